@@ -1,0 +1,274 @@
+"""Organizations, members, users and API keys in the admin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.auth.models import Group
+from django.db import models
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils.html import format_html
+from phonenumber_field.formfields import PhoneNumberField
+from unfold.decorators import action, display
+from unfold.widgets import (
+    UnfoldAdminCheckboxSelectMultipleWidget,
+    UnfoldAdminEmailInputWidget,
+    UnfoldAdminTextInputWidget,
+)
+
+from accounts import services
+from accounts.admin_base import EVERYTHING, VIEW, OwnedAdmin, OwnedForm, OwnedTabularInline
+from accounts.current import person_of
+from accounts.models import ApiKey, Membership, Organization, User
+from dispatch.core import clock
+
+admin.site.unregister(Group)
+
+
+@admin.register(Organization)
+class OrganizationAdmin(OwnedAdmin):
+    admin_may = frozenset({"view", "change"})
+    superuser_may = frozenset({"view", "add", "change"})
+    list_display = ["name", "slug", "time_zone", "is_active"]
+    search_fields = ["name", "slug"]
+    fields = ["name", "slug", "time_zone", "default_region", "distance_unit", "allowed_countries", "is_active"]
+
+    def of_organizations(self, rows: models.QuerySet, organizations: list[int]) -> models.QuerySet:
+        return rows.filter(pk__in=organizations)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        return [] if request.user.is_superuser else ["slug", "is_active"]
+
+    def save_model(self, request: HttpRequest, obj: Organization, form: Any, change: bool) -> None:
+        if not change:
+            obj.save()
+            return
+        changes = {name: form.cleaned_data[name] for name in form.changed_data}
+        services.change_organization(obj.pk, changes, actor=request.actor)
+
+
+class MembershipsOfUser(OwnedTabularInline):
+    """Where a user belongs, as far as the reader may know."""
+
+    model = Membership
+    admin_may = VIEW
+    fields = ["organization", "role", "is_active", "on_duty"]
+    exclude = ()
+    verbose_name_plural = "memberships"
+
+
+@admin.register(User)
+class UserAdmin(OwnedAdmin):
+    """Superusers make users and superusers; an Admin sees the members of their organizations, and may correct the
+    name and phone of those who belong nowhere else."""
+
+    admin_may = frozenset({"view", "change"})
+    superuser_may = EVERYTHING
+    list_display = ["name", "email", "phone", "is_active", "last_login"]
+    search_fields = ["name", "email"]
+    fields = ["name", "email", "phone", "is_active", "is_superuser", "last_login"]
+    inlines = [MembershipsOfUser]
+    actions_detail = ["new_password_link"]
+
+    def of_organizations(self, rows: models.QuerySet, organizations: list[int]) -> models.QuerySet:
+        return rows.filter(pk__in=Membership.objects.filter(organization__in=organizations).values("user_id"))
+
+    def permitted(self, request: HttpRequest, permission: str, obj: Any = None) -> bool:
+        if not super().permitted(request, permission, obj):
+            return False
+        if permission == "view" or not isinstance(obj, User):
+            return True
+        return services.is_only_theirs(obj, self.organizations_where(request, permission))
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        if request.user.is_superuser:
+            return ["last_login"]
+        return ["email", "is_active", "is_superuser", "last_login"]
+
+    def get_inlines(self, request: HttpRequest, obj: Any) -> list:
+        return self.inlines if obj else []
+
+    def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
+        if not change:
+            obj.set_unusable_password()
+        obj.save()
+
+    @action(
+        description="New password link",
+        permissions=["change"],
+        dialog={
+            "title": "Make a link with which this person sets a password?",
+            "description": "Until they have used it, their present password still works. "
+            "Whoever holds the link can sign in as them: hand it over yourself.",
+        },
+    )
+    def new_password_link(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        user = self.get_object(request, object_id)
+        link = request.build_absolute_uri(services.password_path(user))
+        self.log_change(request, user, "Made a link to set a password.")
+        return HttpResponse(format_html('<div id="dialog-form"><p><code>{}</code></p></div>', link))
+
+
+class NewMemberForm(OwnedForm):
+    """A member by e-mail; the User is found or made."""
+
+    email = forms.EmailField(max_length=254, widget=UnfoldAdminEmailInputWidget)
+    name = forms.CharField(
+        max_length=120, widget=UnfoldAdminTextInputWidget, help_text="Used when the e-mail is new here."
+    )
+    phone = PhoneNumberField(required=False, widget=UnfoldAdminTextInputWidget, help_text="As the name.")
+
+    class Meta:
+        model = Membership
+        fields = ["role"]
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        taken = Membership.objects.filter(
+            organization=cleaned.get("organization"), user__email=(cleaned.get("email") or "").strip().lower()
+        )
+        if taken.exists():
+            self.add_error("email", "This person is a member already.")
+        return cleaned
+
+
+@admin.register(Membership)
+class MembershipAdmin(OwnedAdmin):
+    list_display = ["user", "email", "role", "is_active", "on_duty", "duty_changed_at"]
+    list_filter = ["role", "is_active", "on_duty"]
+    list_select_related = ["user"]
+    search_fields = ["user__name", "user__email"]
+    ordering = ["user__name"]
+    fields = ["user", "role", "is_active", "on_duty", "duty_changed_at"]
+    add_fields = ["email", "name", "phone", "role"]
+    readonly_fields = ["user", "duty_changed_at"]
+
+    @display(description="e-mail", ordering="user__email")
+    def email(self, membership: Membership) -> str:
+        return membership.user.email
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        return super().get_form(request, obj, change, **(kwargs if obj else {**kwargs, "form": NewMemberForm}))
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        return list(self.fields if obj else self.add_fields)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        if obj:
+            return super().get_fieldsets(request, obj)
+        return [(None, {"fields": ["organization", *self.add_fields]})]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        return list(self.readonly_fields) if obj else []
+
+    def save_model(self, request: HttpRequest, obj: Membership, form: Any, change: bool) -> None:
+        if change:
+            services.change_member(obj.pk, actor=request.actor, role=obj.role, is_active=obj.is_active)
+            services.set_duty(obj.pk, obj.on_duty and obj.is_active, actor=request.actor)
+            return
+        given = {name: form.cleaned_data[name] or "" for name in ("email", "name", "phone", "role")}
+        made, is_new = services.add_member(obj.organization, **given, actor=request.actor)
+        obj.pk, obj.user, obj._state.adding = made.pk, made.user, False
+        request.shown_once = made.user if is_new else None
+
+    def response_add(
+        self, request: HttpRequest, obj: Membership, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        if user := getattr(request, "shown_once", None):
+            link = request.build_absolute_uri(services.password_path(user))
+            text = f"{user} has no password yet. Hand over this link to set one; it works once."
+            return shown_once(self, request, f"{user} is a member", text, link)
+        return super().response_add(request, obj, post_url_continue)
+
+    def delete_model(self, request: HttpRequest, obj: Membership) -> None:
+        services.remove_member(obj.pk, actor=request.actor)
+
+    def delete_queryset(self, request: HttpRequest, queryset: models.QuerySet) -> None:
+        for membership in queryset:
+            self.delete_model(request, membership)
+
+
+class NewKeyForm(OwnedForm):
+    """Scopes as boxes to tick."""
+
+    scopes = forms.MultipleChoiceField(
+        choices=ApiKey.Scope.choices, widget=UnfoldAdminCheckboxSelectMultipleWidget
+    )
+
+
+@admin.register(ApiKey)
+class ApiKeyAdmin(OwnedAdmin):
+    """A key is made, shown once, and revoked; never edited."""
+
+    admin_may = frozenset({"view", "add", "act"})
+    form = NewKeyForm
+    list_display = ["name", "prefix", "may", "state", "last_used_at", "expires_at", "created_by"]
+    list_select_related = ["created_by"]
+    search_fields = ["name", "prefix"]
+    fields = ["name", "scopes", "expires_at"]
+    readonly_fields = ["prefix", "state", "created_by", "created_at", "revoked_at", "last_used_at"]
+    actions = ["revoke"]
+    actions_detail = ["revoke_this"]
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        return [*self.fields, *self.readonly_fields] if obj else list(self.fields)
+
+    @display(description="scopes")
+    def may(self, key: ApiKey) -> str:
+        return ", ".join(key.scopes)
+
+    @display(description="state", label={"active": "success", "revoked": "danger", "expired": "warning"})
+    def state(self, key: ApiKey) -> str:
+        if key.revoked_at:
+            return "revoked"
+        return "expired" if key.expires_at and key.expires_at <= clock.now() else "active"
+
+    def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: bool) -> None:
+        made, request.shown_once = services.create_api_key(
+            obj.organization, obj.name, obj.scopes, expires_at=obj.expires_at, created_by=person_of(request),
+            actor=request.actor,
+        )  # fmt: skip
+        obj.pk, obj.prefix, obj._state.adding = made.pk, made.prefix, False
+
+    def response_add(
+        self, request: HttpRequest, obj: ApiKey, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        text = "Copy the key now: it is kept nowhere and never shown again."
+        return shown_once(self, request, f"The API key “{obj.name}” was made", text, request.shown_once)
+
+    @admin.action(description="Revoke the selected keys", permissions=["act"])
+    def revoke(self, request: HttpRequest, queryset: models.QuerySet) -> None:
+        for key in queryset:
+            self._revoke(request, key)
+        messages.success(request, "The keys are revoked: they stopped working just now.")
+
+    @action(
+        description="Revoke",
+        permissions=["act"],
+        dialog={
+            "title": "Revoke this key?",
+            "description": "It stops working at once and cannot be brought back.",
+        },
+    )
+    def revoke_this(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        self._revoke(request, self.get_object(request, object_id))
+        return self.back_to(object_id)
+
+    def _revoke(self, request: HttpRequest, key: ApiKey) -> None:
+        services.revoke_api_key(key.pk, actor=request.actor)
+        self.log_change(request, key, "Revoked.")
+
+
+def shown_once(own: OwnedAdmin, request: HttpRequest, title: str, text: str, secret: str) -> HttpResponse:
+    """The page that shows a secret: the answer to the request that made it, in no cookie, session or log."""
+    context = {
+        **own.admin_site.each_context(request),
+        "opts": own.opts,
+        "title": title,
+        "text": text,
+        "secret": secret,
+    }
+    return TemplateResponse(request, "shown_once.html", context, headers={"Cache-Control": "no-store"})

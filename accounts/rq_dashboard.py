@@ -1,0 +1,33 @@
+"""django-rq's dashboard for superusers; on its own it would let in everybody who may open the admin."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponseBase
+from django.urls import URLPattern
+from django_rq import urls
+
+
+def for_superusers(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """Asks to sign in, and refuses everybody but superusers."""
+
+    @functools.wraps(view)
+    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if not request.user.is_authenticated:
+            return redirect_to_login(request.get_full_path(), "admin:login")
+        if not (request.user.is_active and request.user.is_superuser):
+            raise PermissionDenied
+        return view(request, *args, **kwargs)
+
+    return guarded
+
+
+urlpatterns = [
+    URLPattern(found.pattern, for_superusers(found.callback), found.default_args, found.name)
+    for found in urls.urlpatterns
+]

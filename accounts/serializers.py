@@ -1,0 +1,132 @@
+"""The shapes of accounts in the API."""
+
+from __future__ import annotations
+
+from phonenumber_field.serializerfields import PhoneNumberField
+from rest_framework import serializers
+
+from accounts.models import ApiKey, Membership, Organization, User, validate_time_zone
+from accounts.owned_api import OwnedSerializer
+
+
+class OrganizationSerializer(serializers.ModelSerializer):
+    """The caller's organization. `slug` names it in the X-Organization header."""
+
+    allowed_countries = serializers.ListField(
+        child=serializers.RegexField(r"^[A-Z]{2}$", max_length=2),
+        help_text="ISO codes of countries that may be called.",
+    )
+    time_zone = serializers.CharField(max_length=64, validators=[validate_time_zone])
+    default_region = serializers.RegexField(r"^[A-Z]{2}$", max_length=2)
+
+    class Meta:
+        model = Organization
+        fields = ["id", "name", "slug", "time_zone", "default_region", "distance_unit", "allowed_countries"]
+        read_only_fields = ["slug"]
+
+
+class PersonSerializer(serializers.ModelSerializer):
+    """A user as colleagues see them."""
+
+    phone = serializers.CharField(read_only=True)
+
+    class Meta:
+        model = User
+        fields = ["id", "name", "email", "phone"]
+        read_only_fields = fields
+
+
+class MemberSerializer(OwnedSerializer):
+    """A membership: who, as what, whether on duty."""
+
+    user = PersonSerializer(read_only=True)
+
+    class Meta:
+        model = Membership
+        fields = ["id", "user", "role", "is_active", "on_duty", "duty_changed_at"]
+        read_only_fields = ["on_duty", "duty_changed_at"]
+
+
+class NewMemberSerializer(serializers.Serializer):
+    """Who is to become a member. `name` and `phone` count only when the e-mail is new here."""
+
+    email = serializers.EmailField(max_length=254)
+    name = serializers.CharField(max_length=120)
+    phone = PhoneNumberField(required=False, default="", allow_blank=True)
+    role = serializers.ChoiceField(choices=Membership.Role.choices)
+
+
+class AddedMemberSerializer(MemberSerializer):
+    """The new member; `set_password_url` is there, once, for a user who is new: hand it to them."""
+
+    set_password_url = serializers.CharField(read_only=True, allow_null=True)
+
+    class Meta(MemberSerializer.Meta):
+        fields = [*MemberSerializer.Meta.fields, "set_password_url"]
+
+
+class OwnDutySerializer(serializers.Serializer):
+    """The caller's own duty state."""
+
+    on_duty = serializers.BooleanField()
+    duty_changed_at = serializers.DateTimeField(read_only=True, allow_null=True)
+
+
+class ApiKeySerializer(OwnedSerializer):
+    """An API key without its secret."""
+
+    scopes = serializers.ListField(
+        child=serializers.ChoiceField(choices=ApiKey.Scope.choices),
+        allow_empty=False,
+        max_length=len(ApiKey.Scope),
+    )
+    created_by = PersonSerializer(read_only=True, allow_null=True)
+
+    class Meta:
+        model = ApiKey
+        fields = [
+            "id",
+            "name",
+            "prefix",
+            "scopes",
+            "created_by",
+            "created_at",
+            "expires_at",
+            "revoked_at",
+            "last_used_at",
+        ]
+        read_only_fields = ["prefix", "created_at", "revoked_at", "last_used_at"]
+
+
+class NewApiKeySerializer(ApiKeySerializer):
+    """A key just made; `key` is the whole of it and is shown this once."""
+
+    key = serializers.CharField(read_only=True)
+
+    class Meta(ApiKeySerializer.Meta):
+        fields = [*ApiKeySerializer.Meta.fields, "key"]
+
+
+class PlaceSerializer(serializers.Serializer):
+    """An organization that the caller can work in, and as what."""
+
+    slug = serializers.CharField()
+    name = serializers.CharField()
+    role = serializers.ChoiceField(choices=Membership.Role.choices)
+
+
+class MeSerializer(serializers.Serializer):
+    """Who is calling. A person has `user`, `role`, `on_duty` and `organizations`; a key has `api_key`."""
+
+    user = PersonSerializer(allow_null=True)
+    api_key = ApiKeySerializer(allow_null=True)
+    organization = OrganizationSerializer()
+    role = serializers.ChoiceField(choices=Membership.Role.choices, allow_null=True)
+    on_duty = serializers.BooleanField(allow_null=True)
+    organizations = PlaceSerializer(many=True)
+
+
+class ChoiceSerializer(serializers.Serializer):
+    """Which organization the session works in from now on, by its slug."""
+
+    organization = serializers.SlugField()

@@ -1,0 +1,181 @@
+"""Changes of accounts: API keys, members, duty. Every one appends an Event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from django.contrib.auth.tokens import default_token_generator
+from django.db import IntegrityError, transaction
+from django.urls import reverse
+from django.utils.encoding import force_bytes
+from django.utils.http import urlsafe_base64_encode
+
+from accounts import keys
+from accounts.models import ApiKey, Membership, Organization, User
+from dispatch.core import clock, events
+from dispatch.core.events import Actor
+from dispatch.core.problems import Conflict, Unprocessable
+
+
+class LastAdmin(Unprocessable):
+    """422: nobody would be left to administer the organization."""
+
+    default_detail = "This is the organization's last active Admin. Make somebody else an Admin first."
+    default_code = "last_admin"
+
+
+def change_organization(organization_id: int, changes: dict[str, Any], *, actor: Actor) -> Organization:
+    """Changes fields of the organization (by name, validated); the event names them."""
+    with transaction.atomic():
+        organization = Organization.objects.select_for_update().get(pk=organization_id)
+        changed = {name: value for name, value in changes.items() if getattr(organization, name) != value}
+        if changed:
+            for name, value in changed.items():
+                setattr(organization, name, value)
+            organization.save(update_fields=list(changed))
+            events.append(organization.pk, "organization.changed", organization.pk, actor=actor, changes=changed)
+    return organization
+
+
+def create_api_key(
+    organization: Organization,
+    name: str,
+    scopes: Iterable[str],
+    *,
+    actor: Actor,
+    created_by: User | None = None,
+    expires_at: datetime | None = None,
+) -> tuple[ApiKey, str]:
+    """A new key and the whole of it, which is shown once and kept nowhere. `scopes` are `ApiKey.Scope` values."""
+    while True:
+        prefix, whole, digest = keys.fresh()
+        try:
+            with transaction.atomic():
+                key = ApiKey.objects.create(
+                    organization=organization,
+                    name=name,
+                    prefix=prefix,
+                    secret_hash=digest,
+                    scopes=sorted(set(scopes)),
+                    created_by=created_by,
+                    expires_at=expires_at,
+                )
+                events.append(
+                    organization.pk, "api_key.created", key.pk, actor=actor, name=name, scopes=key.scopes
+                )
+                return key, whole
+        except IntegrityError:
+            if not ApiKey.objects.filter(prefix=prefix).exists():
+                raise
+
+
+def revoke_api_key(key_id: int, *, actor: Actor) -> ApiKey:
+    """Ends the key at once; a second time changes nothing."""
+    with transaction.atomic():
+        key = ApiKey.objects.select_for_update().get(pk=key_id)
+        if key.revoked_at is None:
+            key.revoked_at = clock.now()
+            key.save(update_fields=["revoked_at"])
+            events.append(key.organization_id, "api_key.revoked", key.pk, actor=actor, name=key.name)
+    return key
+
+
+def set_duty(membership_id: int, on_duty: bool, *, actor: Actor) -> Membership:
+    """Puts a member on or off duty; `duty_changed_at` says since when. The same again changes nothing."""
+    with transaction.atomic():
+        membership = (
+            Membership.objects.select_for_update(of=("self",)).select_related("user").get(pk=membership_id)
+        )
+        if membership.on_duty != on_duty:
+            membership.on_duty, membership.duty_changed_at = on_duty, clock.now()
+            membership.save(update_fields=["on_duty", "duty_changed_at"])
+            kind = "membership.on_duty" if on_duty else "membership.off_duty"
+            events.append(membership.organization_id, kind, membership.pk, actor=actor, user_id=membership.user_id)
+    return membership
+
+
+def add_member(
+    organization: Organization, *, email: str, name: str, role: str, actor: Actor, phone: str = ""
+) -> tuple[Membership, bool]:
+    """Makes the person with this e-mail a member, creating the User when there is none (with no password yet).
+
+    Returns the membership and whether the user is new; of a known user nothing is changed. Raises Conflict when
+    they are a member already."""
+    with transaction.atomic():
+        user, is_new = User.objects.get_or_create(
+            email=email.strip().lower(), defaults={"name": name, "phone": phone, "password": "!"}
+        )
+        membership, added = Membership.objects.get_or_create(
+            organization=organization, user=user, defaults={"role": role}
+        )
+        if not added:
+            raise Conflict(f"{user.email} is a member already.", code="already_a_member")
+        _tell(membership, "membership.added", actor)
+    return membership, is_new
+
+
+def change_member(
+    membership_id: int, *, actor: Actor, role: str | None = None, is_active: bool | None = None
+) -> Membership:
+    """Changes a member's role or switches the membership off or on. Off also means off duty. Raises LastAdmin."""
+    with transaction.atomic():
+        organization_id = Membership.objects.values_list("organization_id", flat=True).get(pk=membership_id)
+        # One change of members at a time, so that two cannot both see the other as the Admin who stays.
+        Organization.objects.select_for_update().get(pk=organization_id)
+        membership = Membership.objects.select_related("user").get(pk=membership_id)
+        before = (membership.role, membership.is_active)
+        membership.role = membership.role if role is None else role
+        membership.is_active = membership.is_active if is_active is None else is_active
+        if before != (membership.role, membership.is_active):
+            if before == (Membership.Role.ADMIN, True):
+                _keep_an_admin(membership)
+            if not membership.is_active and membership.on_duty:
+                membership.on_duty, membership.duty_changed_at = False, clock.now()
+            membership.save()
+            _tell(membership, "membership.changed", actor)
+    return membership
+
+
+def remove_member(membership_id: int, *, actor: Actor) -> None:
+    """Ends a membership for good; the User stays. Raises LastAdmin."""
+    with transaction.atomic():
+        membership = change_member(membership_id, actor=actor, is_active=False)
+        _tell(membership, "membership.removed", actor)
+        membership.delete()
+
+
+def password_path(user: User) -> str:
+    """The path of the page on which this user sets a password; good until used, or for PASSWORD_RESET_TIMEOUT."""
+    uid = urlsafe_base64_encode(force_bytes(user.pk))
+    return reverse("set_password", args=[uid, default_token_generator.make_token(user)])
+
+
+def is_only_theirs(user: User, organization_ids: Iterable[int] | None) -> bool:
+    """Whether an Admin of these organizations (None: a superuser) may hand this user a way to sign in: nobody
+    whose account reaches farther than the organizations administered."""
+    if organization_ids is None:
+        return True
+    elsewhere = user.memberships.exclude(organization_id__in=list(organization_ids))
+    return not user.is_superuser and user.memberships.exists() and not elsewhere.exists()
+
+
+def _keep_an_admin(leaving: Membership) -> None:
+    others = Membership.objects.of(leaving.organization_id).filter(
+        role=Membership.Role.ADMIN, is_active=True, user__is_active=True
+    )
+    if not others.exclude(pk=leaving.pk).exists():
+        raise LastAdmin
+
+
+def _tell(membership: Membership, kind: str, actor: Actor) -> None:
+    events.append(
+        membership.organization_id,
+        kind,
+        membership.pk,
+        actor=actor,
+        user_id=membership.user_id,
+        role=membership.role,
+        is_active=membership.is_active,
+    )

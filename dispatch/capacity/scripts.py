@@ -1,0 +1,180 @@
+"""The Lua scripts over lines and rates. Each is one atomic step; all but `ADOPT` and `RESTORE_RATE`,
+which write what Postgres says, answer NOT_READY while the generation key is missing.
+
+Keys, all below KEYS[2] = key("capacity"):
+  leases              hash  holder → "number:line slot:pool:pool slot:taken at (ms)"
+  line:<number>       hash  slot → holder, and `…:bits`, a bitmap of the same slots, to find the lowest free one
+  pool:<pool>         hash  slot → holder, and `…:bits`
+  pace:<account>      the moment (ms) from which the account may ask again
+  window:<pool>       list of the pool's requests within the last minute (ms), newest first
+"""
+
+from __future__ import annotations
+
+from dispatch.core.generation import GUARD
+from dispatch.core.redis import Script
+
+_LEASES = """
+local base = KEYS[2]
+local leases = base .. ':leases'
+local function slots_of(kind, id) return base .. ':' .. kind .. ':' .. id end
+local function take(slots, slot, holder)
+  redis.call('HSET', slots, slot, holder)
+  redis.call('SETBIT', slots .. ':bits', slot, 1)
+end
+local function free(slots, slot, holder)
+  if redis.call('HGET', slots, slot) == holder then
+    redis.call('HDEL', slots, slot)
+    redis.call('SETBIT', slots .. ':bits', slot, 0)
+  end
+end
+local function lowest_free(slots, low, high)
+  local bits = slots .. ':bits'
+  -- BITPOS does not look past the end of the string
+  if redis.call('STRLEN', bits) * 8 <= high then redis.call('SETBIT', bits, high, 0) end
+  return redis.call('BITPOS', bits, 0, low, high, 'BIT')
+end
+local function parts(lease) return string.match(lease, '^(%d+):(%d+):(%d+):(%d+):(%d+)$') end
+local function drop(holder)
+  local lease = redis.call('HGET', leases, holder)
+  if not lease then return 0 end
+  local number, line_slot, pool, pool_slot = parts(lease)
+  free(slots_of('line', number), line_slot, holder)
+  free(slots_of('pool', pool), pool_slot, holder)
+  redis.call('HDEL', leases, holder)
+  return 1
+end
+local function hold(holder, number, line_slot, pool, pool_slot, taken_ms)
+  take(slots_of('line', number), line_slot, holder)
+  take(slots_of('pool', pool), pool_slot, holder)
+  redis.call('HSET', leases, holder, string.format('%s:%s:%s:%s:%s', number, line_slot, pool, pool_slot, taken_ms))
+end
+"""
+
+# ARGV: clock offset, holder, pool, its concurrency, then per number: id, lines, how many ranges, low, high, …
+# Answers {number, line slot, pool slot}, 'pool_full' or 'lines_busy'. A holder that has a lease keeps it.
+PROPOSE = Script(
+    "capacity_propose",
+    GUARD
+    + _LEASES
+    + """
+local holder, pool, concurrency = ARGV[2], ARGV[3], tonumber(ARGV[4])
+local had = redis.call('HGET', leases, holder)
+local had_number, had_line, had_pool, had_pool_slot
+if had then had_number, had_line, had_pool, had_pool_slot = parts(had) end
+local best, best_slot, best_free
+local i = 5
+while i <= #ARGV do
+  local number, lines, ranges = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
+  if had and had_number == number and had_pool == pool then
+    return {tonumber(had_number), tonumber(had_line), tonumber(had_pool_slot)}
+  end
+  local slots = slots_of('line', number)
+  local room = lines - redis.call('HLEN', slots)
+  if room > 0 and (not best or room > best_free) then
+    for r = 0, ranges - 1 do
+      local slot = lowest_free(slots, ARGV[i + 3 + 2 * r], tonumber(ARGV[i + 4 + 2 * r]))
+      if slot >= 0 then
+        best, best_slot, best_free = number, slot, room
+        break
+      end
+    end
+  end
+  i = i + 3 + 2 * ranges
+end
+if had then drop(holder) end
+local in_pool = slots_of('pool', pool)
+local pool_slot = -1
+if redis.call('HLEN', in_pool) < concurrency then pool_slot = lowest_free(in_pool, 1, concurrency) end
+if pool_slot < 0 then return 'pool_full' end
+if not best then return 'lines_busy' end
+hold(holder, best, best_slot, pool, pool_slot, string.format('%.0f', now_ms(ARGV[1])))
+return {tonumber(best), best_slot, pool_slot}
+""",
+)
+
+# ARGV: holder. Answers how many leases ended: 1, or 0 when it has none.
+RELEASE = Script("capacity_release", GUARD + _LEASES + "return drop(ARGV[1])")
+
+# ARGV: clock offset, then per open call: holder, number, line slot, pool, pool slot. Whoever else was believed to
+# hold one of these slots loses it. Answers how many leases were changed.
+ADOPT = Script(
+    "capacity_adopt",
+    _LEASES
+    + """
+local now = string.format('%.0f', now_ms(ARGV[1]))
+local changed = 0
+for i = 2, #ARGV, 5 do
+  local holder, number, line_slot, pool, pool_slot = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
+  local wanted = string.format('%s:%s:%s:%s:', number, line_slot, pool, pool_slot)
+  local had = redis.call('HGET', leases, holder)
+  if not had or string.sub(had, 1, #wanted) ~= wanted then
+    drop(holder)
+    local others = {redis.call('HGET', slots_of('line', number), line_slot),
+                    redis.call('HGET', slots_of('pool', pool), pool_slot)}
+    for o = 1, 2 do if others[o] then drop(others[o]) end end
+    hold(holder, number, line_slot, pool, pool_slot, now)
+    changed = changed + 1
+  end
+end
+return changed
+""",
+)
+
+# ARGV: pairs of holder and the lease as it was read. Ends those that are still the same; answers how many.
+FORGET = Script(
+    "capacity_forget",
+    GUARD
+    + _LEASES
+    + """
+local ended = 0
+for i = 1, #ARGV, 2 do
+  if redis.call('HGET', leases, ARGV[i]) == ARGV[i + 1] then ended = ended + drop(ARGV[i]) end
+end
+return ended
+""",
+)
+
+# ARGV: clock offset, account, ms between its requests, pool, its rate per minute (0: none).
+# Answers 0 and counts the request, or the ms to wait and counts nothing.
+TAKE = Script(
+    "capacity_take",
+    GUARD
+    + """
+local now, interval, rate = now_ms(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[5])
+local pace, window = KEYS[2] .. ':pace:' .. ARGV[2], KEYS[2] .. ':window:' .. ARGV[4]
+local wait = math.min(interval, tonumber(redis.call('GET', pace) or 0) - now)
+if rate > 0 then
+  local oldest = redis.call('LINDEX', window, rate - 1)
+  if oldest then wait = math.max(wait, math.min(60000, tonumber(oldest) + 60000 - now)) end
+end
+if wait > 0 then return math.ceil(wait) end
+redis.call('SET', pace, string.format('%.0f', math.ceil(now + interval)), 'PX', math.ceil(interval) + 1000)
+-- also without a rate: one may be set at any moment; ten thousand is the most that is kept
+redis.call('LPUSH', window, string.format('%.0f', now))
+redis.call('LTRIM', window, 0, math.max(rate, 10000) - 1)
+redis.call('PEXPIRE', window, 61000)
+return 0
+""",
+)
+
+# ARGV: "pace" / "window", id, then for pace the moment (ms) from which it may ask again, for window its requests
+# (ms), oldest first. Writes what the calls of the last minute say.
+RESTORE_RATE = Script(
+    "capacity_restore_rate",
+    """
+local name = KEYS[2] .. ':' .. ARGV[1] .. ':' .. ARGV[2]
+if ARGV[1] == 'pace' then
+  if tonumber(redis.call('GET', name) or 0) >= tonumber(ARGV[3]) then return 0 end
+  redis.call('SET', name, ARGV[3], 'PX', 120000)
+  return 1
+end
+local all = redis.call('LRANGE', name, 0, -1)
+for i = 3, #ARGV do all[#all + 1] = ARGV[i] end
+table.sort(all, function(a, b) return tonumber(a) > tonumber(b) end)
+redis.call('DEL', name)
+for i = 1, #all do redis.call('RPUSH', name, all[i]) end
+redis.call('PEXPIRE', name, 61000)
+return 1
+""",
+)

@@ -1,0 +1,1 @@
+"""The dispatcher's browser pages. Stands on everything below; decides nothing."""

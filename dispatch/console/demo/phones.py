@@ -1,0 +1,89 @@
+"""What each simulated phone does, and the simulator's whole configuration, from the rows of the database."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from dispatch.capacity.models import OutboundNumber, ProviderAccount
+from dispatch.console.demo import data
+
+Behaviour = dict[str, Any]
+
+
+def _answer(*keys: tuple[str, float, float], weight: int = 1) -> Behaviour:
+    """Picks up after a moment and presses each (key, between these seconds after picking up)."""
+    pressed = [{"key": key, "after": [low, high]} for key, low, high in keys]
+    return {"do": "answer", "after": [0.5, 2], "keys": pressed, "weight": weight}
+
+
+def _mix(*of: Behaviour) -> Behaviour:
+    return {"do": "mix", "of": list(of)}
+
+
+_ACCEPTS, _DECLINES = ("1", 1.5, 3.0), ("2", 1.5, 3.0)
+_IGNORES: Behaviour = {"do": "ring", "weight": 1}
+_HANGS_UP: Behaviour = {"do": "answer", "after": [1, 2], "hang_up": {"after": [2, 3]}}
+_BUSY: Behaviour = {"do": "busy", "after": [0.5, 1]}
+
+# By a technician's habit (`data.Person.phone_habit`). Chance is seeded: a phone's n-th call always ends alike.
+BEHAVIOURS: dict[str, Behaviour] = {
+    "eager": _mix(_answer(_ACCEPTS, weight=9), _IGNORES),
+    "friendly": _mix(_answer(_ACCEPTS, weight=7), _answer(_DECLINES, weight=2), _IGNORES),
+    "picky": _mix(_answer(_ACCEPTS, weight=3), _answer(_DECLINES, weight=4), {**_IGNORES, "weight": 3}),
+    "listens_twice": _answer(("*", 2.0, 3.0), ("1", 5.0, 6.0)),
+    "declines": _answer(_DECLINES),
+    "ignores": {"do": "ring"},
+    "hangs_up": _mix({**_HANGS_UP, "weight": 4}, _answer(_ACCEPTS)),
+    "busy": _mix({**_BUSY, "weight": 3}, _answer(_ACCEPTS)),
+    "voicemail": {"do": "voicemail", "after": [2, 3], "hang_up": {"after": 20}},
+    "sends_away": {"do": "reject", "after": [1, 2]},
+}
+
+
+def handsets() -> dict[str, Behaviour]:
+    """Number → behaviour of every technician of the demo; any other number is friendly."""
+    people = (*data.TECHNICIANS, *data.OTHER_TECHNICIANS)
+    return {"default": BEHAVIOURS["friendly"]} | {one.phone: BEHAVIOURS[one.phone_habit] for one in people}
+
+
+def drawn_handsets(seed: int, calls: int = 40) -> dict[str, list[Behaviour]]:
+    """`handsets` with chance drawn here: what each phone does at its first, second, … call follows from `seed`."""
+    found = {}
+    for phone, behaviour in handsets().items():
+        if phone == "default":
+            continue
+        chance = random.Random(f"{seed}:{phone}")
+        found[phone] = [_drawn(behaviour, chance) for _ in range(calls)]
+    return found
+
+
+def _drawn(behaviour: Behaviour, chance: random.Random) -> Behaviour:
+    if behaviour["do"] != "mix":
+        return behaviour
+    weights = [float(one.get("weight", 1)) for one in behaviour["of"]]
+    return dict(chance.choices(behaviour["of"], weights)[0])
+
+
+def accounts() -> list[dict[str, Any]]:
+    """The active provider accounts with their caller numbers; accounts of one id are one at the provider."""
+    found: dict[str, dict[str, Any]] = {}
+    for account in ProviderAccount.objects.filter(provider="twilio", is_active=True).order_by("pk"):
+        described = found.setdefault(
+            account.account_sid,
+            {
+                "sid": account.account_sid,
+                "auth_token": account.auth_token,
+                "calls_per_second": account.calls_per_second,
+                "numbers": [],
+            },
+        )
+        for phone in OutboundNumber.objects.filter(account=account).values_list("phone", flat=True):
+            if phone.as_e164 not in described["numbers"]:
+                described["numbers"].append(phone.as_e164)
+    return list(found.values())
+
+
+def simulator_config() -> dict[str, Any]:
+    """What `python -m dispatch.telephony.simulator --config` reads."""
+    return {"accounts": accounts(), "handsets": handsets()}

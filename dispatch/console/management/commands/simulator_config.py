@@ -1,0 +1,28 @@
+"""Writes what the telephone simulator starts with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from dispatch.console.demo import phones
+
+
+class Command(BaseCommand):
+    help = "Writes the simulator's configuration (accounts, numbers, phones) and prints the file's path."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--output", type=Path, help="default: simulator.json in the data folder")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if not settings.DEVELOPMENT:
+            raise CommandError("The simulator exists only where DISPATCH_DEVELOPMENT=1 is set.")
+        path: Path = options["output"] or Path(settings.DATA_DIR) / "simulator.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(phones.simulator_config(), ensure_ascii=False, indent=1))
+        self.stdout.write(str(path))

@@ -1,0 +1,65 @@
+"""The admin's side bar: what people use most stands first, and only what they may see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.urls import reverse
+
+GROUPS: dict[str, dict[str, str]] = {
+    "Work": {
+        "jobs.Job": "work",
+        "jobs.Submission": "inbox",
+        "notifications.Notification": "notifications",
+    },
+    "Field": {
+        "technicians.Technician": "engineering",
+        "technicians.Skill": "construction",
+        "jobs.ServiceType": "home_repair_service",
+        "jobs.DispatchPolicy": "rule",
+    },
+    "Telephone": {
+        "telephony.Call": "call",
+        "capacity.OutboundNumber": "dialpad",
+        "capacity.DispatchPool": "stacks",
+        "capacity.ProviderAccount": "cell_tower",
+    },
+    "Outbox": {
+        "outbox.MessageGroup": "list_alt",
+        "outbox.Message": "outbox",
+        "outbox.Endpoint": "webhook",
+        "outbox.QuarantinedPointer": "report",
+    },
+    "People": {
+        "accounts.Organization": "apartment",
+        "accounts.Membership": "badge",
+        "accounts.User": "person",
+        "accounts.ApiKey": "key",
+    },
+}
+
+
+def sidebar(request: HttpRequest) -> list[dict[str, Any]]:
+    """Unfold's navigation: groups of {title, icon, link}, without what this person may not see."""
+    registered = {model._meta.label: model_admin for model, model_admin in admin.site._registry.items()}
+    groups: list[dict[str, Any]] = []
+    for title, entries in GROUPS.items():
+        items = [
+            {
+                "title": str(registered[label].model._meta.verbose_name_plural)
+                .capitalize()
+                .replace("Api ", "API "),
+                "icon": icon,
+                "link": reverse(f"admin:{label.lower().replace('.', '_')}_changelist"),
+            }
+            for label, icon in entries.items()
+            if label in registered and registered[label].has_view_permission(request)
+        ]
+        if items:
+            groups.append({"title": title, "separator": bool(groups), "items": items})
+    if request.user.is_superuser:
+        queues = {"title": "RQ queues", "icon": "queue", "link": reverse("django_rq:home")}
+        groups.append({"title": "Machine room", "separator": True, "items": [queues]})
+    return groups

@@ -1,0 +1,13 @@
+from django.apps import AppConfig
+from django.conf import settings
+
+
+class CoreConfig(AppConfig):
+    name = "dispatch.core"
+    label = "core"
+
+    def ready(self) -> None:
+        from dispatch.core import checks, faults  # noqa: F401
+
+        if settings.DEVELOPMENT:
+            faults.load_from_environment()

@@ -1,0 +1,14 @@
+"""Prints a fresh key for FIELD_ENCRYPTION_KEYS."""
+
+from typing import Any
+
+from cryptography.fernet import Fernet
+from django.core.management.base import BaseCommand
+
+
+class Command(BaseCommand):
+    help = "Prints a fresh key for FIELD_ENCRYPTION_KEYS (put it before the older ones, with a comma)."
+    requires_system_checks = ()
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        self.stdout.write(Fernet.generate_key().decode())

@@ -1,0 +1,32 @@
+"""Runs the web process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandParser
+
+
+class Command(BaseCommand):
+    help = "Serves pages, API, webhooks and web sockets with uvicorn until it is told to stop."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--host", default=settings.WEB_HOST)
+        parser.add_argument("--port", type=int, default=settings.WEB_PORT)
+        parser.add_argument("--fd", type=int, help="a listening socket that was inherited, instead of an address")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        # Started anew, not imported: the web process has other database settings (see asgi.py).
+        command = [sys.executable, "-m", "dispatch.core.webserver"]
+        if options["fd"] is None:
+            command += ["--host", options["host"], "--port", str(options["port"])]
+        else:
+            command += ["--fd", str(options["fd"])]
+        if settings.BEHIND_PROXY:
+            command += ["--trust-proxy", settings.FORWARDED_ALLOW_IPS]
+        os.chdir(settings.BASE_DIR)
+        os.execv(sys.executable, command)  # noqa: S606  (no shell wanted)

@@ -1,0 +1,49 @@
+"""Runs one RQ worker on one queue."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections
+
+from dispatch.core.queues import rq_queue
+from dispatch.core.redis import REDIS_ERRORS, connect
+from dispatch.core.rq_worker import WORKER_TTL_S, DispatchWorker
+
+
+class Command(BaseCommand):
+    help = "Works one RQ queue in this process until it is told to stop."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("queue", choices=sorted(settings.RQ_QUEUES))
+        parser.add_argument(
+            "--slot",
+            default="1",
+            help="which of several workers on this queue and machine this is; one that is started again in the "
+            "same slot takes over its predecessor's scheduler at once",
+        )
+        parser.add_argument("--burst", action="store_true", help="stop when the queue is empty")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        name = options["queue"]
+        try:
+            worker = DispatchWorker(
+                [rq_queue(name)],
+                connection=connect(socket_timeout=WORKER_TTL_S),
+                slot=options["slot"],
+                default_result_ttl=settings.RQ_QUEUES[name]["DEFAULT_RESULT_TTL"],
+            )
+            connections.close_all()  # none may be shared with the scheduler's process
+            worker.work(
+                burst=options["burst"],
+                with_scheduler=name == settings.DISPATCH_TIMEOUT_QUEUE,
+                logging_level=None,
+            )
+        except REDIS_ERRORS as error:
+            raise CommandError(f"The worker of {name} ends, for Redis is gone: {error}") from error
+        if not (worker.stopped_by_request or options["burst"]):
+            sys.exit(1)  # it gave up; whoever supervises it starts another

@@ -1,0 +1,25 @@
+"""Cursor pagination, newest first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.exceptions import NotFound
+from rest_framework.pagination import CursorPagination
+from rest_framework.request import Request
+
+
+class NewestFirst(CursorPagination):
+    """`?page_size=` up to 200; `next` and `previous` are whole URLs."""
+
+    ordering = "-id"
+    page_size_query_param = "page_size"
+    max_page_size = 200
+
+    def decode_cursor(self, request: Request) -> Any:
+        """As DRF's; a position that is no id is an invalid cursor, not a query that fails."""
+        cursor = super().decode_cursor(request)
+        position = "0" if cursor is None or cursor.position is None else str(cursor.position)
+        if not (position.isascii() and position.isdigit()):
+            raise NotFound(self.invalid_cursor_message)
+        return cursor

@@ -1,0 +1,120 @@
+"""The RQ worker of this project: in-process, one queue, JSON, short maintenance."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import time
+from contextlib import suppress
+from typing import Any
+
+import structlog
+from django.db import close_old_connections
+from rq.job import Job
+from rq.queue import Queue
+from rq.scheduler import RQScheduler
+from rq.serializers import JSONSerializer
+from rq.worker import SimpleWorker
+
+from dispatch.core import metrics
+from dispatch.core.redis import REDIS_ERRORS
+
+log = structlog.get_logger(__name__)
+
+MAINTENANCE_INTERVAL_S = 30  # a dead worker's scheduler is replaced, and its jobs are found again, within this
+WORKER_TTL_S = 45
+
+
+class _Scheduler(RQScheduler):
+    """RQ's scheduler, that ends with its worker and sits a Redis outage out; RQ's own dies of it, and its worker
+    notices at the next maintenance."""
+
+    def work(self) -> None:
+        end_with_parent()
+        away = False
+        while not self._stop_requested:
+            try:
+                return super().work()  # returns when it is asked to stop
+            except REDIS_ERRORS as error:
+                if not away:
+                    log.warning("the scheduler waits for Redis", error=str(error))
+                away = True
+                time.sleep(self.interval)
+        return None
+
+
+class DispatchWorker(SimpleWorker):
+    """Works one queue in this process (one, because only then RQ moves a job atomically to "being started").
+
+    `slot` names the scheduler after this place (host, queue, slot): a worker restarted in the same place takes
+    its predecessor's scheduler lock over at once instead of waiting for it to lapse."""
+
+    log_result_lifespan = False
+    max_connection_wait_time = 5.0
+
+    def __init__(self, queues: Any, *args: Any, slot: str | None = None, **kwargs: Any) -> None:
+        kwargs["serializer"] = JSONSerializer
+        kwargs["maintenance_interval"] = MAINTENANCE_INTERVAL_S
+        kwargs["worker_ttl"] = WORKER_TTL_S
+        kwargs.setdefault("log_job_description", False)
+        super().__init__(queues, *args, **kwargs)
+        if kwargs.get("prepare_for_work", True) and len(self.queues) != 1:
+            raise ValueError("A DispatchWorker works exactly one queue.")
+        self.slot = slot
+        self.stopped_by_request = False
+
+    def perform_job(self, job: Job, queue: Queue) -> bool:
+        """Runs the job with fresh database connections and its id in every log line."""
+        close_old_connections()
+        with (
+            structlog.contextvars.bound_contextvars(rq_job_id=job.id, queue=queue.name),
+            metrics.rq_job_seconds.labels(queue.name).time(),
+        ):
+            done = super().perform_job(job, queue)
+        metrics.rq_jobs.labels(queue.name, "done" if done else "failed").inc()
+        close_old_connections()
+        return done
+
+    def handle_exception(self, job: Job, *exc_info: Any) -> None:
+        """One readable line with the trace; RQ keeps the job in its failed registry."""
+        log.error("an RQ job failed", func=job.func_name, args=job.args, exc_info=exc_info[:3])
+
+    def request_stop(self, signum: Any, frame: Any) -> None:
+        self.stopped_by_request = True
+        super().request_stop(signum, frame)
+
+    def _start_scheduler(self, burst: bool = False, *args: Any, **kwargs: Any) -> None:
+        name = f"{socket.gethostname()}-{self.queues[0].name}-{self.slot}" if self.slot else None
+        self.scheduler = _Scheduler(
+            self.queues,
+            connection=self.connection,
+            logging_level=self.log.level,
+            serializer=self.serializer,
+            name=name,
+        )
+        self.scheduler.acquire_locks()
+        if self.scheduler.acquired_locks:
+            if burst:
+                self.scheduler.enqueue_scheduled_jobs()
+                self.scheduler.release_locks()
+            else:
+                self.scheduler.start()
+
+    def bootstrap(self, *args: Any, **kwargs: Any) -> None:
+        """As RQ's, without the log handlers that it would add to ours."""
+        self.register_birth()
+        log.info("the worker listens", queue=self.queues[0].name)
+        self.subscribe()
+        self.set_state("started")
+
+
+def end_with_parent() -> None:
+    """On Linux, has the kernel end this process (SIGTERM) when its parent dies, however it dies."""
+    with suppress(OSError, AttributeError):
+        pr_set_pdeathsig = 1
+        parent = os.getppid()
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGTERM)
+        if os.getppid() != parent:  # it died meanwhile
+            os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,40 @@
+"""The web process itself, as `manage.py web` starts it: uvicorn on an address, or on a socket that the supervisor
+holds open, so that nobody is refused while the process is started again."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import warnings
+
+import uvicorn
+
+GRACE_S = 8  # for requests and sockets that are open at the end
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--fd", type=int, help="an inherited listening socket, instead of an address")
+    parser.add_argument("--trust-proxy", default="", help="addresses whose X-Forwarded-For is believed")
+    given = parser.parse_args()
+    config = uvicorn.Config(
+        "dispatch.asgi:application",
+        host=given.host,
+        port=given.port,
+        lifespan="off",
+        log_config=None,  # Django's settings configure the logs
+        access_log=False,
+        proxy_headers=bool(given.trust_proxy),
+        forwarded_allow_ips=given.trust_proxy or None,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    # Static files are read in a thread, a block at a time: that they are no asynchronous iterators is known.
+    warnings.filterwarnings("ignore", message="StreamingHttpResponse must consume")
+    sockets = None if given.fd is None else [socket.socket(fileno=given.fd)]
+    uvicorn.Server(config).run(sockets=sockets)
+
+
+if __name__ == "__main__":
+    main()

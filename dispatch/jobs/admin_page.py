@@ -1,0 +1,239 @@
+"""A job's page in the admin: what is known about it, its history, and what may be done to it now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+
+from dispatch.core import clock
+from dispatch.core.problems import Conflict
+from dispatch.jobs import policies, rules, services
+from dispatch.jobs.admin_words import exact, job_badge, offer_badge, since, verdict_badge
+from dispatch.jobs.models import Job, Offer
+from dispatch.jobs.rules import Action
+from dispatch.jobs.timeline import Entry, timeline
+from dispatch.technicians.models import Technician
+from dispatch.technicians.rules import distance_words, rest_words
+
+# action → the button, what it asks, whether it is dangerous
+BUTTONS: dict[Action, tuple[str, str, bool]] = {
+    Action.ASSIGN: ("Assign…", "Assign this job by hand", False),
+    Action.DISPATCH_AGAIN: ("Dispatch again…", "Call technicians again, with a fresh ranking", False),
+    Action.CALL_NEXT: ("Call the next now…", "Call the next technician now", False),
+    Action.EXTEND: ("Give more time…", "Give the technician more time", False),
+    Action.PAUSE: ("Pause…", "Pause this job", False),
+    Action.RESUME: ("Resume…", "Resume this job", False),
+    Action.CANNOT_MAKE_IT: ("Cannot make it…", "The technician cannot make it", True),
+    Action.CANCEL: ("Cancel…", "Cancel this job", True),
+    Action.COMPLETE: ("Complete…", "Mark this job as completed", False),
+}
+# The one primary button, by status.
+PRIMARY = {"dispatching": Action.ASSIGN, "pending": Action.ASSIGN, "assigned": Action.COMPLETE}
+
+
+class ActionForm(forms.Form):
+    """The fields of one action; `version` is what the person saw when they decided."""
+
+    version = forms.IntegerField(widget=forms.HiddenInput)
+
+    def __init__(self, *args: Any, action: Action, job: Job, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if action is Action.ASSIGN:
+            crew = Technician.objects.of(job.organization_id).filter(is_active=True).order_by("name")
+            self.fields["technician"] = forms.ModelChoiceField(queryset=crew, empty_label="Choose a technician")
+            self.fields["confirm_unfit"] = forms.BooleanField(
+                required=False, label="Assign even if unfit", help_text="Off duty, too far, at their limit …"
+            )
+        if action is Action.DISPATCH_AGAIN:
+            self.fields["address"] = forms.CharField(
+                required=False, max_length=300, initial=job.address, help_text="Correct it if it is wrong."
+            )
+        if action is Action.EXTEND:
+            self.fields["seconds"] = forms.IntegerField(min_value=1, max_value=3600, initial=120, label="Seconds")
+        if action is Action.CANCEL:
+            self.fields["reason"] = forms.CharField(
+                max_length=500, label="Why", widget=forms.Textarea({"rows": 2})
+            )
+        else:
+            self.fields["note"] = forms.CharField(
+                max_length=500, required=False, label="Note", widget=forms.Textarea({"rows": 2})
+            )
+
+
+class JobPage:
+    """Mixin of JobAdmin."""
+
+    admin_site: Any
+    model: type[Job]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        job = self._job(request, object_id, "view")
+        template = "admin/jobs/_job.html" if request.headers.get("HX-Request") else "admin/jobs/job.html"
+        context = {
+            **self.admin_site.each_context(request),
+            **page_of(job, may_act=self.has_act_permission(request, job)),  # type: ignore[attr-defined]
+            "title": f"Job #{job.pk}",
+            "opts": self.model._meta,
+            "original": job,
+            "media": self.media,  # type: ignore[attr-defined]
+        }
+        return TemplateResponse(request, template, context)
+
+    def act_view(self, request: HttpRequest, object_id: int, action: str) -> HttpResponse:
+        """Asks before an action, says what it will do, and does it."""
+        job = self._job(request, object_id, "act")
+        try:
+            chosen = Action(action.replace("-", "_"))
+            _, title, dangerous = BUTTONS[chosen]
+        except (ValueError, KeyError):
+            raise Http404 from None
+        sent = request.POST if request.method == "POST" else None
+        form = ActionForm(sent, action=chosen, job=job, initial={"version": job.version})
+        refused: list[str] = []
+        if sent is not None and form.is_valid():
+            try:
+                warnings = _act(chosen, job, form.cleaned_data, request)
+            except Conflict as conflict:
+                refused = [str(conflict.detail), "Nothing was changed. Look again, and confirm if it still fits."]
+            except ValidationError as error:
+                refused = error.messages
+            else:
+                if not warnings:
+                    messages.success(request, f"Job #{job.pk}: {rules.DONE_TO[chosen]}.")
+                    return HttpResponseRedirect(reverse("admin:jobs_job_change", args=[job.pk]))
+                refused = [*warnings, "Tick “Assign even if unfit” if they should have it all the same."]
+            job = self._job(request, object_id, "act")
+            form.data = {**request.POST.dict(), "version": str(job.version)}
+        context = {
+            **self.admin_site.each_context(request),
+            "title": title,
+            "job": job,
+            "state": job_badge(job),
+            "form": form,
+            "refused": refused,
+            "dangerous": dangerous,
+            "consequence": consequence(chosen, job),
+            "button": BUTTONS[chosen][0].rstrip("…"),
+            "opts": self.model._meta,
+            "media": self.media,  # type: ignore[attr-defined]
+        }
+        return TemplateResponse(request, "admin/jobs/act.html", context, status=409 if refused else 200)
+
+    def _job(self, request: HttpRequest, object_id: Any, permission: str) -> Job:
+        job: Job | None = self.get_object(request, str(object_id))  # type: ignore[attr-defined]
+        if job is None:
+            raise Http404
+        if not getattr(self, f"has_{permission}_permission")(request, job):
+            raise PermissionDenied
+        return job
+
+
+def _act(action: Action, job: Job, given: dict[str, Any], request: HttpRequest) -> tuple[str, ...]:
+    """Does it; warnings that must be confirmed first. Raises Conflict, ValidationError."""
+    decided = {"actor": request.actor, "version": given["version"]}
+    note = {"note": given.get("note", "")}
+    if action is Action.ASSIGN:
+        result = services.assign(
+            job.pk, given["technician"].pk, confirm_unfit=given["confirm_unfit"], **decided, **note
+        )
+        return () if result.assigned else result.warnings
+    simple: dict[Action, Callable[..., Any]] = {
+        Action.CALL_NEXT: services.call_next_now,
+        Action.PAUSE: services.pause,
+        Action.RESUME: services.resume,
+        Action.CANNOT_MAKE_IT: services.cannot_make_it,
+        Action.COMPLETE: services.complete,
+    }
+    if action is Action.CANCEL:
+        services.cancel(job.pk, given["reason"], **decided)
+    elif action is Action.EXTEND:
+        services.extend(job.pk, given["seconds"], **decided, **note)
+    elif action is Action.DISPATCH_AGAIN:
+        corrected = given["address"] if given["address"] != job.address else ""
+        services.dispatch_again(job.pk, correction=services.Correction(address=corrected), **decided, **note)
+    else:
+        simple[action](job.pk, **decided, **note)
+    return ()
+
+
+def consequence(action: Action, job: Job) -> str:
+    """What will happen, in words, before it does."""
+    live = job.offers.filter(status=Offer.Status.PENDING).select_related("technician").first()
+    hangs_up = f" and hangs up on {live.technician.name}" if live else ""
+    who = job.technician.name if job.technician else "the technician"
+    return {
+        Action.ASSIGN: f"Gives the job to the technician you choose{hangs_up}.",
+        Action.DISPATCH_AGAIN: "Ranks who is near now and calls them one after another.",
+        Action.CALL_NEXT: f"Calls the next technician at once{hangs_up}.",
+        Action.EXTEND: f"{live.technician.name if live else 'The technician'} has so much longer to answer.",
+        Action.PAUSE: f"Calls nobody until the job is resumed{hangs_up}.",
+        Action.RESUME: "Goes on calling technicians where it stopped.",
+        Action.CANNOT_MAKE_IT: f"Takes the job from {who} for good, and calls the next technician.",
+        Action.CANCEL: f"Cancels the job{hangs_up}." + (f" {who} is freed." if job.technician else ""),
+        Action.COMPLETE: f"Marks the job as done by {who}.",
+    }[action]
+
+
+def page_of(job: Job, *, may_act: bool) -> dict[str, Any]:
+    """All that the page of one job shows."""
+    zone, unit = job.organization.time_zone, job.organization.distance_unit
+    offers = list(job.offers.select_related("technician"))
+    live = next((offer for offer in offers if offer.status == Offer.Status.PENDING), None)
+    legal = rules.actions_in(job.status, paused=job.paused_at is not None, live_offer=live is not None)
+    primary = PRIMARY.get(job.status)
+    policy = policies.frozen(job)
+    return {
+        "job": job,
+        "state": job_badge(job),
+        "zone": zone,
+        "received": since(job.created_at, zone),
+        "is_live": job.status == Job.Status.DISPATCHING and job.paused_at is None,
+        "next_in_s": _seconds_to(job),
+        "waits": job.get_waiting_for_display() if job.waiting_for else "",
+        "buttons": [
+            {
+                "url": reverse("admin:jobs_job_act", args=[job.pk, str(action).replace("_", "-")]),
+                "words": BUTTONS[action][0],
+                "kind": "primary" if action is primary else "danger" if BUTTONS[action][2] else "quiet",
+            }
+            for action in (sorted(legal, key=lambda one: (one is not primary, BUTTONS[one][2])) if may_act else [])
+        ],
+        "offers": [
+            {
+                "row": offer,
+                "state": offer_badge(offer),
+                "made": since(offer.created_at, zone),
+                "distance": distance_words(offer.distance_m, unit),
+            }
+            for offer in offers
+        ],
+        "candidates": [
+            {"row": row, "state": verdict_badge(row), "distance": distance_words(row.distance_m, unit)}
+            for row in job.candidates.select_related("technician")
+        ],
+        "rest": rest_words(job.out_of_reach),
+        "entries": [_line(entry, zone) for entry in reversed(timeline(job))],
+        "policy": policy,
+        "radius": distance_words(policy.radius_m, unit),
+        "extra": sorted(job.extra.items()) if isinstance(job.extra, dict) else [],
+    }
+
+
+def _seconds_to(job: Job) -> int | None:
+    if job.next_action_at is None:
+        return None
+    return max(0, int((job.next_action_at - clock.now()).total_seconds()))
+
+
+def _line(entry: Entry, zone: str) -> dict[str, Any]:
+    told = exact(entry.at, zone)
+    return {"entry": entry, "exact": told, "clock": told.split(" ")[1], "minor": entry.subject_type == "call"}

@@ -1,0 +1,108 @@
+"""The API of what admins set up: service types, and the policies by which jobs are offered."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import mixins, serializers
+
+from accounts.models import ApiKey
+from accounts.owned_api import OrganizationViewSet, OwnedSerializer, OwnedSlugRelatedField
+from dispatch.capacity.models import DispatchPool
+from dispatch.jobs import policies
+from dispatch.jobs.models import DispatchPolicy, ServiceType
+from dispatch.jobs.rules.policy import FIELDS
+from dispatch.technicians.models import Skill
+
+_READ, _MANAGE = ApiKey.Scope.READ, ApiKey.Scope.MANAGE
+
+
+class ServiceTypeSerializer(OwnedSerializer):
+    """What a customer can ask for. `code` is how submissions name it; skills by code."""
+
+    required_skills = OwnedSlugRelatedField("code", many=True, queryset=Skill.objects.all(), required=False)
+
+    class Meta:
+        model = ServiceType
+        fields = ["id", "code", "name", "spoken_name", "required_skills", "is_active"]
+
+
+class ServiceTypeViewSet(
+    OrganizationViewSet,
+    mixins.ListModelMixin,
+    mixins.RetrieveModelMixin,
+    mixins.CreateModelMixin,
+    mixins.UpdateModelMixin,
+):
+    """Service types. They are not deleted, but set inactive: jobs remember them."""
+
+    queryset = ServiceType.objects.prefetch_related("required_skills").order_by("-id")
+    serializer_class = ServiceTypeSerializer
+    filterset_fields = ["is_active", "code"]
+    http_method_names = ["get", "post", "patch"]
+    required = {"list": _READ, "retrieve": _READ, "create": _MANAGE, "partial_update": _MANAGE}
+
+
+class DispatchPolicySerializer(OwnedSerializer):
+    """How jobs of a service type (null: of the organization) are offered. A null field falls back: service type →
+    organization → the installation's defaults; `effective` shows what comes of it. Running jobs keep the policy
+    that they started with, except `call_pool`."""
+
+    service_type = OwnedSlugRelatedField(
+        "code", queryset=ServiceType.objects.all(), required=False, allow_null=True, default=None
+    )
+    call_pool = OwnedSlugRelatedField(
+        "code", queryset=DispatchPool.objects.filter(kind="calls"), required=False, allow_null=True
+    )
+    effective = serializers.SerializerMethodField()
+
+    class Meta:
+        model = DispatchPolicy
+        fields = ["id", "service_type", "call_pool", *FIELDS, "effective"]
+
+    @extend_schema_field({"type": "object", "additionalProperties": True})
+    def get_effective(self, row: DispatchPolicy) -> dict[str, Any]:
+        return policies.for_service_type(row.organization_id, row.service_type_id).to_json()
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if self.instance is not None and self.partial and "service_type" not in self.initial_data:
+            attrs.pop("service_type", None)
+        attrs = super().validate(attrs)
+        row = copy.copy(self.instance) if self.instance else DispatchPolicy()
+        row.organization = self.context["request"].organization
+        for name, value in attrs.items():
+            setattr(row, name, value)
+        taken = DispatchPolicy.objects.of(row.organization).exclude(pk=row.pk)
+        if taken.filter(service_type=row.service_type).exists():
+            raise serializers.ValidationError({"service_type": "There is a policy for it already."})
+        if problems := policies.problems_of(row):
+            raise serializers.ValidationError(problems)
+        return attrs
+
+
+class DispatchPolicyViewSet(
+    OrganizationViewSet,
+    mixins.ListModelMixin,
+    mixins.RetrieveModelMixin,
+    mixins.CreateModelMixin,
+    mixins.UpdateModelMixin,
+    mixins.DestroyModelMixin,
+):
+    """Dispatch policies: one for the organization, and one for each service type that differs."""
+
+    queryset = DispatchPolicy.objects.select_related("service_type", "call_pool").order_by("-id")
+    serializer_class = DispatchPolicySerializer
+    http_method_names = ["get", "post", "patch", "delete"]
+    required = {
+        "list": _READ,
+        "retrieve": _READ,
+        "create": _MANAGE,
+        "partial_update": _MANAGE,
+        "destroy": _MANAGE,
+    }
+
+    def perform_destroy(self, instance: DispatchPolicy) -> None:
+        policies.check_removable(instance)
+        instance.delete()

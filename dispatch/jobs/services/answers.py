@@ -1,0 +1,85 @@
+"""What a key pressed during an offer's call does."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from django.db import transaction
+
+from dispatch.core import clock, faults
+from dispatch.core.events import Actor
+from dispatch.jobs.models import Job, Offer
+from dispatch.jobs.rules import Outcome, words
+from dispatch.jobs.services import state
+from dispatch.jobs.services.offers import after_settled
+from dispatch.telephony import services as telephony
+from dispatch.telephony.models import Call
+
+
+class Answer(StrEnum):
+    """What came of the key."""
+
+    ACCEPTED = "accepted"
+    DECLINED = "declined"
+    TAKEN = "taken"
+    EXPIRED = "expired"
+    NO_LONGER = "no_longer"
+    NOT_A_KEY = "not_a_key"
+
+
+def answer_offer(offer_id: int, call_id: int, key: str) -> Answer:
+    """Counts `key` only for the pending, unexpired offer of that very call. The same key twice has the same
+    answer.
+
+    Raises Offer.DoesNotExist, and Call.DoesNotExist when the call is not this offer's."""
+    call = Call.objects.get(pk=call_id, purpose="offer", subject_id=offer_id)
+    job_id = Offer.objects.values_list("job_id", flat=True).get(pk=offer_id)
+    if key not in (words.ACCEPT_KEY, words.DECLINE_KEY):
+        return Answer.NOT_A_KEY
+    with transaction.atomic():
+        job = state.lock_job(job_id)
+        offer = (
+            job.offers.select_for_update(no_key=True, of=("self",)).select_related("technician").get(pk=offer_id)
+        )
+        if offer.status != Offer.Status.PENDING:
+            return _late(job, offer, key)
+        if clock.now() >= offer.expires_at:
+            return Answer.EXPIRED
+        if job.status != Job.Status.DISPATCHING or job.paused_at:
+            return Answer.NO_LONGER
+        actor = Actor("technician", offer.technician_id, offer.technician.name)
+        answer = _accept(job, offer, call, actor) if key == words.ACCEPT_KEY else _decline(job, offer, actor)
+    faults.point("jobs.answer.committed")
+    return answer
+
+
+def _accept(job: Job, offer: Offer, call: Call, actor: Actor) -> Answer:
+    state.settle(offer, Offer.Status.ACCEPTED, Outcome.ACCEPTED, "", actor=actor, hang_up=False)
+    state.assign_to(
+        job, offer.technician_id, actor=actor, technician=offer.technician.name, offer_id=offer.pk, by="phone"
+    )
+    others = job.offers.exclude(pk=offer.pk).values("pk")
+    for other in Call.objects.filter(purpose="offer", subject_id__in=others, ended_at=None).order_by("pk"):
+        telephony.hang_up(other.pk, actor=actor, reason="the job was accepted by another technician")
+    return Answer.ACCEPTED
+
+
+def _decline(job: Job, offer: Offer, actor: Actor) -> Answer:
+    state.settle(offer, Offer.Status.DECLINED, Outcome.DECLINED, "pressed 2", actor=actor, hang_up=False)
+    job.line_wait_until = None
+    after_settled(job, offer, Outcome.DECLINED)
+    state.save(job)
+    return Answer.DECLINED
+
+
+def _late(job: Job, offer: Offer, key: str) -> Answer:
+    """The offer is settled already: what to say, and nothing else."""
+    if offer.status == Offer.Status.ACCEPTED and job.technician_id == offer.technician_id:
+        return Answer.ACCEPTED
+    if offer.status == Offer.Status.DECLINED and key == words.DECLINE_KEY:
+        return Answer.DECLINED
+    if job.status == Job.Status.ASSIGNED:
+        return Answer.TAKEN
+    if offer.status == Offer.Status.TIMED_OUT:
+        return Answer.EXPIRED
+    return Answer.NO_LONGER

@@ -1,0 +1,179 @@
+"""A job's history in words, read from the event log: the form, the job, its offers and their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q
+
+from dispatch.core.models import Event
+from dispatch.jobs.models import Job
+from dispatch.telephony.models import Call
+
+Data = dict[str, Any]
+
+# Who did it, in front of `did`, reads as a sentence: "Unit 12" + "accepted the job".
+_WORDS: dict[str, Callable[[Data], str]] = {
+    "submission.received": lambda d: "received the form" + _of(d, "service", ": {}"),
+    "job.created": lambda d: "made the job" + _position(d),
+    "job.offering": lambda d: f"found {d.get('fit', 0)} fit technicians among {d.get('considered', 0)} considered",
+    "job.round": lambda d: f"began round {d.get('round')} of {d.get('rounds')}",
+    "job.skipped": lambda d: f"passed over {_who(d)}" + _of(d, "reason", ": {}"),
+    "job.waiting": lambda d: (
+        "waits for a free line" if d.get("waiting_for") == "line" else "waits for technicians on another offer"
+    ),
+    "job.pending": lambda d: "handed the job to the dispatchers" + _of(d, "reason_text", ": {}"),
+    "job.assigned": lambda d: (
+        "accepted the job" if d.get("by") == "phone" else f"assigned the job to {_who(d)}" + _note(d)
+    ),
+    "job.dispatch_again": lambda d: "dispatched the job again" + _note(d),
+    "job.called_next": lambda d: "called the next technician now" + _note(d),
+    "job.extended": lambda d: f"gave {_who(d)} {d.get('seconds')} s more" + _note(d),
+    "job.paused": lambda d: "paused the job" + _note(d),
+    "job.resumed": lambda d: "resumed the job" + _note(d),
+    "job.cannot_make_it": lambda d: f"recorded that {_who(d)} cannot make it" + _note(d),
+    "job.cancelled": lambda d: "cancelled the job" + _of(d, "reason", ": {}"),
+    "job.completed": lambda d: "completed the job" + _note(d),
+    "job.alert_acknowledged": lambda d: "acknowledged the alert",
+    "offer.made": lambda d: f"offered the job to {_who(d)} (attempt {d.get('attempt')})",
+    "offer.ringing": lambda d: f"is calling {_who(d)}",
+    "offer.answered": lambda d: f"reached {_who(d)}",
+    "offer.accepted": lambda d: "pressed 1 to accept",
+    "offer.declined": lambda d: "declined the job",
+    "offer.timed_out": lambda d: f"stopped waiting for {_who(d)}" + _of(d, "reason", ": {}"),
+    "offer.failed": lambda d: f"did not reach {_who(d)}" + _of(d, "reason", ": {}"),
+    "offer.rescinded": lambda d: f"took the offer to {_who(d)} back" + _of(d, "reason", ": {}"),
+    "call.created": lambda d: "set a call up",
+    "call.requesting": lambda d: "asks the provider for the call",
+    "call.held_back": lambda d: "was told to wait before calling",
+    "call.cancel_requested": lambda d: "hangs up" + _of(d, "reason", ": {}"),
+    "call.submitted": lambda d: "handed the call to the provider",
+    "call.ringing": lambda d: "reported that it rings",
+    "call.answered": lambda d: "reported that the call was answered",
+    "call.key_pressed": lambda d: f"reported the key {d.get('key', '')}",
+    "call.completed": lambda d: "reported that the call is over",
+    "call.busy": lambda d: "reported busy",
+    "call.no_answer": lambda d: "reported no answer",
+    "call.failed": lambda d: "reported that the call failed" + _of(d, "error_code", " (error {})"),
+    "call.canceled": lambda d: "ended the call before it was answered",
+    "call.rejected": lambda d: "refused the call" + _of(d, "error_code", " (error {})"),
+    "call.unknown": lambda d: "did not answer: whether it rings is unknown",
+    "call.not_placed": lambda d: "never placed the call",
+    "call.lost": lambda d: "never reported the end of the call",
+}
+# Colour and shape of the console's states (red triangle, blue phone, grey clock, green check, amber bar, dash).
+_TONES = {
+    "job.pending": "attention",
+    "job.assigned": "good",
+    "job.completed": "good",
+    "job.cancelled": "off",
+    "job.paused": "waiting",
+    "job.waiting": "waiting",
+    "job.skipped": "off",
+    "job.cannot_make_it": "late",
+    "offer.made": "calling",
+    "offer.ringing": "calling",
+    "offer.answered": "calling",
+    "offer.accepted": "good",
+    "offer.declined": "late",
+    "offer.timed_out": "late",
+    "offer.failed": "late",
+    "offer.rescinded": "off",
+    "call.failed": "late",
+    "call.rejected": "late",
+    "call.unknown": "late",
+    "call.lost": "late",
+}
+# Steps of the machinery that tell a person nothing about why the job is as it is.
+_NO_CHANGE = (
+    "job.waiting",
+    "job.skipped",
+    "job.offering",
+    "offer.ringing",
+    "offer.answered",
+    "job.alert_acknowledged",
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line: `text` is the whole sentence, `did` what follows the actor, `tone` its state (see UI tokens)."""
+
+    id: int
+    at: datetime
+    kind: str
+    subject_type: str
+    subject_id: int
+    actor_type: str
+    actor_id: int | None
+    actor_label: str
+    did: str
+    tone: str
+    data: Data
+
+    @property
+    def text(self) -> str:
+        return f"{self.actor_label} {self.did}"
+
+
+def timeline(job: Job) -> list[Entry]:
+    """Everything that happened to the job, oldest first."""
+    offers = list(job.offers.values_list("pk", flat=True))
+    calls = Call.objects.filter(purpose="offer", subject_id__in=offers).values_list("pk", flat=True)
+    about = (
+        Q(subject_type="job", subject_id=job.pk)
+        | Q(subject_type="submission", subject_id=job.submission_id)
+        | Q(subject_type="offer", subject_id__in=offers)
+        | Q(subject_type="call", subject_id__in=list(calls))
+    )
+    return [
+        entry(event) for event in Event.objects.filter(about, organization_id=job.organization_id).order_by("id")
+    ]
+
+
+def last_change(job: Job) -> Entry | None:
+    """The last thing that changed the job for a person who decides about it."""
+    offers = job.offers.values("pk")
+    about = Q(subject_type="job", subject_id=job.pk) | Q(subject_type="offer", subject_id__in=offers)
+    last = Event.objects.filter(about).exclude(kind__in=_NO_CHANGE).order_by("-id").first()
+    return entry(last) if last else None
+
+
+def entry(event: Event) -> Entry:
+    """An event in words; one of a kind not known here is told by its name."""
+    words = _WORDS.get(event.kind)
+    return Entry(
+        id=event.pk,
+        at=event.at,
+        kind=event.kind,
+        subject_type=event.subject_type,
+        subject_id=event.subject_id,
+        actor_type=event.actor_type,
+        actor_id=event.actor_id,
+        actor_label=event.actor_label,
+        did=words(event.data) if words else event.kind.replace(".", ": ").replace("_", " "),
+        tone=_TONES.get(event.kind, "plain"),
+        data=event.data,
+    )
+
+
+def _who(data: Data) -> str:
+    return str(data.get("technician") or "the technician")
+
+
+def _of(data: Data, name: str, form: str) -> str:
+    return form.format(data[name]) if data.get(name) else ""
+
+
+def _note(data: Data) -> str:
+    return _of(data, "note", " (“{}”)")
+
+
+def _position(data: Data) -> str:
+    source = data.get("position_source")
+    return {"form": ", position from the form", "zip": ", position from the ZIP code"}.get(
+        source or "", f", position from {source}" if source else ""
+    )

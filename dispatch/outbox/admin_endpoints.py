@@ -1,0 +1,350 @@
+"""Endpoints in the admin: set up, paused, tried out, and how they are doing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from unfold.decorators import action, display
+from unfold.forms import BaseDialogForm
+from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
+
+from accounts.admin import shown_once
+from accounts.admin_base import ACT, OwnedAdmin, OwnedForm
+from dispatch.core import clock
+from dispatch.outbox.endpoint_checks import (
+    check_event_type,
+    check_own_headers,
+    check_permanent_code,
+    check_target_url,
+    longest_timeout_s,
+)
+from dispatch.outbox.models import Endpoint
+from dispatch.outbox.services import endpoints as services
+from dispatch.outbox.services import targets
+
+STATE_LABELS = {
+    "healthy": "success",
+    "failing": "warning",
+    "probing": "warning",
+    "circuit_open": "danger",
+    "paused": "info",
+    "disabled": "danger",
+}
+HOURS = 3600
+
+
+class HeadersField(forms.JSONField):
+    """Empty means "as they are", not null."""
+
+    def prepare_value(self, value: Any) -> Any:
+        return "" if value is None else super().prepare_value(value)
+
+
+class EndpointForm(OwnedForm):
+    """Headers go in and never come out: they may carry a password."""
+
+    new_headers = HeadersField(
+        required=False,
+        label="Headers",
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3}),
+        help_text='As {"Authorization": "Bearer …"}; {} removes them. Stored encrypted and never shown: leave it '
+        "empty to keep those that are set.",
+    )
+
+    class Meta:
+        model = Endpoint
+        fields = [
+            "organization", "name", "url", "event_types", "mode", "pool", "timeout_s", "retry_schedule_s",
+            "retry_jitter", "permanent_codes", "expire_after_s",
+        ]  # fmt: skip
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in {"retry_schedule_s", "permanent_codes"} & set(self.fields):
+            self.fields[name].widget = UnfoldAdminTextInputWidget()
+        if "event_types" in self.fields:
+            self.fields["event_types"].widget.attrs["rows"] = 2
+        if "pool" in self.fields:
+            self.fields["pool"].required = False
+            self.fields["pool"].help_text = "Empty: the organization's default pool for messages."
+
+    def clean_url(self) -> str:
+        check_target_url(self.cleaned_data["url"])
+        return str(self.cleaned_data["url"])
+
+    def clean_event_types(self) -> list[str]:
+        return _each(self.cleaned_data["event_types"], check_event_type)
+
+    def clean_permanent_codes(self) -> list[int]:
+        return _each(self.cleaned_data["permanent_codes"], check_permanent_code)
+
+    def clean_timeout_s(self) -> float:
+        if self.cleaned_data["timeout_s"] > longest_timeout_s():
+            raise ValidationError(f"At most {longest_timeout_s():g} seconds.")
+        return float(self.cleaned_data["timeout_s"])
+
+    def clean_pool(self) -> Any:
+        return self.cleaned_data["pool"] or (self.instance.pool if self.instance.pool_id else None)
+
+    def clean_new_headers(self) -> dict[str, str] | None:
+        given = self.cleaned_data["new_headers"]
+        if given is None:
+            return None
+        if not isinstance(given, dict):
+            raise ValidationError('Write them as {"Name": "value"}.')
+        check_own_headers(given)
+        return given
+
+    def _get_validation_exclusions(self) -> set[str]:
+        # Without a pool the service finds the default one, after the form.
+        excluded = super()._get_validation_exclusions()
+        return excluded if self.cleaned_data.get("pool") else excluded | {"pool"}
+
+
+def _each(values: list[Any] | None, check: Callable[[Any], None]) -> list[Any]:
+    for value in values or []:
+        check(value)
+    return list(values or [])
+
+
+class ReasonForm(BaseDialogForm):
+    """Why, for whoever looks next."""
+
+    reason = forms.CharField(max_length=200, required=False, label="Why", widget=UnfoldAdminTextInputWidget)
+
+
+class RotationForm(BaseDialogForm):
+    """How long the secret before goes on signing."""
+
+    overlap_h = forms.IntegerField(
+        min_value=0,
+        max_value=services.LONGEST_OVERLAP_S // HOURS,
+        initial=services.OVERLAP_S // HOURS,
+        label="Overlap in hours",
+        widget=UnfoldAdminIntegerFieldWidget,
+        help_text="So long both secrets sign. 0 ends the present one at once: for a secret that got out.",
+    )
+
+
+class HealthFilter(admin.SimpleListFilter):
+    """By what is wrong."""
+
+    title = "health"
+    parameter_name = "health"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("ok", "In use and healthy"), ("failing", "Failing"), ("paused", "Paused"), ("off", "Disabled")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet) -> QuerySet:
+        failing = Q(target__failures__gt=0) | Q(target__open_until__isnull=False)
+        match self.value():
+            case "ok":
+                return queryset.filter(is_paused=False, disabled_at=None).exclude(failing)
+            case "failing":
+                return queryset.filter(failing)
+            case "paused":
+                return queryset.filter(is_paused=True)
+            case "off":
+                return queryset.filter(disabled_at__isnull=False)
+        return queryset
+
+
+@admin.register(Endpoint)
+class EndpointAdmin(OwnedAdmin):
+    form = EndpointForm
+    dispatcher_may = ACT
+    list_display = ["name", "url", "state", "told_of", "mode", "pool"]
+    list_filter = [HealthFilter, "mode", "pool"]
+    list_select_related = ["pool", "target"]
+    search_fields = ["name", "url"]
+    actions = ["pause", "resume"]
+    actions_detail = ["test", "pause_this", "resume_this", "rotate_secret", "disable", "enable"]
+    readonly_fields = ["health", "waiting", "header_names", "previous_secret_until", "created_at"]
+    own_fields = [
+        "name", "url", "event_types", "new_headers", "mode", "pool", "timeout_s", "retry_schedule_s",
+        "retry_jitter", "permanent_codes", "expire_after_s",
+    ]  # fmt: skip
+    fieldsets = [(None, {"fields": [*readonly_fields[:2], *own_fields, *readonly_fields[2:]]})]
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """A new one has no health yet; who may not change headers is not asked for any."""
+        hidden = set() if obj else set(self.readonly_fields)
+        if not (self.permitted(request, "change", obj) if obj else self.permitted(request, "add")):
+            hidden.add("new_headers")
+        found = super().get_fieldsets(request, obj)
+        for _, options in found:
+            options["fields"] = [name for name in options["fields"] if name not in hidden]
+        return found
+
+    @display(description="health", label=STATE_LABELS)
+    def state(self, endpoint: Endpoint) -> tuple[str, str]:
+        found = services.health_of(endpoint).state
+        return found, found.replace("_", " ")
+
+    @display(description="is told of")
+    def told_of(self, endpoint: Endpoint) -> str:
+        return ", ".join(endpoint.event_types) or "messages sent to it by name"
+
+    @display(description="health")
+    def health(self, endpoint: Endpoint) -> str:
+        return services.health_of(endpoint).words
+
+    @display(description="waiting")
+    def waiting(self, endpoint: Endpoint) -> str:
+        found = services.report(endpoint)
+        late = 0
+        if found.oldest_due_at:
+            late = max(0, int((clock.now() - found.oldest_due_at).total_seconds()))
+        return format_html(
+            "{}, {} in flight, {}, blocked groups: {}{}",
+            self._messages(endpoint, "PENDING", f"{_counted(found.pending)} pending"),
+            _counted(found.in_flight),
+            self._messages(endpoint, "ERROR", f"{_counted(found.errors)} in error"),
+            found.blocked_groups,
+            f"; the one due longest for {late:,} s" if late else "",
+        )
+
+    def _messages(self, endpoint: Endpoint, status: str, words: str) -> str:
+        """A link to the endpoint's messages in that status."""
+        at = reverse(f"{self.admin_site.name}:outbox_message_changelist")
+        query = urlencode({"endpoint__id__exact": endpoint.pk, "status__exact": status})
+        shown = '<a class="text-primary-600 dark:text-primary-500" href="{}?{}">{}</a>'
+        return format_html(shown, at, query, words)
+
+    @display(description="headers that are set")
+    def header_names(self, endpoint: Endpoint) -> str:
+        return ", ".join(sorted(endpoint.headers or {})) or "none"
+
+    # --- saving -----------------------------------------------------------------------------------------------
+    def save_model(self, request: Any, obj: Endpoint, form: Any, change: bool) -> None:
+        given = {name: form.cleaned_data[name] for name in form.changed_data if name in form.cleaned_data}
+        headers, _ = given.pop("new_headers", None), given.pop("organization", None)
+        if headers is not None:
+            given["headers"] = headers
+        if change:
+            services.change(obj.pk, given, actor=request.actor)
+            return
+        fields = {name: form.cleaned_data[name] for name in self.own_fields if name != "new_headers"}
+        made, request.shown_once = services.add(
+            obj.organization, {**fields, "headers": headers or {}}, actor=request.actor
+        )
+        obj.pk, obj.pool, obj._state.adding = made.pk, made.pool, False
+
+    def response_add(self, request: Any, obj: Endpoint, post_url_continue: str | None = None) -> HttpResponse:
+        text = "Give this secret to the receiver, to verify our signatures with. It is never shown again."
+        return shown_once(self, request, f"The endpoint “{obj.name}” was added", text, request.shown_once)
+
+    def delete_model(self, request: Any, obj: Endpoint) -> None:
+        services.delete(obj.pk, actor=request.actor)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet) -> None:
+        for endpoint in queryset:
+            self.delete_model(request, endpoint)
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """Without what hangs on them: an endpoint with messages is refused by the service, in words."""
+        return [str(endpoint) for endpoint in objs], {"endpoints": len(objs)}, set(), []
+
+    # --- actions ----------------------------------------------------------------------------------------------
+    @admin.action(description="Pause: messages are kept", permissions=["act"])
+    def pause(self, request: Any, queryset: QuerySet) -> None:
+        done = [row for row in queryset if targets.pause(row.pk, "", actor=request.actor)]
+        messages.success(request, f"{len(done)} paused.")
+
+    @admin.action(description="Resume", permissions=["act"])
+    def resume(self, request: Any, queryset: QuerySet) -> None:
+        done = [row for row in queryset if targets.resume(row.pk, actor=request.actor)]
+        messages.success(request, f"{len(done)} resumed.")
+
+    @action(
+        description="Pause",
+        permissions=["act"],
+        dialog={
+            "title": "Pause this endpoint?",
+            "description": "Nobody is called there until it is resumed. Its messages are kept.",
+            "form_class": ReasonForm,
+        },
+    )
+    def pause_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        done = targets.pause(int(object_id), form.cleaned_data["reason"], actor=request.actor)
+        messages.success(request, "Paused." if done else "It was paused already.")
+        return self.back_to(object_id)
+
+    @action(
+        description="Resume",
+        permissions=["act"],
+        dialog={"title": "Resume this endpoint?", "description": "What waited goes on at once."},
+    )
+    def resume_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        done = targets.resume(int(object_id), actor=request.actor)
+        messages.success(request, "Resumed." if done else "It was not paused.")
+        return self.back_to(object_id)
+
+    @action(
+        description="Send a test",
+        permissions=["act"],
+        dialog={
+            "title": "Send a test message?",
+            "description": "A message of type endpoint.test, outside of any order: it holds nothing up.",
+        },
+    )
+    def test(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        message_id = services.send_test(self.get_object(request, object_id), actor=request.actor)
+        messages.success(request, f"Message {message_id} is on its way.")
+        return HttpResponse(
+            headers={"HX-Redirect": reverse(f"{self.admin_site.name}:outbox_message_change", args=[message_id])}
+        )
+
+    @action(
+        description="Replace the secret",
+        permissions=["change"],
+        dialog={
+            "title": "Replace the signing secret?",
+            "description": "The new one is shown once. While both sign, the receiver changes over.",
+            "form_class": RotationForm,
+        },
+    )
+    def rotate_secret(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        endpoint, secret, _ = services.rotate_secret(
+            int(object_id), actor=request.actor, overlap_s=form.cleaned_data["overlap_h"] * HOURS
+        )
+        self.log_change(request, endpoint, "Replaced the signing secret.")
+        shown = '<div id="dialog-form"><p>Copy it now, it is never shown again:</p><p><code>{}</code></p></div>'
+        return HttpResponse(format_html(shown, secret), headers={"Cache-Control": "no-store"})
+
+    @action(
+        description="Disable",
+        permissions=["change"],
+        dialog={
+            "title": "Disable this endpoint?",
+            "description": "As happens to one that fails for days. Its messages are kept until it is enabled.",
+            "form_class": ReasonForm,
+        },
+    )
+    def disable(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        done = targets.disable(int(object_id), form.cleaned_data["reason"] or "By hand.", actor=request.actor)
+        messages.success(request, "Disabled." if done else "It was disabled already.")
+        return self.back_to(object_id)
+
+    @action(
+        description="Enable",
+        permissions=["change"],
+        dialog={"title": "Enable this endpoint?", "description": "What waited goes on at once."},
+    )
+    def enable(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        done = targets.enable(int(object_id), actor=request.actor)
+        messages.success(request, "Enabled." if done else "It was not disabled.")
+        return self.back_to(object_id)
+
+
+def _counted(number: int) -> str:
+    return f"{number:,}" + (" or more" if number >= services.COUNT_LIMIT else "")

@@ -1,0 +1,331 @@
+"""Messages and their groups in the admin: what waits and why, what was tried, and what may be done about it."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django.contrib import admin, messages
+from django.db.models import F, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from unfold.decorators import action, display
+
+from accounts.admin_base import ACT, VIEW, OwnedAdmin, OwnedTabularInline
+from dispatch.outbox.explain import why_stuck
+from dispatch.outbox.models import Attempt, Message, MessageGroup, QuarantinedPointer
+from dispatch.outbox.services.by_hand import Action, act
+
+STATUS_LABELS = {
+    "PENDING": "info",
+    "QUEUED": "info",
+    "PROCESSING": "info",
+    "COMPLETED": "success",
+    "ERROR": "danger",
+    "CANCELLED": "warning",
+    "EXPIRED": "warning",
+}
+# What a page shows of a group's line.
+SHOWN_OF_GROUP = 20
+
+
+class StuckFilter(admin.SimpleListFilter):
+    """What needs a person, one click away."""
+
+    title = "needs a hand"
+    parameter_name = "needs"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [
+            ("blocking", "Blocks its group"),
+            ("open", "Not ended yet"),
+            ("tried", "Not ended, tried before"),
+        ]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet) -> QuerySet:
+        match self.value():
+            case "blocking":
+                return queryset.filter(status="ERROR", group__blocked_by=F("pk"))
+            case "open":
+                return queryset.filter(status__in=["PENDING", "QUEUED", "PROCESSING"])
+            case "tried":
+                return queryset.filter(status__in=["PENDING", "QUEUED", "PROCESSING"], calls__gt=0)
+        return queryset
+
+
+class AttemptInline(OwnedTabularInline):
+    model = Attempt
+    admin_may = VIEW
+    dispatcher_may = VIEW
+    fields = ["number", "when", "result", "took", "asked", "answered"]
+    readonly_fields = fields
+    ordering = ["-id"]
+    per_page = 20
+    verbose_name_plural = "attempts, the last one first"
+
+    @display(description="ended")
+    def when(self, attempt: Attempt) -> str:
+        return exact(attempt.ended_at, attempt.organization.time_zone)
+
+    @display(description="result")
+    def result(self, attempt: Attempt) -> str:
+        words = attempt.get_outcome_display()
+        code = f" ({attempt.status_code})" if attempt.status_code else ""
+        late = ", too late" if attempt.is_late else "" if attempt.is_spent else ", not counted"
+        return f"{words}{code}{late}"
+
+    @display(description="took")
+    def took(self, attempt: Attempt) -> str:
+        return f"{attempt.elapsed_s * 1000:,.0f} ms"
+
+    @display(description="asked")
+    def asked(self, attempt: Attempt) -> str:
+        return f"POST {attempt.url}" if attempt.url else "—"
+
+    @display(description="answered")
+    def answered(self, attempt: Attempt) -> str:
+        if attempt.answer:
+            return format_html('<pre class="whitespace-pre-wrap break-all">{}</pre>', attempt.answer)
+        return attempt.error or "—"
+
+
+@admin.register(Message)
+class MessageAdmin(OwnedAdmin):
+    """Nobody edits a message: people act on it."""
+
+    admin_may = ACT
+    dispatcher_may = ACT
+    list_display = ["id", "type", "to", "in_group", "sequence", "state", "created", "calls", "last_error"]
+    list_filter = [StuckFilter, "status", "mode", "endpoint"]
+    list_filter_sheet = True
+    list_select_related = ["endpoint", "group", "organization"]
+    search_fields = ["=id", "=group__name", "=type", "=idempotency_key"]
+    search_help_text = "Number, group, type or idempotency key"
+    ordering = ["-id"]
+    show_full_result_count = False
+    inlines = [AttemptInline]
+    actions = ["retry", "ignore", "resolve", "cancel"]
+    actions_detail = ["retry_this", "ignore_this", "resolve_this", "cancel_this"]
+    readonly_fields = ["why", "to", "in_group", "is_now", "body"]
+    fieldsets = [
+        (None, {"fields": ["why", "is_now", "type", "to", "in_group", "sequence", "mode", "body"]}),
+        (
+            "When",
+            {
+                "fields": [
+                    "created_at", "scheduled_for", "due_at", "queued_at", "started_at", "lease_until", "ended_at",
+                    "expires_at",
+                ]
+            },
+        ),
+        (
+            "What came of it",
+            {"fields": ["attempts", "calls", "lapses", "last_error", "resolution", "epoch", "idempotency_key"]},
+        ),
+    ]  # fmt: skip
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        model = [field.name for field in Message._meta.fields]
+        return [*self.readonly_fields, *(name for name in model if name != "organization")]
+
+    @display(description="why it is where it is")
+    def why(self, message: Message) -> str:
+        return why_stuck(message)
+
+    @display(description="status", ordering="status", label=STATUS_LABELS)
+    def state(self, message: Message) -> tuple[str, str]:
+        return message.status, self.is_now(message)
+
+    @display(description="status")
+    def is_now(self, message: Message) -> str:
+        resolved = f", {message.resolution}" if message.resolution else ""
+        return f"{message.get_status_display()}{resolved}"
+
+    @display(description="created", ordering="id")
+    def created(self, message: Message) -> str:
+        return exact(message.created_at, message.organization.time_zone)
+
+    @display(description="to", ordering="endpoint__name")
+    def to(self, message: Message) -> str:
+        return message.endpoint.name if message.endpoint else message.url
+
+    @display(description="group", ordering="group__name")
+    def in_group(self, message: Message) -> str:
+        if message.mode == "IMMEDIATE":
+            return format_html("{} (no order)", message.group.name)
+        return link(self, message.group, message.group.name)
+
+    @display(description="payload")
+    def body(self, message: Message) -> str:
+        try:
+            text = json.dumps(json.loads(message.payload), indent=2, ensure_ascii=False)
+        except ValueError:
+            text = message.payload
+        return format_html('<pre class="whitespace-pre-wrap break-all">{}</pre>', text)
+
+    # --- on many: those selected, or all that the filters find --------------------------------------------------
+    @admin.action(description="Retry: a fresh budget, history kept", permissions=["act"])
+    def retry(self, request: Any, queryset: QuerySet) -> None:
+        done_to(request, Action.RETRY, queryset)
+
+    @admin.action(description="Ignore: give up, the group goes on", permissions=["act"])
+    def ignore(self, request: Any, queryset: QuerySet) -> None:
+        done_to(request, Action.IGNORE, queryset)
+
+    @admin.action(description="Resolve: it was settled otherwise, the group goes on", permissions=["act"])
+    def resolve(self, request: Any, queryset: QuerySet) -> None:
+        done_to(request, Action.RESOLVE, queryset)
+
+    @admin.action(description="Cancel: it is not sent", permissions=["act"])
+    def cancel(self, request: Any, queryset: QuerySet) -> None:
+        done_to(request, Action.CANCEL, queryset)
+
+    # --- on one -------------------------------------------------------------------------------------------------
+    @action(
+        description="Retry",
+        permissions=["act"],
+        dialog={"title": "Send it again?", "description": "With a fresh budget of retries. From ERROR only."},
+    )
+    def retry_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        return self._do(request, Action.RETRY, object_id)
+
+    @action(
+        description="Ignore",
+        permissions=["act"],
+        dialog={
+            "title": "Give up on this message?",
+            "description": "It becomes CANCELLED and its group goes on. From ERROR only.",
+        },
+    )
+    def ignore_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        return self._do(request, Action.IGNORE, object_id)
+
+    @action(
+        description="Resolve",
+        permissions=["act"],
+        dialog={
+            "title": "Was it settled otherwise?",
+            "description": "It becomes COMPLETED without being sent, and its group goes on. From ERROR only.",
+        },
+    )
+    def resolve_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        return self._do(request, Action.RESOLVE, object_id)
+
+    @action(
+        description="Cancel",
+        permissions=["act"],
+        dialog={
+            "title": "Cancel this message?",
+            "description": "A waiting one is never sent. One in flight may arrive; then its group goes on.",
+        },
+    )
+    def cancel_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        return self._do(request, Action.CANCEL, object_id)
+
+    def _do(self, request: Any, what: Action, object_id: str) -> HttpResponse:
+        done_to(request, what, Message.objects.filter(pk=object_id))
+        return self.back_to(object_id)
+
+
+@admin.register(MessageGroup)
+class MessageGroupAdmin(OwnedAdmin):
+    """Groups, what blocks them and since when."""
+
+    admin_may = ACT
+    dispatcher_may = ACT
+    list_display = ["name", "endpoint", "state", "blocked_since"]
+    list_filter = [("blocked_by", admin.EmptyFieldListFilter), "endpoint"]
+    list_select_related = ["endpoint"]
+    search_fields = ["=name"]
+    ordering = ["-id"]
+    show_full_result_count = False
+    fields = ["name", "endpoint", "is_now", "blocked_since", "line"]
+    readonly_fields = fields
+    actions = ["retry_blockers", "ignore_blockers", "resolve_blockers"]
+
+    @display(description="state", label={"blocked": "danger", "waiting": "info", "idle": "success"})
+    def state(self, group: MessageGroup) -> tuple[str, str]:
+        kind = "blocked" if group.blocked_by else "waiting" if group.wake_at else "idle"
+        return kind, self.is_now(group)
+
+    @display(description="state")
+    def is_now(self, group: MessageGroup) -> str:
+        if group.blocked_by:
+            return f"blocked by the ERROR of message {group.blocked_by}"
+        return "has messages to send" if group.wake_at else "nothing waits"
+
+    @display(description="its line")
+    def line(self, group: MessageGroup) -> str:
+        """What has not ended, and ERRORs, in their order."""
+        own = group.messages.exclude(mode="IMMEDIATE").filter(
+            status__in=["PENDING", "QUEUED", "PROCESSING", "ERROR"]
+        )
+        found = list(own.order_by("sequence", "created_at", "id")[: SHOWN_OF_GROUP + 1])
+        if not found:
+            return "empty"
+        rows = (
+            (link(MessageAdmin(Message, self.admin_site), row, f"{row.pk} {row.type}"), row.sequence,
+             row.get_status_display(), why_stuck(row))
+            for row in found[:SHOWN_OF_GROUP]
+        )  # fmt: skip
+        listed = format_html_join("", "<li>{} (sequence {}): {}. {}</li>", rows)
+        more = "<p>… and more</p>" if len(found) > SHOWN_OF_GROUP else ""
+        return format_html("<ol>{}</ol>" + more, listed)
+
+    @admin.action(description="Retry what blocks them", permissions=["act"])
+    def retry_blockers(self, request: Any, queryset: QuerySet) -> None:
+        done_to(request, Action.RETRY, _blockers(queryset))
+
+    @admin.action(description="Ignore what blocks them", permissions=["act"])
+    def ignore_blockers(self, request: Any, queryset: QuerySet) -> None:
+        done_to(request, Action.IGNORE, _blockers(queryset))
+
+    @admin.action(description="Resolve what blocks them", permissions=["act"])
+    def resolve_blockers(self, request: Any, queryset: QuerySet) -> None:
+        done_to(request, Action.RESOLVE, _blockers(queryset))
+
+
+@admin.register(QuarantinedPointer)
+class QuarantinedPointerAdmin(OwnedAdmin):
+    """Pointers nobody could read belong to no organization: for superusers only."""
+
+    admin_may = frozenset()
+    superuser_may = frozenset({"view", "delete"})
+    list_display = ["at", "reason"]
+    search_fields = ["reason", "content"]
+    fields = ["at", "reason", "content"]
+    readonly_fields = fields
+
+    def of_organizations(self, rows: QuerySet, organizations: list[int]) -> QuerySet:
+        return rows.none()
+
+
+def link(own: OwnedAdmin, row: Any, words: str) -> str:
+    """A link to the row's page."""
+    name = f"{own.admin_site.name}:{row._meta.app_label}_{row._meta.model_name}_change"
+    at = reverse(name, args=[row.pk])
+    return format_html('<a class="text-primary-600 dark:text-primary-500" href="{}">{}</a>', at, words)
+
+
+def exact(moment: datetime, zone: str) -> str:
+    """The local date and time, to the second, with the zone's name."""
+    return f"{moment.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def done_to(request: Any, what: Action, rows: QuerySet) -> None:
+    """Does it to all of these, and says to how many, and why not to the others."""
+    done = act(what, rows.order_by("pk").values_list("pk", flat=True), actor=request.actor)
+    if done.changed or not done.refused:
+        messages.success(request, f"{len(done.changed):,} {what.verb}.")
+    if done.refused:
+        stood = ", ".join(sorted(set(done.refused.values())))
+        wanted = "only what is in ERROR" if what.before == ("ERROR",) else "only what has not ended"
+        messages.warning(request, f"{len(done.refused):,} not {what.verb}: {wanted} can be; they are {stood}.")
+
+
+def _blockers(groups: QuerySet) -> QuerySet:
+    blocking = groups.filter(blocked_by__isnull=False).values("blocked_by")
+    return Message.objects.filter(pk__in=blocking, group__in=groups)

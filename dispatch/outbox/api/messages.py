@@ -1,0 +1,285 @@
+"""The API of messages: sending one or many, looking at them, and what people do with those that failed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import django_filters
+from django.core.exceptions import ValidationError as ModelValidationError
+from django.db import transaction
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema
+from rest_framework import mixins, serializers
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
+
+from accounts.models import ApiKey
+from accounts.owned_api import OrganizationViewSet, OwnedFilterSet, OwnedSlugRelatedField, answer_once
+from dispatch.capacity.models import DispatchPool
+from dispatch.outbox.explain import why_stuck
+from dispatch.outbox.models import (
+    DEFAULT_SEQUENCE,
+    LONGEST_GROUP,
+    Attempt,
+    Endpoint,
+    Message,
+    MessageGroup,
+    Mode,
+    check_url,
+)
+from dispatch.outbox.services import by_hand
+from dispatch.outbox.services.by_hand import Action
+from dispatch.outbox.services.intake import Accepted, NewMessage, accept
+
+_READ, _WRITE = ApiKey.Scope.READ, ApiKey.Scope.MESSAGES
+MOST_AT_ONCE = 1000
+MOST_BY_FILTER = 10_000
+LARGEST_PAYLOAD = 256 * 1024
+
+
+def check_target(url: str) -> None:
+    """Raises ValidationError unless `url` is an http(s) URL without credentials."""
+    try:
+        check_url(url)
+    except ModelValidationError:
+        raise serializers.ValidationError("Enter an http or https URL.") from None
+    if "@" in url.split("/")[2]:
+        raise serializers.ValidationError("A URL may not carry credentials.")
+
+
+class SendSerializer(serializers.Serializer):
+    """One message to be: to an `endpoint` (its name), or to a `target_url` in a `pool` (its code)."""
+
+    endpoint = OwnedSlugRelatedField("name", queryset=Endpoint.objects.all(), required=False)
+    target_url = serializers.CharField(max_length=2000, required=False, validators=[check_target])
+    pool = OwnedSlugRelatedField("code", queryset=DispatchPool.objects.filter(kind="messages"), required=False)
+    type = serializers.RegexField(r"^[A-Za-z0-9_.\-/]{1,80}$")
+    payload = serializers.JSONField()
+    group = serializers.CharField(max_length=LONGEST_GROUP, required=False, allow_null=True, allow_blank=True)
+    sequence = serializers.IntegerField(default=DEFAULT_SEQUENCE, min_value=-(2**31), max_value=2**31 - 1)
+    mode = serializers.ChoiceField(choices=Mode.choices, required=False)
+    scheduled_for = serializers.DateTimeField(required=False, allow_null=True)
+    expires_at = serializers.DateTimeField(required=False, allow_null=True)
+    idempotency_key = serializers.RegexField(r"^[\x21-\x7e]{1,255}$", required=False)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if ("endpoint" in attrs) == ("target_url" in attrs):
+            raise serializers.ValidationError({"endpoint": "Name an endpoint or a target_url, one of them."})
+        if "pool" in attrs and "endpoint" in attrs:
+            raise serializers.ValidationError({"pool": "An endpoint has its own pool."})
+        if len(json.dumps(attrs["payload"])) > LARGEST_PAYLOAD:
+            raise serializers.ValidationError({"payload": f"At most {LARGEST_PAYLOAD} bytes."})
+        return attrs
+
+    def to_message(self, attrs: dict[str, Any]) -> NewMessage:
+        return NewMessage(
+            type=attrs["type"],
+            payload=json.dumps(attrs["payload"], separators=(",", ":"), ensure_ascii=False),
+            endpoint=attrs.get("endpoint"),
+            url=attrs.get("target_url", ""),
+            pool=attrs.get("pool"),
+            group=attrs.get("group"),
+            sequence=attrs["sequence"],
+            mode=attrs.get("mode"),
+            scheduled_for=attrs.get("scheduled_for"),
+            expires_at=attrs.get("expires_at"),
+            idempotency_key=attrs.get("idempotency_key"),
+        )
+
+
+class AttemptSerializer(serializers.ModelSerializer):
+    class Meta:
+        model = Attempt
+        fields = [
+            "number", "epoch", "outcome", "url", "started_at", "ended_at", "elapsed_s", "status_code", "answer",
+            "error_class", "error", "is_spent", "is_late",
+        ]  # fmt: skip
+
+
+class MessageSerializer(serializers.ModelSerializer):
+    endpoint = serializers.CharField(source="endpoint.name", default=None)
+    target_url = serializers.CharField(source="url")
+    group = serializers.CharField(source="group.name")
+
+    class Meta:
+        model = Message
+        fields = [
+            "id", "endpoint", "target_url", "type", "group", "sequence", "mode", "status", "resolution",
+            "attempts",
+            "calls", "epoch", "created_at", "scheduled_for", "expires_at", "due_at", "queued_at", "started_at",
+            "ended_at", "last_error", "waiting_for", "idempotency_key",
+        ]  # fmt: skip
+
+
+class MessageDetailSerializer(MessageSerializer):
+    """With its payload, its attempts, and why it is where it is."""
+
+    payload = serializers.SerializerMethodField()
+    why = serializers.SerializerMethodField()
+    attempts_made = AttemptSerializer(many=True)
+
+    class Meta(MessageSerializer.Meta):
+        fields = [*MessageSerializer.Meta.fields, "why", "payload", "attempts_made"]
+
+    def get_payload(self, message: Message) -> Any:
+        return json.loads(message.payload)
+
+    def get_why(self, message: Message) -> str:
+        return why_stuck(message)
+
+
+class NoteSerializer(serializers.Serializer):
+    note = serializers.CharField(max_length=500, required=False, allow_blank=True, default="")
+
+
+class ManySerializer(NoteSerializer):
+    """What to do to all messages that fit `filter`; its members are those of the list's."""
+
+    action = serializers.ChoiceField(choices=[action.word for action in Action])
+    filter = serializers.DictField(child=serializers.CharField(max_length=255), allow_empty=False)
+
+
+class MessageFilter(OwnedFilterSet):
+    """`?status=ERROR&endpoint=ERP&group=job:7&type=order.changed&created_after=…`"""
+
+    endpoint = django_filters.CharFilter(field_name="endpoint__name")
+    group = django_filters.CharFilter(field_name="group__name")
+    created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
+    created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+    id = django_filters.BaseInFilter(field_name="id")
+
+    class Meta:
+        model = Message
+        fields = ["status", "mode", "type", "idempotency_key"]
+
+
+class MessageViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveModelMixin):
+    """What is delivered, in order within its group."""
+
+    queryset = Message.objects.select_related("endpoint", "target", "group").order_by("-id")
+    serializer_class = MessageSerializer
+    filterset_class = MessageFilter
+    required = {
+        "list": _READ, "retrieve": _READ, "create": _WRITE, "retry": _WRITE, "ignore": _WRITE, "resolve": _WRITE,
+        "cancel": _WRITE, "many": _WRITE,
+    }  # fmt: skip
+
+    def get_queryset(self) -> QuerySet:
+        found = super().get_queryset()
+        if self.action == "retrieve":
+            found = found.select_related("endpoint__pool", "target__pool").prefetch_related("attempts_made")
+        return found
+
+    def get_serializer_class(self) -> Any:
+        return {"retrieve": MessageDetailSerializer, "create": SendSerializer}.get(self.action, MessageSerializer)
+
+    @extend_schema(request=SendSerializer, responses={202: MessageSerializer})
+    def create(self, request: Request) -> Response:
+        """One message, or a list of at most 1,000 in one transaction. 202: taken, and delivered soon."""
+        many = isinstance(request.data, list)
+        if many and not 1 <= len(request.data) <= MOST_AT_ONCE:
+            raise serializers.ValidationError(f"A list holds 1 to {MOST_AT_ONCE} messages.")
+        serializer = SendSerializer(data=request.data, many=many, context=self.get_serializer_context())
+        serializer.is_valid(raise_exception=True)
+        found = serializer.validated_data if many else [serializer.validated_data]
+        items = [SendSerializer().to_message(attrs) for attrs in found]
+
+        def make() -> tuple[int, dict]:
+            with transaction.atomic():
+                accepted = accept(request.organization.pk, items, actor=request.actor)
+            answers = [_accepted(one) for one in accepted]
+            return 202, {"messages": answers} if many else answers[0]
+
+        return answer_once(request, "messages", make)
+
+    @extend_schema(request=NoteSerializer, responses=MessageSerializer)
+    @action(detail=True, methods=["post"])
+    def retry(self, request: Request, pk: str) -> Response:
+        """From ERROR: tried again, with all its retries."""
+        return self._act(Action.RETRY, request)
+
+    @extend_schema(request=NoteSerializer, responses=MessageSerializer)
+    @action(detail=True, methods=["post"])
+    def ignore(self, request: Request, pk: str) -> Response:
+        """From ERROR: given up (CANCELLED); its group goes on."""
+        return self._act(Action.IGNORE, request)
+
+    @extend_schema(request=NoteSerializer, responses=MessageSerializer)
+    @action(detail=True, methods=["post"])
+    def resolve(self, request: Request, pk: str) -> Response:
+        """From ERROR: settled by other means (COMPLETED); its group goes on."""
+        return self._act(Action.RESOLVE, request)
+
+    @extend_schema(request=NoteSerializer, responses=MessageSerializer)
+    @action(detail=True, methods=["post"])
+    def cancel(self, request: Request, pk: str) -> Response:
+        """Before it has ended: never called, or, when its call is on its way, without regard to what comes of
+        it."""
+        return self._act(Action.CANCEL, request)
+
+    @extend_schema(request=ManySerializer)
+    @action(detail=False, methods=["post"], url_path="actions")
+    def many(self, request: Request) -> Response:
+        """The same for all that fit a filter, at most 10,000 at once, the oldest first: those in a status that
+        does
+        not allow it are left alone and counted."""
+        serializer = ManySerializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        asked = serializer.validated_data
+        filters = MessageFilter(data=asked["filter"], queryset=self.get_queryset(), request=request)
+        if unknown := sorted(set(asked["filter"]) - set(filters.filters)):
+            raise serializers.ValidationError({"filter": f"There is no {', '.join(unknown)}."})
+        if not filters.is_valid():
+            raise serializers.ValidationError({"filter": filters.errors})
+        ids = list(filters.qs.order_by("id").values_list("pk", flat=True)[:MOST_BY_FILTER])
+        done = by_hand.act(Action.of(asked["action"]), ids, actor=request.actor, note=asked["note"])
+        return Response({"changed": len(done.changed), "refused": len(done.refused), "ids": done.changed[:1000]})
+
+    def _act(self, what: Action, request: Request) -> Response:
+        serializer = NoteSerializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        message = by_hand.act_on_one(
+            what, self.get_object(), actor=request.actor, note=serializer.validated_data["note"]
+        )
+        return Response(MessageSerializer(self.get_queryset().get(pk=message.pk)).data)
+
+
+class GroupSerializer(serializers.ModelSerializer):
+    endpoint = serializers.CharField(source="endpoint.name", default=None)
+
+    class Meta:
+        model = MessageGroup
+        fields = ["id", "endpoint", "name", "blocked_by", "blocked_since", "wake_at", "created_at"]
+
+
+class GroupFilter(OwnedFilterSet):
+    """`?blocked=true&endpoint=ERP&name=job:7`"""
+
+    endpoint = django_filters.CharFilter(field_name="endpoint__name")
+    blocked = django_filters.BooleanFilter(field_name="blocked_by", lookup_expr="isnull", exclude=True)
+
+    class Meta:
+        model = MessageGroup
+        fields = ["name"]
+
+
+class GroupViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveModelMixin):
+    """Groups, what stops them and since when."""
+
+    queryset = MessageGroup.objects.select_related("endpoint").order_by("-id")
+    serializer_class = GroupSerializer
+    filterset_class = GroupFilter
+    required = {"list": _READ, "retrieve": _READ}
+
+
+def _accepted(one: Accepted) -> dict[str, Any]:
+    return {"id": one.id, "is_new": one.is_new}
+
+
+router = SimpleRouter()
+router.register("messages", MessageViewSet, basename="message")
+router.register("message-groups", GroupViewSet, basename="message-group")
+urlpatterns = router.urls

@@ -1,0 +1,71 @@
+"""Where a router posts a pointer: ours calls the same by a function, somebody's own comes here.
+
+    POST /api/v1/dispatch/process/          body: the pointer, as it came from the queue
+    200 {"ack": true}                       done with: acknowledge it
+    200 {"ack": false, "delaySeconds": 5}   nothing happened: hand it in again after that time
+    400, 401                                no pointer, or a token that is not good for it: nothing was touched
+
+The token in the pointer is the authorization; `Authorization: Bearer <token>` may carry it instead of the body.
+"""
+
+from __future__ import annotations
+
+import json
+
+import structlog
+from django.db import DatabaseError
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
+
+from dispatch.core import problems
+from dispatch.outbox import processing
+from dispatch.outbox.pointer import BadToken
+
+log = structlog.get_logger(__name__)
+
+AGAIN_S = 5
+LONGEST_BODY = 16_384
+
+
+@csrf_exempt
+async def process(request: HttpRequest) -> HttpResponse:
+    """See the module."""
+    if request.method != "POST":
+        return problems.response(405, "method_not_allowed", "Post a pointer.")
+    found = _read(request)
+    if found is None:
+        return problems.response(400, "parse_error", "The body is not a pointer.")
+    message_id, token = found
+    try:
+        refused = await processing.shared().process(message_id, token)
+    except BadToken as error:
+        log.warning("a pointer's token was refused", message=message_id, reason=str(error))
+        return problems.response(401, "not_authenticated", "The token is not good for this message.")
+    except DatabaseError as error:
+        log.warning("the database is away, the router asks again", error=str(error).strip())
+        return JsonResponse({"ack": False, "delaySeconds": AGAIN_S})
+    return JsonResponse({"ack": True, "result": refused.name.lower() if refused else "called"})
+
+
+def _read(request: HttpRequest) -> tuple[str, str] | None:
+    """(message id, token), or None when there is no such thing in the request."""
+    if len(request.body) > LONGEST_BODY:
+        return None
+    try:
+        said = json.loads(request.body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(said, dict):
+        return None
+    message_id, token = said.get("id"), said.get("authToken")
+    scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
+    if token is None and scheme.lower() == "bearer":
+        token = bearer.strip()
+    if (
+        not isinstance(message_id, str)
+        or not message_id.isascii()
+        or not message_id.isdigit()
+        or len(message_id) > 18
+    ):
+        return None
+    return message_id, token if isinstance(token, str) else ""

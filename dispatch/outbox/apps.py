@@ -1,0 +1,13 @@
+from django.apps import AppConfig
+
+
+class OutboxConfig(AppConfig):
+    name = "dispatch.outbox"
+    label = "outbox"
+
+    def ready(self) -> None:
+        from dispatch.core import generation
+        from dispatch.outbox import checks, metrics, publishing  # noqa: F401
+
+        # A Redis that lost its data lost the pointers in it; another queue's are where they were.
+        generation.on_lost(publishing.publish_lost)

@@ -1,0 +1,50 @@
+"""Reads what `rules.words.why` needs to know about one message."""
+
+from __future__ import annotations
+
+from django.conf import settings
+
+from dispatch.core import clock
+from dispatch.outbox import sql
+from dispatch.outbox.models import Message, Mode
+from dispatch.outbox.rules.words import Situation, why
+
+
+def why_stuck(message: Message) -> str:
+    """Why this message is where it is, in words."""
+    return why(situation(message))
+
+
+def situation(message: Message) -> Situation:
+    """What stands around a message, read now."""
+    now = clock.now()
+    endpoint, target = message.endpoint, message.target
+    pool = endpoint.pool if endpoint else target.pool
+    flying = ahead = blocked_by = None
+    if message.status == "PENDING" and message.mode != Mode.IMMEDIATE:
+        row = sql.rows(sql.HEADS, {"ids": [message.group_id], "now": now})[0]
+        flying, head = row[4], row[5]
+        blocked_by = row[8] if head is None else _holding(message)
+        ahead = head if head != message.pk and blocked_by is None else None
+    in_flight = Message.objects.filter(pool=pool, in_flight=True).count() if pool else 0
+    return Situation(
+        status=message.status, mode=message.mode, due_at=message.due_at, now=now, waiting_for=message.waiting_for,
+        last_error=message.last_error, attempts=message.attempts, resolution=message.resolution,
+        is_in_flight=message.in_flight, lease_until=message.lease_until, queued_at=message.queued_at,
+        blocked_by=blocked_by, flying=flying, ahead=ahead, endpoint=endpoint.name if endpoint else "",
+        is_endpoint_paused=bool(endpoint and endpoint.is_paused),
+        disabled_reason=(endpoint.disabled_reason or "disabled.") if endpoint and endpoint.disabled_at else "",
+        pool=pool.name if pool else "", is_pool_paused=bool(pool and pool.is_paused),
+        is_pool_full=bool(pool and in_flight >= pool.concurrency), circuit_open_until=target.open_until,
+        is_outbox_enabled=settings.OUTBOX_ENABLED,
+    )  # fmt: skip
+
+
+def _holding(message: Message) -> int | None:
+    """The earliest ERROR that holds this very message, when another of its group is next."""
+    errors = Message.objects.filter(group_id=message.group_id, status="ERROR").exclude(mode=Mode.IMMEDIATE)
+    if message.mode == Mode.NEXT:
+        errors = errors.filter(mode=Mode.BLOCK)
+    mine = (message.sequence, message.created_at, message.pk)
+    first = errors.order_by("sequence", "created_at", "id").values_list("sequence", "created_at", "id").first()
+    return first[2] if first and first < mine else None

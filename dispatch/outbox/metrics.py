@@ -1,0 +1,63 @@
+"""The outbox's figures at /metrics."""
+
+from __future__ import annotations
+
+from django.db.models import Q
+from prometheus_client import Counter, Histogram
+
+from dispatch.core import clock
+from dispatch.core.metrics import Samples, gauge
+from dispatch.outbox.models import Endpoint, MessageGroup, QuarantinedPointer, Target
+
+published = Counter("dispatch_outbox_published_total", "Pointers that were put on the queue, or not.", ["outcome"])
+calls = Counter("dispatch_outbox_calls_total", "Calls to targets by what came of them.", ["outcome"])
+call_seconds = Histogram("dispatch_outbox_call_seconds", "How long targets took to answer.")
+refused = Counter("dispatch_outbox_refused_total", "Pointers that led to no call, by reason.", ["reason"])
+late = Counter("dispatch_outbox_late_total", "Results that came after their epoch had ended.")
+poll_claims = Histogram(
+    "dispatch_outbox_poll_claims", "Messages that one poll claimed.", buckets=(0, 1, 5, 20, 50, 100, 200, 500)
+)
+
+
+@gauge("dispatch_outbox_open_messages", "Messages that have not ended, and ERRORs, by status.", ("status",))
+def open_messages() -> Samples:
+    from dispatch.outbox import sql
+
+    return [((status,), count) for status, count in sql.rows(sql.OPEN_BY_STATUS)]
+
+
+@gauge(
+    "dispatch_outbox_oldest_due_seconds",
+    "How long the group that is due longest has waited, leaving out what is held on purpose: paused or disabled "
+    "endpoints, paused pools, open circuits.",
+)
+def oldest_due() -> Samples:
+    now = clock.now()
+    free = MessageGroup.objects.filter(wake_at__lte=now, target__open_until=None).filter(
+        Q(target__endpoint=None)
+        | Q(target__endpoint__is_paused=False, target__endpoint__disabled_at=None, endpoint__pool__is_paused=False)
+    )
+    first = (
+        free.exclude(target__pool__is_paused=True).order_by("wake_at").values_list("wake_at", flat=True).first()
+    )
+    return [((), (now - first).total_seconds() if first else 0.0)]
+
+
+@gauge("dispatch_outbox_blocked_groups", "Groups that an ERROR stops.")
+def blocked_groups() -> Samples:
+    return [((), MessageGroup.objects.filter(blocked_by__isnull=False).count())]
+
+
+@gauge("dispatch_outbox_open_circuits", "Targets whose circuit is open.")
+def open_circuits() -> Samples:
+    return [((), Target.objects.filter(open_until__isnull=False).count())]
+
+
+@gauge("dispatch_outbox_disabled_endpoints", "Endpoints that are disabled.")
+def disabled_endpoints() -> Samples:
+    return [((), Endpoint.objects.filter(disabled_at__isnull=False).count())]
+
+
+@gauge("dispatch_outbox_quarantined_pointers", "Pointers nobody could read.")
+def quarantined() -> Samples:
+    return [((), QuarantinedPointer.objects.count())]

@@ -1,0 +1,337 @@
+"""Endpoint, Target, MessageGroup, Message, Attempt; the gate of a pool and the pointers nobody could read.
+
+What keeps a promise here: `one_in_flight_per_group` (one ordered message of a group is in flight) and
+`one_call_per_slot` (a pool's calls never exceed its slots), whatever the code above believed."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.core.validators import MaxValueValidator, MinValueValidator, URLValidator
+from django.db import models
+from django.db.models import F, Q
+
+from accounts.scoping import OwnedModel
+from dispatch.capacity.models import DispatchPool
+from dispatch.core import clock
+from dispatch.core.crypto import EncryptedTextField
+from dispatch.outbox.fields import EncryptedJSONField
+
+DEFAULT_GROUP = "default"
+DEFAULT_SEQUENCE = 99
+LONGEST_GROUP = 200
+
+check_url = URLValidator(schemes=["http", "https"])
+
+
+class Mode(models.TextChoices):
+    BLOCK = "BLOCK_ON_ERROR", "Stop the group on an error"
+    NEXT = "NEXT_ON_ERROR", "Go on after an error"
+    IMMEDIATE = "IMMEDIATE", "No order"
+
+
+class Status(models.TextChoices):
+    PENDING = "PENDING", "Pending"
+    QUEUED = "QUEUED", "Queued"
+    PROCESSING = "PROCESSING", "Processing"
+    COMPLETED = "COMPLETED", "Completed"
+    ERROR = "ERROR", "Error"
+    CANCELLED = "CANCELLED", "Cancelled"
+    EXPIRED = "EXPIRED", "Expired"
+
+
+ENDED = (Status.COMPLETED, Status.ERROR, Status.CANCELLED, Status.EXPIRED)
+
+
+def default_retry_schedule() -> list[int]:
+    return list(settings.OUTBOX_RETRY_SCHEDULE_S)
+
+
+def default_permanent_codes() -> list[int]:
+    return list(settings.OUTBOX_PERMANENT_CODES)
+
+
+class Endpoint(OwnedModel):
+    """A system that is told what happens here. While it is paused or disabled its messages are kept, and go on
+    afterwards."""
+
+    name = models.CharField(max_length=80)
+    url = models.CharField("URL", max_length=2000, validators=[check_url])
+    event_types = ArrayField(
+        models.CharField(max_length=80),
+        default=list,
+        blank=True,
+        help_text='As "job.assigned", "job.*" or "*"; empty: only messages that are sent by name.',
+    )
+    secret = EncryptedTextField(help_text="Signs every request (whsec_…). Stored encrypted.")
+    previous_secret = EncryptedTextField(blank=True, default="", help_text="Signs too, until its time is over.")
+    previous_secret_until = models.DateTimeField(null=True, blank=True)
+    headers = EncryptedJSONField(
+        default=dict, blank=True, help_text='Sent with every request, as {"Authorization": "…"}. Stored encrypted.'
+    )
+    mode = models.CharField(max_length=16, choices=Mode, default=Mode.BLOCK)
+    pool = models.ForeignKey(
+        DispatchPool, on_delete=models.PROTECT, related_name="+", limit_choices_to={"kind": "messages"}
+    )
+    timeout_s = models.FloatField("timeout (s)", default=15.0, validators=[MinValueValidator(0.1)])
+    retry_schedule_s = ArrayField(
+        models.PositiveIntegerField(),
+        default=default_retry_schedule,
+        blank=True,
+        help_text="Seconds before each retry; as many retries as there are numbers.",
+    )
+    retry_jitter = models.FloatField(
+        default=0.2,
+        validators=[MinValueValidator(0), MaxValueValidator(1)],
+        help_text="A retry is later by up to this share of its delay.",
+    )
+    permanent_codes = ArrayField(
+        models.PositiveSmallIntegerField(),
+        default=default_permanent_codes,
+        blank=True,
+        help_text="Answers that are an error at once, without a retry.",
+    )
+    expire_after_s = models.PositiveIntegerField(
+        null=True, blank=True, help_text="What is not delivered by then expires. Empty: never."
+    )
+    is_paused = models.BooleanField(default=False)
+    paused_reason = models.CharField(max_length=200, blank=True)
+    disabled_at = models.DateTimeField(null=True, blank=True, editable=False)
+    disabled_reason = models.CharField(max_length=200, blank=True, editable=False)
+    created_at = models.DateTimeField(default=clock.now, editable=False)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [models.UniqueConstraint(fields=["organization", "name"], name="one_endpoint_per_name")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Target(OwnedModel):
+    """What is called: an endpoint, or the origin (scheme, host, port) of messages sent to a URL of their own, in
+    one pool. It has the health of whoever answers there: the circuit breaker's state and since when it fails."""
+
+    endpoint = models.OneToOneField(
+        Endpoint, null=True, blank=True, on_delete=models.PROTECT, related_name="target", editable=False
+    )
+    origin = models.CharField(max_length=300, blank=True)
+    pool = models.ForeignKey(
+        DispatchPool, null=True, on_delete=models.PROTECT, related_name="+", help_text="Of an origin."
+    )
+    failures = models.PositiveIntegerField(default=0, help_text="In a row.")
+    failing_since = models.DateTimeField(null=True)
+    last_error = models.CharField(max_length=200, blank=True)
+    openings = models.PositiveIntegerField(default=0, help_text="How often in a row the circuit opened.")
+    open_until = models.DateTimeField(null=True, help_text="While it is set, the circuit is open or probing.")
+    probe_until = models.DateTimeField(null=True, help_text="A probe is on its way until then.")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["organization", "origin", "pool"],
+                condition=Q(endpoint__isnull=True),
+                name="one_target_per_origin_and_pool",
+            ),
+            models.CheckConstraint(
+                condition=Q(endpoint__isnull=False) | Q(pool__isnull=False), name="target_has_a_pool"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.endpoint.name if self.endpoint else self.origin
+
+
+class MessageGroup(OwnedModel):
+    """One entity's messages to one endpoint. Its row is the lock under which its order is decided.
+
+    `wake_at` is when a poller is to look at it: past = it waits in its target's line, NULL = nothing to do until
+    something changes (a message arrives, ends, is resolved). It is derived, and written only by
+    `services.claims`."""
+
+    endpoint = models.ForeignKey(Endpoint, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
+    name = models.CharField(max_length=LONGEST_GROUP, default=DEFAULT_GROUP)
+    key = models.CharField(max_length=64, unique=True, editable=False)
+    target = models.ForeignKey(Target, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
+    wake_at = models.DateTimeField(null=True)
+    blocked_by = models.BigIntegerField(null=True, help_text="The message whose ERROR stops the group.")
+    blocked_since = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(default=clock.now, editable=False)
+
+    class Meta:
+        verbose_name = "message group"
+        indexes = [
+            models.Index(
+                fields=["target", "wake_at"], condition=Q(wake_at__isnull=False), name="group_waiting_line"
+            ),
+            models.Index(fields=["wake_at"], condition=Q(wake_at__isnull=False), name="group_next_wake"),
+            models.Index(
+                fields=["organization", "blocked_since"],
+                condition=Q(blocked_by__isnull=False),
+                name="group_blocked",
+            ),
+            models.Index(fields=["organization", "name"], name="group_of_organization"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Message(OwnedModel):
+    """What is delivered. `payload` is the JSON text that is sent, byte for byte.
+
+    `in_flight` is true from QUEUED until its call has ended or its lease has lapsed, also after a cancel. A new
+    `epoch` begins with every QUEUED; whatever carries an older one changes nothing."""
+
+    endpoint = models.ForeignKey(Endpoint, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
+    target = models.ForeignKey(Target, on_delete=models.PROTECT, related_name="+", db_index=False)
+    url = models.CharField("URL", max_length=2000, blank=True, help_text="Of its own, when there is no endpoint.")
+    type = models.CharField(max_length=80)
+    payload = models.TextField()
+    group = models.ForeignKey(MessageGroup, on_delete=models.PROTECT, related_name="messages", db_index=False)
+    sequence = models.IntegerField(default=DEFAULT_SEQUENCE)
+    mode = models.CharField(max_length=16, choices=Mode, default=Mode.BLOCK)
+    status = models.CharField(max_length=16, choices=Status, default=Status.PENDING)
+    scheduled_for = models.DateTimeField(null=True)
+    expires_at = models.DateTimeField(null=True)
+    idempotency_key = models.CharField(max_length=255, null=True)
+    event_id = models.BigIntegerField(null=True)
+    created_at = models.DateTimeField(default=clock.now, editable=False)
+
+    due_at = models.DateTimeField(help_text="Not before: its schedule, its retry or its deferral.")
+    epoch = models.PositiveIntegerField(default=0)
+    attempts = models.PositiveIntegerField(default=0, help_text="Spent of the retry budget.")
+    calls = models.PositiveIntegerField(default=0, help_text="All calls, also those that spent nothing.")
+    lapses = models.PositiveIntegerField(default=0, help_text="Leases that ended without a result.")
+    in_flight = models.BooleanField(default=False)
+    queued_at = models.DateTimeField(null=True)
+    started_at = models.DateTimeField(null=True)
+    lease_until = models.DateTimeField(null=True)
+    pool = models.ForeignKey(DispatchPool, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
+    pool_slot = models.PositiveIntegerField(null=True)
+    ended_at = models.DateTimeField(null=True)
+    last_error = models.CharField(max_length=300, blank=True)
+    waiting_for = models.CharField(max_length=40, blank=True, help_text="Why it was put back last.")
+    resolution = models.CharField(max_length=16, blank=True, help_text="ignored or resolved, by a person.")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["group"],
+                condition=Q(in_flight=True) & ~Q(mode="IMMEDIATE"),
+                name="one_in_flight_per_group",
+            ),
+            models.UniqueConstraint(
+                fields=["pool", "pool_slot"], condition=Q(pool_slot__isnull=False), name="one_call_per_slot"
+            ),
+            models.UniqueConstraint(
+                fields=["endpoint", "event_id"],
+                condition=Q(event_id__isnull=False),
+                name="one_message_per_endpoint_and_event",
+            ),
+            models.UniqueConstraint(
+                fields=["organization", "idempotency_key"],
+                condition=Q(idempotency_key__isnull=False),
+                name="one_message_per_idempotency_key",
+            ),
+            models.CheckConstraint(
+                condition=Q(in_flight=True) | ~Q(status__in=["QUEUED", "PROCESSING"]),
+                name="queued_and_processing_are_in_flight",
+            ),
+            models.CheckConstraint(
+                condition=Q(in_flight=False) | Q(status__in=["QUEUED", "PROCESSING", "CANCELLED"]),
+                name="in_flight_is_going_or_cancelled",
+            ),
+            models.CheckConstraint(
+                condition=Q(pool_slot__isnull=True) | Q(in_flight=True), name="only_a_call_holds_a_slot"
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["group", "status", "mode", "sequence", "created_at", "id"],
+                condition=Q(status__in=["PENDING", "ERROR"]) & ~Q(mode="IMMEDIATE"),
+                name="message_heads",
+            ),
+            models.Index(
+                fields=["target", "due_at", "id"],
+                condition=Q(status="PENDING", mode="IMMEDIATE"),
+                name="message_immediate_line",
+            ),
+            models.Index(
+                fields=["due_at"], condition=Q(status="PENDING", mode="IMMEDIATE"), name="message_immediate_next"
+            ),
+            models.Index(fields=["pool", "status"], condition=Q(in_flight=True), name="message_in_flight"),
+            models.Index(fields=["queued_at"], condition=Q(status="QUEUED"), name="message_stale"),
+            models.Index(
+                fields=["lease_until"],
+                condition=Q(in_flight=True, lease_until__isnull=False),
+                name="message_leases",
+            ),
+            models.Index(
+                fields=["expires_at"],
+                condition=Q(status="PENDING", expires_at__isnull=False),
+                name="message_expiring",
+            ),
+            models.Index(F("organization"), F("id").desc(), name="message_of_organization"),
+            models.Index(F("organization"), F("id").desc(), condition=Q(status="ERROR"), name="message_errors"),
+            models.Index(fields=["group", "id"], name="message_of_group"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.pk}"
+
+
+class Attempt(OwnedModel):
+    """One call for a message, or one of which only its lapsed lease is known."""
+
+    class Outcome(models.TextChoices):
+        DELIVERED = "delivered", "Delivered"
+        DEFERRED = "deferred", "Put off by the receiver"
+        FAILED = "failed", "Failed"
+        PERMANENT = "permanent", "Refused for good"
+        LAPSED = "lapsed", "No result: its lease ended"
+
+    message = models.ForeignKey(Message, on_delete=models.CASCADE, related_name="attempts_made")
+    number = models.PositiveIntegerField()
+    epoch = models.PositiveIntegerField()
+    url = models.CharField("URL", max_length=2000, blank=True)
+    started_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField()
+    elapsed_s = models.FloatField(default=0.0)
+    outcome = models.CharField(max_length=16, choices=Outcome)
+    status_code = models.PositiveSmallIntegerField(null=True)
+    answer = models.TextField(blank=True, help_text="The first kilobytes.")
+    error_class = models.CharField(max_length=40, blank=True)
+    error = models.CharField(max_length=300, blank=True)
+    is_spent = models.BooleanField(default=True, help_text="It counts against the retries.")
+    is_late = models.BooleanField(default=False, help_text="Of an older epoch: recorded, and nothing else.")
+
+    class Meta:
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"{self.message_id} #{self.number} {self.outcome}"
+
+
+class PoolGate(models.Model):
+    """The lock and the rate bucket of a message pool: `full_at` is when all of its burst is there again."""
+
+    pool = models.OneToOneField(DispatchPool, primary_key=True, on_delete=models.CASCADE, related_name="+")
+    full_at = models.DateTimeField(default=clock.now)
+
+    def __str__(self) -> str:
+        return f"gate of {self.pool_id}"
+
+
+class QuarantinedPointer(models.Model):
+    """Something on the queue that is no pointer of ours: kept to be looked at, acknowledged, never acted upon."""
+
+    at = models.DateTimeField(default=clock.now)
+    reason = models.CharField(max_length=200)
+    content = models.TextField()
+
+    class Meta:
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return self.reason

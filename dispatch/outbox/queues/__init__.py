@@ -1,0 +1,85 @@
+"""The queues that carry pointers, chosen by OUTBOX_QUEUE_TYPE: `embedded`, `redis`, `sqs` or `activemq`.
+
+with queues.publisher() as publisher:
+    publisher.publish(pointer, dedup_id)
+for delivery in queues.consumer("router-1").receive(10, wait_s=1.0):
+    delivery.ack()
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+from dispatch.outbox.queues.base import Consumer, Delivery, Publication, Publisher, QueueUnavailable
+
+__all__ = [
+    "Consumer",
+    "Delivery",
+    "Publication",
+    "Publisher",
+    "QueueUnavailable",
+    "consumer",
+    "publisher",
+    "warn_if_unreachable",
+]
+
+log = structlog.get_logger(__name__)
+
+# Each module has `publisher(place)` and `consumer(place, name)`, and imports its library, which may be optional.
+TYPES = {
+    "embedded": "dispatch.outbox.queues.embedded",
+    "redis": "dispatch.outbox.queues.redis_streams",
+    "sqs": "dispatch.outbox.queues.sqs",
+    "activemq": "dispatch.outbox.queues.activemq",
+}
+
+
+def publisher() -> Publisher:
+    """A publisher to the configured queue. Touches no network. Raises ImproperlyConfigured."""
+    return _module().publisher(_place())
+
+
+def consumer(name: str) -> Consumer:
+    """A consumer of the configured queue; `name` is unique among those that run. Touches no network.
+    Raises ImproperlyConfigured."""
+    return _module().consumer(_place(), name)
+
+
+def warn_if_unreachable() -> bool:
+    """Called when a process starts: True when the queue answers; else it is logged, and whoever needs the queue
+    tries again by itself."""
+    try:
+        with publisher() as asked:
+            asked.ping()
+    except QueueUnavailable as error:
+        log.warning("the queue cannot be reached, tried again", queue=settings.OUTBOX_QUEUE_TYPE, error=str(error))
+        return False
+    return True
+
+
+def _module() -> Any:
+    kind = settings.OUTBOX_QUEUE_TYPE
+    if kind not in TYPES:
+        raise ImproperlyConfigured(f"OUTBOX_QUEUE_TYPE is {kind!r}; it can be {', '.join(TYPES)}.")
+    try:
+        return import_module(TYPES[kind])
+    except ModuleNotFoundError as error:
+        raise ImproperlyConfigured(
+            f"OUTBOX_QUEUE_TYPE={kind} needs a package that is not installed ({error.name}): "
+            f'install "dispatch[{kind}]".'
+        ) from None
+
+
+def _place() -> str:
+    """Where the queue is: a file for `embedded`, else a URL; empty: the type's own default."""
+    kind = settings.OUTBOX_QUEUE_TYPE
+    place = str(settings.OUTBOX_EMBEDDED_FILE) if kind == "embedded" else settings.OUTBOX_QUEUE_URL
+    if not place and kind != "redis":
+        name = "OUTBOX_EMBEDDED_FILE" if kind == "embedded" else "OUTBOX_QUEUE_URL"
+        raise ImproperlyConfigured(f"OUTBOX_QUEUE_TYPE={kind} needs {name}.")
+    return place

@@ -1,0 +1,172 @@
+"""Taking messages in: a client's own, and those that Events become."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.db import transaction
+
+from dispatch.capacity.models import DispatchPool
+from dispatch.core import clock, faults, queues
+from dispatch.core.events import SYSTEM, Actor
+from dispatch.outbox import sql
+from dispatch.outbox.models import DEFAULT_GROUP, DEFAULT_SEQUENCE, Endpoint, Message, Mode, Target
+from dispatch.outbox.pointer import group_hash
+from dispatch.outbox.services.claims import lock_groups, settle
+from dispatch.outbox.services.targets import POLLER
+
+
+@dataclass(frozen=True)
+class NewMessage:
+    """One message to be. It goes to `endpoint`, or to `url` in `pool` (None: the organization's default).
+
+    `payload` is JSON text, sent as it is. `mode` None: the endpoint's, else BLOCK_ON_ERROR. `expires_at` None:
+    as the
+    endpoint says."""
+
+    type: str
+    payload: str
+    endpoint: Endpoint | None = None
+    url: str = ""
+    pool: DispatchPool | None = None
+    group: str | None = None
+    sequence: int = DEFAULT_SEQUENCE
+    mode: str | None = None
+    scheduled_for: datetime | None = None
+    expires_at: datetime | None = None
+    idempotency_key: str | None = None
+    event_id: int | None = None
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """`id` of the message; `is_new` is False when its idempotency key, or its event, had one already."""
+
+    id: int
+    is_new: bool
+
+
+def group_name(group: str | None) -> str:
+    """A group's name: null, empty and "default" are the same one."""
+    return group or DEFAULT_GROUP
+
+
+def accept(organization_id: int, items: Sequence[NewMessage], *, actor: Actor = SYSTEM) -> list[Accepted]:
+    """Makes messages, in this order, in one transaction (the caller's, when there is one); asks the poller to look
+    after the commit. For each, in order, what it became."""
+    if not items:
+        return []
+    now = clock.now()
+    with transaction.atomic():
+        targets = _targets(organization_id, items)
+        groups = _groups(organization_id, items, now)
+        modes = [_mode(item) for item in items]
+        ordered = {group for group, mode in zip(groups, modes, strict=True) if mode != Mode.IMMEDIATE}
+        lock_groups(ordered)
+        ids = [row[0] for row in sql.rows(sql.NEW_IDS, {"count": len(items)})]
+        names = ("ids", "organizations", "endpoints", "targets", "urls", "types", "payloads", "groups",
+        "sequences",
+                 "modes", "schedules", "expiries", "keys", "events")  # fmt: skip
+        values = [
+            (
+                new_id, organization_id, item.endpoint.pk if item.endpoint else None, target, item.url, item.type,
+                item.payload, group, item.sequence, mode, item.scheduled_for, _expiry(item, now),
+                item.idempotency_key or None, item.event_id,
+            )
+            for new_id, item, target, group, mode in zip(ids, items, targets, groups, modes, strict=True)
+        ]  # fmt: skip
+        given: dict[str, Any] = dict(zip(names, sql.columns(values, len(names)), strict=True))
+        who = {"actor_type": actor.type, "actor_id": actor.id, "actor_label": actor.label[:120]}
+        added = {row[0] for row in sql.rows(sql.ADD_MESSAGES, {**given, **who, "now": now})}
+        settle(ordered, now)
+        faults.point("outbox.accept.before_commit")
+        queues.wake(POLLER)
+        return [
+            Accepted(new_id, True) if new_id in added else Accepted(_existing(organization_id, item), False)
+            for new_id, item in zip(ids, items, strict=True)
+        ]
+
+
+def default_pool(organization_id: int) -> DispatchPool:
+    """The organization's default pool for messages; the first time it is made, as OUTBOX_DEFAULT_POOL."""
+    pools = DispatchPool.objects.of(organization_id).filter(kind=DispatchPool.Kind.MESSAGES)
+    if found := pools.filter(is_default=True).first():
+        return found
+    code = settings.OUTBOX_DEFAULT_POOL
+    return DispatchPool.objects.get_or_create(
+        organization_id=organization_id,
+        code=code,
+        defaults={"name": "Messages", "kind": DispatchPool.Kind.MESSAGES, "is_default": True},
+    )[0]
+
+
+def _mode(item: NewMessage) -> str:
+    return item.mode or (item.endpoint.mode if item.endpoint else Mode.BLOCK)
+
+
+def _expiry(item: NewMessage, now: datetime) -> datetime | None:
+    if item.expires_at or not item.endpoint or not item.endpoint.expire_after_s:
+        return item.expires_at
+    return (item.scheduled_for or now) + timedelta(seconds=item.endpoint.expire_after_s)
+
+
+def _targets(organization_id: int, items: Sequence[NewMessage]) -> list[int]:
+    """The target of each, made when it is new."""
+    known: dict[tuple[int | None, str, int | None], int] = {}
+    found = []
+    for item in items:
+        key: tuple[int | None, str, int | None]
+        if item.endpoint:
+            key = (item.endpoint.pk, "", None)
+        else:
+            parts = urlsplit(item.url)
+            origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}".lower()[:300]
+            key = (None, origin, item.pool.pk if item.pool else None)
+        if key not in known:
+            known[key] = _target(organization_id, *key)
+        found.append(known[key])
+    return found
+
+
+def _target(organization_id: int, endpoint_id: int | None, origin: str, pool_id: int | None) -> int:
+    if endpoint_id:
+        target, _ = Target.objects.get_or_create(
+            endpoint_id=endpoint_id, defaults={"organization_id": organization_id}
+        )
+    else:
+        target, _ = Target.objects.get_or_create(
+            organization_id=organization_id,
+            endpoint=None,
+            origin=origin,
+            pool_id=pool_id or default_pool(organization_id).pk,
+        )
+    return target.pk
+
+
+def _groups(organization_id: int, items: Sequence[NewMessage], now: datetime) -> list[int]:
+    """The group of each, made when it is new: organization, endpoint and name are its key."""
+    keyed = []
+    for item in items:
+        name, endpoint_id = group_name(item.group), item.endpoint.pk if item.endpoint else None
+        keyed.append((group_hash(organization_id, endpoint_id or "", name), endpoint_id, name))
+    keys = sorted({key for key, _, _ in keyed})
+    ids = dict(sql.rows(sql.GROUP_IDS, {"keys": keys}))
+    if missing := sorted({entry for entry in keyed if entry[0] not in ids}):
+        new_keys, endpoints, names = sql.columns(missing, 3)
+        given = {"keys": new_keys, "endpoints": endpoints, "names": names, "now": now}
+        sql.do(sql.ADD_GROUPS, {**given, "organizations": [organization_id] * len(missing)})
+        ids = dict(sql.rows(sql.GROUP_IDS, {"keys": keys}))
+    return [ids[key] for key, _, _ in keyed]
+
+
+def _existing(organization_id: int, item: NewMessage) -> int:
+    if item.event_id is not None:
+        found = Message.objects.filter(endpoint=item.endpoint, event_id=item.event_id)
+    else:
+        found = Message.objects.of(organization_id).filter(idempotency_key=item.idempotency_key)
+    return found.values_list("pk", flat=True).get()

@@ -1,0 +1,382 @@
+"""The one settings module. Everything that differs between machines comes from the environment
+(docs/configuration.md lists every variable); everything that people tune at work is a row in the admin, and
+the values under "Policy defaults" below are what a row falls back to."""
+
+import os
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from django.templatetags.static import static
+from django.urls import reverse_lazy
+
+from dispatch.core import embedded
+from dispatch.core.environment import Environment, postgres_address, redis_address, site_port
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+env = Environment()
+
+# --- What kind of place this is -----------------------------------------------------------------------------
+# The simulator, demo data and demo logins exist only under this flag (DESIGN.md, "Development is explicit").
+DEVELOPMENT = env.bool("DISPATCH_DEVELOPMENT", default=False)
+DEBUG = env.bool("DEBUG", default=False)
+DATA_DIR = Path(env.str("DISPATCH_DATA_DIR", default=str(BASE_DIR / ".data"))).resolve()
+EMBEDDED_POSTGRES = not env.str("DATABASE_URL", default="")
+EMBEDDED_REDIS = not env.str("REDIS_URL", default="")
+
+SECRET_KEY = env.str("SECRET_KEY", default="")
+# Fernet keys, newest first; the older ones still decrypt. Make one with `manage.py make_key`.
+FIELD_ENCRYPTION_KEYS = env.list("FIELD_ENCRYPTION_KEYS", default=[])
+if DEVELOPMENT:
+    SECRET_KEY = SECRET_KEY or embedded.development_secret(DATA_DIR, "secret_key")
+    FIELD_ENCRYPTION_KEYS = FIELD_ENCRYPTION_KEYS or [embedded.development_secret(DATA_DIR, "field_key")]
+
+# Where browsers and the telephone provider reach us: webhook URLs and their signatures are built from it.
+PUBLIC_BASE_URL = env.str("PUBLIC_BASE_URL", default="http://127.0.0.1:8000").rstrip("/")
+_public = urlsplit(PUBLIC_BASE_URL)
+ALLOWED_HOSTS = env.list(
+    "ALLOWED_HOSTS",
+    default=[_public.hostname or "127.0.0.1"] + (["127.0.0.1", "localhost"] if DEVELOPMENT else []),
+)
+CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[f"{_public.scheme}://{_public.netloc}"])
+BEHIND_PROXY = env.bool("BEHIND_PROXY", default=False)
+FORWARDED_ALLOW_IPS = env.str("FORWARDED_ALLOW_IPS", default="127.0.0.1")
+WEB_HOST = env.str("WEB_HOST", default="127.0.0.1")
+WEB_PORT = env.int("WEB_PORT", default=0) or site_port(PUBLIC_BASE_URL) or 8000
+
+# --- Servers ------------------------------------------------------------------------------------------------
+DATABASES = {
+    "default": {
+        **env.db_url_config(
+            postgres_address(env.str("DATABASE_URL", default="")) or embedded.postgres_url(DATA_DIR)
+        ),
+        "ENGINE": "django.db.backends.postgresql",
+        "CONN_MAX_AGE": env.int("DB_CONN_MAX_AGE", default=60),
+        "CONN_HEALTH_CHECKS": True,
+        "ATOMIC_REQUESTS": False,
+    }
+}
+# The web process takes its connections from a pool of this size (asgi.py sets it); 0: one per thread, kept.
+DB_POOL_SIZE = env.int("DB_POOL_SIZE", default=0)
+if DB_POOL_SIZE:
+    DATABASES["default"]["CONN_MAX_AGE"] = 0
+    DATABASES["default"].setdefault("OPTIONS", {})["pool"] = {
+        "min_size": 1,
+        "max_size": DB_POOL_SIZE,
+        "timeout": 10,
+    }
+REDIS_URL = redis_address(env.str("REDIS_URL", default="")) or embedded.redis_url(DATA_DIR)
+# Every key of ours starts with this, so that a shared Redis and parallel test runs stay apart.
+REDIS_PREFIX = env.str("REDIS_PREFIX", default="dispatch:")
+REDIS_TIMEOUT_S = env.float("REDIS_TIMEOUT_S", default=2.0)
+
+DISPATCH_QUEUE = "dispatch-queue"
+DISPATCH_TIMEOUT_QUEUE = "dispatch-timeout-queue"
+_rq = {
+    "URL": REDIS_URL,
+    "SERIALIZER": "rq.serializers.JSONSerializer",
+    "DEFAULT_TIMEOUT": env.int("RQ_JOB_TIMEOUT_S", default=60),
+    "DEFAULT_RESULT_TTL": env.int("RQ_RESULT_TTL_S", default=60),
+    "REDIS_CLIENT_KWARGS": {"socket_connect_timeout": REDIS_TIMEOUT_S},
+}
+RQ_QUEUES = {name: dict(_rq) for name in (DISPATCH_QUEUE, DISPATCH_TIMEOUT_QUEUE)}
+RQ_FAILURE_TTL_S = env.int("RQ_FAILURE_TTL_S", default=7 * 86400)
+# How many workers of each queue the supervisor runs. Two, so that one that waits for the provider holds up nobody.
+WORKERS = env.dict("WORKERS", cast={"value": int}, default={DISPATCH_QUEUE: 2, DISPATCH_TIMEOUT_QUEUE: 1})
+RQ = {"WORKER_CLASS": "dispatch.core.rq_worker.DispatchWorker"}
+RQ_SHOW_ADMIN_LINK = False
+
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {"hosts": [REDIS_URL], "prefix": f"{REDIS_PREFIX}channels"},
+    }
+}
+
+# --- Telephony ----------------------------------------------------------------------------------------------
+# Where the simulator's REST API listens; accounts of the development organization point to it.
+SIMULATOR_URL = env.str("SIMULATOR_URL", default="http://127.0.0.1:8010").rstrip("/") if DEVELOPMENT else ""
+# Further providers, name to module, as JSON: a benchmark's that only pretends to call.
+PROVIDER_MODULES = env.json("PROVIDER_MODULES", default={}) if DEVELOPMENT else {}
+PROVIDER_TIMEOUT_S = env.float("PROVIDER_TIMEOUT_S", default=10.0)
+# A request may leave at most this long after it was claimed; past it the outcome can only be "unknown".
+CALL_SEND_WINDOW_S = env.float("CALL_SEND_WINDOW_S", default=5.0)
+CALL_TIME_LIMIT_S = env.int("CALL_TIME_LIMIT_S", default=300)
+UNKNOWN_LISTING_GAP_S = env.float("UNKNOWN_LISTING_GAP_S", default=60.0)
+WEBHOOK_RETRIES = "#rc=3&rp=ct,rt,5xx"
+
+# --- Outbox: the queue of pointers, and what may be called -----------------------------------------------------
+OUTBOX_QUEUE_TYPE = env.str("OUTBOX_QUEUE_TYPE", default="redis")  # embedded, redis, sqs, activemq
+OUTBOX_QUEUE_URL = env.str("OUTBOX_QUEUE_URL", default="")  # redis: empty is REDIS_URL
+OUTBOX_EMBEDDED_FILE = env.str("OUTBOX_EMBEDDED_FILE", default=str(DATA_DIR / "outbox-queue.sqlite3"))
+# A pointer that a consumer took and did not settle goes to another after this long: longer than a call takes.
+OUTBOX_VISIBILITY_S = env.float("OUTBOX_VISIBILITY_S", default=60.0)
+# How long a queue of ours remembers a deduplication id (SQS: always five minutes).
+OUTBOX_DEDUP_S = env.float("OUTBOX_DEDUP_S", default=300.0)
+# Sign the pointers' tokens, newest first; the older ones are still accepted. Empty: derived from SECRET_KEY.
+OUTBOX_TOKEN_KEYS = env.list("OUTBOX_TOKEN_KEYS", default=[])
+# Addresses that are not public may be called only when they lie in one of these networks.
+HTTP_ALLOWED_NETWORKS = env.list(
+    "HTTP_ALLOWED_NETWORKS", default=["127.0.0.0/8", "::1/128"] if DEVELOPMENT else []
+)
+# Beside 80, 443 and those from 1024 on (less those of well-known services that do not speak HTTP).
+HTTP_ALLOWED_PORTS = env.list("HTTP_ALLOWED_PORTS", cast=int, default=[])
+
+# --- Outbox: order, poller, router ------------------------------------------------------------------------------
+OUTBOX_ENABLED = env.bool("OUTBOX_ENABLED", default=True)
+OUTBOX_POLL_INTERVAL_S = env.float("OUTBOX_POLL_INTERVAL_S", default=5.0)
+OUTBOX_BATCH_SIZE = env.int("OUTBOX_BATCH_SIZE", default=200)
+OUTBOX_GROUPS_AT_ONCE = env.int("OUTBOX_GROUPS_AT_ONCE", default=10)  # publishes at once
+OUTBOX_PROCESS_URL = env.str("OUTBOX_PROCESS_URL", default="")  # empty: under PUBLIC_BASE_URL
+OUTBOX_DEFAULT_POOL = env.str("OUTBOX_DEFAULT_POOL", default="DISPATCH-POOL")
+OUTBOX_STALE_AFTER_S = env.float("OUTBOX_STALE_AFTER_S", default=900.0)
+OUTBOX_STALE_INTERVAL_S = env.float("OUTBOX_STALE_INTERVAL_S", default=60.0)
+OUTBOX_STALE_BATCH = env.int("OUTBOX_STALE_BATCH", default=100)
+# A call in progress holds its message this long, renewed every third of it; after a crash all of it is waited out.
+OUTBOX_LEASE_S = env.float("OUTBOX_LEASE_S", default=60.0)
+OUTBOX_LEASE_INTERVAL_S = env.float("OUTBOX_LEASE_INTERVAL_S", default=5.0)
+OUTBOX_MAX_TIMEOUT_S = env.float("OUTBOX_MAX_TIMEOUT_S", default=30.0)
+OUTBOX_ROUTER_CALLS = env.int("OUTBOX_ROUTER_CALLS", default=500)  # at once, of one router process
+OUTBOX_RETRY_SCHEDULE_S = env.list(
+    "OUTBOX_RETRY_SCHEDULE_S", cast=int, default=[5, 30, 120, 600, 3600, 14400, 43200]
+)
+OUTBOX_PERMANENT_CODES = env.list(
+    "OUTBOX_PERMANENT_CODES",
+    cast=int,
+    default=[400, 401, 403, 404, 405, 406, 410, 411, 413, 414, 415, 422, 431, 501],
+)
+OUTBOX_DEFER_S = env.float("OUTBOX_DEFER_S", default=30.0)  # a 429 without Retry-After
+OUTBOX_LONGEST_DEFERRAL_S = env.float("OUTBOX_LONGEST_DEFERRAL_S", default=86_400.0)
+OUTBOX_CIRCUIT_FAILURES = env.int("OUTBOX_CIRCUIT_FAILURES", default=5)
+OUTBOX_CIRCUIT_OPEN_S = env.float("OUTBOX_CIRCUIT_OPEN_S", default=30.0)
+OUTBOX_CIRCUIT_LONGEST_S = env.float("OUTBOX_CIRCUIT_LONGEST_S", default=600.0)
+OUTBOX_DISABLE_AFTER_S = env.float("OUTBOX_DISABLE_AFTER_S", default=3 * 86_400.0)
+OUTBOX_LAPSES = env.int("OUTBOX_LAPSES", default=10)  # crashes under one message, then it is an ERROR
+
+# --- Policy defaults (a row edited by an admin wins) ----------------------------------------------------------
+DISPATCH_POLICY_DEFAULTS = {
+    "answer_timeout_s": env.int("OFFER_TIMEOUT_S", default=300),
+    "ring_timeout_s": env.int("OFFER_RING_S", default=30),
+    "answered_extension_s": env.int("OFFER_ANSWERED_EXTENSION_S", default=60),
+    "radius_m": env.int("OFFER_RADIUS_M", default=50_000),
+    "max_candidates": env.int("OFFER_MAX_CANDIDATES", default=10),
+    "rounds": env.int("OFFER_ROUNDS", default=1),
+    "line_wait_s": env.int("OFFER_LINE_WAIT_S", default=300),
+    "technician_wait_s": env.int("OFFER_TECHNICIAN_WAIT_S", default=600),
+    "weight_distance": 1.0,
+    "weight_workload": 0.5,
+    "weight_rest": 0.25,
+    "advance_on_decline": True,
+    "advance_on_busy": True,
+    "advance_on_failed": True,
+    "advance_on_no_answer": True,
+    "advance_on_hangup": True,
+}
+IDEMPOTENCY_KEEP_DAYS = 7
+
+# Which geopy geocoder answers when an address has no known ZIP code ("" = none), and its arguments as JSON.
+GEOCODER = env.str("GEOCODER", default="")
+GEOCODER_CONFIG = env.json("GEOCODER_CONFIG", default={})
+
+# --- Loops (seconds) ------------------------------------------------------------------------------------------
+LEADER_LEASE_S = env.float("LEADER_LEASE_S", default=5.0)
+LEADER_RENEW_S = env.float("LEADER_RENEW_S", default=2.0)
+AUDITOR_INTERVAL_S = env.float("AUDITOR_INTERVAL_S", default=5.0)
+EVENT_READER_INTERVAL_S = env.float("EVENT_READER_INTERVAL_S", default=1.0)
+# How often an open socket asks again whether its person may listen, and whether a push was lost.
+SOCKET_RECHECK_S = env.float("SOCKET_RECHECK_S", default=15.0)
+CALL_PLACER_INTERVAL_S = env.float("CALL_PLACER_INTERVAL_S", default=0.5)
+LINE_RECONCILER_INTERVAL_S = env.float("LINE_RECONCILER_INTERVAL_S", default=60.0)
+CALL_RECONCILER_INTERVAL_S = env.float("CALL_RECONCILER_INTERVAL_S", default=15.0)
+
+# --- Django ---------------------------------------------------------------------------------------------------
+ROOT_URLCONF = "dispatch.urls"
+ASGI_APPLICATION = "dispatch.asgi.application"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+AUTH_USER_MODEL = "accounts.User"
+LOGIN_URL = reverse_lazy("admin:login")
+LOGIN_REDIRECT_URL = reverse_lazy("admin:index")
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_TZ = True
+STATIC_URL = "static/"
+STATIC_ROOT = BASE_DIR / "staticfiles"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+WHITENOISE_USE_FINDERS = WHITENOISE_AUTOREFRESH = DEVELOPMENT  # straight from the sources, nothing collected
+PHONENUMBER_DB_FORMAT = "E164"
+PHONENUMBER_DEFAULT_FORMAT = "E164"
+TEST_RUNNER = "django.test.runner.DiscoverRunner"
+
+INSTALLED_APPS = [
+    "unfold",
+    "unfold.contrib.filters",
+    "unfold.contrib.forms",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.humanize",
+    "django.contrib.postgres",
+    "channels",
+    "django_rq",
+    "rest_framework",
+    "django_filters",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "drf_standardized_errors",
+    "phonenumber_field",
+    "axes",
+    "dispatch.core",
+    "accounts",
+    "dispatch.capacity",
+    "dispatch.telephony",
+    "dispatch.technicians",
+    "dispatch.jobs",
+    "dispatch.outbox",
+    "notifications",
+    "dispatch.console",
+]
+MIDDLEWARE = [
+    "dispatch.core.health.HealthMiddleware",
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "dispatch.core.logs.RequestIdMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "accounts.middleware.OrganizationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "axes.middleware.AxesMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+AXES_FAILURE_LIMIT = env.int("LOGIN_FAILURE_LIMIT", default=10)
+AXES_COOLOFF_TIME = env.float("LOGIN_COOLOFF_HOURS", default=0.25)
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_HANDLER = "accounts.signin.SignInHandler"
+AXES_USERNAME_CALLABLE = "accounts.signin.guarded_name"
+AXES_LOCKOUT_TEMPLATE = "locked_out.html"
+AXES_ENABLE_ADMIN = False
+AXES_RESET_ON_SUCCESS = True
+AXES_VERBOSE = False
+
+_https = PUBLIC_BASE_URL.startswith("https://")
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _https
+SESSION_COOKIE_HTTPONLY = True
+SECURE_SSL_REDIRECT = _https and not DEVELOPMENT
+SECURE_HSTS_SECONDS = env.int("HSTS_SECONDS", default=31_536_000) if _https else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = bool(SECURE_HSTS_SECONDS)
+X_FRAME_OPTIONS = "DENY"
+if BEHIND_PROXY:
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+
+# --- API ------------------------------------------------------------------------------------------------------
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "accounts.authentication.ApiKeyAuthentication",
+        "accounts.authentication.MemberSessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["accounts.permissions.InOrganization"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["dispatch.core.parsers.PlainJSONParser"],
+    "DEFAULT_FILTER_BACKENDS": ["accounts.filters.OwnedFilterBackend"],
+    "DEFAULT_METADATA_CLASS": None,
+    "DEFAULT_PAGINATION_CLASS": "dispatch.core.pagination.NewestFirst",
+    "DEFAULT_SCHEMA_CLASS": "dispatch.core.schema.ProblemSchema",
+    "DEFAULT_VERSIONING_CLASS": None,
+    "EXCEPTION_HANDLER": "drf_standardized_errors.handler.exception_handler",
+    "DEFAULT_THROTTLE_CLASSES": ["accounts.throttling.OrganizationThrottle"],
+    "DEFAULT_THROTTLE_RATES": {
+        "read": env.str("API_READ_RATE", default="1200/min"),
+        "write": env.str("API_WRITE_RATE", default="600/min"),
+    },
+    "PAGE_SIZE": 50,
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
+}
+API_BAD_KEY_RATE = env.str("API_BAD_KEY_RATE", default="20/min")
+DRF_STANDARDIZED_ERRORS = {
+    "EXCEPTION_FORMATTER_CLASS": "dispatch.core.problems.ProblemFormatter",
+    "EXCEPTION_HANDLER_CLASS": "dispatch.core.problems.ProblemHandler",
+    "ENABLE_IN_DEBUG_FOR_UNHANDLED_EXCEPTIONS": True,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Dispatch API",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SCHEMA_PATH_PREFIX": r"/api/v1",
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+    "ENUM_NAME_OVERRIDES": {
+        "JobStatus": "dispatch.jobs.models.Job.Status",
+        "SubmissionStatus": "dispatch.jobs.models.Submission.Status",
+        "MessageStatus": "dispatch.outbox.models.Status",
+    },
+}
+
+# --- Logs and admin ---------------------------------------------------------------------------------------------
+LOG_LEVEL = env.one_of("LOG_LEVEL", ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"), default="INFO")
+# What Prometheus must send as its bearer token to read /metrics; empty: no token is asked for.
+METRICS_TOKEN = env.str("METRICS_TOKEN", default="")
+LOG_FORMAT = env.one_of("LOG_FORMAT", ("console", "json"), default="console" if DEVELOPMENT else "json")
+LOGGING_CONFIG = "dispatch.core.logs.configure"
+LOGGING = {"level": LOG_LEVEL, "format": LOG_FORMAT}
+
+UNFOLD = {
+    "SITE_TITLE": "Dispatch",
+    "SITE_HEADER": "Dispatch",
+    "SITE_SYMBOL": "headset_mic",
+    "SITE_URL": None,
+    "SHOW_HISTORY": True,
+    "SHOW_VIEW_ON_SITE": False,
+    "SITE_FAVICONS": [
+        {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("dispatch/favicon.svg")}
+    ],
+    "SIDEBAR": {"navigation": "dispatch.console.navigation.sidebar"},
+    # The blue of "in flight"; everything else that is coloured is a state.
+    "COLORS": {
+        "primary": {
+            "50": "oklch(97% .014 254.6)",
+            "100": "oklch(93.2% .032 255.6)",
+            "200": "oklch(88.2% .059 254.1)",
+            "300": "oklch(80.9% .105 251.8)",
+            "400": "oklch(70.7% .165 254.6)",
+            "500": "oklch(62.3% .19 259.8)",
+            "600": "oklch(51% .2 262)",
+            "700": "oklch(45% .19 263)",
+            "800": "oklch(39% .16 264)",
+            "900": "oklch(34% .13 265)",
+            "950": "oklch(26% .09 267)",
+        }
+    },
+    "GLOBAL_CALLBACK": "accounts.pages.admin_context",
+    "STYLES": [lambda request: static("dispatch/notices.css")],
+    "SCRIPTS": [lambda request: static("dispatch/notices.js")],
+}
+
+os.environ.setdefault("PGAPPNAME", "dispatch")

@@ -1,0 +1,186 @@
+"""Who is near a place: runs `sql` and puts its reason codes into words. Reads only (and may lock one row)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+from django.db import connection
+
+from accounts.models import Organization
+from dispatch.core import clock
+from dispatch.technicians import rules, sql
+from dispatch.technicians.cells import spans_around
+from dispatch.technicians.fields import spans_of
+from dispatch.technicians.models import Skill, Technician
+
+
+@dataclass(frozen=True)
+class Nearby:
+    """A technician as seen from a place. `distance_m` in metres; `verdict` is `in`, `deferred` or `out`; `code` is
+    one of the codes of `rules`; `reason` the same in words, in the organization's unit."""
+
+    technician_id: int
+    organization_id: int
+    name: str
+    phone: str
+    lat: float
+    lng: float
+    open_jobs: int
+    max_open_jobs: int
+    live_offer_id: int | None
+    last_offered_at: datetime | None
+    distance_m: int
+    verdict: str
+    code: str
+    reason: str
+
+    @property
+    def is_in(self) -> bool:
+        return self.verdict == "in"
+
+
+@dataclass(frozen=True)
+class NearResult:
+    """`considered`: the nearest who are in or deferred, then the nearest who are out. `rest`: how many more there
+    are within the radius, by reason code (`rules.rest_words` says it)."""
+
+    considered: list[Nearby]
+    rest: dict[str, int]
+
+
+class _Row(NamedTuple):
+    """One row of `sql.NEAR` or `sql.ONE`."""
+
+    id: int
+    organization_id: int
+    name: str
+    phone: str
+    lat: float
+    lng: float
+    skill_ids: list[int]
+    hours: Any
+    radius_m: int | None
+    open_jobs: int
+    max_open_jobs: int
+    live_offer_id: int | None
+    last_offered_at: datetime | None
+    time_zone: str
+    distance_m: float
+    code: str
+
+
+def near(
+    organization: Organization, lat: float, lng: float, *, radius_m: int, skill_ids: Iterable[int], limit: int = 50
+) -> NearResult:
+    """The technicians within `radius_m` metres of a position in degrees, judged for a job that needs all of
+    `skill_ids`. Ties in distance go by id."""
+    wanted = sorted(set(skill_ids))
+    now = clock.now()
+    spans = spans_around(lat, lng, radius_m)
+    found = _run(
+        sql.NEAR,
+        {
+            "organization_id": organization.pk,
+            "lows": [low for low, _ in spans],
+            "highs": [high for _, high in spans],
+            "limit": limit,
+            **_given(organization, lat, lng, radius_m, wanted, now),
+        },
+    )
+    rest: dict[str, int] = json.loads(found[0][-1]) if found else {}
+    rows = [_Row(*columns[:-1]) for columns in found]
+    for row in rows:
+        rest[row.code] -= 1
+    considered = _in_words(rows, organization, radius_m, wanted, now)
+    return NearResult(considered, {code: count for code, count in sorted(rest.items()) if count})
+
+
+def fitness(
+    technician_id: int,
+    lat: float,
+    lng: float,
+    *,
+    radius_m: int,
+    skill_ids: Iterable[int],
+    organization: Organization | None = None,
+    lock: bool = False,
+) -> Nearby:
+    """One technician judged as `near` judges, as they are at this moment. With `lock` their row stays locked to
+    the end of the caller's transaction. `organization`: theirs, from who has it at hand.
+    Raises Technician.DoesNotExist."""
+    wanted = sorted(set(skill_ids))
+    if lock:
+        _run(sql.LOCK, {"technician_id": technician_id})
+    if organization is None:
+        of_theirs = Technician.objects.filter(pk=technician_id).values("organization_id")
+        organization = Organization.objects.filter(pk__in=of_theirs).first()
+    if organization is None:
+        raise Technician.DoesNotExist(f"Technician {technician_id} does not exist.")
+    now = clock.now()
+    given = _given(organization, lat, lng, radius_m, wanted, now)
+    found = _run(sql.ONE, {"technician_id": technician_id, **given})
+    if not found:
+        raise Technician.DoesNotExist(f"Technician {technician_id} does not exist.")
+    return _in_words([_Row(*found[0])], organization, radius_m, wanted, now)[0]
+
+
+def _given(
+    organization: Organization, lat: float, lng: float, radius_m: int, skill_ids: list[int], now: datetime
+) -> dict[str, Any]:
+    second = rules.week_second(now.astimezone(ZoneInfo(organization.time_zone)))
+    return {
+        "lat": lat, "lng": lng, "radius_m": radius_m, "skill_ids": skill_ids, "now": now, "week_second": second,
+    }  # fmt: skip
+
+
+def _run(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, parameters)
+        return list(cursor.fetchall())
+
+
+def _in_words(
+    rows: list[_Row], organization: Organization, radius_m: int, wanted: list[int], now: datetime
+) -> list[Nearby]:
+    here = now.astimezone(ZoneInfo(organization.time_zone))
+    names: dict[int, str] = {}
+    if any(row.code == rules.LACKS_SKILL for row in rows):
+        names = dict(Skill.objects.filter(pk__in=wanted).values_list("pk", "name"))
+    return [
+        Nearby(
+            technician_id=row.id,
+            organization_id=row.organization_id,
+            name=row.name,
+            phone=row.phone,
+            lat=row.lat,
+            lng=row.lng,
+            open_jobs=row.open_jobs,
+            max_open_jobs=row.max_open_jobs,
+            live_offer_id=row.live_offer_id,
+            last_offered_at=row.last_offered_at,
+            distance_m=round(row.distance_m),
+            verdict=rules.verdict_of(row.code),
+            code=row.code,
+            reason=rules.reason_words(
+                row.code,
+                rules.Facts(
+                    distance_m=round(row.distance_m),
+                    unit=organization.distance_unit,
+                    needs_skill=bool(wanted),
+                    radius_m=radius_m,
+                    own_radius_m=row.radius_m,
+                    open_jobs=row.open_jobs,
+                    max_open_jobs=row.max_open_jobs,
+                    missing=tuple(names[pk] for pk in wanted if pk in names and pk not in row.skill_ids),
+                    hours=spans_of(row.hours),
+                    local_now=now.astimezone(ZoneInfo(row.time_zone)) if row.time_zone else here,
+                ),
+            ),
+        )
+        for row in rows
+    ]

@@ -1,0 +1,85 @@
+"""What the jobs slice asks about technicians and tells them; what people edit is in `editing`.
+
+The functions that write run inside the jobs transaction, after Job and Offer are locked (the order is
+Job → Offer → Technician → Call)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.db.models import F
+
+from dispatch.core import clock
+from dispatch.technicians import rules
+from dispatch.technicians.models import Shift, Technician
+from dispatch.technicians.search import Nearby, NearResult, fitness, near
+
+__all__ = [
+    "NearResult",
+    "Nearby",
+    "fitness",
+    "job_assigned",
+    "job_over",
+    "lock",
+    "near",
+    "offer_begun",
+    "offer_over",
+    "refresh_hours",
+    "refresh_skills",
+    "repair",
+]
+
+
+def lock(technician_ids: Iterable[int]) -> None:
+    """Locks these technicians to the end of the transaction, by id: whoever changes several takes them this way
+    first, so that no two wait for each other."""
+    rows = Technician.objects.filter(pk__in=set(technician_ids)).order_by("pk")
+    list(rows.select_for_update(no_key=True).values_list("pk"))
+
+
+def offer_begun(technician_id: int, offer_id: int) -> bool:
+    """Marks the technician as being on `offer_id`; False when they are on another one. Twice is once."""
+    free = Technician.objects.filter(pk=technician_id, live_offer_id=None)
+    if free.update(live_offer_id=offer_id, last_offered_at=clock.now()):
+        return True
+    return Technician.objects.filter(pk=technician_id, live_offer_id=offer_id).exists()
+
+
+def offer_over(technician_id: int, offer_id: int) -> bool:
+    """Frees the technician, if it is this offer that they are on; says whether it was."""
+    return bool(Technician.objects.filter(pk=technician_id, live_offer_id=offer_id).update(live_offer_id=None))
+
+
+def job_assigned(technician_id: int) -> None:
+    """One more open job. Called once per assignment: by whoever won the job's compare-and-set."""
+    Technician.objects.filter(pk=technician_id).update(open_jobs=F("open_jobs") + 1)
+
+
+def job_over(technician_id: int) -> None:
+    """One open job less, never below none."""
+    Technician.objects.filter(pk=technician_id, open_jobs__gt=0).update(open_jobs=F("open_jobs") - 1)
+
+
+def repair(technician_id: int, open_jobs: int, live_offer_id: int | None) -> bool:
+    """Sets what the jobs slice found to be true, under the row's lock; says whether anything had drifted.
+
+    The caller holds the lock (`fitness(lock=True)` or its own) while it counts, so that nothing moves between."""
+    technician = Technician.objects.select_for_update(no_key=True).get(pk=technician_id)
+    if (technician.open_jobs, technician.live_offer_id) == (open_jobs, live_offer_id):
+        return False
+    Technician.objects.filter(pk=technician_id).update(open_jobs=open_jobs, live_offer_id=live_offer_id)
+    return True
+
+
+def refresh_hours(technician_id: int) -> None:
+    """Writes `hours` from the technician's shifts; called by a signal whenever one changes."""
+    shifts = Shift.objects.filter(technician_id=technician_id).values_list("weekday", "starts", "ends")
+    Technician.objects.filter(pk=technician_id).update(hours=rules.week_spans(shifts))
+
+
+def refresh_skills(technician_ids: Iterable[int]) -> None:
+    """Writes `skill_ids` from the technicians' skills; called by a signal whenever they change."""
+    skills = Technician.skills.through.objects
+    for pk in sorted(technician_ids):
+        ids = skills.filter(technician_id=pk).order_by("skill_id").values_list("skill_id", flat=True)
+        Technician.objects.filter(pk=pk).update(skill_ids=list(ids))

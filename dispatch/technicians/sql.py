@@ -1,0 +1,78 @@
+"""The hot path's SQL: who is near a place, and why each of them may or may not be offered a job.
+
+Beside `models.Technician` and its index `technician_near` (organization, cell) where active."""
+
+from dispatch.technicians.cells import EARTH_RADIUS_M
+
+_DISTANCE = f"""
+    2 * {EARTH_RADIUS_M} * asin(sqrt(least(1,
+        power(sin(radians(t.lat - %(lat)s) / 2), 2)
+        + cos(radians(%(lat)s)) * cos(radians(t.lat)) * power(sin(radians(t.lng - %(lng)s) / 2), 2)
+    )))"""
+
+# The one place that decides. What is hardest to change comes first, so that the reason shown is the telling one;
+# a technician on another offer is fit but for that. Hours are seconds of the local week (`rules.week_spans`); most
+# technicians keep the organization's time zone, whose second is computed once.
+_CODE = """
+    CASE
+        WHEN NOT t.is_active THEN 'inactive'
+        WHEN t.distance_m > %(radius_m)s THEN 'out_of_radius'
+        WHEN NOT t.skill_ids @> %(skill_ids)s::bigint[] THEN 'lacks_skill'
+        WHEN t.distance_m > t.radius_m THEN 'own_radius'
+        WHEN NOT t.on_duty THEN 'off_duty'
+        WHEN NOT t.hours @> CASE WHEN t.time_zone = '' THEN %(week_second)s ELSE (
+            SELECT ((extract(isodow FROM l) - 1) * 86400 + floor(extract(epoch FROM l::time)))::int
+            FROM (SELECT %(now)s::timestamptz AT TIME ZONE t.time_zone AS l) local
+        ) END THEN 'off_shift'
+        WHEN t.open_jobs >= t.max_open_jobs THEN 'at_limit'
+        WHEN t.live_offer_id IS NOT NULL THEN 'on_another_offer'
+        ELSE 'fit'
+    END"""
+
+_JUDGED_BY = """t.id, t.is_active, t.skill_ids, t.radius_m, t.on_duty, t.hours, t.time_zone, t.open_jobs,
+        t.max_open_jobs, t.live_offer_id"""
+# Hours only of whom they keep out: the driver takes longest over them.
+_FIELDS = """
+    t.id, t.organization_id, t.name, t.phone, t.lat, t.lng, t.skill_ids,
+    CASE WHEN j.code = 'off_shift' THEN t.hours END AS hours,
+    t.radius_m, t.open_jobs, t.max_open_jobs, t.live_offer_id, t.last_offered_at, t.time_zone"""
+
+# Everyone active within the radius is judged; the nearest who are in or deferred come first, then the nearest who
+# are out. Ties go by id. `totals` counts them all by reason. The spans are those of cells.spans_around(): a few
+# ranges of the index. OFFSET 0 keeps each step apart, so that a distance is computed once.
+NEAR = f"""
+WITH judged AS MATERIALIZED (
+    SELECT t.id, t.distance_m, {_CODE} AS code
+    FROM (
+        SELECT {_JUDGED_BY}, {_DISTANCE} AS distance_m
+        FROM unnest(%(lows)s::bigint[], %(highs)s::bigint[]) AS span(low, high)
+        JOIN LATERAL (
+            SELECT * FROM technicians_technician
+            WHERE organization_id = %(organization_id)s AND is_active AND cell BETWEEN span.low AND span.high
+            OFFSET 0
+        ) t ON true
+        OFFSET 0
+    ) t
+    WHERE t.distance_m <= %(radius_m)s
+), considered AS (
+    SELECT id, distance_m, code FROM judged
+    ORDER BY code NOT IN ('fit', 'on_another_offer'), distance_m, id
+    LIMIT %(limit)s
+), totals AS (
+    SELECT json_object_agg(code, n) AS by_code FROM (SELECT code, count(*) AS n FROM judged GROUP BY code) counted
+)
+SELECT {_FIELDS}, j.distance_m, j.code, (SELECT by_code::text FROM totals)
+FROM considered j
+JOIN technicians_technician t ON t.id = j.id
+ORDER BY j.code NOT IN ('fit', 'on_another_offer'), j.distance_m, j.id
+"""
+
+# One technician, judged alike. The lock is taken first and lets foreign keys to the row be written meanwhile.
+ONE = f"""
+SELECT {_FIELDS}, t.distance_m, j.code
+FROM (
+    SELECT t.*, {_DISTANCE} AS distance_m FROM technicians_technician t WHERE t.id = %(technician_id)s OFFSET 0
+) t
+CROSS JOIN LATERAL (SELECT {_CODE} AS code OFFSET 0) j
+"""
+LOCK = "SELECT 1 FROM technicians_technician WHERE id = %(technician_id)s FOR NO KEY UPDATE"

@@ -1,0 +1,13 @@
+from django.apps import AppConfig
+
+
+class TelephonyConfig(AppConfig):
+    name = "dispatch.telephony"
+    label = "telephony"
+
+    def ready(self) -> None:
+        from dispatch.capacity.truth import register_truth
+        from dispatch.telephony import checks  # noqa: F401
+        from dispatch.telephony.sql import OpenCalls
+
+        register_truth(OpenCalls())

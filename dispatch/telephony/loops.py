@@ -1,0 +1,72 @@
+"""The dispatcher's loops over calls: the placer, and the reconcilers of what nobody reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import structlog
+from django.conf import settings
+from django.db import connections
+
+from dispatch.core import clock
+from dispatch.core.loops import Loop
+from dispatch.telephony import sql
+from dispatch.telephony.services import placing, reconciling
+
+log = structlog.get_logger(__name__)
+
+BATCH = 64
+AT_ONCE = 8  # requests under way at the provider
+SOON_S = 0.02
+
+
+def place_due() -> float | None:
+    """Places created calls whose time has come (held back by a rate or the provider, or left by a process that
+    died); the seconds until the next is due."""
+    due = sql.calls_to_place(clock.now(), BATCH)
+    if due:
+        list(_threads().map(_place, due))
+    if len(due) == BATCH:
+        return 0.0
+    coming = sql.next_to_place(now := clock.now())
+    if coming is None:
+        return None
+    return min(max((coming - now).total_seconds(), SOON_S), settings.CALL_PLACER_INTERVAL_S)
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """Kept from pass to pass, for each thread keeps its connections to the providers."""
+    return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="placer")
+
+
+def _place(call_id: int) -> None:
+    try:
+        placing.place(call_id)
+    except Exception:  # one call's trouble must not hold up the others
+        log.exception("a call could not be placed", call=call_id)
+    finally:
+        connections.close_all()
+
+
+def _reconciler(name: str, one_pass: Callable[[], int]) -> Loop:
+    def step() -> None:
+        one_pass()  # how many it dealt with is no pause
+
+    return Loop(name, step, settings.CALL_RECONCILER_INTERVAL_S, elected=True)
+
+
+# Each a loop of its own: a provider that keeps one of them waiting does not hold up the others.
+RECONCILERS = [
+    _reconciler("calls_cut_off", reconciling.doubt_cut_off_requests),
+    _reconciler("calls_unknown", reconciling.settle_unknowns),
+    _reconciler("calls_hang_up", reconciling.hang_up_again),
+    _reconciler("calls_end", reconciling.ask_for_ends),
+]
+
+LOOPS = [
+    Loop("placer", place_due, settings.CALL_PLACER_INTERVAL_S, elected=True),
+    *RECONCILERS,
+]

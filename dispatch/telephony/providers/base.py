@@ -1,0 +1,135 @@
+"""What telephony asks of a telephone provider, in our words. Another provider is one new module beside `twilio`,
+with a `make(account)` that returns a Provider."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dispatch.telephony.purposes import Prompt
+from dispatch.telephony.rules import Listed
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """The provider took it. `status` in our words, usually submitted."""
+
+    sid: str
+    status: str = "submitted"
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """The provider refused it: nothing was made. `permanent`: it will refuse this number always.
+    `kind`: number, permission, configuration, opted_out or other."""
+
+    permanent: bool
+    code: str
+    message: str
+    kind: str = "other"
+
+
+@dataclass(frozen=True)
+class RateLimited:
+    """It was certainly not processed and may be sent again, after `retry_after_s`."""
+
+    retry_after_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Nobody knows whether it was made: never send it again."""
+
+    reason: str
+
+
+Outcome = Submitted | Rejected | RateLimited | Unknown
+
+
+@dataclass(frozen=True)
+class Order:
+    """A call to place. The URLs carry our own call id. The request must have left within `leave_within_s`."""
+
+    to: str
+    from_: str
+    voice_url: str
+    status_url: str
+    ring_timeout_s: int
+    time_limit_s: int
+    leave_within_s: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the provider says about a call. `status` in our words; None: nothing that we know."""
+
+    sid: str
+    status: str | None
+    duration_s: int | None = None
+    answered_by: str = ""
+    error_code: str = ""
+    error_message: str = ""
+
+
+@dataclass(frozen=True)
+class Hook(Report):
+    """A verified webhook. `key` makes it one of its kind for its call; `digits` were pressed."""
+
+    key: str = ""
+    kind: str = "status"
+    account_sid: str = ""
+    sequence: int | None = None
+    digits: str = ""
+    payload: dict[str, Any] = field(default_factory=dict)
+
+
+class CallGone(Exception):
+    """The provider does not know the call."""
+
+
+class ProviderTrouble(Exception):
+    """The provider gave no usable answer; ask again later."""
+
+
+class Provider(ABC):
+    """One account at one provider. Not shared between threads (see `providers.for_account`)."""
+
+    @abstractmethod
+    def place(self, order: Order) -> Outcome:
+        """Asks for a call, once. Never raises."""
+
+    @abstractmethod
+    def hang_up(self, sid: str) -> Report:
+        """Ends the call, however far it is, and says where it stands then. Raises CallGone, ProviderTrouble."""
+
+    @abstractmethod
+    def fetch(self, sid: str) -> Report:
+        """Where the call stands. Raises CallGone, ProviderTrouble."""
+
+    @abstractmethod
+    def find_calls(self, to: str, from_: str) -> list[Listed]:
+        """The latest calls between the two. Raises ProviderTrouble."""
+
+    @abstractmethod
+    def send_text(self, to: str, from_: str, body: str, status_url: str = "") -> Outcome:
+        """Sends an SMS, once. Never raises."""
+
+    def about(self, code: str) -> str:
+        """What one of its error codes is about, as `Rejected.kind`."""
+        return "other"
+
+    @abstractmethod
+    def verify(self, url: str, form: Any, headers: Mapping[str, str]) -> bool:
+        """Whether the account signed this request. `form` as the framework parsed it."""
+
+    @abstractmethod
+    def parse(self, kind: str, step: int, form: Mapping[str, str]) -> Hook:
+        """A verified webhook's meaning. `kind`: voice, gather or status; `step` counts a call's documents.
+        Never raises: what makes no sense is left out."""
+
+    @abstractmethod
+    def render(self, prompt: Prompt, answer_url: str) -> tuple[bytes, str]:
+        """The prompt as the provider's document and its content type; keys are posted to `answer_url`."""

@@ -1,0 +1,114 @@
+"""Writing a call's row, with its line, before anybody is asked."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.db import IntegrityError, connection, transaction
+from django.db.models import QuerySet
+
+from accounts.models import Organization
+from dispatch.capacity import lines
+from dispatch.capacity.models import DispatchPool
+from dispatch.core import clock, rows
+from dispatch.telephony import rules, sql
+from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
+from dispatch.telephony.models import Call, holder_of
+from dispatch.telephony.services.moving import record
+
+# How often another line is proposed after Postgres refused one.
+PROPOSALS = 5
+LINE_TAKEN = {"one_open_call_per_line", "one_open_call_per_pool_slot"}
+
+
+def create_call(
+    *,
+    organization: Organization,
+    purpose: str,
+    subject_id: int,
+    attempt: int,
+    to_phone: Any,
+    pool: DispatchPool,
+    ring_timeout_s: int,
+    time_limit_s: int,
+    place_by: datetime,
+    context: dict[str, Any] | None = None,
+) -> Call:
+    """The committed intention to call, holding a line; call `place` with its id after the commit (the placer
+    does so a second later if nobody did). Must run in the caller's transaction.
+
+    `to_phone` is E.164; `place_by` the moment after which nobody asks the provider any more; `context` (JSON) is
+    repeated in every event of the call. A call of the same (purpose, subject_id, attempt) is returned as it is.
+
+    Raises NoLine (try again in `retry_in_s`), PhoneBusy, CallNotAllowed; none of them spoils the transaction."""
+    if not connection.in_atomic_block:
+        raise RuntimeError("create_call belongs into the transaction that knows what the call is for.")
+    phone = str(to_phone)
+    in_the_way = sql.calls_in_the_way(organization.pk, phone, purpose, subject_id, attempt)
+    for pk, is_same in in_the_way:
+        if is_same:
+            return Call.objects.get(pk=pk)
+    if reason := rules.why_not_callable(phone, organization.allowed_countries):
+        raise CallNotAllowed(reason)
+    if in_the_way:
+        raise PhoneBusy
+    holder = holder_of(purpose, subject_id, attempt)
+    for _ in range(PROPOSALS):
+        line = lines.propose(pool, purpose, holder)
+        if isinstance(line, NoLine):
+            raise line
+        now = clock.now()
+        call = Call(
+            organization_id=organization.pk,
+            purpose=purpose,
+            subject_id=subject_id,
+            attempt=attempt,
+            account_id=line.account_id,
+            number_id=line.number_id,
+            pool=pool,
+            line_slot=line.line_slot,
+            pool_slot=line.pool_slot,
+            to_phone=phone,
+            from_phone=line.phone,
+            ring_timeout_s=ring_timeout_s,
+            time_limit_s=time_limit_s,
+            place_by=place_by,
+            not_before=now,
+            created_at=now,
+            context=context or {},
+        )
+        try:
+            with transaction.atomic():
+                rows.insert(call)
+        except IntegrityError as error:
+            constraint = getattr(getattr(error.__cause__, "diag", None), "constraint_name", None)
+            if constraint in LINE_TAKEN:
+                lines.repair(pool)
+                continue
+            lines.give_back(holder)
+            if constraint == "one_open_call_per_phone":
+                raise PhoneBusy from error
+            if constraint == "one_call_per_attempt" and (existing := call_of(purpose, subject_id, attempt)):
+                return existing
+            raise
+        record(call, "created", number=str(call.number_id), pool=pool.code)
+        return call
+    lines.give_back(holder)
+    raise NoLine.because("lines_busy")
+
+
+def calls_of(purpose: str, subject_id: int) -> QuerySet[Call]:
+    """Every call for the subject, the newest first."""
+    calls: QuerySet[Call] = Call.objects.filter(purpose=purpose, subject_id=subject_id).order_by("-id")
+    return calls
+
+
+def call_of(purpose: str, subject_id: int, attempt: int) -> Call | None:
+    """The call of one attempt."""
+    return calls_of(purpose, subject_id).filter(attempt=attempt).first()
+
+
+def open_call_of(purpose: str, subject_id: int) -> Call | None:
+    """The subject's call that has not ended."""
+    return calls_of(purpose, subject_id).filter(ended_at=None).first()

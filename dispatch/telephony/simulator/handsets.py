@@ -1,0 +1,205 @@
+"""What the person (or machine) at a phone number does when it rings.
+
+A behaviour is a JSON object. `do` is one of
+  answer     pick up after `after` seconds (default 3), then press `keys`, then perhaps `hang_up`
+  voicemail  as answer, but a machine: `answered_by` is `machine_start` and no key is pressed
+  ring       let it ring until the caller gives up (no-answer)
+  manual     waits for the control API to answer, press and hang up; given at least `hand_floor` real seconds
+  busy       busy after `after` (default 1)
+  reject     decline after `after` (default 2): busy, SIP 603
+  fail       the network fails it after `after` (default 1), with `error_code` and `sip`
+  give_up    the other side ends the ringing after `after` (default 3): no-answer
+  refuse     the provider refuses the create request with error `code` (default 21211): no call exists
+  mix        one of `of`, each with a `weight`, by seeded chance
+Each key is {"key": "1"} with one trigger; `hang_up` is a trigger alone. Triggers:
+  {}                      half a second after a Gather starts to listen (its prompts are over); one Gather each
+  {"after": s}            s seconds after the answer
+  {"heard": "press 1"}    once that was said, plus `after` seconds if given
+  {"during": "press 1"}   in the middle of saying it
+A number in `after` may be a pair [low, high] for chance. Several behaviours in a list are used one per call; the
+last one stays.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .errors import CODES
+
+if TYPE_CHECKING:
+    from .calls import Call
+
+KEYS = {
+    "answer": {"do", "after", "keys", "hang_up", "answered_by", "weight"},
+    "voicemail": {"do", "after", "hang_up", "answered_by", "weight"},
+    "ring": {"do", "weight"},
+    "manual": {"do", "weight"},
+    "busy": {"do", "after", "weight"},
+    "reject": {"do", "after", "weight"},
+    "fail": {"do", "after", "error_code", "sip", "weight"},
+    "give_up": {"do", "after", "weight"},
+    "refuse": {"do", "code", "weight"},
+    "mix": {"do", "of", "weight"},
+}
+AFTER = {"answer": 3.0, "voicemail": 4.0, "busy": 1.0, "reject": 2.0, "fail": 1.0, "give_up": 3.0}
+TRIGGER_KEYS = {"after", "heard", "during"}
+DTMF = set("0123456789*#ABCD")
+THINKING = 0.5
+DEFAULT = {"do": "answer", "after": 3, "keys": [{"key": "1"}]}
+
+
+def check_behaviour(data: Any) -> dict[str, Any]:
+    """The behaviour itself, or ValueError with what is wrong."""
+    if not isinstance(data, dict) or data.get("do") not in KEYS:
+        raise ValueError(f"a behaviour needs 'do', one of {sorted(KEYS)}; got {data!r}")
+    unknown = set(data) - KEYS[data["do"]]
+    if unknown:
+        raise ValueError(f"behaviour {data['do']}: unknown keys {sorted(unknown)}")
+    if "after" in data:
+        _check_span(data["after"])
+    for key in data.get("keys", []):
+        if not isinstance(key, dict) or not key.get("key") or set(str(key["key"])) - DTMF:
+            raise ValueError(f"a key needs 'key' of {''.join(sorted(DTMF))}; got {key!r}")
+        _check_trigger({k: v for k, v in key.items() if k != "key"})
+    if "hang_up" in data:
+        _check_trigger(data["hang_up"])
+    if data["do"] == "refuse" and data.get("code", 21211) not in CODES:
+        raise ValueError(f"unknown error code {data['code']}")
+    if data["do"] == "mix":
+        if not data.get("of"):
+            raise ValueError("mix needs 'of': a list of behaviours with weights")
+        for item in data["of"]:
+            if check_behaviour(item)["do"] == "refuse":
+                raise ValueError("refuse cannot be part of a mix: it is decided before there is a call")
+    return data
+
+
+def _check_span(value: Any) -> None:
+    pair = value if isinstance(value, list) else [value, value]
+    if len(pair) != 2 or not all(isinstance(v, int | float) and v >= 0 for v in pair):
+        raise ValueError(f"'after' is seconds or [low, high]; got {value!r}")
+
+
+def _check_trigger(data: Any) -> None:
+    if not isinstance(data, dict) or set(data) - TRIGGER_KEYS:
+        raise ValueError(f"a trigger has only {sorted(TRIGGER_KEYS)}; got {data!r}")
+    if "after" in data:
+        _check_span(data["after"])
+
+
+def seconds(value: Any, rng: random.Random) -> float:
+    """A fixed number, or one drawn from a pair."""
+    return rng.uniform(*value) if isinstance(value, list) else float(value)
+
+
+class Handsets:
+    """Behaviours per number. Chance depends on the seed, the number and which of its calls it is, and so not on
+    how calls to different numbers interleave."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._plans: dict[str, list[dict[str, Any]]] = {"default": [DEFAULT]}
+        self._rung: dict[str, int] = {}
+        # How often each number had rung when its plan was set: a new plan starts from its first behaviour.
+        self._base: dict[str, int] = {}
+
+    def set(self, number: str, behaviours: Any) -> None:
+        """Give a number (or `default`) its behaviours; raises ValueError and changes nothing if one is wrong."""
+        plan = [check_behaviour(item) for item in (behaviours if isinstance(behaviours, list) else [behaviours])]
+        if not plan:
+            raise ValueError("at least one behaviour")
+        self._plans[number] = plan
+        self._base[number] = self._rung.get(number, 0)
+
+    def forget(self, number: str) -> None:
+        if number != "default":
+            self._plans.pop(number, None)
+
+    def all(self) -> dict[str, list[dict[str, Any]]]:
+        return self._plans
+
+    def next_for(self, number: str) -> tuple[dict[str, Any], random.Random]:
+        """The behaviour of this number's next call, and the chance that goes with it."""
+        nth = self._rung[number] = self._rung.get(number, 0) + 1
+        rng = random.Random(f"{self._seed}:{number}:{nth}")
+        behaviour = self._plan(number, nth)
+        while behaviour["do"] == "mix":
+            weights = [float(item.get("weight", 1)) for item in behaviour["of"]]
+            behaviour = rng.choices(behaviour["of"], weights)[0]
+        return behaviour, rng
+
+    def refuses(self, number: str) -> int | None:
+        """The error code with which a create request to this number is refused next, if it is."""
+        behaviour = self._plan(number, self._rung.get(number, 0) + 1)
+        if behaviour["do"] != "refuse":
+            return None
+        self._rung[number] = self._rung.get(number, 0) + 1
+        return int(behaviour.get("code", 21211))
+
+    def _plan(self, number: str, nth: int) -> dict[str, Any]:
+        plan = self._plans.get(number) or self._plans["default"]
+        return plan[min(nth - self._base.get(number, 0), len(plan)) - 1]
+
+
+class Script:
+    """One behaviour at work on one call: it listens to what happens and acts at its triggers."""
+
+    def __init__(self, call: Call, behaviour: dict[str, Any], rng: random.Random) -> None:
+        self.call = call
+        self.behaviour = behaviour
+        self._rng = rng
+        self._pending: list[tuple[dict[str, Any], Callable[[], None]]] = []
+        for key in behaviour.get("keys", []):
+            self._pending.append((key, partial(self._press, str(key["key"]))))
+        if "hang_up" in behaviour:
+            self._pending.append((behaviour["hang_up"], lambda: call.signal("hang_up", by="phone")))
+
+    @property
+    def machine(self) -> bool:
+        return bool(self.behaviour["do"] == "voicemail")
+
+    @property
+    def answered_by(self) -> str:
+        return str(self.behaviour.get("answered_by", "machine_start" if self.machine else "human"))
+
+    def ringing(self) -> None:
+        """The phone has begun to ring: say when what will happen."""
+        do = self.behaviour["do"]
+        if do not in AFTER:
+            return
+        signal = {"voicemail": "answer", "give_up": "hang_up"}.get(do, do)
+        details = {k: self.behaviour[k] for k in ("error_code", "sip") if k in self.behaviour}
+        wait = seconds(self.behaviour.get("after", AFTER[do]), self._rng)
+        self.call.later(wait, lambda: self.call.signal(signal, by="phone", **details))
+
+    def answered(self) -> None:
+        self._fire(lambda t: "after" in t and "heard" not in t, lambda t: seconds(t["after"], self._rng))
+
+    def saying(self, text: str, duration: float) -> None:
+        self._fire(lambda t: "during" in t and t["during"].lower() in text.lower(), lambda t: duration / 2)
+
+    def heard(self, text: str) -> None:
+        self._fire(
+            lambda t: "heard" in t and t["heard"].lower() in text.lower(),
+            lambda t: seconds(t.get("after", THINKING), self._rng),
+        )
+
+    def asked(self) -> None:
+        # One per Gather: several keys without triggers answer one question after another.
+        free = next((item for item in self._pending if not TRIGGER_KEYS & set(item[0])), None)
+        if free is not None:
+            self._pending.remove(free)
+            self.call.later(THINKING, free[1])
+
+    def _fire(self, due: Callable[[dict[str, Any]], bool], wait: Callable[[dict[str, Any]], float]) -> None:
+        ready = [item for item in self._pending if due(item[0])]
+        self._pending = [item for item in self._pending if not due(item[0])]
+        for trigger, act in ready:
+            self.call.later(wait(trigger), act)
+
+    def _press(self, digits: str) -> None:
+        for position, digit in enumerate(digits):
+            self.call.later(0.2 * position, partial(self.call.signal, "key", key=digit, by="phone"))

@@ -1,0 +1,36 @@
+"""Every address of the application."""
+
+from django.contrib import admin
+from django.urls import URLPattern, URLResolver, include, path, re_path
+from django.views.generic import RedirectView
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+from rest_framework.permissions import AllowAny
+
+from accounts.pages import SetPasswordView
+from accounts.rq_dashboard import urlpatterns as rq_urlpatterns
+from dispatch.core import problems
+
+api: list[URLPattern | URLResolver] = [
+    path("", include("accounts.api_urls")),
+    path("", include("dispatch.technicians.api")),
+    path("", include("dispatch.jobs.api")),
+    path("", include("dispatch.outbox.api")),
+    path("", include("notifications.api")),
+    path("schema/", SpectacularAPIView.as_view(permission_classes=[AllowAny]), name="schema"),
+    path("docs/", SpectacularSwaggerView.as_view(url_name="schema", permission_classes=[AllowAny]), name="docs"),
+]
+
+urlpatterns = [
+    path("", RedirectView.as_view(pattern_name="admin:jobs_job_changelist"), name="home"),
+    path("admin/rq/", include((rq_urlpatterns, "django_rq"))),
+    path("admin/", admin.site.urls),
+    path("set-password/<uidb64>/<token>/", SetPasswordView.as_view(), name="set_password"),
+    path("api/v1/", include(api)),
+    path("telephony/", include("dispatch.telephony.webhooks")),
+    re_path(r"^api/", problems.unknown_address),
+]
+
+handler400 = problems.bad_request
+handler403 = problems.forbidden
+handler404 = problems.not_found
+handler500 = problems.failed

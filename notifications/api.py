@@ -1,0 +1,76 @@
+"""The API of a person's own notifications in the organization they work in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import django_filters
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema
+from rest_framework import mixins
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
+
+from accounts.api import MEMBER, OrganizationViewSet, OwnedFilterSet
+from accounts.current import person_of
+from notifications import services
+from notifications.models import Notification
+from notifications.serializers import NotificationSerializer, ReadSerializer, SummarySerializer
+
+
+class NotificationFilter(OwnedFilterSet):
+    """`?unread=true&level=critical`"""
+
+    unread = django_filters.BooleanFilter(field_name="read_at", lookup_expr="isnull")
+
+    class Meta:
+        model = Notification
+        fields = ["unread", "level", "kind"]
+
+
+class NotificationViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, OrganizationViewSet):
+    """The caller's own notifications, newest first. For people only: a key has none."""
+
+    queryset = Notification.objects.select_related("acknowledged_by")
+    serializer_class = NotificationSerializer
+    filterset_class = NotificationFilter
+    required = dict.fromkeys(["list", "retrieve", "read", "read_all", "acknowledge", "summary"], MEMBER)
+
+    def get_queryset(self) -> QuerySet:
+        rows = super().get_queryset()
+        return rows if getattr(self, "swagger_fake_view", False) else rows.filter(user=self.request.user)
+
+    @extend_schema(request=None, responses=NotificationSerializer)
+    @action(detail=True, methods=["post"])
+    def read(self, request: Request, **kwargs: Any) -> Response:
+        """Marks one read."""
+        services.read(person_of(request), request.organization.pk, [self.get_object().pk])
+        return Response(self.get_serializer(self.get_object()).data)
+
+    @extend_schema(request=None, responses=NotificationSerializer)
+    @action(detail=True, methods=["post"])
+    def acknowledge(self, request: Request, **kwargs: Any) -> Response:
+        """Takes note of it; of an alert, for everybody in the organization."""
+        row = services.acknowledge(self.get_object().pk, user=person_of(request), actor=request.actor)
+        return Response(self.get_serializer(row).data)
+
+    @extend_schema(request=None, responses=ReadSerializer)
+    @action(detail=False, methods=["post"], url_path="read-all")
+    def read_all(self, request: Request, **kwargs: Any) -> Response:
+        """Marks all of the caller's read."""
+        return Response({"read": services.read(person_of(request), request.organization.pk)})
+
+    @extend_schema(responses=SummarySerializer, filters=False)
+    @action(detail=False, pagination_class=None, filter_backends=[])
+    def summary(self, request: Request, **kwargs: Any) -> Response:
+        """How many are unread, and how many alerts wait."""
+        rows = self.get_queryset()
+        waiting = rows.filter(level=Notification.Level.CRITICAL, acknowledged_at=None, settled_at=None)
+        return Response({"unread": rows.filter(read_at=None).count(), "open_alerts": waiting.count()})
+
+
+router = SimpleRouter()
+router.register("notifications", NotificationViewSet, basename="notification")
+urlpatterns = router.urls

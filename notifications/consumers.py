@@ -1,0 +1,152 @@
+"""The socket at /ws/: what a signed-in member must know, as it happens.
+
+`/ws/?organization=<slug>&last_event_id=<id>`; both may be left out. Messages are JSON objects:
+  {"type": "welcome", "organization", "unread", "alerts": [notification…], "last_event_id"}   once, first
+  {"type": "notification", "id", …}   a new one, in order of id; also what was missed since `last_event_id`
+  {"type": "changed", "id", …}        one that was read, acknowledged or settled, here or elsewhere
+`last_event_id` is the `id` of the last notification received; doubled ones are to be dropped by it. Sent by the
+client: {"type": "ping"}, answered {"type": "pong"}. Closed with 4401 (not signed in any more), 4403 (no place in
+the organization)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from importlib import import_module
+from typing import Any
+from urllib.parse import parse_qs
+
+import structlog
+from channels.db import database_sync_to_async
+from channels.generic.websocket import AsyncJsonWebsocketConsumer
+from django.conf import settings
+from django.contrib.auth import get_user
+from django.http import HttpRequest
+
+from accounts import current
+from accounts.models import User
+from notifications import push, services
+from notifications.models import Notification
+from notifications.serializers import NotificationSerializer
+
+log = structlog.get_logger(__name__)
+
+NOT_SIGNED_IN, NOT_A_MEMBER = 4401, 4403
+BATCH = 500
+
+
+class NotificationsConsumer(AsyncJsonWebsocketConsumer):
+    """Joins the group, then sends what was missed, then goes live; asks again whether it may at every change of
+    members and every SOCKET_RECHECK_S."""
+
+    organization_id = 0  # of none yet
+
+    async def connect(self) -> None:
+        query = {name: values[-1] for name, values in parse_qs(self.scope["query_string"].decode()).items()}
+        self.slug = query.get("organization", "")
+        refused = await self._enter()
+        if refused:
+            await self.close(code=refused)
+            return
+        self.group = push.group_of(self.organization_id)
+        await self.channel_layer.group_add(self.group, self.channel_name)
+        await self.accept()
+        given = query.get("last_event_id", "")
+        welcome = await self._welcome()
+        self.last_id = int(given) if given.isdecimal() and len(given) < 19 else welcome["last_event_id"]
+        await self.send_json(welcome)
+        await self._send_missed()
+        self.watch = asyncio.create_task(self._keep_asking())
+
+    async def disconnect(self, code: int) -> None:
+        if watch := getattr(self, "watch", None):
+            watch.cancel()
+        if group := getattr(self, "group", None):
+            with contextlib.suppress(Exception):  # the layer may be gone
+                await self.channel_layer.group_discard(group, self.channel_name)
+
+    async def receive_json(self, content: Any, **kwargs: Any) -> None:
+        if isinstance(content, dict) and content.get("type") == "ping":
+            await self.send_json({"type": "pong"})
+
+    async def notifications_written(self, message: dict[str, Any]) -> None:
+        await self._send_missed()
+
+    async def notifications_changed(self, message: dict[str, Any]) -> None:
+        for row in await self._own(message["ids"]):
+            await self.send_json({"type": "changed", **row})
+
+    async def members_changed(self, message: dict[str, Any]) -> None:
+        await self._stay_or_close()
+
+    @classmethod
+    async def decode_json(cls, text_data: str) -> Any:
+        try:
+            return json.loads(text_data)
+        except ValueError:
+            return None
+
+    async def _keep_asking(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(settings.SOCKET_RECHECK_S)
+                await self._stay_or_close()
+                await self._send_missed()  # a hint may have been lost
+        except Exception:  # the database is gone: the client comes back when it is there again
+            log.warning("a socket could not be kept up to date", exc_info=True)
+            await self.close(code=1011)
+
+    async def _stay_or_close(self) -> None:
+        if refused := await self._enter():
+            await self.close(code=refused)
+
+    async def _send_missed(self) -> None:
+        while rows := await self._after(self.last_id):
+            for row in rows:
+                if row["id"] > self.last_id:
+                    self.last_id = row["id"]
+                    await self.send_json({"type": "notification", **row})
+
+    @database_sync_to_async
+    def _enter(self) -> int:
+        """0 when the person may listen, else the code to close with. Reads session, user and membership anew."""
+        request = HttpRequest()
+        request.session = import_module(settings.SESSION_ENGINE).SessionStore(self.scope["session"].session_key)
+        user = get_user(request)
+        if not isinstance(user, User):
+            return NOT_SIGNED_IN
+        try:
+            found = current.of_person(user, self.slug, request.session.get(current.SESSION_KEY))
+        except current.NoOrganization:
+            return NOT_A_MEMBER
+        if self.organization_id not in (0, found.organization.pk):
+            return NOT_A_MEMBER  # the membership that this socket stood on is gone; another one is another socket
+        self.user, self.organization_id, self.slug = user, found.organization.pk, found.organization.slug
+        return 0
+
+    def _rows(self) -> Any:
+        return (
+            Notification.objects.of(self.organization_id).filter(user=self.user).select_related("acknowledged_by")
+        )
+
+    @database_sync_to_async
+    def _welcome(self) -> dict[str, Any]:
+        newest = self._rows().order_by("-id").values_list("pk", flat=True).first()
+        alerts = self._rows().filter(level="critical", acknowledged_at=None, settled_at=None)
+        return {
+            "type": "welcome",
+            "organization": self.slug,
+            "unread": services.unread_of(self.user, self.organization_id).count(),
+            "alerts": NotificationSerializer(alerts[:BATCH], many=True).data,
+            "last_event_id": newest or 0,
+        }
+
+    @database_sync_to_async
+    def _after(self, last_id: int) -> list[dict[str, Any]]:
+        rows = self._rows().filter(pk__gt=last_id).order_by("pk")[:BATCH]
+        return list(NotificationSerializer(rows, many=True).data)
+
+    @database_sync_to_async
+    def _own(self, ids: list[int]) -> list[dict[str, Any]]:
+        return list(NotificationSerializer(self._rows().filter(pk__in=ids).order_by("pk"), many=True).data)

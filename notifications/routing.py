@@ -1,0 +1,12 @@
+"""The addresses of sockets, and who may open them: a page of ours, by a signed-in person."""
+
+from channels.routing import URLRouter
+from channels.security.websocket import AllowedHostsOriginValidator
+from channels.sessions import SessionMiddlewareStack
+from django.urls import path
+
+from notifications.consumers import NotificationsConsumer
+
+websocket = AllowedHostsOriginValidator(
+    SessionMiddlewareStack(URLRouter([path("ws/", NotificationsConsumer.as_asgi())]))
+)

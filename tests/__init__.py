@@ -1,0 +1,1 @@
+"""Tests: they mirror the slices, speak the user's language and drive real servers."""

@@ -1,0 +1,94 @@
+"""Who guesses passwords or keys must wait, and nobody else has to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from accounts import guessing, keys, services, throttling
+from accounts.models import ApiKey
+from dispatch.core.events import SYSTEM
+from tests import factories as make
+from tests.api.client import Api
+
+pytestmark = pytest.mark.django_db
+
+
+def sign_in(email: str, password: str = make.PASSWORD, address: str = "203.0.113.1") -> int:
+    form = {"username": email, "password": password}
+    return Client(REMOTE_ADDR=address).post(reverse("admin:login"), form).status_code
+
+
+@pytest.fixture
+def limit(settings: Any) -> int:
+    settings.AXES_FAILURE_LIMIT = 2
+    return 2
+
+
+def test_guessing_at_many_names_from_one_address_ends_for_that_address(limit: int) -> None:
+    person = make.dispatcher(make.organization())
+    answers = [sign_in(f"guess{n}@example.com", "a guess") for n in range(limit * 10 + 1)]
+    assert answers[0] == 200
+    assert answers[-1] == 429
+    assert sign_in(person.email) == 429
+    assert sign_in(person.email, address="198.51.100.7") == 302, "everybody else goes on"
+
+
+def test_guessing_at_one_name_from_many_addresses_ends_and_does_not_lock_its_owner_out(limit: int) -> None:
+    person = make.dispatcher(make.organization())
+    assert sign_in(person.email, address="198.51.100.7") == 302
+    answers = [sign_in(person.email, "a guess", f"203.0.113.{n}") for n in range(limit * 5 + 1)]
+    assert answers[0] == 200
+    assert answers[-1] == 429
+    assert sign_in(person.email, address="192.0.2.9") == 429, "also with the right password, from a new address"
+    assert sign_in(person.email, address="198.51.100.7") == 302, "where they have been before"
+    other = make.dispatcher(make.organization())
+    assert sign_in(other.email, address="192.0.2.9") == 302
+
+
+@pytest.fixture
+def three_a_minute(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.API_BAD_KEY_RATE = "3/min"
+    monkeypatch.setattr(guessing, "refused", guessing.Refused())
+    monkeypatch.setattr(throttling, "local", throttling.LocalBuckets())
+    monkeypatch.setattr(throttling, "_redis_back_at", 0.0)
+
+
+@pytest.mark.usefixtures("three_a_minute")
+def test_wrong_secrets_for_one_prefix_are_not_even_looked_up_after_a_few(django_assert_num_queries: Any) -> None:
+    organization = make.organization()
+    whole = make.api_key(organization)
+    wrong = whole[:-4] + "AAAA"
+    assert [Api(key=wrong).get("me/").status_code for _ in range(4)] == [401, 401, 401, 429]
+    with django_assert_num_queries(0):
+        refused = Api(key=wrong).get("me/")
+    assert refused.status_code == 429
+    assert refused.json()["type"] == "urn:dispatch:problem:throttled"
+    assert 1 <= int(refused["Retry-After"]) <= 20
+    assert Api(key=make.api_key(organization)).get("me/").status_code == 200, "another key at the same address"
+    elsewhere = Client(REMOTE_ADDR="198.51.100.7", headers={"Authorization": f"Bearer {whole}"})
+    assert elsewhere.get("/api/v1/me/").status_code == 200, "the same key from another address"
+
+
+@pytest.mark.usefixtures("three_a_minute")
+def test_a_client_that_goes_on_with_a_revoked_key_is_quieted() -> None:
+    whole = make.api_key(make.organization())
+    services.revoke_api_key(ApiKey.objects.get(prefix=keys.prefix_of(whole)).pk, actor=SYSTEM)
+    assert [Api(key=whole).get("me/").status_code for _ in range(5)] == [401, 401, 401, 429, 429]
+
+
+def test_keys_that_count_are_never_counted(settings: Any) -> None:
+    settings.API_BAD_KEY_RATE = "1/day"
+    api = Api(key=make.api_key(make.organization()))
+    assert {api.get("me/").status_code for _ in range(5)} == {200}
+
+
+def test_what_is_remembered_of_guessers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guessing, "REMEMBERED", 2)
+    refused = guessing.Refused()
+    for sender in "abc":
+        refused.note(sender, 60)
+    assert [refused.wait_s(sender) > 0 for sender in "abc"] == [False, True, True]

@@ -1,0 +1,123 @@
+"""API keys: shown once, stored hashed, scoped, revocable, and when they were last used."""
+
+from datetime import timedelta
+
+import pytest
+
+from accounts import keys, services
+from accounts.models import ApiKey
+from dispatch.core import clock
+from dispatch.core.events import SYSTEM
+from dispatch.core.models import Event
+from tests import factories as make
+from tests.api.client import Api
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_key_is_shown_once_and_only_its_hash_is_kept():
+    organization = make.organization()
+    api = Api(user=make.admin(organization))
+    made = api.post("api-keys/", {"name": "Website", "scopes": ["submissions:write", "read"]})
+    assert made.status_code == 201
+    whole = made.json()["key"]
+    assert whole.startswith(f"dk_{made.json()['prefix']}_")
+    row = ApiKey.objects.get(pk=made.json()["id"])
+    assert whole.rsplit("_", 1)[1] not in str(vars(row))
+    assert len(row.secret_hash) == 64
+    listed = api.get("api-keys/").json()["results"][0]
+    assert "key" not in listed
+    assert "secret_hash" not in listed
+    assert Api(key=whole).get("me/").json()["api_key"]["name"] == "Website"
+    assert Event.objects.filter(
+        kind="api_key.created", subject_id=row.pk, actor_label=row.created_by.name
+    ).exists()
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda k: k[:-1] + ("A" if k[-1] != "A" else "B"), lambda k: k + "x", lambda k: k[3:]]
+)
+def test_a_key_that_is_not_exactly_right_is_not_known(spoil):
+    whole = make.api_key(make.organization())
+    answer = Api(key=spoil(whole)).get("me/")
+    assert answer.status_code == 401
+    assert answer["WWW-Authenticate"] == "Bearer"
+    assert answer.json()["status"] == 401
+
+
+def test_a_revoked_key_stops_at_once():
+    organization = make.organization()
+    whole = make.api_key(organization)
+    api = Api(key=whole)
+    assert api.get("me/").status_code == 200
+    admin = Api(user=make.admin(organization))
+    row = ApiKey.objects.get()
+    assert admin.post(f"api-keys/{row.pk}/revoke/").json()["revoked_at"]
+    assert api.get("me/").status_code == 401
+    first = ApiKey.objects.get().revoked_at
+    assert admin.post(f"api-keys/{row.pk}/revoke/").status_code == 200
+    assert ApiKey.objects.get().revoked_at == first
+    assert Event.objects.filter(kind="api_key.revoked").count() == 1
+
+
+def test_an_expired_key_is_refused():
+    organization = make.organization()
+    whole = make.api_key(organization, expires_at=clock.now() + timedelta(hours=1))
+    assert Api(key=whole).get("me/").status_code == 200
+    clock.travel(3601)
+    answer = Api(key=whole).get("me/")
+    assert answer.status_code == 401
+    assert "expired" in answer.json()["detail"]
+
+
+def test_a_key_of_a_switched_off_organization_is_refused():
+    organization = make.organization()
+    whole = make.api_key(organization)
+    organization.is_active = False
+    organization.save()
+    assert Api(key=whole).get("me/").status_code == 403
+
+
+def test_last_used_moves_at_most_once_a_minute(django_assert_num_queries):
+    whole = make.api_key(make.organization())
+    api = Api(key=whole)
+    api.get("me/")
+    first = ApiKey.objects.get().last_used_at
+    assert first is not None
+    clock.travel(30)
+    api.get("me/")
+    assert ApiKey.objects.get().last_used_at == first
+    clock.travel(31)
+    api.get("me/")
+    assert ApiKey.objects.get().last_used_at > first
+
+
+@pytest.mark.parametrize(
+    ("scopes", "path", "status"),
+    [
+        (["read"], "organization/", 200),
+        (["submissions:write"], "organization/", 403),
+        (["read"], "members/", 200),
+        (["manage", "read", "jobs:write", "submissions:write"], "api-keys/", 403),
+        (["manage"], "duty/", 403),
+        (["read"], "notifications/", 403),
+    ],
+)
+def test_a_key_may_do_what_its_scopes_say(scopes, path, status):
+    whole = make.api_key(make.organization(), *scopes)
+    assert Api(key=whole).get(path).status_code == status
+
+
+def test_a_key_cannot_be_made_without_or_with_unknown_scopes():
+    api = Api(user=make.admin(make.organization()))
+    for scopes in ([], ["everything"]):
+        answer = api.post("api-keys/", {"name": "X", "scopes": scopes})
+        assert answer.status_code == 400
+        assert answer.json()["errors"][0]["field"].startswith("scopes")
+
+
+def test_keys_are_random_and_well_formed():
+    made = {keys.fresh()[1] for _ in range(50)}
+    assert len(made) == 50
+    key, whole = services.create_api_key(make.organization(), "K", ["read"], actor=SYSTEM)
+    assert keys.recognise(whole) == key

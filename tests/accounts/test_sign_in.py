@@ -1,0 +1,106 @@
+"""Signing in by e-mail, and what happens to who guesses."""
+
+import pytest
+from django.db import IntegrityError
+from django.test import Client
+from django.urls import reverse
+
+from accounts import demo, services
+from accounts.models import Membership, User
+from dispatch.core import clock
+from tests import factories as make
+
+pytestmark = pytest.mark.django_db
+
+
+def sign_in(email: str, password: str = make.PASSWORD, client: Client | None = None):
+    return (client or Client()).post(reverse("admin:login"), {"username": email, "password": password})
+
+
+def test_the_e_mail_is_read_in_any_case():
+    person = make.dispatcher(make.organization())
+    assert sign_in(f" {person.email.upper()} ").status_code == 302
+
+
+def test_two_users_cannot_differ_only_in_case():
+    make.user(email="ana@example.com")
+    with pytest.raises(IntegrityError):
+        make.user(email="Ana@Example.com")
+
+
+def test_a_user_without_an_active_membership_cannot_sign_in():
+    organization = make.organization()
+    person = make.dispatcher(organization)
+    Membership.objects.filter(user=person).update(is_active=False)
+    assert sign_in(person.email).status_code == 200
+    assert sign_in(make.user().email).status_code == 200
+
+
+def test_membership_of_a_switched_off_organization_does_not_count():
+    organization = make.organization(is_active=False)
+    assert sign_in(make.admin(organization).email).status_code == 200
+
+
+def test_guessing_locks_the_account_out_from_there_whatever_the_case(settings):
+    person = make.dispatcher(make.organization())
+    spelled = [person.email, person.email.upper(), person.email.title()]
+    for attempt in range(settings.AXES_FAILURE_LIMIT):
+        answer = sign_in(spelled[attempt % 3], "a guess")
+    assert answer.status_code == 429
+    assert "Too many attempts" in answer.content.decode()
+    assert sign_in(person.email).status_code == 429, "the right password does not help while locked out"
+    other = make.dispatcher(make.organization())
+    assert sign_in(other.email).status_code == 302, "somebody else signs in from the same address"
+
+
+def test_the_demo_logins_are_named_on_a_development_machine_only(settings):
+    page = Client().get(reverse("admin:login")).content.decode()
+    assert demo.PASSWORD not in page, "there are no demo people yet"
+    demo.load_people(make.organization())
+    demo.load_people(make.organization("Another"))
+    page = Client().get(reverse("admin:login")).content.decode()
+    assert demo.PASSWORD in page
+    assert all(login.email in page for login in demo.LOGINS)
+    settings.DEVELOPMENT = False
+    page = Client().get(reverse("admin:login")).content.decode()
+    assert demo.PASSWORD not in page
+    assert demo.LOGINS[0].email not in page
+    with pytest.raises(RuntimeError):
+        demo.load_people(make.organization())
+
+
+def test_an_invited_person_sets_a_password_once_and_signs_in():
+    organization = make.organization()
+    admin = make.admin(organization)
+    from accounts.current import actor_of
+
+    membership, is_new = services.add_member(
+        organization, email="New@Example.com", name="New Person", role="dispatcher", actor=actor_of(admin)
+    )
+    assert is_new
+    assert sign_in("new@example.com", "!").status_code == 200
+    client = Client()
+    link = services.password_path(membership.user)
+    page = client.get(link, follow=True)
+    assert "new@example.com" in page.content.decode()
+    chosen = "three blind llamas"
+    saved = client.post(page.redirect_chain[-1][0], {"new_password1": chosen, "new_password2": chosen})
+    assert saved.status_code == 302
+    assert sign_in("new@example.com", chosen).status_code == 302
+    assert "used already" in Client().get(link, follow=True).content.decode()
+
+
+def test_the_link_dies_with_time(settings):
+    person = make.user()
+    link = services.password_path(person)
+    settings.PASSWORD_RESET_TIMEOUT = -1
+    assert "too old" in Client().get(link, follow=True).content.decode()
+
+
+def test_who_may_open_the_admin_follows_from_memberships():
+    organization = make.organization()
+    person = make.dispatcher(organization)
+    assert User.objects.get(pk=person.pk).is_staff
+    services.change_member(person.memberships.get().pk, actor=services.events.SYSTEM, is_active=False)
+    assert not User.objects.get(pk=person.pk).is_staff
+    assert clock.now() >= person.created_at

@@ -1,0 +1,148 @@
+"""The main job from the form to the first phone call: near search, HTTP, queue, workers, provider.
+
+Web, dispatcher and workers are the real processes that `make up` runs. "First call asked for" is counted from the
+moment the client begins to send the form; with the no-op provider to the moment the provider is asked, through the
+simulator to the moment its answer is in the database. `forking RQ` is the same functions on as many plain
+`rq.Worker`s, each forking for every job."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+
+from django.db import connection
+
+from dispatch.jobs.models import Offer
+from dispatch.telephony.models import Call
+from tests.benchmarks import Result, jobs_ground, jobs_load, noop_provider, technicians
+from tests.benchmarks.jobs_site import FORKING, OURS, Site, running
+from tests.benchmarks.measuring import percentile
+from tests.waiting import wait_until
+
+CLIENTS, ACCEPT_S = 8, 10.0
+RATE, STEADY_S = 50, 30.0
+SIMULATED_RATE, SIMULATED_S = 10, 20.0
+LONGEST_S = 90.0  # what has not been called by then is counted as not called
+PEERS = {OURS: "", FORKING: "forking RQ"}
+
+
+def run() -> Iterator[Result]:
+    yield from near()
+    yield from from_full_queue(OURS, with_http=True)
+    yield from from_full_queue(FORKING)
+    for workers in (OURS, FORKING):
+        yield from to_first_call(workers, RATE, STEADY_S, provider=noop_provider.NAME)
+    for workers in (OURS, FORKING):
+        yield from to_first_call(workers, SIMULATED_RATE, SIMULATED_S, provider="twilio")
+
+
+def near() -> Iterator[Result]:
+    """One organization among many, 100,000 technicians in one metropolis (more in the suite `technicians`)."""
+    chance = random.Random(5)
+    small, _ = technicians.people(chance)
+    who = "one of 200 organizations, 400 technicians"
+    yield from technicians.near(who, lambda: chance.choice(small), 400, chance, ("<= 5", ""))
+
+
+def from_full_queue(workers: str, *, with_http: bool = False) -> Iterator[Result]:
+    """Submissions as fast as the web process takes them with nobody working them off; then workers alone."""
+    peer, tenants = PEERS[workers], _tenants(noop_provider.NAME)
+    with running(dispatcher=False) as site:
+        jobs_load.flat_out(site.base_url, tenants, clients=CLIENTS, seconds=1)  # warm
+        with site.meter() as meter:
+            load = jobs_load.flat_out(site.base_url, tenants, clients=CLIENTS, seconds=ACCEPT_S)
+    if with_http:
+        took = sorted(load.answer_times_ms())
+        yield Result(f"submissions accepted, {CLIENTS} clients", load.per_second, "submissions/s")
+        yield Result("  answered 202, median", percentile(took, 0.5), "ms")
+        yield Result("  answered 202, 99th percentile", percentile(took, 0.99), "ms")
+        yield Result("  refused or failed", load.failures, "submissions", "<= 0")
+        yield from _cost(meter.spent, len(load.sent))
+    with running(dispatcher=False, workers=workers) as site, site.meter() as meter:
+        moments = sorted(_calls(_wait_for_calls(list(load.sent)), simulated=False).values())
+    yield Result("first calls asked for, from a full queue", _rate(moments), "calls/s", peer=peer)
+    yield from _cost(meter.spent, len(load.sent), peer)
+
+
+def to_first_call(workers: str, rate: int, seconds: float, *, provider: str) -> Iterator[Result]:
+    """A steady stream of submissions through the whole site."""
+    simulated = provider != noop_provider.NAME
+    peer, tenants = PEERS[workers], _tenants(provider)
+    with running(workers=workers, dispatcher=True, simulator=simulated) as site:
+        _warm(site, provider)
+        with site.meter() as meter:
+            load = jobs_load.steadily(site.base_url, tenants, per_second=rate, seconds=seconds)
+            asked = _calls(_wait_for_calls(list(load.sent)), simulated=simulated)
+    took = sorted(1000 * (moment - load.sent[pk]) for pk, moment in asked.items())
+    what = f"{rate}/s through the simulator" if simulated else f"{rate}/s"
+    targets = ("", "") if peer or simulated else ("<= 150", "<= 1000")
+    name = f"{what}: form sent to first call asked for"
+    yield Result(f"{name}, median", percentile(took, 0.5), "ms", targets[0], peer)
+    yield Result(f"{name}, 99th percentile", percentile(took, 0.99), "ms", targets[1], peer)
+    lost = len(load.sent) - len(asked) + load.failures
+    yield Result(f"  not called within {LONGEST_S:.0f} s", lost, "submissions", "" if peer else "<= 0", peer)
+    yield Result(
+        "  answered 202, 99th percentile", percentile(sorted(load.answer_times_ms()), 0.99), "ms", "", peer
+    )
+    yield from _cost(meter.spent, len(load.sent), peer)
+
+
+def _tenants(provider: str) -> list[jobs_ground.Tenant]:
+    made = jobs_ground.tenants(provider=provider)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")
+    return made
+
+
+def _warm(site: Site, provider: str) -> None:
+    """Every process has done its work before it is measured: imports, connections, caches."""
+    tenants = jobs_ground.tenants(provider=provider, count=1, technicians=60)
+    load = jobs_load.steadily(site.base_url, tenants, per_second=10, seconds=2)
+    _wait_for_calls(list(load.sent))
+
+
+def _wait_for_calls(submission_ids: Sequence[int]) -> list[int]:
+    """The same ids, when each has been called for, or LONGEST_S after."""
+    deadline = time.monotonic() + LONGEST_S
+    wait_until(
+        lambda: time.monotonic() > deadline or _called(submission_ids) >= len(submission_ids),
+        LONGEST_S + 5,
+        interval=0.5,
+    )
+    return list(submission_ids)
+
+
+def _called(submission_ids: Sequence[int]) -> int:
+    offers = Offer.objects.filter(job__submission_id__in=submission_ids, attempt=1)
+    with_call = Call.objects.filter(purpose="offer", sid__isnull=False, subject_id__in=offers.values("pk"))
+    return with_call.count()
+
+
+def _calls(submission_ids: Sequence[int], *, simulated: bool) -> dict[int, float]:
+    """When the first call was asked for (Unix seconds), by submission."""
+    offers = dict(
+        Offer.objects.filter(job__submission_id__in=submission_ids, attempt=1).values_list(
+            "pk", "job__submission_id"
+        )
+    )
+    calls = Call.objects.filter(purpose="offer", subject_id__in=list(offers), sid__isnull=False)
+    return {
+        offers[call.subject_id]: call.submitted_at.timestamp() if simulated else noop_provider.asked_at(call.sid)
+        for call in calls
+    }
+
+
+def _rate(moments: Sequence[float]) -> float:
+    return (len(moments) - 1) / (moments[-1] - moments[0]) if len(moments) > 1 else 0.0
+
+
+def _cost(spent: dict[str, float], count: int, peer: str = "") -> Iterator[Result]:
+    """CPU of each kind of process for one submission, idle loops included."""
+    kinds: dict[str, float] = {}
+    for name, seconds in spent.items():
+        kind = name.rstrip(" 0123456789")
+        kinds[kind] = kinds.get(kind, 0.0) + 1000 * seconds / max(count, 1)
+    yield Result("  CPU for one submission, all processes", sum(kinds.values()), "ms", peer=peer)
+    for kind, cost in kinds.items():
+        yield Result(f"    of which {kind}", cost, "ms", peer=peer)

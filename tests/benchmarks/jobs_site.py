@@ -1,0 +1,116 @@
+"""The real processes of the site for the benchmark `jobs`: web, dispatcher and workers as `make up` runs them, on
+free ports, with the no-op provider or the simulator."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connection, connections
+
+from dispatch.core.supervisor import Spec, Supervisor
+from tests.benchmarks import noop_provider
+from tests.benchmarks.processes import Meter
+from tests.processes import environment
+
+OURS, FORKING = "ours", "forking"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A running site."""
+
+    base_url: str
+    supervisor: Supervisor
+    names: tuple[str, ...]
+
+    def meter(self) -> Meter:
+        """Counts the CPU seconds of its processes, of the servers and of this process (which makes the load)."""
+        pids = {name: pid for name in self.names if (pid := self.supervisor.pid_of(name))}
+        return Meter({**pids, **server_pids(), "clients": os.getpid()}, alone={"clients"})
+
+
+@contextmanager
+def running(*, workers: str = "", dispatcher: bool = True, simulator: bool = False) -> Iterator[Site]:
+    """A site whose `dispatch-queue` is worked by our workers (`workers=OURS`), by as many plain forking ones
+    (FORKING), or by nobody."""
+    port, simulator_port = _free_port(), _free_port()
+    base_url, simulator_url = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{simulator_port}"
+    specs = [_manage("web", "web", "--port", str(port), ready=f"{base_url}/readyz")]
+    if dispatcher:
+        specs.append(_manage("dispatcher", "dispatcher"))
+    specs += _workers(workers)
+    if simulator:
+        specs.insert(0, _simulator(simulator_url, simulator_port))
+    connections.close_all()
+    supervisor = Supervisor(specs, _environment(base_url, simulator_url), show=_trouble)
+    with supervisor:
+        supervisor.wait_ready()
+        yield Site(base_url, supervisor, tuple(spec.name for spec in specs))
+
+
+def server_pids() -> dict[str, int]:
+    """The embedded servers' first processes; nothing for servers given by URL."""
+    found = {}
+    if settings.EMBEDDED_POSTGRES:
+        found["postgres"] = int((settings.DATA_DIR / "postgres" / "postmaster.pid").read_text().split()[0])
+    if settings.EMBEDDED_REDIS:
+        found["valkey"] = int((settings.DATA_DIR / "valkey" / "valkey.pid").read_text())
+    return found
+
+
+def _workers(kind: str) -> list[Spec]:
+    if not kind:
+        return []
+    specs = []
+    for queue, count in settings.WORKERS.items():
+        for slot in range(1, count + 1):
+            name = f"worker {queue} {slot}"
+            if kind == FORKING and queue == settings.DISPATCH_QUEUE:
+                specs.append(Spec(name, [sys.executable, "-m", "tests.benchmarks.plain_worker", queue]))
+            else:
+                specs.append(_manage(name, "worker", queue, "--slot", str(slot)))
+    return specs
+
+
+def _manage(name: str, *arguments: str, ready: str = "") -> Spec:
+    return Spec(name, [sys.executable, "manage.py", *arguments], ready_url=ready)
+
+
+def _simulator(url: str, port: int) -> Spec:
+    config = io.StringIO()
+    call_command("simulator_config", stdout=config, skip_checks=True)
+    command = [
+        sys.executable, "-m", "dispatch.telephony.simulator", "--quiet",
+        "--port", str(port), "--config", config.getvalue().strip(),
+    ]  # fmt: skip
+    return Spec("simulator", command, ready_url=f"{url}/control/state", stop_stage=2)
+
+
+def _environment(base_url: str, simulator_url: str) -> dict[str, str]:
+    return environment(
+        connection.settings_dict["NAME"],
+        PUBLIC_BASE_URL=base_url,
+        SIMULATOR_URL=simulator_url,
+        PROVIDER_MODULES=json.dumps({noop_provider.NAME: noop_provider.MODULE}),
+        LOG_LEVEL="WARNING",
+        LOG_FORMAT="console",
+    )
+
+
+def _trouble(name: str, line: str) -> bool:
+    return "error" in line or "Traceback" in line
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,132 @@
+"""The outbox end to end: a poller and a router in one process of their own, a local receiver in another.
+
+Messages are loaded while their endpoint is paused; the clock runs from its resuming to the last call. The receiver
+checks that every group came in order."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import requests
+from django.db import connection
+
+from dispatch.core.events import SYSTEM
+from dispatch.outbox import signing
+from dispatch.outbox.models import Endpoint, Message
+from dispatch.outbox.services import targets
+from dispatch.outbox.services.intake import NewMessage, accept, default_pool
+from tests import factories as make
+from tests.benchmarks import Result
+from tests.benchmarks.processes import Meter
+from tests.processes import environment, running
+from tests.waiting import wait_until
+
+MESSAGES, GROUPS = 10_000, 1_000
+ALONE = 500
+OLD = 1_000_000
+CONCURRENCY = 300
+LOOPS = "outbox_poller,outbox_router,outbox_leases,outbox_stale"
+
+_OLD_ROWS = """
+INSERT INTO outbox_message
+    (organization_id, endpoint_id, target_id, url, type, payload, group_id, sequence, mode, status, created_at,
+    due_at,
+     epoch, attempts, calls, lapses, in_flight, queued_at, started_at, ended_at, pool_id, last_error, waiting_for,
+     resolution)
+SELECT m.organization_id, m.endpoint_id, m.target_id, '', m.type, m.payload, m.group_id, 99, m.mode, 'COMPLETED',
+       now() - interval '1 day', now() - interval '1 day', 1, 1, 1, 0, false, now() - interval '1 day',
+       now() - interval '1 day', now() - interval '1 day', m.pool_id, '', '', ''
+FROM (SELECT * FROM outbox_message WHERE status = 'COMPLETED' ORDER BY id LIMIT 1000) m,
+     generate_series(1, %s)
+"""
+
+
+def run() -> Iterator[Result]:
+    organization = make.organization("Bench")
+    pool = default_pool(organization.pk)
+    pool.concurrency = CONCURRENCY
+    pool.save()
+    with receiver() as url, running("dispatcher", "--only", LOOPS, env=_environment()) as dispatcher:
+        endpoint = Endpoint.objects.create(
+            organization=organization, name="Bench", url=url, secret=signing.new_secret(), pool=pool
+        )
+        accept(organization.pk, [NewMessage(type="t", payload='{"n":0}', endpoint=endpoint, group="warm")])
+        wait_until(lambda: _seen(url)["count"] == 1, 30, dispatcher.log)
+        rate, told, cpu = _many(endpoint, url, dispatcher.pid)
+        gap, gap_p99 = _alone(endpoint, url)
+        yield Result("10,000 messages over 1,000 groups, end to end", rate, "messages/s", ">= 1000")
+        yield Result("… the dispatcher's CPU time for each", cpu, "us")
+        yield Result("… messages out of order", told["disorder"], "messages", "<= 0")
+        yield Result("one group alone, median gap between its messages", gap, "ms", "<= 10")
+        yield Result("… 99th percentile", gap_p99, "ms")
+        with connection.cursor() as cursor:
+            cursor.execute(_OLD_ROWS, [OLD // 1000])
+            cursor.execute("VACUUM ANALYZE outbox_message")
+        assert Message.objects.count() > OLD
+        full, _, _ = _many(endpoint, url, dispatcher.pid)
+        full_gap, _ = _alone(endpoint, url)
+        yield Result("the same with 1,000,000 completed messages in the table", full, "messages/s")
+        yield Result("… how many times slower", rate / full, "times", "<= 1.2")
+        yield Result("… one group alone, median gap", full_gap, "ms", "<= 12")
+
+
+def _many(endpoint: Endpoint, url: str, pid: int) -> tuple[float, dict[str, Any], float]:
+    """Messages a second, what the receiver saw, the dispatcher's microseconds of CPU for each."""
+    targets.pause(endpoint.pk, "loading", actor=SYSTEM)
+    for n in range(MESSAGES // GROUPS):
+        accept(
+            endpoint.organization_id,
+            [
+                NewMessage(type="order.changed", payload=f'{{"n":{n}}}', endpoint=endpoint, group=f"order:{group}")
+                for group in range(GROUPS)
+            ],
+        )
+    requests.get(url + "new", timeout=5)
+    began = time.time()
+    with Meter({"dispatcher": pid}) as meter:
+        targets.resume(endpoint.pk, actor=SYSTEM)
+        wait_until(lambda: _seen(url)["count"] >= MESSAGES, 180, lambda: str(_seen(url)), interval=0.05)
+    told = _seen(url)
+    _quiet()
+    return MESSAGES / (told["last"] - began), told, meter.spent["dispatcher"] / MESSAGES * 1e6
+
+
+def _alone(endpoint: Endpoint, url: str) -> tuple[float, float]:
+    """The median and the 99th percentile of the time between two messages of one group, in milliseconds."""
+    requests.get(url + "new", timeout=5)
+    items = [NewMessage(type="t", payload=f'{{"n":{n}}}', endpoint=endpoint, group="alone") for n in range(ALONE)]
+    accept(endpoint.organization_id, items)
+    wait_until(lambda: _seen(url)["count"] >= ALONE, 60, lambda: str(_seen(url)), interval=0.1)
+    _quiet()
+    told = _seen(url)
+    return told["gap_p50_ms"], told["gap_p99_ms"]
+
+
+def _quiet() -> None:
+    wait_until(lambda: not Message.objects.filter(status__in=["PENDING", "QUEUED", "PROCESSING"]).exists(), 30)
+
+
+def _seen(url: str) -> dict[str, Any]:
+    return requests.get(url, timeout=5).json()
+
+
+def _environment() -> dict[str, str]:
+    return environment(connection.settings_dict["NAME"], LOG_LEVEL="WARNING")
+
+
+@contextmanager
+def receiver() -> Iterator[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.benchmarks.receiver"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}/"
+    finally:
+        process.kill()
+        process.wait()

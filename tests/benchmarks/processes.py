@@ -1,0 +1,44 @@
+"""What running processes cost: CPU seconds of process trees (psutil, Linux and macOS)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+
+import psutil
+
+
+def cpu_s(pid: int, *, alone: bool = False) -> float:
+    """User and system seconds of a process and, unless `alone`, of all that descend from it, those that have ended
+    included."""
+    total = 0.0
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        if alone:
+            spent = process.cpu_times()
+            return float(spent.user + spent.system)
+        for one in (process, *process.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                spent = one.cpu_times()
+                total += spent.user + spent.system + spent.children_user + spent.children_system
+    return total
+
+
+class Meter:
+    """`with Meter({"web": 4711}) as meter: …; meter.spent["web"]` (CPU seconds). Of those in `alone` the
+    descendants do not count."""
+
+    def __init__(self, pids: Mapping[str, int], alone: Collection[str] = ()) -> None:
+        self._pids, self._alone = dict(pids), frozenset(alone)
+        self.spent: dict[str, float] = {}
+
+    def __enter__(self) -> Meter:
+        self._before = self._now()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        now = self._now()
+        self.spent = {name: now[name] - self._before[name] for name in now}
+
+    def _now(self) -> dict[str, float]:
+        return {name: cpu_s(pid, alone=name in self._alone) for name, pid in self._pids.items()}

@@ -1,0 +1,128 @@
+"""How fast the provider may be asked: never faster than pace and minute allow, in any window."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dispatch.capacity import fast, rates
+from dispatch.capacity.models import DispatchPool, ProviderAccount
+from dispatch.core import clock
+from dispatch.telephony.models import Call
+from tests.capacity.conftest import Lines, OwnRedis
+
+
+class Asker:
+    """Asks the provider as often as it may; each request is a Call's, as Postgres counts them."""
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+        lines.number(1000)
+        DispatchPool.objects.filter(pk=lines.pool.pk).update(concurrency=1000)
+        self.moments: list[datetime] = []
+
+    def limits(self, calls_per_second: float = 1000.0, rate_per_minute: int | None = None) -> None:
+        ProviderAccount.objects.update(calls_per_second=calls_per_second)
+        DispatchPool.objects.filter(pk=self.lines.pool.pk).update(rate_per_minute=rate_per_minute)
+
+    def ask(self) -> float:
+        call = self.lines.call()
+        with transaction.atomic():
+            account = ProviderAccount.objects.get(pk=call.account_id)
+            wait_s = rates.take(account, DispatchPool.objects.get(pk=call.pool_id))
+            if not wait_s:
+                now = clock.now()
+                Call.objects.filter(pk=call.pk).update(requested_at=now)
+                self.moments.append(now)
+        return wait_s
+
+
+@pytest.fixture
+def asker(lines: Lines, decided_by: str) -> Asker:
+    return Asker(lines)
+
+
+def test_an_account_asks_at_its_pace(asker: Asker) -> None:
+    asker.limits(calls_per_second=0.5)
+
+    assert asker.ask() == 0
+    wait = asker.ask()
+    assert 1.5 < wait <= 2
+    clock.travel(wait + 0.01)
+    assert asker.ask() == 0
+
+
+def test_a_pool_asks_so_often_in_any_minute(asker: Asker) -> None:
+    asker.limits(rate_per_minute=3)
+
+    assert asker.ask() == 0
+    clock.travel(20)
+    assert [asker.ask(), asker.ask()] == [0, 0]
+    wait = asker.ask()
+    assert 38 < wait <= 40
+    clock.travel(wait + 0.01)
+    assert asker.ask() == 0
+    assert 18 < asker.ask() <= 20
+
+
+def test_a_changed_rate_counts_at_once(asker: Asker) -> None:
+    assert [asker.ask() for _ in range(4)] == [0, 0, 0, 0]
+
+    asker.limits(rate_per_minute=4)
+    assert asker.ask() > 50
+    asker.limits(rate_per_minute=5)
+    assert asker.ask() == 0
+
+
+@pytest.mark.parametrize("loss", ["flush", "outage"])
+def test_what_was_asked_counts_after_redis_was_lost(lines: Lines, own_redis: OwnRedis, loss: str) -> None:
+    asker = Asker(lines)
+    asker.limits(calls_per_second=0.2, rate_per_minute=2)
+    assert asker.ask() == 0
+    clock.travel(5.01)
+    if loss == "flush":
+        assert asker.ask() == 0
+        own_redis.flush()
+    else:
+        own_redis.stop()
+        assert asker.ask() == 0
+        own_redis.start()
+        fast._gone_until = 0.0
+
+    assert asker.ask() > 4
+    clock.travel(10)
+    assert 40 < asker.ask() < 46
+
+
+steps = st.lists(st.tuples(st.floats(0, 25), st.integers(1, 4)), min_size=1, max_size=12)
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(steps=steps, cps=st.sampled_from([0.2, 1.0, 5.0]), rate=st.sampled_from([None, 1, 3, 7]))
+def test_no_window_ever_holds_more(asker: Asker, steps: Any, cps: float, rate: int | None) -> None:
+    clock.travel(120)  # what the example before asked is over
+    asker.limits(cps, rate)
+    asker.moments.clear()
+    for pause, times in steps:
+        clock.travel(pause)
+        for _ in range(times):
+            asker.ask()
+
+    moments = asker.moments
+    assert moments
+    slack = timedelta(milliseconds=20)  # Redis counts by its own clock
+    for earlier, later in itertools.pairwise(moments):
+        assert later - earlier >= timedelta(seconds=1 / cps) - slack
+    if rate:
+        for first, beyond in zip(moments, moments[rate:], strict=False):
+            assert beyond - first >= timedelta(minutes=1) - slack

@@ -1,0 +1,80 @@
+"""What every test stands on: a clean Redis, a clock that is put back, the application over real HTTP.
+
+PostgreSQL and Valkey are the embedded ones under DISPATCH_DATA_DIR (default .data/test) unless DATABASE_URL and
+REDIS_URL name others; a given Redis must be one to be emptied. Flows that enqueue, call or are read from another
+connection need committed rows: mark such tests `@pytest.mark.django_db(transaction=True)`, or use `app_url`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from django.conf import settings as django_settings
+from django.db import connection
+
+from dispatch.core import clock
+from dispatch.core.redis import client
+from tests.emptying import use_instead_of_flush
+from tests.waiting import wait_until
+
+pytest_plugins = ["tests.phones.fixtures"]
+use_instead_of_flush()
+
+
+@pytest.fixture(autouse=True)
+def _clean_ground() -> Iterator[None]:
+    """Every test starts with an empty Redis and leaves the clock as it found it."""
+    forget_redis()
+    with clock.kept():
+        yield
+
+
+def forget_redis() -> None:
+    """Empties the tests' Redis, as a flush or a new server would: our keys and RQ's."""
+    if django_settings.EMBEDDED_REDIS:
+        client().flushdb()
+        return
+    for pattern in (f"{django_settings.REDIS_PREFIX}*", "rq:*"):
+        for name in client().scan_iter(pattern, count=1000):
+            client().delete(name)
+
+
+@pytest.fixture(scope="session")
+def _app_server(django_db_setup: None) -> Iterator[tuple[str, Any]]:
+    """The real ASGI application under uvicorn, in a thread of this process, on a free port."""
+    import uvicorn
+
+    from dispatch.asgi import application
+
+    config = uvicorn.Config(application, host="127.0.0.1", port=0, log_config=None, lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, name="app", daemon=True)
+    thread.start()
+    wait_until(lambda: server.started, 10, "the application did not start")
+    port = server.servers[0].sockets[0].getsockname()[1]
+    yield f"http://127.0.0.1:{port}", server
+    server.should_exit = True
+    thread.join(timeout=10)
+
+
+@pytest.fixture
+def app_url(_app_server: tuple[str, Any], transactional_db: None, settings: django_settings) -> Iterator[str]:
+    """The address of the running application on the test database; also what it believes to be its public one, so
+    that the simulator's webhooks arrive. `requests.get(f"{app_url}/healthz")`."""
+    url, server = _app_server
+    settings.PUBLIC_BASE_URL = url
+    yield url
+    with suppress(AssertionError):  # requests still under way would meet the emptying of the database
+        wait_until(lambda: not server.server_state.tasks, 5)
+
+
+@pytest.fixture
+def test_environment(transactional_db: None) -> dict[str, str]:
+    """The environment in which a child process works on this test's database, Redis and clock."""
+    from tests.processes import environment
+
+    return environment(connection.settings_dict["NAME"])

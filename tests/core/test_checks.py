@@ -1,0 +1,165 @@
+"""The system checks find each contradiction, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cryptography.fernet import Fernet
+
+from dispatch.core import checks
+from dispatch.core.redis import client
+from tests.core.outages import redis_away
+from tests.processes import ROOT, database_url
+
+
+def ids(found: list[Any]) -> list[str]:
+    return [message.id for message in found]
+
+
+def test_development_on_embedded_servers_has_nothing_to_complain_about() -> None:
+    everything = (checks.keys, checks.addresses, checks.timeouts, checks.development)
+    assert [message for check in everything for message in check(None)] == []
+
+
+@pytest.mark.parametrize("keys", [[], ["not a key"], [Fernet.generate_key().decode(), "x"]])
+def test_keys_that_cannot_encrypt(settings: Any, keys: list[str]) -> None:
+    settings.FIELD_ENCRYPTION_KEYS = keys
+    assert ids(checks.keys(None)) == ["dispatch.E003" if keys else "dispatch.E002"]
+
+
+def test_an_empty_secret_key(settings: Any) -> None:
+    settings.SECRET_KEY = ""
+    assert "dispatch.E001" in ids(checks.keys(None))
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://dispatch.example.com", []),
+        ("https://203.0.113.7:8443", ["dispatch.E012"]),  # a documentation network counts as private
+        ("https://52.1.2.3", []),
+        ("http://dispatch.example.com", ["dispatch.E011"]),
+        ("https://localhost:8000", ["dispatch.E012"]),
+        ("https://192.168.1.4", ["dispatch.E012"]),
+        ("https://[::1]", ["dispatch.E012"]),
+        ("https://example.com/dispatch", ["dispatch.E010"]),
+        ("example.com", ["dispatch.E010"]),
+    ],
+)
+def test_the_public_address_must_be_one(settings: Any, url: str, expected: list[str]) -> None:
+    settings.DEVELOPMENT, settings.PUBLIC_BASE_URL = False, url
+    assert ids(checks.addresses(None)) == expected
+
+
+def test_development_may_be_local(settings: Any) -> None:
+    settings.PUBLIC_BASE_URL = "http://127.0.0.1:8000"
+    assert checks.addresses(None) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"ring_timeout_s": 300, "answer_timeout_s": 300, "CALL_TIME_LIMIT_S": 400}, "dispatch.E020"),
+        ({"LEADER_RENEW_S": 5.0, "LEADER_LEASE_S": 5.0}, "dispatch.E021"),
+        ({"PROVIDER_TIMEOUT_S": 60.0, "UNKNOWN_LISTING_GAP_S": 90.0}, "dispatch.E022"),
+        ({"UNKNOWN_LISTING_GAP_S": 15.0}, "dispatch.E023"),
+        ({"CALL_TIME_LIMIT_S": 30}, "dispatch.E024"),
+    ],
+)
+def test_timeouts_that_contradict_each_other(settings: Any, change: dict[str, Any], expected: str) -> None:
+    policy = dict(settings.DISPATCH_POLICY_DEFAULTS)
+    for name, value in change.items():
+        if name in policy:
+            policy[name] = value
+        else:
+            setattr(settings, name, value)
+    settings.DISPATCH_POLICY_DEFAULTS = policy
+    assert ids(checks.timeouts(None)) == [expected]
+
+
+def test_debug_outside_development_and_development_on_given_servers(settings: Any) -> None:
+    settings.DEVELOPMENT, settings.DEBUG = False, True
+    assert ids(checks.development(None)) == ["dispatch.E030"]
+    settings.DEVELOPMENT, settings.DEBUG, settings.EMBEDDED_REDIS = True, False, False
+    assert ids(checks.development(None)) == ["dispatch.W031"]
+
+
+@pytest.fixture
+def eviction() -> Iterator[Any]:
+    """Sets Redis's eviction policy, and puts it back."""
+    before = client().config_get("maxmemory-policy")["maxmemory-policy"]
+    yield lambda policy: client().config_set("maxmemory-policy", policy)
+    client().config_set("maxmemory-policy", before)
+
+
+@pytest.mark.django_db
+def test_a_redis_that_evicts_is_refused(eviction: Any) -> None:
+    eviction("noeviction")
+    assert checks.servers(None, databases=["default"]) == []
+    eviction("allkeys-lru")
+    assert ids(checks.servers(None, databases=["default"])) == ["dispatch.E054"]
+
+
+@pytest.mark.django_db
+def test_servers_are_asked_only_when_wanted_and_an_absent_redis_is_a_warning() -> None:
+    with redis_away():
+        assert checks.servers(None, databases=None) == []
+        assert ids(checks.servers(None, databases=["default"])) == ["dispatch.W052"]
+
+
+def manage(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """`manage.py` as in production: no development flag, given servers."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("DISPATCH_DEVELOPMENT", "DJANGO_SETTINGS_MODULE", "DB_POOL_SIZE", "LOG_LEVEL")
+    }
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "manage.py", *arguments],
+        cwd=ROOT, env={**inherited, **env}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def production(transactional_db: None, settings: Any) -> dict[str, str]:
+    from django.db import connection
+
+    return {
+        "DATABASE_URL": database_url(connection.settings_dict["NAME"]),
+        "REDIS_URL": settings.REDIS_URL,
+        "SECRET_KEY": "k3" + os.urandom(32).hex(),
+        "FIELD_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
+        "PUBLIC_BASE_URL": "https://dispatch.example.com",
+        "METRICS_TOKEN": "t0ken",
+    }
+
+
+def test_production_settings_pass_the_deployment_check(production: dict[str, str]) -> None:
+    done = manage("check", "--deploy", "--database", "default", "--fail-level", "WARNING", **production)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_settings_the_site_says_what_is_missing_and_does_not_start(production: dict[str, str]) -> None:
+    bare = {"DATABASE_URL": production["DATABASE_URL"], "REDIS_URL": production["REDIS_URL"]}
+    done = manage("up", **bare)
+    assert done.returncode != 0
+    for variable in ("SECRET_KEY", "FIELD_ENCRYPTION_KEYS", "PUBLIC_BASE_URL"):
+        assert variable in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_provider_account_the_site_does_not_start(production: dict[str, str]) -> None:
+    done = manage("up", **production)
+    assert done.returncode != 0
+    assert done.stderr.startswith("CommandError: There is no active provider account")
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_made_key_is_one_that_encrypts() -> None:
+    done = manage("make_key", DATABASE_URL="postgresql://u@127.0.0.1:9/x", REDIS_URL="redis://127.0.0.1:9/0")
+    Fernet(done.stdout.strip())

@@ -1,0 +1,82 @@
+"""The embedded servers: shared by who uses a folder, stopped by the last, also after a crash of the others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.processes import ROOT
+from tests.waiting import wait_until
+
+USE = (
+    "import sys; from pathlib import Path; from dispatch.core import embedded\n"
+    "folder = Path(sys.argv[1]); pg = embedded.postgres_url(folder); valkey = embedded.redis_url(folder)\n"
+    "import psycopg, redis\n"
+    "psycopg.connect(pg).execute('SELECT 1'); redis.Redis.from_url(valkey).incr('users')\n"
+    "print(redis.Redis.from_url(valkey).get('users').decode(), flush=True); sys.stdin.read()"
+)
+
+
+class User:
+    """A process that uses the folder's servers until it is let go or killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", USE, str(folder)],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def count(self) -> int:
+        """Which user of these data it is, once it has reached both servers."""
+        assert self.process.stdout is not None
+        return int(self.process.stdout.readline())
+
+    def leave(self) -> None:
+        self.process.communicate(timeout=60)
+        assert self.process.returncode == 0
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=10)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="dispatch-", ignore_cleanup_errors=True) as path:
+        Path(path).chmod(0o755)  # as root, PostgreSQL runs as another user
+        yield Path(path)
+
+
+def servers(folder: Path) -> set[str]:
+    """Names of the servers that run on the folder."""
+    found = set()
+    for process in psutil.process_iter(["name", "cmdline"]):
+        if any(str(folder) in part for part in process.info["cmdline"] or ()):
+            found.add(process.info["name"])
+    return found & {"postgres", "valkey-server"}
+
+
+def test_two_share_the_servers_and_the_last_one_out_stops_them(folder: Path) -> None:
+    first, second = User(folder), User(folder)  # at the same moment
+    assert {first.count(), second.count()} == {1, 2}
+    first.leave()
+    assert servers(folder) == {"postgres", "valkey-server"}
+    second.leave()
+    wait_until(lambda: not servers(folder), 10, "a server was left behind")
+
+
+def test_one_that_was_killed_does_not_keep_the_servers_running_for_ever(folder: Path) -> None:
+    killed = User(folder)
+    assert killed.count() == 1
+    killed.kill()
+    assert servers(folder) == {"postgres", "valkey-server"}  # nobody was left to stop them
+    last = User(folder)
+    assert last.count() == 2  # the data are those of before
+    last.leave()
+    wait_until(lambda: not servers(folder), 10, "a server was left behind")

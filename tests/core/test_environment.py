@@ -1,0 +1,107 @@
+"""A variable that cannot be understood is refused in one line that names it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from dispatch.core import checks
+from dispatch.core.environment import Environment, postgres_address, redis_address, site_port
+from tests.core.test_checks import ids
+from tests.processes import ROOT
+
+
+@pytest.fixture
+def env(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def given(value: str) -> Environment:
+        monkeypatch.setenv("X", value)
+        return Environment()
+
+    return given
+
+
+@pytest.mark.parametrize("text", ["abc", "5s", "1h", "", "1,5"])
+def test_what_only_looks_like_a_number_is_none(env: Any, text: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match="X cannot be read"):
+        env(text).float("X", default=1.0)
+
+
+def test_numbers_are_read_as_they_are_written(env: Any) -> None:
+    assert env("1e1").float("X", default=1.0) == 10
+    assert env("0.25").float("X", default=1.0) == 0.25
+
+
+@pytest.mark.parametrize(("text", "meant"), [("1", True), ("On", True), ("0", False), ("no", False), ("", False)])
+def test_flags(env: Any, text: str, meant: bool) -> None:
+    assert env(text).bool("X", default=False) is meant
+
+
+def test_a_misspelled_flag_is_not_taken_for_off(env: Any) -> None:
+    with pytest.raises(ImproperlyConfigured, match="neither true nor false"):
+        env("ture").bool("X", default=False)
+
+
+def test_the_value_itself_is_not_told_for_it_may_be_a_secret(env: Any) -> None:
+    with pytest.raises(ImproperlyConfigured) as refused:
+        env("swordfish").int("X", default=0)
+    assert "swordfish" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["garbage", "mysql://u@host/name", "postgresql://u@host", "postgresql://["])
+def test_an_address_that_is_no_postgresql(url: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match="postgresql://user:password@host"):
+        postgres_address(url)
+
+
+def test_addresses_that_can_be_used_or_are_not_given() -> None:
+    for url in ("", "postgresql://u:p@host:5432/name", "postgresql:///name?host=/run"):
+        assert postgres_address(url) == url
+    for url in ("", "redis://host:6379/0", "unix:///run/redis.sock?db=1"):
+        assert redis_address(url) == url
+    assert site_port("https://example.com:8443") == 8443
+    with pytest.raises(ImproperlyConfigured):
+        redis_address("host:6379")
+    with pytest.raises(ImproperlyConfigured):
+        site_port("http://example.com:port")
+
+
+def test_names_of_queues_and_rates_must_mean_something(settings: Any) -> None:
+    assert checks.named(None) == []
+    settings.WORKERS = {"dispatch-que": 1}
+    assert ids(checks.named(None)) == ["dispatch.E025"]
+    settings.WORKERS = {}
+    settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"read": "fast", "write": "0/min"}}
+    assert ids(checks.named(None)) == ["dispatch.E026", "dispatch.E026"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DATABASE_URL", "garbage"),
+        ("DATABASE_URL", "postgresql://u@127.0.0.1:9/x"),
+        ("REDIS_URL", "garbage"),
+        ("DISPATCH_DEVELOPMENT", "ture"),
+        ("DISPATCH_DATA_DIR", "/dev/null/nowhere"),
+        ("FIELD_ENCRYPTION_KEYS", "abc"),
+        ("LOG_LEVEL", "LOUD"),
+        ("PUBLIC_BASE_URL", "http://a:b"),
+        ("WEB_PORT", "99999"),
+        ("WORKERS", "x"),
+        ("GEOCODER_CONFIG", "{"),
+    ],
+)
+def test_the_site_says_what_to_correct_and_shows_no_trace(name: str, value: str) -> None:
+    env = {key: text for key, text in os.environ.items() if key not in ("DJANGO_SETTINGS_MODULE", "LOG_LEVEL")}
+    done = subprocess.run(
+        [sys.executable, "manage.py", "up"],
+        cwd=ROOT, env={**env, name: value}, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert name in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 2, done.stderr

@@ -1,0 +1,84 @@
+"""What probes and Prometheus ask, also when a part is missing."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from dispatch.core import generation, health
+from dispatch.core.queues import enqueue
+from tests.core.outages import redis_away
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_alive_whatever_host_the_probe_names(client: Client) -> None:
+    answer = client.get("/healthz", HTTP_HOST="10.2.3.4:8000")
+    assert (answer.status_code, answer.content) == (200, b"ok\n")
+
+
+def test_ready_when_everything_is_there(client: Client) -> None:
+    answer = client.get("/readyz", HTTP_HOST="10.2.3.4:8000")
+    assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
+
+
+def test_not_ready_names_redis_while_it_is_away_and_goes_on_being_alive(client: Client) -> None:
+    with redis_away():
+        answer = client.get("/readyz")
+        assert client.get("/healthz").status_code == 200
+    assert answer.status_code == 503
+    assert answer["Content-Type"] == "application/problem+json"
+    assert [error["code"] for error in answer.json()["errors"]] == ["redis"]
+    assert client.get("/readyz").status_code == 200
+
+
+def test_not_ready_names_the_database_while_it_is_away(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.db import connection
+
+    connection.close()
+    monkeypatch.setitem(connection.settings_dict, "HOST", "/nonexistent")
+    answer = client.get("/readyz")
+    connection.close()
+    assert [error["code"] for error in answer.json()["errors"]] == ["database"]
+
+
+def test_not_ready_names_migrations_that_are_not_applied(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.db.migrations.recorder import MigrationRecorder
+
+    monkeypatch.setattr(health, "_migrated", False)
+    last = MigrationRecorder.Migration.objects.filter(app="core").latest("pk")
+    last_fields = {"app": last.app, "name": last.name, "applied": last.applied}
+    last.delete()
+    try:
+        problem = client.get("/readyz").json()
+    finally:
+        MigrationRecorder.Migration.objects.create(**last_fields)
+    assert [error["code"] for error in problem["errors"]] == ["migrations"]
+    assert "manage.py migrate" in problem["errors"][0]["detail"]
+    assert client.get("/readyz").status_code == 200
+
+
+def test_metrics_tell_of_queues_and_counters(client: Client) -> None:
+    enqueue("dispatch-queue", "tests.core.jobs.leave", "a")
+    generation.ensure()
+    told = client.get("/metrics", HTTP_HOST="10.2.3.4:8000").content.decode()
+    assert 'dispatch_queue_jobs{queue="dispatch-queue",state="waiting"} 1.0' in told
+    assert "dispatch_redis_rebuilds_total" in told
+
+
+def test_metrics_without_redis_still_tell_the_rest(client: Client) -> None:
+    with redis_away():
+        told = client.get("/metrics").content.decode()
+    assert "dispatch_queue_jobs{" not in told
+    assert "dispatch_reader_lag_seconds" in told
+
+
+def test_metrics_ask_for_their_token(client: Client, settings: object) -> None:
+    settings.METRICS_TOKEN = "open sesame"
+    assert client.get("/metrics").status_code == 401
+    assert client.get("/metrics", headers={"Authorization": "Bearer wrong"}).status_code == 401
+    assert client.get("/metrics", headers={"Authorization": "Bearer open sesame"}).status_code == 200
+
+
+def test_probes_cannot_be_written_to(client: Client) -> None:
+    assert client.post("/healthz").status_code == 405

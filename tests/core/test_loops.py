@@ -1,0 +1,232 @@
+"""The dispatcher's loops: by interval or when woken, one leader, nothing stopped by a failing step."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+
+from dispatch.core import clock, loop_runner
+from dispatch.core.election import Election
+from dispatch.core.loop_runner import Runner, leading
+from dispatch.core.loops import Loop, all_loops, find
+from dispatch.core.models import Leadership
+from dispatch.core.queues import wake
+from tests.processes import running
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@contextmanager
+def runs(*loops: Loop) -> Iterator[Callable[[], None]]:
+    """Runs the loops in a thread; yields what stops them."""
+    began = threading.Event()
+    holder: list[tuple[Runner, asyncio.AbstractEventLoop]] = []
+
+    async def main() -> None:
+        runner = Runner(list(loops))
+        holder.append((runner, asyncio.get_running_loop()))
+        began.set()
+        await runner.run()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread.start()
+    assert began.wait(10)
+    runner, event_loop = holder[0]
+
+    def stop() -> None:
+        if thread.is_alive():
+            event_loop.call_soon_threadsafe(runner.stop)
+            thread.join(20)
+        assert not thread.is_alive(), "the loops do not stop"
+
+    try:
+        yield stop
+    finally:
+        stop()
+
+
+def test_a_step_is_repeated_at_its_interval_or_when_it_wishes() -> None:
+    calm: list[float] = []
+    hasty: list[float] = []
+
+    def at_once_three_times() -> float | None:
+        hasty.append(time.monotonic())
+        return 0 if len(hasty) < 3 else None
+
+    with runs(Loop("calm", lambda: calm.append(1.0), 3600), Loop("hasty", at_once_three_times, 3600)):
+        wait_until(lambda: len(hasty) == 3, 5)
+    assert len(calm) == 1
+
+
+def test_a_step_that_raises_is_tried_again_and_its_neighbours_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_runner, "FIRST_BACKOFF_S", 0.01)
+    tries: list[int] = []
+    neighbour: list[int] = []
+
+    def fails_twice() -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise ValueError("on purpose")
+
+    with runs(Loop("fails", fails_twice, 3600), Loop("neighbour", lambda: neighbour.append(1), 0.01)):
+        wait_until(lambda: len(tries) == 3 and len(neighbour) > 3, 5)
+
+
+def test_pauses_after_failures_grow_to_half_a_minute() -> None:
+    assert loop_runner.backoff(1) <= 0.5
+    assert 0.7 * 4 <= loop_runner.backoff(4) <= 4
+    assert 0.7 * 30 <= loop_runner.backoff(1000) <= 30
+
+
+def test_a_loop_is_woken_before_its_interval() -> None:
+    steps: list[int] = []
+    with runs(Loop("sleepy", lambda: steps.append(1), 3600)):
+        wait_until(lambda: len(steps) == 1, 5)
+
+        def poked() -> bool:
+            wake("sleepy")  # the listener may not have subscribed yet
+            return len(steps) > 1
+
+        wait_until(poked, 5, "it was not woken", interval=0.1)
+
+
+def test_waking_another_loop_leaves_this_one_asleep() -> None:
+    mine: list[int] = []
+    other: list[int] = []
+    with runs(Loop("mine", lambda: mine.append(1), 3600), Loop("other", lambda: other.append(1), 3600)):
+
+        def poked() -> bool:
+            wake("other")
+            return len(other) > 1
+
+        wait_until(poked, 5, interval=0.1)
+    assert len(mine) == 1
+
+
+def test_a_broken_database_connection_costs_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_runner, "FIRST_BACKOFF_S", 0.01)
+    done: list[int] = []
+
+    def step() -> None:
+        with connection.cursor() as cursor:
+            if not done:
+                done.append(0)
+                cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+            cursor.execute("SELECT 1")
+            done.append(1)
+
+    with runs(Loop("unlucky", step, 0.01)):
+        wait_until(lambda: len(done) > 2, 5)
+
+
+def test_of_two_dispatchers_one_runs_an_elected_loop_and_the_other_follows(settings: object) -> None:
+    settings.LEADER_LEASE_S, settings.LEADER_RENEW_S = 1.0, 0.1
+    first: list[int] = []
+    second: list[int] = []
+    with runs(Loop("alone", lambda: first.append(1), 0.01, elected=True)) as stop_first:
+        wait_until(lambda: first, 5)
+        with runs(Loop("alone", lambda: second.append(1), 0.01, elected=True)):
+            count = len(first)
+            wait_until(lambda: len(first) > count + 5, 5)
+            assert not second
+            stop_first()
+            wait_until(lambda: second, 2, "the leadership was not handed over at once")
+
+
+def test_a_long_step_keeps_its_leadership(settings: object) -> None:
+    settings.LEADER_LEASE_S, settings.LEADER_RENEW_S = 0.6, 0.1
+    release, inside = threading.Event(), threading.Event()
+
+    def long_step() -> None:
+        inside.set()
+        release.wait(20)
+
+    with runs(Loop("long", long_step, 3600, elected=True)):
+        assert inside.wait(5)
+        rival = Election("loop:long", lease_s=0.6)
+        until = time.monotonic() + 1.5  # more than two leases
+        while time.monotonic() < until:
+            assert rival.step() is None
+        release.set()
+
+
+def test_a_leader_that_is_followed_stops_stepping_and_its_step_knows_its_epoch(settings: object) -> None:
+    settings.LEADER_LEASE_S, settings.LEADER_RENEW_S = 5.0, 0.05
+    epochs: list[int] = []
+    with runs(Loop("deposed", lambda: epochs.append(leading.get()[1]), 0.01, elected=True)):
+        wait_until(lambda: epochs, 5)
+        # Somebody else leads now, as after a pause longer than the lease.
+        Leadership.objects.filter(name="loop:deposed").update(
+            holder="another", epoch=7, expires_at=clock.now() + timedelta(days=1)
+        )
+        count = 0
+
+        def still() -> bool:
+            nonlocal count
+            before, count = count, len(epochs)
+            return before == count
+
+        wait_until(still, 5, "it goes on stepping", interval=0.3)
+    assert set(epochs) == {1}
+
+
+def test_a_step_whose_leadership_was_lost_in_the_last_moment_is_not_run() -> None:
+    steps: list[int] = []
+    loop = Loop("alone", lambda: steps.append(1), 3600, elected=True)
+    runner = Runner([loop])
+    lost = Election("loop:alone")  # leads nothing: its step would run unfenced
+    assert runner._step(loop, lost) is None
+    assert steps == []
+
+
+def test_after_a_failure_a_loop_pauses_as_long_as_the_log_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_runner, "backoff", lambda failures: 0.8)
+    tries: list[float] = []
+
+    def fails_once() -> None:
+        tries.append(time.monotonic())
+        if len(tries) == 1:
+            raise ValueError("on purpose")
+
+    with runs(Loop("fails", fails_once, 3600)):
+        wait_until(lambda: len(tries) == 2, 5)
+    assert 0.8 <= tries[1] - tries[0] < 1.5
+
+
+def test_every_loop_has_a_name_of_its_own_and_a_sane_interval() -> None:
+    loops = all_loops()
+    assert "redis_generation" in {loop.name for loop in loops}
+    assert all(0 < loop.interval_s <= 86_400 for loop in loops if isinstance(loop, Loop))
+    with pytest.raises(KeyError, match="redis_generation"):
+        find("no such loop")
+
+
+def test_the_dispatcher_process_runs_hands_over_and_ends_when_asked(test_environment: dict[str, str]) -> None:
+    with running("dispatcher", "--only", "redis_generation", env=test_environment) as dispatcher:
+        dispatcher.says("Redis was empty and is rebuilt")
+        dispatcher.signal(signal.SIGTERM)
+        assert dispatcher.ends() == 0
+        assert "Traceback" not in dispatcher.log()
+
+
+def test_the_dispatcher_refuses_a_loop_that_does_not_exist(test_environment: dict[str, str]) -> None:
+    with running("dispatcher", "--only", "auditor,nonsense", env=test_environment) as dispatcher:
+        assert dispatcher.ends() != 0
+        assert "No loop is called" in dispatcher.log()
+        assert "nonsense" in dispatcher.log()
+
+
+def test_leadership_lapses_with_the_moved_clock(settings: object) -> None:
+    leader = Election("loop:x")
+    leader.step()
+    clock.travel(60)
+    assert not leader.is_leader

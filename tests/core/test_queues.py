@@ -1,0 +1,98 @@
+"""Work goes on the queue after the commit, and a Redis that is away fails nobody."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from django.conf import settings
+from django.db import transaction
+
+from dispatch.core import metrics
+from dispatch.core.queues import enqueue, enqueue_in, rq_queue, wake, wake_channel
+from dispatch.core.redis import client
+from tests.core.outages import redis_away
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+QUEUE = settings.DISPATCH_QUEUE
+LEAVE = "tests.core.jobs.leave"
+
+
+def waiting() -> list[tuple[str, tuple]]:
+    return [(job.func_name, tuple(job.args)) for job in rq_queue(QUEUE).get_jobs()]
+
+
+def test_a_job_goes_on_the_queue_only_when_the_transaction_commits() -> None:
+    with transaction.atomic():
+        enqueue(QUEUE, LEAVE, "a", 7, None)
+        assert waiting() == []
+    assert waiting() == [(LEAVE, ("a", 7, None))]
+
+
+def test_a_rolled_back_transaction_enqueues_nothing() -> None:
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        enqueue(QUEUE, LEAVE, "a")
+        enqueue_in(QUEUE, 60, LEAVE, "a")
+        _ = 1 / 0
+    assert waiting() == []
+    assert rq_queue(QUEUE).scheduled_job_registry.get_job_ids() == []
+
+
+def test_outside_a_transaction_it_goes_at_once() -> None:
+    enqueue(QUEUE, LEAVE, "a")
+    assert waiting() == [(LEAVE, ("a",))]
+
+
+def test_jobs_keep_their_failures_a_week_and_their_results_briefly() -> None:
+    enqueue(QUEUE, LEAVE, "a")
+    job = rq_queue(QUEUE).get_jobs()[0]
+    assert (job.timeout, job.result_ttl, job.failure_ttl) == (60, 60, 7 * 86400)
+
+
+def test_a_delayed_job_is_never_due_early() -> None:
+    for seconds in (2.0, 2.001, 2.5, 2.999, 300):
+        before = time.time()
+        enqueue_in(QUEUE, seconds, LEAVE, str(seconds))
+        registry = rq_queue(QUEUE).scheduled_job_registry
+        job_id = max(registry.get_job_ids(), key=registry.get_scheduled_time)
+        due = registry.get_scheduled_time(job_id).timestamp()
+        assert before + seconds <= due < before + seconds + 1.5
+
+
+def test_a_delay_near_zero_goes_on_the_queue_at_once() -> None:
+    enqueue_in(QUEUE, 0.5, LEAVE, "a")
+    assert waiting() == [(LEAVE, ("a",))]
+
+
+def test_without_redis_the_work_itself_goes_on_and_the_loss_is_counted() -> None:
+    def lost() -> float:
+        return metrics.enqueue_failures.labels(QUEUE)._value.get()
+
+    before = lost()
+    with redis_away(), transaction.atomic():
+        enqueue(QUEUE, LEAVE, "a")
+        enqueue_in(QUEUE, 60, LEAVE, "a")
+        wake("auditor")
+    assert lost() == before + 2
+    assert waiting() == []
+
+
+def test_a_mistake_shows_at_once_and_not_after_the_commit() -> None:
+    with pytest.raises(KeyError, match="dispatch-queue"):
+        enqueue("dispach-queue", LEAVE)
+    with pytest.raises(TypeError):
+        enqueue(QUEUE, LEAVE, object())
+
+
+def test_waking_is_heard_after_the_commit() -> None:
+    listener = client().pubsub(ignore_subscribe_messages=True)
+    listener.subscribe(wake_channel())
+    listener.get_message(timeout=2)  # the subscription itself
+    with transaction.atomic():
+        wake("auditor")
+        assert listener.get_message(timeout=0.05) is None
+    message = listener.get_message(timeout=2) or listener.get_message(timeout=2)
+    assert message is not None
+    assert message["data"] == b"auditor"
+    listener.close()

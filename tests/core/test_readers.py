@@ -1,0 +1,217 @@
+"""A durable reader sees every event once, in order, whatever commits late or dies in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from django.db import transaction
+
+from dispatch.core import events, readers
+from dispatch.core.models import Event, EventCursor
+from dispatch.core.readers import CounterWentBack, EventReader
+from tests.core.threads import Elsewhere
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Seen:
+    """A reader that remembers the subjects it was shown."""
+
+    def __init__(self, *kinds: str, batch: int = 200) -> None:
+        self.subjects: list[int] = []
+        self.reader = EventReader("test", self._take, kinds or None, batch=batch)
+
+    def _take(self, found: list[Event]) -> None:
+        self.subjects += [event.subject_id for event in found]
+
+    def drain(self) -> list[int]:
+        while self.reader.step():
+            pass
+        return self.subjects
+
+
+def append(subject: int, kind: str = "job.created") -> None:
+    with transaction.atomic():
+        events.append(1, kind, subject)
+
+
+def open_transaction(body: Callable[[], object]) -> tuple[Elsewhere, threading.Event]:
+    """Another connection that has done `body` and commits only when the returned event is set."""
+    done, commit = threading.Event(), threading.Event()
+
+    def run() -> None:
+        with transaction.atomic():
+            body()
+            done.set()
+            assert commit.wait(20)
+
+    thread = Elsewhere(run)
+    assert done.wait(10)
+    return thread, commit
+
+
+def test_events_are_seen_once_in_order() -> None:
+    seen = Seen()
+    for subject in (1, 2, 3):
+        append(subject)
+    assert seen.drain() == [1, 2, 3]
+    append(4)
+    assert seen.drain() == [1, 2, 3, 4]
+    assert seen.reader.step() == 0
+
+
+def test_an_event_that_commits_late_is_not_skipped() -> None:
+    seen = Seen()
+    slow, commit = open_transaction(lambda: events.append(1, "job.created", 1))
+    append(2)  # a higher id, committed first
+    assert seen.drain() == []  # 2 waits: 1 may still come
+    commit.set()
+    slow.finish()
+    assert seen.drain() == [1, 2]
+
+
+def test_a_transaction_that_began_early_and_wrote_late_is_not_skipped() -> None:
+    seen = Seen()
+    append(1)
+    assert seen.drain() == [1]
+    # It takes its transaction id by writing something else, and appends its event after others have committed.
+    go = threading.Event()
+    began = threading.Event()
+
+    def body() -> None:
+        with transaction.atomic():
+            EventCursor.objects.create(name="something else")
+            began.set()
+            assert go.wait(20)
+            events.append(1, "job.created", 2)
+
+    slow = Elsewhere(body)
+    assert began.wait(10)
+    append(3)
+    assert seen.drain() == [1]
+    go.set()
+    slow.finish()
+    assert seen.drain() == [1, 2, 3]
+
+
+def test_a_rolled_back_event_is_never_seen_and_holds_nothing_up() -> None:
+    seen = Seen()
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        events.append(1, "job.created", 1)
+        _ = 1 / 0
+    append(2)
+    assert seen.drain() == [2]
+
+
+def test_what_was_applied_before_a_crash_is_applied_again_only_if_it_was_not_committed() -> None:
+    written = EventCursor.objects.filter(name__startswith="written")
+
+    def write_and_die(found: list[Event]) -> None:
+        for event in found:
+            EventCursor.objects.create(name=f"written {event.subject_id}")
+        raise RuntimeError("the process ends here")
+
+    append(1)
+    with pytest.raises(RuntimeError):
+        EventReader("test", write_and_die).step()
+    assert not written.exists()  # neither the result nor the cursor
+
+    def write(found: list[Event]) -> None:
+        for event in found:
+            EventCursor.objects.create(name=f"written {event.subject_id}")
+
+    assert EventReader("test", write).step() == 1
+    assert EventReader("test", write).step() == 0  # a second time would break the unique name
+    assert written.count() == 1
+
+
+def test_two_processes_with_the_same_reader_share_the_work_without_doubling_it() -> None:
+    for subject in range(100):
+        append(subject)
+    seen: list[int] = []
+    together = threading.Barrier(4)
+
+    def work() -> None:
+        reader = EventReader("test", lambda found: seen.extend(e.subject_id for e in found), batch=7)
+        together.wait(10)
+        while reader.step():
+            pass
+
+    for thread in [Elsewhere(work) for _ in range(4)]:
+        thread.finish()
+    assert seen == list(range(100))
+
+
+def test_only_the_kinds_asked_for_come_and_the_rest_is_passed_over() -> None:
+    seen = Seen("job.pending", batch=2)
+    for subject in range(10):
+        append(subject, "job.pending" if subject % 3 == 0 else "job.created")
+    assert seen.drain() == [0, 3, 6, 9]
+
+
+def test_an_idle_reader_writes_nothing_until_much_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Seen("job.pending")
+    append(1, "job.pending")
+    seen.drain()
+    before = EventCursor.objects.get(name="test")
+    append(2, "job.created")
+    assert seen.reader.step() == 0
+    assert EventCursor.objects.get(name="test").xid == before.xid
+    monkeypatch.setattr(readers, "IDLE_STRIDE", 1)
+    assert seen.reader.step() == 0
+    assert EventCursor.objects.get(name="test").xid > before.xid
+
+
+def test_readers_go_on_after_the_database_was_restored_into_a_younger_cluster() -> None:
+    seen = Seen()
+    append(1)
+    assert seen.drain() == [1]
+    append(2)
+    # In the new cluster the counter starts low: rows and cursors hold ids of transactions yet to come.
+    Event.objects.update(xid=2**50)
+    EventCursor.objects.update(xid=2**50)
+    with pytest.raises(CounterWentBack, match="after_restore"):
+        seen.reader.step()
+    readers.after_restore()
+    assert seen.drain()[-1] == 2
+    append(3)
+    assert seen.drain()[-1] == 3
+
+
+def test_a_restore_skips_no_event_with_a_lower_id_than_the_last_one_applied() -> None:
+    seen = Seen()
+    append(1)
+    append(2)
+    append(3)
+    # 2 had the lower transaction id and was applied; 1 and 3 came after the dump's last look at the log.
+    for subject, xid in ((2, 2**50), (1, 2**50 + 1), (3, 2**50 + 2)):
+        Event.objects.filter(subject_id=subject).update(xid=xid)
+    applied = Event.objects.get(subject_id=2)
+    EventCursor.objects.create(name="test", xid=applied.xid, event_id=applied.pk)
+    readers.after_restore()
+    assert {1, 3} <= set(seen.drain())
+
+
+def test_after_a_restore_a_reader_that_had_applied_everything_applies_nothing_twice() -> None:
+    seen = Seen()
+    for subject in (1, 2, 3):
+        append(subject)
+    assert seen.drain() == [1, 2, 3]
+    readers.after_restore()
+    append(4)
+    assert seen.drain() == [1, 2, 3, 4]
+
+
+def test_the_lag_is_the_age_of_the_oldest_event_not_applied() -> None:
+    from dispatch.core import clock
+
+    seen = Seen("job.pending")
+    append(1, "job.created")
+    assert seen.reader.lag_s() == 0
+    append(2, "job.pending")
+    clock.travel(90)
+    assert 89 < seen.reader.lag_s() < 92
+    seen.drain()
+    assert seen.reader.lag_s() == 0

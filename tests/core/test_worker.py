@@ -1,0 +1,136 @@
+"""A real worker process: runs jobs, survives Redis and its own predecessor's death."""
+
+from __future__ import annotations
+
+import signal
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from redis import Redis
+from rq import Queue
+from rq.job import Job
+from rq.serializers import JSONSerializer
+
+from dispatch.core.models import EventCursor
+from dispatch.core.queues import enqueue, enqueue_in, rq_queue
+from dispatch.core.redis import client
+from tests.core.outages import own_valkey
+from tests.processes import running
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+QUEUE, LATER = settings.DISPATCH_QUEUE, settings.DISPATCH_TIMEOUT_QUEUE
+JOBS = "tests.core.jobs"
+
+
+def idle(redis: Redis) -> bool:
+    """Whether some worker waits for jobs and a scheduler holds its lock."""
+    workers = [redis.hget(key, "state") for key in redis.scan_iter("rq:worker:*")]
+    return b"idle" in workers and bool(redis.get(f"rq:scheduler-lock:{LATER}"))
+
+
+def left(name: str, timeout: float = 20) -> None:
+    wait_until(lambda: EventCursor.objects.filter(name=name).exists(), timeout, f"no job has left {name!r}")
+
+
+def test_a_worker_runs_what_is_queued_and_ends_cleanly_when_asked(test_environment: dict[str, str]) -> None:
+    enqueue(QUEUE, f"{JOBS}.leave", "before")
+    with running("worker", QUEUE, env=test_environment) as worker:
+        left("before")
+        enqueue(QUEUE, f"{JOBS}.leave", "after")
+        left("after")
+        assert worker.stop() == 0
+
+
+def test_a_job_that_fails_is_kept_with_its_reason_and_the_next_one_runs(test_environment: dict[str, str]) -> None:
+    enqueue(QUEUE, f"{JOBS}.fail", "bad")
+    enqueue(QUEUE, f"{JOBS}.leave", "good")
+    with running("worker", QUEUE, env=test_environment) as worker:
+        left("good")
+        worker.says("bad fails on purpose")
+        [job_id] = rq_queue(QUEUE).failed_job_registry.get_job_ids()
+        result = Job.fetch(job_id, client(), rq_queue(QUEUE).serializer).latest_result()
+        assert result is not None
+        assert "bad fails on purpose" in result.exc_string
+
+
+def test_a_lost_database_connection_fails_one_job_and_not_the_next(test_environment: dict[str, str]) -> None:
+    enqueue(QUEUE, f"{JOBS}.break_connection", "broken")
+    enqueue(QUEUE, f"{JOBS}.leave", "next")
+    with running("worker", QUEUE, env=test_environment):
+        left("next")
+
+
+def test_a_worker_whose_redis_is_gone_says_so_and_ends_for_the_supervisor(
+    test_environment: dict[str, str],
+) -> None:
+    env = {**test_environment, "REDIS_URL": "unix:///nonexistent/redis.sock"}
+    with running("worker", QUEUE, env=env) as worker:
+        assert worker.ends() != 0
+        assert "Redis is gone" in worker.log()
+        assert "Traceback" not in worker.log()
+
+
+def test_a_worker_goes_on_after_redis_lost_everything(test_environment: dict[str, str]) -> None:
+    from tests.conftest import forget_redis
+
+    enqueue(QUEUE, f"{JOBS}.leave", "before")
+    with running("worker", QUEUE, env=test_environment):
+        left("before")
+        forget_redis()
+        enqueue(QUEUE, f"{JOBS}.leave", "after")
+        left("after")
+
+
+def test_a_delayed_job_runs_when_it_is_due(test_environment: dict[str, str]) -> None:
+    enqueue_in(LATER, 2, f"{JOBS}.leave", "delayed")
+    with running("worker", LATER, env=test_environment):
+        left("delayed")
+
+
+def test_after_a_power_cut_the_next_worker_in_the_slot_takes_the_scheduler_over_at_once(
+    test_environment: dict[str, str],
+) -> None:
+    with running("worker", LATER, "--slot", "1", env=test_environment) as first:
+        first.says("listens")
+        wait_until(lambda: client().get(f"rq:scheduler-lock:{LATER}"), 10, "nobody holds the scheduler's lock")
+        first.kill()
+    enqueue_in(LATER, 2, f"{JOBS}.leave", "delayed")
+    with running("worker", LATER, "--slot", "1", env=test_environment):
+        left("delayed", timeout=15)  # waiting for the lock to lapse would take a minute
+
+
+def test_the_scheduler_ends_with_a_worker_that_is_killed(test_environment: dict[str, str]) -> None:
+    import psutil
+
+    with running("worker", LATER, env=test_environment) as worker:
+        worker.says("listens")
+        children = wait_until(lambda: psutil.Process(worker.pid).children(), 10, "it has no scheduler")
+        worker.signal(signal.SIGKILL)  # only it, not its group
+        _, alive = psutil.wait_procs(children, timeout=10)
+        assert not alive
+
+
+def test_a_worker_works_exactly_one_queue() -> None:
+    from dispatch.core.rq_worker import DispatchWorker
+
+    with pytest.raises(ValueError, match="exactly one queue"):
+        DispatchWorker([rq_queue(QUEUE), rq_queue(LATER)], connection=client())
+
+
+def test_worker_and_scheduler_sit_out_a_restart_of_redis(test_environment: dict[str, str], tmp_path: Path) -> None:
+    with own_valkey(tmp_path) as server:
+        env = {**test_environment, "REDIS_URL": server.url}
+        queue = Queue(LATER, connection=server.client(), serializer=JSONSerializer)
+        with running("worker", LATER, env=env) as worker:
+            worker.says("listens")
+            wait_until(lambda: idle(server.client()), 10, "it does not wait for jobs")
+            server.kill()
+            worker.says("the scheduler waits for Redis")
+            server.start()
+            queue.enqueue_in(timedelta(seconds=2), f"{JOBS}.leave", "after the outage")
+            left("after the outage", timeout=25)
+            assert "Traceback" not in worker.log()

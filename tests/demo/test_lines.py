@@ -1,0 +1,99 @@
+"""The shipped forms: as many and as varied as promised, and a front end that sends each of them."""
+
+import io
+import threading
+from collections import Counter
+
+import pytest
+
+from accounts.models import Organization
+from dispatch.console.demo import data, phones
+from dispatch.console.demo.client import Answer, FrontEnd
+from dispatch.console.demo.lines import FILE, Line, load
+from dispatch.console.demo.printing import Printer
+from dispatch.jobs.places import zip_guesses, zip_position
+from dispatch.telephony.simulator.handsets import check_behaviour
+from tests.waiting import wait_until
+
+
+def test_there_are_enough_forms_and_many_ways_to_fail():
+    lines = load()
+    kinds = Counter(line.expect for line in lines)
+    assert len(lines) >= 45
+    assert len({line.ref for line in lines}) == len(lines)
+    assert kinds["job"] >= 34
+    assert len([line for line in lines if line.expect.startswith("rejected")]) >= 12
+    assert {"pending:no_position", "pending:nobody_near", "repeat", "rejected:401", "rejected:422"} <= set(kinds)
+
+
+def test_addresses_are_real_places_with_zip_codes_unless_that_is_the_point():
+    for line in load():
+        if line.expect == "job" and "lat" not in line.body:
+            (guess, *_) = zip_guesses(line.body["address"])
+            assert zip_position(guess.code)[2] == guess.state == "AZ", line.ref
+
+
+def test_technicians_live_where_there_is_a_zip_code_and_every_habit_is_known():
+    for person in (*data.TECHNICIANS, *data.OTHER_TECHNICIANS):
+        assert zip_position(person.zip_code), person.name
+        check_behaviour(phones.BEHAVIOURS[person.phone_habit])
+        assert set(person.skills.split()) <= {*data.SKILLS, *data.OTHER_SKILLS}
+    numbers = [person.phone for person in data.TECHNICIANS]
+    assert len(set(numbers)) == len(numbers) >= 24
+
+
+def test_what_the_phones_do_follows_from_the_seed():
+    assert phones.drawn_handsets(7) == phones.drawn_handsets(7)
+    assert phones.drawn_handsets(7) != phones.drawn_handsets(8)
+    for behaviours in phones.drawn_handsets(7).values():
+        assert all(check_behaviour(one)["do"] != "mix" for one in behaviours)
+
+
+def test_a_file_that_is_wrong_is_named_with_the_line(tmp_path):
+    path = tmp_path / "forms.jsonl"
+    path.write_text(FILE.read_text().splitlines()[0] + '\n{"ref": "2", "colour": "blue"}\n')
+    with pytest.raises(ValueError, match=r"forms\.jsonl, line 2"):
+        load(path)
+
+
+class Recorder:
+    """Stands where the HTTP client is; answers in its own time."""
+
+    def __init__(self):
+        self.sent = []
+        self.hold = threading.Event()
+
+    def submit(self, line):
+        if line.ref == "first":
+            self.hold.wait(5)
+        self.sent.append(line.ref)
+        return Answer(202, {"id": 1}, 0.0)
+
+
+def test_the_front_end_sends_everything_once_and_keeps_what_follows_behind_its_first():
+    lines = [Line("other", "job"), Line("second", "repeat", idempotency_key="k", follows="k")]
+    lines += [Line("first", "job", idempotency_key="k")]
+    client, told = Recorder(), []
+    visitors = FrontEnd(client, lines, told=lambda line, answer: told.append(line.ref), seed=1, every_s=0.001)
+    visitors.start()
+    wait_until(lambda: "other" in client.sent)
+    assert "second" not in client.sent
+    client.hold.set()
+    wait_until(lambda: visitors.finished)
+    assert client.sent.index("second") > client.sent.index("first")
+    assert sorted(told) == ["first", "other", "second"]
+
+
+def test_lines_are_plain_where_there_is_no_terminal():
+    out = io.StringIO()
+    Printer(out).happening(3.24, "07", "a very long label that will not fit here", "Đặng accepted", "good")
+    assert out.getvalue() == "    3.2 s   07  a very long label that will n…  Đặng accepted\n"
+
+
+def test_the_demo_organization_is_phoenix(db):
+    from dispatch.console.demo import seed
+
+    main = seed.seed()
+    assert seed.seed() == main
+    assert Organization.objects.count() == 2
+    assert len(phones.accounts()) == 2

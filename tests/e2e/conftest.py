@@ -1,0 +1,62 @@
+"""A real headless Chromium before the running application. Without one on this machine the tests say that they
+were skipped; in CI that is a failure."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from accounts.models import User
+from tests.factories import PASSWORD
+from tests.jobs.conftest import floor  # noqa: F401
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """Not for longer than the browser tests: while it is there, nothing else may wait for a coroutine."""
+    if CHROMIUM is None:
+        if os.environ.get("CI"):
+            pytest.fail("No Chromium is installed, and in CI no browser test may be skipped.")
+        pytest.skip("needs a Chromium: install the package `chromium` to run the browser tests")
+    # Playwright keeps an event loop in this thread, which is all that Django would object to.
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+    try:
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(
+                executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+            )
+            yield browser
+            browser.close()
+    finally:
+        del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+
+
+@pytest.fixture
+def sign_in(chromium: Browser, app_url: str) -> Iterator[Callable[..., Page]]:
+    """`sign_in(user, width=1440, scheme="light")` is that person's page, in a browser of their own. An error in a
+    page's JavaScript fails the test."""
+    contexts, errors = [], []
+
+    def open_page(user: User, *, width: int = 1440, scheme: str = "light") -> Page:
+        context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"{app_url}/")
+        page.get_by_label("Email").fill(user.email)
+        page.get_by_label("Password").fill(PASSWORD)
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"{app_url}/admin/jobs/job/")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not errors

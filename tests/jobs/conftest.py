@@ -1,0 +1,39 @@
+"""A floor to dispatch from, over the running application and the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dispatch.jobs.models import Job, Offer
+from dispatch.technicians.models import Technician
+from tests.jobs.floor import Floor
+from tests.phones import Simulator
+
+
+@pytest.fixture
+def floor(app_url: str, sim: Simulator, settings) -> Iterator[Floor]:
+    """One organization; at the end of every test its promises must hold."""
+    settings.SIMULATOR_URL = sim.base_url
+    made = Floor(sim)
+    yield made
+    promises_hold(made)
+
+
+def promises_hold(floor: Floor) -> None:
+    """What is true at any moment, whatever happened."""
+    for technician in Technician.objects.all():
+        live = Offer.objects.filter(technician=technician, status="pending").values_list("pk", flat=True)
+        assert list(live) == [pk for pk in [technician.live_offer_id] if pk], floor.story()
+        assert technician.open_jobs == Job.objects.filter(technician=technician, status="assigned").count()
+    for offer in Offer.objects.all():
+        calls = floor.sim.creates_to(str(offer.technician.phone))
+        offered = Offer.objects.filter(technician=offer.technician).count()
+        assert calls <= offered, (
+            f"{offer.technician} was called {calls} times for {offered} offers\n{floor.story()}"
+        )
+    for job in Job.objects.all():
+        assert job.offers.filter(status="accepted").count() <= 1
+        if job.status == "dispatching":
+            assert (job.next_action_at is None) == (job.paused_at is not None)

@@ -1,0 +1,165 @@
+"""Submitting a form through the API, as a client with a key does."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from django.conf import settings
+from django.db import connections
+
+from dispatch.core.queues import rq_queue
+from dispatch.jobs.models import Job, Submission
+from tests import factories
+from tests.api.client import Api
+from tests.jobs.test_auditor import without_redis  # noqa: F401
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def organization():
+    made = factories.organization("Copper State Plumbing")
+    factories.service_type(made, "plumbing")
+    return made
+
+
+@pytest.fixture
+def api(organization) -> Api:
+    return Api(key=factories.api_key(organization))
+
+
+def form(**fields):
+    return factories.form("plumbing", **{"priority": "urgent", **fields})
+
+
+def refused(answer, field: str) -> str:
+    """The detail of the one error, which must name `field`."""
+    assert answer.status_code == 400, answer.content
+    assert answer["Content-Type"] == "application/problem+json"
+    (error,) = answer.json()["errors"]
+    assert error["field"] == field, error
+    return str(error["detail"])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_form_is_stored_and_answered_with_where_to_look(api, organization):
+    answer = api.post("submissions/", form(customer_phone="(602) 555-0123", extra={"gate": "4711"}))
+    assert answer.status_code == 202, answer.content
+    body = answer.json()
+    assert (
+        body["status_url"] == answer["Location"] == f"{settings.PUBLIC_BASE_URL}/api/v1/submissions/{body['id']}/"
+    )
+    submission = Submission.objects.get(pk=body["id"])
+    assert (str(submission.customer_phone), submission.priority) == ("+16025550123", 2)
+    assert submission.extra == {"gate": "4711"}
+    assert submission.form["customer_phone"] == "(602) 555-0123", "kept as it came"
+    assert submission.organization == organization
+    (job_id,) = rq_queue(settings.DISPATCH_QUEUE).job_ids
+    assert rq_queue(settings.DISPATCH_QUEUE).fetch_job(job_id).args == [submission.pk]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"customer_name": ""}, "customer_name"),
+        ({"customer_name": "x" * 121}, "customer_name"),
+        ({"customer_phone": "12"}, "customer_phone"),
+        ({"customer_phone": "+1602555"}, "customer_phone"),
+        ({"service_type": "unheard-of"}, "service_type"),
+        ({"priority": "yesterday"}, "priority"),
+        ({"priority": 9}, "priority"),
+        ({"priority": True}, "priority"),
+        ({"lat": 91, "lng": 0}, "lat"),
+        ({"lat": 0, "lng": -180.5}, "lng"),
+        ({"lat": "nan", "lng": 0}, "lat"),
+        ({"lat": 33.4, "lng": None}, "lng"),
+        ({"lat": None, "lng": None, "address": " "}, "address"),
+        ({"address": "x" * 301}, "address"),
+        ({"notes": "x" * 4001}, "notes"),
+        ({"extra": ["a list"]}, "extra"),
+        ({"extra": {"big": "x" * 17_000}}, "extra"),
+        ({"custmer_name": "misspelled"}, "custmer_name"),
+    ],
+)
+def test_what_is_wrong_is_named(api, changes, field):
+    assert refused(api.post("submissions/", form(**changes)), field)
+    assert not Submission.objects.exists()
+
+
+@pytest.mark.parametrize("name", ["customer_name", "customer_phone", "service_type"])
+def test_what_is_missing_is_named(api, name):
+    body = form()
+    del body[name]
+    assert refused(api.post("submissions/", body), name) == "This field is required."
+
+
+def test_an_inactive_or_foreign_service_type_is_not_known(api, organization):
+    factories.service_type(organization, "retired", is_active=False)
+    factories.service_type(factories.organization(), "theirs")
+    for code in ("retired", "theirs"):
+        assert "does not exist" in refused(api.post("submissions/", form(service_type=code)), "service_type")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_same_key_gets_the_first_answer_and_one_submission(api):
+    body = form()
+    first = api.post("submissions/", body, Idempotency_Key="order-1")
+    again = api.post("submissions/", body, Idempotency_Key="order-1")
+    assert (again.status_code, again.json(), again["Location"]) == (202, first.json(), first["Location"])
+    other = api.post("submissions/", form(notes="something else"), Idempotency_Key="order-1")
+    assert other.status_code == 422
+    assert Submission.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_same_key_at_the_same_moment_makes_one_submission(organization):
+    key, body, ids = factories.api_key(organization), form(), []
+
+    def send() -> None:
+        ids.append(Api(key=key).post("submissions/", body, Idempotency_Key="order-2").json()["id"])
+        connections.close_all()
+
+    threads = [threading.Thread(target=send) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(ids) == 6
+    assert len(set(ids)) == Submission.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_without_redis_the_form_is_taken_all_the_same(api, without_redis):  # noqa: F811
+    answer = api.post("submissions/", form())
+    assert answer.status_code == 202
+    submission = Submission.objects.get()
+    assert (submission.status, submission.next_start_at is not None) == ("received", True)
+
+
+def test_the_status_tells_of_the_job_once_there_is_one(api):
+    from dispatch.jobs import services
+
+    made = api.post("submissions/", form()).json()
+    before = api.get(f"submissions/{made['id']}/").json()
+    assert (before["status"], before["job"]) == ("received", None)
+    services.start_job(made["id"])
+    after = api.get(f"submissions/{made['id']}/").json()
+    job = Job.objects.get()
+    assert after["status"] == "processed"
+    assert after["job"]["id"] == job.pk
+    assert after["job"]["pending_reason"] == "nobody_near"
+
+
+def test_lists_hold_only_ones_own_and_others_are_not_found(api, organization):
+    theirs = Api(key=factories.api_key(factories.organization()))
+    made = api.post("submissions/", form()).json()
+    assert [row["id"] for row in api.get("submissions/").json()["results"]] == [made["id"]]
+    assert theirs.get("submissions/").json()["results"] == []
+    assert theirs.get(f"submissions/{made['id']}/").status_code == 404
+
+
+def test_a_key_without_the_scope_may_not_submit(organization):
+    reader = Api(key=factories.api_key(organization, "read"))
+    assert reader.post("submissions/", form()).status_code == 403
+    assert Api().post("submissions/", form()).status_code == 401

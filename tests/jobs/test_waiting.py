@@ -1,0 +1,252 @@
+"""Jobs that wait: for a technician on another offer, for a line, for the provider's rate."""
+
+from __future__ import annotations
+
+from dispatch.capacity.models import DispatchPool, OutboundNumber
+from dispatch.core import clock
+from dispatch.jobs.models import Job
+from dispatch.jobs.services import expire_offer
+from dispatch.technicians.models import Technician
+from dispatch.telephony.models import Call
+from tests.phones import answer, busy
+
+
+def test_two_jobs_never_ring_one_technician_at_once(floor):
+    (ann,) = floor.crew("Ann")
+    Technician.objects.update(max_open_jobs=2)
+    first, second = floor.started(), floor.started()
+    call = floor.rings(ann)
+    waiting = floor.job(second)
+    assert (waiting.status, waiting.waiting_for) == ("dispatching", "technician")
+    assert waiting.candidates.get().verdict == "deferred"
+    call.answer().press("1").hears("the job is yours").ended()
+    floor.until(lambda: floor.status(first) == "assigned")
+    floor.until(lambda: Call.objects.filter(ended_at=None).count() == 0)
+    floor.tick()
+    floor.rings(ann).answer().press("1").hears("the job is yours")
+    floor.until(lambda: floor.status(second) == "assigned")
+    assert Technician.objects.get().open_jobs == 2
+
+
+def test_all_others_are_tried_before_the_job_waits(floor):
+    ann, bob = floor.crew("Ann", "Bob")
+    floor.started()
+    floor.rings(ann)
+    floor.phone(bob).will(busy())
+    second = floor.started()
+    floor.until(lambda: floor.job(second).waiting_for == "technician")
+    assert floor.offers(second) == [("Bob", "busy")]
+    assert "job.waiting" in floor.kinds(second)
+
+
+def test_waiting_for_technicians_ends_and_the_dispatchers_are_asked(floor):
+    (ann,) = floor.crew("Ann")
+    floor.set_policy(answer_timeout_s=3000, ring_timeout_s=600, technician_wait_s=100)
+    floor.started()
+    floor.rings(ann)
+    second = floor.started()
+    version = floor.job(second).version
+    for _ in range(3):
+        floor.later(20)
+        floor.tick()
+    assert floor.job(second).waiting_for == "technician"
+    assert floor.job(second).version == version, "looking again is no change that a person must know"
+    floor.later(60)
+    floor.tick()
+    assert floor.job(second).pending_reason == "exhausted"
+
+
+def test_a_policy_may_forbid_waiting_for_technicians(floor):
+    (ann,) = floor.crew("Ann")
+    floor.set_policy(technician_wait_s=0)
+    floor.started()
+    floor.rings(ann)
+    assert floor.started().pending_reason == "exhausted"
+
+
+def test_emergencies_get_the_free_technician_first(floor):
+    (ann,) = floor.crew("Ann")
+    floor.started()
+    call = floor.rings(ann)
+    normal = floor.started()
+    emergency = floor.started(priority=1)
+    call.decline()
+    floor.until(lambda: Technician.objects.get().live_offer_id is None)
+    floor.until(lambda: Call.objects.filter(ended_at=None).count() == 0)
+    floor.tick()
+    assert floor.offers(emergency) == [("Ann", "pending")]
+    assert floor.offers(normal) == []
+
+
+def test_a_job_waits_for_a_line_without_losing_its_place(floor):
+    ann, bob = floor.crew("Ann", "Bob")
+    OutboundNumber.objects.update(max_channels=1)
+    floor.started()
+    floor.rings(ann)
+    second = floor.started()
+    job = floor.job(second)
+    assert (job.waiting_for, floor.offers(second)) == ("line", [])
+    assert floor.sim.max_simultaneous(str(floor.number.phone)) == 1
+    floor.sim.calls_to(str(ann.phone))[0].decline()
+    floor.until(lambda: Call.objects.filter(ended_at=None).count() == 0 or floor.sim.calls_to(str(bob.phone)))
+    floor.later(20)
+    floor.tick()
+    floor.until(lambda: floor.offers(second) or floor.tick())
+
+
+def test_a_job_submitted_when_the_line_becomes_free_does_not_go_before_one_that_waits(floor):
+    ann, _, _ = floor.crew("Ann", "Bob", "Cleo")
+    OutboundNumber.objects.update(max_channels=1)
+    floor.set_policy(answer_timeout_s=3000, ring_timeout_s=600)
+    floor.started()
+    call = floor.rings(ann)
+    waiting = floor.started(priority=1)
+    assert floor.job(waiting).waiting_for == "line"
+    call.answer().press("1").ended()
+    floor.until(lambda: Call.objects.filter(ended_at=None).count() == 0)
+    late = floor.started(priority=1)
+    assert (floor.job(late).waiting_for, floor.offers(late)) == ("line", [])
+    floor.until(lambda: floor.offers(waiting) or floor.tick())
+    assert floor.offers(waiting) == [("Bob", "pending")]
+    assert floor.offers(late) == []
+
+
+def test_an_emergency_goes_before_who_waits_for_a_line_and_who_is_not_looked_after_holds_up_nobody(floor):
+    ann, _, _ = floor.crew("Ann", "Bob", "Cleo")
+    OutboundNumber.objects.update(max_channels=1)
+    floor.set_policy(answer_timeout_s=3000, ring_timeout_s=600)
+    floor.started()
+    call = floor.rings(ann)
+    waiting = floor.started()
+    call.answer().press("1").ended()
+    floor.until(lambda: Call.objects.filter(ended_at=None).count() == 0)
+    emergency = floor.started(priority=1)
+    assert floor.offers(emergency) == [("Bob", "pending")]
+    OutboundNumber.objects.update(max_channels=2)
+    clock.travel(10)  # no loop has run since: nobody looks after the waiting job
+    assert floor.offers(floor.started()) == [("Cleo", "pending")]
+    assert floor.offers(waiting) == []
+
+
+def test_no_line_for_too_long_and_the_dispatchers_are_asked(floor):
+    ann, _ = floor.crew("Ann", "Bob")
+    OutboundNumber.objects.update(max_channels=1)
+    floor.set_policy(line_wait_s=60, answer_timeout_s=3000, ring_timeout_s=600)
+    floor.started()
+    floor.rings(ann)
+    second = floor.started()
+    floor.later(61)
+    floor.tick()
+    assert floor.job(second).pending_reason == "no_line"
+    assert floor.offers(second) == []
+
+
+def test_without_any_number_the_dispatchers_are_asked_in_the_end(floor):
+    floor.crew("Ann")
+    OutboundNumber.objects.all().delete()
+    job = floor.started()
+    assert floor.job(job).waiting_for == "line"
+    floor.later(301)
+    floor.tick()
+    assert floor.job(job).pending_reason == "no_line"
+
+
+def test_a_paused_pool_is_waited_for_and_resumed(floor):
+    (ann,) = floor.crew("Ann")
+    DispatchPool.objects.update(is_paused=True)
+    job = floor.started()
+    assert floor.job(job).waiting_for == "line"
+    DispatchPool.objects.update(is_paused=False)
+    floor.later(20)
+    floor.tick()
+    floor.rings(ann)
+    assert floor.job(job).waiting_for == "answer"
+
+
+def test_a_rate_limited_call_keeps_its_offer_and_rings_later(floor):
+    (ann,) = floor.crew("Ann")
+    floor.sim.answer_429(times=1, retry_after=5)
+    job = floor.started()
+    offer = floor.live_offer(job)
+    assert (floor.job(job).waiting_for, offer.ringing_since) == ("line", None)
+    floor.later(6)
+    floor.tick()
+    floor.rings(ann)
+    offer.refresh_from_db()
+    seconds = (offer.expires_at - offer.ringing_since).total_seconds()
+    assert seconds == 300, "the clock starts when the provider takes the call"
+    assert floor.calls_made(ann) == 1
+
+
+def test_a_call_that_was_never_placed_does_not_cost_the_technician_their_turn(floor):
+    (ann,) = floor.crew("Ann")
+    floor.set_policy(line_wait_s=100)
+    floor.sim.answer_429(times=None, retry_after=30)
+    job = floor.started()
+    floor.later(101)
+    floor.tick()
+    floor.until(lambda: floor.status(job) == "pending")
+    assert floor.job(job).pending_reason == "no_line"
+    assert floor.offers(job) == [("Ann", "not_placed")]
+    assert floor.calls_made(ann) == 0
+
+
+def test_an_unknown_outcome_lets_the_deadline_run(floor, settings):
+    settings.PROVIDER_TIMEOUT_S = 0.5
+    ann, bob = floor.crew("Ann", "Bob")
+    floor.sim.time_out_before_creating(times=1, hold=60)
+    job = floor.started()
+    assert Call.objects.get().status == "unknown"
+    offer = floor.live_offer(job)
+    assert (offer.expires_at - offer.ringing_since).total_seconds() == 300
+    floor.phone(bob).will(answer(press="1"))
+    floor.later(301)
+    floor.until(lambda: floor.status(job) == "assigned")
+    assert floor.calls_made(ann) == 0
+    assert floor.job(job).technician == bob
+
+
+def test_two_rounds_ask_everybody_again_but_not_who_declined(floor):
+    ann, bob = floor.crew("Ann", "Bob")
+    floor.set_policy(rounds=2)
+    floor.phone(ann).will(answer(press="2"))
+    floor.phone(bob).will(busy())
+    job = floor.started()
+    floor.until(lambda: floor.status(job) == "pending")
+    assert floor.offers(job) == [("Ann", "declined"), ("Bob", "busy"), ("Bob", "busy")]
+
+
+def test_at_most_so_many_candidates_are_called(floor):
+    crew = floor.crew("Ann", "Bob", "Cid")
+    floor.set_policy(max_candidates=2)
+    for one in crew:
+        floor.phone(one).will(busy())
+    job = floor.started()
+    floor.until(lambda: floor.status(job) == "pending")
+    assert [name for name, _ in floor.offers(job)] == ["Ann", "Bob"]
+
+
+def test_a_switch_makes_a_decline_wait_out_the_deadline(floor):
+    ann, bob = floor.crew("Ann", "Bob")
+    floor.set_policy(advance_on_decline=False)
+    floor.phone(ann).will(answer(press="2"))
+    job = floor.started()
+    floor.until(lambda: floor.offers(job) == [("Ann", "declined")])
+    assert Technician.objects.get(pk=ann.pk).live_offer_id is None
+    floor.later(200)
+    floor.work()
+    expire_offer(job.pk, floor.job(job).step_token)
+    assert floor.offers(job) == [("Ann", "declined")], "not before the offer's time would have been up"
+    floor.later(150)
+    floor.rings(bob)
+
+
+def test_a_running_job_keeps_the_policy_it_started_with(floor):
+    ann, bob = floor.crew("Ann", "Bob")
+    job = floor.started()
+    floor.set_policy(answer_timeout_s=60, advance_on_busy=False)
+    floor.rings(ann).is_busy()
+    floor.rings(bob)
+    offer = floor.live_offer(job)
+    assert (offer.expires_at - offer.ringing_since).total_seconds() == 300
+    assert Job.objects.get().policy["advance_on_busy"] is True

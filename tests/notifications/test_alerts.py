@@ -1,0 +1,180 @@
+"""A job that turns pending reaches its dispatchers: always somebody, each once, until somebody takes it on."""
+
+from __future__ import annotations
+
+import pytest
+
+from accounts.models import Membership, Organization, User
+from dispatch.core import events
+from dispatch.core.events import Actor
+from dispatch.core.models import Event, EventCursor
+from dispatch.jobs.models import Job
+from notifications import loops, rules, services
+from notifications.models import Notification
+from tests import factories as make
+from tests.api.client import Api
+from tests.tenants import Tenant, tenant
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ANA = Actor("user", 1, "Ana")
+
+
+@pytest.fixture
+def ours() -> Tenant:
+    made = tenant("Alphaville")
+    Notification.objects.all().delete()
+    return made
+
+
+def turns_pending(of: Tenant) -> Event:
+    job = of.row(Job)
+    return events.append(
+        of.organization.pk, "job.pending", job.pk, reason="exhausted", reason_text="Nobody accepted"
+    )
+
+
+def notify() -> None:
+    """What the notifier loop does, until nothing is left."""
+    while loops.step() == 0:
+        pass
+
+
+def told() -> set[str]:
+    return {row.user.name for row in Notification.objects.select_related("user")}
+
+
+def test_every_dispatcher_is_alerted_on_duty_or_not(ours):
+    make.dispatcher(ours.organization, "Off duty", on_duty=False)
+    make.dispatcher(make.organization(), "Elsewhere")
+    turns_pending(ours)
+    notify()
+    assert told() == {"Alphaville dispatcher", "Off duty"}
+    row = Notification.objects.first()
+    assert row.level == "critical"
+    assert row.title == f"Job {ours.row(Job).pk} needs a dispatcher: Nobody accepted"
+    assert row.body == "Alphaville boiler · Alphaville customer · 1 Alphaville Street"
+    assert row.organization == ours.organization
+
+
+def test_without_an_active_dispatcher_the_admins_are(ours):
+    Membership.objects.filter(user=ours.dispatcher).update(is_active=False)
+    turns_pending(ours)
+    notify()
+    assert told() == {"Alphaville admin"}
+
+
+def test_a_dispatcher_whose_account_is_off_does_not_count(ours):
+    User.objects.filter(pk=ours.dispatcher.pk).update(is_active=False)
+    turns_pending(ours)
+    notify()
+    assert told() == {"Alphaville admin"}
+
+
+def test_without_anybody_the_superusers_are_never_nobody(ours):
+    make.user("Root", is_superuser=True)
+    Membership.objects.filter(organization=ours.organization).update(is_active=False)
+    turns_pending(ours)
+    notify()
+    assert told() == {"Root"}
+
+
+def test_reading_the_log_again_notifies_nobody_twice(ours):
+    turns_pending(ours)
+    notify()
+    EventCursor.objects.update(xid=0, event_id=0)
+    notify()
+    assert Notification.objects.count() == 1
+
+
+def test_a_job_that_is_gone_does_not_stop_the_reader(ours):
+    events.append(ours.organization.pk, "job.pending", 10**9, reason_text="Nobody accepted")
+    turns_pending(ours)
+    notify()
+    assert Notification.objects.count() == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "how"),
+    [
+        ("job.assigned", {"technician": "Unit 12"}, "Ana assigned the job to Unit 12"),
+        ("job.cancelled", {}, "Ana cancelled the job"),
+        ("job.dispatch_again", {}, "Ana dispatched the job again"),
+        ("job.completed", {}, "Ana completed the job"),
+    ],
+)
+def test_what_ends_the_cause_settles_the_alert(ours, kind, data, how):
+    turns_pending(ours)
+    notify()
+    assert Notification.objects.get().is_open_alert
+    events.append(ours.organization.pk, kind, ours.row(Job).pk, actor=ANA, **data)
+    notify()
+    row = Notification.objects.get()
+    assert (row.settled_how, row.is_open_alert) == (how, False)
+
+
+def test_a_job_that_fails_again_alerts_again(ours):
+    turns_pending(ours)
+    events.append(ours.organization.pk, "job.dispatch_again", ours.row(Job).pk, actor=ANA)
+    turns_pending(ours)
+    notify()
+    assert [row.is_open_alert for row in Notification.objects.order_by("pk")] == [False, True]
+
+
+def test_acknowledging_counts_for_all_and_says_who(ours):
+    second = make.dispatcher(ours.organization, "Bob")
+    turns_pending(ours)
+    notify()
+    first = Api(user=ours.dispatcher)
+    mine = first.get("notifications/").json()["results"][0]
+    done = first.post(f"notifications/{mine['id']}/acknowledge/").json()
+    assert (done["acknowledged_by"], bool(done["read_at"])) == ("Alphaville dispatcher", True)
+    theirs = Api(user=second).get("notifications/").json()["results"][0]
+    assert theirs["acknowledged_by"] == "Alphaville dispatcher"
+    assert theirs["read_at"] is None, "reading is each one's own"
+    again = Api(user=second).post(f"notifications/{theirs['id']}/acknowledge/").json()
+    assert again["acknowledged_by"] == "Alphaville dispatcher", "the first one has it"
+    assert again["acknowledged_at"] == theirs["acknowledged_at"]
+    event = Event.objects.get(kind="job.alert_acknowledged")
+    assert (event.subject_id, event.actor_label) == (ours.row(Job).pk, "Alphaville dispatcher")
+
+
+def test_badge_and_reading(ours):
+    turns_pending(ours)
+    notify()
+    api = Api(user=ours.dispatcher)
+    assert api.get("notifications/summary/").json() == {"unread": 1, "open_alerts": 1}
+    row = api.get("notifications/?unread=true").json()["results"][0]
+    assert api.post(f"notifications/{row['id']}/read/").json()["read_at"]
+    assert api.get("notifications/summary/").json() == {"unread": 0, "open_alerts": 1}
+    assert api.get("notifications/?unread=true").json()["results"] == []
+    assert api.post("notifications/read-all/").json() == {"read": 0}
+    turns_pending(ours)
+    notify()
+    assert api.post("notifications/read-all/").json() == {"read": 1}
+
+
+def test_nobody_reads_a_colleague_s(ours):
+    second = make.dispatcher(ours.organization, "Bob")
+    turns_pending(ours)
+    notify()
+    theirs = Notification.objects.get(user=second)
+    api = Api(user=ours.dispatcher)
+    for action in ("read", "acknowledge"):
+        assert api.post(f"notifications/{theirs.pk}/{action}/").status_code == 404
+    assert api.get(f"notifications/{theirs.pk}/").status_code == 404
+
+
+def test_who_is_told_first():
+    assert rules.choose([1, 2], [3], [4]) == [1, 2]
+    assert rules.choose([], [3], [4]) == [3]
+    assert rules.choose([], [], [4]) == [4]
+
+
+def test_very_long_words_fit(ours: Tenant):
+    job = {"service": "s" * 80, "customer": "c" * 120, "place": "p" * 300}
+    message = rules.alert_of(10**18, {"reason_text": "r" * 300}, job)
+    assert len(message.title) <= 160
+    assert len(message.body) <= 500
+    assert len(rules.settled_by("job.assigned", "a" * 120, {"technician": "t" * 120})) <= 160
+    assert services.recipients(Organization.objects.get().pk)

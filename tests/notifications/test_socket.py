@@ -1,0 +1,186 @@
+"""The socket over real HTTP: who may listen, what they hear, and when they are sent away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.test import Client
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from accounts import services as accounts
+from accounts.models import Membership, User
+from dispatch.core.events import SYSTEM
+from notifications import push, services
+from notifications.models import Notification
+from tests import factories as make
+from tests.api.client import Api
+from tests.notifications.test_alerts import notify, turns_pending
+from tests.tenants import Tenant, tenant
+
+pytestmark = pytest.mark.django_db(transaction=True)
+WAIT_S = 10
+
+
+@pytest.fixture
+def ours() -> Tenant:
+    made = tenant("Alphaville")
+    Notification.objects.all().delete()
+    return made
+
+
+def session_of(user: User) -> str:
+    client = Client()
+    client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+    return client.cookies["sessionid"].value
+
+
+@contextmanager
+def listening(app_url: str, user: User | None, query: str = "", origin: str = "") -> Iterator[ClientConnection]:
+    headers = {"Cookie": f"sessionid={session_of(user)}"} if user else {}
+    address = app_url.replace("http", "ws") + "/ws/" + query
+    with connect(
+        address, additional_headers=headers, origin=origin or app_url, open_timeout=WAIT_S, proxy=None
+    ) as socket:
+        yield socket
+
+
+def hear(socket: ClientConnection) -> dict[str, Any]:
+    return json.loads(socket.recv(timeout=WAIT_S))
+
+
+def closed_with(socket: ClientConnection) -> int:
+    with pytest.raises(ConnectionClosed) as closed:
+        while True:
+            socket.recv(timeout=WAIT_S)
+    return closed.value.rcvd.code
+
+
+def refused(app_url: str, user: User | None, **how: str) -> bool:
+    with pytest.raises(InvalidStatus) as answer, listening(app_url, user, **how):
+        pass
+    return answer.value.response.status_code == 403
+
+
+def test_a_dispatcher_hears_of_an_alert_as_it_happens(app_url, ours):
+    with listening(app_url, ours.dispatcher) as socket:
+        welcome = hear(socket)
+        assert welcome == {
+            "type": "welcome", "organization": "alphaville", "unread": 0, "alerts": [], "last_event_id": 0,
+        }  # fmt: skip
+        turns_pending(ours)
+        notify()
+        heard = hear(socket)
+        assert (heard["type"], heard["level"], heard["kind"]) == ("notification", "critical", "job.pending")
+        assert heard["id"] == Notification.objects.get().pk
+
+
+def test_what_was_missed_comes_first_and_once(app_url, ours):
+    for _ in range(3):
+        turns_pending(ours)
+    notify()
+    ids = list(Notification.objects.order_by("pk").values_list("pk", flat=True))
+    with listening(app_url, ours.dispatcher, f"?last_event_id={ids[0]}") as socket:
+        assert [alert["id"] for alert in hear(socket)["alerts"]] == ids[::-1]
+        assert [hear(socket)["id"] for _ in range(2)] == ids[1:]
+        for _ in range(3):  # doubled hints change nothing
+            push.written(ours.organization.pk, ids)
+        turns_pending(ours)
+        notify()
+        assert hear(socket)["id"] == Notification.objects.order_by("-pk").first().pk
+
+
+def test_a_lost_push_is_made_good(app_url, ours, monkeypatch, settings):
+    settings.SOCKET_RECHECK_S = 0.2
+    with listening(app_url, ours.dispatcher) as socket:
+        hear(socket)
+        monkeypatch.setattr(push, "_send", lambda *args: None)
+        turns_pending(ours)
+        notify()
+        assert hear(socket)["type"] == "notification"
+
+
+def test_a_push_that_fails_does_not_fail_the_work(ours, monkeypatch):
+    def gone() -> None:
+        raise OSError("Redis is gone")
+
+    monkeypatch.setattr(push, "get_channel_layer", gone)
+    turns_pending(ours)
+    notify()
+    assert Notification.objects.count() == 1
+
+
+def test_colleagues_see_who_acknowledged(app_url, ours):
+    second = make.dispatcher(ours.organization, "Bob")
+    turns_pending(ours)
+    notify()
+    with listening(app_url, second) as socket:
+        hear(socket)
+        mine = Notification.objects.get(user=ours.dispatcher)
+        Api(user=ours.dispatcher).post(f"notifications/{mine.pk}/acknowledge/")
+        heard = hear(socket)
+        assert (heard["type"], heard["acknowledged_by"]) == ("changed", "Alphaville dispatcher")
+        assert heard["id"] == Notification.objects.get(user=second).pk
+
+
+def test_nobody_hears_of_another_organization(app_url, ours):
+    theirs = tenant("Bravotown")
+    Notification.objects.all().delete()
+    with listening(app_url, theirs.dispatcher) as socket:
+        assert hear(socket)["organization"] == "bravotown"
+        turns_pending(ours)
+        notify()
+        push.changed(theirs.organization.pk, list(Notification.objects.values_list("pk", flat=True)))
+        turns_pending(theirs)
+        notify()
+        assert "Bravotown" in hear(socket)["body"]
+
+
+def test_outsiders_are_refused(app_url, ours):
+    assert refused(app_url, None)
+    assert refused(app_url, make.user("Nowhere"))
+    theirs = tenant("Bravotown")
+    assert refused(app_url, theirs.admin, query="?organization=alphaville")
+    assert refused(app_url, ours.dispatcher, origin="https://evil.example")
+    with listening(app_url, ours.dispatcher, "?organization=alphaville") as socket:
+        assert hear(socket)["type"] == "welcome"
+
+
+def test_a_membership_that_ends_closes_the_socket_at_once(app_url, ours):
+    with listening(app_url, ours.dispatcher) as socket:
+        hear(socket)
+        accounts.change_member(ours.dispatcher.memberships.get().pk, actor=SYSTEM, is_active=False)
+        notify()
+        assert closed_with(socket) == 4403
+
+
+def test_a_second_membership_does_not_keep_the_socket_of_the_first(app_url, ours):
+    Membership.objects.create(organization=make.organization(), user=ours.dispatcher, role="dispatcher")
+    with listening(app_url, ours.dispatcher) as socket:
+        hear(socket)
+        accounts.remove_member(ours.dispatcher.memberships.first().pk, actor=SYSTEM)
+        notify()
+        assert closed_with(socket) == 4403
+
+
+def test_signing_out_closes_the_socket(app_url, ours, settings):
+    settings.SOCKET_RECHECK_S = 0.2
+    with listening(app_url, ours.dispatcher) as socket:
+        hear(socket)
+        ours.dispatcher.set_password("another one")  # ends every session
+        ours.dispatcher.save()
+        assert closed_with(socket) == 4401
+
+
+@pytest.mark.parametrize("sent", ["{", "[]", '{"type": "shout"}', "null"])
+def test_nonsense_is_ignored(app_url, ours, sent):
+    with listening(app_url, ours.dispatcher, "?last_event_id=9x") as socket:
+        hear(socket)
+        socket.send(sent)
+        socket.send('{"type": "ping"}')
+        assert hear(socket) == {"type": "pong"}
+    assert services.unread_of(ours.dispatcher, ours.organization.pk).count() == 0

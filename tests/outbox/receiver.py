@@ -1,0 +1,180 @@
+"""A real HTTP server that receives what the outbox sends, and knows who came when, in what order, and who
+overlapped.
+
+It stands in a thread with an event loop of its own. By default it answers 200 at once; a test says otherwise by
+message: `receiver.answer("b", 500, times=2)`, `receiver.hold("a")` … `receiver.let_go("a")`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from tests.waiting import wait_until
+
+
+@dataclass
+class Visit:
+    """One request: `name` is the payload's "name", `group` what the header says."""
+
+    name: str
+    group: str
+    headers: dict[str, str]
+    body: bytes
+    began: float
+    ended: float | None = None
+    path: str = "/"
+
+
+@dataclass
+class Answer:
+    status: int = 200
+    body: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    after_s: float = 0.0
+    times: int = 10**9
+
+
+class Receiver:
+    def __init__(self) -> None:
+        self.visits: list[Visit] = []
+        self.default = Answer()
+        self.on_visit: Callable[[Visit], None] | None = None
+        self._answers: dict[str, list[Answer]] = defaultdict(list)
+        self._held: dict[str, asyncio.Event] = {}
+        self._open = 0
+        self.most_open = 0
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="receiver", daemon=True)
+        self._thread.start()
+        assert self._started.wait(10)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook"
+
+    # --- What it is to do
+    def answer(
+        self,
+        name: str,
+        status: int = 200,
+        body: str = "",
+        *,
+        times: int = 10**9,
+        after_s: float = 0.0,
+        **headers: str,
+    ) -> None:
+        """How to answer the message called `name`, the next `times` times."""
+        named = {key.replace("_", "-"): value for key, value in headers.items()}
+        self._answers[name].append(Answer(status, body, named, after_s, times))
+
+    def hold(self, name: str) -> None:
+        """Keeps the message called `name` waiting for its answer."""
+        self._held[name] = asyncio.Event()
+
+    def let_go(self, name: str) -> None:
+        self._loop.call_soon_threadsafe(self._held.pop(name).set)
+
+    def heal(self) -> None:
+        """Forgets all special answers."""
+        self._answers.clear()
+        self.default = Answer()
+
+    # --- What it has seen
+    @property
+    def names(self) -> list[str]:
+        """The names of all visits, in the order in which they began."""
+        return [visit.name for visit in list(self.visits)]
+
+    def of(self, group: str) -> list[str]:
+        return [visit.name for visit in list(self.visits) if visit.group == group]
+
+    def got(self, *names: str, timeout: float = 10.0) -> None:
+        """Waits until exactly these have come, in this order."""
+        wait_until(lambda: self.names == list(names), timeout, lambda: f"came: {self.names}, wanted {list(names)}")
+
+    def count(self, number: int, timeout: float = 10.0) -> None:
+        wait_until(
+            lambda: len(self.visits) >= number, timeout, lambda: f"{len(self.visits)} came, wanted {number}"
+        )
+
+    def overlaps(self) -> list[tuple[str, str]]:
+        """Pairs of the same group of which one began before the other had ended."""
+        found, last = [], {}
+        for visit in sorted(self.visits, key=lambda v: v.began):
+            before = last.get(visit.group)
+            if before is not None and (before.ended is None or before.ended > visit.began):
+                found.append((before.name, visit.name))
+            last[visit.group] = visit
+        return found
+
+    def close(self) -> None:
+        for event in self._held.values():
+            self._loop.call_soon_threadsafe(event.set)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=10)
+
+    # --- The server
+    def _run(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+        app = web.Application()
+        app.router.add_route("POST", "/{path:.*}", self._take)
+        runner = web.AppRunner(app, access_log=None)
+        self._loop.run_until_complete(runner.setup())
+        site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
+        self._loop.run_until_complete(site.start())
+        self.port = runner.addresses[0][1]
+        self._started.set()
+        self._loop.run_forever()
+        self._loop.run_until_complete(runner.cleanup())
+        self._loop.close()
+
+    async def _take(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        visit = Visit(
+            name=_name(body),
+            group=request.headers.get("Dispatch-Group", ""),
+            headers={key.lower(): value for key, value in request.headers.items()},
+            body=body,
+            began=time.monotonic(),
+            path=request.path,
+        )
+        self.visits.append(visit)
+        self._open += 1
+        self.most_open = max(self.most_open, self._open)
+        try:
+            if self.on_visit:
+                self.on_visit(visit)
+            answer = self._answer(visit.name)
+            if held := self._held.get(visit.name):
+                await held.wait()
+            if answer.after_s:
+                await asyncio.sleep(answer.after_s)
+            return web.Response(status=answer.status, text=answer.body, headers=answer.headers)
+        finally:
+            self._open -= 1
+            visit.ended = time.monotonic()
+
+    def _answer(self, name: str) -> Answer:
+        waiting = self._answers.get(name, [])
+        for answer in waiting:
+            if answer.times > 0:
+                answer.times -= 1
+                return answer
+        return self.default
+
+
+def _name(body: bytes) -> str:
+    try:
+        said: Any = json.loads(body)
+        return str(said.get("name", said.get("type", "")))
+    except (ValueError, AttributeError):
+        return ""

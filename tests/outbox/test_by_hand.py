@@ -1,0 +1,235 @@
+"""Contract 14: cancel, retry, ignore and resolve, by service and by API, one and many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import requests
+
+from dispatch.core.events import Actor
+from dispatch.core.models import Event
+from dispatch.core.problems import Conflict
+from dispatch.outbox.models import Attempt, Message
+from dispatch.outbox.services import by_hand
+from dispatch.outbox.services.by_hand import Action
+from tests import factories
+from tests.outbox.world import World
+from tests.waiting import wait_until
+
+MARIA = Actor("user", 7, "Maria")
+
+
+@pytest.fixture
+def api(world: World, app_url: str) -> Any:
+    key = factories.api_key(world.organization)
+
+    def call(method: str, path: str, body: object = None, **headers: str) -> requests.Response:
+        return requests.request(
+            method,
+            f"{app_url}/api/v1/{path}",
+            json=body,
+            headers={"Authorization": f"Bearer {key}", **headers},
+            timeout=15,
+        )
+
+    return call
+
+
+def test_14_a_pending_message_that_is_cancelled_is_never_called(world: World) -> None:
+    erp = world.endpoint()
+    a, b, c = world.send(erp, "a", "b", "c")
+    world.act("cancel", b)
+    world.poll()
+    world.act("cancel", a)  # it is QUEUED, its pointer on the way
+    world.start()
+    world.all_end()
+    assert world.receiver.names == ["c"]
+    assert world.statuses([a, b, c]) == ["CANCELLED", "CANCELLED", "COMPLETED"]
+
+
+@pytest.mark.parametrize("answer", [200, 500, 422, 429])
+def test_14_cancelled_in_flight_the_result_is_recorded_the_status_stays_and_the_group_waits_for_the_calls_end(
+    world: World, answer: int
+) -> None:
+    erp = world.endpoint()
+    world.receiver.hold("a")
+    world.receiver.answer("a", answer)
+    a, b = world.send(erp, "a", "b")
+    world.start()
+    world.receiver.got("a")
+    world.act("cancel", a)
+    world.poll()
+    assert (world.status(a), world.status(b)) == ("CANCELLED", "PENDING")
+    assert world.message(a).in_flight is True
+    world.receiver.let_go("a")
+    world.receiver.got("a", "b")
+    world.all_end()
+    assert world.status(a) == "CANCELLED"
+    assert Attempt.objects.get(message=a).status_code == answer
+    assert world.receiver.overlaps() == []
+
+
+def test_14_a_cancelled_call_that_never_ends_lets_its_group_go_when_its_lease_lapses(world: World) -> None:
+    from dispatch.outbox.services import starting
+
+    erp = world.endpoint()
+    a, _ = world.send(erp, "a", "b")
+    world.poll()
+    assert isinstance(starting.start([(a, 1)])[0][0], starting.Call)
+    world.act("cancel", a)
+    world.start()
+    world.travel(59)
+    world.recover()
+    assert world.receiver.names == []
+    world.travel(2)
+    world.recover()
+    world.receiver.got("b")
+    assert world.status(a) == "CANCELLED"
+
+
+def test_14_retry_has_a_fresh_budget_keeps_the_history_and_goes_before_those_it_held(world: World) -> None:
+    erp = world.endpoint(retry_schedule_s=[1])
+    world.receiver.answer("a", 500, times=3)
+    a, _ = world.send(erp, "a", "b")
+    world.start()
+    world.receiver.count(1)
+    world.rests()
+    world.travel(2)
+    world.becomes(a, "ERROR")
+    by_hand.act(Action.RETRY, [a], actor=MARIA, note="they fixed it")
+    world.receiver.count(3)
+    world.rests()
+    assert world.status(a) == "PENDING"  # the third failure is the first of the new budget
+    assert world.message(a).attempts == 1
+    world.travel(2)
+    world.all_end()
+    assert world.receiver.names == ["a"] * 4 + ["b"]
+    assert [x.number for x in Attempt.objects.filter(message=a)] == [1, 2, 3, 4]
+    told = Event.objects.get(subject_type="message", subject_id=a, kind="message.retried")
+    assert (told.actor_label, told.data["note"]) == ("Maria", "they fixed it")
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "resolution"), [("ignore", "CANCELLED", "ignored"), ("resolve", "COMPLETED", "resolved")]
+)
+def test_14_ignore_and_resolve_unblock_at_once_are_audited_and_only_from_error(
+    world: World, word: str, status: str, resolution: str
+) -> None:
+    erp = world.endpoint()
+    world.receiver.answer("a", 422)
+    a, b = world.send(erp, "a", "b")
+    world.start()
+    world.becomes(a, "ERROR")
+    by_hand.act_on_one(Action.of(word), Message.objects.get(pk=a), actor=MARIA)
+    world.becomes(b, "COMPLETED", timeout=3)
+    found = world.message(a)
+    assert (found.status, found.resolution) == (status, resolution)
+    assert Event.objects.get(subject_id=a, kind=f"message.{resolution}").actor_id == 7
+    with pytest.raises(Conflict) as refused:
+        by_hand.act_on_one(Action.of(word), found, actor=MARIA)
+    assert refused.value.conflict["by"]["label"] == "Maria"
+
+
+@pytest.mark.parametrize("word", ["retry", "ignore", "resolve"])
+def test_14_only_from_error_else_409_in_the_api(world: World, api: Any, word: str) -> None:
+    erp = world.endpoint()
+    message = world.send_one(erp, "a")
+    answer = api("POST", f"messages/{message}/{word}/")
+    assert answer.status_code == 409
+    assert "PENDING" in answer.json()["detail"]
+    assert world.status(message) == "PENDING"
+    Message.objects.filter(pk=message).update(status="ERROR")
+    assert api("POST", f"messages/{message}/{word}/", {"note": "seen"}).status_code == 200
+    assert api("POST", f"messages/{message}/{word}/").status_code == 409
+
+
+def test_14_many_by_filter(world: World, api: Any) -> None:
+    erp, crm = world.endpoint("ERP"), world.endpoint("CRM")
+    failed = [world.send_one(erp, f"{n}", group=f"{n}") for n in range(5)]
+    other = world.send_one(crm, "other")
+    Message.objects.filter(pk__in=[*failed, other]).update(status="ERROR")
+    waiting = world.send_one(erp, "waiting", group="w")
+    answer = api("POST", "messages/actions/", {"action": "retry", "filter": {"endpoint": "ERP"}})
+    assert answer.status_code == 200, answer.text
+    assert (answer.json()["changed"], answer.json()["refused"]) == (5, 1)
+    assert world.statuses([*failed, waiting, other]) == ["PENDING"] * 6 + ["ERROR"]
+    assert api("POST", "messages/actions/", {"action": "retry", "filter": {"nonsense": "1"}}).status_code == 400
+    assert api("POST", "messages/actions/", {"action": "retry", "filter": {}}).status_code == 400
+
+
+def test_messages_are_sent_one_or_many_and_the_same_key_gives_the_same_message(world: World, api: Any) -> None:
+    world.endpoint("ERP")
+    world.start()
+    one = {"endpoint": "ERP", "type": "order.changed", "payload": {"name": "a", "é": [1.50, None]}, "group": "o:1"}
+    first = api("POST", "messages/", {**one, "idempotency_key": "k-1"})
+    again = api("POST", "messages/", {**one, "idempotency_key": "k-1"})
+    assert (first.status_code, again.status_code) == (202, 202)
+    assert again.json() == {"id": first.json()["id"], "is_new": False}
+    with_header = [api("POST", "messages/", one, **{"Idempotency-Key": "h-1"}).json() for _ in range(2)]
+    assert with_header[0] == with_header[1]
+    direct = {"target_url": world.receiver.url + "/direct", "type": "t", "payload": {"name": "d"}}
+    many = api("POST", "messages/", [{**one, "payload": {"name": f"m{n}"}} for n in range(3)] + [direct])
+    assert many.status_code == 202, many.text
+    assert len(many.json()["messages"]) == 4
+    world.all_end()
+    assert world.receiver.of("o:1") == ["a", "a", "m0", "m1", "m2"]
+    detail = api("GET", f"messages/{first.json()['id']}/").json()
+    assert (detail["status"], detail["why"]) == ("COMPLETED", "It was delivered.")
+    assert detail["payload"] == one["payload"]
+    assert detail["attempts_made"][0]["status_code"] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"type": "t", "payload": {}}, "endpoint"),
+        ({"type": "t", "payload": {}, "endpoint": "nobody"}, "endpoint"),
+        ({"type": "t", "payload": {}, "target_url": "ftp://x.example/"}, "target_url"),
+        ({"type": "t", "payload": {}, "target_url": "https://a:b@x.example/"}, "target_url"),
+        ({"type": "spaces are not", "payload": {}, "target_url": "https://x.example/"}, "type"),
+        ({"type": "t", "target_url": "https://x.example/"}, "payload"),
+        ({"type": "t", "payload": {}, "target_url": "https://x.example/", "mode": "LATER"}, "mode"),
+        ([], None),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_by_field(world: World, api: Any, body: object, field: str | None) -> None:
+    answer = api("POST", "messages/", body)
+    assert answer.status_code == 400
+    assert answer.json()["errors"][0]["field"] == field
+    assert not Message.objects.exists()
+
+
+def test_messages_and_endpoints_of_others_do_not_exist(world: World, api: Any) -> None:
+    stranger = factories.organization()
+    theirs = world.endpoint("Theirs", organization=stranger)
+    message = world.send_one(theirs, "a")
+    assert api("GET", f"messages/{message}/").status_code == 404
+    assert api("POST", f"messages/{message}/cancel/").status_code == 404
+    assert api("GET", "messages/").json()["results"] == []
+    assert api("GET", "message-groups/").json()["results"] == []
+    sent = api("POST", "messages/", {"endpoint": "Theirs", "type": "t", "payload": {}})
+    assert sent.status_code == 400
+    many = api("POST", "messages/actions/", {"action": "cancel", "filter": {"status": "PENDING"}})
+    assert many.json()["changed"] == 0
+    assert world.status(message) == "PENDING"
+
+
+def test_a_message_that_is_not_delivered_in_time_expires_and_lets_its_group_go(world: World) -> None:
+    from datetime import timedelta
+
+    from dispatch.core import clock
+
+    erp = world.endpoint()
+    world.receiver.hold("a")
+    _, late = world.send_one(erp, "a"), world.send_one(erp, "b", expires_at=clock.now() + timedelta(seconds=60))
+    last = world.send_one(erp, "c")
+    world.start()
+    world.receiver.got("a")
+    world.travel(61)
+    world.receiver.let_go("a")
+    world.becomes(last, "COMPLETED")
+    world.recover()
+    assert world.status(late) == "EXPIRED"
+    assert world.receiver.names == ["a", "c"]
+    assert wait_until(lambda: world.told(late)[-1] == "expired")

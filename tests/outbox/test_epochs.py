@@ -1,0 +1,250 @@
+"""Contract 9, 10, 12 and 13: epochs, stale recovery, leases, tokens, poison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+import requests
+
+from dispatch.core import clock
+from dispatch.core.redis import client
+from dispatch.outbox import publishing, queues
+from dispatch.outbox.checks import contradictions
+from dispatch.outbox.models import Attempt, Message, QuarantinedPointer
+from dispatch.outbox.pointer import MessagePointer, make_token
+from dispatch.outbox.queues.redis_streams import stream_key
+from dispatch.outbox.services import finishing, recovery, starting
+from dispatch.outbox.services.starting import Call, Refused
+from tests.outbox.world import World
+from tests.waiting import wait_until
+
+
+def queued(world: World) -> list[MessagePointer]:
+    """What is on the queue now, left there."""
+    found = queues.consumer("looking").receive(100, 0.5)
+    for delivery in found:
+        delivery.release(0)
+    return [MessagePointer.from_json(delivery.pointer_json) for delivery in found]
+
+
+def begin(message_id: int, epoch: int) -> Call | Refused:
+    return starting.start([(message_id, epoch)])[0][0]
+
+
+def test_9_duplicate_pointers_of_one_epoch_give_one_delivery(world: World) -> None:
+    erp = world.endpoint()
+    message = world.send_one(erp, "a")
+    world.poll()
+    (pointer,) = queued(world)
+    publisher = publishing._publisher()
+    for n in range(20):
+        publisher.publish(pointer, f"again-{n}")
+    world.start(pollers=0, routers=3)
+    world.becomes(message, "COMPLETED")
+    wait_until(lambda: not queues.consumer("looking").receive(1, 0.0), 5)
+    assert world.receiver.names == ["a"]
+    assert Attempt.objects.count() == 1
+
+
+def test_9_a_retry_has_a_new_epoch_and_is_not_swallowed_by_the_queues_deduplication(world: World) -> None:
+    erp = world.endpoint(retry_schedule_s=[0, 0, 0])
+    world.receiver.answer("a", 500, times=3)
+    message = world.send_one(erp, "a")
+    world.start()
+    found = world.becomes(message, "COMPLETED")
+    assert (found.epoch, found.calls) == (4, 4)
+    assert [a.epoch for a in Attempt.objects.filter(message=message)] == [1, 2, 3, 4]
+    assert len({visit.headers["webhook-id"] for visit in world.receiver.visits}) == 1
+
+
+def test_9_a_late_result_of_an_older_epoch_is_recorded_and_changes_nothing(world: World) -> None:
+    erp = world.endpoint()
+    message, _ = world.send(erp, "a", "b")
+    world.poll()
+    old = begin(message, 1)
+    assert isinstance(old, Call)
+    world.travel(61)
+    world.recover()
+    world.travel(6)
+    world.poll()
+    new = begin(message, 2)
+    assert isinstance(new, Call)
+    now = clock.now()
+    result = finishing.Result(old, finishing.Verdict("delivered"), now, now, 0.1, 200)
+    finishing.finish([result])
+    assert world.status(message) == "PROCESSING"
+    late = Attempt.objects.get(message=message, outcome="delivered")
+    assert (late.epoch, late.is_late, late.is_spent) == (1, True, False)
+    finishing.finish([replace(result, call=new)])
+    assert world.status(message) == "COMPLETED"
+
+
+def test_10_a_pointer_that_led_to_nothing_for_15_minutes_goes_back_at_most_100_at_a_time(
+    world: World, settings: object
+) -> None:
+    world.pool.concurrency = 500
+    world.pool.save()
+    erp = world.endpoint()
+    ids = [world.send_one(erp, f"{n}", mode="IMMEDIATE") for n in range(120)]
+    world.poll()
+    consumer = queues.consumer("loses them")
+    while lost := consumer.receive(100, 0.2):
+        consumer.ack_many(lost)
+    world.travel(899)
+    assert recovery.recover_stale() == 0
+    world.travel(2)
+    assert recovery.recover_stale() == 100
+    assert recovery.recover_stale() == 20
+    assert set(Message.objects.filter(pk__in=ids).values_list("status", "attempts")) == {("PENDING", 0)}
+    world.start()
+    world.all_end(30)
+    assert len(world.receiver.visits) == 120
+
+
+def test_10_processing_returns_when_its_lease_ends_and_not_while_it_is_renewed(world: World) -> None:
+    erp = world.endpoint()
+    message, after = world.send(erp, "a", "b")
+    world.poll()
+    call = begin(message, 1)
+    assert isinstance(call, Call)
+    for _ in range(4):
+        world.travel(40)
+        assert starting.renew([call]) != {}
+        world.recover()
+        assert world.status(message) == "PROCESSING"
+    world.travel(59)
+    world.recover()
+    assert world.status(message) == "PROCESSING"
+    world.travel(2)
+    world.recover()
+    assert world.statuses([message, after]) == ["PENDING", "PENDING"]
+    assert starting.renew([call]) == {}
+    assert world.message(message).attempts == 0
+    world.travel(6)
+    world.start()
+    world.receiver.got("a", "b")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"OUTBOX_LEASE_S": 30.0, "OUTBOX_MAX_TIMEOUT_S": 30.0},
+        {"OUTBOX_STALE_AFTER_S": 3.0},
+        {"OUTBOX_STALE_AFTER_S": 50.0, "OUTBOX_STALE_INTERVAL_S": 60.0},
+        {"OUTBOX_BATCH_SIZE": 5},
+        {"OUTBOX_GROUPS_AT_ONCE": 0},
+        {"OUTBOX_POLL_INTERVAL_S": 0.0},
+        {"OUTBOX_VISIBILITY_S": 10.0},
+        {"OUTBOX_RETRY_SCHEDULE_S": [-1]},
+    ],
+)
+def test_10_thresholds_that_contradict_each_other_are_refused_at_start(wrong: dict, settings: object) -> None:
+    assert contradictions() == []
+    for name, value in wrong.items():
+        setattr(settings, name, value)
+    assert len(contradictions()) >= 1
+
+
+Spoil = Callable[[MessagePointer, int], str]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda pointer, other: "",
+        lambda pointer, other: "nonsense",
+        lambda pointer, other: pointer.authToken[:-2] + ("AA" if pointer.authToken[-2:] != "AA" else "BB"),
+        lambda pointer, other: pointer.authToken.replace("1.", "2.", 1),
+        lambda pointer, other: make_token(other, 1, clock.now() + timedelta(hours=1)),
+        lambda pointer, other: make_token(pointer.id, 1, clock.now() - timedelta(seconds=5)),
+    ],
+    ids=["none", "wrong", "altered", "other epoch", "another message's", "expired"],
+)
+def test_12_a_token_that_is_not_good_is_a_401_no_call_and_no_change(
+    world: World, app_url: str, spoil: Spoil
+) -> None:
+    erp = world.endpoint()
+    message, other = world.send(erp, "a", "b")
+    world.poll()
+    (pointer,) = queued(world)
+    body = {**pointer.__dict__, "authToken": spoil(pointer, other)}
+    answer = requests.post(f"{app_url}/api/v1/dispatch/process/", json=body, timeout=10)
+    assert answer.status_code == 401
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert world.statuses([message, other]) == ["QUEUED", "PENDING"]
+    assert world.receiver.names == []
+    assert Attempt.objects.count() == 0
+
+
+def test_12_tokens_of_the_previous_key_are_still_good_while_keys_are_rotated(
+    world: World, settings: object
+) -> None:
+    settings.OUTBOX_TOKEN_KEYS = ["old key"]  # type: ignore[attr-defined]
+    erp = world.endpoint()
+    first = world.send_one(erp, "a", group="a")
+    world.poll()
+    settings.OUTBOX_TOKEN_KEYS = ["new key", "old key"]  # type: ignore[attr-defined]
+    second = world.send_one(erp, "b", group="b")
+    world.start()
+    world.becomes(first, "COMPLETED")
+    world.becomes(second, "COMPLETED")
+
+
+def test_somebodys_own_router_can_stand_in_for_ours_with_nothing_but_an_http_client(
+    world: World, app_url: str
+) -> None:
+    erp = world.endpoint(retry_schedule_s=[0])
+    world.receiver.answer("b", 500, times=1)
+    ids = world.send(erp, "a", "b", "c")
+    world.start_poller()
+    consumer = queues.consumer("theirs")
+
+    def route() -> bool:
+        for delivery in consumer.receive(10, 0.2):
+            body = delivery.pointer_json
+            target = MessagePointer.from_json(body).mediationTarget
+            answer = requests.post(target, data=body, headers={"Content-Type": "application/json"}, timeout=10)
+            said = answer.json()
+            assert answer.status_code == 200, said
+            if said["ack"]:
+                delivery.ack()
+            else:
+                delivery.release(said["delaySeconds"])
+        return world.statuses(ids) == ["COMPLETED"] * 3
+
+    wait_until(route, 20)
+    assert world.receiver.names == ["a", "b", "b", "c"]
+    assert world.receiver.overlaps() == []
+
+
+def test_the_process_address_refuses_what_is_no_pointer(app_url: str) -> None:
+    address = f"{app_url}/api/v1/dispatch/process/"
+    for body in (b"", b"[]", b"{", b'{"id": 5}', b'{"id": "x"}', b'{"id": "' + b"9" * 40 + b'"}'):
+        assert requests.post(address, data=body, timeout=10).status_code == 400
+    assert requests.get(address, timeout=10).status_code == 405
+
+
+def test_13_poison_is_quarantined_acknowledged_visible_and_blocks_no_group(world: World) -> None:
+    erp = world.endpoint()
+    good = world.send_one(erp, "a")
+    world.poll()
+    (pointer,) = queued(world)
+    unknown = replace(
+        pointer, id="999999999", authToken=make_token(999999999, 1, clock.now() + timedelta(hours=1))
+    )
+    forged = replace(pointer, authToken="1.99999999999.forged")
+    for content in ("\x00 not json", "{}", unknown.to_json(), forged.to_json()):
+        client().xadd(stream_key(), {"pointer": content.encode()})
+    world.start()
+    world.becomes(good, "COMPLETED")
+    wait_until(lambda: QuarantinedPointer.objects.count() == 4, 10)
+    world.stop()
+    assert client().xlen(stream_key()) == 0
+    reasons = list(QuarantinedPointer.objects.values_list("reason", flat=True))
+    assert any("JSON" in reason for reason in reasons)
+    assert any("no message has this id" in reason for reason in reasons)
+    assert any("token" in reason for reason in reasons)
+    assert world.receiver.names == ["a"]

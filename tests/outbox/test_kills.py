@@ -1,0 +1,142 @@
+"""Contract 15: killed at any point, nothing is lost, at most one extra call is made, and the order is kept."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from django.db import connection
+
+from dispatch.core import clock, faults
+from dispatch.outbox.models import Attempt, Message
+from dispatch.outbox.services.intake import NewMessage, accept
+from tests.outbox.world import World
+from tests.processes import environment, running
+from tests.waiting import wait_until
+
+ALL = "outbox_poller,outbox_router,outbox_leases,outbox_stale"
+# Recovery looks more often than it would, so that the tests need not wait; nothing else is different.
+QUICK = {"OUTBOX_LEASE_INTERVAL_S": "0.2", "OUTBOX_STALE_INTERVAL_S": "0.5", "OUTBOX_POLL_INTERVAL_S": "0.5"}
+POINTS = [
+    "outbox.claim.before_commit",
+    "outbox.claim.committed",
+    "outbox.publish.before",
+    "outbox.publish.after",
+    "outbox.start.before_commit",
+    "outbox.start.committed",
+    "outbox.call.before",
+    "during the call",
+    "outbox.call.after",
+    "outbox.finish.before_commit",
+    "outbox.finish.committed",
+    "outbox.ack.before",
+]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_15_killed_at_any_point_nothing_is_lost_at_most_one_call_is_extra_and_the_order_is_kept(
+    world: World, test_environment: dict[str, str], point: str
+) -> None:
+    erp = world.endpoint()
+    names = ["a", "b", "c", "d"]
+    ids = world.send(erp, *names)
+    database = connection.settings_dict["NAME"]
+    fault = {} if point == "during the call" else {"DISPATCH_FAULTS": f"{point}=kill"}
+    with running("dispatcher", "--only", ALL, env=environment(database, **QUICK, **fault)) as first:
+        if point == "during the call":
+            world.receiver.hold("a")
+            world.receiver.count(1, timeout=30)
+            first.kill()
+            world.receiver.let_go("a")
+        assert first.ends(timeout=40) == -9, first.log()
+    calls_before = len(world.receiver.visits)
+    # The whole lease is waited out, and the age at which a pointer is stale.
+    world.travel(30)
+    world.recover()
+    assert not Message.objects.filter(lapses__gt=0).exists()
+    world.travel(1000)
+    with running("dispatcher", "--only", ALL, env=environment(database, **QUICK)) as second:
+        wait_until(
+            lambda: world.statuses(ids) == ["COMPLETED"] * 4,
+            40,
+            lambda: f"{world.statuses(ids)} {[world.told(i) for i in ids]}\n{second.log()}",
+        )
+    came = world.receiver.names
+    assert [name for name, _ in itertools.groupby(came)] == names
+    assert len(came) <= len(names) + 1
+    assert world.receiver.overlaps() == []
+    assert len(came) >= calls_before
+
+
+def test_15_a_call_that_does_not_fit_into_its_lease_any_more_is_not_made(world: World) -> None:
+    erp = world.endpoint(timeout_s=20)
+    a, b = world.send(erp, "a", "b")
+    stalled: list[bool] = []
+
+    def stall() -> None:
+        """The process stood still between the commit and the call, for longer than its lease."""
+        if not stalled:
+            clock.travel(61)
+            stalled.append(True)
+
+    with faults.arm("outbox.start.committed", stall):
+        world.start()
+        wait_until(lambda: stalled, 10)
+        world.stop()
+    assert world.receiver.names == []
+    assert world.status(a) == "PROCESSING"
+    world.start()
+    world.recover()
+    world.travel(6)
+    world.receiver.got("a", "b")
+    world.all_end()
+    assert [x.outcome for x in Attempt.objects.filter(message=a)] == ["lapsed", "delivered"]
+    assert world.status(b) == "COMPLETED"
+
+
+def test_15_a_call_that_barely_fits_prolongs_its_lease_first(world: World) -> None:
+    erp = world.endpoint(timeout_s=20)
+    message = world.send_one(erp, "a")
+    jumps = iter([50.0])
+    with faults.arm("outbox.start.committed", lambda: clock.travel(next(jumps, 0.0))):
+        world.start()
+        found = world.becomes(message, "COMPLETED")
+    assert found.calls == 1
+    assert world.receiver.names == ["a"]
+
+
+def test_15_a_message_under_which_processes_keep_dying_ends_as_an_error(world: World, settings: object) -> None:
+    settings.OUTBOX_LAPSES = 2  # type: ignore[attr-defined]
+    from dispatch.outbox.services import starting
+
+    erp = world.endpoint()
+    killer = world.send_one(erp, "killer")
+    for epoch in (1, 2):
+        world.poll()
+        assert isinstance(starting.start([(killer, epoch)])[0][0], starting.Call)
+        world.travel(61)
+        world.recover()
+        world.travel(6)
+    assert world.status(killer) == "ERROR"
+    assert "without a result" in world.message(killer).last_error
+
+
+def test_an_intake_that_dies_before_its_commit_leaves_nothing(world: World) -> None:
+    erp = world.endpoint()
+    with faults.arm("outbox.accept.before_commit"), pytest.raises(faults.Interrupted):
+        accept(world.organization.pk, [NewMessage(type="t", payload="{}", endpoint=erp)])
+    assert not Message.objects.exists()
+
+
+def test_a_redis_that_lost_its_data_delays_nothing_by_more_than_a_minute(world: World) -> None:
+    from dispatch.core import generation
+    from tests.conftest import forget_redis
+
+    generation.ensure()
+    erp = world.endpoint()
+    world.send(erp, "a", "b")
+    world.poll()
+    forget_redis()
+    generation.ensure()
+    world.start()
+    world.receiver.got("a", "b")

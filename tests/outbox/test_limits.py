@@ -1,0 +1,253 @@
+"""Contract 6 to 8: pools, deferrals and retries, the circuit breaker, endpoints that fail for days."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from dispatch.core import clock
+from dispatch.core.events import SYSTEM
+from dispatch.core.models import Event
+from dispatch.outbox.models import Attempt, Message
+from dispatch.outbox.rules import calls, rooms
+from dispatch.outbox.services import targets
+from tests.outbox.world import World
+from tests.waiting import wait_until
+
+
+def test_6_simultaneous_calls_never_exceed_the_concurrency_over_all_routers_also_while_it_is_changed(
+    world: World,
+) -> None:
+    erp = world.endpoint()
+    world.pool.concurrency = 6
+    world.pool.save()
+    world.receiver.default.after_s = 0.02
+    for n in range(120):
+        world.send(erp, f"{n}", group=f"{n}")
+    world.start(pollers=3, routers=3)
+    world.receiver.count(30, timeout=30)
+    assert world.receiver.most_open <= 6
+    world.pool.concurrency = 2
+    world.pool.save()
+    wait_until(lambda: Message.objects.filter(status="PROCESSING").count() <= 2, 10)
+    world.receiver.most_open = 0
+    seen = len(world.receiver.visits)
+    world.receiver.count(seen + 20, timeout=30)
+    assert world.receiver.most_open <= 2
+    world.pool.concurrency = 12
+    world.pool.save()
+    world.receiver.most_open = 0
+    world.all_end(60)
+    assert 2 < world.receiver.most_open <= 12
+    assert Attempt.objects.count() == 120
+    assert set(Message.objects.values_list("attempts", flat=True)) == {1}
+
+
+@pytest.mark.parametrize("rate", [1, 7, 60, 600])
+def test_6_no_window_of_60_s_exceeds_the_rate_plus_the_burst(rate: int) -> None:
+    now = clock.now()
+    full_at, taken = None, []
+    for step in range(4000):
+        at = now + timedelta(seconds=step * 0.05)
+        count = rooms.tokens(rate, full_at, at)
+        if count:
+            full_at = rooms.take(rate, full_at, at, count)
+            taken += [at] * count
+    for position, first in enumerate(taken):
+        inside = [at for at in taken[position:] if at < first + timedelta(seconds=60)]
+        assert len(inside) <= rate + rooms.burst(rate)
+    assert len(taken) >= rate * 3  # and it gives what it promises, in 200 s
+
+
+def test_6_a_rate_limits_real_calls_and_waiting_spends_nothing(world: World) -> None:
+    erp = world.endpoint()
+    world.pool.rate_per_minute = 20  # a burst of 2, then one every 3 s
+    world.pool.save()
+    ids = [world.send_one(erp, f"{n}", group=f"{n}") for n in range(6)]
+    world.start(routers=2)
+    world.receiver.count(2)
+    world.rests()
+    assert len(world.receiver.visits) == 2
+    world.travel(3.1)
+    world.receiver.count(3)
+    world.rests()
+    assert len(world.receiver.visits) == 3
+    waiting = Message.objects.filter(pk__in=ids, status="PENDING")
+    assert list(waiting.values_list("attempts", "calls", "pool_slot")) == [(0, 0, None)] * 3
+    for _ in range(3):
+        world.travel(3.1)
+        seen = len(world.receiver.visits)
+        world.receiver.count(seen + 1)
+    world.all_end()
+
+
+def test_6_a_pool_that_is_paused_after_publishing_puts_its_messages_back_without_a_slot_or_an_attempt(
+    world: World,
+) -> None:
+    erp = world.endpoint()
+    message = world.send_one(erp, "a")
+    world.poll()
+    world.pool.is_paused = True
+    world.pool.save()
+    world.start()
+    wait_until(lambda: world.status(message) == "PENDING", 10)
+    found = world.message(message)
+    assert (found.attempts, found.calls, found.pool_slot, found.waiting_for) == (0, 0, None, "pool paused")
+    world.pool.is_paused = False
+    world.pool.save()
+    world.all_end()
+    assert world.receiver.names == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "headers", "after_s"),
+    [
+        (429, "", {"Retry-After": "40"}, 40),
+        (429, "", {}, 30),
+        (200, '{"ack": false, "delaySeconds": 15}', {}, 15),
+        (200, '{"ack": false}', {}, 30),
+    ],
+)
+def test_7_a_deferral_spends_no_retry_and_waits_as_asked(
+    world: World, status: int, body: str, headers: dict[str, str], after_s: float
+) -> None:
+    erp = world.endpoint(retry_schedule_s=[])
+    world.receiver.answer("a", status, body, times=3, **{k.replace("-", "_"): v for k, v in headers.items()})
+    a, b = world.send(erp, "a", "b")
+    world.start()
+    for turn in range(3):
+        world.receiver.count(turn + 1)
+        world.rests()
+        found = world.message(a)
+        assert (found.status, found.attempts, found.calls) == ("PENDING", 0, turn + 1)
+        assert found.due_at - clock.now() > timedelta(seconds=after_s - 5)
+        world.travel(after_s - 1)
+        assert world.status(b) == "PENDING"
+        world.travel(1.1)
+    world.all_end()
+    assert world.receiver.names == ["a"] * 4 + ["b"]
+    assert list(Attempt.objects.filter(message=a).values_list("outcome", "is_spent")) == [
+        ("deferred", False),
+        ("deferred", False),
+        ("deferred", False),
+        ("delivered", True),
+    ]
+
+
+def test_7_retries_follow_the_endpoints_schedule_and_then_it_is_an_error(world: World) -> None:
+    erp = world.endpoint(retry_schedule_s=[10, 100], permanent_codes=[410])
+    world.receiver.answer("a", 503)
+    world.receiver.answer("gone", 410)
+    message = world.send_one(erp, "a")
+    gone = world.send_one(erp, "gone", group="h")
+    world.start()
+    world.becomes(gone, "ERROR")
+    for turn, wait in enumerate([10, 100]):
+        world.receiver.count(turn + 2)
+        world.rests()
+        assert world.status(message) == "PENDING"
+        world.travel(wait - 2)
+        world.poll()
+        assert world.status(message) == "PENDING"
+        world.travel(2.1)
+    found = world.becomes(message, "ERROR")
+    assert (found.attempts, found.calls) == (3, 3)
+    first = Attempt.objects.filter(message=message).first()
+    assert first is not None
+    assert (first.status_code, first.error_class, first.outcome) == (503, "http_503", "failed")
+
+
+def test_7_jitter_makes_a_retry_later_never_earlier() -> None:
+    assert calls.retry_delay_s([10, 20], 1, 0.5, 0.0) == 10
+    assert calls.retry_delay_s([10, 20], 2, 0.5, 1.0) == 30
+    assert calls.retry_delay_s([10, 20], 3, 0.5, 1.0) is None
+    assert calls.retry_delay_s([], 1, 0.5, 1.0) is None
+
+
+def test_7_a_target_that_does_not_answer_or_is_not_there_is_a_failure_and_a_forbidden_one_an_error(
+    world: World, settings: object
+) -> None:
+    slow = world.endpoint("slow", timeout_s=0.3)
+    gone = world.endpoint("gone", url="http://127.0.0.1:1024/")
+    inside = world.endpoint("inside", url="http://169.254.169.254/latest/meta-data")
+    world.receiver.answer("slow", after_s=3)
+    ids = [world.send_one(endpoint, "slow") for endpoint in (slow, gone, inside)]
+    world.start()
+    wait_until(lambda: Attempt.objects.count() == 3, 15)
+    world.rests()
+    found = dict(Attempt.objects.values_list("message_id", "error_class"))
+    assert [found[i] for i in ids] == ["timeout", "unreachable", "refused"]
+    assert world.statuses(ids) == ["PENDING", "PENDING", "ERROR"]
+
+
+def test_8_a_circuit_opens_makes_no_calls_spends_no_attempts_probes_and_closes_and_others_do_not_notice(
+    world: World, settings: object
+) -> None:
+    settings.OUTBOX_CIRCUIT_FAILURES = 3  # type: ignore[attr-defined]
+    ill, well = world.endpoint("ill"), world.endpoint("well", url=world.receiver.url + "/well")
+    world.receiver.default.status = 500
+    world.receiver.answer("fine", 200)
+    failing = [world.send_one(ill, f"x{n}", group=f"{n}") for n in range(3)]
+    world.start()
+    world.receiver.count(3)
+    wait_until(lambda: Event.objects.filter(kind="endpoint.circuit_opened").exists(), 10)
+    waiting = [world.send_one(ill, f"y{n}", group=f"y{n}") for n in range(5)]
+    fine = world.send_one(well, "fine")
+    world.becomes(fine, "COMPLETED")
+    world.rests()
+    assert len(world.receiver.visits) == 4
+    assert set(Message.objects.filter(pk__in=waiting).values_list("attempts", "calls")) == {(0, 0)}
+
+    world.travel(31)  # one probe, which fails: open again, for longer
+    world.receiver.count(5)
+    world.rests()
+    ill.target.refresh_from_db()
+    assert ill.target.open_until - clock.now() > timedelta(seconds=40)
+    assert len(world.receiver.visits) == 5
+
+    world.receiver.heal()
+    world.travel(61)
+    wait_until(lambda: Event.objects.filter(kind="endpoint.circuit_closed").exists(), 10)
+    world.all_end(30)
+    assert world.statuses(failing + waiting) == ["COMPLETED"] * 8
+    ill.target.refresh_from_db()
+    assert (ill.target.failures, ill.target.failing_since) == (0, None)
+
+
+def test_8_pointers_on_their_way_when_the_circuit_opens_are_put_back_unspent(world: World) -> None:
+    erp = world.endpoint()
+    message = world.send_one(erp, "a")
+    world.poll()
+    erp.target.open_until = clock.now() + timedelta(seconds=30)
+    erp.target.save()
+    world.start()
+    wait_until(lambda: world.status(message) == "PENDING", 10)
+    assert world.message(message).attempts == 0
+    assert world.receiver.names == []
+    world.travel(31)
+    world.becomes(message, "COMPLETED")
+
+
+def test_8_an_endpoint_that_fails_for_days_is_disabled_with_notice_and_nothing_of_it_is_lost(world: World) -> None:
+    erp = world.endpoint(retry_schedule_s=[])
+    world.receiver.default.status = 500
+    failed = world.send_one(erp, "a", group="a")
+    world.start()
+    world.becomes(failed, "ERROR")
+    assert targets.disable_failing() == 0
+    world.travel(3 * 86_400 + 60)
+    assert targets.disable_failing() == 1
+    erp.refresh_from_db()
+    assert erp.disabled_at is not None
+    notice = Event.objects.get(kind="endpoint.disabled")
+    assert (notice.subject_id, notice.data["name"]) == (erp.pk, "ERP")
+
+    kept = world.send_one(erp, "b", group="b")
+    world.poll()
+    assert world.status(kept) == "PENDING"
+    world.receiver.heal()
+    assert targets.enable(erp.pk, actor=SYSTEM) is True
+    world.becomes(kept, "COMPLETED")
+    world.act("retry", failed)
+    world.becomes(failed, "COMPLETED")

@@ -1,0 +1,189 @@
+"""Contract 1 to 3: order, one in flight, and what an error stops."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from django.db import IntegrityError
+
+from dispatch.outbox.models import Message, MessageGroup
+from tests.outbox.world import World
+
+BLOCK, NEXT, IMMEDIATE = "BLOCK_ON_ERROR", "NEXT_ON_ERROR", "IMMEDIATE"
+
+
+def test_1_ordered_messages_of_a_group_come_by_sequence_then_creation_then_id(world: World) -> None:
+    erp = world.endpoint()
+    world.send(erp, "c", "d")
+    world.send(erp, "b", sequence=50)
+    world.send(erp, "e", sequence=100)
+    world.send(erp, "a", sequence=-1)
+    world.start()
+    world.receiver.got("a", "b", "c", "d", "e")
+    world.all_end()
+    assert world.receiver.overlaps() == []
+
+
+def test_1_a_lower_sequence_inserted_later_goes_before_those_waiting_never_before_the_one_in_flight(
+    world: World,
+) -> None:
+    erp = world.endpoint()
+    world.receiver.hold("first")
+    world.send(erp, "first", "last")
+    world.start()
+    world.receiver.got("first")
+    world.send(erp, "urgent", sequence=1)
+    world.receiver.let_go("first")
+    world.receiver.got("first", "urgent", "last")
+    world.all_end()
+    assert world.receiver.overlaps() == []
+
+
+def test_1_the_group_key_is_organization_endpoint_and_group_and_null_empty_and_default_are_one(
+    world: World,
+) -> None:
+    erp, crm = world.endpoint("ERP"), world.endpoint("CRM")
+    for group in (None, "", "default", "other"):
+        world.send(erp, f"erp {group}", group=group)
+        world.send(crm, f"crm {group}", group=group)
+        world.send(None, f"direct {group}", group=group)
+    keys = set(MessageGroup.objects.values_list("endpoint__name", "name"))
+    assert keys == {(n, g) for n in ("ERP", "CRM", None) for g in ("default", "other")}
+    assert len(set(MessageGroup.objects.values_list("key", flat=True))) == 6
+
+
+def test_1_a_group_of_direct_messages_keeps_its_order_over_several_urls(world: World) -> None:
+    world.send(None, "a", url=world.receiver.url + "/created")
+    world.send(None, "b", url=world.receiver.url.replace("127.0.0.1", "localhost") + "/updated")
+    world.send(None, "c", url=world.receiver.url + "/closed")
+    world.start()
+    world.receiver.got("a", "b", "c")
+    assert [visit.path for visit in world.receiver.visits] == ["/hook/created", "/hook/updated", "/hook/closed"]
+
+
+def test_2_one_of_a_group_is_in_flight_with_three_pollers_and_three_routers(world: World) -> None:
+    endpoints = [world.endpoint(f"E{n}") for n in range(3)]
+    world.pool.concurrency = 40
+    world.pool.save()
+    expected: dict[str, list[str]] = {}
+    for number in range(30):
+        group = f"group-{number}"
+        names = [f"{number}-{n}" for n in range(8)]
+        world.send(endpoints[number % 3], *names, group=group)
+        expected[group] = names
+    chance = random.Random(6)
+    for names in expected.values():
+        world.receiver.answer(chance.choice(names), after_s=chance.uniform(0, 0.05))
+    world.start(pollers=3, routers=3)
+    world.all_end(60)
+    assert {group: world.receiver.of(group) for group in expected} == expected
+    assert world.receiver.overlaps() == []
+    assert len(world.receiver.visits) == 240
+
+
+def test_2_the_index_refuses_a_second_ordered_message_in_flight(world: World) -> None:
+    erp = world.endpoint()
+    first, second = world.send(erp, "a", "b")
+    world.poll()
+    assert world.statuses([first, second]) == ["QUEUED", "PENDING"]
+    with pytest.raises(IntegrityError, match="one_in_flight_per_group"):
+        Message.objects.filter(pk=second).update(status="QUEUED", in_flight=True)
+
+
+def test_2_the_transaction_that_ends_one_claims_the_next_and_publishes_it_without_a_poll(world: World) -> None:
+    erp = world.endpoint()
+    world.send(erp, *"abcdefgh")
+    world.start_router()
+    world.poll()  # the only one
+    world.receiver.got(*"abcdefgh")
+    world.all_end()
+
+
+def test_3_a_head_that_waits_for_its_retry_holds_its_group(world: World) -> None:
+    erp = world.endpoint()
+    world.receiver.answer("a", 500, times=1)
+    a, b = world.send(erp, "a", "b")
+    world.send(erp, "elsewhere", group="h")
+    world.start()
+    world.receiver.count(2)
+    world.rests()
+    assert world.statuses([a, b]) == ["PENDING", "PENDING"]
+    assert sorted(world.receiver.names) == ["a", "elsewhere"]
+    world.travel(6)
+    world.all_end()
+    assert world.receiver.of("g") == ["a", "a", "b"]
+
+
+def test_3_block_on_error_stops_every_later_message_of_the_group_until_it_is_resolved(world: World) -> None:
+    erp = world.endpoint(mode=BLOCK)
+    world.receiver.answer("bad", 422)
+    bad, *later = world.send(erp, "bad", "b", "c")
+    other = world.send_one(erp, "other", group="h")
+    world.start()
+    world.becomes(bad, "ERROR")
+    world.becomes(other, "COMPLETED")
+    world.send(erp, "earlier", sequence=1)
+    world.receiver.count(3)
+    world.rests()
+    assert world.statuses(later) == ["PENDING", "PENDING"]
+    assert world.receiver.of("g") == ["bad", "earlier"]
+    assert world.group().blocked_by == bad
+    world.act("resolve", bad)
+    world.all_end()
+    assert world.receiver.of("g") == ["bad", "earlier", "b", "c"]
+    assert world.group().blocked_by is None
+
+
+def test_3_next_on_error_goes_on_after_an_error(world: World) -> None:
+    erp = world.endpoint(mode=NEXT)
+    world.receiver.answer("bad", 422)
+    bad, *_ = world.send(erp, "bad", "b", "c")
+    world.start()
+    world.receiver.got("bad", "b", "c")
+    world.all_end()
+    assert world.status(bad) == "ERROR"
+
+
+def test_3_immediate_has_no_order_never_blocks_and_is_never_blocked(world: World) -> None:
+    erp = world.endpoint()
+    world.receiver.hold("slow")
+    world.receiver.answer("bad", 422)
+    bad = world.send_one(erp, "bad", mode=IMMEDIATE)
+    world.send(erp, "slow")
+    blocked = world.send_one(erp, "after slow")
+    world.start()
+    world.becomes(bad, "ERROR")
+    world.send(erp, *[f"now {n}" for n in range(5)], mode=IMMEDIATE)
+    world.receiver.count(7)
+    assert world.status(blocked) == "PENDING"
+    world.receiver.let_go("slow")
+    world.all_end()
+    assert world.receiver.names[-1] == "after slow"
+
+
+def test_3_in_a_mixed_group_block_is_held_by_any_earlier_error_and_next_only_by_that_of_a_block_message(
+    world: World,
+) -> None:
+    erp = world.endpoint()
+    for bad in ("next bad", "block bad"):
+        world.receiver.answer(bad, 422)
+    first = world.send_one(erp, "next bad", mode=NEXT, sequence=1)
+    held = world.send_one(erp, "block held", mode=BLOCK, sequence=2)
+    passing = world.send_one(erp, "next goes", mode=NEXT, sequence=3)
+    world.start()
+    world.becomes(passing, "COMPLETED")
+    assert world.statuses([first, held]) == ["ERROR", "PENDING"]
+    world.act("ignore", first)
+    world.becomes(held, "COMPLETED")
+
+    second = world.send_one(erp, "block bad", mode=BLOCK, sequence=4)
+    world.becomes(second, "ERROR")
+    waiting = world.send_one(erp, "next held", mode=NEXT, sequence=5)
+    immediate = world.send_one(erp, "now", mode=IMMEDIATE, sequence=6)
+    world.becomes(immediate, "COMPLETED")
+    world.rests()
+    assert world.status(waiting) == "PENDING"
+    assert world.group().blocked_by == second
+    world.act("resolve", second)
+    world.becomes(waiting, "COMPLETED")

@@ -1,0 +1,283 @@
+"""Contract 4, 5 and 11: nobody starves, the poller's duties, its leader."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+from dispatch.core import clock
+from dispatch.core.election import Deposed, Election
+from dispatch.core.loop_runner import leading
+from dispatch.core.models import Event, Leadership
+from dispatch.outbox import poller, publishing, queues
+from dispatch.outbox.models import Message
+from dispatch.outbox.pointer import MessagePointer, check_token
+from tests.outbox.world import World
+from tests.processes import running
+from tests.waiting import wait_until
+
+MANY = 10_000
+# What a machine with much else to do may add to a time.
+SLACK_S = 5.0
+
+
+def crowd(world: World, endpoint: object, *, with_immediates: bool) -> None:
+    """10,000 messages before everybody else, half of them without order."""
+    for n in range(10):
+        names = [str(i) for i in range(MANY // 20)]
+        world.send(endpoint, *names, group="crowd")  # type: ignore[arg-type]
+        if with_immediates:
+            world.send(endpoint, *names, group=f"crowd {n}", mode="IMMEDIATE")  # type: ignore[arg-type]
+        else:
+            world.send(endpoint, *names, group="crowd")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "why", ["blocked group", "paused endpoint", "paused pool", "rate-limited pool", "open circuit"]
+)
+def test_4_what_cannot_go_delays_nobody_by_more_than_two_polls(world: World, why: str) -> None:
+    full = world.pool
+    other_pool = type(full).objects.create(
+        organization=world.organization, code="other", name="Other", kind="messages", concurrency=5
+    )
+    crowded, other = world.endpoint("Crowded"), world.endpoint("Other", pool=other_pool)
+    if why == "blocked group":
+        bad = world.send_one(crowded, "bad", group="crowd")
+        Message.objects.filter(pk=bad).update(status="ERROR")
+        other.pool = full  # in the same pool, even
+        other.save()
+    crowd(world, crowded, with_immediates=why != "blocked group")
+    if why == "paused endpoint":
+        crowded.is_paused = True
+        crowded.save()
+    elif why == "paused pool":
+        full.is_paused = True
+        full.save()
+    elif why == "rate-limited pool":
+        full.rate_per_minute = 1
+        full.save()
+    elif why == "open circuit":
+        crowded.target.open_until = clock.now() + timedelta(hours=1)
+        crowded.target.save()
+    late = world.send_one(other, "late", group="quiet")
+    poller.poll()
+    poller.poll()
+    assert world.status(late) == "QUEUED"
+    stuck = Message.objects.filter(endpoint=crowded, in_flight=True).count()
+    assert stuck <= (10 if why == "blocked group" else 1)
+
+
+def test_4_groups_that_share_a_full_pool_take_turns(world: World) -> None:
+    world.pool.concurrency = 1
+    world.pool.save()
+    erp = world.endpoint()
+    world.send(erp, *[f"a{n}" for n in range(6)], group="a")
+    world.send(erp, *[f"b{n}" for n in range(6)], group="b")
+    world.start()
+    world.all_end()
+    assert [name[0] for name in world.receiver.names] == ["a", "b"] * 6
+    assert world.receiver.most_open == 1
+
+
+def test_5_a_message_is_queued_and_its_epoch_committed_before_its_pointer_is_published(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    erp = world.endpoint()
+    message = world.send_one(erp, "a")
+    seen = []
+
+    def publish_many(publications: list) -> list:
+        done = threading.Thread(target=lambda: seen.append(_committed(message)))
+        done.start()
+        done.join()
+        seen.append([pointer.authToken for pointer, _ in publications])
+        return [None] * len(publications)
+
+    monkeypatch.setattr(publishing._publisher(), "publish_many", publish_many)
+    poller.poll()
+    committed, tokens = seen
+    assert committed == ("QUEUED", 1)
+    assert check_token(tokens[0], message) == 1
+
+
+def _committed(message_id: int) -> tuple[str, int]:
+    from django.db import connection
+
+    try:
+        return Message.objects.values_list("status", "epoch").get(pk=message_id)
+    finally:
+        connection.close()
+
+
+def test_5_at_most_ten_are_published_at_once_and_a_batch_is_a_batch(
+    world: World, monkeypatch: pytest.MonkeyPatch, settings: object
+) -> None:
+    settings.OUTBOX_BATCH_SIZE = 25  # type: ignore[attr-defined]
+    world.pool.concurrency = 100
+    world.pool.save()
+    erp = world.endpoint()
+    for n in range(40):
+        world.send(erp, f"{n}", group=f"{n}")
+    sizes: list[int] = []
+    publisher = publishing._publisher()
+    real = publisher.publish_many
+    monkeypatch.setattr(publisher, "publish_many", lambda some: sizes.append(len(some)) or real(some))
+    assert poller.poll() == 0.0
+    assert sizes == [10, 10, 5]
+    assert Message.objects.filter(status="QUEUED").count() == 25
+    assert poller.poll() == 0.0
+    assert Message.objects.filter(status="QUEUED").count() == 40
+
+
+def test_5_a_queue_that_fails_leaves_messages_pending_with_nothing_spent(world: World, settings: object) -> None:
+    erp = world.endpoint()
+    ids = [world.send_one(erp, f"{n}", group=f"{n}") for n in range(3)]
+    settings.OUTBOX_QUEUE_URL = "redis://127.0.0.1:1/0"  # type: ignore[attr-defined]
+    assert poller.poll() == settings.OUTBOX_POLL_INTERVAL_S  # type: ignore[attr-defined]
+    assert world.statuses(ids) == ["PENDING"] * 3
+    assert set(Message.objects.values_list("attempts", "in_flight", "waiting_for")) == {(0, False, "queue")}
+    settings.OUTBOX_QUEUE_URL = ""  # type: ignore[attr-defined]
+    publishing.reset()
+    world.start()
+    world.all_end()
+    assert world.statuses(ids) == ["COMPLETED"] * 3
+
+
+def test_5_a_publication_that_the_queue_calls_a_duplicate_counts_as_published(world: World) -> None:
+    erp = world.endpoint()
+    message = world.send_one(erp, "a")
+    world.poll()
+    row = Message.objects.select_related("group", "pool").get(pk=message)
+    claim = publishing.claim_of(
+        (row.pk, row.epoch, row.mode, row.group_id, row.pool.code, row.group.key), row.queued_at
+    )
+    assert publishing.publish([claim, claim]) is True
+    assert world.status(message) == "QUEUED"
+    world.start_router()
+    world.becomes(message, "COMPLETED")
+    assert world.receiver.names == ["a"]
+
+
+def test_5_a_poll_says_when_the_next_message_is_due(world: World) -> None:
+    erp = world.endpoint()
+    world.send(erp, "later", scheduled_for=clock.now() + timedelta(seconds=2))
+    wish = world.poll()
+    assert wish is not None
+    assert 1.5 < wish <= 2.0
+    assert world.receiver.names == []
+    world.travel(2.1)
+    world.start()
+    world.receiver.got("later")
+
+
+def test_5_a_new_message_wakes_the_poller_at_once(world: World, test_environment: dict[str, str]) -> None:
+    erp = world.endpoint()
+    env = {**test_environment, "OUTBOX_POLL_INTERVAL_S": "30"}
+    with running("dispatcher", "--only", "outbox_poller,outbox_router", env=env) as dispatcher:
+        wait_until(lambda: leader_pid() == dispatcher.pid, 20)
+        world.send(erp, "warm up")
+        world.receiver.count(1, timeout=15)
+        world.send(erp, "at once", group="h")
+        world.receiver.count(2, timeout=3)
+
+
+def test_11_a_paused_old_leaders_claims_are_refused_in_postgres(world: World) -> None:
+    erp = world.endpoint()
+    message = world.send_one(erp, "a")
+    old, new = Election("loop:outbox_poller", holder="old"), Election("loop:outbox_poller", holder="new")
+    epoch = old.step()
+    world.travel(10)  # it sleeps through its lease
+    assert new.step() == epoch + 1
+    token = leading.set((old.name, epoch))
+    try:
+        with pytest.raises(Deposed):
+            poller.poll()
+    finally:
+        leading.reset(token)
+    assert world.status(message) == "PENDING"
+    assert Message.objects.get(pk=message).epoch == 0
+    token = leading.set((new.name, new.epoch))
+    try:
+        poller.poll()
+    finally:
+        leading.reset(token)
+    assert world.status(message) == "QUEUED"
+
+
+def test_11_when_the_leader_is_killed_another_takes_over_and_a_clean_stop_hands_over_at_once(
+    world: World, test_environment: dict[str, str]
+) -> None:
+    erp = world.endpoint()
+    env = {**test_environment, "OUTBOX_POLL_INTERVAL_S": "1", "LEADER_LEASE_S": "2", "LEADER_RENEW_S": "0.5"}
+    only = ("dispatcher", "--only", "outbox_poller,outbox_router")
+    with running(*only, env=env) as first:
+        wait_until(lambda: leader_pid() == first.pid, 20)
+        with running(*only, env=env) as second, running(*only, env=env) as third:
+            second.says("runs")
+            third.says("runs")
+            first.kill()
+            killed = time.monotonic()
+            world.send(erp, "after a kill", group="a")
+            world.receiver.count(1, timeout=20)
+            assert time.monotonic() - killed < 2 + 1 + SLACK_S
+            wait_until(lambda: leader_pid() in (second.pid, third.pid), 5)
+            stopped = second if leader_pid() == second.pid else third
+            stopped.stop()
+            stopped_at = time.monotonic()
+            world.send(erp, "after a stop", group="b")
+            world.receiver.count(2, timeout=20)
+            assert time.monotonic() - stopped_at < 2 + SLACK_S
+
+
+def leader_pid() -> int:
+    holder = Leadership.objects.filter(name="loop:outbox_poller").values_list("holder", flat=True).first() or ":0:"
+    return int(holder.split(":")[1] or 0)
+
+
+def test_11_when_the_queue_is_gone_dispatch_stops_and_the_api_goes_on(world: World, settings: object) -> None:
+    settings.OUTBOX_QUEUE_URL = "redis://127.0.0.1:1/0"  # type: ignore[attr-defined]
+    erp = world.endpoint()
+    world.start()
+    message = world.send_one(erp, "a")
+    wait_until(lambda: "unpublished" in world.told(message), 10)
+    assert world.status(message) in ("PENDING", "QUEUED")
+    assert world.receiver.names == []
+    world.stop()
+    assert world.status(message) == "PENDING"
+
+
+def test_every_change_of_a_status_is_in_the_event_log(world: World) -> None:
+    erp = world.endpoint()
+    world.receiver.answer("a", 500, times=1)
+    message = world.send_one(erp, "a")
+    world.start()
+    world.receiver.count(1)
+    world.rests()
+    world.travel(6)
+    world.all_end()
+    assert world.told(message) == [
+        "created",
+        "queued",
+        "processing",
+        "retrying",
+        "queued",
+        "processing",
+        "completed",
+    ]
+    assert set(Event.objects.filter(subject_type="message").values_list("actor_type", flat=True)) == {"system"}
+
+
+def test_pointers_have_exactly_the_six_keys_and_hide_the_group(world: World) -> None:
+    erp = world.endpoint()
+    world.send(erp, "a", group="secret customer")
+    world.send(erp, "b", "c", mode="IMMEDIATE")
+    world.poll()
+    found = [MessagePointer.from_json(d.pointer_json) for d in queues.consumer("test").receive(10, 1.0)]
+    assert len(found) == 3
+    assert len({pointer.messageGroupId for pointer in found}) == 3
+    assert all(len(pointer.messageGroupId) == 64 for pointer in found)
+    assert {pointer.poolCode for pointer in found} == {"DISPATCH-POOL"}
+    assert all(pointer.mediationTarget.endswith("/api/v1/dispatch/process/") for pointer in found)

@@ -1,0 +1,111 @@
+"""Events become messages: once for each endpoint, by wildcard, in the line of their subject; and why one waits."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+import requests
+
+from dispatch.core import clock, events
+from dispatch.core.models import EventCursor
+from dispatch.outbox.explain import why_stuck
+from dispatch.outbox.models import Message
+from dispatch.outbox.reader import READER, read
+from tests import factories
+from tests.outbox.world import World
+
+
+def read_all() -> None:
+    while READER.step():
+        pass
+
+
+def test_every_event_that_an_endpoint_wants_is_delivered_once_in_the_order_of_its_subject(world: World) -> None:
+    world.endpoint("all", event_types=["*"])
+    world.endpoint("assigned", event_types=["job.assigned", "lead.*"], url=world.receiver.url + "/assigned")
+    world.endpoint("nothing", event_types=[])
+    organization = world.organization.pk
+    for kind, subject, data in [
+        ("job.created", 1, {}),
+        ("offer.made", 9, {"job_id": 1}),
+        ("job.assigned", 1, {}),
+        ("job.created", 2, {}),
+    ]:
+        events.append(organization, kind, subject, **data)
+    read_all()
+    world.start()
+    world.all_end()
+    read_all()  # what the deliveries themselves wrote makes no message
+    got = [(v.path, v.name, v.group) for v in world.receiver.visits]
+    assert [(n, g) for p, n, g in got if p == "/hook" and g == "job:1"] == [
+        ("job.created", "job:1"),
+        ("offer.made", "job:1"),
+        ("job.assigned", "job:1"),
+    ]
+    assert [n for p, n, _ in got if p == "/hook/assigned"] == ["job.assigned"]
+    assert Message.objects.filter(endpoint__name="all", event_id__isnull=False).count() == 4
+    assert not Message.objects.filter(endpoint__name="nothing").exists()
+    body = json.loads(world.receiver.visits[0].body)
+    assert set(body) == {"type", "timestamp", "data"}
+    assert body["data"]["subject"]["type"] == "job"
+
+
+def test_an_event_read_twice_makes_one_message(world: World) -> None:
+    world.endpoint("all", event_types=["job.*"])
+    event = events.append(world.organization.pk, "job.created", 1)
+    read([event])
+    read([event])
+    EventCursor.objects.filter(name="outbox").delete()
+    read_all()
+    assert Message.objects.filter(event_id=event.pk).count() == 1
+
+
+def test_events_of_others_and_of_messages_make_none_and_a_disabled_endpoint_gets_its_own_later(
+    world: World,
+) -> None:
+    waiting = world.endpoint("waiting", event_types=["*"], disabled_at=clock.now())
+    events.append(factories.organization().pk, "job.created", 1)
+    events.append(world.organization.pk, "message.completed", 1)
+    kept = events.append(world.organization.pk, "job.created", 2)
+    read_all()
+    assert list(Message.objects.values_list("event_id", flat=True)) == [kept.pk]
+    world.poll()
+    assert Message.objects.get().status == "PENDING"
+    assert "disabled" in why_stuck(Message.objects.get(endpoint=waiting))
+
+
+def test_why_is_this_stuck_in_words(world: World, app_url: str) -> None:
+    erp = world.endpoint()
+    world.receiver.answer("bad", 422)
+    bad, held = world.send(erp, "bad", "held")
+    now = world.send_one(erp, "later", group="h", scheduled_for=clock.now() + timedelta(hours=1))
+    assert "next poll" in why_stuck(world.message(bad))
+    assert f"Message {bad}" in why_stuck(world.message(held))
+    assert "scheduled" in why_stuck(world.message(now))
+    world.start()
+    world.becomes(bad, "ERROR")
+    assert "The receiver answered 422." in why_stuck(world.message(bad))
+    assert f"stopped by the error of message {bad}" in why_stuck(world.message(held))
+    key = factories.api_key(world.organization)
+    answer = requests.get(
+        f"{app_url}/api/v1/message-groups/?blocked=true", headers={"Authorization": f"Bearer {key}"}, timeout=10
+    )
+    assert [(g["name"], g["blocked_by"]) for g in answer.json()["results"]] == [("g", bad)]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"is_paused": True}, "paused"),
+        ({"disabled_at": "now"}, "disabled"),
+    ],
+)
+def test_what_people_switched_off_is_said(world: World, change: dict, words: str) -> None:
+    erp = world.endpoint()
+    message = world.send_one(erp, "a")
+    for name, value in change.items():
+        setattr(erp, name, clock.now() if value == "now" else value)
+    erp.save()
+    assert words in why_stuck(world.message(message))

@@ -1,0 +1,232 @@
+"""Real brokers for tests: a file, the tests' Redis, an SQS-speaking server, Debian's ActiveMQ."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings as django_settings
+
+from dispatch.core import redis
+from dispatch.outbox import queues
+from dispatch.outbox.queues import Consumer, Publisher
+from tests.waiting import wait_until
+
+_SPRING, _BROKER = "http://www.springframework.org/schema/beans", "http://activemq.apache.org/schema/core"
+_SCHEMAS = (_SPRING, f"{_SPRING}/spring-beans-2.0.xsd", _BROKER, f"{_BROKER}/activemq-core.xsd")
+ACTIVEMQ_JAR = Path("/usr/share/activemq/bin/activemq.jar")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Broker(ABC):
+    """One empty queue, configured in `settings` as a deployment would."""
+
+    kind: str
+
+    def __init__(self, settings: Any) -> None:
+        settings.OUTBOX_QUEUE_TYPE = self.kind
+
+    def publisher(self) -> Publisher:
+        return queues.publisher()
+
+    def consumer(self, name: str = "one") -> Consumer:
+        return queues.consumer(name)
+
+    def die(self, consumer: Consumer) -> None:  # noqa: B027
+        """The consumer's process is gone; by default nobody notices but by the passing of time."""
+
+    @abstractmethod
+    def put_raw(self, text: str) -> None:
+        """Puts something on the queue that our publisher would not."""
+
+    @abstractmethod
+    def left(self) -> int:
+        """How many pointers are on the queue, also those held; ask when all consumers are closed."""
+
+    @contextmanager
+    @abstractmethod
+    def away(self) -> Iterator[None]:
+        """The broker cannot be reached while the block runs."""
+
+
+class File(Broker):
+    kind = "embedded"
+
+    def __init__(self, settings: Any, folder: Path) -> None:
+        super().__init__(settings)
+        self.file = folder / "queue" / "pointers.sqlite3"
+        settings.OUTBOX_EMBEDDED_FILE = str(self.file)
+
+    def put_raw(self, text: str) -> None:
+        import sqlite3
+
+        self.publisher().ping()  # makes the tables
+        with sqlite3.connect(self.file) as connection:
+            connection.execute("INSERT INTO pointer (body, visible_at) VALUES (?, 0)", (text,))
+        connection.close()
+
+    def left(self) -> int:
+        import sqlite3
+
+        connection = sqlite3.connect(self.file)
+        (count,) = connection.execute("SELECT count(*) FROM pointer").fetchone()
+        connection.close()
+        return int(count)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        assert not self.file.parent.exists(), "use it before anything is published"
+        self.file.parent.write_text("not a folder")
+        yield
+        self.file.parent.unlink()
+
+
+class Redis(Broker):
+    kind = "redis"
+
+    def __init__(self, settings: Any) -> None:
+        super().__init__(settings)
+        settings.OUTBOX_QUEUE_URL = ""
+        self.settings = settings
+
+    def put_raw(self, text: str) -> None:
+        redis.client().xadd(redis.key("outbox", "pointers"), {"pointer": text})
+
+    def left(self) -> int:
+        server = redis.client()
+        return int(server.xlen(redis.key("outbox", "pointers")) + server.zcard(redis.key("outbox", "delayed")))
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        # Other tests share the server: it is made unusable for us, not stopped.
+        stream = redis.key("outbox", "pointers")
+        redis.client().set(stream, "in the way")
+        yield
+        redis.client().delete(stream)
+
+
+class Sqs(Broker):
+    kind = "sqs"
+
+    def __init__(self, settings: Any, server_url: str) -> None:
+        super().__init__(settings)
+        self.client = self._client(server_url)
+        made = self.client.create_queue(QueueName=f"{uuid.uuid4().hex}.fifo", Attributes={"FifoQueue": "true"})
+        settings.OUTBOX_QUEUE_URL = self.url = made["QueueUrl"]
+        self.settings = settings
+
+    @staticmethod
+    def _client(server_url: str) -> Any:
+        import boto3
+
+        return boto3.session.Session().client("sqs", endpoint_url=server_url)
+
+    def put_raw(self, text: str) -> None:
+        self.client.send_message(
+            QueueUrl=self.url, MessageBody=text, MessageGroupId="raw", MessageDeduplicationId=uuid.uuid4().hex
+        )
+
+    def left(self) -> int:
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        told = self.client.get_queue_attributes(QueueUrl=self.url, AttributeNames=names)["Attributes"]
+        return sum(int(told[name]) for name in names)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        attributes = self.client.get_queue_attributes(QueueUrl=self.url, AttributeNames=["QueueArn"])
+        name = attributes["Attributes"]["QueueArn"].rpartition(":")[2]
+        self.client.delete_queue(QueueUrl=self.url)
+        yield
+        self.client.create_queue(QueueName=name, Attributes={"FifoQueue": "true"})
+
+
+class ActiveMq(Broker):
+    kind = "activemq"
+
+    def __init__(self, settings: Any, server: ActiveMqServer) -> None:
+        super().__init__(settings)
+        self.server = server
+        self.name = uuid.uuid4().hex
+        settings.OUTBOX_QUEUE_URL = f"stomp://127.0.0.1:{server.port}/{self.name}"
+
+    def die(self, consumer: Consumer) -> None:
+        consumer._link._connection.transport.disconnect_socket()  # type: ignore[attr-defined]
+
+    def put_raw(self, text: str) -> None:
+        from dispatch.outbox.queues.stomp_link import Link, Place
+
+        link = Link(Place.parse(django_settings.OUTBOX_QUEUE_URL))
+        link.transact(lambda wire, work: wire.send(f"/queue/{self.name}", text, transaction=work))
+        link.close()
+
+    def left(self) -> int:
+        with self.consumer("counting") as consumer:
+            return len(consumer.receive(1000, wait_s=1.0))
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        self.server.stop()
+        yield
+        self.server.start()
+
+
+class ActiveMqServer:
+    """Debian's ActiveMQ with one STOMP connector on a free port."""
+
+    def __init__(self, folder: Path, scheduler: bool) -> None:
+        self.port, self.folder = free_port(), folder
+        self._process: subprocess.Popen[bytes] | None = None
+        (folder / "broker.xml").write_text(
+            f"""<beans xmlns="http://www.springframework.org/schema/beans"
+                 xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"
+                 xsi:schemaLocation="{" ".join(_SCHEMAS)}">
+            <broker xmlns="http://activemq.apache.org/schema/core" brokerName="tests" useJmx="false"
+                    dataDirectory="{folder}/data" schedulerSupport="{str(scheduler).lower()}">
+              <transportConnectors>
+                <transportConnector name="stomp" uri="stomp://127.0.0.1:{self.port}"/>
+              </transportConnectors>
+            </broker></beans>"""
+        )
+
+    @staticmethod
+    def installed() -> bool:
+        return ACTIVEMQ_JAR.exists() and shutil.which("java") is not None
+
+    def start(self) -> None:
+        properties = [f"-Dactivemq.{name}={self.folder}" for name in ("base", "conf", "data")]
+        with (self.folder / "log").open("ab") as out:
+            self._process = subprocess.Popen(
+                ["java", "-Xmx256m", "-Dactivemq.home=/usr/share/activemq", *properties,
+                 "-jar", str(ACTIVEMQ_JAR), "start", f"xbean:file:{self.folder}/broker.xml"],
+                cwd=self.folder, stdout=out, stderr=out,
+            )  # fmt: skip
+        try:
+            wait_until(self._answers, 60, lambda: (self.folder / "log").read_text()[-2000:], interval=0.2)
+        except AssertionError:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(30)
+            self._process = None
+
+    def _answers(self) -> bool:
+        if self._process is None or self._process.poll() is not None:
+            raise RuntimeError((self.folder / "log").read_text()[-2000:])
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0

@@ -1,0 +1,271 @@
+"""The outbox in the admin, as an Admin and a Dispatcher use it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from dispatch.core.models import Event
+from dispatch.outbox import signing
+from dispatch.outbox.models import Attempt, Endpoint, Message, MessageGroup, QuarantinedPointer, Target
+from dispatch.outbox.services import endpoints
+from tests import factories
+from tests.outbox.world import World
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def signed_in(user: Any) -> Client:
+    client = Client()
+    client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+    return client
+
+
+@pytest.fixture
+def organization(world: World) -> Any:
+    return world.organization
+
+
+@pytest.fixture
+def admin(organization: Any) -> Client:
+    return signed_in(factories.admin(organization))
+
+
+@pytest.fixture
+def dispatcher(organization: Any) -> Client:
+    return signed_in(factories.dispatcher(organization))
+
+
+def page(model: str, *args: Any) -> str:
+    return reverse(f"admin:outbox_{model}_{'change' if args else 'changelist'}", args=args)
+
+
+def press(client: Client, model: str, name: str, row: Any, **fields: Any) -> Any:
+    """Confirms the dialog of a detail action."""
+    at = reverse(f"admin:outbox_{model}_{name}", args=[row.pk])
+    assert client.get(at).status_code == 200
+    return client.post(at, {"_form_submitted": "True", **fields})
+
+
+def run(client: Client, model: str, name: str, *rows: Any, everywhere: bool = False, query: str = "") -> str:
+    """Runs an action on the chosen rows, or on all that the filter finds; what it said."""
+    sent = {"action": name, "_selected_action": [row.pk for row in rows], "select_across": str(int(everywhere))}
+    answer = client.post(page(model) + query, sent, follow=True)
+    assert answer.status_code == 200
+    return " ".join(str(message) for message in answer.context["messages"])
+
+
+def fields(**changed: Any) -> dict[str, Any]:
+    return {
+        "name": "ERP", "url": "https://erp.example/hook", "event_types": "job.*, lead.finished", "new_headers": "",
+        "mode": "BLOCK_ON_ERROR", "pool": "", "timeout_s": "15", "retry_schedule_s": "5,30", "retry_jitter": "0.2",
+        "permanent_codes": "400,401", "expire_after_s": "", **changed,
+    }  # fmt: skip
+
+
+def test_an_endpoint_is_added_with_a_secret_that_is_shown_once(admin: Client, organization: Any) -> None:
+    given = fields(organization=organization.pk, new_headers='{"Authorization": "Bearer open sesame"}')
+    answer = admin.post(reverse("admin:outbox_endpoint_add"), given)
+    assert answer.status_code == 200, "the page that shows the secret"
+    assert "no-store" in answer["Cache-Control"]
+    row = Endpoint.objects.get()
+    signing.check_secret(row.secret)
+    assert row.secret in answer.content.decode()
+    assert (row.event_types, row.headers, row.pool.code) == (
+        ["job.*", "lead.finished"],
+        {"Authorization": "Bearer open sesame"},
+        "DISPATCH-POOL",
+    )
+    for at in (page("endpoint"), page("endpoint", row.pk)):
+        shown = admin.get(at).content.decode()
+        assert row.secret not in shown
+        assert "open sesame" not in shown
+    assert "Authorization" in shown
+    assert Event.objects.filter(kind="endpoint.added").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("url", "http://169.254.169.254/"), ("url", "ftp://x.example/"), ("event_types", "job.assigned, nonsense"),
+     ("new_headers", '{"Host": "x"}'), ("new_headers", "[1]"), ("new_headers", '{"A": 1}'), ("timeout_s", "99"),
+     ("permanent_codes", "400,429"), ("retry_jitter", "2")],
+)  # fmt: skip
+def test_what_cannot_work_is_refused_at_its_field(
+    admin: Client, organization: Any, field: str, value: str
+) -> None:
+    answer = admin.post(
+        reverse("admin:outbox_endpoint_add"), fields(organization=organization.pk, **{field: value})
+    )
+    assert answer.status_code == 200
+    assert field in answer.context["adminform"].form.errors
+    assert not Endpoint.objects.exists()
+
+
+def test_an_endpoint_is_changed_and_keeps_the_headers_that_are_not_given(admin: Client, world: World) -> None:
+    row = world.endpoint(headers={"X-Key": "1"})
+    before = row.secret
+    answer = admin.post(page("endpoint", row.pk), fields(name="New name", pool=row.pool_id))
+    assert answer.status_code == 302, answer.context["adminform"].form.errors
+    row.refresh_from_db()
+    assert (row.name, row.headers, row.secret) == ("New name", {"X-Key": "1"}, before)
+    admin.post(page("endpoint", row.pk), fields(name="New name", pool=row.pool_id, new_headers="{}"))
+    row.refresh_from_db()
+    assert row.headers == {}
+    assert "headers" in Event.objects.filter(kind="endpoint.changed").latest("id").data["fields"]
+
+
+def test_the_secret_is_replaced_and_shown_in_the_answer_alone(admin: Client, world: World) -> None:
+    row = world.endpoint()
+    before = row.secret
+    answer = press(admin, "endpoint", "rotate_secret", row, overlap_h="2")
+    row.refresh_from_db()
+    assert row.secret in answer.content.decode()
+    assert "no-store" in answer["Cache-Control"]
+    assert (row.previous_secret, row.secret != before) == (before, True)
+    press(admin, "endpoint", "rotate_secret", row, overlap_h="0")
+    row.refresh_from_db()
+    assert row.previous_secret == ""
+
+
+def test_a_dispatcher_pauses_and_tries_out_but_does_not_set_up(dispatcher: Client, world: World) -> None:
+    row = world.endpoint()
+    press(dispatcher, "endpoint", "pause_this", row, reason="maintenance tonight")
+    shown = dispatcher.get(page("endpoint", row.pk)).content.decode()
+    assert "maintenance tonight" in shown
+    press(dispatcher, "endpoint", "resume_this", row)
+    press(dispatcher, "endpoint", "test", row)
+    assert Message.objects.get().type == "endpoint.test"
+    assert dispatcher.get(reverse("admin:outbox_endpoint_add")).status_code == 403
+    for name in ("rotate_secret", "disable", "enable"):
+        at = reverse(f"admin:outbox_endpoint_{name}", args=[row.pk])
+        assert dispatcher.post(at, {"_form_submitted": "True"}).status_code == 403
+    dispatcher.post(page("endpoint", row.pk), fields(name="Mine"))
+    assert Endpoint.objects.get().name == row.name
+    assert "1 paused" in run(dispatcher, "endpoint", "pause", row)
+    assert "1 resumed" in run(dispatcher, "endpoint", "resume", row)
+
+
+def test_one_that_failed_for_days_is_enabled_again(admin: Client, world: World) -> None:
+    row = world.endpoint()
+    Target.objects.create(organization=row.organization, endpoint=row, failures=9, last_error="It answered 500.")
+    assert "It answered 500." in admin.get(page("endpoint", row.pk)).content.decode()
+    press(admin, "endpoint", "disable", row, reason="moved away")
+    assert "moved away" in admin.get(page("endpoint", row.pk)).content.decode()
+    assert row.name in admin.get(page("endpoint") + "?health=off").content.decode()
+    press(admin, "endpoint", "enable", row)
+    assert endpoints.health_of(Endpoint.objects.get()).state == "healthy"
+
+
+def test_one_with_messages_is_not_deleted_and_the_page_says_why(admin: Client, world: World) -> None:
+    row, unused = world.endpoint(), world.endpoint("unused")
+    world.send_one(row, "a")
+    for endpoint in (row, unused):
+        at = reverse("admin:outbox_endpoint_delete", args=[endpoint.pk])
+        answer = admin.post(at, {"post": "yes"}, follow=True)
+        told = " ".join(str(message) for message in answer.context["messages"])
+        assert ("Disable it instead" in told) == (endpoint == row)
+    assert [endpoint.name for endpoint in Endpoint.objects.all()] == [row.name]
+
+
+class TestMessages:
+    @pytest.fixture
+    def failed(self, world: World) -> list[Message]:
+        """Three of one group: the first in ERROR after one attempt, the others held by it."""
+        endpoint = world.endpoint(permanent_codes=[400])
+        world.receiver.answer("a", 400, "no such <order>")
+        ids = world.send(endpoint, "a", "b", "c", group="order:7")
+        world.start()
+        world.becomes(ids[0], "ERROR")
+        world.stop()
+        return [world.message(message_id) for message_id in ids]
+
+    def test_a_page_tells_what_was_asked_and_answered_and_why_it_waits(
+        self, dispatcher: Client, failed: list[Message]
+    ) -> None:
+        shown = dispatcher.get(page("message", failed[0].pk)).content.decode()
+        assert "no such &lt;order&gt;" in shown, "the receiver's words, escaped"
+        assert Attempt.objects.get().url in shown
+        assert "It failed after one attempt: The receiver answered 400." in shown
+        held = dispatcher.get(page("message", failed[1].pk)).content.decode()
+        assert f"stopped by the error of message {failed[0].pk}" in held
+        assert "&quot;name&quot;: &quot;b&quot;" in held, "the payload"
+
+    def test_lists_find_what_needs_a_hand(self, dispatcher: Client, failed: list[Message]) -> None:
+        blocking = dispatcher.get(page("message") + "?needs=blocking").context["cl"].queryset
+        assert [row.pk for row in blocking] == [failed[0].pk]
+        waiting = dispatcher.get(page("message") + "?needs=open").context["cl"].queryset
+        assert {row.pk for row in waiting} == {failed[1].pk, failed[2].pk}
+        found = dispatcher.get(page("message") + "?q=order:7").context["cl"].queryset
+        assert len(found) == 3
+
+    def test_a_group_shows_its_line_and_what_blocks_it(self, dispatcher: Client, failed: list[Message]) -> None:
+        group = MessageGroup.objects.get()
+        listed = dispatcher.get(page("messagegroup") + "?blocked_by__isempty=0").content.decode()
+        assert f"blocked by the ERROR of message {failed[0].pk}" in listed
+        shown = dispatcher.get(page("messagegroup", group.pk)).content.decode()
+        assert all(page("message", message.pk) in shown for message in failed)
+
+    def test_retry_sends_it_again_and_the_group_goes_on(
+        self, dispatcher: Client, failed: list[Message], world: World
+    ) -> None:
+        world.receiver.heal()
+        press(dispatcher, "message", "retry_this", failed[0])
+        world.start()
+        world.becomes(failed[2].pk, "COMPLETED")
+        assert world.receiver.names == ["a", "a", "b", "c"]
+        assert Attempt.objects.filter(message=failed[0]).count() == 2
+        told = Event.objects.filter(kind="message.retried").get()
+        assert told.actor_type == "user"
+
+    @pytest.mark.parametrize(("name", "status"), [("ignore", "CANCELLED"), ("resolve", "COMPLETED")])
+    def test_ignored_or_resolved_the_group_goes_on_without_it(
+        self, dispatcher: Client, failed: list[Message], world: World, name: str, status: str
+    ) -> None:
+        assert "1 " in run(dispatcher, "message", name, failed[0])
+        world.start()
+        world.becomes(failed[2].pk, "COMPLETED")
+        assert world.status(failed[0].pk) == status
+        assert world.receiver.names == ["a", "b", "c"]
+
+    def test_from_the_groups_page_too(self, dispatcher: Client, failed: list[Message], world: World) -> None:
+        run(dispatcher, "messagegroup", "resolve_blockers", MessageGroup.objects.get())
+        world.start()
+        world.becomes(failed[2].pk, "COMPLETED")
+
+    def test_all_that_a_filter_finds_are_cancelled_at_once(
+        self, dispatcher: Client, failed: list[Message], world: World
+    ) -> None:
+        told = run(dispatcher, "message", "cancel", failed[1], everywhere=True, query="?status__exact=PENDING")
+        assert "2 cancelled" in told
+        assert world.statuses([message.pk for message in failed]) == ["ERROR", "CANCELLED", "CANCELLED"]
+
+    def test_what_cannot_be_done_is_said_and_changes_nothing(
+        self, dispatcher: Client, failed: list[Message], world: World
+    ) -> None:
+        told = run(dispatcher, "message", "retry", *failed)
+        assert "1 retried" in told
+        assert "2 not retried: only what is in ERROR can be; they are PENDING" in told
+
+    def test_nobody_edits_or_deletes_a_message(self, admin: Client, failed: list[Message]) -> None:
+        admin.post(page("message", failed[0].pk), {"status": "COMPLETED", "payload": "{}"})
+        assert admin.post(
+            reverse("admin:outbox_message_delete", args=[failed[0].pk]), {"post": "yes"}
+        ).status_code in (302, 403)
+        row = Message.objects.get(pk=failed[0].pk)
+        assert (row.status, json.loads(row.payload)) == ("ERROR", {"name": "a"})
+
+
+def test_quarantined_pointers_are_for_superusers(admin: Client, dispatcher: Client) -> None:
+    row = QuarantinedPointer.objects.create(reason="not JSON", content="<script>")
+    for client in (admin, dispatcher):
+        assert client.get(page("quarantinedpointer")).status_code == 403
+        assert client.get(page("quarantinedpointer", row.pk)).status_code in (302, 403, 404)
+    root = signed_in(factories.user(is_superuser=True))
+    assert "not JSON" in root.get(page("quarantinedpointer")).content.decode()
+    assert "&lt;script&gt;" in root.get(page("quarantinedpointer", row.pk)).content.decode()
+    root.post(reverse("admin:outbox_quarantinedpointer_delete", args=[row.pk]), {"post": "yes"})
+    assert not QuarantinedPointer.objects.exists()

@@ -1,0 +1,24 @@
+"""The settings of the tests: those of the application, in a data folder and under a Redis prefix of their own.
+
+The environment is set first, so that processes which tests start inherit it."""
+
+import os
+
+_worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+
+os.environ["DISPATCH_DEVELOPMENT"] = "1"
+os.environ.setdefault("DISPATCH_DATA_DIR", ".data/test")
+if _worker:  # each worker of a parallel run has servers of its own
+    os.environ["DISPATCH_DATA_DIR"] = os.path.join(os.environ["DISPATCH_DATA_DIR"], _worker)
+os.environ["REDIS_PREFIX"] = f"test-{_worker or 'main'}-{os.getpid()}:"
+os.environ["DB_POOL_SIZE"] = "0"  # of this process; its children choose for themselves
+os.environ.setdefault("LOG_LEVEL", "WARNING")
+
+from dispatch.settings import *  # noqa: E402, F403
+from dispatch.settings import DATABASES  # noqa: E402
+
+# A connection that outlives its request would keep the test database from being dropped.
+DATABASES["default"]["CONN_MAX_AGE"] = 0
+# Nobody pulls the plug on the test database's server; killed *processes* lose nothing by this.
+DATABASES["default"].setdefault("OPTIONS", {})["options"] = "-c synchronous_commit=off"
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

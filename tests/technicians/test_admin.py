@@ -1,0 +1,87 @@
+"""Technicians in the admin: edited by Admins, put on and off duty by Dispatchers too."""
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from dispatch.core.models import Event
+from dispatch.technicians.models import Technician
+from tests import factories as make
+
+pytestmark = pytest.mark.django_db
+LIST = "admin:technicians_technician_changelist"
+
+
+@pytest.fixture
+def phoenix():
+    return make.organization("Desert Air", distance_unit="km")
+
+
+def signed_in(person):
+    client = Client()
+    client.force_login(person, backend="django.contrib.auth.backends.ModelBackend")
+    return client
+
+
+def form(**changes):
+    shifts = {
+        f"shifts-{name}_FORMS": n for name, n in (("TOTAL", 1), ("INITIAL", 0), ("MIN_NUM", 0), ("MAX_NUM", 1000))
+    }
+    shift = {"shifts-0-weekday": 1, "shifts-0-starts": "08:00", "shifts-0-ends": "12:00"}
+    row = {"name": "Ana", "phone": "+16022550101", "lat": 33.45, "lng": -112.07, "max_open_jobs": 2}
+    return {**shifts, **shift, **row, "on_duty": "on", "is_active": "on", **changes}
+
+
+def test_an_admin_adds_a_technician_with_skills_and_shifts(phoenix):
+    gas = make.skill(phoenix, "gas")
+    client = signed_in(make.admin(phoenix))
+    answer = client.post(
+        reverse("admin:technicians_technician_add"), form(organization=phoenix.pk, skills=[gas.pk])
+    )
+    assert answer.status_code == 302, answer.context["errors"]
+    made = Technician.objects.get(name="Ana")
+    assert (made.organization, made.skill_ids, made.hours) == (phoenix, [gas.pk], ((115_200, 129_600),))
+
+
+def test_editing_moves_the_cell_and_logs_the_duty(phoenix):
+    one = make.technician(phoenix, "Ana")
+    cell, moved = one.cell, one.position_at
+    client = signed_in(make.admin(phoenix, "Adam"))
+    changes = form(lat=34.5, name="Ana R.", **{"shifts-0-weekday": "", "shifts-0-starts": "", "shifts-0-ends": ""})
+    del changes["on_duty"]
+    answer = client.post(reverse("admin:technicians_technician_change", args=[one.pk]), changes)
+    assert answer.status_code == 302, answer.context["errors"]
+    one.refresh_from_db()
+    assert (one.name, one.on_duty, one.phone.as_e164) == ("Ana R.", False, "+16022550101")
+    assert one.cell != cell
+    assert one.position_at > moved
+    assert Event.objects.get(kind="technician.duty_off", subject_id=one.pk).actor_label == "Adam"
+
+
+def test_a_dispatcher_takes_many_off_duty_at_once_and_edits_none(phoenix):
+    ids = [make.technician(phoenix).pk for _ in range(3)]
+    stranger = make.technician(make.organization("Elsewhere"))
+    client = signed_in(make.dispatcher(phoenix, "Dora"))
+    answer = client.post(
+        reverse(LIST), {"action": "off_duty_now", "_selected_action": [*ids, stranger.pk]}, follow=True
+    )
+    assert "3 technicians are now off duty." in answer.content.decode()
+    assert Technician.objects.filter(on_duty=True).get() == stranger
+    assert Event.objects.filter(kind="technician.duty_off", actor_label="Dora").count() == 3
+    assert client.post(reverse("admin:technicians_technician_change", args=[ids[0]]), form()).status_code == 403
+
+
+def test_the_list_shows_ones_own_technicians_with_their_work(phoenix):
+    gas = make.skill(phoenix, "gas")
+    make.technician(phoenix, "Ana Ruiz", skills=(gas,), max_open_jobs=2, radius_m=15_000)
+    make.technician(make.organization("Elsewhere"), "Stranger")
+    page = signed_in(make.admin(phoenix)).get(reverse(LIST)).content.decode()
+    for words in ("Ana Ruiz", "Gas", "0 of 2", "15 km"):
+        assert words in page
+    assert "Stranger" not in page
+
+
+def test_technicians_are_switched_off_not_deleted(phoenix):
+    one = make.technician(phoenix)
+    client = signed_in(make.admin(phoenix))
+    assert client.post(reverse("admin:technicians_technician_delete", args=[one.pk])).status_code == 403

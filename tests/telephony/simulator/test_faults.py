@@ -1,0 +1,167 @@
+"""What goes wrong, on purpose, and what is true afterwards."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import requests
+from twilio.base.exceptions import TwilioRestException
+
+from tests.phones import Simulator, answer, busy
+
+from .conftest import ANN, BOB, Caller
+from .server import OurServer
+
+
+def failing(place: Caller, to: str = ANN) -> TwilioRestException:
+    with pytest.raises(TwilioRestException) as caught:
+        place(to)
+    return caught.value
+
+
+def test_429_creates_nothing_and_says_when_to_come_back(sim: Simulator, place: Caller) -> None:
+    sim.answer_429(retry_after=7)
+    url = f"{sim.base_url}/2010-04-01/Accounts/{sim.account_sid}/Calls.json"
+    form = {"To": ANN, "From": "+16025550100", "Twiml": "<Response/>"}
+    refused = requests.post(url, data=form, auth=(sim.account_sid, sim.auth_token), timeout=5)
+    assert (refused.status_code, refused.json()["code"], refused.headers["Retry-After"]) == (429, 20429, "7")
+    assert sim.creates_to(ANN) == 0
+    place()
+    assert (sim.asked_for(ANN), sim.creates_to(ANN)) == (2, 1)
+
+
+def test_too_many_at_once_can_be_answered_at_will(sim: Simulator, place: Caller) -> None:
+    sim.fault("concurrency")
+    assert failing(place).code == 10004
+
+
+@pytest.mark.parametrize(("name", "status", "code"), [("answer_500", 500, 20500), ("answer_503", 503, 20503)])
+@pytest.mark.parametrize("creates", [False, True])
+def test_a_server_error_hides_whether_there_is_a_call(
+    sim: Simulator, place: Caller, name: str, status: int, code: int, creates: bool
+) -> None:
+    getattr(sim, name)(creates=creates)
+    error = failing(place)
+    assert (error.status, error.code) == (status, code)
+    assert sim.creates_to(ANN) == int(creates)
+    assert sim.complaints() == []
+
+
+@pytest.mark.parametrize(("name", "created"), [("time_out_before_creating", 0), ("time_out_after_creating", 1)])
+def test_a_time_out_before_or_after_creating(sim: Simulator, ours: OurServer, name: str, created: int) -> None:
+    getattr(sim, name)(hold=0.6)
+    impatient = Caller(sim, ours)
+    impatient.client = sim.client(timeout=0.3)
+    with pytest.raises(requests.ReadTimeout):
+        impatient()
+    assert sim.creates_to(ANN) == created
+    assert len(sim.client().calls.list(to=ANN)) == created
+
+
+@pytest.mark.parametrize(
+    ("name", "created"),
+    [("time_out_after_creating", 1), ("reset_before_creating", 0), ("reset_after_creating", 1)],
+)
+def test_a_connection_that_is_cut(sim: Simulator, place: Caller, name: str, created: int) -> None:
+    getattr(sim, name)(**({"hold": 0.2} if name.startswith("time") else {}))
+    with pytest.raises(requests.ConnectionError):
+        place()
+    assert sim.creates_to(ANN) == created
+    if created:
+        sim.phone(ANN).rings()
+
+
+def test_a_slow_create_returns_after_its_callbacks(sim: Simulator, ours: OurServer, place: Caller) -> None:
+    sim.phone(ANN).will(busy(0.1))
+    sim.slow_create(0.5)
+    began = time.monotonic()
+    place()
+    assert time.monotonic() - began >= 0.5
+    assert ours.statuses() == ["initiated", "ringing", "busy"]
+
+
+def test_a_callback_can_come_before_the_create_returns(sim: Simulator, ours: OurServer, place: Caller) -> None:
+    sim.callbacks_before_create_returns("ringing")
+    place()
+    assert "ringing" in ours.statuses()
+
+
+def test_the_list_can_lag(ours: OurServer) -> None:
+    with Simulator.start(clock="manual") as sim:
+        sim.list_lags(30)
+        call = Caller(sim, ours)()
+        client = sim.client()
+        sim.advance(29)
+        assert client.calls.list(to=ANN) == []
+        assert client.calls(call.sid).fetch().sid == call.sid
+        sim.advance(2)
+        assert [c.sid for c in client.calls.list(to=ANN)] == [call.sid]
+
+
+def test_lost_callbacks_never_arrive(sim: Simulator, ours: OurServer, place: Caller) -> None:
+    sim.phone(ANN).will(busy())
+    sim.lose_callbacks(event="completed")
+    call = place().ended("busy")
+    assert ours.statuses() == ["initiated", "ringing"]
+    assert call.now["webhooks"][-1]["fault"] == "lose"
+
+
+def test_duplicated_callbacks_carry_the_same_number(sim: Simulator, ours: OurServer, place: Caller) -> None:
+    sim.phone(ANN).will(busy())
+    sim.duplicate_callbacks()
+    place().ended("busy")
+    ours.waits_for("/status", 6)
+    assert [r.params["SequenceNumber"] for r in ours.to("/status")] == ["0", "0", "1", "1", "2", "2"]
+
+
+def test_delayed_callbacks_arrive_after_later_ones(sim: Simulator, ours: OurServer, place: Caller) -> None:
+    sim.phone(ANN).will(busy())
+    sim.delay_callbacks(8, event="ringing")
+    place().ended("busy")
+    ours.waits_for("/status", 3)
+    assert ours.statuses() == ["initiated", "busy", "ringing"]
+
+
+def test_reordered_callbacks_are_overtaken(sim: Simulator, ours: OurServer, place: Caller) -> None:
+    sim.phone(ANN).will(answer(press="1"))
+    sim.reorder_callbacks(times=1, event="answered")
+    place().ended("completed")
+    ours.waits_for("/status", 4)
+    assert ours.statuses() == ["initiated", "ringing", "completed", "in-progress"]
+
+
+def test_lost_webhooks_are_as_if_our_server_were_away(sim: Simulator, ours: OurServer, place: Caller) -> None:
+    sim.lose_webhooks("gather")
+    call = place().answer().hears("press 1").press("1").ended("completed")
+    assert ours.to("/key") == []
+    assert call.now["error_code"] == 11200
+
+
+def test_a_fault_can_be_for_one_number_and_skip_the_first(sim: Simulator, place: Caller) -> None:
+    sim.answer_500(to=BOB, skip=1)
+    place(ANN)
+    place(BOB)
+    assert failing(place, BOB).status == 500
+    place(BOB)
+
+
+def test_a_fault_can_be_a_matter_of_chance(sim: Simulator, place: Caller) -> None:
+    sim.answer_503(times=None, probability=0.5)
+    outcomes = []
+    for number in range(24):
+        try:
+            place(f"+1602555{number:04}")
+            outcomes.append(True)
+        except TwilioRestException:
+            outcomes.append(False)
+    assert 4 <= sum(outcomes) <= 20
+    sim.heal()
+    place(ANN)
+
+
+def test_an_unknown_fault_is_refused(sim: Simulator) -> None:
+    with pytest.raises(AssertionError, match="unknown fault"):
+        sim.fault("earthquake")
+    with pytest.raises(AssertionError, match="unknown keys"):
+        sim.fault("lose", colour="red")

@@ -1,0 +1,232 @@
+"""Pools, numbers, accounts and the call log in the admin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.core.checks import Error
+from django.db import connection
+from django.test import Client
+from django.urls import reverse
+
+from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
+from dispatch.core.models import Event
+from dispatch.telephony import services
+from dispatch.telephony.checks import account_tokens
+from dispatch.telephony.models import Call, CallEvent
+from tests import factories
+from tests.capacity.conftest import Lines
+
+SECRET = "a-token-that-nobody-may-read"
+
+
+@pytest.fixture
+def office(transactional_db: None) -> Lines:
+    lines = Lines()
+    ProviderAccount.objects.filter(pk=lines.account.pk).update(auth_token=SECRET)
+    lines.account.refresh_from_db()
+    lines.number(4)
+    return lines
+
+
+def signed_in(person: Any) -> Client:
+    client = Client()
+    client.force_login(person, backend="django.contrib.auth.backends.ModelBackend")
+    return client
+
+
+@pytest.fixture
+def boss(office: Lines) -> Client:
+    return signed_in(factories.admin(office.organization, "Boss"))
+
+
+def page(client: Client, model: str, *args: Any, app: str = "capacity", **query: Any) -> str:
+    name = f"admin:{app}_{model}_{'change' if args else 'changelist'}"
+    answer = client.get(reverse(name, args=args), query)
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def test_use_stands_beside_the_limits(office: Lines, boss: Client) -> None:
+    office.call()
+    ended = office.call()
+    office.call()
+    office.end(ended)
+
+    assert "2 of 4" in page(boss, "outboundnumber")
+    assert "2 of 100" in page(boss, "dispatchpool")
+
+
+def test_lists_ask_the_database_as_often_for_many_rows(
+    office: Lines, boss: Client, django_assert_max_num_queries: Any
+) -> None:
+    for _ in range(12):
+        office.number(2)
+    with django_assert_max_num_queries(16):
+        page(boss, "outboundnumber")
+
+
+@pytest.mark.parametrize(("model", "rows"), [("dispatchpool", DispatchPool), ("outboundnumber", OutboundNumber)])
+def test_pausing_counts_at_once_and_is_in_the_log(office: Lines, model: str, rows: Any) -> None:
+    dispatcher = signed_in(factories.dispatcher(office.organization, "Dee"))
+    row = rows.objects.get()
+    address = reverse(f"admin:capacity_{model}_changelist")
+
+    for name, paused in (("pause", True), ("pause", True), ("resume", False)):
+        answer = dispatcher.post(address, {"action": name, "_selected_action": [row.pk]}, follow=True)
+        assert answer.status_code == 200
+        assert rows.objects.get().is_paused is paused
+        assert isinstance(office.slot(), str) is paused
+
+    kinds = Event.objects.filter(kind__regex=r"\.(paused|resumed)$").order_by("id")
+    assert [event.kind.split(".")[1] for event in kinds] == ["paused", "resumed"]
+    assert {event.actor_label for event in kinds} == {"Dee"}
+
+
+def test_a_token_goes_in_and_never_comes_out(office: Lines, boss: Client) -> None:
+    pages = page(boss, "provideraccount") + page(boss, "provideraccount", office.account.pk)
+    assert SECRET not in pages
+
+    form = {
+        "organization": office.organization.pk,
+        "name": "Main",
+        "provider": "twilio",
+        "account_sid": "AC9",
+        "calls_per_second": 2,
+        "is_active": "on",
+    }
+    address = reverse("admin:capacity_provideraccount_change", args=[office.account.pk])
+    assert boss.post(address, {**form, "token": ""}).status_code == 302
+    account = ProviderAccount.objects.get(pk=office.account.pk)
+    assert (account.name, account.auth_token, account.previous_auth_token) == ("Main", SECRET, "")
+
+    assert boss.post(address, {**form, "token": "fresh"}).status_code == 302
+    account.refresh_from_db()
+    assert (account.auth_token, account.previous_auth_token) == ("fresh", SECRET)
+    assert not any("fresh" in str(event.data) for event in Event.objects.all())
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT auth_token, previous_auth_token FROM capacity_provideraccount")
+        stored = str(cursor.fetchall())
+    assert "fresh" not in stored
+    assert SECRET not in stored
+
+
+def test_a_new_account(office: Lines, boss: Client) -> None:
+    form = {
+        "organization": office.organization.pk,
+        "name": "Second",
+        "provider": "twilio",
+        "account_sid": "AC8",
+        "calls_per_second": 1,
+        "is_active": "on",
+    }
+    address = reverse("admin:capacity_provideraccount_add")
+    assert "needs a token" in boss.post(address, form).content.decode()
+
+    assert boss.post(address, {**form, "token": "new"}).status_code == 302
+
+    assert ProviderAccount.objects.get(name="Second").auth_token == "new"
+
+
+def test_an_active_account_without_a_token_is_reported(office: Lines) -> None:
+    assert account_tokens(None, databases=["default"]) == []
+    ProviderAccount.objects.filter(pk=office.account.pk).update(auth_token="")
+
+    found = account_tokens(None, databases=["default"])
+
+    assert [type(one) for one in found] == [Error]
+    ProviderAccount.objects.filter(pk=office.account.pk).update(is_active=False)
+    assert account_tokens(None, databases=["default"]) == []
+
+
+def test_limits_are_changed_by_form(office: Lines, boss: Client) -> None:
+    number = OutboundNumber.objects.get()
+    form = {
+        "organization": office.organization.pk,
+        "phone": str(number.phone),
+        "name": "Desk",
+        "account": number.account_id,
+        "pool": number.pool_id,
+        "max_channels": 2,
+        "reserved_for_alerts": 1,
+        "reserved_for_offers": 0,
+    }
+    address = reverse("admin:capacity_outboundnumber_change", args=[number.pk])
+    assert boss.post(address, {**form, "reserved_for_alerts": 3}).status_code == 200, "more than there are"
+    assert OutboundNumber.objects.get().max_channels == 4
+
+    assert boss.post(address, form).status_code == 302
+
+    assert [office.slot("lead"), office.slot("lead"), office.slot("alert")] == [1, "lines_busy", 2]
+    assert Event.objects.filter(kind="number.changed", actor_label="Boss").exists()
+
+
+def test_the_call_log_shows_and_does_not_edit(office: Lines, boss: Client) -> None:
+    call = office.call()
+    CallEvent.objects.create(
+        organization=office.organization, call=call, key="#1", kind="status", payload={"CallStatus": "ringing"}
+    )
+    text = page(boss, "call", call.pk, app="telephony")
+    assert "ringing" in text
+    address = reverse("admin:telephony_call_change", args=[call.pk])
+    assert boss.post(address, {"status": "completed"}).status_code == 403
+    assert boss.get(reverse("admin:telephony_call_add")).status_code == 403
+    assert boss.post(reverse("admin:telephony_call_delete", args=[call.pk]), {"post": "yes"}).status_code == 403
+    assert Call.objects.get().status == "created"
+    assert f">{call.pk}<" in page(
+        boss, "call", app="telephony", status__exact="created", number__id__exact=call.number_id
+    )
+    assert f">{call.pk}<" not in page(boss, "call", app="telephony", status__exact="busy")
+
+
+def test_a_dispatcher_hangs_up_by_hand(office: Lines) -> None:
+    call, over = office.call(), office.call()
+    services.hang_up(over.pk)
+    dispatcher = signed_in(factories.dispatcher(office.organization, "Dee"))
+
+    answer = dispatcher.post(
+        reverse("admin:telephony_call_changelist"),
+        {"action": "hang_up", "_selected_action": [call.pk, over.pk]},
+        follow=True,
+    )
+
+    assert "1 had ended before" in answer.content.decode()
+    assert Call.objects.get(pk=call.pk).status == "canceled"
+    assert Event.objects.get(kind="call.cancel_requested", subject_id=call.pk).actor_label == "Dee"
+
+
+def test_nobody_sees_or_touches_anothers(office: Lines, boss: Client) -> None:
+    theirs = Lines()
+    theirs.number(7)
+    call = theirs.call()
+    foreign = {
+        ("capacity", "outboundnumber"): OutboundNumber.objects.get(organization=theirs.organization),
+        ("capacity", "dispatchpool"): theirs.pool,
+        ("capacity", "provideraccount"): theirs.account,
+        ("telephony", "call"): call,
+    }
+    for (app, model), row in foreign.items():
+        assert f"/{model}/{row.pk}/change/" not in page(boss, model, app=app)
+        answer = boss.get(reverse(f"admin:{app}_{model}_change", args=[row.pk]))
+        assert answer.status_code in (302, 404)
+    for app, model, action in (("capacity", "dispatchpool", "pause"), ("telephony", "call", "hang_up")):
+        row = foreign[app, model]
+        address = reverse(f"admin:{app}_{model}_changelist")
+        boss.post(address, {"action": action, "_selected_action": [row.pk]}, follow=True)
+    assert Call.objects.get(pk=call.pk).ended_at is None
+    assert not DispatchPool.objects.get(pk=theirs.pool.pk).is_paused
+
+    number = OutboundNumber.objects.get(organization=office.organization)
+    form = {
+        "organization": office.organization.pk,
+        "phone": str(number.phone),
+        "account": theirs.account.pk,
+        "pool": theirs.pool.pk,
+        "max_channels": 9,
+        "reserved_for_alerts": 0,
+        "reserved_for_offers": 0,
+    }
+    boss.post(reverse("admin:capacity_outboundnumber_change", args=[number.pk]), form)
+    number.refresh_from_db()
+    assert (number.account_id, number.max_channels) == (office.account.pk, 4)

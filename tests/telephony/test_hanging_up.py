@@ -1,0 +1,188 @@
+"""Hanging up works at every stage, before there is anything at the provider too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import requests
+from django.db import transaction
+from twilio.request_validator import RequestValidator
+
+from dispatch.core import clock, faults
+from dispatch.core.events import Actor
+from dispatch.core.models import Event
+from dispatch.telephony import services
+from dispatch.telephony.models import Call
+from tests.phones import manual
+from tests.telephony.conftest import Caller, history, now_is
+
+ANN = "+16025550101"
+DANA = Actor("user", 4, "Dana")
+
+
+def test_before_anybody_asked_for_it(caller: Caller) -> None:
+    call = caller.create(ANN)
+
+    services.hang_up(call.pk, actor=DANA, reason="assigned by hand")
+
+    assert now_is(call, "canceled").ended_at is not None
+    services.place(call.pk)
+    assert caller.sim.asked_for(ANN) == 0
+    assert history(call) == ["created", "cancel_requested", "canceled"]
+    assert caller.listener.told(call) == ["canceled"]
+    said = Event.objects.get(kind="call.cancel_requested")
+    assert (said.actor_label, said.data["reason"]) == ("Dana", "assigned by hand")
+    assert caller.create(ANN).line_slot == call.line_slot
+
+
+@pytest.mark.parametrize("point", ["telephony.place.claimed", "telephony.place.sent"])
+def test_while_the_provider_is_being_asked(caller: Caller, point: str) -> None:
+    call = caller.create(ANN)
+
+    with faults.arm(point, lambda: services.hang_up(call.pk)):
+        services.place(call.pk)
+
+    now_is(call, "canceled")
+    assert caller.sim.calls(to=ANN)[0]["status"] == "canceled"
+
+
+def test_while_it_is_queued_no_callback_comes_and_it_ends_all_the_same(caller: Caller) -> None:
+    caller.sim.request(
+        "PUT",
+        "/control/accounts",
+        json={
+            "sid": caller.sim.account_sid,
+            "auth_token": caller.sim.auth_token,
+            "calls_per_second": 0.01,
+            "owns_any_number": True,
+        },
+    )
+    caller.call("+16025550199")
+    call = caller.call(ANN)
+    assert caller.sim.calls(to=ANN)[0]["status"] == "queued"
+
+    services.hang_up(call.pk)
+
+    assert Call.objects.get(pk=call.pk).status == "canceled"
+    assert caller.sim.calls_to(ANN)[0].callbacks() == []
+
+
+def test_while_it_rings(caller: Caller) -> None:
+    phone = caller.sim.phone(ANN).will(manual())
+    call = caller.call(ANN)
+    ringing = phone.rings()
+    now_is(call, "ringing")
+
+    services.hang_up(call.pk)
+
+    ringing.ended("canceled")
+    now_is(call, "canceled")
+    assert caller.listener.told(call)[-1] == "canceled"
+
+
+def test_while_they_talk(caller: Caller) -> None:
+    phone = caller.sim.phone(ANN).will(manual())
+    call = caller.call(ANN)
+    talking = phone.rings().answer().hears("there is a job")
+
+    services.hang_up(call.pk)
+
+    talking.ended("completed")
+    assert now_is(call, "completed").duration_s
+
+
+def test_after_it_ended_nothing_happens(caller: Caller) -> None:
+    phone = caller.sim.phone(ANN).will(manual())
+    call = caller.call(ANN)
+    phone.rings().decline()
+    now_is(call, "busy")
+
+    services.hang_up(call.pk)
+
+    assert Call.objects.get(pk=call.pk).cancel_requested_at is None
+    assert history(call)[-1] == "busy"
+
+
+def test_a_transaction_that_fails_hangs_nobody_up(caller: Caller) -> None:
+    phone = caller.sim.phone(ANN).will(manual())
+    call = caller.call(ANN)
+    phone.rings()
+    with pytest.raises(RuntimeError), transaction.atomic():
+        services.hang_up(call.pk)
+        raise RuntimeError
+
+    assert caller.sim.open_calls()
+    assert Call.objects.get(pk=call.pk).cancel_requested_at is None
+
+
+@pytest.fixture
+def unknown(caller: Caller) -> Call:
+    """A call that rings, of which we know nothing, and that is to be hung up."""
+    caller.sim.lose_callbacks()
+    caller.sim.reset_after_creating()
+    call = caller.call(ANN)
+    assert call.status == "unknown"
+    caller.sim.phone(ANN).rings()
+    services.hang_up(call.pk)
+    assert Call.objects.get(pk=call.pk).ended_at is None
+    return call
+
+
+def test_of_an_unknown_call_its_first_callback_hears_of_it(caller: Caller, app_url: str, unknown: Call) -> None:
+    caller.sim.heal()
+    url = f"{app_url}/telephony/twilio/calls/{unknown.pk}/status"
+    sid = caller.sim.calls(to=ANN)[0]["sid"]
+    form = {"CallSid": sid, "AccountSid": caller.sim.account_sid, "CallStatus": "ringing", "SequenceNumber": "1"}
+    signature = RequestValidator(caller.sim.auth_token).compute_signature(url, form)
+
+    assert requests.post(url, data=form, headers={"X-Twilio-Signature": signature}, timeout=10).ok
+
+    assert not caller.sim.open_calls()
+    now_is(unknown, "canceled")
+
+
+def test_of_an_unknown_call_whoever_answers_hears_nothing(caller: Caller, unknown: Call) -> None:
+    caller.sim.calls_to(ANN)[0].answer().ended("completed").has_not_heard("there is a job")
+
+    now_is(unknown, "completed")
+
+
+def test_a_hang_up_that_the_provider_did_not_hear_is_said_again(caller: Caller, step: Callable) -> None:
+    phone = caller.sim.phone(ANN).will(manual())
+    call = caller.call(ANN)
+    phone.rings()
+    caller.sim.answer_500(on="update")
+
+    services.hang_up(call.pk)
+    assert caller.sim.open_calls()
+    step("calls")
+    assert caller.sim.open_calls(), "it was asked a moment ago"
+    clock.travel(16)
+    step("calls")
+
+    now_is(call, "canceled")
+
+
+def test_a_process_that_died_before_telling_the_provider(caller: Caller, step: Callable) -> None:
+    phone = caller.sim.phone(ANN).will(manual())
+    call = caller.call(ANN)
+    phone.rings()
+    with faults.arm("telephony.hang_up.asking"), pytest.raises(faults.Interrupted):
+        services.hang_up(call.pk)
+    assert caller.sim.open_calls()
+
+    step("calls")
+
+    now_is(call, "canceled")
+
+
+def test_a_429_for_a_call_that_nobody_wants_any_more(caller: Caller) -> None:
+    caller.sim.answer_429(times=None)
+    call = caller.create(ANN)
+
+    with faults.arm("telephony.place.sent", lambda: services.hang_up(call.pk)):
+        services.place(call.pk)
+
+    assert now_is(call, "canceled").ended_at
+    assert caller.sim.creates_to(ANN) == 0

@@ -1,0 +1,139 @@
+"""A process is killed at each point of a call's way; what remains settles it, and nobody is called twice."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from dispatch.core import clock, faults
+from dispatch.telephony import services
+from dispatch.telephony.models import Call
+from tests.phones import answer
+from tests.processes import environment, running
+from tests.telephony.conftest import Caller, history, now_is, run_loop
+from tests.waiting import wait_until
+
+ANN = "+16025550101"
+
+
+@pytest.fixture
+def die_at(caller: Caller, request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Runs a line of Python in a process of its own, which is killed at the named point."""
+    from django.db import connection
+
+    def run(point: str, line: str) -> None:
+        env = environment(
+            connection.settings_dict["NAME"],
+            SIMULATOR_URL=caller.sim.base_url,
+            DISPATCH_FAULTS=f"{point}=kill",
+            DISPATCH_DATA_DIR=str(request.getfixturevalue("settings").DATA_DIR),
+        )
+        with running(
+            "shell", "-v", "0", "-c", f"from dispatch.telephony import services\n{line}", env=env
+        ) as child:
+            assert child.ends(30) == -signal.SIGKILL, child.log()
+
+    return run
+
+
+def reconcile(*seconds: float) -> None:
+    for wait in seconds:
+        clock.travel(wait)
+        for name in ("placer", "calls", "lines"):
+            run_loop(name)
+
+
+def test_killed_after_claiming_it_was_never_asked(caller: Caller, die_at: Callable) -> None:
+    call = caller.create(ANN)
+
+    die_at("telephony.place.claimed", f"services.place({call.pk})")
+
+    assert Call.objects.get(pk=call.pk).status == "requesting"
+    reconcile(2, 16, 61)
+    assert now_is(call, "not_placed").ended_at
+    assert caller.sim.asked_for(ANN) == 0
+    assert caller.listener.told(call) == ["unknown", "not_placed"]
+    assert caller.create(ANN).line_slot == call.line_slot
+
+
+def test_killed_after_asking_the_webhooks_settle_it(caller: Caller, die_at: Callable) -> None:
+    phone = caller.sim.phone(ANN).will(answer(press="1"))
+    call = caller.create(ANN)
+
+    die_at("telephony.place.sent", f"services.place({call.pk})")
+
+    phone.rings().hears("the job is yours").ended()
+    now_is(call, "completed")
+    reconcile(2, 16, 61)
+    assert caller.sim.asked_for(ANN) == 1
+    assert history(call).count("completed") == 1
+
+
+def test_killed_after_asking_with_all_callbacks_lost_the_list_settles_it(caller: Caller, die_at: Callable) -> None:
+    caller.sim.lose_callbacks()
+    call = caller.create(ANN)
+
+    die_at("telephony.place.sent", f"services.place({call.pk})")
+    caller.sim.phone(ANN).rings()
+    reconcile(16, 1)
+
+    row = Call.objects.get(pk=call.pk)
+    assert row.status in ("submitted", "ringing")
+    assert row.sid == caller.sim.calls(to=ANN)[0]["sid"]
+    reconcile(61, 61)
+    assert caller.sim.asked_for(ANN) == 1
+
+
+def test_killed_after_writing_the_callbacks_tell_the_purpose(caller: Caller, die_at: Callable) -> None:
+    caller.sim.phone(ANN).will(answer(press="2"))
+    call = caller.create(ANN)
+
+    die_at("telephony.place.written", f"services.place({call.pk})")
+
+    now_is(call, "completed")
+    assert caller.listener.told(call)[-1] == "completed"
+    assert caller.sim.asked_for(ANN) == 1
+
+
+def test_killed_before_placing_the_placer_takes_it_up(caller: Caller) -> None:
+    call = caller.create(ANN)
+
+    reconcile(1.1)
+
+    now_is(call, "submitted")
+    assert caller.sim.asked_for(ANN) == 1
+
+
+@pytest.mark.parametrize("point", ["telephony.hang_up.asking", "telephony.hang_up.sent"])
+def test_killed_while_hanging_up(caller: Caller, die_at: Callable, point: str) -> None:
+    call = caller.call(ANN, ring_timeout_s=600)
+    caller.sim.phone(ANN).rings()
+
+    die_at(point, f"services.hang_up({call.pk})")
+    reconcile(0, 16)
+
+    now_is(call, "canceled")
+    assert not caller.sim.open_calls()
+    assert caller.listener.told(call)[-1] == "canceled"
+
+
+def test_a_web_process_that_dies_after_its_commit_is_told_again(caller: Caller) -> None:
+    """The provider repeats what was not answered; the purpose hears of it then."""
+    caller.sim.phone(ANN).will(answer(press="1"))
+    deaths = []
+
+    def die_now_and_then() -> None:
+        deaths.append(1)
+        if len(deaths) % 2:
+            raise RuntimeError("died between the commit and the purpose")
+
+    with faults.arm("telephony.webhook.committed", die_now_and_then):
+        call = caller.call(ANN)
+        wait_until(lambda: caller.listener.told(call)[-1:] == ["completed"], 15)
+
+    assert len(deaths) >= 6
+    assert caller.listener.keys == [(call.pk, "1")]
+    assert history(call).count("key_pressed") == 1
+    assert services.open_call_of("test", call.subject_id) is None

@@ -1,0 +1,285 @@
+"""The provider is asked once for what it may have done, and again only for what it certainly did not do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
+from dispatch.core import clock, faults
+from dispatch.telephony import services, sql
+from dispatch.telephony.models import Call
+from tests import factories
+from tests.phones import answer, refused
+from tests.telephony.conftest import Caller, history, now_is
+from tests.waiting import wait_until
+
+ANN = "+16025550101"
+
+
+def test_however_many_place_it_the_provider_is_asked_once(caller: Caller) -> None:
+    call = caller.create(ANN)
+
+    def one(_: int) -> None:
+        try:
+            services.place(call.pk)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(10) as crowd:
+        list(crowd.map(one, range(20)))
+
+    assert caller.sim.asked_for(ANN) == 1
+    assert history(call).count("requesting") == 1
+
+
+def test_a_429_is_sent_again_when_the_provider_said(caller: Caller, step: Callable) -> None:
+    caller.sim.answer_429(retry_after=7)
+    call = caller.call(ANN)
+    assert call.status == "created"
+    assert 6 < (call.not_before - clock.now()).total_seconds() <= 7
+
+    services.place(call.pk)
+    assert caller.sim.asked_for(ANN) == 1
+    clock.travel(7.1)
+    step("placer")
+
+    now_is(call, "submitted")
+    assert caller.sim.asked_for(ANN) == 2
+    assert caller.sim.creates_to(ANN) == 1
+    assert history(call)[:4] == ["created", "requesting", "held_back", "requesting"]
+
+
+def test_too_many_calls_at_once_means_later(caller: Caller) -> None:
+    caller.sim.fault("concurrency")
+
+    assert caller.call(ANN).status == "created"
+    assert caller.sim.creates_to(ANN) == 0
+
+
+def test_a_provider_that_cannot_be_reached_is_tried_again(caller: Caller, settings: Any, step: Callable) -> None:
+    there, settings.SIMULATOR_URL = settings.SIMULATOR_URL, "http://127.0.0.1:9"
+    call = caller.call(ANN)
+    assert call.status == "created"
+
+    settings.SIMULATOR_URL = there
+    clock.travel(3)
+    step("placer")
+
+    now_is(call, "submitted")
+
+
+@pytest.mark.parametrize(
+    ("code", "permanent", "about"),
+    [
+        (21211, True, "number"),
+        (21214, True, "number"),
+        (21217, True, "number"),
+        (21215, False, "permission"),
+        (21216, False, "permission"),
+        (21210, False, "configuration"),
+    ],
+)
+def test_a_refusal_ends_the_call_and_frees_its_line(
+    caller: Caller, code: int, permanent: bool, about: str
+) -> None:
+    caller.sim.phone(ANN).will(refused(code))
+
+    call = caller.call(ANN)
+
+    assert (call.status, call.error_code) == ("rejected", str(code))
+    data = caller_event(call, "call.rejected")
+    assert (data["permanent"], data["about"], data["code"]) == (permanent, about, str(code))
+    assert caller.listener.told(call) == ["rejected"]
+    assert caller.create("+16025550102").line_slot == call.line_slot
+
+
+@pytest.mark.parametrize(("code", "blamed"), [(21211, True), (21215, False), (21210, False)])
+def test_whether_the_number_is_to_blame_is_the_providers_to_say(caller: Caller, code: int, blamed: bool) -> None:
+    caller.sim.phone(ANN).will(refused(code))
+
+    call = caller.call(ANN)
+
+    assert services.blames_the_number(call) is blamed
+    ProviderAccount.objects.update(provider="carrier-pigeon")
+    assert not services.blames_the_number(Call.objects.get(pk=call.pk)), "another's codes mean something else"
+
+
+def caller_event(call: Call, kind: str) -> dict[str, Any]:
+    from dispatch.core.models import Event
+
+    return Event.objects.get(kind=kind, subject_id=call.pk).data
+
+
+def test_a_wrong_token_is_a_matter_of_configuration(caller: Caller) -> None:
+    ProviderAccount.objects.filter(pk=caller.account.pk).update(auth_token="wrong")
+
+    call = caller.call(ANN)
+
+    assert (call.status, call.error_code) == ("rejected", "20003")
+    assert caller_event(call, "call.rejected")["about"] == "configuration"
+
+
+def test_a_provider_that_nobody_speaks_for(caller: Caller) -> None:
+    ProviderAccount.objects.filter(pk=caller.account.pk).update(provider="carrier-pigeon")
+
+    call = caller.call(ANN)
+
+    assert call.status == "rejected"
+    assert "carrier-pigeon" in call.error_message
+
+
+@pytest.mark.parametrize(
+    ("trouble", "created"),
+    [
+        (lambda sim: sim.answer_500(), 0),
+        (lambda sim: sim.answer_500(creates=True), 1),
+        (lambda sim: sim.answer_503(), 0),
+        (lambda sim: sim.answer_503(creates=True), 1),
+        (lambda sim: sim.time_out_before_creating(hold=2), 0),
+        (lambda sim: sim.time_out_after_creating(hold=2), 1),
+        (lambda sim: sim.reset_before_creating(), 0),
+        (lambda sim: sim.reset_after_creating(), 1),
+    ],
+    ids=["500", "500-created", "503", "503-created", "slow", "slow-created", "reset", "reset-created"],
+)
+def test_what_may_have_been_done_is_never_asked_again(
+    caller: Caller, settings: Any, step: Callable, trouble: Callable, created: int
+) -> None:
+    settings.PROVIDER_TIMEOUT_S = 0.5
+    caller.sim.lose_callbacks()
+    trouble(caller.sim)
+
+    call = caller.call(ANN)
+    assert call.status == "unknown"
+    for _ in range(3):
+        services.place(call.pk)
+        step("placer")
+
+    assert caller.sim.asked_for(ANN) == 1
+    assert caller.sim.creates_to(ANN) == created
+    assert Call.objects.get(pk=call.pk).ended_at is None
+
+
+def test_a_process_that_slept_after_claiming_does_not_send(caller: Caller, step: Callable) -> None:
+    call = caller.create(ANN)
+
+    with faults.arm("telephony.place.claimed", lambda: clock.travel(6)):
+        services.place(call.pk)
+
+    assert caller.sim.asked_for(ANN) == 0
+    assert Call.objects.get(pk=call.pk).status == "created"
+    step("placer")
+    assert now_is(call, "submitted").sid
+
+
+@pytest.mark.parametrize(
+    ("model", "change"),
+    [
+        (DispatchPool, {"is_paused": True}),
+        (OutboundNumber, {"is_paused": True}),
+        (ProviderAccount, {"is_active": False}),
+    ],
+)
+def test_what_is_paused_after_the_row_was_written_waits(
+    caller: Caller, step: Callable, model: type, change: dict
+) -> None:
+    call = caller.create(ANN)
+    model.objects.update(**change)
+
+    services.place(call.pk)
+    clock.travel(1.1)
+    step("placer")
+    assert caller.sim.asked_for(ANN) == 0
+
+    model.objects.update(**{name: not value for name, value in change.items()})
+    clock.travel(1.1)
+    step("placer")
+    now_is(call, "submitted")
+
+
+def test_calls_wait_for_the_accounts_pace(caller: Caller, step: Callable) -> None:
+    ProviderAccount.objects.filter(pk=caller.account.pk).update(calls_per_second=0.5)
+    calls = [caller.call(f"+160255501{i:02d}") for i in range(3)]
+    assert [call.status for call in calls] == ["submitted", "created", "created"]
+    assert caller.sim.calls()[0]["to"] == str(calls[0].to_phone)
+
+    for asked in (2, 3):
+        clock.travel(2.05)
+        step("placer")
+        assert len(caller.sim.calls()) == asked
+
+
+def test_the_placer_takes_up_what_its_creator_left(caller: Caller, step: Callable) -> None:
+    call = caller.create(ANN)
+    step("placer")
+    assert caller.sim.asked_for(ANN) == 0, "a fresh call is its creator's for a moment"
+
+    clock.travel(1.1)
+    step("placer")
+
+    now_is(call, "submitted")
+
+
+def test_alerts_go_before_offers_before_leads_that_wait_longer(caller: Caller) -> None:
+    factories.number(caller.organization, pool=caller.pool, account=caller.account, max_channels=10)
+    purposes = ["lead", "offer", "lead", "alert", "offer"]
+    calls = [caller.create(f"+160255502{i:02d}", purpose=purpose) for i, purpose in enumerate(purposes)]
+    clock.travel(1.1)
+
+    due = sql.calls_to_place(clock.now(), 10)
+
+    assert due == [calls[i].pk for i in (3, 1, 4, 0, 2)]
+
+
+def test_the_placer_sleeps_until_the_next_call_is_due(caller: Caller, step: Callable) -> None:
+    assert step("placer") is None
+    call = caller.create(ANN)
+    Call.objects.filter(pk=call.pk).update(not_before=clock.now() + timedelta(seconds=0.2))
+    assert 0 < step("placer") <= 0.2
+
+
+def test_a_callback_before_the_answer_to_the_create_request(caller: Caller) -> None:
+    caller.sim.callbacks_before_create_returns("ringing")
+
+    call = caller.call(ANN)
+
+    assert call.status == "ringing"
+    assert history(call) == ["created", "requesting", "submitted", "ringing"]
+    assert Call.objects.get(pk=call.pk).sid == caller.sim.calls(to=ANN)[0]["sid"]
+
+
+def test_a_call_that_ended_before_the_create_request_was_answered(caller: Caller) -> None:
+    caller.sim.phone(ANN).will(answer(press="1"))
+    caller.sim.callbacks_before_create_returns("completed")
+
+    call = caller.call(ANN)
+
+    assert call.status == "completed"
+    assert caller.listener.keys == [(call.pk, "1")]
+
+
+def test_each_thread_speaks_for_itself(caller: Caller, step: Callable) -> None:
+    caller.number.max_channels = 20
+    caller.number.save()
+    DispatchPool.objects.update(concurrency=20)
+    calls = [caller.create(f"+160255503{i:02d}") for i in range(16)]
+
+    def one(call: Call) -> str:
+        try:
+            return services.place(call.pk).status
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(8) as crowd:
+        list(crowd.map(one, calls))
+
+    # two that asked in the same millisecond are paced: the placer takes up the later one
+    wait_until(lambda: (step("placer"), not Call.objects.filter(sid=None).exists())[1])
+    sids = set(Call.objects.values_list("sid", flat=True))
+    assert sids == {call["sid"] for call in caller.sim.calls()}
