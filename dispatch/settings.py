@@ -233,6 +233,7 @@ INSTALLED_APPS = [
     "dispatch.telephony",
     "dispatch.technicians",
     "dispatch.jobs",
+    "dispatch.leads",
     "dispatch.outbox",
     "notifications",
     "dispatch.console",

@@ -1,0 +1,76 @@
+"""What the engine hands to the gates, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
+
+from dispatch.leads.rules.words import Outcome, Reason
+
+
+class LeadFacts(NamedTuple):
+    """A lead as it was locked. Moments are aware; `attempts` counts the Calls that were made for it."""
+
+    id: int
+    organization_id: int
+    campaign_id: int
+    phone: str
+    lat: float | None
+    lng: float | None
+    customer: str
+    external_id: str
+    attempts: int
+    wanted_at: datetime  # when it was first to be called
+    due_at: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """Call it now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defer:
+    """Not before `until`."""
+
+    until: datetime
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Never again."""
+
+    outcome: Outcome
+    reason: Reason
+
+
+Verdict = Go | Defer | End
+GO = Go()
+
+
+class CampaignFacts(Protocol):
+    """What the engine itself reads of a campaign; the gates' own class adds what they need."""
+
+    id: int
+    organization_id: int
+    pool_id: int
+    mode: str  # words.Mode, of its organization
+    ring_timeout_s: int
+    time_limit_s: int
+    detect_machines: bool
+    precheck_url: str  # empty: nobody is asked
+    dial: Mapping[str, Any]  # said again in the Call's context
+
+
+class Context(Protocol):
+    """What `gating.read` has read for a batch: the campaigns by id, and whatever else the gates need.
+
+    `stopped`: the kill switch is on, or dispatch cannot go on for another reason; nobody is called."""
+
+    now: datetime
+    stopped: bool
+    campaigns: Mapping[int, CampaignFacts]
