@@ -17,8 +17,8 @@ from django.conf import settings
 from django.db import DatabaseError, IntegrityError
 
 from dispatch.core import faults, http_client
+from dispatch.core.batching import Batcher, DatabaseThread
 from dispatch.outbox import delivery, metrics, publishing
-from dispatch.outbox.batching import Batcher, DatabaseThread
 from dispatch.outbox.pointer import check_token
 from dispatch.outbox.services import starting
 from dispatch.outbox.services.finishing import Result, finish

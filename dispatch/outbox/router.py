@@ -13,8 +13,8 @@ from django.conf import settings
 from django.db import DatabaseError
 
 from dispatch.core import faults
+from dispatch.core.batching import Batcher, DatabaseThread
 from dispatch.outbox import processing, queues
-from dispatch.outbox.batching import Batcher, DatabaseThread
 from dispatch.outbox.models import QuarantinedPointer
 from dispatch.outbox.pointer import BadPointer, BadToken, MessagePointer
 from dispatch.outbox.processing import Processor
