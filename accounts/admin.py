@@ -7,7 +7,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.models import Group
-from django.db import models
+from django.db import models, transaction
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.html import format_html
@@ -16,14 +16,15 @@ from unfold.decorators import action, display
 from unfold.widgets import (
     UnfoldAdminCheckboxSelectMultipleWidget,
     UnfoldAdminEmailInputWidget,
+    UnfoldAdminSelectWidget,
     UnfoldAdminTextInputWidget,
 )
 
 from accounts import services
 from accounts.admin_base import EVERYTHING, VIEW, OwnedAdmin, OwnedForm, OwnedTabularInline
 from accounts.current import person_of
-from accounts.models import ApiKey, Membership, Organization, User
-from dispatch.core import clock
+from accounts.models import ApiKey, Membership, Organization, RetentionRule, User
+from dispatch.core import clock, events, retention
 
 admin.site.unregister(Group)
 
@@ -260,6 +261,61 @@ class ApiKeyAdmin(OwnedAdmin):
     def _revoke(self, request: HttpRequest, key: ApiKey) -> None:
         services.revoke_api_key(key.pk, actor=request.actor)
         self.log_change(request, key, "Revoked.")
+
+
+def _days(days: int) -> str:
+    return f"{days} days" if days else "for ever"
+
+
+class RetentionRuleForm(OwnedForm):
+    """The names that slices registered, each with its default."""
+
+    what = forms.ChoiceField(widget=UnfoldAdminSelectWidget)
+
+    class Meta:
+        model = RetentionRule
+        fields = ["what", "days"]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "what" in self.fields:
+            field: Any = self.fields["what"]
+            field.choices = [
+                (name, f"{kept.label} ({_days(retention.default_days(name))} by default)")
+                for name, kept in retention.kept.items()
+            ]
+
+
+@admin.register(RetentionRule)
+class RetentionRuleAdmin(OwnedAdmin):
+    """How long things are kept; what has no rule keeps the installation's default."""
+
+    form = RetentionRuleForm
+    list_display = ["shown", "days"]
+    fields = ["what", "days"]
+
+    @display(description="what", ordering="what")
+    def shown(self, rule: RetentionRule) -> str:
+        return retention.kept[rule.what].label if rule.what in retention.kept else rule.what
+
+    def save_model(self, request: HttpRequest, obj: RetentionRule, form: Any, change: bool) -> None:
+        with transaction.atomic():
+            obj.save()
+            self._note(request, obj, "changed")
+
+    def delete_model(self, request: HttpRequest, obj: RetentionRule) -> None:
+        with transaction.atomic():
+            self._note(request, obj, "removed")
+            obj.delete()
+
+    def delete_queryset(self, request: HttpRequest, queryset: models.QuerySet) -> None:
+        for rule in queryset:
+            self.delete_model(request, rule)
+
+    def _note(self, request: HttpRequest, rule: RetentionRule, verb: str) -> None:
+        events.append(
+            rule.organization_id, f"retention.{verb}", rule.pk, actor=request.actor, what=rule.what, days=rule.days
+        )
 
 
 def shown_once(own: OwnedAdmin, request: HttpRequest, title: str, text: str, secret: str) -> HttpResponse:

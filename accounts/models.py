@@ -14,7 +14,7 @@ from django.utils.functional import cached_property
 from phonenumber_field.modelfields import PhoneNumberField
 
 from accounts.scoping import OwnedModel
-from dispatch.core import clock
+from dispatch.core import clock, retention
 
 
 def validate_time_zone(name: str) -> None:
@@ -169,3 +169,26 @@ class ApiKey(OwnedModel):
 
     def __str__(self) -> str:
         return f"{self.name} (dk_{self.prefix}…)"
+
+
+class RetentionRule(OwnedModel):
+    """How long an organization keeps something, when that differs from the installation's default."""
+
+    what = models.CharField(max_length=40, help_text="A name that a slice registered in core.retention.")
+    days = models.PositiveIntegerField(help_text="0 keeps it forever.")
+
+    class Meta:
+        ordering = ["what"]
+        constraints = [models.UniqueConstraint(fields=["organization", "what"], name="one_retention_rule_each")]
+
+    def __str__(self) -> str:
+        return f"{self.what}: {f'{self.days} days' if self.days else 'forever'}"
+
+    def clean(self) -> None:
+        found = retention.kept.get(self.what)
+        if found is None:
+            raise ValidationError(
+                {"what": f"Nothing is kept by that name; there are {', '.join(retention.kept)}."}
+            )
+        if self.days and self.days < found.shortest_days:
+            raise ValidationError({"days": f"At least {found.shortest_days}, for something stands on it."})

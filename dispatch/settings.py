@@ -172,6 +172,9 @@ DISPATCH_POLICY_DEFAULTS = {
     "advance_on_hangup": True,
 }
 IDEMPOTENCY_KEEP_DAYS = 7
+# How many days things are kept, by their names in `core.retention`, as "calls=400;events=400"; 0: forever. What is
+# not named keeps the default with which its slice registered it.
+RETENTION_DAYS = env.dict("RETENTION_DAYS", cast={"value": int}, default={})
 
 # Which geopy geocoder answers when an address has no known ZIP code ("" = none), and its arguments as JSON.
 GEOCODER = env.str("GEOCODER", default="")
@@ -187,6 +190,7 @@ SOCKET_RECHECK_S = env.float("SOCKET_RECHECK_S", default=15.0)
 CALL_PLACER_INTERVAL_S = env.float("CALL_PLACER_INTERVAL_S", default=0.5)
 LINE_RECONCILER_INTERVAL_S = env.float("LINE_RECONCILER_INTERVAL_S", default=60.0)
 CALL_RECONCILER_INTERVAL_S = env.float("CALL_RECONCILER_INTERVAL_S", default=15.0)
+RETENTION_INTERVAL_S = env.float("RETENTION_INTERVAL_S", default=600.0)
 
 # --- Django ---------------------------------------------------------------------------------------------------
 ROOT_URLCONF = "dispatch.urls"

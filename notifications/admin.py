@@ -27,7 +27,7 @@ class NotificationAdmin(OwnedAdmin):
         rows = super().get_queryset(request)
         return rows if request.user.is_superuser else rows.filter(user=request.user)
 
-    @display(description="level", label={"critical": "danger", "normal": "info"}, ordering="level")
+    @display(description="level", label={"critical": "danger", "toast": "info"}, ordering="level")
     def shown_level(self, row: Notification) -> str:
         return row.level
 

@@ -16,13 +16,13 @@ class Notification(OwnedModel):
 
     class Level(models.TextChoices):
         QUIET = "quiet", "Quiet"
-        NORMAL = "normal", "Normal"
+        TOAST = "toast", "Toast"
         CRITICAL = "critical", "Critical"
 
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="notifications")
     event_id = models.BigIntegerField()
     kind = models.CharField(max_length=64)
-    level = models.CharField(max_length=16, choices=Level, default=Level.NORMAL)
+    level = models.CharField(max_length=16, choices=Level, default=Level.TOAST)
     title = models.CharField(max_length=160)
     body = models.CharField(max_length=500, blank=True)
     subject_type = models.CharField(max_length=32)
@@ -41,8 +41,8 @@ class Notification(OwnedModel):
             models.Index(fields=["user", "-id"], condition=Q(read_at=None), name="notification_unread"),
             models.Index(
                 fields=["organization", "subject_type", "subject_id"],
-                condition=Q(settled_at=None, level="critical"),
-                name="notification_alert_open",
+                condition=Q(settled_at=None),
+                name="notification_unsettled",
             ),
         ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 
 import structlog
 from django.db import transaction
@@ -12,35 +13,34 @@ from accounts.models import Membership, User
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
-from dispatch.jobs.models import Job
 from notifications import push, rules
+from notifications.facts import facts_of
 from notifications.models import Notification
 
 log = structlog.get_logger(__name__)
 
 
 def handle(batch: list[Event]) -> None:
-    """What the event reader calls, in its transaction: alerts are written, settled alerts closed, people told."""
+    """What the event reader calls, in its transaction: notifications are written, ended causes settled, people
+    told."""
     for event in batch:
-        if event.kind in rules.ALERTS:
-            _alert(event)
-        elif event.kind in rules.SETTLES:
-            _settle(event)
-        elif event.kind in rules.MEMBERSHIPS:
+        if (rule := rules.BY_KIND.get(event.kind)) and rule.when(event.data):
+            _notify(rule, event)
+        for ended in rules.ENDS.get(event.kind, ()):
+            _settle(ended, event)
+        if event.kind in rules.MEMBERSHIPS:
             push.members_changed(event.organization_id)
 
 
-def recipients(organization_id: int) -> list[int]:
-    """Ids of the users whom an alert of this organization reaches; see `rules.choose`."""
+def people_of(organization_id: int) -> rules.People:
+    """Who could be told in that organization."""
     members = Membership.objects.of(organization_id).filter(is_active=True, user__is_active=True).order_by("pk")
     roles = list(members.values_list("role", "user_id"))
     superusers = User.objects.filter(is_superuser=True, is_active=True).order_by("pk").values_list("pk", flat=True)
-    return list(
-        rules.choose(
-            [user for role, user in roles if role == Membership.Role.DISPATCHER],
-            [user for role, user in roles if role == Membership.Role.ADMIN],
-            list(superusers),
-        )
+    return rules.People(
+        [user for role, user in roles if role == Membership.Role.DISPATCHER],
+        [user for role, user in roles if role == Membership.Role.ADMIN],
+        list(superusers),
     )
 
 
@@ -83,14 +83,19 @@ def acknowledge(notification_id: int, *, user: User, actor: Actor) -> Notificati
     return Notification.objects.select_related("acknowledged_by").get(pk=row.pk)
 
 
-def _alert(event: Event) -> None:
-    facts: dict[str, str] = {}
-    if job := Job.objects.select_related("service_type").filter(pk=event.subject_id).first():
-        facts = {"service": job.service_type.name, "customer": job.customer_name, "place": job.address}
-    message = rules.alert_of(event.subject_id, event.data, facts)
-    users = recipients(event.organization_id)
+def _notify(rule: rules.Rule, event: Event) -> None:
+    if rule.once_in_s and _told_lately(rule, event):
+        return
+    given = {
+        **facts_of(event.subject_type, event.subject_id),
+        **event.data,
+        "id": event.subject_id,
+        "actor": event.actor_label,
+    }
+    message = rules.message_of(rule, given)
+    users = rules.choose(people_of(event.organization_id), rule.to)
     if not users:
-        log.error("an alert has nobody to go to", organization=event.organization_id, job=event.subject_id)
+        log.error("a notification has nobody to go to", organization=event.organization_id, kind=event.kind)
     Notification.objects.bulk_create(
         [
             Notification(
@@ -98,7 +103,7 @@ def _alert(event: Event) -> None:
                 user_id=user,
                 event_id=event.pk,
                 kind=event.kind,
-                level=Notification.Level.CRITICAL,
+                level=rule.level,
                 title=message.title,
                 body=message.body,
                 subject_type=event.subject_type,
@@ -112,14 +117,17 @@ def _alert(event: Event) -> None:
     push.written(event.organization_id, list(written.values_list("pk", flat=True)))
 
 
-def _settle(event: Event) -> None:
-    alerts = Notification.objects.of(event.organization_id).filter(
-        level=Notification.Level.CRITICAL,
-        subject_type=event.subject_type,
-        subject_id=event.subject_id,
-        settled_at=None,
+def _told_lately(rule: rules.Rule, event: Event) -> bool:
+    since = clock.now() - timedelta(seconds=rule.once_in_s)
+    told = Notification.objects.of(event.organization_id).filter(kind=rule.kind, created_at__gt=since)
+    return bool(told.exists())
+
+
+def _settle(rule: rules.Rule, event: Event) -> None:
+    told = Notification.objects.of(event.organization_id).filter(
+        kind=rule.kind, subject_type=event.subject_type, subject_id=event.subject_id, settled_at=None
     )
-    settled = list(alerts.select_for_update().order_by("pk").values_list("pk", flat=True))
-    how = rules.settled_by(event.kind, event.actor_label, event.data)
+    settled = list(told.select_for_update().order_by("pk").values_list("pk", flat=True))
+    how = rules.settled_by(event.kind, rule, event.actor_label, event.data)
     Notification.objects.filter(pk__in=settled).update(settled_at=clock.now(), settled_how=how)
     push.changed(event.organization_id, settled)

@@ -18,7 +18,7 @@ from django.db import connection, transaction
 from django.db.models import Model
 from django.test import Client
 
-from accounts.models import ApiKey, Membership, Organization, User
+from accounts.models import ApiKey, Membership, Organization, RetentionRule, User
 from accounts.scoping import OwnedModel
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core import clock
@@ -147,6 +147,9 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
     User: lambda t: t.dispatcher,
     Membership: lambda t: t.dispatcher.memberships.get(),
     ApiKey: lambda t: ApiKey.objects.get(organization=t.organization),
+    RetentionRule: lambda t: RetentionRule.objects.create(
+        organization=t.organization, what="events", days=100 + t.organization.pk
+    ),
     Skill: lambda t: make.skill(t.organization, f"{t.tag.lower()}-gas"),
     Technician: lambda t: make.technician(t.organization, f"{t.tag} Unit", skills=(t.row(Skill),)),
     Shift: lambda t: Shift.objects.create(

@@ -37,6 +37,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "accounts.Membership": "badge",
         "accounts.User": "person",
         "accounts.ApiKey": "key",
+        "accounts.RetentionRule": "auto_delete",
     },
 }
 

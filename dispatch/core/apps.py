@@ -7,7 +7,8 @@ class CoreConfig(AppConfig):
     label = "core"
 
     def ready(self) -> None:
-        from dispatch.core import checks, faults  # noqa: F401
+        from dispatch.core import checks, faults, own_retention  # noqa: F401
 
+        own_retention.register()
         if settings.DEVELOPMENT:
             faults.load_from_environment()

@@ -84,12 +84,6 @@ def kept_since() -> Any:
     return clock.now() - timedelta(days=settings.IDEMPOTENCY_KEEP_DAYS)
 
 
-def forget_old_answers(batch: int = 1000) -> int:
-    """Deletes up to `batch` expired answers; returns how many."""
-    old = RememberedAnswer.objects.filter(created_at__lte=kept_since()).order_by("created_at").values("pk")[:batch]
-    return RememberedAnswer.objects.filter(pk__in=list(old.values_list("pk", flat=True))).delete()[0]
-
-
 def _claim(organization_id: int, endpoint: str, key: str, digest: str) -> int | None:
     with connection.cursor() as cursor:
         cursor.execute(_CLAIM, [organization_id, endpoint, key, digest, clock.now()])

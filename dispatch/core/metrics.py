@@ -26,6 +26,7 @@ leadership_changes = Counter(
     "dispatch_leadership_changes_total", "Leaderships won and lost here.", ["name", "what"]
 )
 events_read = Counter("dispatch_events_read_total", "Events that a durable reader has applied.", ["reader"])
+forgotten = Counter("dispatch_forgotten_total", "Rows deleted because they were too old, by kind.", ["what"])
 gauge_failures = Counter("dispatch_gauge_failures_total", "Gauges that could not be read at scrape.", ["gauge"])
 
 # What one gauge yields: label values and the figure.

@@ -6,6 +6,9 @@ class JobsConfig(AppConfig):
     label = "jobs"
 
     def ready(self) -> None:
-        from dispatch.jobs import offer_calls
+        from dispatch.core import own_retention
+        from dispatch.jobs import offer_calls, sql
 
         offer_calls.register()
+        for condition in sql.EVENTS_OF_OPEN_JOBS:
+            own_retention.keep_events(condition)

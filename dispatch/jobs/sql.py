@@ -217,3 +217,12 @@ def jobs_whose_technician_is_free() -> QuerySet:
     deferred = Candidate.objects.filter(Exists(free), job_id=OuterRef("pk"), verdict=Candidate.Verdict.DEFERRED)
     waiting = Job.objects.filter(status=Job.Status.DISPATCHING, waiting_for=Job.WaitingFor.TECHNICIAN)
     return waiting.filter(Exists(deferred)).values("pk")
+
+
+# Conditions on an event `e`: the history of a job that is open is kept whole (see core.own_retention).
+_OPEN = "SELECT 1 FROM jobs_job j WHERE j.ended_at IS NULL AND j.organization_id = e.organization_id AND "
+EVENTS_OF_OPEN_JOBS = (
+    f"e.subject_type = 'job' AND EXISTS ({_OPEN} j.id = e.subject_id)",
+    f"e.subject_type = 'submission' AND EXISTS ({_OPEN} j.submission_id = e.subject_id)",
+    f"jsonb_typeof(e.data->'job_id') = 'number' AND EXISTS ({_OPEN} j.id = (e.data->>'job_id')::bigint)",
+)

@@ -163,9 +163,9 @@ def test_old_answers_are_forgotten_in_small_batches(organization, monkeypatch):
         send(organization, Work(organization), key=f"old-{n}")
     clock.travel(8 * 86400)
     send(organization, Work(organization), key="new")
-    assert loops.forget() == 0, "there is more: again at once"
+    assert loops.age() is not None, "there is more: again soon"
     assert RememberedAnswer.objects.count() == 2
-    assert loops.forget() is None
+    assert loops.age() is None
     assert [row.key for row in RememberedAnswer.objects.all()] == ["new"]
 
 

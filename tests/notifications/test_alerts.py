@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from accounts.models import Membership, Organization, User
-from dispatch.core import events
+from accounts.models import Membership, User
+from dispatch.core import clock, events
 from dispatch.core.events import Actor
 from dispatch.core.models import Event, EventCursor
 from dispatch.jobs.models import Job
-from notifications import loops, rules, services
+from dispatch.outbox.models import Endpoint
+from dispatch.outbox.services import targets
+from dispatch.telephony.models import Call
+from notifications import loops, rules
 from notifications.models import Notification
 from tests import factories as make
 from tests.api.client import Api
@@ -166,15 +169,63 @@ def test_nobody_reads_a_colleague_s(ours):
 
 
 def test_who_is_told_first():
-    assert rules.choose([1, 2], [3], [4]) == [1, 2]
-    assert rules.choose([], [3], [4]) == [3]
-    assert rules.choose([], [], [4]) == [4]
+    people = rules.People([1, 2], [3], [4])
+    assert rules.choose(people) == [1, 2]
+    assert rules.choose(people, rules.ADMINS) == [3]
+    assert rules.choose(rules.People([], [3], [4])) == [3]
+    assert rules.choose(rules.People([1], [], [4]), rules.ADMINS) == [4]
+    assert rules.choose(rules.People([], [], [4])) == [4]
 
 
-def test_very_long_words_fit(ours: Tenant):
-    job = {"service": "s" * 80, "customer": "c" * 120, "place": "p" * 300}
-    message = rules.alert_of(10**18, {"reason_text": "r" * 300}, job)
+def test_very_long_words_fit():
+    given = {
+        "service": "s" * 80,
+        "customer": "c" * 120,
+        "place": "p" * 400,
+        "id": 10**18,
+        "reason_text": "r" * 300,
+    }
+    message = rules.message_of(rules.BY_KIND["job.pending"], given)
     assert len(message.title) <= 160
     assert len(message.body) <= 500
-    assert len(rules.settled_by("job.assigned", "a" * 120, {"technician": "t" * 120})) <= 160
-    assert services.recipients(Organization.objects.get().pk)
+    told = rules.settled_by("job.assigned", rules.BY_KIND["job.pending"], "a" * 120, {"technician": "t" * 120})
+    assert len(told) <= 160
+
+
+@pytest.mark.parametrize("rule", rules.TABLE, ids=lambda rule: rule.kind)
+def test_every_rule_finds_words_also_for_an_event_that_says_nothing(rule):
+    assert rules.message_of(rule, {"id": 7}).title
+    for kind in rule.ends:
+        assert rules.settled_by(kind, rule, "Ana", {}).startswith("Ana ")
+        assert "{" not in rules.settled_by(kind, rule, "Ana", {"technician": "Unit 12"})
+
+
+def test_an_endpoint_that_is_switched_off_is_told_to_the_admins_until_it_is_on_again(ours):
+    endpoint = ours.row(Endpoint)
+    targets.disable(endpoint.pk, "Nothing was delivered since Monday.", actor=ANA)
+    notify()
+    row = Notification.objects.get()
+    assert (row.user, row.level) == (ours.admin, "toast")
+    assert row.title == "Endpoint Alphaville ERP is switched off"
+    assert row.body.startswith("Nothing was delivered since Monday. · Its messages are kept")
+    targets.enable(endpoint.pk, actor=ANA)
+    notify()
+    assert Notification.objects.get().settled_how == "Ana enabled the endpoint"
+
+
+def test_a_provider_that_refuses_all_calls_is_told_once_in_a_while(ours):
+    def refused(about: str) -> None:
+        call = ours.row(Call)
+        events.append(
+            ours.organization.pk, "call.rejected", call.pk, about=about, message="No money", code="20003"
+        )
+        notify()
+
+    refused("number")
+    assert not Notification.objects.exists()
+    refused("configuration")
+    refused("configuration")
+    assert Notification.objects.get().title == "The telephone provider refuses our calls: No money"
+    clock.travel(901)
+    refused("configuration")
+    assert Notification.objects.count() == 2

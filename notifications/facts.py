@@ -1,0 +1,27 @@
+"""What is known of an event's subject, for the words of a notification. One function per type of subject."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dispatch.jobs.models import Job
+from dispatch.outbox.models import Endpoint
+
+
+def _job(job_id: int) -> dict[str, str]:
+    job = Job.objects.select_related("service_type").filter(pk=job_id).first()
+    return {"service": job.service_type.name, "customer": job.customer_name, "place": job.address} if job else {}
+
+
+def _endpoint(endpoint_id: int) -> dict[str, str]:
+    endpoint = Endpoint.objects.filter(pk=endpoint_id).first()
+    return {"name": endpoint.name} if endpoint else {}
+
+
+_ABOUT: dict[str, Callable[[int], dict[str, str]]] = {"job": _job, "endpoint": _endpoint}
+
+
+def facts_of(subject_type: str, subject_id: int) -> dict[str, str]:
+    """By name; empty for a subject that is gone, or of which nothing is told."""
+    about = _ABOUT.get(subject_type)
+    return about(subject_id) if about else {}
