@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from django.conf import settings
 from django.db import connection
@@ -38,7 +39,7 @@ def forget_events(organization_id: int, before: datetime, limit: int) -> int:
     first = cursors.first()
     if first is None or cursors.count() < len(readers):
         return 0  # a reader that has not begun has everything before it
-    given = {
+    given: dict[str, Any] = {
         "organization": organization_id, "before": before, "limit": limit, "xid": first.xid, "id": first.event_id,
     }  # fmt: skip
     with connection.cursor() as cursor:
