@@ -13,7 +13,7 @@ _MS = timedelta(milliseconds=1)
 @dataclass(frozen=True)
 class Retry:
     """What follows one outcome of an attempt: after `delay_s` seconds, times `factor` for each attempt before, at
-    most `longest_s`, varied by up to `jitter` of itself (0 to 1) to either side; `attempts` is how many there may be
+    most `longest_s`, varied by up to `jitter` of itself (0 to 1) to either side. `attempts`: how many there may be
     of this campaign's calls to the lead, the first among them."""
 
     delay_s: float
@@ -35,7 +35,7 @@ def retry_at(ended: datetime, attempt: int, rule: Retry | None, chance: float) -
 
 
 def room_at(now: datetime, began: Sequence[datetime], limit: int, window: timedelta = DAY) -> datetime | None:
-    """The first moment at or after `now` at which fewer than `limit` of these beginnings lie in the `window` before it;
+    """The first moment from `now` on at which fewer than `limit` of these beginnings lie in the `window` before it;
     None when the limit is 0 and there will never be room. A rolling window: midnight means nothing to it."""
     if limit <= 0:
         return None
