@@ -35,7 +35,7 @@ def retry_at(ended: datetime, attempt: int, rule: Retry | None, chance: float) -
 
 
 def room_at(now: datetime, began: Sequence[datetime], limit: int, window: timedelta = DAY) -> datetime | None:
-    """The first moment from `now` on at which fewer than `limit` of these beginnings lie in the `window` before it;
+    """The first moment from `now` on at which fewer than `limit` of these lie in the `window` before it;
     None when the limit is 0 and there will never be room. A rolling window: midnight means nothing to it."""
     if limit <= 0:
         return None
