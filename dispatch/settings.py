@@ -80,8 +80,14 @@ _rq = {
 }
 RQ_QUEUES = {name: dict(_rq) for name in (DISPATCH_QUEUE, DISPATCH_TIMEOUT_QUEUE)}
 RQ_FAILURE_TTL_S = env.int("RQ_FAILURE_TTL_S", default=7 * 86400)
-# How many workers of each queue the supervisor runs. Two, so that one that waits for the provider holds up nobody.
+# How few and how many workers of each queue the autoscaler runs. Two, so that one that waits for the provider
+# holds up nobody.
 WORKERS = env.dict("WORKERS", cast={"value": int}, default={DISPATCH_QUEUE: 2, DISPATCH_TIMEOUT_QUEUE: 1})
+WORKERS_MAX = env.dict("WORKERS_MAX", cast={"value": int}, default={DISPATCH_QUEUE: 6, DISPATCH_TIMEOUT_QUEUE: 2})
+AUTOSCALE_JOBS_PER_WORKER = env.int("AUTOSCALE_JOBS_PER_WORKER", default=10)
+AUTOSCALE_OLDEST_S = env.float("AUTOSCALE_OLDEST_S", default=2.0)
+AUTOSCALE_CALM_S = env.float("AUTOSCALE_CALM_S", default=60.0)
+AUTOSCALE_DB_CONNECTIONS = env.int("AUTOSCALE_DB_CONNECTIONS", default=0)
 RQ = {"WORKER_CLASS": "dispatch.core.rq_worker.DispatchWorker"}
 RQ_SHOW_ADMIN_LINK = False
 
@@ -239,6 +245,7 @@ INSTALLED_APPS = [
     "dispatch.jobs",
     "dispatch.leads",
     "dispatch.outbox",
+    "dispatch.schedules",
     "notifications",
     "dispatch.console",
 ]

@@ -116,13 +116,23 @@ def timeouts(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
 def named(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
     """Variables whose words must mean something here."""
     found: list[CheckMessage] = []
-    for queue in settings.WORKERS:
-        if queue not in settings.RQ_QUEUES:
+    for variable in ("WORKERS", "WORKERS_MAX"):
+        for queue in getattr(settings, variable):
+            if queue not in settings.RQ_QUEUES:
+                found.append(
+                    Error(
+                        f"{variable} names the queue {queue!r}, which does not exist.",
+                        hint=f"There are {', '.join(settings.RQ_QUEUES)}.",
+                        id="dispatch.E025",
+                    )
+                )
+    for queue, least in settings.WORKERS.items():
+        if least > settings.WORKERS_MAX.get(queue, least):
             found.append(
                 Error(
-                    f"WORKERS names the queue {queue!r}, which does not exist.",
-                    hint=f"There are {', '.join(settings.RQ_QUEUES)}.",
-                    id="dispatch.E025",
+                    f"WORKERS asks for {least} workers of {queue}, more than WORKERS_MAX allows.",
+                    hint=f"Raise WORKERS_MAX for {queue}, or lower WORKERS.",
+                    id="dispatch.E027",
                 )
             )
     rates: Any = settings.REST_FRAMEWORK["DEFAULT_THROTTLE_RATES"]

@@ -181,10 +181,8 @@ def _specs(listening: socket.socket) -> list[Spec]:
         ),
         Spec("dispatcher", [*manage, "dispatcher"]),
     ]
-    for queue, count in settings.WORKERS.items():
-        for slot in range(1, count + 1):
-            name = f"worker {queue}" + (f" {slot}" if count > 1 else "")
-            specs.append(Spec(name, [*manage, "worker", queue, "--slot", str(slot)]))
+    if settings.WORKERS:
+        specs.append(Spec("autoscale", [*manage, "autoscale"], relays=True))
     if settings.DEVELOPMENT:
         specs.insert(0, _simulator())
     return specs

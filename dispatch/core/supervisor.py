@@ -39,7 +39,7 @@ _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 class Spec:
     """One child: what to run, how to know that it is ready (a file that it writes, an address that answers 200),
     when to stop it (the lowest stage first; a stage must have ended before the next begins), and which open file
-    descriptors it inherits."""
+    descriptors it inherits. One that `relays` is a supervisor too: its lines come with its children's names."""
 
     name: str
     command: Sequence[str]
@@ -47,6 +47,7 @@ class Spec:
     ready_file: Path | None = None
     stop_stage: int = 0
     pass_fds: tuple[int, ...] = ()
+    relays: bool = False
 
 
 class NotReady(RuntimeError):
@@ -56,6 +57,9 @@ class NotReady(RuntimeError):
 @dataclass
 class _Child:
     spec: Spec
+    colour: int = 37
+    draining: bool = False
+    told: bool = False  # SIGTERM was sent; an RQ worker takes a second one for "drop what you do"
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
     start_at: float = 0.0
@@ -67,7 +71,8 @@ class _Child:
 
 class Supervisor:
     """`env` is the children's whole environment. `watch` is called about once a second in a thread of its own, for
-    what must be kept alive besides the children; a text that it returns is printed."""
+    what must be kept alive besides the children; a text that it returns is printed. A child that has not ended
+    `grace_s` seconds after it was asked to is killed."""
 
     def __init__(
         self,
@@ -77,13 +82,14 @@ class Supervisor:
         out: TextIO | None = None,
         watch: Callable[[], str | None] | None = None,
         show: Callable[[str, str], bool] = lambda name, line: True,
+        grace_s: float = STOP_GRACE_S,
     ) -> None:
-        self._children = [_Child(spec) for spec in specs]
+        self._children = [_Child(spec, _COLOURS[place % len(_COLOURS)]) for place, spec in enumerate(specs)]
         self._env = dict(os.environ if env is None else env)
         self._out = out or sys.stdout
         self._colour = self._out.isatty()
         self._width = max([len(spec.name) for spec in specs] + [3])
-        self._watch, self._show = watch, show
+        self._watch, self._show, self._grace_s = watch, show, grace_s
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._ended = threading.Event()
@@ -144,6 +150,10 @@ class Supervisor:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def wait(self, seconds: float) -> bool:
+        """Returns true as soon as the end has begun, else false after that many seconds."""
+        return self._ending.wait(seconds)
+
     def stop(self) -> None:
         """Ends all children, stage by stage, and returns when none is left. May be called twice."""
         self._ending.set()
@@ -157,6 +167,29 @@ class Supervisor:
             if child.spec.name == name and child.process and child.process.poll() is None:
                 return child.process.pid
         return None
+
+    def add(self, spec: Spec) -> None:
+        """One more child, started at once. Raises ValueError while there is one of that name."""
+        with self._lock:
+            if any(child.spec.name == spec.name for child in self._children):
+                raise ValueError(f"There is a child called {spec.name!r} already.")
+            colour = _COLOURS[len(self._children) % len(_COLOURS)]
+            self._width = max(self._width, len(spec.name))
+            self._children = [*self._children, _Child(spec, colour)]
+
+    def drain(self, name: str) -> None:
+        """Asks a child to end (SIGTERM) when it has finished what it is doing, and does not start it again.
+
+        It counts among `names` until it has ended. Raises KeyError when there is none of that name."""
+        with self._lock:
+            child = next((child for child in self._children if child.spec.name == name), None)
+            if child is None:
+                raise KeyError(f"No child is called {name!r}.")
+            child.draining = True
+
+    def names(self, *, draining: bool | None = None) -> list[str]:
+        """The children's names; only those that drain, or that do not, when asked."""
+        return [c.spec.name for c in self._children if draining is None or c.draining is draining]
 
     def write(self, text: str) -> None:
         """Prints as it is, without a prefix, between the children's lines."""
@@ -177,10 +210,14 @@ class Supervisor:
                 now = time.monotonic()
                 for child in self._children:
                     if child.process is None:
-                        if now >= child.start_at:
+                        if child.draining:
+                            self._forget(child)
+                        elif now >= child.start_at:
                             self._start(child)
                     elif child.process.poll() is not None:
                         self._bury(child, now)
+                    elif child.draining:
+                        self._tell(child)
                 self._ending.wait(0.1)
         finally:
             self._end_all()
@@ -209,11 +246,24 @@ class Supervisor:
         child.reader = threading.Thread(target=self._read, args=(child, child.process), daemon=True)
         child.reader.start()
 
+    def _tell(self, child: _Child) -> None:
+        """Asks it to end, once; only it: it knows how to end its own children."""
+        if child.process and not child.told and child.process.poll() is None:
+            child.told = True
+            child.process.terminate()
+
+    def _forget(self, child: _Child) -> None:
+        with self._lock:
+            self._children = [other for other in self._children if other is not child]
+
     def _bury(self, child: _Child, now: float) -> None:
         assert child.process is not None
         _signal_group(child.process.pid, signal.SIGKILL)  # what it left behind
         if child.reader:
             child.reader.join(timeout=1)
+        if child.draining:
+            child.process = None
+            return
         ended = _how(child.process.returncode)
         child.failures = 1 if now - child.started > DEATHS_WITHIN_S else child.failures + 1
         child.deaths.append(now)
@@ -226,16 +276,14 @@ class Supervisor:
                 self.say(f"    {line}")
         else:
             self.say(f"{child.spec.name} {ended}; starting it again in {pause:g} s")
-        child.process, child.start_at = None, now + pause
+        child.process, child.start_at, child.told = None, now + pause, False
 
     def _end_all(self) -> None:
         for stage in sorted({child.spec.stop_stage for child in self._children}):
             living = [c for c in self._children if c.spec.stop_stage == stage and c.process]
             for child in living:
-                assert child.process is not None
-                if child.process.poll() is None:  # only it: it knows how to end its own children
-                    child.process.terminate()
-            deadline = time.monotonic() + STOP_GRACE_S
+                self._tell(child)
+            deadline = time.monotonic() + self._grace_s
             for child in living:
                 assert child.process is not None
                 try:
@@ -255,9 +303,12 @@ class Supervisor:
             for raw in process.stdout:
                 line = raw.decode(errors="replace").rstrip()
                 child.lines.append(line)
-                if self._show(child.spec.name, line):
-                    colour = _COLOURS[self._children.index(child) % len(_COLOURS)]
-                    self._print(child.spec.name, line, colour)
+                name = child.spec.name
+                if child.spec.relays and " | " in line:
+                    inner, line = line.split(" | ", 1)
+                    name = inner.strip()
+                if self._show(name, line):
+                    self._print(name, line, child.colour)
 
     def _watching(self) -> None:
         assert self._watch is not None

@@ -1,0 +1,121 @@
+"""The autoscaler on real queues: worker processes come with the work, and go when it has ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from django.conf import settings
+from django.db import connection
+
+from dispatch.core import queues
+from dispatch.core import supervisor as supervision
+from dispatch.core.queues import rq_queue
+from dispatch.core.supervisor import Supervisor
+from dispatch.schedules.scaling import metrics
+from dispatch.schedules.scaling.autoscaler import Autoscaler
+from dispatch.schedules.scaling.rules import Policy
+from tests.processes import Process, environment
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+QUEUE = settings.DISPATCH_QUEUE
+POLICY = Policy(minimum=1, maximum=3, per_worker=5, calm_s=60)
+
+
+@pytest.fixture
+def children() -> Iterator[Supervisor]:
+    with Supervisor([], environment(connection.settings_dict["NAME"])) as running:
+        yield running
+
+
+def put(count: int) -> None:
+    for _ in range(count):
+        queues.enqueue(QUEUE, "time.sleep", 0.01)
+
+
+def test_workers_come_with_a_wave_and_are_drained_when_it_is_over(children: Supervisor) -> None:
+    scaler = Autoscaler({QUEUE: POLICY}, children, cap=10)
+    scaler.step(0)
+    assert scaler.workers(QUEUE) == 1
+    put(60)
+    scaler.step(1)
+    scaler.step(2)
+    assert scaler.workers(QUEUE) == 3
+    wait_until(lambda: rq_queue(QUEUE).count == 0, 60)
+    wait_until(lambda: rq_queue(QUEUE).started_job_registry.count == 0, 60)
+    scaler.step(100)
+    assert scaler.workers(QUEUE) == 3  # a lull
+    scaler.step(161)
+    scaler.step(222)
+    assert scaler.workers(QUEUE) == 1
+    wait_until(lambda: children.names() == [f"worker {QUEUE} 1"], 30)
+    assert rq_queue(QUEUE).failed_job_registry.count == 0  # nobody was stopped in the middle
+
+
+def test_all_that_the_database_has_room_for_and_no_more(children: Supervisor) -> None:
+    scaler = Autoscaler({QUEUE: POLICY}, children, cap=2)
+    scaler.step(0)
+    put(200)
+    for second in range(1, 4):
+        scaler.step(second)
+    assert scaler.workers(QUEUE) == 2
+    figures = dict(metrics.autoscaler_workers())
+    by_what = {what: value for (_, queue, what), value in figures.items() if queue == QUEUE}
+    assert by_what == {"workers": 2, "wanted": 3, "minimum": 1, "maximum": 3}
+
+
+def test_a_worker_that_is_killed_is_replaced_in_its_place(
+    children: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.05)
+    scaler = Autoscaler({QUEUE: POLICY}, children, cap=10)
+    scaler.step(0)
+    name = f"worker {QUEUE} 1"
+    first = wait_until(lambda: children.pid_of(name), 20)
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: children.pid_of(name) not in (None, first), 20)
+    assert children.names() == [name]
+
+
+def test_without_redis_nobody_is_stopped_and_the_minimum_is_there(
+    children: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scaler = Autoscaler({QUEUE: POLICY}, children, cap=10)
+
+    def gone(*_: object) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr("dispatch.schedules.scaling.autoscaler.look", gone)
+    monkeypatch.setattr("dispatch.schedules.scaling.autoscaler.REDIS_ERRORS", (ConnectionError,))
+    scaler.step(0)
+    scaler.step(1)
+    assert scaler.workers(QUEUE) == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_when_the_autoscaler_is_told_to_stop_or_killed(how: signal.Signals) -> None:
+    limits = {"WORKERS": f"{QUEUE}=1", "WORKERS_MAX": f"{QUEUE}=1"}
+    env = environment(connection.settings_dict["NAME"], **limits)
+    scaler = Process(("autoscale",), env)
+    try:
+        scaler.says("the worker listens")
+        workers = psutil.Process(scaler.pid).children()
+        os.kill(scaler.pid, how)
+        assert workers
+        assert not psutil.wait_procs(workers, timeout=30)[1]
+    finally:
+        scaler.kill()
+
+
+def test_more_workers_than_connections_are_refused_in_one_line() -> None:
+    env = environment(connection.settings_dict["NAME"], WORKERS=f"{QUEUE}=9", AUTOSCALE_DB_CONNECTIONS="4")
+    scaler = Process(("autoscale",), {**env, "WORKERS_MAX": f"{QUEUE}=9"})
+    wait_until(lambda: scaler.returncode is not None, 30)
+    assert scaler.returncode == 1
+    assert "WORKERS asks for 9 workers, but the database has connections for 4" in scaler.log()
+    assert "Traceback" not in scaler.log()
