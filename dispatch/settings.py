@@ -232,6 +232,7 @@ INSTALLED_APPS = [
     "django_rq",
     "rest_framework",
     "django_filters",
+    "django_htmx",
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "drf_standardized_errors",

@@ -22,6 +22,7 @@ api: list[URLPattern | URLResolver] = [
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:jobs_job_changelist"), name="home"),
+    path("", include("dispatch.console.urls")),
     path("admin/rq/", include((rq_urlpatterns, "django_rq"))),
     path("admin/", admin.site.urls),
     path("set-password/<uidb64>/<token>/", SetPasswordView.as_view(), name="set_password"),

@@ -1,0 +1,39 @@
+"""What stands in the head of every page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`name` is the page's `current`; `url_name` its address."""
+
+    name: str
+    words: str
+    url_name: str
+    icon: str
+
+
+ENTRIES = (
+    Entry("board", "Board", "console:board", "board"),
+    Entry("leads", "Leads", "console:leads", "phone"),
+    Entry("outbox", "Outbox", "console:outbox", "outbox"),
+    Entry("schedules", "Schedules", "console:schedules", "clock"),
+    Entry("reports", "Reports", "console:reports", "chart"),
+)
+
+
+def menu(request: HttpRequest, current: str) -> list[dict[str, object]]:
+    """The entries whose pages exist, with the one that is open marked."""
+    found: list[dict[str, object]] = []
+    for entry in ENTRIES:
+        try:
+            address = reverse(entry.url_name)
+        except NoReverseMatch:
+            continue
+        found.append({"entry": entry, "address": address, "here": entry.name == current})
+    return found

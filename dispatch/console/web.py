@@ -1,0 +1,87 @@
+"""What every view of the console needs: who may look, and how a page or a fragment is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render, resolve_url
+from django.urls import reverse
+
+from accounts.models import Membership, Organization, User
+from dispatch.console import health
+from dispatch.console.menu import menu
+from dispatch.core import clock
+
+View = Callable[..., HttpResponse]
+
+
+def console_view(view: View) -> View:
+    """For a signed-in Dispatcher or Admin who works in an organization; `request.organization`, `.role` and
+    `.actor` are set. Others are sent to sign in, or told why not."""
+
+    @wraps(view)
+    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if not isinstance(request.user, User):
+            return _to_sign_in(request)
+        if request.organization is None or request.role not in Membership.Role.values:
+            return page(request, "console/nowhere.html", {}, status=403)
+        answer = view(request, *args, **kwargs)
+        answer.headers.setdefault("Cache-Control", "no-store")
+        answer.headers.setdefault("Vary", "HX-Request")
+        return answer
+
+    return guarded
+
+
+def is_fragment(request: HttpRequest) -> bool:
+    """Whether htmx asks for a part of the page; going back in the history wants the whole of it."""
+    return request.headers.get("HX-Request") == "true" and "HX-History-Restore-Request" not in request.headers
+
+
+def page(request: HttpRequest, template: str, context: dict[str, Any], *, status: int = 200) -> HttpResponse:
+    """A whole page: `context` with what "console/base.html" shows around it. `current` names its menu entry."""
+    around: dict[str, Any] = {"menu": menu(request, context.get("current", "")), **_common(request)}
+    if request.organization is not None:
+        around["health"] = health.of(request.organization)
+    return render(request, template, {**around, **context}, status=status)
+
+
+def fragment(request: HttpRequest, template: str, context: dict[str, Any], *, status: int = 200) -> HttpResponse:
+    """A part of a page."""
+    return render(request, template, {**_common(request), **context}, status=status)
+
+
+def back_to(request: HttpRequest, address: str) -> HttpResponse:
+    """Redirects, also when htmx asked."""
+    if is_fragment(request):
+        return HttpResponse(status=204, headers={"HX-Redirect": address})
+    return HttpResponseRedirect(address)
+
+
+def organizations_of(user: User) -> list[Organization]:
+    """Those in which the person may work, by name."""
+    if user.is_superuser:
+        return list(Organization.objects.filter(is_active=True).order_by("name")[:50])
+    return sorted((one.organization for one in user.active_memberships), key=lambda one: one.name.casefold())
+
+
+def _common(request: HttpRequest) -> dict[str, Any]:
+    if request.organization is None:
+        return {"now": clock.now(), "organizations": []}
+    assert isinstance(request.user, User)
+    return {
+        "now": clock.now(),
+        "zone": request.organization.time_zone,
+        "unit": request.organization.distance_unit,
+        "organizations": organizations_of(request.user),
+    }
+
+
+def _to_sign_in(request: HttpRequest) -> HttpResponse:
+    here = request.get_full_path() if request.method == "GET" and not is_fragment(request) else reverse("home")
+    address = f"{resolve_url('admin:login')}?{urlencode({'next': here})}"
+    return back_to(request, address)

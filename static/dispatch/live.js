@@ -1,0 +1,231 @@
+/* The one socket of a page, and whether the page can be believed.
+
+   It joins, hears what it missed since its last event, and then what happens. Events are hints (id, kind, subject):
+   on the body they become `dispatch:events` (detail: the new ones) and `changed:<subject>`, upon which parts of the
+   page are fetched again; a doubled one is dropped by its id. After a gap, and when the tab is looked at again,
+   `dispatch:refetch` asks for everything. Messages of other kinds are passed on by `Dispatch.on(type, heard)`.
+
+   States: live, reconnecting, stale (for longer than a moment: nothing that acts can be pressed), closed (signed
+   out, or no member any more). */
+(() => {
+  "use strict";
+
+  const FIRST_PAUSE_MS = 500;
+  const LONGEST_PAUSE_MS = 15000;
+  const PING_MS = 10000; // silence for this long asks for a sign of life …
+  const PATIENCE_MS = 6000; // … which must come within this
+  const STALE_AFTER_MS = 5000;
+  const REMEMBERED = 2000;
+
+  const root = document.documentElement;
+  const listeners = new Map();
+  const seen = new Set(); // ids of events that were heard
+  let socket = null;
+  let state = "none";
+  let pause = FIRST_PAUSE_MS;
+  let retry = 0;
+  let since = 0; // the event id from which to catch up
+  let lastNotification = 0;
+  let lastHeard = Date.now();
+  let pinged = 0;
+  let connected = false; // has been, at least once
+  let offset = (parseFloat(root.dataset.now || "0") * 1000 || Date.now()) - Date.now(); // server's clock − ours
+
+  const Dispatch = (window.Dispatch = {
+    get state() { return state; },
+    /* The present in milliseconds on the server's clock. */
+    now: () => Date.now() + offset,
+    on(type, heard) {
+      if (!listeners.has(type)) listeners.set(type, []);
+      listeners.get(type).push(heard);
+    },
+    /* Told to who listens rather than looks. */
+    say(text) {
+      const said = document.getElementById("said");
+      if (said) said.textContent = text;
+    },
+    stored(name, fallback) {
+      try { return localStorage.getItem("dispatch." + name) ?? fallback; } catch { return fallback; }
+    },
+    store(name, value) {
+      try { localStorage.setItem("dispatch." + name, value); } catch { /* private window: kept for this page only */ }
+    },
+    cookie(name) {
+      const found = document.cookie.split("; ").find((part) => part.startsWith(name + "="));
+      return found ? decodeURIComponent(found.slice(name.length + 1)) : "";
+    },
+  });
+
+  function tell(type, message) {
+    for (const heard of listeners.get(type) || []) heard(message);
+  }
+
+  function emit(name, detail) {
+    document.body.dispatchEvent(new CustomEvent(name, { detail }));
+  }
+
+  /* --- what the page shows of it ------------------------------------------------------------------------------ */
+  function show(next) {
+    const before = state;
+    state = next;
+    root.dataset.live = next;
+    const box = document.getElementById("connection");
+    const box_words = { live: "Live", connecting: "Connecting", reconnecting: "Reconnecting", stale: "Stale",
+      closed: "Signed out, or no longer a member: reload" };
+    if (box) {
+      box.dataset.state = next === "connecting" ? "reconnecting" : next;
+      if (before !== next) {
+        box.replaceChildren(Object.assign(document.createElement("span"), { textContent: box_words[next] }));
+        if (next === "stale") {
+          const ticking = document.createElement("span");
+          ticking.className = "figure";
+          ticking.setAttribute("aria-hidden", "true"); // the word is said once, the seconds never
+          box.append(ticking);
+        }
+      }
+      if (next === "stale") {
+        const gone = Math.floor((Date.now() - lastHeard) / 1000);
+        box.lastChild.textContent = String(Math.floor(gone / 60)).padStart(2, "0") + ":" + String(gone % 60).padStart(2, "0");
+      }
+    }
+    if (before !== next) {
+      markActs();
+      tell("state", { before, state: next });
+    }
+  }
+
+  function untrusted() { return state === "stale" || state === "closed"; }
+
+  function markActs() {
+    for (const one of document.querySelectorAll("[data-acts]")) {
+      if (untrusted()) one.setAttribute("aria-disabled", "true");
+      else if (one.dataset.acts !== "off") one.removeAttribute("aria-disabled");
+    }
+  }
+
+  function refuse(event) {
+    if (!untrusted()) return;
+    const acts = event.target.closest?.("[data-acts], form[data-acts]") || event.submitter?.closest("[data-acts]");
+    if (!acts) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    Dispatch.say("Nothing was done: this page is not up to date. It works again as soon as the connection is back.");
+  }
+
+  /* --- the connection ------------------------------------------------------------------------------------------ */
+  function connect() {
+    clearTimeout(retry);
+    const here = new URL(location.href);
+    const address = new URL("/ws/", here);
+    address.protocol = here.protocol === "https:" ? "wss:" : "ws:";
+    if (document.body.dataset.organization) address.searchParams.set("organization", document.body.dataset.organization);
+    if (lastNotification) address.searchParams.set("last_event_id", lastNotification);
+    if (since) address.searchParams.set("since", since);
+    const mine = new WebSocket(address);
+    socket = mine;
+    let opened = false;
+    mine.addEventListener("open", () => { opened = true; lastHeard = Date.now(); });
+    mine.addEventListener("message", (event) => { if (mine === socket) hear(JSON.parse(event.data)); });
+    mine.addEventListener("close", (event) => { if (mine === socket) lost(event.code, opened); });
+  }
+
+  function lost(code, opened) {
+    socket = null;
+    if (code === 4401 || code === 4403) return close();
+    if (state !== "stale") show("reconnecting");
+    retry = setTimeout(connect, pause * (0.5 + Math.random()));
+    pause = Math.min(pause * 2, LONGEST_PAUSE_MS);
+    if (!opened && code === 1006) askWhetherSignedIn();
+  }
+
+  function close() {
+    clearTimeout(retry);
+    show("closed");
+  }
+
+  /* A socket that is refused says no more than one that finds nobody: a plain request knows the difference. */
+  async function askWhetherSignedIn() {
+    const health = document.getElementById("health");
+    if (!health) return;
+    try {
+      const answer = await fetch(health.getAttribute("hx-get"), { headers: { "HX-Request": "true" } });
+      if (answer.headers.has("HX-Redirect") || answer.status === 403) close();
+    } catch { /* nobody is there at all */ }
+  }
+
+  function hear(message) {
+    lastHeard = Date.now();
+    pinged = 0;
+    if (typeof message.now === "number") offset = message.now - Date.now();
+    if (typeof message.floor === "number") since = Math.max(since, message.floor);
+    if (message.type === "welcome") {
+      pause = FIRST_PAUSE_MS;
+      const again = connected;
+      connected = true;
+      show("live");
+      if (!lastNotification) lastNotification = message.last_event_id;
+      tell("welcome", message);
+      if (again) emit("dispatch:refetch", { why: "reconnected" });
+      return;
+    }
+    if (message.type === "events") return happened(message.items);
+    if (message.type === "notification") {
+      if (message.id <= lastNotification) return;
+      lastNotification = message.id;
+    }
+    tell(message.type, message);
+  }
+
+  function happened(items) {
+    const fresh = items.filter((one) => !seen.has(one.id));
+    if (!fresh.length) return;
+    for (const one of fresh) seen.add(one.id);
+    while (seen.size > REMEMBERED) seen.delete(seen.values().next().value);
+    emit("dispatch:events", fresh);
+    for (const subject of new Set(fresh.map((one) => one.subject))) emit("changed:" + subject, {});
+  }
+
+  function watch() {
+    if (state === "closed") return;
+    const silent = Date.now() - lastHeard;
+    if (socket?.readyState === WebSocket.OPEN) {
+      if (pinged && Date.now() - pinged > PATIENCE_MS) {
+        const dead = socket;
+        socket = null;
+        dead.close();
+        lost(1006, true);
+      } else if (!pinged && silent > PING_MS) {
+        pinged = Date.now();
+        socket.send('{"type":"ping"}');
+      }
+    } else if (silent > STALE_AFTER_MS && (connected || silent > 2 * STALE_AFTER_MS)) {
+      show("stale");
+    }
+    if (state === "stale") show("stale");
+  }
+
+  /* Somebody looks again: what happened meanwhile is asked for, whatever the socket believed. */
+  function lookedAt() {
+    if (document.visibilityState !== "visible" || state === "closed") return;
+    if (socket?.readyState === WebSocket.OPEN) {
+      pinged = pinged || Date.now();
+      socket.send('{"type":"ping"}');
+    } else if (socket?.readyState !== WebSocket.CONNECTING) {
+      pause = FIRST_PAUSE_MS;
+      connect();
+    }
+    emit("dispatch:refetch", { why: "looked at" });
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    if (!document.getElementById("notices")) return; // nobody who works in an organization
+    show("connecting");
+    connect();
+    setInterval(watch, 1000);
+    document.addEventListener("visibilitychange", lookedAt);
+    window.addEventListener("online", lookedAt);
+    window.addEventListener("pageshow", (event) => { if (event.persisted) lookedAt(); });
+    for (const kind of ["click", "submit"]) document.addEventListener(kind, refuse, true);
+    document.addEventListener("htmx:afterSettle", () => { if (untrusted()) markActs(); });
+  });
+})();

@@ -1,0 +1,88 @@
+/* Small things of every page: moving times, colours, copying a phone number, closing what floats, the table of keys. */
+(() => {
+  "use strict";
+  const D = window.Dispatch;
+
+  const theme = D.stored("theme", "");
+  if (theme) document.documentElement.dataset.theme = theme;
+
+  function span(seconds) {
+    if (seconds < 60) return `${seconds} s`;
+    if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+    if (seconds < 86400) {
+      const minutes = Math.floor((seconds % 3600) / 60);
+      return `${Math.floor(seconds / 3600)} h` + (minutes ? ` ${minutes} min` : "");
+    }
+    return `${Math.floor(seconds / 86400)} d`;
+  }
+
+  function tick() {
+    if (document.hidden) return;
+    const now = D.now();
+    for (const time of document.querySelectorAll("time[data-time]")) {
+      const ms = Number(time.dataset.ms);
+      let words;
+      if (time.dataset.time === "left") {
+        const left = Math.max(0, Math.floor((ms - now) / 1000));
+        words = `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}`;
+      } else {
+        words = span(Math.max(0, Math.floor((now - ms) / 1000)));
+        if (time.dataset.time === "ago") words += " ago";
+      }
+      if (time.firstChild && time.firstChild.nodeValue !== words) time.firstChild.nodeValue = words;
+    }
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    for (const one of document.querySelectorAll("[data-needs-script]")) one.hidden = false;
+    const choice = document.getElementById("theme");
+    if (choice) {
+      choice.value = theme;
+      choice.addEventListener("change", () => {
+        D.store("theme", choice.value);
+        if (choice.value) document.documentElement.dataset.theme = choice.value;
+        else delete document.documentElement.dataset.theme;
+      });
+    }
+    const keys = document.getElementById("shortcuts");
+    if (keys) {
+      keys.checked = D.stored("shortcuts", "1") === "1";
+      keys.addEventListener("change", () => D.store("shortcuts", keys.checked ? "1" : "0"));
+    }
+    setInterval(tick, 1000);
+    tick();
+  });
+
+  document.addEventListener("htmx:afterSettle", tick);
+
+  /* What is copied of a phone number is its E.164. */
+  document.addEventListener("copy", (event) => {
+    const selected = document.getSelection();
+    const phone = selected?.anchorNode?.parentElement?.closest?.("[data-copy]");
+    if (phone && phone.contains(selected.focusNode) && selected.toString().trim() === phone.textContent.trim()) {
+      event.clipboardData.setData("text/plain", phone.dataset.copy);
+      event.preventDefault();
+    }
+  });
+
+  document.addEventListener("click", (event) => {
+    for (const open of document.querySelectorAll("details.menu-box[open]")) if (!open.contains(event.target)) open.open = false;
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    const open = document.querySelector("details.menu-box[open]");
+    if (open) {
+      open.open = false;
+      open.querySelector("summary").focus();
+      event.stopImmediatePropagation();
+    }
+  }, true);
+
+  document.addEventListener("htmx:responseError", (event) => {
+    const status = event.detail.xhr.status;
+    D.note(status === 403 ? "You may not do this, or the page is too old: reload it." : `That did not work (error ${status}). Nothing was changed; try again.`, "attention");
+  });
+  document.addEventListener("htmx:sendError", () => {
+    if (D.state === "live") D.note("The server could not be reached. Nothing was changed.", "attention");
+  });
+})();
