@@ -8,7 +8,8 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_POST
 
 from accounts import services as accounts
-from accounts.current import SESSION_KEY, person_of
+from accounts.current import SESSION_KEY
+from accounts.models import User
 from dispatch.console import health, web
 from dispatch.console.web import console_view
 
@@ -22,9 +23,10 @@ def health_bar(request: HttpRequest) -> HttpResponse:
 @require_POST
 def choose_organization(request: HttpRequest) -> HttpResponse:
     """Goes on in another organization of the person's, at its board."""
-    person = person_of(request)
+    if not isinstance(request.user, User):
+        return web.to_sign_in(request)
     slug = request.POST.get("organization", "")
-    chosen = next((one for one in web.organizations_of(person) if one.slug == slug), None)
+    chosen = next((one for one in web.organizations_of(request.user) if one.slug == slug), None)
     if chosen is None:
         return web.page(request, "console/nowhere.html", {"refused": slug}, status=403)
     request.session[SESSION_KEY] = chosen.pk

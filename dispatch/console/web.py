@@ -26,7 +26,7 @@ def console_view(view: View) -> View:
     @wraps(view)
     def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if not isinstance(request.user, User):
-            return _to_sign_in(request)
+            return to_sign_in(request)
         if request.organization is None or request.role not in Membership.Role.values:
             return page(request, "console/nowhere.html", {}, status=403)
         answer = view(request, *args, **kwargs)
@@ -70,9 +70,9 @@ def organizations_of(user: User) -> list[Organization]:
 
 
 def _common(request: HttpRequest) -> dict[str, Any]:
-    if request.organization is None:
-        return {"now": clock.now(), "organizations": []}
     assert isinstance(request.user, User)
+    if request.organization is None:
+        return {"now": clock.now(), "organizations": organizations_of(request.user)}
     return {
         "now": clock.now(),
         "zone": request.organization.time_zone,
@@ -81,7 +81,8 @@ def _common(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _to_sign_in(request: HttpRequest) -> HttpResponse:
+def to_sign_in(request: HttpRequest) -> HttpResponse:
+    """To the sign-in page, and back here afterwards."""
     here = request.get_full_path() if request.method == "GET" and not is_fragment(request) else reverse("home")
     address = f"{resolve_url('admin:login')}?{urlencode({'next': here})}"
     return back_to(request, address)

@@ -1,0 +1,31 @@
+"""A browser without JavaScript, signed in as somebody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.test import Client
+
+from accounts.models import User
+from dispatch.console import health
+
+BACKEND = "django.contrib.auth.backends.ModelBackend"
+
+
+@pytest.fixture(autouse=True)
+def _fresh_health() -> Iterator[None]:
+    health.forget()
+    yield
+    health.forget()
+
+
+@pytest.fixture
+def browser() -> Callable[[User | None], Client]:
+    def of(user: User | None = None) -> Client:
+        client = Client()
+        if user is not None:
+            client.force_login(user, backend=BACKEND)
+        return client
+
+    return of
