@@ -1,4 +1,4 @@
-/* What must be known now. Three levels: quiet (the page changes, no more), normal (a toast), critical: stays until
+/* What must be known now. Three levels: quiet (the page changes, no more), toast (shown for a moment), critical: stays until
    somebody has acknowledged it or its cause is gone, with sound, a desktop notification and a count in the title.
 
    The server's rows are the truth. Of a person's tabs in one browser only one makes a sound: the one that holds the
@@ -196,7 +196,7 @@
         if (!known) ring(row);
       } else alerts.delete(row.id);
       arrange();
-    } else if (row.level === "normal" && isOpen(row) && !elements.has(row.id)) toast(row);
+    } else if (row.level === "toast" && isOpen(row) && !elements.has(row.id)) toast(row);
     countSoon();
   }
 
