@@ -16,7 +16,7 @@ How a page is added:
    `{{ at|ago:zone }}`, `{{ phone|national }}`, `{{ metres|distance:unit }}`, `{% keeping page=2 %}` (this address
    with another parameter). Colours and shapes of states: UI.md.
 4. Live: an element with `hx-get` and `hx-trigger="changed:endpoint from:body throttle:1s"` is fetched again when
-   an event about such a subject has happened (what stands before the dot of its kind; `notifications.hints.SUBJECTS`
-   says which are told); busier ones are polled: `hx-trigger="every 5s"`. What must not be pressed while the page
-   is stale carries `data-acts`.
+   an event about such a subject has happened (what stands before the dot of its kind; those that are told are in
+   `notifications.hints.SUBJECTS`); busier ones are polled: `hx-trigger="every 5s"`. What must not be pressed while
+   the page is stale carries `data-acts`.
 """
