@@ -51,8 +51,9 @@ def of_person(user: User, slug: str = "", remembered_id: int | None = None) -> C
     if memberships:
         return Current(memberships[0].organization, memberships[0])
     if user.is_superuser:
-        if chosen := Organization.objects.filter(pk=remembered_id, is_active=True).first():
-            return Current(chosen, None)
+        chosen = Organization.objects.filter(pk=remembered_id, is_active=True) if remembered_id else None
+        if chosen is not None and (kept := chosen.first()):
+            return Current(kept, None)
         only = list(Organization.objects.filter(is_active=True)[:2])
         if len(only) == 1:
             return Current(only[0], None)
