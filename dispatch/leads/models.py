@@ -159,7 +159,10 @@ class Lead(OwnedModel):
     )
     wanted_at = models.DateTimeField(default=clock.now, help_text="When it was first to be called.")
     due_at = models.DateTimeField(default=clock.now, help_text="When it is to be called next.")
-    attempts = models.PositiveSmallIntegerField(default=0, help_text="Calls made for it; also its token.")
+    attempts = models.PositiveSmallIntegerField(default=0, help_text="Those that count against the most.")
+    token = models.PositiveSmallIntegerField(
+        default=0, help_text="The `attempt` of its newest Call; whatever speaks of an older one changes nothing."
+    )
     worker = models.CharField(max_length=64, default="", blank=True, help_text="The dialer that claimed it.")
     claimed_at = models.DateTimeField(null=True, blank=True)
     last_outcome = models.CharField(max_length=24, default="", blank=True, help_text="Of the last attempt.")
@@ -178,7 +181,7 @@ class Lead(OwnedModel):
                 name="finished_lead_has_an_outcome",
             ),
             models.CheckConstraint(
-                condition=~Q(status="processing") | Q(claimed_at__isnull=False, attempts__gte=1),
+                condition=~Q(status="processing") | Q(claimed_at__isnull=False, token__gte=1),
                 name="lead_in_processing_is_claimed",
             ),
             models.CheckConstraint(

@@ -4,6 +4,7 @@ from django.db import models
 from django.db.models import Q
 from phonenumber_field.modelfields import PhoneNumberField
 
+from accounts.models import Organization
 from accounts.scoping import OwnedModel
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core import clock
@@ -47,15 +48,18 @@ class Call(OwnedModel):
     subject_id = models.BigIntegerField(help_text="The id of what the call is for, in its purpose's table.")
     attempt = models.PositiveSmallIntegerField(default=1)
 
-    account = models.ForeignKey(ProviderAccount, on_delete=models.PROTECT, related_name="+")
+    # The organization, the account and the pool have no index of their own: those below begin with them.
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
+    account = models.ForeignKey(ProviderAccount, on_delete=models.PROTECT, related_name="+", db_index=False)
     number = models.ForeignKey(OutboundNumber, on_delete=models.PROTECT, related_name="calls")
-    pool = models.ForeignKey(DispatchPool, on_delete=models.PROTECT, related_name="calls")
+    pool = models.ForeignKey(DispatchPool, on_delete=models.PROTECT, related_name="calls", db_index=False)
     line_slot = models.PositiveIntegerField()
     pool_slot = models.PositiveIntegerField()
     to_phone = PhoneNumberField()
     from_phone = PhoneNumberField()
     ring_timeout_s = models.PositiveSmallIntegerField(default=30)
     time_limit_s = models.PositiveSmallIntegerField(default=300)
+    detect_machine = models.BooleanField(default=False, help_text="The provider says who answered: `answered_by`.")
 
     status = models.CharField(max_length=16, choices=Status, default=Status.CREATED)
     sid = models.CharField(max_length=64, null=True, blank=True)
@@ -105,6 +109,7 @@ class Call(OwnedModel):
             models.Index(fields=["status", "id"], condition=Q(ended_at=None), name="call_open"),
             models.Index(fields=["account", "requested_at"], name="call_rate_of_account"),
             models.Index(fields=["pool", "requested_at"], name="call_rate_of_pool"),
+            models.Index(fields=["organization", "to_phone", "requested_at"], name="call_to_phone"),
         ]
 
     def __str__(self) -> str:

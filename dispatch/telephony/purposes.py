@@ -26,13 +26,20 @@ class Prompt:
     times: int = 3
 
 
+@dataclass(frozen=True)
+class HandOver:
+    """The provider goes on with another's document at `url`, and asks us no more but for the call's statuses."""
+
+    url: str
+
+
 class Handler(Protocol):
     """What a purpose answers. Every method may be called twice for the same thing and must then change nothing."""
 
-    def answered(self, call: Call) -> Prompt:
+    def answered(self, call: Call) -> Prompt | HandOver:
         """The person picked up (or pressed star): what do they hear? The provider repeats it by itself."""
 
-    def pressed(self, call: Call, key: str) -> Prompt:
+    def pressed(self, call: Call, key: str) -> Prompt | HandOver:
         """They pressed `key`, one of the last prompt's keys: act on it, and say what came of it."""
 
     def changed(self, call: Call) -> None:

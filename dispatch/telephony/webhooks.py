@@ -19,7 +19,7 @@ from dispatch.telephony.errors import NotTheirs
 from dispatch.telephony.models import Call
 from dispatch.telephony.providers.base import Hook, Provider
 from dispatch.telephony.providers.twilio_words import whole
-from dispatch.telephony.purposes import Handler, Prompt, handler_for
+from dispatch.telephony.purposes import Handler, HandOver, Prompt, handler_for
 from dispatch.telephony.services.progress import receive
 
 log = structlog.get_logger(__name__)
@@ -61,19 +61,23 @@ def webhook(request: HttpRequest, provider: str, call_id: int, kind: str) -> Htt
     return _spoken(speaker, call, _what_to_say(handler, call, hook, step, request.GET.get("keys", "")), step)
 
 
-def _what_to_say(handler: Handler, call: Call, hook: Hook, step: int, keys: str) -> Prompt:
+def _what_to_say(handler: Handler, call: Call, hook: Hook, step: int, keys: str) -> Prompt | HandOver:
     if call.ended_at is not None or step >= MOST_STEPS:
         return SILENCE
     pressed = hook.kind == "gather" and len(hook.digits) == 1 and hook.digits in keys
     if call.cancel_requested_at is not None:  # whoever still presses a key hears what became of it, and no more
-        return replace(handler.pressed(call, hook.digits), keys="") if pressed else SILENCE
+        said = handler.pressed(call, hook.digits) if pressed else SILENCE
+        return replace(said, keys="") if isinstance(said, Prompt) else SILENCE
     if pressed:
         return handler.pressed(call, hook.digits)
     return handler.answered(call)  # the beginning, a star, or a key that means nothing
 
 
-def _spoken(speaker: Provider, call: Call, prompt: Prompt, step: int) -> HttpResponse:
-    body, content_type = speaker.render(prompt, addresses.webhook(call, "gather", step + 1, prompt.keys))
+def _spoken(speaker: Provider, call: Call, prompt: Prompt | HandOver, step: int) -> HttpResponse:
+    if isinstance(prompt, HandOver):
+        body, content_type = speaker.render_hand_over(prompt.url)
+    else:
+        body, content_type = speaker.render(prompt, addresses.webhook(call, "gather", step + 1, prompt.keys))
     return HttpResponse(body, content_type=content_type)
 
 

@@ -11,7 +11,8 @@ from dispatch.leads.rules.words import Outcome, Reason
 
 
 class LeadFacts(NamedTuple):
-    """A lead as it was locked. Moments are aware; `attempts` counts the Calls that were made for it."""
+    """A lead as it was locked. Moments are aware. `attempts` are those that count: a call that the provider never
+    took does not. `token` is the attempt number of its newest Call, whatever became of it."""
 
     id: int
     organization_id: int
@@ -22,6 +23,7 @@ class LeadFacts(NamedTuple):
     customer: str
     external_id: str
     attempts: int
+    token: int
     wanted_at: datetime  # when it was first to be called
     due_at: datetime
     reason: str

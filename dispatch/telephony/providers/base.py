@@ -51,7 +51,8 @@ Outcome = Submitted | Rejected | RateLimited | Unknown
 
 @dataclass(frozen=True)
 class Order:
-    """A call to place. The URLs carry our own call id. The request must have left within `leave_within_s`."""
+    """A call to place. The URLs carry our own call id. The request must have left within `leave_within_s`.
+    `detect_machine`: say in `answered_by` whether a person or a machine answered."""
 
     to: str
     from_: str
@@ -60,6 +61,7 @@ class Order:
     ring_timeout_s: int
     time_limit_s: int
     leave_within_s: float
+    detect_machine: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,3 +135,7 @@ class Provider(ABC):
     @abstractmethod
     def render(self, prompt: Prompt, answer_url: str) -> tuple[bytes, str]:
         """The prompt as the provider's document and its content type; keys are posted to `answer_url`."""
+
+    def render_hand_over(self, url: str) -> tuple[bytes, str]:
+        """The document that goes on with the one at `url`, and its content type."""
+        raise NotImplementedError(f"{type(self).__name__} cannot hand a call over.")

@@ -70,6 +70,7 @@ class Twilio(Provider):
                 status_callback_event=STATUS_EVENTS,
                 timeout=order.ring_timeout_s,
                 time_limit=order.time_limit_s,
+                **({"machine_detection": "Enable"} if order.detect_machine else {}),
             ),
             order.leave_within_s,
         )
@@ -166,6 +167,13 @@ class Twilio(Provider):
             for sentence in sentences:
                 document.say(sentence)
         document.hangup()
+        return document.to_xml().encode(), "text/xml; charset=utf-8"
+
+    def render_hand_over(self, url: str) -> tuple[bytes, str]:
+        from twilio.twiml.voice_response import VoiceResponse
+
+        document = VoiceResponse()
+        document.redirect(url, method="POST")
         return document.to_xml().encode(), "text/xml; charset=utf-8"
 
     # --- the SDK

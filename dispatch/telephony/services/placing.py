@@ -84,6 +84,7 @@ def _ask(call: Call) -> Outcome:
             ring_timeout_s=call.ring_timeout_s,
             time_limit_s=call.time_limit_s,
             leave_within_s=left_s,
+            detect_machine=call.detect_machine,
         )
     )
 
