@@ -19,7 +19,7 @@ from django.db import connection
 from dispatch.core import clock
 from dispatch.core.redis import client
 from tests.emptying import use_instead_of_flush
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 pytest_plugins = ["tests.phones.fixtures"]
 use_instead_of_flush()
@@ -54,11 +54,11 @@ def _app_server(django_db_setup: None) -> Iterator[tuple[str, Any]]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="app", daemon=True)
     thread.start()
-    wait_until(lambda: server.started, 10, "the application did not start")
+    wait_until(lambda: server.started, message="the application did not start")
     port = server.servers[0].sockets[0].getsockname()[1]
     yield f"http://127.0.0.1:{port}", server
     server.should_exit = True
-    thread.join(timeout=10)
+    thread.join(timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def app_url(_app_server: tuple[str, Any], transactional_db: None, settings: djan
     settings.PUBLIC_BASE_URL = url
     yield url
     with suppress(AssertionError):  # requests still under way would meet the emptying of the database
-        wait_until(lambda: not server.server_state.tasks, 5)
+        wait_until(lambda: not server.server_state.tasks)
 
 
 @pytest.fixture

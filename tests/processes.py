@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 from django.conf import settings
 
 from dispatch.core import clock, embedded
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -71,21 +71,21 @@ class Process:
         """All it has printed."""
         return self._log.read_text(errors="replace")
 
-    def says(self, words: str, timeout: float = 20.0) -> None:
+    def says(self, words: str, timeout: float = PATIENCE) -> None:
         """Waits until its output holds `words`."""
         wait_until(
             lambda: words in self.log() or self.returncode is not None,
-            timeout,
-            lambda: f"{' '.join(self.arguments)} did not say {words!r}:\n{self.log()}",
+            message=lambda: f"{' '.join(self.arguments)} did not say {words!r}:\n{self.log()}",
+            timeout=timeout,
         )
         assert words in self.log(), f"{' '.join(self.arguments)} ended before saying {words!r}:\n{self.log()}"
 
-    def ends(self, timeout: float = 20.0) -> int:
+    def ends(self, timeout: float = PATIENCE) -> int:
         """Waits until it has ended by itself; its exit code."""
         wait_until(
             lambda: self.returncode is not None,
-            timeout,
-            lambda: f"{' '.join(self.arguments)} does not end:\n{self.log()}",
+            message=lambda: f"{' '.join(self.arguments)} does not end:\n{self.log()}",
+            timeout=timeout,
         )
         assert self.returncode is not None
         return self.returncode
@@ -98,9 +98,9 @@ class Process:
         """As a power cut: SIGKILL to it and whatever it started in its group; returns when it is gone."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=PATIENCE)
 
-    def stop(self, timeout: float = 15.0) -> int:
+    def stop(self, timeout: float = PATIENCE) -> int:
         """SIGTERM, as the supervisor does; its exit code."""
         self.signal(signal.SIGTERM)
         return self.ends(timeout)

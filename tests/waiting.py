@@ -8,17 +8,21 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+# Real seconds until a wait counts as failed: a bound on failures only, far above what a busy machine needs.
+PATIENCE = 60.0
+
 
 def wait_until(
     condition: Callable[[], T],
-    timeout: float = 5.0,
+    timeout: float = PATIENCE,
     message: str | Callable[[], str] = "",
     interval: float = 0.02,
 ) -> T:
     """The first true value of `condition`, asked every `interval` seconds.
 
-    After `timeout` seconds it raises AssertionError with `message`, which may be a function, to tell how
-    things stood at the end. An AssertionError inside `condition` counts as "not yet", and its text is shown.
+    After `timeout` seconds (leave it out, unless nothing is expected to come) it raises AssertionError with
+    `message`, which may be a function, to tell how things stood at the end. An AssertionError inside `condition`
+    counts as "not yet", and its text is shown.
     """
     deadline = time.monotonic() + timeout
     last = ""

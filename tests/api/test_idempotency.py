@@ -113,7 +113,7 @@ def test_concurrent_repeats_wait_and_get_the_first_answer(organization):
         return 202, {"skill": make.skill(organization).pk}
 
     def run(n: int):
-        everybody.wait(timeout=10)
+        everybody.wait(timeout=60)
         return send(organization, work)
 
     answers = in_threads(8, run)
@@ -132,7 +132,7 @@ def test_a_repeat_that_waited_for_a_failure_becomes_the_first(organization):
 
     def fails_late() -> tuple[int, dict]:
         begun.set()
-        wait_until(somebody_waits, 10, "the repeat did not wait for the first")
+        wait_until(somebody_waits, message="the repeat did not wait for the first")
         raise RuntimeError("lost")
 
     def run(n: int):

@@ -92,7 +92,7 @@ def test_the_redis_bucket_is_exact_under_concurrency():
     start = threading.Barrier(10)
 
     def run(n: int) -> int:
-        start.wait(timeout=10)
+        start.wait(timeout=60)
         return sum(throttling.take("crowd", Rate(25, 3600)).wait_ms == 0 for _ in range(10))
 
     with ThreadPoolExecutor(10) as threads:

@@ -34,7 +34,7 @@ def child(floor: Floor, **more: str) -> dict[str, str]:
 def dies_working(floor: Floor, point: str, queue: str = settings.DISPATCH_QUEUE) -> None:
     """A worker takes what is on the queue and is killed at `point`."""
     with running("worker", queue, "--burst", env=child(floor, DISPATCH_FAULTS=f"{point}=kill")) as worker:
-        assert worker.ends(40) == -signal.SIGKILL, worker.log()
+        assert worker.ends() == -signal.SIGKILL, worker.log()
 
 
 def goes_on(floor: Floor, job: Job | None = None, *, workers: bool) -> None:
@@ -45,7 +45,8 @@ def goes_on(floor: Floor, job: Job | None = None, *, workers: bool) -> None:
             for queue in (settings.DISPATCH_QUEUE, settings.DISPATCH_TIMEOUT_QUEUE):
                 stack.enter_context(running("worker", queue, env=child(floor)))
         wait_until(
-            lambda: Job.objects.exists() and not Job.objects.exclude(status="assigned").exists(), 40, floor.story
+            lambda: Job.objects.exists() and not Job.objects.exclude(status="assigned").exists(),
+            message=floor.story,
         )
 
 
@@ -86,14 +87,14 @@ def test_all_processes_die_and_come_back_without_redis_contents(floor):
     crew = floor.crew("Ann", "Bob", "Cid", "Dee")
     for one in crew:
         floor.phone(one).will(busy(), answer(press="1"))
-    floor.set_policy(rounds=3, technician_wait_s=60)
+    floor.set_policy(rounds=3, technician_wait_s=900)
     for _ in range(3):
         floor.submit()
     with (
         running("worker", settings.DISPATCH_QUEUE, env=child(floor)),
         running("dispatcher", env=child(floor)),
     ):
-        wait_until(lambda: sum(floor.calls_made(one) for one in crew) >= 2, 30, floor.story)
+        wait_until(lambda: sum(floor.calls_made(one) for one in crew) >= 2, message=floor.story)
     forget_redis()
     floor.later(31)
     goes_on(floor, workers=True)

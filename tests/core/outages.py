@@ -11,6 +11,7 @@ import redis
 
 from dispatch.core import embedded
 from dispatch.core.redis import client
+from tests.waiting import PATIENCE
 
 
 @contextmanager
@@ -43,7 +44,7 @@ class OwnValkey:
         """As a power cut; returns when it is gone."""
         process = psutil.Process(int((self._data_dir / "valkey" / "valkey.pid").read_text()))
         process.kill()
-        psutil.wait_procs([process], timeout=10)
+        psutil.wait_procs([process], timeout=PATIENCE)
 
     def start(self) -> None:
         assert embedded.restart_redis_if_dead(self._data_dir)

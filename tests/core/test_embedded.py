@@ -43,7 +43,7 @@ class User:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.communicate(timeout=10)
+        self.process.communicate(timeout=60)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_two_share_the_servers_and_the_last_one_out_stops_them(folder: Path) -> 
     first.leave()
     assert servers(folder) == {"postgres", "valkey-server"}
     second.leave()
-    wait_until(lambda: not servers(folder), 10, "a server was left behind")
+    wait_until(lambda: not servers(folder), message="a server was left behind")
 
 
 def test_one_that_was_killed_does_not_keep_the_servers_running_for_ever(folder: Path) -> None:
@@ -79,4 +79,4 @@ def test_one_that_was_killed_does_not_keep_the_servers_running_for_ever(folder: 
     last = User(folder)
     assert last.count() == 2  # the data are those of before
     last.leave()
-    wait_until(lambda: not servers(folder), 10, "a server was left behind")
+    wait_until(lambda: not servers(folder), message="a server was left behind")

@@ -12,6 +12,7 @@ from dispatch.core import metrics
 from dispatch.core.queues import enqueue, enqueue_in, rq_queue, wake, wake_channel
 from dispatch.core.redis import client
 from tests.core.outages import redis_away
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -57,7 +58,7 @@ def test_a_delayed_job_is_never_due_early() -> None:
         registry = rq_queue(QUEUE).scheduled_job_registry
         job_id = max(registry.get_job_ids(), key=registry.get_scheduled_time)
         due = registry.get_scheduled_time(job_id).timestamp()
-        assert before + seconds <= due < before + seconds + 1.5
+        assert before + seconds <= due <= time.time() + seconds + 1  # in whole seconds
 
 
 def test_a_delay_near_zero_goes_on_the_queue_at_once() -> None:
@@ -88,11 +89,10 @@ def test_a_mistake_shows_at_once_and_not_after_the_commit() -> None:
 def test_waking_is_heard_after_the_commit() -> None:
     listener = client().pubsub(ignore_subscribe_messages=True)
     listener.subscribe(wake_channel())
-    listener.get_message(timeout=2)  # the subscription itself
+    wait_until(lambda: client().pubsub_numsub(wake_channel())[0][1] == 1)
     with transaction.atomic():
         wake("auditor")
         assert listener.get_message(timeout=0.05) is None
-    message = listener.get_message(timeout=2) or listener.get_message(timeout=2)
-    assert message is not None
+    message = wait_until(lambda: listener.get_message(timeout=0.1))
     assert message["data"] == b"auditor"
     listener.close()

@@ -16,7 +16,7 @@ import pytest
 from dispatch.core import supervisor as supervision
 from dispatch.core.supervisor import NotReady, Spec, Supervisor
 from tests.processes import ROOT
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 
 def python(name: str, code: str, **more: object) -> Spec:
@@ -42,16 +42,16 @@ def alive(pid: int) -> bool:
 def test_lines_carry_the_name_of_who_said_them() -> None:
     out = io.StringIO()
     with Supervisor([python("web", "print('hello'); " + SLEEP), python("worker", SLEEP)], out=out):
-        wait_until(lambda: "web    | hello\n" in out.getvalue() and "worker | up\n" in out.getvalue(), 10)
+        wait_until(lambda: "web    | hello\n" in out.getvalue() and "worker | up\n" in out.getvalue())
     assert "\x1b" not in out.getvalue()  # no colours where nobody looks at a terminal
 
 
 def test_a_child_that_dies_is_started_again() -> None:
     out = io.StringIO()
     with Supervisor([python("web", SLEEP)], out=out) as children:
-        first = wait_until(lambda: children.pid_of("web"), 10)
+        first = wait_until(lambda: children.pid_of("web"))
         os.kill(first, signal.SIGKILL)
-        wait_until(lambda: children.pid_of("web") not in (None, first), 10)
+        wait_until(lambda: children.pid_of("web") not in (None, first))
         assert "web was ended by SIGKILL; starting it again" in out.getvalue()
 
 
@@ -59,17 +59,20 @@ def test_one_that_keeps_dying_is_reported_with_its_last_lines_and_tried_on() -> 
     out = io.StringIO()
     spec = python("worker dispatch-queue", "raise SystemExit('no such table')")
     with Supervisor([spec, python("web", SLEEP)], out=out) as children:
-        wait_until(lambda: "worker dispatch-queue keeps dying" in out.getvalue(), 20)
+        wait_until(lambda: "worker dispatch-queue keeps dying" in out.getvalue())
         reported = out.getvalue()
         assert "    no such table" in reported.split("keeps dying")[1]
-        wait_until(lambda: out.getvalue().count("| no such table") > reported.count("| no such table"), 20)
+        wait_until(lambda: out.getvalue().count("| no such table") > reported.count("| no such table"))
         assert children.pid_of("web")
 
 
 def test_waiting_until_ready_ends_with_the_last_lines_when_it_never_comes() -> None:
     spec = python("web", "print('port taken'); " + SLEEP, ready_url="http://127.0.0.1:9/readyz")
-    with Supervisor([spec], out=io.StringIO()) as children, pytest.raises(NotReady, match="port taken"):
-        children.wait_ready(timeout=2)
+    out = io.StringIO()
+    with Supervisor([spec], out=out) as children:
+        wait_until(lambda: "port taken" in out.getvalue())
+        with pytest.raises(NotReady, match="port taken"):
+            children.wait_ready(timeout=0.5)
 
 
 def test_children_end_stage_by_stage(tmp_path: Path) -> None:
@@ -85,7 +88,7 @@ def test_children_end_stage_by_stage(tmp_path: Path) -> None:
     ]
     out = io.StringIO()
     with Supervisor(specs, out=out):
-        wait_until(lambda: out.getvalue().count("| up") == 3, 10)
+        wait_until(lambda: out.getvalue().count("| up") == 3)
     assert order.read_text().split() == ["worker", "web", "simulator"]
 
 
@@ -97,12 +100,12 @@ def test_nothing_is_left_behind_not_even_what_ignores_the_signal_or_was_started_
     child = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {SLEEP!r}]).pid); " + SLEEP
     out = io.StringIO()
     with Supervisor([stubborn, python("parent", child)], out=out) as children:
-        wait_until(lambda: out.getvalue().count("| up") >= 2, 10)
+        wait_until(lambda: out.getvalue().count("| up") >= 2)
         mother, parent = children.pid_of("stubborn"), children.pid_of("parent")
         grandchildren = psutil.Process(parent).children()
         assert grandchildren
     assert not any(alive(pid) for pid in (mother, parent))
-    wait_until(lambda: not any(process.is_running() for process in grandchildren), 5)
+    wait_until(lambda: not any(process.is_running() for process in grandchildren))
     assert "stubborn does not stop, it is killed" in out.getvalue()
 
 
@@ -120,15 +123,15 @@ def test_killing_the_supervisor_itself_ends_the_children() -> None:
         child = next(int(line) for line in process.stdout if line.strip().isdigit())
         assert alive(child)
         process.kill()
-        process.wait(10)
-        wait_until(lambda: not alive(child), 10, "the child outlives its supervisor")
+        process.wait(PATIENCE)
+        wait_until(lambda: not alive(child), message="the child outlives its supervisor")
 
 
 def test_what_must_be_kept_alive_besides_is_watched_and_told() -> None:
     news = iter(["The embedded Valkey was gone and is started again."])
     out = io.StringIO()
     with Supervisor([python("web", SLEEP)], out=out, watch=lambda: next(news, None)):
-        wait_until(lambda: "up  | The embedded Valkey was gone" in out.getvalue(), 10)
+        wait_until(lambda: "up  | The embedded Valkey was gone" in out.getvalue())
 
 
 def test_a_child_that_cannot_take_its_port_is_not_ready_though_another_answers_there(tmp_path: Path) -> None:
@@ -140,7 +143,7 @@ def test_a_child_that_cannot_take_its_port_is_not_ready_though_another_answers_t
         "simulator", f"open({str(tmp_path / 'ready')!r}, 'w'); " + SLEEP, ready_file=tmp_path / "ready"
     )
     with Supervisor([writes], out=io.StringIO()) as children:
-        children.wait_ready(timeout=10)
+        children.wait_ready(timeout=PATIENCE)
 
 
 def test_a_socket_held_by_the_supervisor_outlives_the_child_that_serves_it() -> None:
@@ -155,7 +158,7 @@ def test_a_socket_held_by_the_supervisor_outlives_the_child_that_serves_it() -> 
         spec = Spec("web", command, pass_fds=(held.fileno(),))
         with Supervisor([spec], out=io.StringIO()):
             for _ in range(3):  # each by another process; nobody is refused in between
-                with socket.create_connection(held.getsockname(), timeout=10) as caller:
+                with socket.create_connection(held.getsockname(), timeout=PATIENCE) as caller:
                     assert caller.recv(16) == b"served"
 
 
@@ -163,7 +166,7 @@ def test_a_child_that_cannot_even_be_started_is_told_tried_again_and_holds_up_no
     missing = tmp_path / "worker"
     out = io.StringIO()
     with Supervisor([Spec("worker", [str(missing)]), python("web", SLEEP)], out=out) as children:
-        wait_until(lambda: "worker cannot be started" in out.getvalue() and children.pid_of("web"), 10)
+        wait_until(lambda: "worker cannot be started" in out.getvalue() and children.pid_of("web"))
         missing.write_text("#!/bin/sh\nexec sleep 600\n")
         missing.chmod(0o700)
-        wait_until(lambda: children.pid_of("worker"), 10, "it is not tried again")
+        wait_until(lambda: children.pid_of("worker"), message="it is not tried again")

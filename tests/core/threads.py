@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from django.db import connection, connections
 
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 
 class Elsewhere(threading.Thread):
@@ -41,9 +41,9 @@ class Elsewhere(threading.Thread):
                 row = cursor.fetchone()
             return row is not None and row[0] == "Lock"
 
-        wait_until(waits, 10, "the other thread does not wait for a lock")
+        wait_until(waits, message="the other thread does not wait for a lock")
 
-    def finish(self, timeout: float = 20) -> None:
+    def finish(self, timeout: float = PATIENCE) -> None:
         self.join(timeout)
         assert not self.is_alive(), "the other thread does not end"
         if self._error:

@@ -8,11 +8,14 @@ import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from accounts.models import User
 from tests.factories import PASSWORD
 from tests.jobs.conftest import floor  # noqa: F401
+from tests.waiting import PATIENCE
+
+expect.set_options(timeout=1000 * PATIENCE)
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -47,7 +50,7 @@ def sign_in(chromium: Browser, app_url: str) -> Iterator[Callable[..., Page]]:
         context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(1000 * PATIENCE)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(f"{app_url}/")
         page.get_by_label("Email").fill(user.email)

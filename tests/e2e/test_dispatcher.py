@@ -27,7 +27,6 @@ def tell_people() -> None:
 
 
 def test_a_job_goes_from_calling_to_accepted_on_its_page_without_reload(floor, app_url, sign_in):
-    floor.set_policy(ring_timeout_s=600, answer_timeout_s=1800)  # half a minute of a phone twenty times as fast
     ann = floor.technician("Ann")
     dispatcher = factories.dispatcher(floor.organization, "Dana")
     job = floor.started()

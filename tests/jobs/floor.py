@@ -34,6 +34,7 @@ from dispatch.technicians.models import Technician
 from dispatch.telephony.loops import RECONCILERS, place_due
 from tests import factories
 from tests.phones import Phone, PhoneCall, Simulator
+from tests.waiting import PATIENCE
 
 KM = 1 / 111.2  # degrees of latitude
 MARIA = Actor("user", 7, "Maria Lopez")
@@ -111,7 +112,7 @@ class Floor:
                 worker.work(burst=True, with_scheduler=False, logging_level=None)
         close_old_connections()
 
-    def until(self, condition: Callable[[], Any], within: float = 12.0) -> Any:
+    def until(self, condition: Callable[[], Any], within: float = PATIENCE) -> Any:
         """Works until the condition holds."""
         deadline = time.monotonic() + within
         while True:

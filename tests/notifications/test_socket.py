@@ -21,9 +21,9 @@ from tests import factories as make
 from tests.api.client import Api
 from tests.notifications.test_alerts import notify, turns_pending
 from tests.tenants import Tenant, tenant
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
-WAIT_S = 10
 
 
 @pytest.fixture
@@ -44,19 +44,19 @@ def listening(app_url: str, user: User | None, query: str = "", origin: str = ""
     headers = {"Cookie": f"sessionid={session_of(user)}"} if user else {}
     address = app_url.replace("http", "ws") + "/ws/" + query
     with connect(
-        address, additional_headers=headers, origin=origin or app_url, open_timeout=WAIT_S, proxy=None
+        address, additional_headers=headers, origin=origin or app_url, open_timeout=PATIENCE, proxy=None
     ) as socket:
         yield socket
 
 
 def hear(socket: ClientConnection) -> dict[str, Any]:
-    return json.loads(socket.recv(timeout=WAIT_S))
+    return json.loads(socket.recv(timeout=PATIENCE))
 
 
 def closed_with(socket: ClientConnection) -> int:
     with pytest.raises(ConnectionClosed) as closed:
         while True:
-            socket.recv(timeout=WAIT_S)
+            socket.recv(timeout=PATIENCE)
     return closed.value.rcvd.code
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Receiver:
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="receiver", daemon=True)
         self._thread.start()
-        assert self._started.wait(10)
+        assert self._started.wait(PATIENCE)
 
     @property
     def url(self) -> str:
@@ -96,13 +96,19 @@ class Receiver:
     def of(self, group: str) -> list[str]:
         return [visit.name for visit in list(self.visits) if visit.group == group]
 
-    def got(self, *names: str, timeout: float = 10.0) -> None:
+    def got(self, *names: str, timeout: float = PATIENCE) -> None:
         """Waits until exactly these have come, in this order."""
-        wait_until(lambda: self.names == list(names), timeout, lambda: f"came: {self.names}, wanted {list(names)}")
-
-    def count(self, number: int, timeout: float = 10.0) -> None:
         wait_until(
-            lambda: len(self.visits) >= number, timeout, lambda: f"{len(self.visits)} came, wanted {number}"
+            lambda: self.names == list(names),
+            message=lambda: f"came: {self.names}, wanted {list(names)}",
+            timeout=timeout,
+        )
+
+    def count(self, number: int, timeout: float = PATIENCE) -> None:
+        wait_until(
+            lambda: len(self.visits) >= number,
+            message=lambda: f"{len(self.visits)} came, wanted {number}",
+            timeout=timeout,
         )
 
     def overlaps(self) -> list[tuple[str, str]]:
@@ -119,7 +125,7 @@ class Receiver:
         for event in self._held.values():
             self._loop.call_soon_threadsafe(event.set)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=PATIENCE)
 
     # --- The server
     def _run(self) -> None:

@@ -30,7 +30,7 @@ def api(world: World, app_url: str) -> Any:
             f"{app_url}/api/v1/{path}",
             json=body,
             headers={"Authorization": f"Bearer {key}", **headers},
-            timeout=15,
+            timeout=60,
         )
 
     return call
@@ -122,7 +122,7 @@ def test_14_ignore_and_resolve_unblock_at_once_are_audited_and_only_from_error(
     world.start()
     world.becomes(a, "ERROR")
     by_hand.act_on_one(Action.of(word), Message.objects.get(pk=a), actor=MARIA)
-    world.becomes(b, "COMPLETED", timeout=3)
+    world.becomes(b, "COMPLETED")
     found = world.message(a)
     assert (found.status, found.resolution) == (status, resolution)
     assert Event.objects.get(subject_id=a, kind=f"message.{resolution}").actor_id == 7

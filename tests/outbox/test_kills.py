@@ -45,10 +45,10 @@ def test_15_killed_at_any_point_nothing_is_lost_at_most_one_call_is_extra_and_th
     with running("dispatcher", "--only", ALL, env=environment(database, **QUICK, **fault)) as first:
         if point == "during the call":
             world.receiver.hold("a")
-            world.receiver.count(1, timeout=30)
+            world.receiver.count(1)
             first.kill()
             world.receiver.let_go("a")
-        assert first.ends(timeout=40) == -9, first.log()
+        assert first.ends() == -9, first.log()
     calls_before = len(world.receiver.visits)
     # The whole lease is waited out, and the age at which a pointer is stale.
     world.travel(30)
@@ -58,8 +58,7 @@ def test_15_killed_at_any_point_nothing_is_lost_at_most_one_call_is_extra_and_th
     with running("dispatcher", "--only", ALL, env=environment(database, **QUICK)) as second:
         wait_until(
             lambda: world.statuses(ids) == ["COMPLETED"] * 4,
-            40,
-            lambda: f"{world.statuses(ids)} {[world.told(i) for i in ids]}\n{second.log()}",
+            message=lambda: f"{world.statuses(ids)} {[world.told(i) for i in ids]}\n{second.log()}",
         )
     came = world.receiver.names
     assert [name for name, _ in itertools.groupby(came)] == names
@@ -81,7 +80,7 @@ def test_15_a_call_that_does_not_fit_into_its_lease_any_more_is_not_made(world: 
 
     with faults.arm("outbox.start.committed", stall):
         world.start()
-        wait_until(lambda: stalled, 10)
+        wait_until(lambda: stalled)
         world.stop()
     assert world.receiver.names == []
     assert world.status(a) == "PROCESSING"

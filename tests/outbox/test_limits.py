@@ -26,14 +26,14 @@ def test_6_simultaneous_calls_never_exceed_the_concurrency_over_all_routers_also
     for n in range(120):
         world.send(erp, f"{n}", group=f"{n}")
     world.start(pollers=3, routers=3)
-    world.receiver.count(30, timeout=30)
+    world.receiver.count(30)
     assert world.receiver.most_open <= 6
     world.pool.concurrency = 2
     world.pool.save()
-    wait_until(lambda: Message.objects.filter(status="PROCESSING").count() <= 2, 10)
+    wait_until(lambda: Message.objects.filter(status="PROCESSING").count() <= 2)
     world.receiver.most_open = 0
     seen = len(world.receiver.visits)
-    world.receiver.count(seen + 20, timeout=30)
+    world.receiver.count(seen + 20)
     assert world.receiver.most_open <= 2
     world.pool.concurrency = 12
     world.pool.save()
@@ -91,7 +91,7 @@ def test_6_a_pool_that_is_paused_after_publishing_puts_its_messages_back_without
     world.pool.is_paused = True
     world.pool.save()
     world.start()
-    wait_until(lambda: world.status(message) == "PENDING", 10)
+    wait_until(lambda: world.status(message) == "PENDING")
     found = world.message(message)
     assert (found.attempts, found.calls, found.pool_slot, found.waiting_for) == (0, 0, None, "pool paused")
     world.pool.is_paused = False
@@ -174,7 +174,7 @@ def test_7_a_target_that_does_not_answer_or_is_not_there_is_a_failure_and_a_forb
     world.receiver.answer("slow", after_s=3)
     ids = [world.send_one(endpoint, "slow") for endpoint in (slow, gone, inside)]
     world.start()
-    wait_until(lambda: Attempt.objects.count() == 3, 15)
+    wait_until(lambda: Attempt.objects.count() == 3)
     world.rests()
     found = dict(Attempt.objects.values_list("message_id", "error_class"))
     assert [found[i] for i in ids] == ["timeout", "unreachable", "refused"]
@@ -191,7 +191,7 @@ def test_8_a_circuit_opens_makes_no_calls_spends_no_attempts_probes_and_closes_a
     failing = [world.send_one(ill, f"x{n}", group=f"{n}") for n in range(3)]
     world.start()
     world.receiver.count(3)
-    wait_until(lambda: Event.objects.filter(kind="endpoint.circuit_opened").exists(), 10)
+    wait_until(lambda: Event.objects.filter(kind="endpoint.circuit_opened").exists())
     waiting = [world.send_one(ill, f"y{n}", group=f"y{n}") for n in range(5)]
     fine = world.send_one(well, "fine")
     world.becomes(fine, "COMPLETED")
@@ -208,7 +208,7 @@ def test_8_a_circuit_opens_makes_no_calls_spends_no_attempts_probes_and_closes_a
 
     world.receiver.heal()
     world.travel(61)
-    wait_until(lambda: Event.objects.filter(kind="endpoint.circuit_closed").exists(), 10)
+    wait_until(lambda: Event.objects.filter(kind="endpoint.circuit_closed").exists())
     world.all_end(30)
     assert world.statuses(failing + waiting) == ["COMPLETED"] * 8
     ill.target.refresh_from_db()
@@ -222,7 +222,7 @@ def test_8_pointers_on_their_way_when_the_circuit_opens_are_put_back_unspent(wor
     erp.target.open_until = clock.now() + timedelta(seconds=30)
     erp.target.save()
     world.start()
-    wait_until(lambda: world.status(message) == "PENDING", 10)
+    wait_until(lambda: world.status(message) == "PENDING")
     assert world.message(message).attempts == 0
     assert world.receiver.names == []
     world.travel(31)

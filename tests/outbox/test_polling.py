@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from datetime import timedelta
 
 import pytest
@@ -20,8 +19,6 @@ from tests.processes import running
 from tests.waiting import wait_until
 
 MANY = 10_000
-# What a machine with much else to do may add to a time.
-SLACK_S = 5.0
 
 
 def crowd(world: World, endpoint: object, *, with_immediates: bool) -> None:
@@ -175,13 +172,13 @@ def test_5_a_poll_says_when_the_next_message_is_due(world: World) -> None:
 
 def test_5_a_new_message_wakes_the_poller_at_once(world: World, test_environment: dict[str, str]) -> None:
     erp = world.endpoint()
-    env = {**test_environment, "OUTBOX_POLL_INTERVAL_S": "30"}
+    env = {**test_environment, "OUTBOX_POLL_INTERVAL_S": "240"}
     with running("dispatcher", "--only", "outbox_poller,outbox_router", env=env) as dispatcher:
-        wait_until(lambda: leader_pid() == dispatcher.pid, 20)
+        wait_until(lambda: leader_pid() == dispatcher.pid)
         world.send(erp, "warm up")
-        world.receiver.count(1, timeout=15)
+        world.receiver.count(1)
         world.send(erp, "at once", group="h")
-        world.receiver.count(2, timeout=3)
+        world.receiver.count(2)
 
 
 def test_11_a_paused_old_leaders_claims_are_refused_in_postgres(world: World) -> None:
@@ -211,25 +208,26 @@ def test_11_when_the_leader_is_killed_another_takes_over_and_a_clean_stop_hands_
     world: World, test_environment: dict[str, str]
 ) -> None:
     erp = world.endpoint()
-    env = {**test_environment, "OUTBOX_POLL_INTERVAL_S": "1", "LEADER_LEASE_S": "2", "LEADER_RENEW_S": "0.5"}
+    # Who waits for a lease of an hour to lapse waits in vain.
+    env = {**test_environment, "OUTBOX_POLL_INTERVAL_S": "1", "LEADER_LEASE_S": "3600", "LEADER_RENEW_S": "0.5"}
     only = ("dispatcher", "--only", "outbox_poller,outbox_router")
     with running(*only, env=env) as first:
-        wait_until(lambda: leader_pid() == first.pid, 20)
+        wait_until(lambda: leader_pid() == first.pid)
         with running(*only, env=env) as second, running(*only, env=env) as third:
             second.says("runs")
             third.says("runs")
             first.kill()
-            killed = time.monotonic()
+            assert leader_pid() == first.pid
+            Leadership.objects.filter(name="loop:outbox_poller").update(
+                expires_at=clock.now()
+            )  # its lease is over
             world.send(erp, "after a kill", group="a")
-            world.receiver.count(1, timeout=20)
-            assert time.monotonic() - killed < 2 + 1 + SLACK_S
-            wait_until(lambda: leader_pid() in (second.pid, third.pid), 5)
+            world.receiver.count(1)
+            wait_until(lambda: leader_pid() in (second.pid, third.pid))
             stopped = second if leader_pid() == second.pid else third
             stopped.stop()
-            stopped_at = time.monotonic()
             world.send(erp, "after a stop", group="b")
-            world.receiver.count(2, timeout=20)
-            assert time.monotonic() - stopped_at < 2 + SLACK_S
+            world.receiver.count(2)
 
 
 def leader_pid() -> int:
@@ -242,7 +240,7 @@ def test_11_when_the_queue_is_gone_dispatch_stops_and_the_api_goes_on(world: Wor
     erp = world.endpoint()
     world.start()
     message = world.send_one(erp, "a")
-    wait_until(lambda: "unpublished" in world.told(message), 10)
+    wait_until(lambda: "unpublished" in world.told(message))
     assert world.status(message) in ("PENDING", "QUEUED")
     assert world.receiver.names == []
     world.stop()

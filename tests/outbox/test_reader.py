@@ -90,7 +90,7 @@ def test_why_is_this_stuck_in_words(world: World, app_url: str) -> None:
     assert f"stopped by the error of message {bad}" in why_stuck(world.message(held))
     key = factories.api_key(world.organization)
     answer = requests.get(
-        f"{app_url}/api/v1/message-groups/?blocked=true", headers={"Authorization": f"Bearer {key}"}, timeout=10
+        f"{app_url}/api/v1/message-groups/?blocked=true", headers={"Authorization": f"Bearer {key}"}, timeout=60
     )
     assert [(g["name"], g["blocked_by"]) for g in answer.json()["results"]] == [("g", bad)]
 

@@ -20,7 +20,7 @@ from dispatch.outbox.services.by_hand import Action
 from dispatch.outbox.services.intake import NewMessage, accept, default_pool
 from tests import factories
 from tests.outbox.receiver import Receiver
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 OPEN = ("PENDING", "QUEUED", "PROCESSING")
 
@@ -87,7 +87,7 @@ class World:
         for thread in self._threads:
             thread.stopping.set()
         for thread in self._threads:
-            thread.join(timeout=20)
+            thread.join(timeout=PATIENCE)
             assert not thread.is_alive(), "a router or poller does not stop"
         self._threads.clear()
 
@@ -120,25 +120,31 @@ class World:
     def group(self, name: str = "g") -> MessageGroup:
         return MessageGroup.objects.get(organization=self.organization, name=name)
 
-    def becomes(self, message_id: int, status: str, timeout: float = 10.0) -> Message:
+    def becomes(self, message_id: int, status: str, timeout: float = PATIENCE) -> Message:
         wait_until(
             lambda: self.status(message_id) == status,
-            timeout,
-            lambda: f"message {message_id} is {self.status(message_id)}, not {status}: {self.told(message_id)}",
+            message=lambda: (
+                f"message {message_id} is {self.status(message_id)}, not {status}: {self.told(message_id)}"
+            ),
+            timeout=timeout,
         )
         return self.message(message_id)
 
-    def all_end(self, timeout: float = 20.0) -> None:
+    def all_end(self, timeout: float = PATIENCE) -> None:
         """Waits until nothing is on its way any more."""
         wait_until(
             lambda: not Message.objects.filter(status__in=OPEN).exists(),
-            timeout,
-            lambda: f"still open: {list(Message.objects.filter(status__in=OPEN).values('id', 'status')[:20])}",
+            message=lambda: (
+                f"still open: {list(Message.objects.filter(status__in=OPEN).values('id', 'status')[:20])}"
+            ),
+            timeout=timeout,
         )
 
-    def rests(self, timeout: float = 10.0) -> None:
+    def rests(self, timeout: float = PATIENCE) -> None:
         """Waits until nothing is in flight."""
-        wait_until(lambda: not Message.objects.filter(in_flight=True).exists(), timeout, "still in flight")
+        wait_until(
+            lambda: not Message.objects.filter(in_flight=True).exists(), message="still in flight", timeout=timeout
+        )
 
     def told(self, message_id: int) -> list[str]:
         """The message's events, in order."""

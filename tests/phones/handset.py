@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from tests.waiting import PATIENCE
+
 from .behaviours import Behaviour
 
 if TYPE_CHECKING:
     from .simulator import Simulator
 
-PATIENCE = 8.0
+BEFORE_RINGING = ("queued", "initiated")
 
 
 class PhoneCall:
@@ -54,14 +56,13 @@ class PhoneCall:
 
     def answer(self) -> PhoneCall:
         """Pick up, as soon as it rings."""
-        self._until(lambda c: c["status"] == "ringing", PATIENCE, "ringing, to be answered")
-        return self._act("answer")._until(
+        return self._while_ringing("answer")._until(
             lambda c: c["status"] == "in-progress" or c["over"], PATIENCE, "answered"
         )
 
     def press(self, keys: str) -> PhoneCall:
         """Press keys once somebody listens for them."""
-        self._until(lambda c: c["asking"], PATIENCE, f"listening for keys, to press {keys}")
+        self._until(lambda c: c["asking"] or c["over"], PATIENCE, f"listening for keys, to press {keys}")
         return self._act("press", keys=keys)
 
     def press_unasked(self, keys: str) -> PhoneCall:
@@ -73,12 +74,10 @@ class PhoneCall:
         return self if self.now["over"] else self._act("hang_up", over_is_fine=True)
 
     def decline(self) -> PhoneCall:
-        self._until(lambda c: c["status"] == "ringing", PATIENCE, "ringing, to be declined")
-        return self._act("reject")
+        return self._while_ringing("reject")
 
     def is_busy(self) -> PhoneCall:
-        self._until(lambda c: c["status"] == "ringing", PATIENCE, "ringing, to be busy")
-        return self._act("busy")
+        return self._while_ringing("busy")
 
     def hears(self, words: str, within: float = PATIENCE) -> PhoneCall:
         """Wait until that is said (upper and lower case alike)."""
@@ -86,7 +85,9 @@ class PhoneCall:
         def heard(data: dict[str, Any]) -> bool:
             return words.lower() in " ".join(item["text"] for item in data["said"]).lower()
 
-        return self._until(heard, within, f"said {words!r}")
+        self._until(lambda c: heard(c) or c["over"], within, f"said {words!r}")
+        assert heard(self.now), f"the call ended before {words!r} was said\n{self.story()}"
+        return self
 
     def has_not_heard(self, words: str) -> PhoneCall:
         """It was not said up to now."""
@@ -111,6 +112,11 @@ class PhoneCall:
             )
 
         return self._until(done, within, f"reported as {status}")
+
+    def _while_ringing(self, action: str) -> PhoneCall:
+        """Does it as soon as the phone rings; fails at once, with the story, when the ringing is over already."""
+        self._until(lambda c: c["status"] not in BEFORE_RINGING, PATIENCE, f"ringing, to {action}")
+        return self._act(action)
 
     def _act(self, action: str, *, over_is_fine: bool = False, **data: Any) -> PhoneCall:
         answer_ = self._sim.request("POST", f"/control/calls/{self.sid}/{action}", json=data, check=False)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import requests
 
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 from .behaviours import Behaviour, manual
 from .handset import Phone, PhoneCall
@@ -21,6 +21,10 @@ from .handset import Phone, PhoneCall
 ROOT = Path(__file__).resolve().parent.parent.parent
 ACCOUNT_SID = "AC" + "a1".rjust(32, "0")
 AUTH_TOKEN = "token-of-the-simulator"
+
+# Nothing moves on by itself because this machine is slow: neither a phone that the test operates nor a webhook
+# whose answer takes long. Real seconds.
+PATIENT = {"webhook_floor": 60.0, "hand_floor": 600.0}
 
 T = TypeVar("T")
 
@@ -67,7 +71,12 @@ class Simulator:
             "countries": countries or ["+1"],
         }
         accounts = [account, *config.pop("accounts", [])]
-        config = {"accounts": accounts, "handsets": {"default": manual()}, **config}
+        config = {
+            "accounts": accounts,
+            "handsets": {"default": manual()},
+            **config,
+            "timing": {**PATIENT, **config.pop("timing", {})},
+        }
         (folder / "config.json").write_text(json.dumps(config))
         ready, log = folder / "ready.json", folder / "log"
         command = [
@@ -88,7 +97,7 @@ class Simulator:
         def up() -> bool:
             return ready.exists() or process.poll() is not None
 
-        wait_until(up, 20, lambda: f"the simulator did not start\n{log.read_text()}")
+        wait_until(up, message=lambda: f"the simulator did not start\n{log.read_text()}")
         assert process.poll() is None, f"the simulator stopped at once\n{log.read_text()}"
         return cls(process, json.loads(ready.read_text())["base_url"], log)
 
@@ -103,7 +112,7 @@ class Simulator:
         self._http.close()
         if self._process.poll() is None:
             self._process.terminate()
-        code = self._process.wait(timeout=10)
+        code = self._process.wait(timeout=PATIENCE)
         if self._process.stdin is not None:
             self._process.stdin.close()
         return code
@@ -140,7 +149,9 @@ class Simulator:
         self._forgiven = False
         self._phones.clear()
 
-    def client(self, account_sid: str = ACCOUNT_SID, auth_token: str = AUTH_TOKEN, timeout: float = 10.0) -> Any:
+    def client(
+        self, account_sid: str = ACCOUNT_SID, auth_token: str = AUTH_TOKEN, timeout: float = PATIENCE
+    ) -> Any:
         """The provider's official client, aimed at this simulator."""
         from twilio.http.http_client import TwilioHttpClient
         from twilio.rest import Client

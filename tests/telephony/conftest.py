@@ -17,7 +17,7 @@ from dispatch.telephony.models import Call
 from dispatch.telephony.purposes import Prompt
 from tests import factories
 from tests.phones import Simulator
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 MENU = Prompt(say=("There is a job for you.", "Press 1 to accept, 2 to decline, star to repeat."), keys="12")
 
@@ -86,14 +86,16 @@ class Caller:
         return services.place(self.create(to, **changes).pk)
 
 
-def now_is(call: Call, status: str, within: float = 8.0) -> Call:
+def now_is(call: Call, status: str, within: float = PATIENCE) -> Call:
     """Waits until the call's row has that status, and returns the row."""
 
     def there() -> Call | None:
         row = Call.objects.get(pk=call.pk)
         return row if row.status == status else None
 
-    return wait_until(there, within, lambda: f"call is {Call.objects.get(pk=call.pk).status}, not {status}")  # type: ignore[return-value]
+    return wait_until(
+        there, message=lambda: f"call is {Call.objects.get(pk=call.pk).status}, not {status}", timeout=within
+    )  # type: ignore[return-value]
 
 
 def history(call: Call) -> list[str]:

@@ -12,6 +12,7 @@ from dispatch.telephony import services
 from dispatch.telephony.models import Call
 from tests import factories
 from tests.telephony.conftest import Caller, history, now_is
+from tests.waiting import wait_until
 
 ANN = "+16025550101"
 
@@ -112,7 +113,7 @@ def test_a_call_whose_time_has_passed_is_never_placed(caller: Caller) -> None:
 
     assert now_is(call, "not_placed").error_message == "its time had passed"
     assert history(call) == ["created", "not_placed"]
-    assert caller.listener.told(call) == ["not_placed"]
+    wait_until(lambda: caller.listener.told(call) == ["not_placed"])
     assert caller.sim.asked_for(ANN) == 0
 
 

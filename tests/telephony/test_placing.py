@@ -95,7 +95,7 @@ def test_a_refusal_ends_the_call_and_frees_its_line(
     assert (call.status, call.error_code) == ("rejected", str(code))
     data = caller_event(call, "call.rejected")
     assert (data["permanent"], data["about"], data["code"]) == (permanent, about, str(code))
-    assert caller.listener.told(call) == ["rejected"]
+    wait_until(lambda: caller.listener.told(call) == ["rejected"])
     assert caller.create("+16025550102").line_slot == call.line_slot
 
 

@@ -50,7 +50,7 @@ def test_calls_go_on(caller: Caller, redis_of_ours: OwnRedis, trouble: str) -> N
         find("lines").step()
         return not waiting and not Call.objects.filter(ended_at=None).exists()
 
-    wait_until(call_the_next, 30, caller.sim.story)
+    wait_until(call_the_next, message=caller.sim.story)
 
     assert [caller.sim.creates_to(phone) for phone in PHONES] == [1] * len(PHONES)
     assert caller.sim.max_simultaneous(str(caller.number.phone)) <= 3

@@ -168,7 +168,7 @@ class Call:
             if left is not None and left <= 0:
                 return None
             self._wake = asyncio.get_running_loop().create_future()
-            timer = None if left is None else self.clock.later(left, self._poke)
+            timer = None if until is None else self.clock.at(until, self._poke)
             try:
                 await self._wake
             finally:

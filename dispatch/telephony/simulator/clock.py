@@ -2,6 +2,10 @@
 
 All durations of calls are simulated seconds. Dates in answers and callbacks are wall-clock dates, so that
 who reads them can compare them with its own clock whatever the speed.
+
+Whatever the machine does meanwhile, things happen in the order of their simulated times: time does not pass a
+timer that has yet to fire. A process that was kept from running goes on where it was and catches up, so that a key
+planned for half a second after the prompt is pressed before a time-out of five seconds, however late both are.
 """
 
 from __future__ import annotations
@@ -9,28 +13,29 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 import time
 from collections.abc import Awaitable, Callable
+
+# Turns of the event loop that whoever a timer woke may need to plan what is next.
+WAKING = 4
+HELD = -math.inf
 
 
 class Timer:
     """One pending callback; `cancel()` is safe at any time."""
 
-    __slots__ = ("fn", "handle", "when")
+    __slots__ = ("fn", "when")
 
     def __init__(self, when: float, fn: Callable[[], None]) -> None:
         self.when = when
         self.fn: Callable[[], None] | None = fn
-        self.handle: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:
         self.fn = None
-        if self.handle is not None:
-            self.handle.cancel()
-            self.handle = None
 
     def fire(self) -> None:
-        fn, self.fn, self.handle = self.fn, None, None
+        fn, self.fn = self.fn, None
         if fn is not None:
             fn()
 
@@ -45,10 +50,20 @@ class Clock:
             raise ValueError("speed must be above zero")
         self.speed = speed
         self._zero = time.monotonic()
+        self._now = 0.0
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._alarm: asyncio.Handle | None = None
+        self._alarm_for = math.inf
 
     def now(self) -> float:
         """Simulated seconds since the start."""
-        return (time.monotonic() - self._zero) * self.speed
+        if self._alarm_for == HELD:
+            return self._now
+        due = self._next()
+        passed = (time.monotonic() - self._zero) * self.speed
+        self._now = max(self._now, passed if due is None else min(passed, due.when))
+        return self._now
 
     def wall(self) -> float:
         """Seconds since the Unix epoch, for dates."""
@@ -60,12 +75,54 @@ class Clock:
 
     def later(self, seconds: float, fn: Callable[[], None]) -> Timer:
         """Call `fn` after that many simulated seconds."""
-        timer = Timer(self.now() + seconds, fn)
-        timer.handle = asyncio.get_running_loop().call_later(max(0.0, self.real(seconds)), timer.fire)
+        return self.at(self.now() + max(0.0, seconds), fn)
+
+    def at(self, when: float, fn: Callable[[], None]) -> Timer:
+        """Call `fn` at that simulated time, at once if it is over."""
+        timer = Timer(max(when, self.now()), fn)
+        heapq.heappush(self._heap, (timer.when, next(self._order), timer))
+        self._plan()
         return timer
 
     async def advance(self, seconds: float, settle: Callable[[], Awaitable[None]]) -> None:
         raise ValueError("this clock runs by itself: start the simulator with --clock manual to step it")
+
+    def _next(self) -> Timer | None:
+        """The earliest timer that was not cancelled."""
+        while self._heap and self._heap[0][2].fn is None:
+            heapq.heappop(self._heap)
+        return self._heap[0][2] if self._heap else None
+
+    def _plan(self) -> None:
+        """Be called when the earliest timer is due."""
+        due = self._next()
+        if due is None or self._alarm_for <= due.when:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_for = due.when
+        left = self._zero + due.when / self.speed - time.monotonic()
+        self._alarm = asyncio.get_running_loop().call_later(max(left, 0.0), self._ring)
+
+    def _ring(self) -> None:
+        """Fires one timer. Time stands still until those whom it woke have planned what is next."""
+        self._alarm, self._alarm_for = None, math.inf
+        due = self._next()
+        if due is not None and due.when <= self.now():
+            heapq.heappop(self._heap)
+            self._alarm_for = HELD
+            due.fire()
+            self._rest(WAKING)
+        else:
+            self._plan()
+
+    def _rest(self, turns: int) -> None:
+        loop = asyncio.get_running_loop()
+        if turns:
+            self._alarm = loop.call_soon(self._rest, turns - 1)
+        else:
+            self._alarm, self._alarm_for = None, math.inf
+            self._plan()
 
 
 class SteppedClock(Clock):
@@ -75,10 +132,7 @@ class SteppedClock(Clock):
 
     def __init__(self, speed: float = 1.0) -> None:
         super().__init__(speed)
-        self._now = 0.0
         self._wall = time.time()
-        self._heap: list[tuple[float, int, Timer]] = []
-        self._order = itertools.count()
 
     def now(self) -> float:
         return self._now
@@ -86,10 +140,8 @@ class SteppedClock(Clock):
     def wall(self) -> float:
         return self._wall + self._now
 
-    def later(self, seconds: float, fn: Callable[[], None]) -> Timer:
-        timer = Timer(self._now + max(0.0, seconds), fn)
-        heapq.heappush(self._heap, (timer.when, next(self._order), timer))
-        return timer
+    def _plan(self) -> None:
+        """Nobody is called: `advance` looks itself."""
 
     async def advance(self, seconds: float, settle: Callable[[], Awaitable[None]]) -> None:
         """Move on, letting all that a timer set off (webhooks too) finish before the next one fires."""
@@ -97,12 +149,10 @@ class SteppedClock(Clock):
             raise ValueError("time goes forward only")
         target = self._now + seconds
         await settle()
-        while self._heap and self._heap[0][0] <= target:
-            when, _, timer = heapq.heappop(self._heap)
-            self._now = max(self._now, when)
-            if timer.fn is None:
-                continue
-            timer.fire()
+        while (due := self._next()) is not None and due.when <= target:
+            heapq.heappop(self._heap)
+            self._now = max(self._now, due.when)
+            due.fire()
             await settle()
         self._now = target
         await settle()

@@ -43,7 +43,7 @@ class AccountConfig:
 class Timing:
     """Simulated seconds, except the floors, which are real, since some things do not run faster when simulated
     time does: the server that answers webhooks, and whoever operates a `manual` phone. Webhook time-outs, and how
-    long a manual phone may ring or keep a Gather waiting, never get shorter than that."""
+    long a manual phone may ring, keep a Gather waiting and talk, never get shorter than that."""
 
     accept: float = 0.2
     dial: float = 0.8

@@ -177,7 +177,7 @@ class Engine:
         callbacks.fire(self.world, call, "answered", IN_PROGRESS)
         if call.order.send_digits:
             call.note(f"sends digits {call.order.send_digits}")
-        limit = call.order.time_limit
+        limit = self.world.patience(call, call.order.time_limit)
         call.later(limit, lambda: call.signal("complete", by="simulator", reason="time limit"))
         if call.script is not None:
             call.script.answered()

@@ -213,7 +213,7 @@ class ActiveMqServer:
                 cwd=self.folder, stdout=out, stderr=out,
             )  # fmt: skip
         try:
-            wait_until(self._answers, 60, lambda: (self.folder / "log").read_text()[-2000:], interval=0.2)
+            wait_until(self._answers, message=lambda: (self.folder / "log").read_text()[-2000:], interval=0.2)
         except AssertionError:
             self.stop()
             raise

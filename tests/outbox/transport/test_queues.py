@@ -194,6 +194,6 @@ class TestEveryQueue:
                     assert queues.warn_if_unreachable() is False
             assert queues.warn_if_unreachable() is True
             publisher.publish(make_pointer(message=8), "8-1")
-            found = wait_until(lambda: consumer.receive(1, wait_s=0.2), 10)
+            found = wait_until(lambda: consumer.receive(1, wait_s=0.2))
             assert ids(found) == ["8"]
             found[0].ack()

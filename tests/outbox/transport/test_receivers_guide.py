@@ -50,7 +50,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             [sys.executable, "receiver.py"], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL
         ))  # fmt: skip
         url = f"http://127.0.0.1:{port}/"
-        wait_until(lambda: _answers(url), 20, "the receiver did not start")
+        wait_until(lambda: _answers(url), message="the receiver did not start")
         return url
 
     yield begin
@@ -61,7 +61,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def _answers(url: str) -> bool:
     try:
-        return requests.post(url, data=b"{}", timeout=2).status_code == 401
+        return requests.post(url, data=b"{}", timeout=60).status_code == 401
     except requests.RequestException:
         return False
 
@@ -75,7 +75,7 @@ def inbox(tmp_path: Path) -> list[tuple[str, str]]:
 
 def post(url: str, secrets: list[str], body: bytes = b"{}", late_s: float = 0, **change: str) -> requests.Response:
     headers = signing.headers(secrets, "msg_1", clock.now() - timedelta(seconds=late_s), body)
-    return requests.post(url, data=body, headers={**headers, **change}, timeout=5)
+    return requests.post(url, data=body, headers={**headers, **change}, timeout=60)
 
 
 def test_it_takes_what_we_sign_once(start: Start, tmp_path: Path) -> None:

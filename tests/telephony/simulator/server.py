@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 from twilio.request_validator import RequestValidator
 
 from tests.phones import AUTH_TOKEN
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,10 @@ class OurServer:
     def to(self, path: str) -> list[Received]:
         return [request for request in list(self.received) if request.path == path]
 
-    def waits_for(self, path: str, count: int = 1, within: float = 5.0) -> list[Received]:
-        wait_until(lambda: len(self.to(path)) >= count, within, lambda: f"{path}: only {self.to(path)}")
+    def waits_for(self, path: str, count: int = 1, within: float = PATIENCE) -> list[Received]:
+        wait_until(
+            lambda: len(self.to(path)) >= count, message=lambda: f"{path}: only {self.to(path)}", timeout=within
+        )
         return self.to(path)
 
     def statuses(self, path: str = "/status") -> list[str]:

@@ -44,7 +44,7 @@ def test_a_text_arrives_and_says_so(sim: Simulator, ours: OurServer) -> None:
 def test_a_text_that_does_not_arrive(sim: Simulator, ours: OurServer, fate: str, error: int) -> None:
     sim.phone(ANN).texts_will(fate, error)
     sent = text(sim, ours)
-    wait_until(lambda: fate in states(ours), 5, lambda: str(states(ours)))
+    wait_until(lambda: fate in states(ours), message=lambda: str(states(ours)))
     last = next(r for r in ours.to("/sms-status") if r.params["MessageStatus"] == fate)
     assert last.params["ErrorCode"] == str(error)
     assert sim.client().messages(sent.sid).fetch().error_code == error
@@ -127,5 +127,5 @@ def test_our_answer_to_a_text_is_sent(sim: Simulator, ours: OurServer) -> None:
 def test_an_answer_that_no_provider_takes_is_complained_about(sim: Simulator, ours: OurServer) -> None:
     sim.add_number(US, sms_url=ours.says("/sms", "<Say>Hello</Say>"))
     sim.phone(ANN).texts_us(US, "hello")
-    wait_until(lambda: "Say" in "".join(sim.complaints()), 5)
+    wait_until(lambda: "Say" in "".join(sim.complaints()))
     sim.forgive()

@@ -22,7 +22,7 @@ def refusal(place: Caller, **more: Any) -> tuple[int, int]:
 
 def post(sim: Simulator, form: dict[str, Any], path: str = "Calls.json") -> requests.Response:
     url = f"{sim.base_url}/2010-04-01/Accounts/{ACCOUNT_SID}/{path}"
-    return requests.post(url, data=form, auth=(ACCOUNT_SID, AUTH_TOKEN), timeout=5)
+    return requests.post(url, data=form, auth=(ACCOUNT_SID, AUTH_TOKEN), timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_an_unknown_path_is_complained_about(sim: Simulator) -> None:
 
 def test_a_body_that_is_no_form_is_refused(sim: Simulator) -> None:
     url = f"{sim.base_url}/2010-04-01/Accounts/{ACCOUNT_SID}/Calls.json"
-    answer_ = requests.post(url, json={"To": ANN}, auth=(ACCOUNT_SID, AUTH_TOKEN), timeout=5)
+    answer_ = requests.post(url, json={"To": ANN}, auth=(ACCOUNT_SID, AUTH_TOKEN), timeout=60)
     assert answer_.status_code == 400
     assert len(sim.complaints()) == 1
     sim.forgive()

@@ -83,7 +83,7 @@ def test_one_account_does_not_see_the_calls_of_another(sim: Simulator, place: Ca
 
 def test_an_error_has_the_provider_s_form(sim: Simulator) -> None:
     url = f"{sim.base_url}/2010-04-01/Accounts/{ACCOUNT_SID}/Calls/CA{'0' * 32}.json"
-    answer_ = requests.get(url, auth=(ACCOUNT_SID, AUTH_TOKEN), timeout=5)
+    answer_ = requests.get(url, auth=(ACCOUNT_SID, AUTH_TOKEN), timeout=60)
     body = answer_.json()
     assert answer_.status_code == 404
     assert set(body) == {"code", "message", "more_info", "status"}

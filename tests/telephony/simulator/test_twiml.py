@@ -136,8 +136,9 @@ def test_without_a_fallback_the_conversation_is_over(sim: Simulator, ours: OurSe
     assert sim.complaints() == [], "an outage is no mistake"
 
 
-def test_a_call_ends_at_its_time_limit(place: Caller) -> None:
-    call = place(twiml="<Pause length='600'/>", time_limit=6).answer().ended("completed").now
+def test_a_call_ends_at_its_time_limit(sim: Simulator, place: Caller) -> None:
+    sim.phone(ANN).will(answer())
+    call = place(twiml="<Pause length='600'/>", time_limit=6).ended("completed").now
     assert call["ended_by"] == "time limit"
     assert 6 <= call["duration"] < 60
 

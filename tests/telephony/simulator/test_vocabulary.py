@@ -61,8 +61,8 @@ def test_waiting_gives_up_with_the_last_reason() -> None:
         raise AssertionError("three are missing")
 
     with pytest.raises(AssertionError, match=r"not within 0.05 s\nof jobs\nthree are missing"):
-        wait_until(never, 0.05, "of jobs")
-    assert wait_until(lambda: "now", 1) == "now"
+        wait_until(never, message="of jobs", timeout=0.05)
+    assert wait_until(lambda: "now") == "now"
 
 
 def test_all_phones_can_be_given_a_habit(sim: Simulator, place: Caller) -> None:
