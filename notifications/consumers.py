@@ -1,9 +1,13 @@
 """The socket at /ws/: what a signed-in member must know, as it happens.
 
-`/ws/?organization=<slug>&last_event_id=<id>`; both may be left out. Messages are JSON objects:
-  {"type": "welcome", "organization", "unread", "alerts": [notification…], "last_event_id"}   once, first
+`/ws/?organization=<slug>&last_event_id=<id>&since=<id>`; all may be left out. Messages are JSON objects:
+  {"type": "welcome", "organization", "unread", "alerts": [notification…], "last_event_id", "now", "floor"}   once
   {"type": "notification", "id", …}   a new one, in order of id; also what was missed since `last_event_id`
   {"type": "changed", "id", …}        one that was read, acknowledged or settled, here or elsewhere
+  {"type": "events", "items": [hint…]} what happened to jobs, technicians … (`hints`); also what was missed since
+                                      the event `since`: the `floor` last heard, or that of the page (data-since)
+  {"type": "refetch"}                 more was missed than is worth telling
+  {"type": "beat", "now", "floor"}    every SOCKET_RECHECK_S; `now` is the server's clock in Unix milliseconds
 `last_event_id` is the `id` of the last notification received; doubled ones are to be dropped by it. Sent by the
 client: {"type": "ping"}, answered {"type": "pong"}. Closed with 4401 (not signed in any more), 4403 (no place in
 the organization)."""
@@ -26,7 +30,8 @@ from django.http import HttpRequest
 
 from accounts import current
 from accounts.models import User
-from notifications import push, services
+from dispatch.core import clock
+from notifications import hints, push, services
 from notifications.models import Notification
 from notifications.serializers import NotificationSerializer
 
@@ -34,6 +39,8 @@ log = structlog.get_logger(__name__)
 
 NOT_SIGNED_IN, NOT_A_MEMBER = 4401, 4403
 BATCH = 500
+# Hints that come within so short a time travel together (seconds).
+TOGETHER_S = 0.03
 
 
 class NotificationsConsumer(AsyncJsonWebsocketConsumer):
@@ -54,9 +61,13 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         await self.accept()
         given = query.get("last_event_id", "")
         welcome = await self._welcome()
-        self.last_id = int(given) if given.isdecimal() and len(given) < 19 else welcome["last_event_id"]
+        self.last_id = _id(given, welcome["last_event_id"])
+        self.floor = _id(query.get("since", ""), welcome["floor"])
+        self.told: set[int] = set()  # ids of events that this socket was told of, above its floor
+        self.waiting: list[dict[str, Any]] = []
         await self.send_json(welcome)
         await self._send_missed()
+        await self._send_missed_events()
         self.watch = asyncio.create_task(self._keep_asking())
 
     async def disconnect(self, code: int) -> None:
@@ -77,6 +88,11 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         for row in await self._own(message["ids"]):
             await self.send_json({"type": "changed", **row})
 
+    async def events_happened(self, message: dict[str, Any]) -> None:
+        if not self.waiting:
+            asyncio.get_running_loop().call_later(TOGETHER_S, lambda: asyncio.ensure_future(self._send_events()))
+        self.waiting.append(message["hint"])
+
     async def members_changed(self, message: dict[str, Any]) -> None:
         await self._stay_or_close()
 
@@ -93,6 +109,10 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
                 await asyncio.sleep(settings.SOCKET_RECHECK_S)
                 await self._stay_or_close()
                 await self._send_missed()  # a hint may have been lost
+                await self._send_missed_events()
+                self.floor = await database_sync_to_async(hints.floor)(self.organization_id)
+                self.told = {one for one in self.told if one > self.floor}
+                await self.send_json({"type": "beat", "now": clock.now_ms(), "floor": self.floor})
         except Exception:  # the database is gone: the client comes back when it is there again
             log.warning("a socket could not be kept up to date", exc_info=True)
             await self.close(code=1011)
@@ -107,6 +127,23 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
                 if row["id"] > self.last_id:
                     self.last_id = row["id"]
                     await self.send_json({"type": "notification", **row})
+
+    async def _send_events(self) -> None:
+        fresh = [hint for hint in self.waiting if hint["id"] not in self.told]
+        self.waiting = []
+        if not fresh:
+            return
+        self.told |= {hint["id"] for hint in fresh}
+        with contextlib.suppress(Exception):  # closed meanwhile: it is told again when it comes back
+            await self.send_json({"type": "events", "items": fresh})
+
+    async def _send_missed_events(self) -> None:
+        found, all_of_them = await database_sync_to_async(hints.missed)(self.organization_id, self.floor)
+        if all_of_them:
+            self.waiting = [*found, *self.waiting]
+            await self._send_events()
+        else:
+            await self.send_json({"type": "refetch"})
 
     @database_sync_to_async
     def _enter(self) -> int:
@@ -140,6 +177,8 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
             "unread": services.unread_of(self.user, self.organization_id).count(),
             "alerts": NotificationSerializer(alerts[:BATCH], many=True).data,
             "last_event_id": newest or 0,
+            "now": clock.now_ms(),
+            "floor": hints.floor(self.organization_id),
         }
 
     @database_sync_to_async
@@ -150,3 +189,7 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
     @database_sync_to_async
     def _own(self, ids: list[int]) -> list[dict[str, Any]]:
         return list(NotificationSerializer(self._rows().filter(pk__in=ids).order_by("pk"), many=True).data)
+
+
+def _id(given: str, otherwise: int) -> int:
+    return int(given) if given.isdecimal() and len(given) < 19 else otherwise

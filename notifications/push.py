@@ -8,9 +8,11 @@ from functools import partial
 from typing import Any
 
 import structlog
-from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
+from django.conf import settings
 from django.db import transaction
+
+from dispatch.core.redis import client
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +34,11 @@ def changed(organization_id: int, ids: Sequence[int]) -> None:
         _after_commit(organization_id, {"type": "notifications.changed", "ids": list(ids)})
 
 
+def happened(organization_id: int, hint: dict[str, Any]) -> None:
+    """An event (`hints`), committed."""
+    _send(organization_id, {"type": "events.happened", "hint": hint})
+
+
 def members_changed(organization_id: int) -> None:
     """Somebody's membership changed: every socket asks again whether it may stay."""
     _after_commit(organization_id, {"type": "members.changed"})
@@ -42,7 +49,12 @@ def _after_commit(organization_id: int, message: dict[str, Any]) -> None:
 
 
 def _send(organization_id: int, message: dict[str, Any]) -> None:
+    """As the layer's `group_send`, in its own format and under its own name, but on this thread's connection: from
+    synchronous code the layer would open a loop and a connection for every message."""
     try:
-        async_to_sync(get_channel_layer().group_send)(group_of(organization_id), message)
+        layer: Any = get_channel_layer()
+        config: Any = settings.CHANNEL_LAYERS["default"]["CONFIG"]
+        name = f"{config['prefix']}__group__{group_of(organization_id)}"
+        client().publish(name, layer.serialize(message))
     except Exception as error:  # a push that fails must never fail the work
         log.warning("a push failed", message=message["type"], error=str(error))

@@ -15,6 +15,7 @@ from accounts.models import Membership, Organization, User
 from dispatch.console import health
 from dispatch.console.menu import menu
 from dispatch.core import clock
+from notifications import hints
 
 View = Callable[..., HttpResponse]
 
@@ -47,6 +48,7 @@ def page(request: HttpRequest, template: str, context: dict[str, Any], *, status
     around: dict[str, Any] = {"menu": menu(request, context.get("current", "")), **_common(request)}
     if request.organization is not None:
         around["health"] = health.of(request.organization)
+        around.setdefault("since", hints.floor(request.organization.pk))
     return render(request, template, {**around, **context}, status=status)
 
 

@@ -1,5 +1,6 @@
 """Writing the event log. Reading it is in `readers`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,14 @@ class Actor:
 
 
 SYSTEM = Actor()
+_heard: list[Callable[[Event], None]] = []
+
+
+def on_append(heard: Callable[[Event], None]) -> None:
+    """Has `heard` called with each event appended in this process, in its transaction. For hints that may be lost;
+    who must not miss one is a reader (`readers`)."""
+    if heard not in _heard:
+        _heard.append(heard)
 
 
 def append(organization_id: int, kind: str, subject_id: int, /, *, actor: Actor = SYSTEM, **data: Any) -> Event:
@@ -52,4 +61,6 @@ def append(organization_id: int, kind: str, subject_id: int, /, *, actor: Actor 
     with connection.cursor() as cursor:
         cursor.execute(_APPEND, row)
         event.pk, event.xid = cursor.fetchone()
+    for heard in _heard:
+        heard(event)
     return event

@@ -24,7 +24,7 @@
   let state = "none";
   let pause = FIRST_PAUSE_MS;
   let retry = 0;
-  let since = 0; // the event id from which to catch up
+  let since = Number(root.dataset.since || 0); // the event id from which to catch up
   let lastNotification = 0;
   let lastHeard = Date.now();
   let pinged = 0;
@@ -169,6 +169,7 @@
       return;
     }
     if (message.type === "events") return happened(message.items);
+    if (message.type === "refetch") return emit("dispatch:refetch", { why: "missed" });
     if (message.type === "notification") {
       if (message.id <= lastNotification) return;
       lastNotification = message.id;

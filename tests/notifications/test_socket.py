@@ -8,14 +8,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.test import Client
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from accounts import services as accounts
 from accounts.models import Membership, User
+from dispatch.core import events
 from dispatch.core.events import SYSTEM
-from notifications import push, services
+from notifications import hints, push, services
 from notifications.models import Notification
 from tests import factories as make
 from tests.api.client import Api
@@ -49,8 +51,12 @@ def listening(app_url: str, user: User | None, query: str = "", origin: str = ""
         yield socket
 
 
-def hear(socket: ClientConnection) -> dict[str, Any]:
-    return json.loads(socket.recv(timeout=PATIENCE))
+def hear(socket: ClientConnection, *kinds: str) -> dict[str, Any]:
+    """The next message of one of these kinds; of any but hints of events, when none is named."""
+    while True:
+        message = json.loads(socket.recv(timeout=PATIENCE))
+        if message["type"] in kinds or (not kinds and message["type"] not in ("events", "beat")):
+            return message
 
 
 def closed_with(socket: ClientConnection) -> int:
@@ -69,6 +75,7 @@ def refused(app_url: str, user: User | None, **how: str) -> bool:
 def test_a_dispatcher_hears_of_an_alert_as_it_happens(app_url, ours):
     with listening(app_url, ours.dispatcher) as socket:
         welcome = hear(socket)
+        del welcome["now"], welcome["floor"]
         assert welcome == {
             "type": "welcome", "organization": "alphaville", "unread": 0, "alerts": [], "last_event_id": 0,
         }  # fmt: skip
@@ -184,3 +191,68 @@ def test_nonsense_is_ignored(app_url, ours, sent):
         socket.send('{"type": "ping"}')
         assert hear(socket) == {"type": "pong"}
     assert services.unread_of(ours.dispatcher, ours.organization.pk).count() == 0
+
+
+def kinds_heard(socket: ClientConnection) -> list[str]:
+    return [hint["kind"] for hint in hear(socket, "events")["items"]]
+
+
+def test_a_change_is_hinted_at_once_and_only_to_its_organization(app_url, ours):
+    theirs = tenant("Bravotown")
+    start = hints.newest(ours.organization.pk)
+    with (
+        listening(app_url, ours.dispatcher, f"?since={start}") as socket,
+        listening(app_url, theirs.dispatcher, f"?since={hints.newest(theirs.organization.pk)}") as stranger,
+    ):
+        hear(socket), hear(stranger)
+        with transaction.atomic():
+            events.append(ours.organization.pk, "job.paused", 7)
+            events.append(ours.organization.pk, "offer.rescinded", 70, job_id=7)
+            events.append(ours.organization.pk, "message.sent", 9)  # a busy kind: not told
+        events.append(theirs.organization.pk, "job.resumed", 8)
+        items = hear(socket, "events")["items"]
+        assert [(one["kind"], one["job"]) for one in items] == [("job.paused", 7), ("offer.rescinded", 7)]
+        assert kinds_heard(stranger) == ["job.resumed"]
+
+
+def test_what_was_rolled_back_is_not_told(app_url, ours):
+    with listening(app_url, ours.dispatcher, f"?since={hints.newest(ours.organization.pk)}") as socket:
+        hear(socket)
+        with pytest.raises(RuntimeError), transaction.atomic():
+            events.append(ours.organization.pk, "job.paused", 7)
+            raise RuntimeError
+        events.append(ours.organization.pk, "job.resumed", 7)
+        assert kinds_heard(socket) == ["job.resumed"]
+
+
+def test_events_missed_come_after_joining_and_a_lost_hint_is_made_good(app_url, ours, monkeypatch, settings):
+    settings.SOCKET_RECHECK_S = 0.2
+    start = hints.newest(ours.organization.pk)
+    events.append(ours.organization.pk, "job.paused", 7)
+    with listening(app_url, ours.dispatcher, f"?since={start}") as socket:
+        hear(socket)
+        assert kinds_heard(socket) == ["job.paused"]
+        monkeypatch.setattr(push, "_send", lambda *args: None)
+        events.append(ours.organization.pk, "job.resumed", 7)
+        assert kinds_heard(socket) == ["job.resumed"]
+        assert hear(socket, "beat")["floor"] <= start
+
+
+def test_a_doubled_hint_is_told_once(app_url, ours):
+    with listening(app_url, ours.dispatcher, f"?since={hints.newest(ours.organization.pk)}") as socket:
+        hear(socket)
+        event = events.append(ours.organization.pk, "job.paused", 7)
+        push.happened(ours.organization.pk, hints.hint_of(event))
+        assert kinds_heard(socket) == ["job.paused"]
+        events.append(ours.organization.pk, "job.resumed", 7)
+        assert kinds_heard(socket) == ["job.resumed"]
+
+
+def test_too_much_missed_is_not_told_but_fetched(app_url, ours, monkeypatch):
+    monkeypatch.setattr(hints, "MOST_MISSED", 2)
+    start = hints.newest(ours.organization.pk)
+    for _ in range(3):
+        events.append(ours.organization.pk, "job.paused", 7)
+    with listening(app_url, ours.dispatcher, f"?since={start}") as socket:
+        hear(socket)
+        assert hear(socket) == {"type": "refetch"}
