@@ -253,7 +253,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "dispatch.core.health.HealthMiddleware",
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "dispatch.core.static_files.StaticFilesMiddleware",
     "dispatch.core.logs.RequestIdMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",

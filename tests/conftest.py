@@ -50,7 +50,7 @@ def _app_server(django_db_setup: None) -> Iterator[tuple[str, Any]]:
 
     from dispatch.asgi import application
 
-    config = uvicorn.Config(application, host="127.0.0.1", port=0, log_config=None, lifespan="off")
+    config = uvicorn.Config(application, host="127.0.0.1", port=0, log_config=None, lifespan="on")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="app", daemon=True)
     thread.start()

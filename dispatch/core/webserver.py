@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import socket
-import warnings
 
 import uvicorn
 
@@ -23,15 +22,13 @@ def main() -> None:
         "dispatch.asgi:application",
         host=given.host,
         port=given.port,
-        lifespan="off",
+        lifespan="on",
         log_config=None,  # Django's settings configure the logs
         access_log=False,
         proxy_headers=bool(given.trust_proxy),
         forwarded_allow_ips=given.trust_proxy or None,
         timeout_graceful_shutdown=GRACE_S,
     )
-    # Static files are read in a thread, a block at a time: that they are no asynchronous iterators is known.
-    warnings.filterwarnings("ignore", message="StreamingHttpResponse must consume")
     sockets = None if given.fd is None else [socket.socket(fileno=given.fd)]
     uvicorn.Server(config).run(sockets=sockets)
 
