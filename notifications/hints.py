@@ -20,7 +20,7 @@ from notifications import push
 # Subjects of which everything is told. Busier ones (call, message, lead, run) are left out: a page polls those.
 SUBJECTS = frozenset(
     {
-        "account", "alert", "campaign", "claim", "endpoint", "job", "membership", "number", "offer", "pool",
+        "account", "call_error", "campaign", "endpoint", "job", "membership", "number", "offer", "pool",
         "schedule", "submission", "technician",
     }
 )  # fmt: skip

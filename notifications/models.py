@@ -1,4 +1,4 @@
-"""Notification."""
+"""Notification, Claim."""
 
 from django.db import models
 from django.db.models import Q
@@ -52,3 +52,24 @@ class Notification(OwnedModel):
     @property
     def is_open_alert(self) -> bool:
         return self.level == self.Level.CRITICAL and self.acknowledged_at is None and self.settled_at is None
+
+
+class Claim(OwnedModel):
+    """Who has taken on something that needs attention, for all colleagues to see. It ends when they let it go or
+    when its cause is gone. `subject_type` is job or call_error (then the id is the provider's error code)."""
+
+    subject_type = models.CharField(max_length=32)
+    subject_id = models.BigIntegerField()
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+")
+    claimed_at = models.DateTimeField(default=clock.now)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["organization", "subject_type", "subject_id"], name="one_claim_per_subject"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user} has {self.subject_type} {self.subject_id}"

@@ -13,7 +13,7 @@ from accounts.models import Membership, User
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
-from notifications import push, rules
+from notifications import claims, push, rules
 from notifications.facts import facts_of
 from notifications.models import Notification
 
@@ -28,6 +28,7 @@ def handle(batch: list[Event]) -> None:
             _notify(rule, event)
         for ended in rules.ENDS.get(event.kind, ()):
             _settle(ended, event)
+            claims.settled(event.organization_id, event.subject_type, event.subject_id)
         if event.kind in rules.MEMBERSHIPS:
             push.members_changed(event.organization_id)
 

@@ -27,7 +27,7 @@ from dispatch.outbox.models import Attempt, Endpoint, Message, MessageGroup, Tar
 from dispatch.outbox.services.intake import default_pool
 from dispatch.technicians.models import Shift, Skill, Technician
 from dispatch.telephony.models import Call, CallEvent
-from notifications.models import Notification
+from notifications.models import Claim, Notification
 from tests import factories as make
 
 OWN, FOREIGN = "Alphaville", "Bravotown"
@@ -225,6 +225,9 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
         body=t.tag,
         subject_type="job",
         subject_id=t.row(Job).pk,
+    ),
+    Claim: lambda t: Claim.objects.create(
+        organization=t.organization, user=t.dispatcher, subject_type="job", subject_id=t.row(Job).pk
     ),
 }
 

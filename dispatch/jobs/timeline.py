@@ -38,6 +38,8 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.cancelled": lambda d: "cancelled the job" + _of(d, "reason", ": {}"),
     "job.completed": lambda d: "completed the job" + _note(d),
     "job.alert_acknowledged": lambda d: "acknowledged the alert",
+    "job.claimed": lambda d: "took the job on",
+    "job.released": lambda d: "let the job go",
     "offer.made": lambda d: f"offered the job to {_who(d)} (attempt {d.get('attempt')})",
     "offer.ringing": lambda d: f"is calling {_who(d)}",
     "offer.answered": lambda d: f"reached {_who(d)}",
@@ -95,6 +97,8 @@ _NO_CHANGE = (
     "offer.ringing",
     "offer.answered",
     "job.alert_acknowledged",
+    "job.claimed",
+    "job.released",
 )
 
 
