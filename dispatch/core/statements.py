@@ -5,6 +5,8 @@ with these; each takes its time as %(now)s, or the database's own clock as DB_NO
 
 from __future__ import annotations
 
+import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +18,12 @@ from dispatch.core import clock
 
 # The database's clock, moved along with the tests'.
 DB_NOW = "(clock_timestamp() + make_interval(secs => %(offset)s::float8))"
+
+# Django forbids preparing unless told otherwise; a threshold that is never reached leaves it to who asks for it.
+_ONLY_ON_DEMAND = 2**31 - 1
+# A plan made while a table was small would be kept while it grows, so plans are made anew this often.
+PLANS_S = 5.0
+_planned_at: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
 
 # What comes before the SELECT that says which events to append.
 EVENTS = """
@@ -50,11 +58,17 @@ def ask(sql: str, params: Mapping[str, Any] | None = None) -> Callable[[], list[
 
 
 @contextmanager
-def pipelined() -> Iterator[None]:
+def pipelined(*, one_plan: bool = False) -> Iterator[None]:
     """Inside, statements are sent without waiting for those before them: one round trip until an answer is needed.
-    Open it inside the transaction."""
+    Open it inside the transaction.
+
+    `one_plan`: until the transaction ends, statements keep one plan for whatever they are given. Where PostgreSQL
+    would plan anew each time, that can be most of the work; not for statements whose best plan hangs on a
+    parameter."""
     connection.ensure_connection()
     with connection.wrap_database_errors, connection.connection.pipeline():
+        if one_plan:
+            do("SET LOCAL plan_cache_mode = force_generic_plan")
         yield
 
 
@@ -62,8 +76,21 @@ def _execute(sql: str, params: Mapping[str, Any] | None) -> psycopg.Cursor[Any]:
     connection.ensure_connection()
     given = {"offset": clock.offset_ms() / 1000, **(params or {})}
     cursor = psycopg.Cursor(connection.connection)
+    _keep_plans_fresh(cursor)
     cursor.execute(sql.encode(), given, prepare=True)
     return cursor
+
+
+def _keep_plans_fresh(cursor: psycopg.Cursor[Any]) -> None:
+    raw, now = cursor.connection, time.monotonic()
+    planned_at = _planned_at.get(raw)
+    if planned_at is None:
+        raw.prepare_threshold = _ONLY_ON_DEMAND
+    elif now - planned_at < PLANS_S:
+        return
+    else:
+        cursor.execute(b"DISCARD PLANS")
+    _planned_at[raw] = now
 
 
 def columns(items: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:

@@ -12,6 +12,11 @@ from dispatch.outbox.models import Endpoint, MessageGroup, QuarantinedPointer, T
 published = Counter("dispatch_outbox_published_total", "Pointers that were put on the queue, or not.", ["outcome"])
 calls = Counter("dispatch_outbox_calls_total", "Calls to targets by what came of them.", ["outcome"])
 call_seconds = Histogram("dispatch_outbox_call_seconds", "How long targets took to answer.")
+delivery_seconds = Histogram(
+    "dispatch_outbox_delivery_seconds",
+    "From QUEUED until the call begins.",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900),
+)
 refused = Counter("dispatch_outbox_refused_total", "Pointers that led to no call, by reason.", ["reason"])
 late = Counter("dispatch_outbox_late_total", "Results that came after their epoch had ended.")
 poll_claims = Histogram(

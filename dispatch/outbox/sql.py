@@ -215,13 +215,13 @@ WITH started AS (
     FROM unnest(%(ids)s::bigint[], %(epochs)s::int[], %(pools)s::bigint[], %(slots)s::int[])
          AS v(id, epoch, pool_id, slot)
     WHERE m.id = v.id AND m.epoch = v.epoch AND m.status = 'QUEUED'
-    RETURNING m.id, m.calls, m.epoch, m.organization_id
+    RETURNING m.id, m.calls, m.epoch, m.organization_id, m.queued_at
 ), told AS (
     {EVENTS}
     SELECT organization_id, 'message.processing', 'message', id, 'system', NULL, 'Dispatch',
            jsonb_build_object('epoch', epoch, 'call', calls), %(now)s FROM started
 )
-SELECT id, calls FROM started
+SELECT id, calls, queued_at FROM started
 """
 RENEW = f"""
 UPDATE outbox_message m SET lease_until = {DB_NOW} + make_interval(secs => %(lease)s)

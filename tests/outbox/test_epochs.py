@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import requests
+from django.db import IntegrityError
+from prometheus_client import REGISTRY
 
 from dispatch.core import clock
 from dispatch.core.redis import client
-from dispatch.outbox import publishing, queues
+from dispatch.outbox import processing, publishing, queues
 from dispatch.outbox.checks import contradictions
 from dispatch.outbox.models import Attempt, Message, QuarantinedPointer
 from dispatch.outbox.pointer import MessagePointer, make_token
 from dispatch.outbox.queues.redis_streams import stream_key
-from dispatch.outbox.services import finishing, recovery, starting
+from dispatch.outbox.services import claims, finishing, recovery, starting
 from dispatch.outbox.services.starting import Call, Refused
 from tests.outbox.world import World
 from tests.waiting import wait_until
@@ -80,6 +83,47 @@ def test_9_a_late_result_of_an_older_epoch_is_recorded_and_changes_nothing(world
     assert (late.epoch, late.is_late, late.is_spent) == (1, True, False)
     finishing.finish([replace(result, call=new)])
     assert world.status(message) == "COMPLETED"
+
+
+def test_9_late_results_and_the_time_on_the_queue_are_counted(world: World) -> None:
+    def figure(name: str) -> float:
+        return REGISTRY.get_sample_value(f"dispatch_outbox_{name}") or 0.0
+
+    before = {name: figure(name) for name in ("late_total", "delivery_seconds_count", "delivery_seconds_sum")}
+    message = world.send_one(world.endpoint(), "a")
+    world.poll()
+    world.travel(3)
+    call, now = begin(message, 1), clock.now()
+    assert isinstance(call, Call)
+    for _ in range(2):
+        finishing.finish([finishing.Result(call, finishing.Verdict("delivered"), now, now, 0.1, 200)])
+    assert figure("late_total") - before["late_total"] == 1
+    assert figure("delivery_seconds_count") - before["delivery_seconds_count"] == 1
+    assert 3 <= figure("delivery_seconds_sum") - before["delivery_seconds_sum"] < 60
+
+
+def test_2_should_the_wrong_one_be_claimed_the_index_refuses_it_the_result_stands_and_the_right_one_follows(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, c = world.send(world.endpoint(), "a", "b", "c")
+    world.poll()
+    call, now, chosen = begin(a, 1), clock.now(), claims._choose
+    assert isinstance(call, Call)
+
+    def two_of_a_group(*args: Any) -> Any:
+        found, groups = chosen(*args)
+        return [*found, (c, call.pool_id)], groups
+
+    monkeypatch.setattr(claims, "_choose", two_of_a_group)
+    with pytest.raises(IntegrityError, match="one_in_flight_per_group"):
+        finishing.finish([finishing.Result(call, finishing.Verdict("delivered"), now, now, 0.1, 200)])
+    assert world.statuses([a, b, c]) == ["PROCESSING", "PENDING", "PENDING"]
+    processing._finish([finishing.Result(call, finishing.Verdict("delivered"), now, now, 0.1, 200)])
+    assert world.statuses([a, b, c]) == ["COMPLETED", "PENDING", "PENDING"]
+    monkeypatch.undo()
+    world.start()
+    world.all_end()
+    assert world.receiver.names == ["b", "c"]
 
 
 def test_10_a_pointer_that_led_to_nothing_for_15_minutes_goes_back_at_most_100_at_a_time(

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import django_filters
-from django.core.exceptions import ValidationError as ModelValidationError
 from django.db import transaction
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
@@ -19,6 +18,7 @@ from rest_framework.routers import SimpleRouter
 from accounts.models import ApiKey
 from accounts.owned_api import OrganizationViewSet, OwnedFilterSet, OwnedSlugRelatedField, answer_once
 from dispatch.capacity.models import DispatchPool
+from dispatch.outbox.endpoint_checks import check_target_url
 from dispatch.outbox.explain import why_stuck
 from dispatch.outbox.models import (
     DEFAULT_SEQUENCE,
@@ -28,7 +28,6 @@ from dispatch.outbox.models import (
     Message,
     MessageGroup,
     Mode,
-    check_url,
 )
 from dispatch.outbox.services import by_hand
 from dispatch.outbox.services.by_hand import Action
@@ -40,21 +39,11 @@ MOST_BY_FILTER = 10_000
 LARGEST_PAYLOAD = 256 * 1024
 
 
-def check_target(url: str) -> None:
-    """Raises ValidationError unless `url` is an http(s) URL without credentials."""
-    try:
-        check_url(url)
-    except ModelValidationError:
-        raise serializers.ValidationError("Enter an http or https URL.") from None
-    if "@" in url.split("/")[2]:
-        raise serializers.ValidationError("A URL may not carry credentials.")
-
-
 class SendSerializer(serializers.Serializer):
     """One message to be: to an `endpoint` (its name), or to a `target_url` in a `pool` (its code)."""
 
     endpoint = OwnedSlugRelatedField("name", queryset=Endpoint.objects.all(), required=False)
-    target_url = serializers.CharField(max_length=2000, required=False, validators=[check_target])
+    target_url = serializers.CharField(max_length=2000, required=False, validators=[check_target_url])
     pool = OwnedSlugRelatedField("code", queryset=DispatchPool.objects.filter(kind="messages"), required=False)
     type = serializers.RegexField(r"^[A-Za-z0-9_.\-/]{1,80}$")
     payload = serializers.JSONField()

@@ -61,7 +61,7 @@ def advance(
     pools: Sequence[int] | None = None,
 ) -> tuple[list[Claim], Rooms]:
     """`Line(…).claim()`."""
-    with sql.pipelined():
+    with sql.pipelined(one_plan=True):
         return Line(now, own=own, own_targets=own_targets, pools=pools).claim()
 
 

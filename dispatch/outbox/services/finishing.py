@@ -48,7 +48,7 @@ def finish(results: Sequence[Result], *, claim: bool = True) -> list[Claim]:
     claims: list[Claim] = []
     with transaction.atomic():
         if claim and not targets.is_concerned(results):  # the way of nearly all: three round trips
-            with sql.pipelined():
+            with sql.pipelined(one_plan=True):
                 lock_groups(groups)
                 ended = ask_end(endings, ["PROCESSING", "CANCELLED"], now)
                 waiting = Line(now, own=groups, own_targets=own_targets, pools=pools)

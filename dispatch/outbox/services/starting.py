@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db import transaction
 
 from dispatch.core import clock, faults
-from dispatch.outbox import sql
+from dispatch.outbox import metrics, sql
 from dispatch.outbox.models import Endpoint
 from dispatch.outbox.rules import rooms
 from dispatch.outbox.rules.rooms import Circuit
@@ -102,7 +102,7 @@ def start(pointers: Sequence[tuple[int, int]]) -> tuple[list[Call | Refused], li
     found: dict[tuple[int, int], Call | Refused] = {}
     waits: list[tuple[_Row, str]] = []
     expired: list[_Row] = []
-    with transaction.atomic(), sql.pipelined():
+    with transaction.atomic(), sql.pipelined(one_plan=True):
         given = sql.rows(sql.START_READ, {"ids": [message_id for message_id, _ in pointers]})
         read = {row[0]: _Row(*(*row[:18], Circuit(*row[18:23]), row[23])) for row in given}
         ready: list[_Row] = []
@@ -204,7 +204,10 @@ def _start(
             strict=True,
         )
     )
-    numbers = dict(sql.rows(sql.START, {**given, "now": now, "lease": settings.OUTBOX_LEASE_S}))
+    started = sql.rows(sql.START, {**given, "now": now, "lease": settings.OUTBOX_LEASE_S})
+    numbers = {message_id: number for message_id, number, _ in started}
+    for _, _, queued_at in started:
+        metrics.delivery_seconds.observe(max(0.0, (now - queued_at).total_seconds()))
     return [(row, numbers[row.id]) for row, _ in taken if row.id in numbers]
 
 

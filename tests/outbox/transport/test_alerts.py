@@ -112,6 +112,8 @@ def test_every_gauge_of_the_outbox_is_alerted_upon_or_told_of() -> None:
     unknown = [name for name in known() if name.startswith("dispatch_outbox_") and not name.endswith("_created")]
     bases = {re.sub(r"_(total|bucket|count|sum)$", "", name) for name in unknown}
     assert not [name for name in bases if name not in page]
+    spoken_of = set(re.findall(r"dispatch_outbox_[a-z_]+", page))
+    assert not spoken_of - set(known()), "the page tells of figures that do not exist"
 
 
 @pytest.mark.parametrize(
