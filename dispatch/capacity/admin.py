@@ -113,14 +113,21 @@ class LimitedAdmin(OwnedAdmin):
         self._set_paused(request, queryset, False)
 
     def _set_paused(self, request: Any, queryset: QuerySet, paused: bool) -> None:
-        rows = list(queryset)
-        changed = [row for row in rows if services.set_paused(row, paused, actor=request.actor)]
+        rows, changed = [], []
+        for row in queryset:
+            try:
+                if services.set_paused(row, paused, actor=request.actor):
+                    changed.append(row)
+                rows.append(row)
+            except services.NumberTaken as error:
+                messages.error(request, f"{row}: {error}")
         for row in changed:
             self.log_change(request, row, "Paused." if paused else "Resumed.")
         word = "paused" if paused else "resumed"
         same = len(rows) - len(changed)
         note = f" {same} already {'was' if same == 1 else 'were'}." if same else ""
-        messages.success(request, f"{len(changed)} {word}.{note}")
+        if rows:
+            messages.success(request, f"{len(changed)} {word}.{note}")
 
 
 @admin.register(DispatchPool)

@@ -12,6 +12,11 @@ from accounts.scoping import OwnedModel
 from dispatch.core import clock
 from dispatch.core.crypto import EncryptedTextField
 
+NUMBER_TAKEN = (
+    "This number is already called from, under another account or organization. A caller number belongs to one: "
+    "pause it there first."
+)
+
 
 class ProviderAccount(OwnedModel):
     """An organization's account at a telephone provider."""
@@ -73,7 +78,13 @@ class OutboundNumber(OwnedModel):
     """A caller number. It carries at most `max_channels` calls at once (slots 1…max_channels).
 
     Of those, `reserved_for_alerts` slots only alerts may take, and a further `reserved_for_offers` only alerts
-    and offers; leads take what is left."""
+    and offers; leads take what is left.
+
+    A caller number belongs to one organization, for a reason beyond its lines: a call of unknown outcome is looked
+    for in the provider's list by who was called from which number, and the provider does not say whose webhooks a
+    listed call has. Two organizations that entered the same account and number could each take the other's call to
+    the same phone for its own. Sharing the account alone is harmless, so that is allowed; a paused number makes no
+    calls, so it may be handed over by pausing it where it was."""
 
     account = models.ForeignKey(ProviderAccount, on_delete=models.PROTECT, related_name="numbers")
     pool = models.ForeignKey(
@@ -92,6 +103,12 @@ class OutboundNumber(OwnedModel):
         ordering = ["phone"]
         constraints = [
             models.UniqueConstraint(fields=["account", "phone"], name="one_number_per_account"),
+            models.UniqueConstraint(
+                fields=["phone"],
+                condition=Q(is_paused=False),
+                name="one_owner_per_caller_number",
+                violation_error_message=NUMBER_TAKEN,
+            ),
             models.CheckConstraint(
                 condition=Q(max_channels__gte=models.F("reserved_for_alerts") + models.F("reserved_for_offers")),
                 name="reserved_lines_exist",

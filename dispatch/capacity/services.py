@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
-from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
+from dispatch.capacity.models import NUMBER_TAKEN, DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core import events
 from dispatch.core.events import Actor
 
@@ -15,10 +15,20 @@ SUBJECTS = {DispatchPool: "pool", OutboundNumber: "number", ProviderAccount: "ac
 Limited = DispatchPool | OutboundNumber | ProviderAccount
 
 
+class NumberTaken(Exception):
+    """Another row of the same caller number is in use."""
+
+
 def set_paused(row: DispatchPool | OutboundNumber, paused: bool, *, actor: Actor) -> bool:
-    """Pauses or resumes; False when it was so already. Calls under way go on."""
+    """Pauses or resumes; False when it was so already. Calls under way go on. Raises NumberTaken when a number is
+    to be resumed that somebody else calls from by now."""
     with transaction.atomic():
-        if not type(row).objects.filter(pk=row.pk, is_paused=not paused).update(is_paused=paused):
+        try:
+            with transaction.atomic():
+                moved = type(row).objects.filter(pk=row.pk, is_paused=not paused).update(is_paused=paused)
+        except IntegrityError as error:
+            raise NumberTaken(NUMBER_TAKEN) from error
+        if not moved:
             return False
         row.is_paused = paused
         _note(row, "paused" if paused else "resumed", actor)

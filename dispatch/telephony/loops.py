@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
+from threading import BoundedSemaphore
 
 import structlog
 from django.conf import settings
@@ -13,6 +14,7 @@ from django.db import connections
 from dispatch.core import clock
 from dispatch.core.loops import Loop
 from dispatch.telephony import sql
+from dispatch.telephony.models import Call
 from dispatch.telephony.services import placing, reconciling
 
 log = structlog.get_logger(__name__)
@@ -24,10 +26,14 @@ SOON_S = 0.02
 
 def place_due() -> float | None:
     """Places created calls whose time has come (held back by a rate or the provider, or left by a process that
-    died); the seconds until the next is due."""
+    died); the seconds until the next is due.
+
+    Claimed one after another, since the claim takes a turn at the rate: alerts before offers before others. Only
+    the provider is asked for several at once, and no call is claimed before there is a thread to ask for it."""
     due = sql.calls_to_place(clock.now(), BATCH)
-    if due:
-        list(_threads().map(_place, due))
+    asked = [request for call_id in due if (request := _claim(call_id)) is not None]
+    for request in asked:
+        request.result()
     if len(due) == BATCH:
         return 0.0
     coming = sql.next_to_place(now := clock.now())
@@ -42,13 +48,33 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="placer")
 
 
-def _place(call_id: int) -> None:
+_free = BoundedSemaphore(AT_ONCE)
+
+
+def _claim(call_id: int) -> Future[None] | None:
+    """Claims a call as soon as a thread is free to ask for it; the request, if one is made."""
+    _free.acquire()
+    request = None
     try:
-        placing.place(call_id)
+        call, changed = placing.claim(call_id)
+        if changed and call.status == Call.Status.REQUESTING:
+            request = _threads().submit(_ask, call)
     except Exception:  # one call's trouble must not hold up the others
-        log.exception("a call could not be placed", call=call_id)
+        log.exception("a call could not be claimed", call=call_id)
+    finally:
+        if request is None:
+            _free.release()
+    return request
+
+
+def _ask(call: Call) -> None:
+    try:
+        placing.ask(call)
+    except Exception:
+        log.exception("a call could not be placed", call=call.pk)
     finally:
         connections.close_all()
+        _free.release()
 
 
 def _reconciler(name: str, one_pass: Callable[[], int]) -> Loop:

@@ -10,7 +10,9 @@ from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
+from dispatch.capacity import services as capacity
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
+from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.telephony import services
 from dispatch.telephony.checks import account_tokens
@@ -138,6 +140,35 @@ def test_an_active_account_without_a_token_is_reported(office: Lines) -> None:
     assert [type(one) for one in found] == [Error]
     ProviderAccount.objects.filter(pk=office.account.pk).update(is_active=False)
     assert account_tokens(None, databases=["default"]) == []
+
+
+def test_a_caller_number_belongs_to_one_organization(office: Lines, boss: Client) -> None:
+    """Else an unknown call of one could be taken for the other's."""
+    taken = factories.number(factories.organization("Elsewhere"))
+    form = {
+        "organization": office.organization.pk,
+        "phone": str(taken.phone),
+        "account": office.account.pk,
+        "pool": OutboundNumber.objects.of(office.organization).get().pool_id,
+        "max_channels": 1,
+        "reserved_for_alerts": 0,
+        "reserved_for_offers": 0,
+    }
+    address = reverse("admin:capacity_outboundnumber_add")
+    assert "pause it there first" in boss.post(address, form).content.decode()
+
+    taken.is_paused = True
+    taken.save()
+    assert boss.post(address, form).status_code == 302
+    ours = OutboundNumber.objects.of(office.organization).get(phone=taken.phone)
+    assert not ours.is_paused
+    with pytest.raises(capacity.NumberTaken):
+        capacity.set_paused(taken, False, actor=SYSTEM)
+    theirs = signed_in(factories.admin(taken.organization))
+    data = {"action": "resume", "_selected_action": [taken.pk]}
+    said = theirs.post(reverse("admin:capacity_outboundnumber_changelist"), data, follow=True).content.decode()
+    assert "already called from" in said
+    assert OutboundNumber.objects.get(pk=taken.pk).is_paused
 
 
 def test_limits_are_changed_by_form(office: Lines, boss: Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -14,6 +15,7 @@ from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccou
 from dispatch.core import clock, faults
 from dispatch.telephony import services, sql
 from dispatch.telephony.models import Call
+from dispatch.telephony.services import placing
 from tests import factories
 from tests.phones import answer, refused
 from tests.telephony.conftest import Caller, history, now_is
@@ -204,13 +206,13 @@ def test_what_is_paused_after_the_row_was_written_waits(
 
 
 def test_calls_wait_for_the_accounts_pace(caller: Caller, step: Callable) -> None:
-    ProviderAccount.objects.filter(pk=caller.account.pk).update(calls_per_second=0.5)
+    ProviderAccount.objects.filter(pk=caller.account.pk).update(calls_per_second=0.01)
     calls = [caller.call(f"+160255501{i:02d}") for i in range(3)]
     assert [call.status for call in calls] == ["submitted", "created", "created"]
     assert caller.sim.calls()[0]["to"] == str(calls[0].to_phone)
 
     for asked in (2, 3):
-        clock.travel(2.05)
+        clock.travel(100.5)
         step("placer")
         assert len(caller.sim.calls()) == asked
 
@@ -235,6 +237,44 @@ def test_alerts_go_before_offers_before_leads_that_wait_longer(caller: Caller) -
     due = sql.calls_to_place(clock.now(), 10)
 
     assert due == [calls[i].pk for i in (3, 1, 4, 0, 2)]
+
+
+def test_the_rates_only_turn_is_the_alerts_though_others_wait_longer(caller: Caller, step: Callable) -> None:
+    factories.number(caller.organization, pool=caller.pool, account=caller.account, max_channels=10)
+    ProviderAccount.objects.filter(pk=caller.account.pk).update(calls_per_second=0.01)
+    purposes = ["lead"] * 5 + ["offer", "alert"]
+    calls = [caller.create(f"+160255504{i:02d}", purpose=purpose) for i, purpose in enumerate(purposes)]
+    clock.travel(1.1)
+
+    step("placer")
+    assert [call["to"] for call in caller.sim.calls()] == [str(calls[6].to_phone)]
+
+    clock.travel(101)
+    step("placer")
+    assert [call["to"] for call in caller.sim.calls()] == [str(calls[i].to_phone) for i in (6, 5)]
+
+
+def test_one_calls_trouble_holds_up_no_other_and_no_later_pass(
+    caller: Caller, step: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factories.number(caller.organization, pool=caller.pool, account=caller.account, max_channels=20)
+    DispatchPool.objects.update(concurrency=30)
+    calls = [caller.create(f"+160255505{i:02d}") for i in range(20)]
+    real = placing.rates.take
+
+    def broken(account: Any, pool: Any) -> float:
+        if next(turns) % 2:
+            raise RuntimeError("on purpose")
+        return real(account, pool)
+
+    turns = itertools.count()
+    clock.travel(1.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(placing.rates, "take", broken)
+        step("placer")
+    assert Call.objects.filter(sid=None).count() >= 10
+    wait_until(lambda: (step("placer"), not Call.objects.filter(sid=None).exists())[1])
+    assert len(caller.sim.calls()) == len(calls)
 
 
 def test_the_placer_sleeps_until_the_next_call_is_due(caller: Caller, step: Callable) -> None:

@@ -151,8 +151,9 @@ def test_the_call_of_an_organization_that_shares_the_account_is_not_taken_for_it
 ) -> None:
     caller.sim.lose_callbacks()
     neighbour = Caller(caller.sim, caller.listener)
-    type(neighbour.number).objects.filter(pk=neighbour.number.pk).update(phone=caller.number.phone)
     theirs = neighbour.call(ANN, subject_id=1000)
+    type(neighbour.number).objects.filter(pk=neighbour.number.pk).update(is_paused=True)  # they gave it up
+    type(caller.number).objects.filter(pk=caller.number.pk).update(phone=neighbour.number.phone)
     call = unknown(caller, created=False)
     assert (theirs.from_phone, theirs.account.account_sid) == (call.from_phone, call.account.account_sid)
 

@@ -28,15 +28,30 @@ def place(call_id: int) -> Call:
 
     Outside of any transaction. Anything else than a created, due call is left as it is, so anybody may call
     this at any time, twice too. Raises Call.DoesNotExist."""
+    call, changed = claim(call_id)
+    if changed and call.status == Status.REQUESTING:
+        return ask(call)
+    return call
+
+
+def claim(call_id: int) -> tuple[Call, bool]:
+    """The first half of `place`: takes a turn at the provider's and the pool's rate, so that calls claimed
+    one after another are served in that order. The call, and whether its status moved; when it is `requesting`
+    then, whoever claimed it must `ask`, before `send_by`. Raises Call.DoesNotExist."""
     call, changed = _claim(call_id)
-    if call.status == Status.REQUESTING and changed:
-        faults.point("telephony.place.claimed")
-        outcome = _ask(call)
-        faults.point("telephony.place.sent")
-        call = _write(call_id, outcome)
-        faults.point("telephony.place.written")
-    if changed:
+    if changed and call.status != Status.REQUESTING:
         tell(call)
+    return call, changed
+
+
+def ask(call: Call) -> Call:
+    """The second half, for the one who claimed it: asks the provider and writes what came of it."""
+    faults.point("telephony.place.claimed")
+    outcome = _ask(call)
+    faults.point("telephony.place.sent")
+    call = _write(call.pk, outcome)
+    faults.point("telephony.place.written")
+    tell(call)
     return call
 
 
