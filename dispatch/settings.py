@@ -98,6 +98,14 @@ CHANNEL_LAYERS = {
     }
 }
 
+# --- Leads --------------------------------------------------------------------------------------------------
+# What follows the end of a call that reached nobody, for a campaign without a rule of its own.
+LEADS_RETRY_ATTEMPTS = env.int("LEADS_RETRY_ATTEMPTS", default=3)
+LEADS_RETRY_DELAY_S = env.int("LEADS_RETRY_DELAY_S", default=3600)
+LEADS_RETRY_FACTOR = env.float("LEADS_RETRY_FACTOR", default=2.0)
+LEADS_RETRY_LONGEST_S = env.int("LEADS_RETRY_LONGEST_S", default=86_400)
+LEADS_RETRY_JITTER = env.float("LEADS_RETRY_JITTER", default=0.1)
+
 # --- Telephony ----------------------------------------------------------------------------------------------
 # Where the simulator's REST API listens; accounts of the development organization point to it.
 SIMULATOR_URL = env.str("SIMULATOR_URL", default="http://127.0.0.1:8010").rstrip("/") if DEVELOPMENT else ""

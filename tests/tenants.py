@@ -29,6 +29,7 @@ from dispatch.technicians.models import Shift, Skill, Technician
 from dispatch.telephony.models import Call, CallEvent
 from notifications.models import Claim, Notification
 from tests import factories as make
+from tests.leads.rows import ROWS as LEAD_ROWS
 
 OWN, FOREIGN = "Alphaville", "Bravotown"
 
@@ -229,6 +230,7 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
     Claim: lambda t: Claim.objects.create(
         organization=t.organization, user=t.dispatcher, subject_type="job", subject_id=t.row(Job).pk
     ),
+    **LEAD_ROWS,
 }
 
 

@@ -25,6 +25,18 @@ def _fernet_of(keys: tuple[str, ...]) -> MultiFernet:
         ) from None
 
 
+def unseal(sealed: str) -> str:
+    """What a column of an EncryptedTextField holds, in plain; for who reads it without the model.
+
+    Raises ImproperlyConfigured when none of the keys fits."""
+    try:
+        return _fernet().decrypt(sealed.encode()).decode()
+    except InvalidToken as error:
+        raise ImproperlyConfigured(
+            "A stored credential does not decrypt with FIELD_ENCRYPTION_KEYS: add the key it was written with."
+        ) from error
+
+
 class EncryptedTextField(models.TextField):
     """Text that is plain in Python and a Fernet token in the table. Not searchable."""
 
@@ -33,11 +45,4 @@ class EncryptedTextField(models.TextField):
         return _fernet().encrypt(value.encode()).decode() if value else value
 
     def from_db_value(self, value: str | None, expression: Any, connection: Any) -> str | None:
-        if not value:
-            return value
-        try:
-            return _fernet().decrypt(value.encode()).decode()
-        except InvalidToken as error:
-            raise ImproperlyConfigured(
-                "A stored credential does not decrypt with FIELD_ENCRYPTION_KEYS: add the key it was written with."
-            ) from error
+        return unseal(value) if value else value

@@ -4,3 +4,20 @@ from django.apps import AppConfig
 class LeadsConfig(AppConfig):
     name = "dispatch.leads"
     label = "leads"
+
+    def ready(self) -> None:
+        from django.db.models.signals import post_delete, post_save
+
+        from dispatch.leads import gating
+        from dispatch.leads.models import CallingRule, ClosedDay, Holiday, RetryRule
+
+        for model in (
+            CallingRule,
+            ClosedDay,
+            Holiday,
+            RetryRule,
+        ):  # in this process at once; elsewhere within a second
+            for changed in (post_save, post_delete):
+                changed.connect(
+                    lambda **_: gating.forget(), sender=model, weak=False, dispatch_uid=f"rulebook {changed}"
+                )

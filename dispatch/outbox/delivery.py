@@ -8,7 +8,7 @@ from typing import Any
 from django.conf import settings
 
 from dispatch.core import clock, http_client
-from dispatch.outbox import signing
+from dispatch.core import webhook_signing as signing
 from dispatch.outbox.rules import calls as rules
 from dispatch.outbox.rules.calls import Verdict
 from dispatch.outbox.services.finishing import Result

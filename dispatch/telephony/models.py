@@ -109,6 +109,14 @@ class Call(OwnedModel):
             models.Index(fields=["status", "id"], condition=Q(ended_at=None), name="call_open"),
             models.Index(fields=["account", "requested_at"], name="call_rate_of_account"),
             models.Index(fields=["pool", "requested_at"], name="call_rate_of_pool"),
+            models.Index(
+                fields=["organization", "to_phone", "created_at"],
+                condition=Q(purpose="lead"),
+                name="lead_call_of_phone",
+            ),
+            models.Index(
+                fields=["organization", "created_at"], condition=Q(purpose="lead"), name="lead_call_lately"
+            ),
             models.Index(fields=["organization", "to_phone", "requested_at"], name="call_to_phone"),
         ]
 

@@ -15,8 +15,8 @@ from typing import Any
 import requests
 from django.db import connection
 
+from dispatch.core import webhook_signing as signing
 from dispatch.core.events import SYSTEM
-from dispatch.outbox import signing
 from dispatch.outbox.models import Endpoint, Message
 from dispatch.outbox.services import targets
 from dispatch.outbox.services.intake import NewMessage, accept, default_pool

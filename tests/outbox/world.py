@@ -11,8 +11,9 @@ from typing import Any
 from django.db import connections
 
 from dispatch.core import clock
+from dispatch.core import webhook_signing as signing
 from dispatch.core.events import SYSTEM, Actor
-from dispatch.outbox import poller, publishing, signing
+from dispatch.outbox import poller, publishing
 from dispatch.outbox.models import Endpoint, Message, MessageGroup
 from dispatch.outbox.router import Router
 from dispatch.outbox.services import by_hand, recovery

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from datetime import date, datetime, time
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dispatch.leads.rules.words import Outcome, Reason
+
+if TYPE_CHECKING:
+    from dispatch.leads.rules.retries import Retry
 
 
 class LeadFacts(NamedTuple):
@@ -66,6 +69,39 @@ class CampaignFacts(Protocol):
     detect_machines: bool
     precheck_url: str  # empty: nobody is asked
     dial: Mapping[str, Any]  # said again in the Call's context
+
+
+@dataclass(frozen=True)
+class CampaignRules:
+    """All that the gates know of a campaign, with its organization's switches and the countries it may call.
+
+    `week`: (weekday from Monday = 0, from, until) in the called person's local time; `closed_days`: the dates on
+    which it calls nobody anywhere. `retries`: what follows an outcome; one that is not there ends the lead."""
+
+    id: int
+    organization_id: int
+    pool_id: int
+    mode: str
+    ring_timeout_s: int
+    time_limit_s: int
+    detect_machines: bool
+    precheck_url: str
+    dial: Mapping[str, Any]
+    is_paused: bool
+    organization_paused: bool
+    countries: Collection[str]
+    customer: str
+    week: tuple[tuple[int, time, time], ...]
+    keeps_holidays: bool
+    closed_days: frozenset[date]
+    patience_h: int
+    max_attempts: int
+    max_attempts_24h: int
+    retries: Mapping[Outcome, Retry]
+    code: str = ""
+    precheck_secret: str = ""  # sealed, as its column holds it
+    precheck_timeout_s: float = 2.0
+    precheck_without_answer: str = "later"
 
 
 class Context(Protocol):

@@ -1,4 +1,4 @@
-"""When a lead is called again, and how often it may be: pure."""
+"""What becomes of a lead when its call has ended, when it is called again, and how often it may be: pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from dispatch.leads.rules.facts import CampaignRules, Defer, End, LeadFacts
+from dispatch.leads.rules.words import Outcome, Reason
+
+# What the provider's detection calls a machine; `human` and `unknown` are taken for a person.
+_MACHINES = ("machine", "fax")
+_OUTCOMES = {
+    "completed": Outcome.ANSWERED,
+    "busy": Outcome.BUSY,
+    "no_answer": Outcome.NO_ANSWER,
+    "failed": Outcome.FAILED,
+    "canceled": Outcome.FAILED,
+    "rejected": Outcome.NOT_PLACED,
+    "not_placed": Outcome.NOT_PLACED,
+    "lost": Outcome.LOST,
+}
 DAY = timedelta(hours=24)
 _MS = timedelta(milliseconds=1)
 
@@ -21,6 +36,32 @@ class Retry:
     longest_s: float = 86_400.0
     jitter: float = 0.0
     attempts: int = 3
+
+
+def outcome_of_call(status: str, answered_by: str = "", bad_number: bool = False) -> Outcome:
+    """How the attempt ended whose Call ended with `status`. `bad_number`: the provider says that this number can
+    never be called."""
+    if bad_number:
+        return Outcome.INVALID_NUMBER
+    if status == "completed" and answered_by.startswith(_MACHINES):
+        return Outcome.VOICEMAIL
+    return _OUTCOMES[status]
+
+
+def after_call(
+    lead: LeadFacts, campaign: CampaignRules, outcome: Outcome, now: datetime, chance: float
+) -> Defer | End:
+    """What becomes of a lead whose last attempt ended so: a next time, or its end. `lead.attempts` counts the one
+    that ended."""
+    rule = campaign.retries.get(outcome)
+    if rule is None:
+        return End(outcome, Reason.CALLED)
+    # a call that the provider never took is no attempt, but is not tried for ever either
+    made = lead.token if outcome is Outcome.NOT_PLACED else lead.attempts
+    again = retry_at(now, made, rule, chance)
+    if again is None or lead.attempts >= campaign.max_attempts:
+        return End(Outcome.EXHAUSTED if rule.attempts > 1 else outcome, Reason.MOST_ATTEMPTS)
+    return Defer(again, Reason.RETRY)
 
 
 def retry_at(ended: datetime, attempt: int, rule: Retry | None, chance: float) -> datetime | None:

@@ -59,14 +59,15 @@ class Hours:
 
 @dataclass(frozen=True)
 class Permission:
-    """What is true now: `open`, or closed because of `closed_by` (the name of the hours). Holds until `until`
-    (aware, UTC): while open, ask again then; while closed, the first moment at which all are open, or None when
-    there is none within the horizon."""
+    """What is true now: `open`, or closed because of `closed_by` (the name of the hours; `holiday`: or its day).
+    Holds until `until` (aware, UTC): while open, ask again then; while closed, the first moment at which all are
+    open, or None when there is none within the horizon."""
 
     open: bool
     until: datetime | None
     closed_by: str = ""
     zone: str = ""
+    holiday: bool = False
 
 
 def hours_of(
@@ -110,12 +111,12 @@ class Permissions:
         return found
 
 
-def _closed(at: datetime, zones: tuple[str, ...], bounds: tuple[Hours, ...]) -> tuple[str, str] | None:
+def _closed(at: datetime, zones: tuple[str, ...], bounds: tuple[Hours, ...]) -> tuple[str, str, bool] | None:
     for zone in zones:
         local = at.astimezone(ZoneInfo(zone))
         for hours in bounds:
             if not hours.open_at(local):
-                return hours.name, zone
+                return hours.name, zone, local.date() in hours.closed
     return None
 
 

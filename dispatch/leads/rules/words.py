@@ -34,6 +34,7 @@ class Reason(StrEnum):
     """Why a lead waits, or what ended it."""
 
     # It waits for somebody to lift this; `services.releasing.release` brings it back at once.
+    STOPPED = "stopped"  # the kill switch
     ORGANIZATION_OFF = "organization_off"
     ORGANIZATION_PAUSED = "organization_paused"
     CAMPAIGN_PAUSED = "campaign_paused"
@@ -50,6 +51,7 @@ class Reason(StrEnum):
     NOT_ACCEPTED = "not_accepted"  # the provider could not take the call now
     OUTAGE = "outage"  # spread out after an outage
     # It ended by this.
+    CALLED = "called"  # its call ended so
     DO_NOT_CALL = "do_not_call"
     OPTED_OUT = "opted_out"
     PRECHECK_NO = "precheck_no"

@@ -14,9 +14,9 @@ from django.db.models import Min, Q
 
 from accounts.models import Organization
 from dispatch.core import clock, events, queues
+from dispatch.core import webhook_signing as signing
 from dispatch.core.events import Actor
 from dispatch.core.problems import Conflict
-from dispatch.outbox import signing
 from dispatch.outbox.models import Endpoint, Message, MessageGroup, Mode, Status, Target
 from dispatch.outbox.rules.health import Condition, Health
 from dispatch.outbox.rules.health import health as judge

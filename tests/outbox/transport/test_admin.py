@@ -9,8 +9,8 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from dispatch.core import webhook_signing as signing
 from dispatch.core.models import Event
-from dispatch.outbox import signing
 from dispatch.outbox.models import Attempt, Endpoint, Message, MessageGroup, QuarantinedPointer, Target
 from dispatch.outbox.services import endpoints
 from tests import factories

@@ -8,8 +8,8 @@ import pytest
 
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
+from dispatch.core import webhook_signing as signing
 from dispatch.core.models import Event
-from dispatch.outbox import signing
 from dispatch.outbox.models import Endpoint, Message, Target
 from tests import factories
 from tests.api.client import Api

@@ -16,7 +16,7 @@ import requests
 from django.conf import settings as django_settings
 
 from dispatch.core import clock
-from dispatch.outbox import signing
+from dispatch.core import webhook_signing as signing
 from dispatch.outbox.models import Attempt, default_permanent_codes, default_retry_schedule
 from dispatch.outbox.services import endpoints
 from tests.outbox.world import World

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from standardwebhooks.webhooks import WebhookVerificationError
 
 from dispatch.core import clock
-from dispatch.outbox import signing
+from dispatch.core import webhook_signing as signing
 
 BODY = b'{"type":"job.assigned"}'
 

@@ -1,0 +1,66 @@
+"""The statements by which a batch's gates are read. Each is written for a hundred leads at a time."""
+
+# %s: campaign ids. One row for each, after whether the kill switch is on; a single row of it when there are none.
+CAMPAIGNS = """
+SELECT COALESCE(s.is_stopped, false), c.id, c.organization_id, c.pool_id, c.is_paused, c.customer, c.window_from,
+       c.window_until, c.weekdays, c.keeps_holidays, c.patience_h, c.max_attempts, c.max_attempts_24h,
+       c.ring_timeout_s, c.time_limit_s, c.detect_machines, c.precheck_url, c.precheck_timeout_s,
+       c.precheck_without_answer, c.precheck_secret, c.code,
+       CASE WHEN o.is_active THEN COALESCE(d.mode, 'off') ELSE 'off' END,
+       COALESCE(d.is_paused, false), o.allowed_countries
+FROM (SELECT bool_or(is_stopped) AS is_stopped FROM leads_engineswitch) s
+LEFT JOIN leads_campaign c ON c.id = ANY(%s)
+LEFT JOIN accounts_organization o ON o.id = c.organization_id
+LEFT JOIN leads_leaddispatch d ON d.organization_id = c.organization_id
+"""
+
+# %s: organization ids, phones (one of each for a lead). Nobody else decides about these phones until the
+# transaction ends; in one order for everybody, so that two batches never wait for each other.
+LOCK_PHONES = """
+SELECT pg_advisory_xact_lock(lock_key) FROM (
+    SELECT DISTINCT hashtextextended('lead:' || organization_id || ':' || phone, 0) AS lock_key
+    FROM unnest(%s::bigint[], %s::text[]) AS wanted (organization_id, phone)
+    ORDER BY lock_key OFFSET 0
+) AS locks
+"""
+
+# %s: organization ids, phones, phones again. (organization id, phone) that may not be called; without an
+# organization for what nobody may call.
+REFUSED = """
+SELECT d.organization_id, d.phone FROM leads_donotcall d
+JOIN (SELECT DISTINCT * FROM unnest(%s::bigint[], %s::text[]) AS w (organization_id, phone)) w
+    USING (organization_id, phone)
+UNION ALL
+SELECT NULL, phone FROM leads_donotcalleverywhere WHERE phone = ANY(%s::text[])
+"""
+
+# %s: organization ids, phones, since when. When the provider was asked for each call that it may have made; one
+# that it was not asked for yet is open, and nobody else can have an open call to that phone.
+DIALED = """
+SELECT c.organization_id, c.to_phone, c.requested_at FROM telephony_call c
+JOIN (SELECT DISTINCT * FROM unnest(%s::bigint[], %s::text[]) AS w (organization_id, to_phone)) w
+    USING (organization_id, to_phone)
+WHERE c.purpose = 'lead' AND c.requested_at > %s AND c.status NOT IN ('rejected', 'not_placed')
+"""
+
+# %s: organization ids, customers. Nobody else decides by these rates until the transaction ends.
+LOCK_RATES = """
+SELECT r.id, r.organization_id, r.customer, r.most, r.per_s FROM leads_customerrate r
+JOIN unnest(%s::bigint[], %s::text[]) AS w (organization_id, customer) USING (organization_id, customer)
+ORDER BY r.id FOR UPDATE OF r
+"""
+
+# %s: the present, ids of rates. The newest calls on behalf of each rate's customer, as many as it allows.
+SPENT = """
+SELECT r.organization_id, r.customer, made.created_at FROM leads_customerrate r
+CROSS JOIN LATERAL (
+    SELECT c.created_at FROM telephony_call c
+    JOIN leads_lead l ON l.id = c.subject_id
+    JOIN leads_campaign k ON k.id = l.campaign_id
+    WHERE c.purpose = 'lead' AND c.organization_id = r.organization_id
+      AND c.created_at > %s - make_interval(secs => r.per_s) AND c.status NOT IN ('rejected', 'not_placed')
+      AND COALESCE(NULLIF(l.customer, ''), k.customer) = r.customer
+    ORDER BY c.created_at DESC LIMIT r.most
+) AS made
+WHERE r.id = ANY(%s)
+"""

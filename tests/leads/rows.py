@@ -1,0 +1,40 @@
+"""A tenant's rows of leads, for the tests that try to get from one organization into another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+from typing import Any
+
+from django.db.models import Model
+
+from dispatch.capacity.models import DispatchPool
+from dispatch.leads.models import Campaign, ClosedDay, CustomerRate, DoNotCall, Lead, LeadDispatch, RetryRule
+from tests import factories as make
+
+
+def _campaign(t: Any) -> Campaign:
+    fields = {"code": t.tag.lower(), "name": f"{t.tag} spring", "script": t.tag, "customer": t.tag.lower()}
+    return Campaign.objects.create(organization=t.organization, pool=t.row(DispatchPool), **fields)
+
+
+def _lead(t: Any) -> Lead:
+    fields = {"external_id": t.tag, "data": {"name": t.tag}, "phone": make.phone()}
+    return Lead.objects.create(organization=t.organization, campaign=t.row(Campaign), **fields)
+
+
+ROWS: dict[type[Model], Callable[[Any], Model]] = {
+    Campaign: _campaign,
+    Lead: _lead,
+    LeadDispatch: lambda t: LeadDispatch.objects.create(organization=t.organization, mode="live"),
+    DoNotCall: lambda t: DoNotCall.objects.create(organization=t.organization, phone=make.phone(), note=t.tag),
+    ClosedDay: lambda t: ClosedDay.objects.create(
+        organization=t.organization, date=date(2026, 12, 24), name=f"{t.tag} party"
+    ),
+    RetryRule: lambda t: RetryRule.objects.create(
+        organization=t.organization, campaign=t.row(Campaign), outcome="busy"
+    ),
+    CustomerRate: lambda t: CustomerRate.objects.create(
+        organization=t.organization, customer=t.tag.lower(), most=5
+    ),
+}
