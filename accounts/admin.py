@@ -138,12 +138,12 @@ class NewMemberForm(OwnedForm):
 
 @admin.register(Membership)
 class MembershipAdmin(OwnedAdmin):
-    list_display = ["user", "email", "role", "is_active", "on_duty", "duty_changed_at"]
+    list_display = ["user", "email", "role", "is_active", "on_duty", "duty_changed_at", "alert_order"]
     list_filter = ["role", "is_active", "on_duty"]
     list_select_related = ["user"]
     search_fields = ["user__name", "user__email"]
     ordering = ["user__name"]
-    fields = ["user", "role", "is_active", "on_duty", "duty_changed_at"]
+    fields = ["user", "role", "is_active", "on_duty", "duty_changed_at", "alert_order"]
     add_fields = ["email", "name", "phone", "role"]
     readonly_fields = ["user", "duty_changed_at"]
 
@@ -167,7 +167,9 @@ class MembershipAdmin(OwnedAdmin):
 
     def save_model(self, request: HttpRequest, obj: Membership, form: Any, change: bool) -> None:
         if change:
-            services.change_member(obj.pk, actor=request.actor, role=obj.role, is_active=obj.is_active)
+            services.change_member(
+                obj.pk, actor=request.actor, role=obj.role, is_active=obj.is_active, alert_order=obj.alert_order
+            )
             services.set_duty(obj.pk, obj.on_duty and obj.is_active, actor=request.actor)
             return
         given = {name: form.cleaned_data[name] or "" for name in ("email", "name", "phone", "role")}

@@ -133,6 +133,9 @@ class Membership(OwnedModel):
     is_active = models.BooleanField(default=True)
     on_duty = models.BooleanField(default=False)
     duty_changed_at = models.DateTimeField(null=True, blank=True, editable=False)
+    alert_order = models.PositiveSmallIntegerField(
+        default=100, help_text="In which order alerts reach people by phone: the lowest first."
+    )
 
     class Meta:
         constraints = [

@@ -43,7 +43,7 @@ class MemberSerializer(OwnedSerializer):
 
     class Meta:
         model = Membership
-        fields = ["id", "user", "role", "is_active", "on_duty", "duty_changed_at"]
+        fields = ["id", "user", "role", "is_active", "on_duty", "duty_changed_at", "alert_order"]
         read_only_fields = ["on_duty", "duty_changed_at"]
 
 

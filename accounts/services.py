@@ -117,15 +117,28 @@ def add_member(
 
 
 def change_member(
-    membership_id: int, *, actor: Actor, role: str | None = None, is_active: bool | None = None
+    membership_id: int,
+    *,
+    actor: Actor,
+    role: str | None = None,
+    is_active: bool | None = None,
+    alert_order: int | None = None,
 ) -> Membership:
-    """Changes a member's role or switches the membership off or on. Off also means off duty. Raises LastAdmin."""
+    """Changes a member's role or place among those whom alerts reach, or switches the membership off or on. Off
+    also means off duty. Raises LastAdmin."""
     with transaction.atomic():
         organization_id = Membership.objects.values_list("organization_id", flat=True).get(pk=membership_id)
         # One change of members at a time, so that two cannot both see the other as the Admin who stays.
         Organization.objects.select_for_update().get(pk=organization_id)
         membership = Membership.objects.select_related("user").get(pk=membership_id)
         before = (membership.role, membership.is_active)
+        if alert_order is not None and alert_order != membership.alert_order:
+            membership.alert_order = alert_order
+            membership.save(update_fields=["alert_order"])
+            events.append(
+                organization_id, "membership.ordered", membership.pk, actor=actor, user_id=membership.user_id,
+                alert_order=alert_order,
+            )  # fmt: skip
         membership.role = membership.role if role is None else role
         membership.is_active = membership.is_active if is_active is None else is_active
         if before != (membership.role, membership.is_active):

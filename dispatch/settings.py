@@ -185,6 +185,16 @@ DISPATCH_POLICY_DEFAULTS = {
     "advance_on_no_answer": True,
     "advance_on_hangup": True,
 }
+# Alerts that nobody acknowledges: shown again so often, and then sent out by these steps, each so long after the
+# one before; a spacing has one person reached after another.
+ALERT_REPEAT_S = env.int("ALERT_REPEAT_S", default=60)
+ALERT_AGAIN_AFTER_S = env.int("ALERT_AGAIN_AFTER_S", default=900)
+_on_duty_then_all_then_admins = [
+    {"audience": "on_duty", "after_s": 120, "spacing_s": 45},
+    {"audience": "dispatchers", "after_s": 60},
+    {"audience": "admins", "after_s": 120},
+]
+ALERT_STEPS = env.json("ALERT_STEPS", default=_on_duty_then_all_then_admins)
 IDEMPOTENCY_KEEP_DAYS = 7
 # How many days things are kept, by their names in `core.retention`, as "calls=400;events=400"; 0: forever. What is
 # not named keeps the default with which its slice registered it.
@@ -201,6 +211,7 @@ AUDITOR_INTERVAL_S = env.float("AUDITOR_INTERVAL_S", default=5.0)
 EVENT_READER_INTERVAL_S = env.float("EVENT_READER_INTERVAL_S", default=1.0)
 # How often an open socket asks again whether its person may listen, and whether a push was lost.
 SOCKET_RECHECK_S = env.float("SOCKET_RECHECK_S", default=15.0)
+ALERT_LOOP_INTERVAL_S = env.float("ALERT_LOOP_INTERVAL_S", default=2.0)
 CALL_PLACER_INTERVAL_S = env.float("CALL_PLACER_INTERVAL_S", default=0.5)
 LINE_RECONCILER_INTERVAL_S = env.float("LINE_RECONCILER_INTERVAL_S", default=60.0)
 CALL_RECONCILER_INTERVAL_S = env.float("CALL_RECONCILER_INTERVAL_S", default=15.0)
@@ -359,6 +370,18 @@ SPECTACULAR_SETTINGS = {
         "MessageStatus": "dispatch.outbox.models.Status",
     },
 }
+
+# --- E-mail -----------------------------------------------------------------------------------------------------
+# The mail server, as smtp+tls://user:password@host:587; empty: written to the console in development, else none.
+EMAIL_URL = env.str("EMAIL_URL", default="")
+EMAIL_IS_SET_UP = bool(EMAIL_URL) or DEVELOPMENT
+if EMAIL_URL:
+    vars().update(env.email_url_config(EMAIL_URL))
+else:
+    EMAIL_BACKEND = f"django.core.mail.backends.{'console' if DEVELOPMENT else 'dummy'}.EmailBackend"
+EMAIL_TIMEOUT = 10
+EMAIL_DOMAIN = _public.hostname or "localhost"
+DEFAULT_FROM_EMAIL = SERVER_EMAIL = env.str("EMAIL_FROM", default=f"Dispatch <dispatch@{EMAIL_DOMAIN}>")
 
 # --- Logs and admin ---------------------------------------------------------------------------------------------
 LOG_LEVEL = env.one_of("LOG_LEVEL", ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"), default="INFO")

@@ -1,16 +1,44 @@
-"""A person's own notifications in the admin; superusers see everybody's."""
+"""A person's own notifications and preferences, and what Admins set up: who is told, and how alerts escalate."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from django import forms
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db import models, transaction
+from django.db.models import Count, QuerySet
 from django.http import HttpRequest
 from unfold.decorators import display
+from unfold.widgets import UnfoldAdminSelectWidget
 
-from accounts.admin_base import ACT, OwnedAdmin
+from accounts.admin_base import ACT, VIEW, OwnedAdmin, OwnedForm, OwnedTabularInline
 from accounts.current import person_of
-from notifications import services
-from notifications.models import Notification
+from dispatch.core import events
+from notifications import rules, services
+from notifications.models import (
+    Alert,
+    Delivery,
+    EscalationPolicy,
+    EscalationStep,
+    Notification,
+    Preference,
+    Route,
+)
+from notifications.services.preferences import Wants
+
+
+class ReadOnlyInline(OwnedTabularInline):
+    admin_may = VIEW
+    dispatcher_may = VIEW
+
+
+class DeliveriesOfNotification(ReadOnlyInline):
+    """By which channels it left the house, and how that went."""
+
+    model = Delivery
+    fields = ["channel", "status", "attempts", "error", "created_at", "ended_at"]
+    readonly_fields = fields
 
 
 @admin.register(Notification)
@@ -22,6 +50,7 @@ class NotificationAdmin(OwnedAdmin):
     list_select_related = ["acknowledged_by"]
     search_fields = ["title", "body"]
     actions = ["acknowledge", "mark_read"]
+    inlines = [DeliveriesOfNotification]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet:
         rows = super().get_queryset(request)
@@ -51,3 +80,116 @@ class NotificationAdmin(OwnedAdmin):
         own = queryset.filter(user=request.user)
         for organization_id in set(own.order_by().values_list("organization_id", flat=True)):
             services.read(person_of(request), organization_id, own.values_list("pk", flat=True))
+
+
+@admin.register(Alert)
+class AlertAdmin(OwnedAdmin):
+    """What was raised, whom it reached, and who took it on."""
+
+    admin_may = VIEW
+    dispatcher_may = VIEW
+    list_display = ["title", "state", "created_at", "acknowledged_by", "acknowledged_via", "told", "repeats"]
+    list_filter = ["status", "kind", "created_at"]
+    list_select_related = ["acknowledged_by"]
+    search_fields = ["title", "body"]
+    exclude = ["plan", "step_token"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet:
+        return super().get_queryset(request).annotate(reached=Count("notifications__deliveries"))
+
+    @display(description="state", label={"open": "danger", "acknowledged": "info", "settled": "success"})
+    def state(self, alert: Alert) -> str:
+        return alert.status
+
+    @display(description="sent out", ordering="reached")
+    def told(self, alert: Any) -> int:
+        return int(alert.reached)
+
+
+class KindForm(OwnedForm):
+    """A kind of event, chosen by what it means."""
+
+    kind = forms.ChoiceField(widget=UnfoldAdminSelectWidget)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "kind" in self.fields:
+            field: Any = self.fields["kind"]
+            field.choices = [(rule.kind, f"{rule.label} ({rule.level})") for rule in rules.TABLE]
+
+
+@admin.register(Preference)
+class PreferenceAdmin(OwnedAdmin):
+    """Each person's own; who has no row for a kind gets what the table of rules says."""
+
+    form = KindForm
+    dispatcher_may = frozenset({"view", "add", "change", "delete"})
+    list_display = ["__str__", "shown", "email", "sms", "voice"]
+    fields = ["kind", "shown", "email", "sms", "voice"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet:
+        rows = super().get_queryset(request)
+        return rows if request.user.is_superuser else rows.filter(user=request.user)
+
+    def save_model(self, request: HttpRequest, obj: Preference, form: Any, change: bool) -> None:
+        owner = obj.user if change else person_of(request)
+        wants = Wants(obj.shown, obj.email, obj.sms, obj.voice)
+        saved = services.save_preference(owner, obj.organization_id, obj.kind, wants, actor=request.actor)
+        obj.pk, obj.user, obj._state.adding = saved.pk, saved.user, False
+
+
+class NotedAdmin(OwnedAdmin):
+    """Setting-up whose every change is an Event."""
+
+    subject = ""
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        with transaction.atomic():
+            obj.save()
+            self._note(request, obj, "changed" if change else "added", fields=sorted(form.changed_data))
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        with transaction.atomic():
+            self._note(request, obj, "removed")
+            obj.delete()
+
+    def delete_queryset(self, request: HttpRequest, queryset: models.QuerySet) -> None:
+        for row in queryset:
+            self.delete_model(request, row)
+
+    def _note(self, request: HttpRequest, row: Any, verb: str, **data: Any) -> None:
+        events.append(
+            row.organization_id, f"{self.subject}.{verb}", row.pk, actor=request.actor, name=str(row), **data
+        )
+
+
+@admin.register(Route)
+class RouteAdmin(NotedAdmin):
+    """Which kinds are told to whom, where the organization differs from the installation."""
+
+    subject = "notification_rule"
+    form = KindForm
+    dispatcher_may = VIEW
+    list_display = ["__str__", "is_on", "to", "level"]
+    fields = ["kind", "is_on", "to", "level"]
+
+
+class StepsOfPolicy(OwnedTabularInline):
+    """In their order; without any, the installation's steps count."""
+
+    model = EscalationStep
+    dispatcher_may = VIEW
+    fields = ["position", "audience", "after_s", "spacing_s", "sms", "voice"]
+
+
+@admin.register(EscalationPolicy)
+class EscalationPolicyAdmin(NotedAdmin):
+    """How alerts that nobody acknowledges repeat, and whom they reach by phone. Alerts that are open keep the plan
+    with which they were raised."""
+
+    subject = "escalation_policy"
+    dispatcher_may = VIEW
+    list_display = ["__str__", "repeat_s", "again_after_s", "call_pool"]
+    list_select_related = ["call_pool"]
+    fields = ["repeat_s", "again_after_s", "call_pool"]
+    inlines = [StepsOfPolicy]

@@ -5,6 +5,8 @@ class NotificationsConfig(AppConfig):
     name = "notifications"
 
     def ready(self) -> None:
-        from notifications import hints
+        from notifications import ageing, alert_calls, checks, hints  # noqa: F401
 
+        alert_calls.register()
+        ageing.register()
         hints.listen()

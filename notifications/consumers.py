@@ -4,6 +4,7 @@
   {"type": "welcome", "organization", "unread", "alerts": [notification…], "last_event_id", "now", "floor"}   once
   {"type": "notification", "id", …}   a new one, in order of id; also what was missed since `last_event_id`
   {"type": "changed", "id", …}        one that was read, acknowledged or settled, here or elsewhere
+  {"type": "repeat", "id", …}         an alert that nobody has acknowledged yet: it is to be heard again
   {"type": "events", "items": [hint…]} what happened to jobs, technicians … (`hints`); also what was missed since
                                       the event `since`: the `floor` last heard, or that of the page (data-since)
   {"type": "refetch"}                 more was missed than is worth telling
@@ -87,6 +88,11 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
     async def notifications_changed(self, message: dict[str, Any]) -> None:
         for row in await self._own(message["ids"]):
             await self.send_json({"type": "changed", **row})
+
+    async def notifications_repeated(self, message: dict[str, Any]) -> None:
+        for row in await self._own(message["ids"]):
+            if not (row["acknowledged_at"] or row["settled_at"]):
+                await self.send_json({"type": "repeat", **row})
 
     async def events_happened(self, message: dict[str, Any]) -> None:
         if not self.waiting:

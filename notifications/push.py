@@ -39,6 +39,12 @@ def happened(organization_id: int, hint: dict[str, Any]) -> None:
     _send(organization_id, {"type": "events.happened", "hint": hint})
 
 
+def repeated(organization_id: int, ids: Sequence[int]) -> None:
+    """These alerts still wait for somebody: they are to be heard again."""
+    if ids:
+        _after_commit(organization_id, {"type": "notifications.repeated", "ids": list(ids)})
+
+
 def members_changed(organization_id: int) -> None:
     """Somebody's membership changed: every socket asks again whether it may stay."""
     _after_commit(organization_id, {"type": "members.changed"})

@@ -27,7 +27,16 @@ from dispatch.outbox.models import Attempt, Endpoint, Message, MessageGroup, Tar
 from dispatch.outbox.services.intake import default_pool
 from dispatch.technicians.models import Shift, Skill, Technician
 from dispatch.telephony.models import Call, CallEvent
-from notifications.models import Claim, Notification
+from notifications.models import (
+    Alert,
+    Claim,
+    Delivery,
+    EscalationPolicy,
+    EscalationStep,
+    Notification,
+    Preference,
+    Route,
+)
 from tests import factories as make
 from tests.leads.rows import ROWS as LEAD_ROWS
 
@@ -216,9 +225,20 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
         answer=t.tag,
         error=t.tag,
     ),
+    Alert: lambda t: Alert.objects.create(
+        organization=t.organization,
+        event_id=t.organization.pk,
+        kind="job.pending",
+        title=f"{t.tag} job needs a dispatcher",
+        body=t.tag,
+        subject_type="job",
+        subject_id=t.row(Job).pk,
+        status="acknowledged",
+    ),
     Notification: lambda t: Notification.objects.create(
         organization=t.organization,
         user=t.dispatcher,
+        alert=t.row(Alert),
         event_id=t.organization.pk,
         kind="job.pending",
         level="critical",
@@ -229,6 +249,24 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
     ),
     Claim: lambda t: Claim.objects.create(
         organization=t.organization, user=t.dispatcher, subject_type="job", subject_id=t.row(Job).pk
+    ),
+    Delivery: lambda t: Delivery.objects.create(
+        organization=t.organization,
+        notification=t.row(Notification),
+        channel="email",
+        status="failed",
+        next_attempt_at=None,
+        error=t.tag,
+    ),
+    Preference: lambda t: Preference.objects.create(
+        organization=t.organization, user=t.dispatcher, kind="job.pending", email=True, sms=True, voice=True
+    ),
+    Route: lambda t: Route.objects.create(organization=t.organization, kind="endpoint.disabled", to="dispatchers"),
+    EscalationPolicy: lambda t: EscalationPolicy.objects.create(
+        organization=t.organization, repeat_s=90, call_pool=t.row(DispatchPool)
+    ),
+    EscalationStep: lambda t: EscalationStep.objects.create(
+        organization=t.organization, policy=t.row(EscalationPolicy), audience="on_duty", after_s=30
     ),
     **LEAD_ROWS,
 }

@@ -13,6 +13,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "jobs.Job": "work",
         "jobs.Submission": "inbox",
         "notifications.Notification": "notifications",
+        "notifications.Alert": "notification_important",
     },
     "Field": {
         "technicians.Technician": "engineering",
@@ -38,6 +39,11 @@ GROUPS: dict[str, dict[str, str]] = {
         "accounts.User": "person",
         "accounts.ApiKey": "key",
         "accounts.RetentionRule": "auto_delete",
+    },
+    "Notifications": {
+        "notifications.Preference": "tune",
+        "notifications.Route": "alt_route",
+        "notifications.EscalationPolicy": "escalator_warning",
     },
 }
 

@@ -37,9 +37,13 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.cannot_make_it": lambda d: f"recorded that {_who(d)} cannot make it" + _note(d),
     "job.cancelled": lambda d: "cancelled the job" + _of(d, "reason", ": {}"),
     "job.completed": lambda d: "completed the job" + _note(d),
-    "job.alert_acknowledged": lambda d: "acknowledged the alert",
     "job.claimed": lambda d: "took the job on",
     "job.released": lambda d: "let the job go",
+    "job.alert_raised": lambda d: "alerted the dispatchers",
+    "job.alert_escalated": lambda d: "sent the alert out" + _of(d, "told", ": {}"),
+    "job.alert_reached_nobody": lambda d: "found nobody whom the alert could reach",
+    "job.alert_acknowledged": lambda d: "acknowledged the alert" + _by_phone(d),
+    "job.alert_settled": lambda d: "closed the alert" + _of(d, "how", ": {}"),
     "offer.made": lambda d: f"offered the job to {_who(d)} (attempt {d.get('attempt')})",
     "offer.ringing": lambda d: f"is calling {_who(d)}",
     "offer.answered": lambda d: f"reached {_who(d)}",
@@ -96,9 +100,13 @@ _NO_CHANGE = (
     "job.offering",
     "offer.ringing",
     "offer.answered",
+    "job.alert_raised",
+    "job.alert_escalated",
+    "job.alert_reached_nobody",
     "job.alert_acknowledged",
     "job.claimed",
     "job.released",
+    "job.alert_settled",
 )
 
 
@@ -170,6 +178,10 @@ def _who(data: Data) -> str:
 
 def _of(data: Data, name: str, form: str) -> str:
     return form.format(data[name]) if data.get(name) else ""
+
+
+def _by_phone(data: Data) -> str:
+    return " by phone" if data.get("via") == "phone" else ""
 
 
 def _note(data: Data) -> str:

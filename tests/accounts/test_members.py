@@ -186,7 +186,7 @@ def test_the_admin_is_told_that_the_last_admin_stays(organization, admin):
     own = admin.memberships.get()
     answer = page(admin).post(
         reverse("admin:accounts_membership_change", args=[own.pk]),
-        {"organization": organization.pk, "role": "dispatcher", "is_active": "on"},
+        {"organization": organization.pk, "role": "dispatcher", "is_active": "on", "alert_order": 100},
         follow=True,
     )
     assert "last active Admin" in answer.content.decode()

@@ -13,7 +13,7 @@ from dispatch.outbox.models import Endpoint
 from dispatch.outbox.services import targets
 from dispatch.telephony.models import Call
 from notifications import loops, rules
-from notifications.models import Notification
+from notifications.models import Alert, EscalationPolicy, Notification, Preference, Route
 from tests import factories as make
 from tests.api.client import Api
 from tests.tenants import Tenant, tenant
@@ -26,7 +26,8 @@ ANA = Actor("user", 1, "Ana")
 @pytest.fixture
 def ours() -> Tenant:
     made = tenant("Alphaville")
-    Notification.objects.all().delete()
+    for model in (Notification, Alert, Route, Preference, EscalationPolicy):
+        model.objects.all().delete()
     return made
 
 

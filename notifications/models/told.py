@@ -1,0 +1,195 @@
+"""Notification, Alert and its deliveries, Claim."""
+
+import uuid
+
+from django.db import models
+from django.db.models import Q
+
+from accounts.models import User
+from accounts.scoping import OwnedModel
+from dispatch.core import clock
+
+
+class Level(models.TextChoices):
+    """How loud: listed; shown for a moment; an alert that stays until somebody acknowledges it."""
+
+    QUIET = "quiet", "Quiet"
+    TOAST = "toast", "Toast"
+    CRITICAL = "critical", "Critical"
+
+
+class Alert(OwnedModel):
+    """What one critical event asks of the organization's people: open until somebody acknowledges it, anywhere, or
+    its cause is gone. While it is open it repeats (`next_repeat_at`) and escalates (`next_action_at`), by the plan
+    that was frozen into it; `cycle` and `step` are where it stands, `step_token` names that step."""
+
+    class Status(models.TextChoices):
+        OPEN = "open", "Open"
+        ACKNOWLEDGED = "acknowledged", "Acknowledged"
+        SETTLED = "settled", "Settled"
+
+    event_id = models.BigIntegerField()
+    kind = models.CharField(max_length=64)
+    title = models.CharField(max_length=160)
+    body = models.CharField(max_length=500, blank=True)
+    subject_type = models.CharField(max_length=32)
+    subject_id = models.BigIntegerField()
+    status = models.CharField(max_length=16, choices=Status, default=Status.OPEN)
+    created_at = models.DateTimeField(default=clock.now)
+    plan = models.JSONField(default=dict, help_text="The escalation policy as it was when the alert was raised.")
+    cycle = models.PositiveSmallIntegerField(default=0)
+    step = models.PositiveSmallIntegerField(default=0)
+    step_token = models.UUIDField(default=uuid.uuid4)
+    next_action_at = models.DateTimeField(null=True, blank=True)
+    repeats = models.PositiveIntegerField(default=0)
+    next_repeat_at = models.DateTimeField(null=True, blank=True)
+    acknowledged_at = models.DateTimeField(null=True, blank=True)
+    acknowledged_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    acknowledged_via = models.CharField(max_length=16, blank=True, help_text="app, phone or text.")
+    settled_at = models.DateTimeField(null=True, blank=True)
+    settled_how = models.CharField(max_length=160, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(fields=["organization", "event_id"], name="one_alert_per_event"),
+            models.CheckConstraint(
+                condition=Q(status="open", next_action_at__isnull=False, next_repeat_at__isnull=False)
+                | ~Q(status="open") & Q(next_action_at=None, next_repeat_at=None),
+                name="an_open_alert_has_a_next_step",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["next_action_at"], condition=Q(status="open"), name="alert_to_escalate"),
+            models.Index(fields=["next_repeat_at"], condition=Q(status="open"), name="alert_to_repeat"),
+            models.Index(fields=["subject_type", "subject_id"], condition=~Q(status="settled"), name="alert_of"),
+        ]
+
+    def __str__(self) -> str:
+        return self.title
+
+
+class Notification(OwnedModel):
+    """One thing that one user must know, made from one Event.
+
+    A critical one belongs to an Alert and says again what became of it: it asks for a person until somebody of the
+    organization has acknowledged it (`acknowledged_by`, the same on all colleagues' rows) or its cause is gone
+    (`settled_how` says by what)."""
+
+    Level = Level
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="notifications")
+    alert = models.ForeignKey(Alert, null=True, blank=True, on_delete=models.CASCADE, related_name="notifications")
+    event_id = models.BigIntegerField()
+    kind = models.CharField(max_length=64)
+    level = models.CharField(max_length=16, choices=Level, default=Level.TOAST)
+    title = models.CharField(max_length=160)
+    body = models.CharField(max_length=500, blank=True)
+    subject_type = models.CharField(max_length=32)
+    subject_id = models.BigIntegerField()
+    created_at = models.DateTimeField(default=clock.now)
+    read_at = models.DateTimeField(null=True, blank=True)
+    acknowledged_at = models.DateTimeField(null=True, blank=True)
+    acknowledged_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    settled_at = models.DateTimeField(null=True, blank=True, help_text="When the cause was gone.")
+    settled_how = models.CharField(max_length=160, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [models.UniqueConstraint(fields=["user", "event_id"], name="one_notification_per_event")]
+        indexes = [
+            models.Index(fields=["user", "-id"], condition=Q(read_at=None), name="notification_unread"),
+            models.Index(
+                fields=["organization", "subject_type", "subject_id"],
+                condition=Q(settled_at=None),
+                name="notification_unsettled",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.title
+
+    @property
+    def is_open_alert(self) -> bool:
+        return self.level == Level.CRITICAL and self.acknowledged_at is None and self.settled_at is None
+
+
+class Channel(models.TextChoices):
+    """By what a notification leaves the house."""
+
+    EMAIL = "email", "E-mail"
+    SMS = "sms", "SMS"
+    VOICE = "voice", "Voice call"
+
+
+class Delivery(OwnedModel):
+    """One notification on its way by one channel. The row is committed before anything is sent.
+
+    waiting → sending → sent or failed; `dropped` when it is not needed any more. A voice call's delivery is `sent`
+    when the call was answered. `sending` lapses at `next_attempt_at`: an e-mail may then go out twice; a call and
+    a text are kept single by their own rows."""
+
+    class Status(models.TextChoices):
+        WAITING = "waiting", "Waiting"
+        SENDING = "sending", "Sending"
+        SENT = "sent", "Sent"
+        FAILED = "failed", "Failed"
+        DROPPED = "dropped", "Not needed any more"
+
+    notification = models.ForeignKey(Notification, on_delete=models.CASCADE, related_name="deliveries")
+    channel = models.CharField(max_length=8, choices=Channel)
+    cycle = models.PositiveSmallIntegerField(default=0)
+    step = models.PositiveSmallIntegerField(null=True, blank=True, help_text="Of the escalation; empty: at once.")
+    status = models.CharField(max_length=8, choices=Status, default=Status.WAITING)
+    attempts = models.PositiveSmallIntegerField(default=0)
+    next_attempt_at = models.DateTimeField(null=True, blank=True, default=clock.now)
+    error = models.CharField(max_length=255, blank=True)
+    created_at = models.DateTimeField(default=clock.now)
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        verbose_name_plural = "deliveries"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["notification", "channel", "cycle", "step"],
+                name="each_delivery_once",
+                nulls_distinct=False,
+            ),
+            models.CheckConstraint(
+                condition=Q(status__in=("waiting", "sending"), next_attempt_at__isnull=False)
+                | ~Q(status__in=("waiting", "sending")) & Q(next_attempt_at=None),
+                name="an_open_delivery_has_a_next_attempt",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["channel", "next_attempt_at"],
+                condition=Q(status__in=("waiting", "sending")),
+                name="delivery_to_make",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.get_channel_display()} {self.pk} ({self.get_status_display()})"
+
+
+class Claim(OwnedModel):
+    """Who has taken on something that needs attention, for all colleagues to see. It ends when they let it go or
+    when its cause is gone. `subject_type` is job or call_error (then the id is the provider's error code)."""
+
+    subject_type = models.CharField(max_length=32)
+    subject_id = models.BigIntegerField()
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+")
+    claimed_at = models.DateTimeField(default=clock.now)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["organization", "subject_type", "subject_id"], name="one_claim_per_subject"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user} has {self.subject_type} {self.subject_id}"

@@ -1,0 +1,56 @@
+"""Who wants to hear of what, by which channel."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from django.db import transaction
+
+from accounts.models import User
+from dispatch.core import events
+from dispatch.core.events import Actor
+from notifications import rules
+from notifications.models import Preference
+
+
+@dataclass(frozen=True)
+class Wants:
+    """`shown`: as it happens (a critical alert always is); the rest are the channels."""
+
+    shown: bool
+    email: bool
+    sms: bool
+    voice: bool
+
+
+def default_of(kind: str) -> Wants:
+    """What counts for who chose nothing: the table of rules."""
+    rule = rules.BY_KIND[kind]
+    is_alert = rule.level == rules.CRITICAL
+    return Wants(shown=True, email=rule.email, sms=is_alert, voice=is_alert)
+
+
+def wants_of(organization_id: int, users: Collection[int], kind: str) -> dict[int, Wants]:
+    """What each of these users wants of that kind."""
+    usual = default_of(kind)
+    chosen = Preference.objects.of(organization_id).filter(user_id__in=users, kind=kind)
+    own = {row.user_id: Wants(row.shown, row.email, row.sms, row.voice) for row in chosen}
+    return {user: own.get(user, usual) for user in users}
+
+
+def save_preference(user: User, organization_id: int, kind: str, wants: Wants, *, actor: Actor) -> Preference:
+    """Writes what the user chose. Raises KeyError for a kind that is not in the table."""
+    if rules.BY_KIND[kind].level == rules.CRITICAL:
+        wants = Wants(True, wants.email, wants.sms, wants.voice)
+    with transaction.atomic():
+        row, _ = Preference.objects.update_or_create(
+            organization_id=organization_id,
+            user=user,
+            kind=kind,
+            defaults={"shown": wants.shown, "email": wants.email, "sms": wants.sms, "voice": wants.voice},
+        )
+        events.append(
+            organization_id, "preference.changed", row.pk, actor=actor, kind_of_event=kind, user_id=user.pk
+        )
+    return row

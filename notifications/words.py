@@ -1,0 +1,63 @@
+"""A notification in the words of each channel, from the templates under templates/notifications/."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.template.loader import render_to_string
+from django.urls import reverse
+
+from notifications.models import Notification
+
+# GSM texts of several parts arrive late and cost more each: at most two of them.
+LONGEST_TEXT = 300
+
+
+@dataclass(frozen=True)
+class Mail:
+    """`subject` is one line."""
+
+    subject: str
+    text: str
+    html: str
+
+
+def email(row: Notification) -> Mail:
+    given = _given(row)
+    subject = " ".join(render_to_string("notifications/email_subject.txt", given).split())
+    return Mail(
+        subject,
+        render_to_string("notifications/email.txt", given),
+        render_to_string("notifications/email.html", given),
+    )
+
+
+def text(row: Notification) -> str:
+    """What an SMS says."""
+    words = " ".join(render_to_string("notifications/sms.txt", _given(row)).split())
+    return words if len(words) <= LONGEST_TEXT else f"{words[: LONGEST_TEXT - 1]}…"
+
+
+def spoken(what: str, row: Notification) -> tuple[str, ...]:
+    """The sentences of a call: one a line of `voice_<what>.txt`, which is alert, acknowledged or over."""
+    lines = render_to_string(f"notifications/voice_{what}.txt", _given(row)).splitlines()
+    return tuple(line.strip() for line in lines if line.strip())
+
+
+def link_to(row: Notification) -> str:
+    """Where in the browser it is dealt with."""
+    if row.subject_type == "job":
+        return settings.PUBLIC_BASE_URL + reverse("admin:jobs_job_change", args=[row.subject_id])
+    return settings.PUBLIC_BASE_URL + reverse("admin:notifications_notification_changelist")
+
+
+def _given(row: Notification) -> dict[str, Any]:
+    return {
+        "notification": row,
+        "alert": row.alert,
+        "organization": row.organization,
+        "user": row.user,
+        "link": link_to(row),
+    }

@@ -1,0 +1,157 @@
+"""What leaves by e-mail: to whom, in which words, again when the server is away, and never in the work's way."""
+
+from __future__ import annotations
+
+import smtplib
+from datetime import timedelta
+
+import pytest
+from django.core.exceptions import ValidationError
+
+from dispatch.core import clock, events
+from dispatch.core.models import Event
+from dispatch.jobs.models import Job
+from notifications import ageing, loops, services
+from notifications.models import Alert, Delivery, EscalationPolicy, Notification, Preference, Route
+from notifications.services import delivering
+from notifications.services.preferences import Wants
+from tests.notifications.test_alerts import ANA, notify, turns_pending
+from tests.tenants import Tenant, tenant
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def ours() -> Tenant:
+    made = tenant("Alphaville")
+    for model in (Notification, Alert, Route, Preference, EscalationPolicy):
+        model.objects.all().delete()
+    return made
+
+
+def test_an_alert_goes_out_by_email_at_once(ours, mailoutbox, settings):
+    turns_pending(ours)
+    notify()
+    loops.send_email()
+    mail = mailoutbox[0]
+    job = ours.row(Job)
+    assert mail.to == [ours.dispatcher.email]
+    assert mail.subject == f"[Alphaville Heating] Job {job.pk} needs a dispatcher: Nobody accepted"
+    assert f"{settings.PUBLIC_BASE_URL}/admin/jobs/job/{job.pk}/change/" in mail.body
+    assert "1 Alphaville Street" in mail.body
+    assert "<h1" in mail.alternatives[0][0]
+    loops.send_email()
+    assert len(mailoutbox) == 1
+    assert Event.objects.get(kind="delivery.sent").data["channel"] == "email"
+
+
+def test_names_of_customers_are_no_html(ours, mailoutbox):
+    Job.objects.filter(pk=ours.row(Job).pk).update(customer_name="<script>x</script>")
+    turns_pending(ours)
+    notify()
+    loops.send_email()
+    assert "<script>" not in mailoutbox[0].alternatives[0][0]
+    assert "<script>" in mailoutbox[0].body
+
+
+def test_a_mail_server_that_is_away_is_tried_again_and_given_up_in_the_end(ours, mailoutbox, monkeypatch):
+    def refuse(message):
+        raise smtplib.SMTPServerDisconnected("gone")
+
+    monkeypatch.setattr("django.core.mail.EmailMultiAlternatives.send", refuse)
+    turns_pending(ours)
+    notify()
+    loops.send_email()
+    row = Delivery.objects.get()
+    assert (row.status, row.attempts, row.error) == ("waiting", 1, "gone")
+    loops.send_email()
+    assert Delivery.objects.get().attempts == 1, "not before its time"
+    for pause in delivering.EMAIL_RETRIES_S:
+        clock.travel(pause + 1)
+        loops.send_email()
+    row = Delivery.objects.get()
+    assert (row.status, row.attempts) == ("failed", 6)
+    assert Event.objects.get(kind="delivery.failed").data["why"] == "gone"
+    assert Notification.objects.get().is_open_alert, "what it was about is not touched"
+
+
+def test_without_a_mail_server_it_says_so(ours, settings):
+    settings.EMAIL_IS_SET_UP = False
+    turns_pending(ours)
+    notify()
+    loops.send_email()
+    assert Delivery.objects.get().error == "No mail server is set up (EMAIL_URL)."
+
+
+def test_a_process_that_dies_with_a_mail_leaves_it_to_the_next(ours, mailoutbox):
+    turns_pending(ours)
+    notify()
+    Delivery.objects.update(status="sending", attempts=1, next_attempt_at=clock.now() + delivering.CLAIM)
+    loops.send_email()
+    assert not mailoutbox
+    clock.travel(delivering.CLAIM.total_seconds() + 1)
+    loops.send_email()
+    assert len(mailoutbox) == 1
+
+
+def test_no_mail_goes_out_for_an_alert_that_somebody_has(ours, mailoutbox):
+    turns_pending(ours)
+    notify()
+    services.acknowledge(Notification.objects.get().pk, user=ours.dispatcher, actor=ANA)
+    loops.send_email()
+    assert mailoutbox == []
+    assert Delivery.objects.get().status == "dropped"
+
+
+def test_each_one_chooses_what_comes_by_email(ours, mailoutbox):
+    wants = Wants(shown=False, email=False, sms=False, voice=False)
+    services.save_preference(ours.dispatcher, ours.organization.pk, "job.pending", wants, actor=ANA)
+    turns_pending(ours)
+    notify()
+    loops.send_email()
+    assert mailoutbox == []
+    assert Notification.objects.get().level == "critical", "an alert is always shown"
+    wanted = Wants(shown=False, email=True, sms=False, voice=False)
+    services.save_preference(ours.dispatcher, ours.organization.pk, "job.cannot_make_it", wanted, actor=ANA)
+    events.append(ours.organization.pk, "job.cannot_make_it", ours.row(Job).pk, technician="Unit 12")
+    notify()
+    loops.send_email()
+    assert mailoutbox[0].subject.endswith("Unit 12 cannot make it")
+    assert Notification.objects.get(kind="job.cannot_make_it").level == "quiet", "listed, not shown"
+
+
+def test_an_organization_routes_a_kind_to_its_admins_or_switches_it_off(ours):
+    Route.objects.create(organization=ours.organization, kind="job.pending", to="admins")
+    Route.objects.create(organization=ours.organization, kind="job.cannot_make_it", is_on=False)
+    turns_pending(ours)
+    events.append(ours.organization.pk, "job.cannot_make_it", ours.row(Job).pk, technician="Unit 12")
+    notify()
+    assert [row.user for row in Notification.objects.all()] == [ours.admin]
+
+
+def test_a_kind_that_matters_more_somewhere_becomes_an_alert_there(ours):
+    Route.objects.create(organization=ours.organization, kind="job.cannot_make_it", level="critical")
+    events.append(ours.organization.pk, "job.cannot_make_it", ours.row(Job).pk, technician="Unit 12")
+    notify()
+    assert Alert.objects.get().status == "open"
+    assert Notification.objects.get().is_open_alert
+
+
+@pytest.mark.parametrize("change", [{"is_on": False}, {"level": "quiet"}, {"kind": "job.nothing"}])
+def test_an_alert_cannot_be_silenced_for_everybody(ours, change):
+    route = Route(**{"organization": ours.organization, "kind": "job.pending", **change})
+    with pytest.raises(ValidationError):
+        route.full_clean()
+
+
+def test_old_notifications_are_forgotten_but_no_open_alert(ours, mailoutbox):
+    turns_pending(ours)
+    notify()
+    loops.send_email()
+    old = clock.now() - timedelta(days=1)
+    clock.travel(200 * 86_400)
+    assert ageing.forget(ours.organization.pk, clock.now(), 10) == 0
+    services.acknowledge(Notification.objects.get().pk, user=ours.dispatcher, actor=ANA)
+    assert ageing.forget(ours.organization.pk, old, 10) == 0
+    assert ageing.forget(ours.organization.pk, clock.now(), 10) == 1
+    assert [model.objects.count() for model in (Notification, Alert, Delivery)] == [0, 0, 0]
