@@ -14,6 +14,7 @@ from django.db import connection
 from dispatch.capacity import rules
 from dispatch.capacity.models import DispatchPool, ProviderAccount
 from dispatch.capacity.truth import truth
+from dispatch.core import statements
 
 _TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
@@ -41,9 +42,7 @@ class Usable:
 
 def usable_numbers(pool_id: int) -> list[Usable]:
     """The numbers of a pool that is not paused, with its limits as they are now."""
-    with connection.cursor() as cursor:
-        cursor.execute(_USABLE, [pool_id])
-        return [Usable(rules.NumberLimits(*row[:4]), *row[4:]) for row in cursor.fetchall()]
+    return [Usable(rules.NumberLimits(*row[:4]), *row[4:]) for row in statements.rows(_USABLE, [pool_id])]
 
 
 def propose(

@@ -1,7 +1,8 @@
 """Hand-written SQL of the hot paths, run as prepared statements on Django's connection.
 
 Planning such a statement costs more than running it. A slice keeps its statements in its `sql.py` and runs them
-with these; each takes its time as %(now)s, or the database's own clock as DB_NOW."""
+with these; each takes its time as %(now)s, or the database's own clock as DB_NOW. Parameters are given by name, or
+in their order for %s."""
 
 from __future__ import annotations
 
@@ -32,20 +33,29 @@ INSERT INTO core_event
 """
 
 
-def rows(sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+Params = Mapping[str, Any] | Sequence[Any] | None
+
+
+def rows(sql: str, params: Params = None) -> list[tuple[Any, ...]]:
     """Runs one statement on Django's connection as a prepared one (planning costs more than running them) and
     returns its rows. Raises django.db errors, in a pipeline also those of the statements before it."""
     with connection.wrap_database_errors:
         return _execute(sql, params).fetchall()
 
 
-def do(sql: str, params: Mapping[str, Any] | None = None) -> None:
+def count(sql: str, params: Params = None) -> int:
+    """Runs one statement and returns how many rows it touched. Not for a pipeline."""
+    with connection.wrap_database_errors:
+        return _execute(sql, params).rowcount
+
+
+def do(sql: str, params: Params = None) -> None:
     """One statement without an answer; in a pipeline it is not waited for."""
     with connection.wrap_database_errors:
         _execute(sql, params)
 
 
-def ask(sql: str, params: Mapping[str, Any] | None = None) -> Callable[[], list[tuple[Any, ...]]]:
+def ask(sql: str, params: Params = None) -> Callable[[], list[tuple[Any, ...]]]:
     """As `rows`, but the answer is waited for when it is called for."""
     with connection.wrap_database_errors:
         cursor = _execute(sql, params)
@@ -72,12 +82,14 @@ def pipelined(*, one_plan: bool = False) -> Iterator[None]:
         yield
 
 
-def _execute(sql: str, params: Mapping[str, Any] | None) -> psycopg.Cursor[Any]:
+def _execute(sql: str, params: Params) -> psycopg.Cursor[Any]:
+    connection.close_if_health_check_failed()
     connection.ensure_connection()
-    given = {"offset": clock.offset_ms() / 1000, **(params or {})}
+    if params is None or isinstance(params, Mapping):
+        params = {"offset": clock.offset_ms() / 1000, **(params or {})}
     cursor = psycopg.Cursor(connection.connection)
     _keep_plans_fresh(cursor)
-    cursor.execute(sql.encode(), given, prepare=True)
+    cursor.execute(sql.encode(), params, prepare=True)
     return cursor
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Q
 
-from dispatch.capacity.models import DispatchPool
 from dispatch.core.problems import Conflict
 from dispatch.jobs import sql
 from dispatch.jobs.models import DispatchPolicy, Job
@@ -17,8 +15,13 @@ from dispatch.jobs.rules.policy import FIELDS
 
 def for_service_type(organization_id: int, service_type_id: int | None) -> CascadePolicy:
     """What a job of that service type would be offered by if it started now (None: the organization's own)."""
-    rows = _rows(organization_id, service_type_id)
-    return effective_policy([_values(row) for row in rows], settings.DISPATCH_POLICY_DEFAULTS)
+    return and_skills(organization_id, service_type_id)[0]
+
+
+def and_skills(organization_id: int, service_type_id: int | None) -> tuple[CascadePolicy, list[int]]:
+    """As `for_service_type`, with the ids of the skills that the service type takes now."""
+    rows, skills = sql.ways_of(organization_id, service_type_id)
+    return effective_policy(rows, settings.DISPATCH_POLICY_DEFAULTS), skills
 
 
 def defaults() -> CascadePolicy:
@@ -29,16 +32,6 @@ def defaults() -> CascadePolicy:
 def frozen(job: Job) -> CascadePolicy:
     """The policy that the job started with."""
     return CascadePolicy.from_json(job.policy, settings.DISPATCH_POLICY_DEFAULTS)
-
-
-def call_pool(job: Job) -> DispatchPool | None:
-    """Whose numbers call for this job, as it is now: the service type's, the organization's, the default pool."""
-    return sql.call_pool(job)
-
-
-def skills(service_type_id: int) -> list[int]:
-    """The ids of the skills that a service type takes, as it is now."""
-    return sql.required_skills(service_type_id)
 
 
 def problems_of(edited: DispatchPolicy) -> dict[str, str]:
@@ -72,15 +65,6 @@ def _problems_below(organizations: DispatchPolicy, above: list[dict[str, Any]]) 
         for field, text in policy_problems(effective).items():
             found.setdefault(field, f"For {row.service_type}: {text}")
     return found
-
-
-def _rows(organization_id: int, service_type_id: int | None) -> list[DispatchPolicy]:
-    """The service type's row, then the organization's; either may be missing."""
-    rows = DispatchPolicy.objects.of(organization_id)
-    found = {
-        row.service_type_id: row for row in rows.filter(Q(service_type=None) | Q(service_type_id=service_type_id))
-    }
-    return [found[key] for key in dict.fromkeys((service_type_id, None)) if key in found]
 
 
 def _values(row: DispatchPolicy) -> dict[str, Any]:

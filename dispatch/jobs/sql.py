@@ -10,8 +10,10 @@ from django.db import connection
 from django.db.models import Exists, OuterRef, QuerySet
 
 from dispatch.capacity.models import DispatchPool
+from dispatch.core import statements
 from dispatch.jobs.models import Candidate, Job
 from dispatch.jobs.rules import Ranked
+from dispatch.jobs.rules.policy import FIELDS
 from dispatch.technicians.models import Technician
 from dispatch.technicians.services import Nearby
 
@@ -44,41 +46,44 @@ WHERE id = (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 """
+_PROCESSED = """
+UPDATE jobs_submission SET status = 'processed', next_start_at = NULL WHERE id = %s AND status = 'received'
+"""
 
 
 def claim_start(submission_id: int, now: datetime, until: datetime) -> bool:
     """Counts a start of the submission, which is not started again before `until`; False: it is not to be
     started now."""
-    with connection.cursor() as cursor:
-        cursor.execute(_CLAIM_START, {"id": submission_id, "now": now, "until": until})
-        return bool(cursor.rowcount)
+    return bool(statements.count(_CLAIM_START, {"id": submission_id, "now": now, "until": until}))
 
 
 def submission_processed(submission_id: int) -> bool:
     """Marks it as made into a job; False: it was already."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE jobs_submission SET status = 'processed', next_start_at = NULL"
-            " WHERE id = %s AND status = 'received'",
-            [submission_id],
-        )
-        return bool(cursor.rowcount)
+    return bool(statements.count(_PROCESSED, [submission_id]))
 
 
-def required_skills(service_type_id: int) -> list[int]:
-    """The ids of the skills that a service type takes."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT skill_id FROM jobs_servicetype_required_skills WHERE servicetype_id = %s ORDER BY skill_id",
-            [service_type_id],
-        )
-        return [row[0] for row in cursor.fetchall()]
+_SKILLS = "SELECT skill_id FROM jobs_servicetype_required_skills WHERE servicetype_id = %s ORDER BY skill_id"
+# Of the service type, then of the organization; either may be missing.
+_POLICIES = f"""
+SELECT {", ".join(FIELDS)} FROM jobs_dispatchpolicy
+WHERE organization_id = %s AND (service_type_id = %s OR service_type_id IS NULL)
+ORDER BY service_type_id NULLS LAST
+"""
+
+
+def ways_of(organization_id: int, service_type_id: int | None) -> tuple[list[dict[str, Any]], list[int]]:
+    """The policies that a job of that service type is offered by, the nearest first, and the ids of the skills
+    that it takes."""
+    with statements.pipelined():
+        found = statements.ask(_POLICIES, [organization_id, service_type_id])
+        skills = statements.ask(_SKILLS, [service_type_id])
+        return [dict(zip(FIELDS, row, strict=True)) for row in found()], [row[0] for row in skills()]
 
 
 _WRITE_CANDIDATES = """
 INSERT INTO jobs_candidate
     (organization_id, job_id, skipped_round, technician_id, rank, verdict, reason, distance_m, score)
-SELECT %s, %s, 0, *
+SELECT %s::bigint, %s::bigint, 0, *
 FROM unnest(%s::bigint[], %s::smallint[], %s::text[], %s::text[], %s::integer[], %s::float8[])
 """
 
@@ -111,22 +116,69 @@ WHERE job_id = %s ORDER BY rank
 _OFFERS = "SELECT technician_id, round, outcome, status FROM jobs_offer WHERE job_id = %s ORDER BY attempt"
 
 
-def candidates_of(job_id: int) -> list[CandidateRow]:
-    """The job's ranking, the best first."""
-    with connection.cursor() as cursor:
-        cursor.execute(_CANDIDATES, [job_id])
-        return [CandidateRow(*row) for row in cursor.fetchall()]
+# The service type's pool, the organization's, the default one: the first that there is. And whether somebody's
+# turn for its lines comes first: the more urgent, then the longer waiting. Only those count that are being looked
+# after: not one whose steps fail, and not one that no loop has looked at in time.
+_CALL_POOL = f"""
+SELECT {", ".join(f"pool.{field.column}" for field in DispatchPool._meta.concrete_fields)}, EXISTS (
+    SELECT FROM jobs_job other
+    WHERE other.organization_id = %(organization_id)s AND other.status = 'dispatching' AND other.id <> %(id)s
+      AND other.waiting_for = 'line' AND other.line_pool_id = pool.id
+      AND other.failed_steps = 0 AND other.next_action_at > %(looked_after)s
+      AND (other.priority, other.waiting_since, other.id) < (%(priority)s, %(since)s, %(id)s)
+      AND NOT EXISTS (SELECT FROM jobs_offer o WHERE o.job_id = other.id AND o.status = 'pending')
+)
+FROM (
+    SELECT pool.* FROM capacity_dispatchpool pool
+    LEFT JOIN jobs_dispatchpolicy named
+        ON named.call_pool_id = pool.id AND named.organization_id = pool.organization_id
+        AND (named.service_type_id = %(service_type_id)s OR named.service_type_id IS NULL)
+    WHERE pool.organization_id = %(organization_id)s
+        AND (named.id IS NOT NULL OR pool.kind = 'calls' AND pool.is_default)
+    ORDER BY named.service_type_id NULLS LAST, named.id NULLS LAST
+    LIMIT 1
+) pool
+"""
 
 
-def offers_of(job_id: int) -> list[OfferRow]:
-    """The job's offers so far, the first one first."""
-    with connection.cursor() as cursor:
-        cursor.execute(_OFFERS, [job_id])
-        return [OfferRow(*row) for row in cursor.fetchall()]
+class Standing(NamedTuple):
+    """What a step goes by. `candidates`: the ranking, the best first; `offers` so far, the first one first;
+    `skills`: the ids of those that the job takes; `pool`: whose numbers call for it, if any; `others_first`:
+    whether another job's turn for a line of that pool comes before this one's."""
+
+    candidates: list[CandidateRow]
+    offers: list[OfferRow]
+    skills: list[int]
+    pool: DispatchPool | None
+    others_first: bool
+
+
+def standing(job: Job, now: datetime) -> Standing:
+    """How the job stands, asked for in one round trip."""
+    waits = job.waiting_for == Job.WaitingFor.LINE and job.waiting_since is not None
+    for_pool = {
+        "organization_id": job.organization_id,
+        "service_type_id": job.service_type_id,
+        "id": job.pk,
+        "looked_after": now - timedelta(seconds=UNATTENDED_S),
+        "priority": job.priority,
+        "since": job.waiting_since if waits else now,
+    }
+    with statements.pipelined():
+        candidates, offers = statements.ask(_CANDIDATES, [job.pk]), statements.ask(_OFFERS, [job.pk])
+        skills, pools = statements.ask(_SKILLS, [job.service_type_id]), statements.ask(_CALL_POOL, for_pool)
+        found = pools()
+        return Standing(
+            [CandidateRow(*row) for row in candidates()],
+            [OfferRow(*row) for row in offers()],
+            [row[0] for row in skills()],
+            DispatchPool(*found[0][:-1]) if found else None,
+            bool(found and found[0][-1]),
+        )
 
 
 def write_candidates(job: Job, ranked: Sequence[Ranked[Nearby]]) -> None:
-    """The ranking of a job that has none."""
+    """The ranking of a job that has none; in a pipeline it is not waited for."""
     columns: list[list[Any]] = [
         [one.of.technician_id for one in ranked],
         [one.rank for one in ranked],
@@ -135,8 +187,7 @@ def write_candidates(job: Job, ranked: Sequence[Ranked[Nearby]]) -> None:
         [one.of.distance_m for one in ranked],
         [one.score for one in ranked],
     ]
-    with connection.cursor() as cursor:
-        cursor.execute(_WRITE_CANDIDATES, [job.organization_id, job.pk, *columns])
+    statements.do(_WRITE_CANDIDATES, [job.organization_id, job.pk, *columns])
 
 
 _REMAINING = """
@@ -150,58 +201,8 @@ ORDER BY rank
 
 def remaining_technicians(job: Job) -> list[int]:
     """Who was not offered the job yet in the present dispatch, by rank."""
-    with connection.cursor() as cursor:
-        cursor.execute(_REMAINING, {"job_id": job.pk, "first_round": job.first_round})
-        return [row[0] for row in cursor.fetchall()]
-
-
-# The service type's pool, the organization's, the default one: the first that there is.
-_CALL_POOL = """
-SELECT pool.* FROM capacity_dispatchpool pool
-LEFT JOIN jobs_dispatchpolicy named
-    ON named.call_pool_id = pool.id AND named.organization_id = pool.organization_id
-    AND (named.service_type_id = %(service_type_id)s OR named.service_type_id IS NULL)
-WHERE pool.organization_id = %(organization_id)s
-    AND (named.id IS NOT NULL OR pool.kind = 'calls' AND pool.is_default)
-ORDER BY named.service_type_id NULLS LAST, named.id NULLS LAST
-LIMIT 1
-"""
-
-
-def call_pool(job: Job) -> DispatchPool | None:
-    """Whose numbers call for the job."""
-    given: dict[str, Any] = {"organization_id": job.organization_id, "service_type_id": job.service_type_id}
-    return next(iter(DispatchPool.objects.raw(_CALL_POOL, given)), None)
-
-
-# A line goes to whoever comes first: the more urgent, then the longer waiting. Only those count that are being
-# looked after: not one whose steps fail, and not one that no loop has looked at in time.
-_BEFORE_IT = """
-SELECT EXISTS (
-    SELECT FROM jobs_job other
-    WHERE other.organization_id = %(organization_id)s AND other.status = 'dispatching' AND other.id <> %(id)s
-      AND other.waiting_for = 'line' AND other.line_pool_id = %(pool_id)s
-      AND other.failed_steps = 0 AND other.next_action_at > %(looked_after)s
-      AND (other.priority, other.waiting_since, other.id) < (%(priority)s, %(since)s, %(id)s)
-      AND NOT EXISTS (SELECT FROM jobs_offer o WHERE o.job_id = other.id AND o.status = 'pending')
-)
-"""
-
-
-def somebody_waits_before(job: Job, pool: DispatchPool, now: datetime) -> bool:
-    """Whether another job's turn for a line of `pool` comes before this one's."""
-    waits = job.waiting_for == Job.WaitingFor.LINE and job.waiting_since is not None
-    given: dict[str, Any] = {
-        "organization_id": job.organization_id,
-        "id": job.pk,
-        "pool_id": pool.pk,
-        "looked_after": now - timedelta(seconds=UNATTENDED_S),
-        "priority": job.priority,
-        "since": job.waiting_since if waits else now,
-    }
-    with connection.cursor() as cursor:
-        cursor.execute(_BEFORE_IT, given)
-        return bool(cursor.fetchone()[0])
+    found = statements.rows(_REMAINING, {"job_id": job.pk, "first_round": job.first_round})
+    return [row[0] for row in found]
 
 
 def drifted_technicians(limit: int) -> list[int]:

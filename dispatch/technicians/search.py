@@ -9,10 +9,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from django.db import connection
-
 from accounts.models import Organization
-from dispatch.core import clock
+from dispatch.core import clock, statements
 from dispatch.technicians import rules, sql
 from dispatch.technicians.cells import spans_around
 from dispatch.technicians.fields import spans_of
@@ -114,8 +112,6 @@ def fitness(
     the end of the caller's transaction. `organization`: theirs, from who has it at hand.
     Raises Technician.DoesNotExist."""
     wanted = sorted(set(skill_ids))
-    if lock:
-        _run(sql.LOCK, {"technician_id": technician_id})
     if organization is None:
         of_theirs = Technician.objects.filter(pk=technician_id).values("organization_id")
         organization = Organization.objects.filter(pk__in=of_theirs).first()
@@ -123,7 +119,7 @@ def fitness(
         raise Technician.DoesNotExist(f"Technician {technician_id} does not exist.")
     now = clock.now()
     given = _given(organization, lat, lng, radius_m, wanted, now)
-    found = _run(sql.ONE, {"technician_id": technician_id, **given})
+    found = _run(sql.ONE_LOCKED if lock else sql.ONE, {"technician_id": technician_id, **given})
     if not found:
         raise Technician.DoesNotExist(f"Technician {technician_id} does not exist.")
     return _in_words([_Row(*found[0])], organization, radius_m, wanted, now)[0]
@@ -139,9 +135,7 @@ def _given(
 
 
 def _run(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(statement, parameters)
-        return list(cursor.fetchall())
+    return statements.rows(statement, parameters)
 
 
 def _in_words(

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from django.db.models import F
 
-from dispatch.core import clock
-from dispatch.technicians import rules
+from dispatch.core import clock, statements
+from dispatch.technicians import rules, sql
 from dispatch.technicians.models import Shift, Technician
 from dispatch.technicians.search import Nearby, NearResult, fitness, near
 
@@ -39,10 +39,8 @@ def lock(technician_ids: Iterable[int]) -> None:
 
 def offer_begun(technician_id: int, offer_id: int) -> bool:
     """Marks the technician as being on `offer_id`; False when they are on another one. Twice is once."""
-    free = Technician.objects.filter(pk=technician_id, live_offer_id=None)
-    if free.update(live_offer_id=offer_id, last_offered_at=clock.now()):
-        return True
-    return Technician.objects.filter(pk=technician_id, live_offer_id=offer_id).exists()
+    given = {"technician_id": technician_id, "offer_id": offer_id, "now": clock.now()}
+    return bool(statements.count(sql.OFFER_BEGUN, given))
 
 
 def offer_over(technician_id: int, offer_id: int) -> bool:

@@ -67,12 +67,20 @@ JOIN technicians_technician t ON t.id = j.id
 ORDER BY j.code NOT IN ('fit', 'on_another_offer'), j.distance_m, j.id
 """
 
-# One technician, judged alike. The lock is taken first and lets foreign keys to the row be written meanwhile.
-ONE = f"""
-SELECT {_FIELDS}, t.distance_m, j.code
-FROM (
-    SELECT t.*, {_DISTANCE} AS distance_m FROM technicians_technician t WHERE t.id = %(technician_id)s OFFSET 0
-) t
-CROSS JOIN LATERAL (SELECT {_CODE} AS code OFFSET 0) j
+_ONE = """
+WITH found AS MATERIALIZED (SELECT * FROM technicians_technician WHERE id = %(technician_id)s{lock})
+SELECT {fields}, t.distance_m, j.code
+FROM (SELECT t.*, {distance} AS distance_m FROM found t OFFSET 0) t
+CROSS JOIN LATERAL (SELECT {code} AS code OFFSET 0) j
 """
-LOCK = "SELECT 1 FROM technicians_technician WHERE id = %(technician_id)s FOR NO KEY UPDATE"
+# One technician, judged alike; and the same locked first, so that they are judged as whoever held the lock left
+# them. The lock lets foreign keys to the row be written meanwhile.
+ONE = _ONE.format(lock="", fields=_FIELDS, distance=_DISTANCE, code=_CODE)
+ONE_LOCKED = _ONE.format(lock=" FOR NO KEY UPDATE", fields=_FIELDS, distance=_DISTANCE, code=_CODE)
+
+# They are on this offer now, unless they are on another.
+OFFER_BEGUN = """
+UPDATE technicians_technician SET live_offer_id = %(offer_id)s,
+    last_offered_at = CASE WHEN live_offer_id IS NULL THEN %(now)s ELSE last_offered_at END
+WHERE id = %(technician_id)s AND (live_offer_id IS NULL OR live_offer_id = %(offer_id)s)
+"""

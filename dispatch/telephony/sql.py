@@ -6,11 +6,11 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from django.db import connection
 from django.db.models import Case, F, Min, Q, QuerySet, Value, When
 
 from dispatch.capacity.models import ProviderAccount
 from dispatch.capacity.truth import Lease
+from dispatch.core import statements
 from dispatch.telephony import rules
 from dispatch.telephony.models import Call, holder_of
 
@@ -88,9 +88,7 @@ def calls_in_the_way(
         "organization_id": organization_id, "phone": phone,
         "purpose": purpose, "subject_id": subject_id, "attempt": attempt,
     }  # fmt: skip
-    with connection.cursor() as cursor:
-        cursor.execute(_IN_THE_WAY, given)
-        return [(pk, is_same) for pk, is_same in cursor.fetchall()]
+    return [(pk, is_same) for pk, is_same in statements.rows(_IN_THE_WAY, given)]
 
 
 def calls_to_place(now: datetime, limit: int) -> list[int]:

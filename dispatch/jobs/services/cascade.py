@@ -16,7 +16,7 @@ from dispatch.jobs.models import Candidate, Job, Offer
 from dispatch.jobs.rules import CascadePolicy
 from dispatch.jobs.services import state
 from dispatch.jobs.services.state import Waiting
-from dispatch.jobs.sql import CandidateRow
+from dispatch.jobs.sql import CandidateRow, Standing
 from dispatch.technicians import services as technicians
 from dispatch.technicians.services import Nearby
 from dispatch.telephony import services as telephony
@@ -64,11 +64,12 @@ def _one_step(job_id: int, token: uuid.UUID, busy: set[int]) -> _Step:
         return _DONE
     if job.waiting_for == Waiting.START and job.next_action_at and job.next_action_at > now:
         return _DONE  # waiting out the last offer's time
-    offers = sql.offers_of(job.pk)
+    how = sql.standing(job, now)
+    offers = how.offers
     if any(offer.status == Offer.Status.PENDING for offer in offers):
         return _DONE
     policy = policies.frozen(job)
-    candidates = {row.technician_id: row for row in sql.candidates_of(job.pk)}
+    candidates = {row.technician_id: row for row in how.candidates}
     waited = job.technician_wait_until is not None and now >= job.technician_wait_until
     step = rules.next_step(
         [rules.CandidateRow(c.technician_id, c.rank, c.verdict, c.skipped_round) for c in candidates.values()],
@@ -83,7 +84,7 @@ def _one_step(job_id: int, token: uuid.UUID, busy: set[int]) -> _Step:
     match step.kind:
         case "offer":
             assert step.technician_id is not None
-            return _try(job, policy, candidates[step.technician_id], len(offers) + 1, busy)
+            return _try(job, policy, how, candidates[step.technician_id], busy)
         case "wait":
             return _wait_for_technician(job, policy)
         case "round":
@@ -97,7 +98,7 @@ def _one_step(job_id: int, token: uuid.UUID, busy: set[int]) -> _Step:
     return _DONE
 
 
-def _try(job: Job, policy: CascadePolicy, candidate: CandidateRow, attempt: int, busy: set[int]) -> _Step:
+def _try(job: Job, policy: CascadePolicy, how: Standing, candidate: CandidateRow, busy: set[int]) -> _Step:
     """Checks the candidate once more, as they are now, and offers them the job."""
     if job.line_wait_until is not None and clock.now() >= job.line_wait_until:
         state.give_up(job, Job.PendingReason.NO_LINE, waited_s=policy.line_wait_s)
@@ -109,7 +110,7 @@ def _try(job: Job, policy: CascadePolicy, candidate: CandidateRow, attempt: int,
         job.lat,
         job.lng,
         radius_m=policy.radius_m,
-        skill_ids=policies.skills(job.service_type_id),
+        skill_ids=how.skills,
         organization=job.organization,
         lock=True,
     )
@@ -117,12 +118,12 @@ def _try(job: Job, policy: CascadePolicy, candidate: CandidateRow, attempt: int,
         return _skip(job, candidate, one, one.reason)
     if one.verdict == "deferred":
         return _defer(candidate, one.reason, busy)
-    pool = policies.call_pool(job)
-    if pool is None or sql.somebody_waits_before(job, pool, clock.now()):
+    pool = how.pool
+    if pool is None or how.others_first:
         return _wait_for_line(job, policy, pool, LINE_POLL_S[0 if pool else 1])
     try:
         with transaction.atomic():
-            offer, call_id = _make_offer(job, policy, pool, one, attempt)
+            offer, call_id = _make_offer(job, policy, pool, one, len(how.offers) + 1)
     except PhoneBusy:
         return _defer(candidate, "their phone is in another call", busy)
     except CallNotAllowed as refused:
@@ -155,10 +156,12 @@ def _make_offer(
         distance_m=one.distance_m,
         expires_at=job.line_wait_until + timedelta(seconds=policy.answer_timeout_s),
     )
-    rows.insert(offer)
+    made = state.event_of_offer(
+        offer, "offer.made", technician=one.name, round=job.round, distance_m=one.distance_m
+    )
+    rows.insert(offer, made)
     if not technicians.offer_begun(one.technician_id, offer.pk):
         raise PhoneBusy
-    state.note_offer(offer, "offer.made", technician=one.name, round=job.round, distance_m=one.distance_m)
     call = telephony.create_call(
         organization=job.organization,
         purpose="offer",

@@ -10,8 +10,8 @@ from django.conf import settings
 from django.db import transaction
 
 from accounts.models import ApiKey, Organization
-from dispatch.core import clock, events, faults, rows
-from dispatch.core.events import Actor
+from dispatch.core import clock, faults, rows
+from dispatch.core.events import Actor, NewEvent
 from dispatch.core.queues import enqueue
 from dispatch.jobs import places, sql
 from dispatch.jobs.models import Job, Submission
@@ -54,14 +54,8 @@ def accept_submission(
             next_start_at=clock.now() + timedelta(seconds=FIRST_START_S),
             **form,
         )
-        rows.insert(submission)
-        events.append(
-            organization.pk,
-            "submission.received",
-            submission.pk,
-            actor=actor,
-            service=submission.service_type.name,
-        )
+        service = {"service": submission.service_type.name}
+        rows.insert(submission, NewEvent(organization.pk, "submission.received", actor, service))
         enqueue(settings.DISPATCH_QUEUE, START_JOB, submission.pk)
     return submission
 
@@ -103,9 +97,7 @@ def _claim(submission_id: int) -> Submission | None:
     now = clock.now()
     if not sql.claim_start(submission_id, now, now + timedelta(seconds=START_TAKES_S)):
         return None
-    submission = rows.get(Submission, submission_id)
-    rows.load(submission, "organization")
-    return submission
+    return rows.get(Submission, submission_id, "organization")
 
 
 def _remember_failure(submission: Submission, error: Exception) -> None:
@@ -132,8 +124,8 @@ def _make_job(submission: Submission, where: Place | None) -> tuple[Job, bool]:
         **{name: getattr(submission, name) for name in _CARRIED},
     )
     found = ranking.look_around(job)
-    rows.insert(job)
-    state.note(job, "job.created", submission_id=submission.pk, position_source=job.position_source)
+    source = job.position_source
+    rows.insert(job, state.event_of(job, "job.created", submission_id=submission.pk, position_source=source))
     ranking.write(job, found)
     return job, True
 
@@ -152,9 +144,8 @@ def _processing_failed(submission: Submission) -> Job:
         next_action_at=clock.now(),
         **{name: getattr(submission, name) for name in _CARRIED},
     )
-    rows.insert(job)
+    rows.insert(job, state.event_of(job, "job.created", submission_id=submission.pk))
     error = Submission.objects.values_list("last_error", flat=True).get(pk=submission.pk)
-    state.note(job, "job.created", submission_id=submission.pk)
     state.give_up(job, Job.PendingReason.FAILED, error=error, starts=MOST_STARTS)
     return job
 

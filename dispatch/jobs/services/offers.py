@@ -46,24 +46,27 @@ def call_changed(call: Call) -> None:
 def _taken(job: Job, offer: Offer, call: Call) -> None:
     """The provider has the call: the offer's clock starts. Answering extends it, once."""
     policy = policies.frozen(job)
-    before = (offer.ringing_since, offer.answered_at, offer.expires_at)
+    before = offer.expires_at
     now = clock.now()
+    news = []
     if offer.ringing_since is None:
         offer.ringing_since = now
         offer.expires_at = now + timedelta(seconds=policy.answer_timeout_s)
-        state.note_offer(offer, "offer.ringing", expires_at=offer.expires_at.isoformat())
+        until = offer.expires_at.isoformat()
+        news.append(state.event_of_offer(offer, "offer.ringing", expires_at=until))
     if call.status == Call.Status.ANSWERED and offer.answered_at is None:
         offer.answered_at = min(call.answered_at or now, now)
         decide_by = offer.answered_at + timedelta(seconds=policy.answered_extension_s)
         offer.expires_at = max(offer.expires_at, decide_by)
-        state.note_offer(offer, "offer.answered", expires_at=offer.expires_at.isoformat())
+        until = offer.expires_at.isoformat()
+        news.append(state.event_of_offer(offer, "offer.answered", expires_at=until))
     if call.status != Call.Status.UNKNOWN:
         job.line_wait_until = None
-    if before == (offer.ringing_since, offer.answered_at, offer.expires_at):
+    if not news:
         state.save(job, visible=False)
         return
-    rows.update(offer, ("ringing_since", "answered_at", "expires_at"))
-    later = before[2] != offer.expires_at
+    rows.update(offer, ("ringing_since", "answered_at", "expires_at"), *news)
+    later = before != offer.expires_at
     state.wait_for(job, Waiting.ANSWER, offer.expires_at, new_token=later)
     state.save(job, visible=False)
     if later:

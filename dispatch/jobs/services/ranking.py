@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dispatch.core import clock
+from dispatch.core import clock, statements
 from dispatch.jobs import policies, rules, sql
 from dispatch.jobs.models import Job
 from dispatch.jobs.services import state
@@ -37,7 +37,7 @@ def begin_dispatch(job: Job) -> None:
 def look_around(job: Job) -> Found:
     """Freezes the policy as it is now into the job and finds who is near; writes nothing, so that a new job need
     not be written twice."""
-    policy = policies.for_service_type(job.organization_id, job.service_type_id)
+    policy, skills = policies.and_skills(job.organization_id, job.service_type_id)
     job.policy = policy.to_json()
     job.line_wait_until = job.technician_wait_until = None
     state.wait_for(job, state.Waiting.START, clock.now())
@@ -48,7 +48,7 @@ def look_around(job: Job) -> Found:
         job.lat,
         job.lng,
         radius_m=policy.radius_m,
-        skill_ids=policies.skills(job.service_type_id),
+        skill_ids=skills,
         limit=CONSIDERED,
     )
     job.out_of_reach = near.rest
@@ -62,9 +62,10 @@ def write(job: Job, found: Found) -> None:
     if job.lat is None:
         state.give_up(job, Job.PendingReason.NO_POSITION, address=job.address)
         return
-    sql.write_candidates(job, found.ranked)
     said: dict[str, Any] = {"considered": len(found.ranked), "radius_m": found.radius_m}
+    with statements.pipelined():
+        sql.write_candidates(job, found.ranked)
+        if found.fit:
+            state.note(job, "job.offering", fit=found.fit, **said)
     if not found.fit:
         state.give_up(job, Job.PendingReason.NOBODY_NEAR, **said)
-        return
-    state.note(job, "job.offering", fit=found.fit, **said)

@@ -9,7 +9,7 @@ from typing import Any
 from django.conf import settings
 
 from dispatch.core import clock, events, rows
-from dispatch.core.events import SYSTEM, Actor
+from dispatch.core.events import SYSTEM, Actor, NewEvent
 from dispatch.core.queues import enqueue, enqueue_in, wake
 from dispatch.jobs import sql
 from dispatch.jobs.models import Job, Offer
@@ -33,17 +33,12 @@ _MOVING = tuple(field.name for field in Job._meta.concrete_fields if field.name 
 
 def lock_job(job_id: int, *related: str) -> Job:
     """The job, locked to the end of the transaction, with related rows read along. Raises Job.DoesNotExist."""
-    job = rows.get(Job, job_id, lock=True)
-    rows.load(job, *related)
-    return job
+    return rows.get(Job, job_id, *related, lock=True)
 
 
 def live_offer(job: Job) -> Offer | None:
     """The job's pending offer, locked, with its technician, or None."""
-    offer = rows.one(Offer, "job_id = %s AND status = 'pending'", [job.pk], lock=True)
-    if offer is not None:
-        rows.load(offer, "technician")
-    return offer
+    return rows.one(Offer, "t.job_id = %s AND t.status = 'pending'", [job.pk], "technician", lock=True)
 
 
 def save(job: Job, *, visible: bool = True) -> None:
@@ -56,24 +51,34 @@ def save(job: Job, *, visible: bool = True) -> None:
 
 def note(job: Job, kind: str, *, actor: Actor = SYSTEM, **data: Any) -> None:
     """Appends an Event about the job; empty values are left out."""
+    event = event_of(job, kind, actor=actor, **data)
+    events.append(event.organization_id, kind, job.pk, actor=actor, **event.data)
+
+
+def event_of(job: Job, kind: str, *, actor: Actor = SYSTEM, **data: Any) -> NewEvent:
+    """What `note` appends, for who writes it together with the job."""
     kept = {name: value for name, value in data.items() if value not in (None, "")}
-    events.append(job.organization_id, kind, job.pk, actor=actor, **kept)
+    return NewEvent(job.organization_id, kind, actor, kept)
 
 
 def note_offer(offer: Offer, kind: str, *, actor: Actor = SYSTEM, technician: str = "", **data: Any) -> None:
     """Appends an Event about an offer, with its job and technician (`technician`: their name, from who has it at
     hand)."""
-    events.append(
-        offer.organization_id,
-        kind,
-        offer.pk,
-        actor=actor,
-        job_id=offer.job_id,
-        technician_id=offer.technician_id,
-        technician=technician or offer.technician.name,
-        attempt=offer.attempt,
-        **data,
-    )
+    event = event_of_offer(offer, kind, actor=actor, technician=technician, **data)
+    events.append(event.organization_id, kind, offer.pk, actor=actor, **event.data)
+
+
+def event_of_offer(
+    offer: Offer, kind: str, *, actor: Actor = SYSTEM, technician: str = "", **data: Any
+) -> NewEvent:
+    """What `note_offer` appends, for who writes it together with the offer."""
+    whose = {
+        "job_id": offer.job_id,
+        "technician_id": offer.technician_id,
+        "technician": technician or offer.technician.name,
+        "attempt": offer.attempt,
+    }
+    return NewEvent(offer.organization_id, kind, actor, {**whose, **data})
 
 
 def wait_for(job: Job, what: Waiting, at: datetime, *, new_token: bool = True) -> None:

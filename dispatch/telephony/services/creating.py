@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from django.db import IntegrityError, connection, transaction
+from django.db import connection
 from django.db.models import QuerySet
 
 from accounts.models import Organization
@@ -15,11 +15,10 @@ from dispatch.core import clock, rows
 from dispatch.telephony import rules, sql
 from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
 from dispatch.telephony.models import Call, holder_of
-from dispatch.telephony.services.moving import record
+from dispatch.telephony.services.moving import event_of
 
 # How often another line is proposed after Postgres refused one.
 PROPOSALS = 5
-LINE_TAKEN = {"one_open_call_per_line", "one_open_call_per_pool_slot"}
 
 
 def create_call(
@@ -46,13 +45,12 @@ def create_call(
         raise RuntimeError("create_call belongs into the transaction that knows what the call is for.")
     phone = str(to_phone)
     in_the_way = sql.calls_in_the_way(organization.pk, phone, purpose, subject_id, attempt)
-    for pk, is_same in in_the_way:
-        if is_same:
-            return Call.objects.get(pk=pk)
-    if reason := rules.why_not_callable(phone, organization.allowed_countries):
+    if not any(is_same for _, is_same in in_the_way) and (
+        reason := rules.why_not_callable(phone, organization.allowed_countries)
+    ):
         raise CallNotAllowed(reason)
     if in_the_way:
-        raise PhoneBusy
+        return _same_attempt(in_the_way)
     holder = holder_of(purpose, subject_id, attempt)
     for _ in range(PROPOSALS):
         line = lines.propose(pool, purpose, holder)
@@ -78,24 +76,25 @@ def create_call(
             created_at=now,
             context=context or {},
         )
-        try:
-            with transaction.atomic():
-                rows.insert(call)
-        except IntegrityError as error:
-            constraint = getattr(getattr(error.__cause__, "diag", None), "constraint_name", None)
-            if constraint in LINE_TAKEN:
-                lines.repair(pool)
-                continue
+        event = event_of(call, "created", number=str(call.number_id), pool=pool.code)
+        if rows.insert(call, event, or_nothing=True):
+            return call
+        # A unique constraint forbade it, and the transaction is none the worse: the attempt or the phone has a
+        # call by now, or Redis proposed a line that is in use.
+        if in_the_way := sql.calls_in_the_way(organization.pk, phone, purpose, subject_id, attempt):
             lines.give_back(holder)
-            if constraint == "one_open_call_per_phone":
-                raise PhoneBusy from error
-            if constraint == "one_call_per_attempt" and (existing := call_of(purpose, subject_id, attempt)):
-                return existing
-            raise
-        record(call, "created", number=str(call.number_id), pool=pool.code)
-        return call
+            return _same_attempt(in_the_way)
+        lines.repair(pool)
     lines.give_back(holder)
     raise NoLine.because("lines_busy")
+
+
+def _same_attempt(in_the_way: list[tuple[int, bool]]) -> Call:
+    """The call of this very attempt. Raises PhoneBusy: what is in the way is another call to the phone."""
+    for pk, is_same in in_the_way:
+        if is_same:
+            return rows.get(Call, pk)
+    raise PhoneBusy
 
 
 def calls_of(purpose: str, subject_id: int) -> QuerySet[Call]:

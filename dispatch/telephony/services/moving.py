@@ -9,7 +9,7 @@ import structlog
 
 from dispatch.capacity import lines
 from dispatch.core import clock, events, rows
-from dispatch.core.events import SYSTEM, Actor
+from dispatch.core.events import SYSTEM, Actor, NewEvent
 from dispatch.telephony import rules
 from dispatch.telephony.models import Call
 from dispatch.telephony.purposes import handler_for
@@ -22,26 +22,20 @@ PROVIDER = Actor("provider", None, "Telephone provider")
 def locked(call_id: int, *related: str) -> Call:
     """The call, its row locked until the transaction ends, with related rows read along. Raises
     Call.DoesNotExist."""
-    call = rows.get(Call, call_id, lock=True)
-    rows.load(call, *related)
-    return call
+    return rows.get(Call, call_id, *related, lock=True)
 
 
 def record(call: Call, verb: str, actor: Actor = SYSTEM, **data: Any) -> None:
-    """Appends `call.<verb>` with what the call is for; its row must be locked or new."""
-    events.append(
-        call.organization_id,
-        f"call.{verb}",
-        call.pk,
-        actor=actor,
-        **{
-            **call.context,
-            "purpose": call.purpose,
-            "subject_id": call.subject_id,
-            "attempt": call.attempt,
-            **{name: value for name, value in data.items() if value not in (None, "")},
-        },
-    )
+    """Appends `call.<verb>` with what the call is for; its row must be locked."""
+    event = event_of(call, verb, actor, **data)
+    events.append(event.organization_id, event.kind, call.pk, actor=actor, **event.data)
+
+
+def event_of(call: Call, verb: str, actor: Actor = SYSTEM, **data: Any) -> NewEvent:
+    """What `record` appends, for who writes it together with the call."""
+    about = {"purpose": call.purpose, "subject_id": call.subject_id, "attempt": call.attempt}
+    said = {name: value for name, value in data.items() if value not in (None, "")}
+    return NewEvent(call.organization_id, f"call.{verb}", actor, {**call.context, **about, **said})
 
 
 def advance(
@@ -62,9 +56,8 @@ def advance(
     if status in rules.ENDS:
         fields.setdefault("ended_at", now)
         lines.release(call.holder)
-    keep(call, "status", **fields)
     said = {"code": fields.get("error_code"), "message": fields.get("error_message"), **(data or {})}
-    record(call, status, actor, **said)
+    _write(call, ("status",), fields, event_of(call, status, actor, **said))
     return True
 
 
@@ -75,9 +68,13 @@ def hold_back(call: Call, until: datetime) -> None:
 
 def keep(call: Call, *names: str, **fields: Any) -> None:
     """Writes these fields of a locked call, and those named."""
+    _write(call, names, fields)
+
+
+def _write(call: Call, names: tuple[str, ...], fields: dict[str, Any], *news: NewEvent) -> None:
     for name, value in fields.items():
         setattr(call, name, value)
-    rows.update(call, (*names, *fields))
+    rows.update(call, (*names, *fields), *news)
 
 
 def tell(call: Call) -> None:
