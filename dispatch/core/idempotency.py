@@ -15,10 +15,10 @@ from typing import Any
 
 from django.conf import settings
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db import connection, transaction
+from django.db import transaction
 from rest_framework.exceptions import ValidationError
 
-from dispatch.core import clock
+from dispatch.core import clock, statements
 from dispatch.core.models import RememberedAnswer
 from dispatch.core.problems import Unprocessable
 
@@ -85,15 +85,12 @@ def kept_since() -> Any:
 
 
 def _claim(organization_id: int, endpoint: str, key: str, digest: str) -> int | None:
-    with connection.cursor() as cursor:
-        cursor.execute(_CLAIM, [organization_id, endpoint, key, digest, clock.now()])
-        row = cursor.fetchone()
-    return row[0] if row else None
+    claimed = statements.rows(_CLAIM, [organization_id, endpoint, key, digest, clock.now()])
+    return claimed[0][0] if claimed else None
 
 
 def _keep(claimed: int, status_code: int, answer: dict) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(_KEEP, [status_code, json.dumps(answer), claimed])
+    statements.do(_KEEP, [status_code, json.dumps(answer), claimed])
 
 
 def _run(make: Callable[[], tuple[int, dict]]) -> tuple[int, dict]:

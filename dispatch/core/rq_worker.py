@@ -16,6 +16,7 @@ from rq.job import Job
 from rq.queue import Queue
 from rq.scheduler import RQScheduler
 from rq.serializers import JSONSerializer
+from rq.utils import now as rq_now
 from rq.worker import SimpleWorker
 
 from dispatch.core import metrics
@@ -23,6 +24,9 @@ from dispatch.core.redis import REDIS_ERRORS
 
 log = structlog.get_logger(__name__)
 
+# Between jobs that follow each other at once, RQ would tell Redis again and again that it lives, and ask whether it
+# is suspended; Django would ask each connection whether it lives. Once in so long is enough (seconds).
+BEAT_S, SUSPENSION_S, CONNECTIONS_S = 5.0, 1.0, 5.0
 MAINTENANCE_INTERVAL_S = 30  # a dead worker's scheduler is replaced, and its jobs are found again, within this
 WORKER_TTL_S = 45
 
@@ -64,17 +68,47 @@ class DispatchWorker(SimpleWorker):
             raise ValueError("A DispatchWorker works exactly one queue.")
         self.slot = slot
         self.stopped_by_request = False
+        self._last: dict[str, float] = {}
+
+    def _is_time(self, what: str, interval_s: float) -> bool:
+        """Whether `what` was not done for so long; if so, it is being done now."""
+        now = time.monotonic()
+        if now - self._last.get(what, -interval_s) < interval_s:
+            return False
+        self._last[what] = now
+        return True
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
+        """As RQ's; on its own not more often than it must."""
+        if pipeline is not None or timeout is not None or self._is_time("beat", BEAT_S):
+            super().heartbeat(timeout, pipeline)
+
+    def check_for_suspension(self, burst: bool) -> None:
+        """As RQ's, once a second."""
+        if self._is_time("suspension", SUSPENSION_S):
+            super().check_for_suspension(burst)
+
+    def execute_job(self, job: Job, queue: Queue) -> None:
+        """As RQ's; that it is idle again is said when it looks for the next one."""
+        self.prepare_execution(job)
+        self.perform_job(job, queue)
+
+    def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
+        """As RQ's, without the time for callbacks, for our jobs have none."""
+        job.ended_at = rq_now()
 
     def perform_job(self, job: Job, queue: Queue) -> bool:
-        """Runs the job with fresh database connections and its id in every log line."""
-        close_old_connections()
+        """Runs the job with usable database connections and its id in every log line."""
+        if self._is_time("connections", CONNECTIONS_S):
+            close_old_connections()
         with (
             structlog.contextvars.bound_contextvars(rq_job_id=job.id, queue=queue.name),
             metrics.rq_job_seconds.labels(queue.name).time(),
         ):
             done = super().perform_job(job, queue)
         metrics.rq_jobs.labels(queue.name, "done" if done else "failed").inc()
-        close_old_connections()
+        if not done:
+            close_old_connections()  # it may have failed for a connection that broke
         return done
 
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
