@@ -24,7 +24,7 @@ from dispatch.core.redis import REDIS_ERRORS
 
 log = structlog.get_logger(__name__)
 
-# Between jobs that follow each other at once, RQ would tell Redis again and again that it lives, and ask whether it
+# Between jobs that follow each other at once, RQ would tell Redis again and again that it lives and ask whether it
 # is suspended; Django would ask each connection whether it lives. Once in so long is enough (seconds).
 BEAT_S, SUSPENSION_S, CONNECTIONS_S = 5.0, 1.0, 5.0
 MAINTENANCE_INTERVAL_S = 30  # a dead worker's scheduler is replaced, and its jobs are found again, within this
