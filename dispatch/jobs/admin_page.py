@@ -15,7 +15,7 @@ from dispatch.core.problems import Conflict
 from dispatch.jobs import policies, rules
 from dispatch.jobs.admin_words import exact, job_badge, offer_badge, since, verdict_badge
 from dispatch.jobs.decisions import BUTTONS, PRIMARY, ActionForm, consequence, perform
-from dispatch.jobs.models import Job, Offer
+from dispatch.jobs.models import Job
 from dispatch.jobs.rules import Action
 from dispatch.jobs.timeline import Entry, timeline
 from dispatch.technicians.rules import distance_words, rest_words
@@ -95,8 +95,8 @@ def page_of(job: Job, *, may_act: bool) -> dict[str, Any]:
     """All that the page of one job shows."""
     zone, unit = job.organization.time_zone, job.organization.distance_unit
     offers = list(job.offers.select_related("technician"))
-    live = next((offer for offer in offers if offer.status == Offer.Status.PENDING), None)
-    legal = rules.actions_in(job.status, paused=job.paused_at is not None, live_offer=live is not None)
+    ringing = any(offer.is_ringing for offer in offers)
+    legal = rules.actions_in(job.status, paused=job.paused_at is not None, ringing=ringing)
     primary = PRIMARY.get(job.status)
     policy = policies.frozen(job)
     return {

@@ -14,10 +14,31 @@ from accounts.admin_base import VIEW, OwnedAdmin, OwnedForm
 from dispatch.jobs import policies
 from dispatch.jobs.models import DispatchPolicy, ServiceType
 from dispatch.jobs.rules.policy import FIELDS, CascadePolicy
+from dispatch.jobs.services import setting_up
+
+
+class SetupAdmin(OwnedAdmin):
+    """Every change is in the log, with who made it."""
+
+    def save_related(self, request: Any, form: Any, formsets: Any, change: bool) -> None:
+        """Writes the row together with its relations; `save_model` leaves it to this."""
+        row = form.instance
+        named = form.changed_data if change else list(form.cleaned_data)
+        changed = {name: form.cleaned_data[name] for name in named if name in form.cleaned_data}
+
+        def write() -> Any:
+            row.save()
+            super(SetupAdmin, self).save_related(request, form, formsets, change)
+            return row
+
+        setting_up.save(write, changed, actor=request.actor, is_new=not change)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """See `save_related`."""
 
 
 @admin.register(ServiceType)
-class ServiceTypeAdmin(OwnedAdmin):
+class ServiceTypeAdmin(SetupAdmin):
     dispatcher_may = VIEW
     list_display = ["name", "code", "spoken_name", "is_active"]
     list_filter = ["is_active", "required_skills"]
@@ -56,7 +77,7 @@ class DispatchPolicyForm(OwnedForm):
 
 
 @admin.register(DispatchPolicy)
-class DispatchPolicyAdmin(OwnedAdmin):
+class DispatchPolicyAdmin(SetupAdmin):
     form = DispatchPolicyForm
     dispatcher_may = VIEW
     list_display = ["__str__", "delay", "ring", "reach", "most", "rounds_in_effect", "call_pool"]
@@ -88,9 +109,8 @@ class DispatchPolicyAdmin(OwnedAdmin):
         ),
     ]
 
-    def delete_model(self, request: HttpRequest, obj: DispatchPolicy) -> None:
-        policies.check_removable(obj)
-        obj.delete()
+    def delete_model(self, request: Any, obj: DispatchPolicy) -> None:
+        setting_up.remove(obj, actor=request.actor)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet) -> None:
         with transaction.atomic():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
@@ -14,9 +15,28 @@ from dispatch.capacity.models import DispatchPool
 from dispatch.jobs import policies
 from dispatch.jobs.models import DispatchPolicy, ServiceType
 from dispatch.jobs.rules.policy import FIELDS
+from dispatch.jobs.services import setting_up
 from dispatch.technicians.models import Skill
 
 _READ, _MANAGE = ApiKey.Scope.READ, ApiKey.Scope.MANAGE
+
+
+class SetupViewSet(OrganizationViewSet):
+    """Every change is in the log, with who made it."""
+
+    def perform_create(self, serializer: Any) -> None:
+        write = partial(serializer.save, organization=self.request.organization)
+        setting_up.save(write, serializer.validated_data, actor=self.request.actor, is_new=True)
+
+    def perform_update(self, serializer: Any) -> None:
+        row = serializer.instance
+        changed = {name: new for name, new in serializer.validated_data.items() if new != _present(row, name)}
+        setting_up.save(serializer.save, changed, actor=self.request.actor, is_new=False)
+
+
+def _present(row: Any, name: str) -> Any:
+    value = getattr(row, name)
+    return list(value.all()) if row._meta.get_field(name).many_to_many else value
 
 
 class ServiceTypeSerializer(OwnedSerializer):
@@ -30,7 +50,7 @@ class ServiceTypeSerializer(OwnedSerializer):
 
 
 class ServiceTypeViewSet(
-    OrganizationViewSet,
+    SetupViewSet,
     mixins.ListModelMixin,
     mixins.RetrieveModelMixin,
     mixins.CreateModelMixin,
@@ -83,7 +103,7 @@ class DispatchPolicySerializer(OwnedSerializer):
 
 
 class DispatchPolicyViewSet(
-    OrganizationViewSet,
+    SetupViewSet,
     mixins.ListModelMixin,
     mixins.RetrieveModelMixin,
     mixins.CreateModelMixin,
@@ -104,5 +124,4 @@ class DispatchPolicyViewSet(
     }
 
     def perform_destroy(self, instance: DispatchPolicy) -> None:
-        policies.check_removable(instance)
-        instance.delete()
+        setting_up.remove(instance, actor=self.request.actor)

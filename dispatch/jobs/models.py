@@ -339,5 +339,10 @@ class Offer(OwnedModel):
             ),
         ]
 
+    @property
+    def is_ringing(self) -> bool:
+        """Whether it is live and the provider has taken its call, so that its time runs."""
+        return self.status == self.Status.PENDING and self.ringing_since is not None
+
     def __str__(self) -> str:
         return f"Offer {self.attempt} of job {self.job_id} to {self.technician}"

@@ -249,10 +249,9 @@ class JobDetailSerializer(JobSerializer):
 
     @extend_schema_field({"type": "array", "items": {"type": "string", "enum": list(rules.Action)[:9]}})
     def get_actions(self, job: Job) -> list[str]:
-        live = any(offer.status == Offer.Status.PENDING for offer in job.offers.all())
-        return [
-            str(one) for one in rules.actions_in(job.status, paused=job.paused_at is not None, live_offer=live)
-        ]
+        ringing = any(offer.is_ringing for offer in job.offers.all())
+        legal = rules.actions_in(job.status, paused=job.paused_at is not None, ringing=ringing)
+        return [str(one) for one in legal]
 
 
 class DecisionSerializer(Strict):

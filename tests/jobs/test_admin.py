@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
+from dispatch.core.models import Event
 from dispatch.jobs import services
-from dispatch.jobs.models import DispatchPolicy, Job, Submission
+from dispatch.jobs.models import DispatchPolicy, Job, ServiceType, Submission
 from dispatch.technicians.models import Technician
 from tests import factories
 from tests.jobs.floor import JOHN
@@ -198,11 +201,40 @@ def test_many_are_dispatched_again(office, browser):
     Technician.objects.update(on_duty=False)
     job = office.job()
     Technician.objects.update(on_duty=True)
-    done = browser.post(
-        "/admin/jobs/job/", {"action": "dispatch_selected_again", "_selected_action": [job.pk]}, follow=True
-    )
+    chosen = {"action": "dispatch_selected_again", "_selected_action": [job.pk]}
+    page = browser.post("/admin/jobs/job/", chosen)
+    assert "Dispatch 1 job again" in text(page)
+    assert Job.objects.get().status == "pending", "it asks first"
+    sent = {**chosen, **hidden_versions(page), "apply": "1", "note": "they are back"}
+    done = browser.post("/admin/jobs/job/", sent, follow=True)
     assert f"#{job.pk}: technicians are being called." in text(done)
     assert Job.objects.get().status == "dispatching"
+    assert Event.objects.get(kind="job.dispatch_again").data["note"] == "they are back"
+
+
+def test_of_many_dispatched_again_the_one_changed_meanwhile_stays_as_it_is(office, browser):
+    Technician.objects.update(on_duty=False)
+    changed, other = office.job(), office.job()
+    chosen = {"action": "dispatch_selected_again", "_selected_action": [changed.pk, other.pk]}
+    versions = hidden_versions(browser.post("/admin/jobs/job/", chosen))
+    services.cancel(changed.pk, "not needed", actor=JOHN)
+    Technician.objects.update(on_duty=True)
+    done = text(browser.post("/admin/jobs/job/", {**chosen, **versions, "apply": "1"}, follow=True))
+    assert f"#{changed.pk}: This job has changed. John Sedlak cancelled the job" in done
+    assert f"#{other.pk}: technicians are being called." in done
+    assert Job.objects.get(pk=changed.pk).status == "cancelled"
+    blind = text(browser.post("/admin/jobs/job/", {**chosen, "apply": "1"}, follow=True))
+    assert f"#{changed.pk} was not dispatched again: the page did not say" in blind
+
+
+def test_the_list_counts_offers_for_the_rows_it_shows_and_no_others(office, browser):
+    office.job()
+    with CaptureQueriesContext(connection) as asked:
+        page = text(browser.get("/admin/jobs/job/"))
+    assert "Dana Whitfield" in page
+    lists = [one["sql"] for one in asked if '"jobs_job"' in one["sql"]]
+    assert not [sql for sql in lists if sql.count("GROUP BY") > sql.count("(SELECT COUNT")]
+    assert len([sql for sql in lists if sql.startswith("SELECT COUNT(*)")]) == 1
 
 
 def test_others_see_and_do_nothing(office):
@@ -246,6 +278,32 @@ def test_admins_edit_policies_and_see_what_empty_fields_fall_back_to(office):
     page = admin.get(f"/admin/jobs/dispatchpolicy/{row.pk}/change/").content.decode()
     assert re.search(r'name="answer_timeout_s"[^>]*placeholder="60"', page)
     assert "60 s" in text(admin.get("/admin/jobs/dispatchpolicy/"))
+
+
+def test_the_log_says_who_changed_which_policy_and_service_type(office):
+    grace = factories.admin(office.organization, "Grace")
+    admin, gas = signed_in(grace), factories.skill(office.organization, "gas-fitter")
+    form = {"organization": office.organization.pk, "name": "Gas leak", "code": "gas", "required_skills": [gas.pk]}
+    assert admin.post("/admin/jobs/servicetype/add/", {**form, "is_active": "on"}).status_code == 302
+    made = ServiceType.objects.get(code="gas")
+    assert list(made.required_skills.all()) == [gas]
+    there = f"/admin/jobs/servicetype/{made.pk}/change/"
+    for _ in range(2):  # the second time nothing changes
+        assert admin.post(there, {**form, "name": "Gas", "is_active": "on"}).status_code == 302
+    page = admin.get("/admin/jobs/dispatchpolicy/add/").content.decode()
+    empty = dict.fromkeys(re.findall(r'name="((?:advance|weight)_\w+)"', page), "")
+    sent = {"organization": office.organization.pk, "answer_timeout_s": 90, **empty}
+    assert admin.post("/admin/jobs/dispatchpolicy/add/", sent).status_code == 302
+    policy = DispatchPolicy.objects.get()
+    admin.post(f"/admin/jobs/dispatchpolicy/{policy.pk}/delete/", {"post": "yes"})
+    told = Event.objects.filter(subject_type__in=["service_type", "policy"], actor_id=grace.pk).order_by("id")
+    assert [event.kind for event in told] == [
+        "service_type.added", "service_type.changed", "policy.added", "policy.removed",
+    ]  # fmt: skip
+    assert {event.actor_label for event in told} == {"Grace"}
+    assert told[0].data["changes"]["required_skills"] == [str(gas)]
+    assert told[1].data["changes"] == {"name": "Gas"}
+    assert told[2].data["changes"] == {"answer_timeout_s": 90}
 
 
 def test_a_policy_that_another_needs_is_only_removed_with_it(office):

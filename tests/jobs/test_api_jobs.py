@@ -6,6 +6,7 @@ import pytest
 from django.core.management import call_command
 
 from dispatch.core import clock
+from dispatch.core.models import Event
 from dispatch.jobs import services
 from dispatch.jobs.models import DispatchPolicy, Job
 from dispatch.technicians.models import Technician
@@ -199,6 +200,25 @@ def test_admins_keep_service_types_and_policies(office):
     assert special.json()["effective"]["rounds"] == 2
     office_type = office.api.post("service-types/", {"code": "x", "name": "X"})
     assert office_type.status_code == 403
+
+
+def test_the_log_says_who_changed_policies_and_service_types(office):
+    gas = factories.skill(office.organization, "gas-fitter")
+    admin = Api(user=factories.admin(office.organization, "Grace"))
+    made = admin.post("service-types/", {"code": "gas", "name": "Gas leak", "required_skills": [gas.code]}).json()
+    for _ in range(2):  # the second time nothing changes
+        admin.patch(f"service-types/{made['id']}/", {"name": "Gas", "required_skills": [gas.code]})
+    policy = admin.post("policies/", {"answer_timeout_s": 120, "service_type": "gas"}).json()
+    admin.patch(f"policies/{policy['id']}/", {"rounds": 2})
+    admin.delete(f"policies/{policy['id']}/")
+    told = Event.objects.filter(subject_type__in=["service_type", "policy"], actor_label="Grace").order_by("id")
+    assert [(event.kind, event.data.get("changes")) for event in told] == [
+        ("service_type.added", {"code": "gas", "name": "Gas leak", "required_skills": [str(gas)]}),
+        ("service_type.changed", {"name": "Gas"}),
+        ("policy.added", {"answer_timeout_s": 120, "service_type": "Gas"}),
+        ("policy.changed", {"rounds": 2}),
+        ("policy.removed", None),
+    ]
 
 
 def test_a_policy_that_rings_longer_than_it_waits_is_refused_also_through_what_it_falls_back_to(office):

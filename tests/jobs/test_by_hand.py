@@ -13,6 +13,7 @@ from dispatch.jobs.services import Correction, IllegalTransition
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call
 from tests import factories
+from tests.api.client import Api
 from tests.jobs.floor import JOHN, MARIA
 from tests.phones import answer, busy, ignore
 
@@ -150,6 +151,12 @@ def test_more_time_moves_the_deadline_and_voids_the_old_timer(floor):
     call.answer().press("1").hears("the job is yours")
 
 
+def actions_of(job) -> list[str]:
+    """What the API offers to do with it now."""
+    user = factories.dispatcher(job.organization)
+    return Api(user=user).get(f"jobs/{job.pk}/").json()["actions"]
+
+
 def test_more_time_before_the_phone_rings_is_refused_instead_of_lost(floor):
     """The technician's time begins anew when the phone rings: what was added before would be gone."""
     (ann,) = floor.crew("Ann")
@@ -158,9 +165,11 @@ def test_more_time_before_the_phone_rings_is_refused_instead_of_lost(floor):
     with pytest.raises(IllegalTransition, match="The phone is not ringing yet, so there is nothing"):
         services.extend(job.pk, 120, actor=MARIA)
     assert floor.live_offer(job).expires_at == before
+    assert "extend" not in actions_of(job)
     assert "job.extended" not in floor.kinds(job)
     floor.tick()
     floor.rings(ann)
+    assert "extend" in actions_of(job)
     services.extend(job.pk, 120, actor=MARIA)
     offer = floor.live_offer(job)
     assert (offer.expires_at - offer.ringing_since).total_seconds() == 300 + 120

@@ -63,14 +63,14 @@ def test_only_the_cascade_and_a_person_make_a_job_assigned():
 
 
 def test_the_buttons_of_a_job_fit_its_state():
-    live = rules.actions_in("dispatching", paused=False, live_offer=True)
+    live = rules.actions_in("dispatching", paused=False, ringing=True)
     assert live == [Action.ASSIGN, Action.CALL_NEXT, Action.EXTEND, Action.PAUSE, Action.CANCEL]
-    assert rules.actions_in("dispatching", paused=True, live_offer=False) == [
+    assert rules.actions_in("dispatching", paused=True, ringing=False) == [
         Action.ASSIGN,
         Action.RESUME,
         Action.CANCEL,
     ]
-    assert rules.actions_in("completed", paused=False, live_offer=False) == []
+    assert rules.actions_in("completed", paused=False, ringing=False) == []
 
 
 TOLD = words.Told(

@@ -60,11 +60,11 @@ def status_after(status: str, action: Action) -> str | None:
     return LEGAL.get((status, action))
 
 
-def actions_in(status: str, *, paused: bool, live_offer: bool) -> list[Action]:
-    """What a person may do to a job right now, in the order of the buttons. More time needs a live offer; a paused
-    job can be resumed, but not moved on."""
+def actions_in(status: str, *, paused: bool, ringing: bool) -> list[Action]:
+    """What a person may do to a job right now, in the order of the buttons. More time can be given to a live offer
+    whose phone rings (before, its time has not begun); a paused job can be resumed, but not moved on."""
     by_hand = [action for action in Action if action not in (Action.ACCEPT, Action.GIVE_UP)]
     hidden = {Action.CALL_NEXT, Action.EXTEND, Action.PAUSE} if paused else {Action.RESUME}
-    if not live_offer:
+    if not ringing:
         hidden.add(Action.EXTEND)
     return [action for action in by_hand if (status, action) in LEGAL and action not in hidden]

@@ -1,8 +1,8 @@
 """The only place where submissions, jobs and offers change.
 
 `intake`: a form becomes a job. `cascade`: who is offered it next. `offers`: an offer rings, is answered, ends.
-`answers`: what a key does. `by_hand`: what persons do. `auditor`: what stopped moving. `state`: the steps they
-share.
+`answers`: what a key does. `by_hand`: what persons do. `setting_up`: service types and policies. `auditor`: what
+stopped moving. `state`: the steps they share.
 
 Every function locks the Job first (then Offer, Technician, Call), checks what it was told against the rows, and
 changes nothing when it comes late, twice or out of order."""

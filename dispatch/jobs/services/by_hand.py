@@ -98,7 +98,6 @@ def extend(job_id: int, seconds: int, *, actor: Actor, version: int | None = Non
         offer = state.live_offer(job)
         if offer is None:
             refuse(job, "Nobody is being offered this job right now, so there is nothing to extend.")
-            raise AssertionError  # not reached: refuse raises
         if offer.ringing_since is None:
             refuse(job, "The phone is not ringing yet, so there is nothing to extend.")
         offer.expires_at += timedelta(seconds=seconds)

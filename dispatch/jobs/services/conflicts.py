@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 from zoneinfo import ZoneInfo
 
 from dispatch.core.events import Actor
@@ -21,7 +21,7 @@ class IllegalTransition(Conflict):
 def check_version(job: Job, version: int | None) -> None:
     """Raises Conflict when the person decided on another version than this; None decides on whatever is there."""
     if version is not None and version != job.version:
-        raise Conflict(_told(job, "This job has changed."), **_conflict(job))
+        raise _refusal(Conflict, job, "This job has changed.")
 
 
 def check_legal(job: Job, action: Action) -> None:
@@ -34,22 +34,16 @@ def check_legal(job: Job, action: Action) -> None:
         refuse(job, f"This job is paused, so it cannot be {DONE_TO[action]}. Resume it first.")
 
 
-def refuse(job: Job, why: str) -> None:
+def refuse(job: Job, why: str) -> NoReturn:
     """Raises IllegalTransition with the reason and the last thing that happened."""
-    raise IllegalTransition(_told(job, why), **_conflict(job))
+    raise _refusal(IllegalTransition, job, why)
 
 
-def _told(job: Job, why: str) -> str:
-    last = timeline.last_change(job)
-    if last is None:
-        return why
-    at = last.at.astimezone(ZoneInfo(job.organization.time_zone))
-    return f"{why} {last.actor_label} {last.did} at {at:%H:%M:%S %Z on %Y-%m-%d}."
-
-
-def _conflict(job: Job) -> dict[str, Any]:
-    last = timeline.last_change(job)
+def _refusal(refusal: type[Conflict], job: Job, why: str) -> Conflict:
+    """With the last thing that happened, asked for once: who, did what, when."""
     found: dict[str, Any] = {"version": job.version, "job_status": str(job.status)}
-    if last is not None:
+    if (last := timeline.last_change(job)) is not None:
+        at = last.at.astimezone(ZoneInfo(job.organization.time_zone))
+        why = f"{why} {last.actor_label} {last.did} at {at:%H:%M:%S %Z on %Y-%m-%d}."
         found |= {"by": Actor(last.actor_type, last.actor_id, last.actor_label), "did": last.did, "at": last.at}
-    return found
+    return refusal(why, **found)
