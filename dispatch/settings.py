@@ -175,6 +175,7 @@ DISPATCH_POLICY_DEFAULTS = {
     "max_candidates": env.int("OFFER_MAX_CANDIDATES", default=10),
     "rounds": env.int("OFFER_ROUNDS", default=1),
     "line_wait_s": env.int("OFFER_LINE_WAIT_S", default=300),
+    "auto_pause_misses": env.int("OFFER_AUTO_PAUSE_MISSES", default=3),
     "technician_wait_s": env.int("OFFER_TECHNICIAN_WAIT_S", default=600),
     "weight_distance": 1.0,
     "weight_workload": 0.5,

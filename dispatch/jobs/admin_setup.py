@@ -85,7 +85,7 @@ class DispatchPolicyAdmin(SetupAdmin):
     fieldsets = [
         (None, {"fields": ["service_type", "call_pool"]}),
         ("Time", {"fields": [("answer_timeout_s", "ring_timeout_s"), "answered_extension_s"]}),
-        ("Waiting", {"fields": [("line_wait_s", "technician_wait_s")]}),
+        ("Waiting", {"fields": [("line_wait_s", "technician_wait_s"), "auto_pause_misses"]}),
         ("Who", {"fields": ["radius_m", ("max_candidates", "rounds")]}),
         (
             "Ranking",

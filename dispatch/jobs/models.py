@@ -87,6 +87,13 @@ class DispatchPolicy(OwnedModel):
     weight_distance = models.FloatField(null=True, blank=True, validators=[MinValueValidator(0)])
     weight_workload = models.FloatField(null=True, blank=True, validators=[MinValueValidator(0)])
     weight_rest = models.FloatField(null=True, blank=True, validators=[MinValueValidator(0)])
+    auto_pause_misses = models.PositiveSmallIntegerField(
+        "misses in a row before a technician is paused",
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(100)],
+        help_text="Unanswered calls; 0: never. Read as it is now, not frozen.",
+    )
     advance_on_decline = models.BooleanField("move on at once when declined", null=True, blank=True)
     advance_on_busy = models.BooleanField("move on at once when busy", null=True, blank=True)
     advance_on_failed = models.BooleanField("move on at once when the call failed", null=True, blank=True)

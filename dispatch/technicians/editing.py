@@ -66,10 +66,12 @@ def change_technician(
 
 @transaction.atomic
 def set_duty(technician_id: int, on_duty: bool, *, actor: Actor) -> bool:
-    """On or off duty, with its Event; False when nothing changed. Raises Technician.DoesNotExist."""
+    """On or off duty, with its Event; going on duty ends an auto-pause. False when nothing changed. Raises
+    Technician.DoesNotExist."""
     technician = Technician.objects.select_for_update(no_key=True).get(pk=technician_id)
+    came_back = on_duty and services.back(technician_id, actor=actor)
     if technician.on_duty == on_duty:
-        return False
+        return came_back
     Technician.objects.filter(pk=technician_id).update(on_duty=on_duty)
     kind = "technician.duty_on" if on_duty else "technician.duty_off"
     events.append(technician.organization_id, kind, technician_id, actor=actor, name=technician.name)

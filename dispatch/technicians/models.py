@@ -59,6 +59,12 @@ class Technician(OwnedModel):
     open_jobs = models.PositiveSmallIntegerField(default=0, editable=False)
     live_offer_id = models.BigIntegerField(null=True, editable=False)
     last_offered_at = models.DateTimeField(null=True, editable=False)
+    misses_in_a_row = models.PositiveSmallIntegerField(
+        default=0, editable=False, help_text="Calls not taken since the last one that was."
+    )
+    auto_paused_at = models.DateTimeField(
+        null=True, editable=False, help_text="Not offered anything since then, for too many misses in a row."
+    )
     created_at = models.DateTimeField(default=clock.now, editable=False)
 
     class Meta:

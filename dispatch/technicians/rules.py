@@ -20,6 +20,7 @@ OUT_OF_RADIUS = "out_of_radius"
 LACKS_SKILL = "lacks_skill"
 OWN_RADIUS = "own_radius"
 OFF_DUTY = "off_duty"
+AUTO_PAUSED = "auto_paused"
 OFF_SHIFT = "off_shift"
 AT_LIMIT = "at_limit"
 
@@ -32,6 +33,7 @@ _IN_SUM: dict[str, str] = {
     LACKS_SKILL: "lacking a skill",
     OWN_RADIUS: "beyond their own radius",
     OFF_DUTY: "off duty",
+    AUTO_PAUSED: "auto-paused",
     OFF_SHIFT: "off shift",
     AT_LIMIT: "at their limit of open jobs",
 }
@@ -52,6 +54,7 @@ class Facts:
     missing: tuple[str, ...]
     hours: tuple[tuple[int, int], ...] | None
     local_now: datetime
+    misses: int = 0
 
 
 def verdict_of(code: str) -> str:
@@ -74,6 +77,8 @@ def reason_words(code: str, facts: Facts) -> str:
             words = f"lacks skill: {', '.join(facts.missing) or 'unknown'}"
         case "off_duty":
             words = "off duty"
+        case "auto_paused":
+            words = f"auto-paused after {facts.misses} missed calls in a row"
         case "off_shift":
             words = _off_shift(facts)
         case "at_limit":

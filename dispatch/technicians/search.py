@@ -68,6 +68,7 @@ class _Row(NamedTuple):
     live_offer_id: int | None
     last_offered_at: datetime | None
     time_zone: str
+    misses: int
     distance_m: float
     code: str
 
@@ -170,6 +171,7 @@ def _in_words(
                     own_radius_m=row.radius_m,
                     open_jobs=row.open_jobs,
                     max_open_jobs=row.max_open_jobs,
+                    misses=row.misses,
                     missing=tuple(names[pk] for pk in wanted if pk in names and pk not in row.skill_ids),
                     hours=spans_of(row.hours),
                     local_now=now.astimezone(ZoneInfo(row.time_zone)) if row.time_zone else here,

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from django.db import transaction
 from django.db.models import F
 
-from dispatch.core import clock, statements
+from dispatch.core import clock, events, statements
+from dispatch.core.events import Actor
 from dispatch.technicians import rules, sql
 from dispatch.technicians.models import Shift, Technician
 from dispatch.technicians.search import Nearby, NearResult, fitness, near
@@ -17,13 +19,16 @@ from dispatch.technicians.search import Nearby, NearResult, fitness, near
 __all__ = [
     "NearResult",
     "Nearby",
+    "back",
     "fitness",
     "job_assigned",
     "job_over",
     "lock",
+    "missed",
     "near",
     "offer_begun",
     "offer_over",
+    "reached",
     "refresh_hours",
     "refresh_skills",
     "repair",
@@ -46,6 +51,37 @@ def offer_begun(technician_id: int, offer_id: int) -> bool:
 def offer_over(technician_id: int, offer_id: int) -> bool:
     """Frees the technician, if it is this offer that they are on; says whether it was."""
     return bool(Technician.objects.filter(pk=technician_id, live_offer_id=offer_id).update(live_offer_id=None))
+
+
+def missed(technician_id: int, limit: int) -> bool:
+    """One more call in a row that they did not take. At `limit` (0: never) they are auto-paused: not offered
+    anything before somebody calls them `back`. Says whether this one did it."""
+    technician = Technician.objects.select_for_update(no_key=True).get(pk=technician_id)
+    misses = min(technician.misses_in_a_row + 1, 32_000)
+    pauses = 0 < limit <= misses and technician.auto_paused_at is None
+    paused_at = clock.now() if pauses else technician.auto_paused_at
+    Technician.objects.filter(pk=technician_id).update(misses_in_a_row=misses, auto_paused_at=paused_at)
+    if pauses:
+        data = {"name": technician.name, "misses": misses}
+        events.append(technician.organization_id, "technician.auto_paused", technician_id, **data)
+    return pauses
+
+
+def reached(technician_id: int) -> None:
+    """They took a call: the count begins anew."""
+    Technician.objects.filter(pk=technician_id, misses_in_a_row__gt=0).update(misses_in_a_row=0)
+
+
+@transaction.atomic
+def back(technician_id: int, *, actor: Actor) -> bool:
+    """Ends an auto-pause, with its Event; False when there was none."""
+    technician = Technician.objects.select_for_update(no_key=True).get(pk=technician_id)
+    if technician.auto_paused_at is None:
+        return False
+    Technician.objects.filter(pk=technician_id).update(misses_in_a_row=0, auto_paused_at=None)
+    name = technician.name
+    events.append(technician.organization_id, "technician.back", technician_id, actor=actor, name=name)
+    return True
 
 
 def job_assigned(technician_id: int) -> None:

@@ -20,6 +20,7 @@ _CODE = """
         WHEN NOT t.skill_ids @> %(skill_ids)s::bigint[] THEN 'lacks_skill'
         WHEN t.distance_m > t.radius_m THEN 'own_radius'
         WHEN NOT t.on_duty THEN 'off_duty'
+        WHEN t.auto_paused_at IS NOT NULL THEN 'auto_paused'
         WHEN NOT t.hours @> CASE WHEN t.time_zone = '' THEN %(week_second)s ELSE (
             SELECT ((extract(isodow FROM l) - 1) * 86400 + floor(extract(epoch FROM l::time)))::int
             FROM (SELECT %(now)s::timestamptz AT TIME ZONE t.time_zone AS l) local
@@ -30,12 +31,12 @@ _CODE = """
     END"""
 
 _JUDGED_BY = """t.id, t.is_active, t.skill_ids, t.radius_m, t.on_duty, t.hours, t.time_zone, t.open_jobs,
-        t.max_open_jobs, t.live_offer_id"""
+        t.max_open_jobs, t.live_offer_id, t.auto_paused_at"""
 # Hours only of whom they keep out: the driver takes longest over them.
 _FIELDS = """
     t.id, t.organization_id, t.name, t.phone, t.lat, t.lng, t.skill_ids,
     CASE WHEN j.code = 'off_shift' THEN t.hours END AS hours,
-    t.radius_m, t.open_jobs, t.max_open_jobs, t.live_offer_id, t.last_offered_at, t.time_zone"""
+    t.radius_m, t.open_jobs, t.max_open_jobs, t.live_offer_id, t.last_offered_at, t.time_zone, t.misses_in_a_row"""
 
 # Everyone active within the radius is judged; the nearest who are in or deferred come first, then the nearest who
 # are out. Ties go by id. `totals` counts them all by reason. The spans are those of cells.spans_around(): a few

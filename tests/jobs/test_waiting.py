@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.core import clock
+from dispatch.core.models import Event
 from dispatch.jobs.models import Job
 from dispatch.jobs.services import expire_offer
+from dispatch.technicians.editing import set_duty
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call
-from tests.phones import answer, busy
+from tests.jobs.floor import MARIA
+from tests.phones import answer, busy, ignore
 
 
 def test_two_jobs_never_ring_one_technician_at_once(floor):
@@ -250,3 +253,51 @@ def test_a_running_job_keeps_the_policy_it_started_with(floor):
     offer = floor.live_offer(job)
     assert (offer.expires_at - offer.ringing_since).total_seconds() == 300
     assert Job.objects.get().policy["advance_on_busy"] is True
+
+
+def test_a_technician_who_misses_three_calls_in_a_row_is_paused_until_called_back(floor):
+    floor.set_policy(auto_pause_misses=3)
+    ann, bob = floor.crew("Ann", "Bob")
+    floor.phone(ann).will(ignore())
+    floor.phone(bob).will(answer(press="1"))
+    Technician.objects.filter(pk=bob.pk).update(max_open_jobs=9)
+    for _ in range(3):
+        assigned_and_over(floor)
+    ann.refresh_from_db()
+    assert (ann.misses_in_a_row, ann.auto_paused_at is not None) == (3, True)
+    fourth = assigned_and_over(floor)
+    assert floor.calls_made(ann) == 3
+    told = floor.job(fourth).candidates.get(technician=ann)
+    assert (told.verdict, told.reason) == ("out", "auto-paused after 3 missed calls in a row")
+    assert set_duty(ann.pk, True, actor=MARIA)  # on duty already: it calls her back
+    ann.refresh_from_db()
+    assert (ann.misses_in_a_row, ann.auto_paused_at) == (0, None)
+    about = Event.objects.filter(subject_type="technician", subject_id=ann.pk).order_by("id")
+    assert list(about.values_list("kind", "actor_label")) == [
+        ("technician.auto_paused", "Dispatch"),
+        ("technician.back", "Maria Lopez"),
+    ]
+
+
+def test_a_call_taken_ends_the_row_of_misses_and_zero_never_pauses(floor):
+    floor.set_policy(auto_pause_misses=0)
+    ann, bob = floor.crew("Ann", "Bob")
+    floor.phone(ann).will(ignore())
+    floor.phone(bob).will(answer(press="1"))
+    Technician.objects.filter(pk=bob.pk).update(max_open_jobs=9)
+    for _ in range(4):
+        assigned_and_over(floor)
+    ann.refresh_from_db()
+    assert (ann.misses_in_a_row, ann.auto_paused_at) == (4, None)
+    floor.phone(ann).will(answer(press="2"))
+    assigned_and_over(floor)
+    ann.refresh_from_db()
+    assert ann.misses_in_a_row == 0
+
+
+def assigned_and_over(floor):
+    """A job that somebody took, and whose calls have ended."""
+    job = floor.submit()
+    floor.until(lambda: floor.status(job) == "assigned")
+    floor.until(lambda: not Call.objects.filter(ended_at=None).exists())
+    return job

@@ -4,7 +4,7 @@
 when.
 `outcomes`: what the end of a call means. `words`: what is heard on the phone."""
 
-from dispatch.jobs.rules.outcomes import TAKEN, CallEnd, Outcome, advances_at_once, outcome_of_call
+from dispatch.jobs.rules.outcomes import MISSES, TAKEN, THERE, CallEnd, Outcome, advances_at_once, outcome_of_call
 from dispatch.jobs.rules.policy import CascadePolicy, effective_policy, policy_problems
 from dispatch.jobs.rules.ranking import (
     CandidateRow,
@@ -21,7 +21,9 @@ from dispatch.jobs.rules.transitions import DONE_TO, LEGAL, Action, actions_in, 
 __all__ = [
     "DONE_TO",
     "LEGAL",
+    "MISSES",
     "TAKEN",
+    "THERE",
     "Action",
     "CallEnd",
     "CandidateRow",

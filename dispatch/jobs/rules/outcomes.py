@@ -30,6 +30,10 @@ NEVER = frozenset({Outcome.DECLINED, Outcome.BAD_NUMBER, Outcome.CANNOT_MAKE_IT}
 # … and ends that do not count as having been asked.
 AGAIN = frozenset({Outcome.PAUSED, Outcome.NOT_PLACED})
 
+# Ends that are a call not taken, and those that show the technician is there; others say nothing of them.
+MISSES = frozenset({Outcome.NO_ANSWER, Outcome.TIMED_OUT, Outcome.HANGUP})
+THERE = frozenset({Outcome.ACCEPTED, Outcome.DECLINED})
+
 # A call's status → what it means for an offer that is still pending. Others (ringing, answered …) mean nothing
 # yet.
 _ENDS = {

@@ -23,6 +23,7 @@ class CascadePolicy:
     weight_distance: float
     weight_workload: float
     weight_rest: float
+    auto_pause_misses: int
     advance_on_decline: bool
     advance_on_busy: bool
     advance_on_failed: bool

@@ -11,9 +11,9 @@ from django.conf import settings
 from dispatch.core import clock, events, rows
 from dispatch.core.events import SYSTEM, Actor, NewEvent
 from dispatch.core.queues import enqueue, enqueue_in, wake
-from dispatch.jobs import sql
+from dispatch.jobs import policies, sql
 from dispatch.jobs.models import Job, Offer
-from dispatch.jobs.rules import Outcome
+from dispatch.jobs.rules import MISSES, THERE, Outcome
 from dispatch.technicians import services as technicians
 from dispatch.telephony import services as telephony
 
@@ -138,11 +138,21 @@ def settle(
         return False
     offer.status, offer.outcome, offer.reason, offer.settled_at = status, outcome, reason[:160], now
     technicians.offer_over(offer.technician_id, offer.pk)
+    _count_misses(offer, outcome)
     note_offer(offer, f"offer.{status}", actor=actor, outcome=str(outcome), reason=reason, **data)
     if hang_up and (call := telephony.open_call_of("offer", offer.pk)):
         telephony.hang_up(call.pk, actor=actor, reason=reason)
     wake(WAITING_LOOP)
     return True
+
+
+def _count_misses(offer: Offer, outcome: Outcome) -> None:
+    if outcome in THERE:
+        technicians.reached(offer.technician_id)
+    elif outcome in MISSES:
+        service = Job.objects.values_list("service_type_id", flat=True).get(pk=offer.job_id)
+        policy = policies.for_service_type(offer.organization_id, service)
+        technicians.missed(offer.technician_id, policy.auto_pause_misses)
 
 
 def give_up(job: Job, reason: Job.PendingReason, **data: Any) -> None:
