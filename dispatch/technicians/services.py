@@ -62,8 +62,8 @@ def missed(technician_id: int, limit: int) -> bool:
     paused_at = clock.now() if pauses else technician.auto_paused_at
     Technician.objects.filter(pk=technician_id).update(misses_in_a_row=misses, auto_paused_at=paused_at)
     if pauses:
-        data = {"name": technician.name, "misses": misses}
-        events.append(technician.organization_id, "technician.auto_paused", technician_id, **data)
+        kind = "technician.auto_paused"
+        events.append(technician.organization_id, kind, technician_id, name=technician.name, misses=misses)
     return pauses
 
 
