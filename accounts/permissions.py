@@ -17,7 +17,7 @@ ANYONE = "anyone"  # whoever is recognised, person or key
 _SCOPE = ApiKey.Scope
 ROLE_MAY: dict[str, frozenset[str]] = {
     Membership.Role.DISPATCHER: frozenset(
-        {ANYONE, MEMBER, _SCOPE.READ, _SCOPE.SUBMIT, _SCOPE.JOBS, _SCOPE.MESSAGES}
+        {ANYONE, MEMBER, _SCOPE.READ, _SCOPE.SUBMIT, _SCOPE.JOBS, _SCOPE.MESSAGES, _SCOPE.SCHEDULES}
     ),
     Membership.Role.ADMIN: frozenset({ANYONE, MEMBER, ADMIN, *_SCOPE.values}),
 }

@@ -78,12 +78,39 @@ _rq = {
     "DEFAULT_RESULT_TTL": env.int("RQ_RESULT_TTL_S", default=60),
     "REDIS_CLIENT_KWARGS": {"socket_connect_timeout": REDIS_TIMEOUT_S},
 }
-RQ_QUEUES = {name: dict(_rq) for name in (DISPATCH_QUEUE, DISPATCH_TIMEOUT_QUEUE)}
+# Schedules: one queue of each kind of work, what came of it, and bulk creations (`schedules.kinds` has the names).
+SCHEDULE_STATUS_QUEUE = "dispatch-status-queue"
+SCHEDULE_IMPORT_QUEUE = "dispatch-import-queue"
+# Further kinds of work, name to module, as JSON: a benchmark's that does nothing.
+SCHEDULE_KIND_MODULES = env.json("SCHEDULE_KIND_MODULES", default={}) if DEVELOPMENT else {}
+SCHEDULE_KIND_QUEUES = {
+    kind: f"dispatch-{kind}-queue" for kind in ("submission", "lead", "message", "http", *SCHEDULE_KIND_MODULES)
+}
+_SCHEDULE_QUEUES = (*SCHEDULE_KIND_QUEUES.values(), SCHEDULE_STATUS_QUEUE, SCHEDULE_IMPORT_QUEUE)
+RQ_QUEUES = {name: dict(_rq) for name in (DISPATCH_QUEUE, DISPATCH_TIMEOUT_QUEUE, *_SCHEDULE_QUEUES)}
 RQ_FAILURE_TTL_S = env.int("RQ_FAILURE_TTL_S", default=7 * 86400)
 # How few and how many workers of each queue the autoscaler runs. Two, so that one that waits for the provider
 # holds up nobody.
-WORKERS = env.dict("WORKERS", cast={"value": int}, default={DISPATCH_QUEUE: 2, DISPATCH_TIMEOUT_QUEUE: 1})
-WORKERS_MAX = env.dict("WORKERS_MAX", cast={"value": int}, default={DISPATCH_QUEUE: 6, DISPATCH_TIMEOUT_QUEUE: 2})
+WORKERS = env.dict(
+    "WORKERS",
+    cast={"value": int},
+    default={
+        DISPATCH_QUEUE: 2,
+        DISPATCH_TIMEOUT_QUEUE: 1,
+        **dict.fromkeys(_SCHEDULE_QUEUES, 1),
+        SCHEDULE_IMPORT_QUEUE: 0,
+    },
+)
+WORKERS_MAX = env.dict(
+    "WORKERS_MAX",
+    cast={"value": int},
+    default={
+        DISPATCH_QUEUE: 6,
+        DISPATCH_TIMEOUT_QUEUE: 2,
+        **dict.fromkeys(_SCHEDULE_QUEUES, 4),
+        SCHEDULE_IMPORT_QUEUE: 1,
+    },
+)
 AUTOSCALE_JOBS_PER_WORKER = env.int("AUTOSCALE_JOBS_PER_WORKER", default=10)
 AUTOSCALE_OLDEST_S = env.float("AUTOSCALE_OLDEST_S", default=2.0)
 AUTOSCALE_CALM_S = env.float("AUTOSCALE_CALM_S", default=60.0)
@@ -165,6 +192,20 @@ OUTBOX_CIRCUIT_OPEN_S = env.float("OUTBOX_CIRCUIT_OPEN_S", default=30.0)
 OUTBOX_CIRCUIT_LONGEST_S = env.float("OUTBOX_CIRCUIT_LONGEST_S", default=600.0)
 OUTBOX_DISABLE_AFTER_S = env.float("OUTBOX_DISABLE_AFTER_S", default=3 * 86_400.0)
 OUTBOX_LAPSES = env.int("OUTBOX_LAPSES", default=10)  # crashes under one message, then it is an ERROR
+
+# --- Schedules ---------------------------------------------------------------------------------------------------
+# How long an executor sleeps at most; it wakes for the next trigger time, and is woken by an earlier one.
+SCHEDULE_POLL_INTERVAL_S = env.float("SCHEDULE_POLL_INTERVAL_S", default=5.0)
+SCHEDULE_BATCH_SIZE = env.int("SCHEDULE_BATCH_SIZE", default=1000)  # runs that one transaction takes
+SCHEDULE_CHUNK_SIZE = env.int("SCHEDULE_CHUNK_SIZE", default=100)  # runs that one RQ job carries
+# A worker holds its runs this long, renewed on the way; after a crash all of it is waited out.
+SCHEDULE_LEASE_S = env.float("SCHEDULE_LEASE_S", default=90.0)
+# A message that left no trace is sent again after this, if it is not in the queue any more.
+SCHEDULE_STALE_AFTER_S = env.float("SCHEDULE_STALE_AFTER_S", default=30.0)
+SCHEDULE_RECONCILE_INTERVAL_S = env.float("SCHEDULE_RECONCILE_INTERVAL_S", default=5.0)
+SCHEDULE_MISSED_AFTER_S = env.int("SCHEDULE_MISSED_AFTER_S", default=300)  # later than this is missed
+SCHEDULE_RETRY_SCHEDULE_S = env.list("SCHEDULE_RETRY_SCHEDULE_S", cast=int, default=[60, 300, 1800])
+SCHEDULE_SHORTEST_INTERVAL_S = env.int("SCHEDULE_SHORTEST_INTERVAL_S", default=10)
 
 # --- Policy defaults (a row edited by an admin wins) ----------------------------------------------------------
 DISPATCH_POLICY_DEFAULTS = {
@@ -369,6 +410,9 @@ SPECTACULAR_SETTINGS = {
         "JobStatus": "dispatch.jobs.models.Job.Status",
         "SubmissionStatus": "dispatch.jobs.models.Submission.Status",
         "MessageStatus": "dispatch.outbox.models.Status",
+        "ScheduleStatus": "dispatch.schedules.models.Schedule.Status",
+        "RunStatus": "dispatch.schedules.models.RunStatus",
+        "BulkStatus": "dispatch.schedules.models.BulkImport.Status",
     },
 }
 

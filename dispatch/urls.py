@@ -15,6 +15,7 @@ api: list[URLPattern | URLResolver] = [
     path("", include("dispatch.technicians.api")),
     path("", include("dispatch.jobs.api")),
     path("", include("dispatch.outbox.api")),
+    path("", include("dispatch.schedules.api")),
     path("", include("notifications.api")),
     path("schema/", SpectacularAPIView.as_view(permission_classes=[AllowAny]), name="schema"),
     path("docs/", SpectacularSwaggerView.as_view(url_name="schema", permission_classes=[AllowAny]), name="docs"),

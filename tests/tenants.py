@@ -25,6 +25,7 @@ from dispatch.core import clock
 from dispatch.jobs.models import Candidate, DispatchPolicy, Job, Offer, ServiceType, Submission
 from dispatch.outbox.models import Attempt, Endpoint, Message, MessageGroup, Target
 from dispatch.outbox.services.intake import default_pool
+from dispatch.schedules.models import BulkImport, Run, RunReport, Schedule
 from dispatch.technicians.models import Shift, Skill, Technician
 from dispatch.telephony.models import Call, CallEvent
 from notifications.models import (
@@ -152,6 +153,22 @@ def _message(t: Tenant) -> Message:
     )
 
 
+def _schedule(t: Tenant) -> Schedule:
+    return Schedule.objects.create(
+        organization=t.organization,
+        name=f"{t.tag} visit",
+        kind="message",
+        payload={"type": t.tag, "endpoint": f"{t.tag} ERP", "payload": {}},
+        headers={"X-Tag": t.tag},
+        status="ended",
+        time_zone="UTC",
+        cron="0 9 * * *",
+        anchor=clock.now(),
+        missed_after_s=300,
+        shard=1,
+    )
+
+
 ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
     Organization: lambda t: t.organization,
     User: lambda t: t.dispatcher,
@@ -234,6 +251,31 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
         subject_type="job",
         subject_id=t.row(Job).pk,
         status="acknowledged",
+    ),
+    Schedule: _schedule,
+    Run: lambda t: Run.objects.create(
+        organization=t.organization,
+        schedule=t.row(Schedule),
+        kind="message",
+        shard=t.row(Schedule).shard,
+        number=1,
+        trigger_at=clock.now(),
+        status="failed",
+        ended_at=clock.now(),
+        error=t.tag,
+        result={"tag": t.tag},
+    ),
+    RunReport: lambda t: RunReport.objects.create(
+        organization=t.organization,
+        run=t.row(Run),
+        epoch=1,
+        attempt=1,
+        outcome="failed",
+        error=t.tag,
+        ended_at=clock.now(),
+    ),
+    BulkImport: lambda t: BulkImport.objects.create(
+        organization=t.organization, total=1, actor={"type": "user", "id": 1, "label": t.tag}
     ),
     Notification: lambda t: Notification.objects.create(
         organization=t.organization,

@@ -33,6 +33,11 @@ GROUPS: dict[str, dict[str, str]] = {
         "outbox.Endpoint": "webhook",
         "outbox.QuarantinedPointer": "report",
     },
+    "Schedules": {
+        "schedules.Schedule": "event_repeat",
+        "schedules.Run": "play_circle",
+        "schedules.BulkImport": "upload_file",
+    },
     "People": {
         "accounts.Organization": "apartment",
         "accounts.Membership": "badge",

@@ -6,4 +6,12 @@ class SchedulesConfig(AppConfig):
     label = "schedules"
 
     def ready(self) -> None:
-        from dispatch.schedules.scaling import metrics  # noqa: F401  (its gauges register themselves)
+        from dispatch.core import generation, retention
+        from dispatch.schedules import checks, kinds, metrics  # noqa: F401
+        from dispatch.schedules.scaling import metrics as scaling_metrics  # noqa: F401
+        from dispatch.schedules.services import forgetting, reconciling
+
+        kinds.load()
+        # A Redis that lost its data lost the messages in it.
+        generation.on_lost(reconciling.send_again)
+        retention.register("runs", forgetting.RUN_DAYS, forgetting.forget_runs, label="Runs that have ended")

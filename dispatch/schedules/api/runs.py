@@ -1,0 +1,73 @@
+"""The API of runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import django_filters
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema
+from rest_framework import mixins
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from accounts.models import ApiKey
+from accounts.owned_api import OrganizationViewSet, OwnedFilterSet
+from dispatch.outbox.api.messages import NoteSerializer
+from dispatch.schedules.models import Run, RunStatus, Schedule
+from dispatch.schedules.serializers import RunDetailSerializer, RunSerializer
+from dispatch.schedules.services import by_hand
+
+_READ, _WRITE = ApiKey.Scope.READ, ApiKey.Scope.SCHEDULES
+
+
+class RunFilter(OwnedFilterSet):
+    """`?schedule=7&status=failed&kind=http&trigger_after=…&trigger_before=…`"""
+
+    schedule = django_filters.ModelChoiceFilter(queryset=Schedule.objects.all())
+    status = django_filters.MultipleChoiceFilter(choices=RunStatus.choices)
+    trigger_after = django_filters.IsoDateTimeFilter("trigger_at", lookup_expr="gte")
+    trigger_before = django_filters.IsoDateTimeFilter("trigger_at", lookup_expr="lt")
+
+    class Meta:
+        model = Run
+        fields = ["kind"]
+
+
+class RunViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveModelMixin):
+    """The occurrences of schedules, and what came of them."""
+
+    queryset: QuerySet = Run.objects.select_related("schedule").order_by("-id")
+    filterset_class = RunFilter
+    lookup_value_regex = r"\d{1,18}"
+    required = {"list": _READ, "retrieve": _READ, "cancel": _WRITE, "retry": _WRITE}
+
+    def get_queryset(self) -> QuerySet:
+        found = super().get_queryset()
+        return found if self.action == "list" else found.prefetch_related("reports")
+
+    def get_serializer_class(self) -> Any:
+        return RunSerializer if self.action == "list" else RunDetailSerializer
+
+    @extend_schema(request=NoteSerializer, responses=RunDetailSerializer)
+    @action(detail=True, methods=["post"])
+    def cancel(self, request: Request, pk: str) -> Response:
+        """Cancels a run that was taken, waits for a retry, or was asked for by hand, unless a worker has begun."""
+        by_hand.cancel(self.get_object().pk, actor=request.actor, **self._note())
+        return self._answer()
+
+    @extend_schema(request=NoteSerializer, responses=RunDetailSerializer)
+    @action(detail=True, methods=["post"])
+    def retry(self, request: Request, pk: str) -> Response:
+        """Tries a run that failed for good once more."""
+        by_hand.retry(self.get_object().pk, actor=request.actor, **self._note())
+        return self._answer()
+
+    def _note(self) -> dict[str, Any]:
+        given = NoteSerializer(data=self.request.data)
+        given.is_valid(raise_exception=True)
+        return dict(given.validated_data)
+
+    def _answer(self) -> Response:
+        return Response(self.get_serializer(self.get_object()).data)

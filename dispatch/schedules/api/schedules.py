@@ -1,0 +1,203 @@
+"""The API of schedules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import django_filters
+from django.conf import settings
+from django.db.models import QuerySet
+from django.urls import reverse
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import mixins, status
+from rest_framework.decorators import action
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from accounts.models import ApiKey
+from accounts.owned_api import OrganizationViewSet, OwnedFilterSet, answer_once
+from accounts.permissions import may
+from dispatch.core.idempotency import HEADER
+from dispatch.schedules.models import Schedule
+from dispatch.schedules.serializers import (
+    PreviewSerializer,
+    RunSerializer,
+    ScheduleDecisionSerializer,
+    ScheduleDetailSerializer,
+    ScheduleFormSerializer,
+    ScheduleSerializer,
+    TimingSerializer,
+    preview_of,
+)
+from dispatch.schedules.services import managing
+
+_READ, _WRITE = ApiKey.Scope.READ, ApiKey.Scope.SCHEDULES
+IDEMPOTENCY = OpenApiParameter(
+    HEADER,
+    str,
+    OpenApiParameter.HEADER,
+    description="Repeats with the same key and body get the first answer, for 7 days; another body is refused.",
+)
+IF_MATCH = OpenApiParameter(
+    "If-Match", str, OpenApiParameter.HEADER, description="The ETag of the schedule as it was decided on."
+)
+
+
+class ScheduleFilter(OwnedFilterSet):
+    """`?status=active&kind=message&failing=true&next_before=2026-12-01T00:00Z`; deleted ones only when named."""
+
+    status = django_filters.MultipleChoiceFilter(choices=Schedule.Status.choices)
+    name = django_filters.CharFilter(lookup_expr="icontains")
+    failing = django_filters.BooleanFilter(method="by_failing")
+    next_after = django_filters.IsoDateTimeFilter("next_at", lookup_expr="gte")
+    next_before = django_filters.IsoDateTimeFilter("next_at", lookup_expr="lt")
+    bulk = django_filters.NumberFilter("bulk_id", min_value=1, max_value=2**63 - 1)
+
+    class Meta:
+        model = Schedule
+        fields = ["kind"]
+
+    def by_failing(self, schedules: QuerySet, name: str, value: bool) -> QuerySet:
+        return schedules.filter(failures__gt=0) if value else schedules.filter(failures=0)
+
+    def filter_queryset(self, queryset: QuerySet) -> QuerySet:
+        found = super().filter_queryset(queryset)
+        return found if self.form.cleaned_data.get("status") else found.exclude(status=Schedule.Status.DELETED)
+
+
+class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveModelMixin):
+    """What is done at which times."""
+
+    queryset = Schedule.objects.all()
+    filterset_class = ScheduleFilter
+    lookup_value_regex = r"\d{1,18}"
+    required = {
+        "list": _READ,
+        "retrieve": _READ,
+        "preview": _READ,
+        "create": _WRITE,
+        "partial_update": _WRITE,
+        "destroy": _WRITE,
+        "pause": _WRITE,
+        "resume": _WRITE,
+        "run_now": _WRITE,
+    }
+
+    def get_serializer_class(self) -> Any:
+        return ScheduleSerializer if self.action == "list" else ScheduleDetailSerializer
+
+    def get_serializer_context(self) -> dict[str, Any]:
+        return {**super().get_serializer_context(), "may": partial(may, self.request)}
+
+    @property
+    def _pk(self) -> int:
+        return int(self.kwargs["pk"])
+
+    @extend_schema(responses=ScheduleDetailSerializer)
+    def retrieve(self, request: Request, **kwargs: Any) -> Response:
+        """One schedule with its next times and last runs. The ETag is its version."""
+        return self._answer()
+
+    @extend_schema(
+        request=ScheduleFormSerializer, responses={201: ScheduleDetailSerializer}, parameters=[IDEMPOTENCY]
+    )
+    def create(self, request: Request) -> Response:
+        """Makes a schedule, and its first run."""
+        form = ScheduleFormSerializer(data=request.data, context=self.get_serializer_context())
+        form.is_valid(raise_exception=True)
+
+        def make() -> tuple[int, dict]:
+            made = managing.create(request.organization.pk, dict(form.validated_data), actor=request.actor)
+            return 201, ScheduleDetailSerializer(made, context=self.get_serializer_context()).data
+
+        answer = answer_once(request, "schedules", make)
+        answer["Location"] = settings.PUBLIC_BASE_URL + reverse("schedule-detail", args=[answer.data["id"]])
+        answer["ETag"] = f'"{answer.data["version"]}"'
+        return answer
+
+    @extend_schema(
+        request=ScheduleFormSerializer(partial=True), responses=ScheduleDetailSerializer, parameters=[IF_MATCH]
+    )
+    def partial_update(self, request: Request, **kwargs: Any) -> Response:
+        """Changes it. With another timing its next run is made anew; what is under way goes on."""
+        schedule = self.get_object()
+        form = ScheduleFormSerializer(
+            schedule, data=request.data, partial=True, context=self.get_serializer_context()
+        )
+        form.is_valid(raise_exception=True)
+        managing.change(schedule.pk, dict(form.validated_data), actor=request.actor, version=if_match(request))
+        return self._answer()
+
+    @extend_schema(responses={204: None}, parameters=[IF_MATCH])
+    def destroy(self, request: Request, **kwargs: Any) -> Response:
+        """Runs no more; what has not started is cancelled. It can still be read."""
+        self.get_object()
+        managing.delete(self._pk, actor=request.actor, version=if_match(request))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    @extend_schema(request=ScheduleDecisionSerializer, responses=ScheduleDetailSerializer, parameters=[IF_MATCH])
+    @action(detail=True, methods=["post"])
+    def pause(self, request: Request, **kwargs: Any) -> Response:
+        """No run is taken until it is resumed."""
+        return self._act(managing.pause)
+
+    @extend_schema(request=ScheduleDecisionSerializer, responses=ScheduleDetailSerializer, parameters=[IF_MATCH])
+    @action(detail=True, methods=["post"])
+    def resume(self, request: Request, **kwargs: Any) -> Response:
+        """Goes on with the first occurrence from now on; those in the pause are skipped."""
+        return self._act(managing.resume)
+
+    @extend_schema(
+        request=ScheduleDecisionSerializer, responses={202: RunSerializer}, parameters=[IF_MATCH, IDEMPOTENCY]
+    )
+    @action(detail=True, methods=["post"], url_path="run-now")
+    def run_now(self, request: Request, **kwargs: Any) -> Response:
+        """One run more, at once; its occurrences stay as they are."""
+        self.get_object()
+        given = self._decision()
+
+        def make() -> tuple[int, dict]:
+            run = managing.run_now(self._pk, actor=request.actor, **given)
+            return 202, RunSerializer(run).data
+
+        answer = answer_once(request, f"schedules.run_now.{self._pk}", make)
+        answer["Location"] = settings.PUBLIC_BASE_URL + reverse("run-detail", args=[answer.data["id"]])
+        return answer
+
+    @extend_schema(request=TimingSerializer, responses=PreviewSerializer)
+    @action(detail=False, methods=["post"])
+    def preview(self, request: Request) -> Response:
+        """A timing in words, and the next ten times, without making anything."""
+        form = TimingSerializer(data=request.data, context=self.get_serializer_context())
+        form.is_valid(raise_exception=True)
+        return Response(PreviewSerializer(preview_of(form.validated_data)).data)
+
+    def _act(self, do: Callable[..., Schedule]) -> Response:
+        self.get_object()
+        do(self._pk, actor=self.request.actor, **self._decision())
+        return self._answer()
+
+    def _decision(self) -> dict[str, Any]:
+        given = ScheduleDecisionSerializer(data=self.request.data)
+        given.is_valid(raise_exception=True)
+        decided: dict[str, Any] = dict(given.validated_data)
+        decided.setdefault("version", if_match(self.request))
+        return decided
+
+    def _answer(self) -> Response:
+        schedule = self.get_object()
+        return Response(self.get_serializer(schedule).data, headers={"ETag": f'"{schedule.version}"'})
+
+
+def if_match(request: Request) -> int | None:
+    """The version that was decided on; None: whatever is there. Raises ValidationError."""
+    given = request.headers.get("If-Match", "").strip()
+    if given in ("", "*"):
+        return None
+    if found := re.fullmatch(r'(?:W/)?"(\d{1,9})"', given):
+        return int(found[1])
+    raise ValidationError({"If-Match": ["The ETag of a schedule, a number in double quotes."]})

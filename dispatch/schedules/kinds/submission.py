@@ -1,0 +1,45 @@
+"""A form that is submitted: it becomes a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from accounts.models import ApiKey, Organization
+from dispatch.jobs.serializers import SubmissionFormSerializer
+from dispatch.jobs.services import accept_submission
+from dispatch.schedules.kinds.base import Asker, Assignment, OneByOne
+
+
+class SubmissionKind(OneByOne):
+    """The payload is the form of `POST /api/v1/submissions/`; checked again when it runs, for a service type may
+    have been switched off."""
+
+    name = "submission"
+    label = "Submit a form, which becomes a job"
+    scope = ApiKey.Scope.SUBMIT
+
+    def check(self, organization: Organization, payload: dict[str, Any]) -> None:
+        self._form(organization, payload)
+
+    def summary(self, payload: Mapping[str, Any]) -> str:
+        parts = [payload.get("service_type"), payload.get("customer_name"), payload.get("address")]
+        return ", ".join(str(part) for part in parts if part)
+
+    def create(self, assignment: Assignment, organization: Organization) -> dict[str, Any]:
+        submission = accept_submission(
+            organization,
+            self._form(organization, assignment.payload),
+            raw=assignment.payload,
+            actor=assignment.actor,
+            idempotency_key=assignment.idempotency_key,
+        )
+        return {"submission": submission.pk}
+
+    def _form(self, organization: Organization, payload: dict[str, Any]) -> dict[str, Any]:
+        form = SubmissionFormSerializer(data=payload, context={"request": Asker(organization)})
+        form.is_valid(raise_exception=True)
+        return dict(form.validated_data)
+
+
+KIND = SubmissionKind()

@@ -1,0 +1,328 @@
+"""Schedule, Run, RunReport; bulk creations; who executes which shards.
+
+What keeps a promise here: `one_next_run_per_schedule` and `one_run_per_occurrence`, whatever two executors
+believed, and `one_report_per_epoch`, whatever a worker or a queue said twice."""
+
+from __future__ import annotations
+
+from django.contrib.postgres.fields import ArrayField
+from django.core.validators import MinValueValidator
+from django.db import models
+from django.db.models import F, Q
+
+from accounts.models import validate_time_zone
+from accounts.scoping import OwnedModel
+from dispatch.core import clock
+from dispatch.outbox.fields import EncryptedJSONField
+from dispatch.schedules.rules import timing
+
+# Stored with every schedule and run, so it stays: 64 executors can share the work.
+SHARDS = 64
+
+
+class Unit(models.TextChoices):
+    SECOND = "second", "seconds"
+    MINUTE = "minute", "minutes"
+    HOUR = "hour", "hours"
+    DAY = "day", "days"
+    WEEK = "week", "weeks"
+    MONTH = "month", "months"
+    YEAR = "year", "years"
+
+
+class Missed(models.TextChoices):
+    ALL = "all", "Run all that were missed"
+    LAST = "last", "Run the last one only"
+    SKIP = "skip", "Run none of them"
+
+
+class Overlap(models.TextChoices):
+    ALLOW = "allow", "Run beside an earlier one"
+    SKIP = "skip", "Skip while an earlier one runs"
+
+
+class Schedule(OwnedModel):
+    """What to do and when. The payload is what the kind's own API takes."""
+
+    class Status(models.TextChoices):
+        ACTIVE = "active", "Active"
+        PAUSED = "paused", "Paused"
+        ENDED = "ended", "Ended"
+        DELETED = "deleted", "Deleted"
+
+    name = models.CharField(max_length=120)
+    kind = models.CharField(max_length=32)
+    payload = models.JSONField(default=dict)
+    headers = EncryptedJSONField(default=dict, blank=True, help_text="Of calls to a URL. Stored encrypted.")
+    status = models.CharField(max_length=16, choices=Status, default=Status.ACTIVE)
+
+    time_zone = models.CharField(max_length=64, validators=[validate_time_zone])
+    trigger_at = models.DateTimeField(null=True, blank=True, help_text="Once, at this time.")
+    every = models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
+    unit = models.CharField(max_length=8, choices=Unit, blank=True)
+    cron = models.CharField(max_length=120, blank=True)
+    starts_at = models.DateTimeField(null=True, blank=True)
+    ends_at = models.DateTimeField(null=True, blank=True)
+    max_occurrences = models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
+    anchor = models.DateTimeField(help_text="From where intervals are counted.", editable=False)
+
+    retry_schedule_s = ArrayField(
+        models.PositiveIntegerField(),
+        default=list,
+        blank=True,
+        help_text="Seconds before each retry of a run; as many retries as there are numbers.",
+    )
+    missed = models.CharField(max_length=8, choices=Missed, default=Missed.LAST)
+    missed_after_s = models.PositiveIntegerField(
+        "missed after (s)", help_text="A run that nobody took so long after its time is missed."
+    )
+    overlap = models.CharField(max_length=8, choices=Overlap, default=Overlap.ALLOW)
+
+    shard = models.PositiveSmallIntegerField(editable=False)
+    version = models.PositiveIntegerField(default=1, editable=False)
+    next_at = models.DateTimeField(null=True, editable=False, help_text="The trigger time of the next run.")
+    occurrences = models.PositiveIntegerField(
+        default=0, editable=False, help_text="Made so far, the next included."
+    )
+    paused_until = models.DateTimeField(null=True, editable=False, help_text="The end of the last pause.")
+    failures = models.PositiveIntegerField(default=0, editable=False, help_text="Runs failed for good, in a row.")
+    bulk = models.ForeignKey(
+        "BulkImport", null=True, on_delete=models.SET_NULL, related_name="+", db_index=False, editable=False
+    )
+    bulk_row = models.PositiveIntegerField(null=True, editable=False)
+    created_at = models.DateTimeField(default=clock.now, editable=False)
+    changed_at = models.DateTimeField(default=clock.now, editable=False)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(trigger_at__isnull=False, every__isnull=True, cron="")
+                | Q(trigger_at__isnull=True, every__isnull=False, cron="")
+                | (Q(trigger_at__isnull=True, every__isnull=True) & ~Q(cron="")),
+                name="schedule_has_one_timing",
+            ),
+            models.CheckConstraint(condition=Q(shard__lt=SHARDS), name="schedule_shard_exists"),
+            models.UniqueConstraint(
+                fields=["bulk", "bulk_row"], condition=Q(bulk__isnull=False), name="one_schedule_per_bulk_row"
+            ),
+        ]
+        indexes = [
+            models.Index(F("organization"), F("id").desc(), name="schedule_of_organization"),
+            models.Index(
+                fields=["organization", "next_at"], condition=Q(next_at__isnull=False), name="schedule_next"
+            ),
+            models.Index(fields=["organization"], condition=Q(failures__gt=0), name="schedule_failing"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def timing(self) -> timing.Timing:
+        """When it runs, as the rules understand it."""
+        return timing.Timing(
+            zone=self.time_zone,
+            trigger_at=self.trigger_at,
+            every=self.every,
+            unit=self.unit,
+            anchor=self.anchor,
+            cron=self.cron,
+            starts_at=self.starts_at,
+            ends_at=self.ends_at,
+            max_occurrences=self.max_occurrences,
+        )
+
+
+class RunStatus(models.TextChoices):
+    SCHEDULED = "scheduled", "Scheduled"
+    IN_PROGRESS = "in_progress", "In progress"
+    RUNNING = "running", "Running"
+    RETRYING = "retrying", "To be retried"
+    SUCCEEDED = "succeeded", "Succeeded"
+    FAILED = "failed", "Failed"
+    SKIPPED = "skipped", "Skipped"
+    MISSED = "missed", "Missed"
+    CANCELLED = "cancelled", "Cancelled"
+
+
+WAITING = (RunStatus.SCHEDULED, RunStatus.RETRYING)
+TAKEN = (RunStatus.IN_PROGRESS, RunStatus.RUNNING)
+
+
+class Run(OwnedModel):
+    """One occurrence of a schedule; without a number: one that a person asked for.
+
+    `due_at` is when an executor takes it: its trigger time, its retry, or NULL while the schedule is paused. Each
+    time it is handed to a worker anew, `epoch` grows: whatever carries an older one changes nothing."""
+
+    schedule = models.ForeignKey(Schedule, on_delete=models.PROTECT, related_name="runs", db_index=False)
+    kind = models.CharField(max_length=32)
+    shard = models.PositiveSmallIntegerField()
+    number = models.PositiveIntegerField(null=True, help_text="Of the occurrence; empty: by hand.")
+    trigger_at = models.DateTimeField()
+    due_at = models.DateTimeField(null=True)
+    status = models.CharField(max_length=16, choices=RunStatus, default=RunStatus.SCHEDULED)
+    attempt = models.PositiveSmallIntegerField(default=1)
+    epoch = models.PositiveIntegerField(default=0)
+    lapses = models.PositiveSmallIntegerField(default=0, help_text="Workers that died in this attempt.")
+    waiting_for = models.CharField(
+        max_length=16, blank=True, help_text="earlier: an earlier run has to end first."
+    )
+    taken_at = models.DateTimeField(null=True, help_text="When its message was sent last.")
+    started_at = models.DateTimeField(null=True)
+    lease_until = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+    result = models.JSONField(null=True)
+    error = models.CharField(max_length=500, blank=True)
+    created_at = models.DateTimeField(default=clock.now)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["schedule"],
+                condition=Q(status="scheduled", number__isnull=False),
+                name="one_next_run_per_schedule",
+            ),
+            models.UniqueConstraint(fields=["schedule", "number"], name="one_run_per_occurrence"),
+            models.CheckConstraint(
+                condition=Q(status="running", lease_until__isnull=False)
+                | (~Q(status="running") & Q(lease_until__isnull=True)),
+                name="only_a_running_run_has_a_lease",
+            ),
+            models.CheckConstraint(
+                condition=Q(ended_at__isnull=True, status__in=["scheduled", "in_progress", "running", "retrying"])
+                | Q(ended_at__isnull=False, status__in=["succeeded", "failed", "skipped", "missed", "cancelled"]),
+                name="an_ended_run_says_when",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["shard", "due_at"],
+                condition=Q(status__in=["scheduled", "retrying"], due_at__isnull=False),
+                name="run_due",
+            ),
+            models.Index(fields=["taken_at"], condition=Q(status="in_progress"), name="run_in_progress"),
+            models.Index(fields=["lease_until"], condition=Q(status="running"), name="run_leases"),
+            models.Index(
+                fields=["schedule"],
+                condition=Q(status__in=["scheduled", "in_progress", "running", "retrying"]),
+                name="run_open_of_schedule",
+            ),
+            models.Index(fields=["schedule"], condition=Q(waiting_for="earlier"), name="run_waits_for_earlier"),
+            models.Index(F("organization"), F("id").desc(), name="run_of_organization"),
+            models.Index(
+                fields=["organization", "trigger_at"],
+                condition=Q(status__in=["scheduled", "retrying"]),
+                name="run_coming",
+            ),
+            models.Index(F("organization"), F("id").desc(), condition=Q(status="failed"), name="run_failed"),
+            models.Index(fields=["ended_at"], condition=Q(ended_at__isnull=False), name="run_ended"),
+        ]
+
+    def __str__(self) -> str:
+        return f"run {self.pk}"
+
+
+class RunReport(OwnedModel):
+    """What a worker said came of one epoch of a run. It is written before the status queue hears of it."""
+
+    class Outcome(models.TextChoices):
+        SUCCEEDED = "succeeded", "Succeeded"
+        FAILED = "failed", "Failed"
+        REFUSED = "refused", "Refused"
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="reports", db_index=False)
+    epoch = models.PositiveIntegerField()
+    attempt = models.PositiveSmallIntegerField()
+    outcome = models.CharField(max_length=16, choices=Outcome)
+    result = models.JSONField(null=True)
+    error = models.CharField(max_length=500, blank=True)
+    again_in_s = models.FloatField(null=True)
+    started_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["run", "epoch"], name="one_report_per_epoch")]
+
+    def __str__(self) -> str:
+        return f"{self.run_id} #{self.epoch} {self.outcome}"
+
+
+class BulkImport(OwnedModel):
+    """Many schedules at once, created in parts by a worker; the counts are its progress."""
+
+    class Status(models.TextChoices):
+        RECEIVED = "received", "Received"
+        RUNNING = "running", "Running"
+        DONE = "done", "Done"
+        CANCELLED = "cancelled", "Cancelled"
+
+    status = models.CharField(max_length=16, choices=Status, default=Status.RECEIVED)
+    total = models.PositiveIntegerField()
+    created = models.PositiveIntegerField(default=0)
+    refused = models.PositiveIntegerField(default=0)
+    actor = models.JSONField(default=dict, help_text="Who asked for it.")
+    scopes = ArrayField(models.CharField(max_length=32), default=list, help_text="What they may have done.")
+    worked_at = models.DateTimeField(null=True, help_text="When a worker last took a part.")
+    created_at = models.DateTimeField(default=clock.now)
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        verbose_name = "bulk creation"
+        indexes = [
+            models.Index(F("organization"), F("id").desc(), name="bulk_of_organization"),
+            models.Index(fields=["worked_at"], condition=Q(status__in=["received", "running"]), name="bulk_open"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.total} schedules"
+
+
+class BulkPart(models.Model):
+    """Some of the rows of a bulk creation, until they are worked off."""
+
+    bulk = models.ForeignKey(BulkImport, on_delete=models.CASCADE, related_name="parts")
+    first_row = models.PositiveIntegerField()
+    rows = models.JSONField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["bulk", "first_row"], name="one_part_per_first_row")]
+
+    def __str__(self) -> str:
+        return f"{self.bulk_id} from {self.first_row}"
+
+
+class BulkError(models.Model):
+    """Why a row became no schedule; counted from 0."""
+
+    bulk = models.ForeignKey(BulkImport, on_delete=models.CASCADE, related_name="row_errors")
+    row = models.PositiveIntegerField()
+    errors = models.JSONField(help_text="As the API would have answered: field, code, detail.")
+
+    class Meta:
+        ordering = ["row"]
+        constraints = [models.UniqueConstraint(fields=["bulk", "row"], name="one_error_per_row")]
+
+    def __str__(self) -> str:
+        return f"{self.bulk_id} row {self.row}"
+
+
+class Executor(models.Model):
+    """A process that takes due runs, while it lives; the shards are shared among those."""
+
+    name = models.CharField(max_length=128, primary_key=True)
+    expires_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ShardLease(models.Model):
+    """Which executor holds a shard, until when."""
+
+    shard = models.PositiveSmallIntegerField(primary_key=True)
+    holder = models.CharField(max_length=128, blank=True)
+    expires_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.shard}: {self.holder or 'nobody'}"

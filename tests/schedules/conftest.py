@@ -1,0 +1,39 @@
+"""The ground of the schedules' tests; at the end of each, the promises hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db.models import Count
+
+from dispatch.core.models import Event
+from dispatch.schedules.models import Run, Schedule
+from tests.schedules.world import World, noting
+
+
+@pytest.fixture
+def world(transactional_db: None, settings: Any) -> Iterator[World]:
+    found = World()
+    with noting(found.note):
+        yield found
+    promises_hold()
+
+
+def promises_hold() -> None:
+    """What is true at any moment, whatever happened."""
+    for schedule in Schedule.objects.all():
+        coming = Run.objects.filter(schedule=schedule, status="scheduled").exclude(number=None)
+        wanted = 1 if schedule.status in ("active", "paused") else 0
+        assert coming.count() == wanted, f"{schedule} is {schedule.status} and has {coming.count()} next runs"
+        if wanted:
+            assert coming.get().trigger_at == schedule.next_at
+            assert coming.get().number == schedule.occurrences
+            assert (coming.get().due_at is None) == (schedule.status == "paused")
+    for run in Run.objects.exclude(status="scheduled"):
+        last = Event.objects.filter(subject_type="run", subject_id=run.pk).order_by("id").last()
+        assert last is not None, f"nothing tells of {run}"
+        assert last.kind == f"run.{run.status}"
+    twice = Run.objects.exclude(number=None).values("schedule", "number").annotate(n=Count("id")).filter(n__gt=1)
+    assert not twice
