@@ -132,6 +132,26 @@ LEADS_RETRY_DELAY_S = env.int("LEADS_RETRY_DELAY_S", default=3600)
 LEADS_RETRY_FACTOR = env.float("LEADS_RETRY_FACTOR", default=2.0)
 LEADS_RETRY_LONGEST_S = env.int("LEADS_RETRY_LONGEST_S", default=86_400)
 LEADS_RETRY_JITTER = env.float("LEADS_RETRY_JITTER", default=0.1)
+# Schedule, dialers, reconcilers.
+LEADS_TICK_S = env.float("LEADS_TICK_S", default=0.2)  # the longest the promoter sleeps
+LEADS_PROMOTE_BATCH = env.int("LEADS_PROMOTE_BATCH", default=2000)
+LEADS_BATCH = env.int("LEADS_BATCH", default=100)  # leads in one transaction
+LEADS_CLAIMERS = env.int("LEADS_CLAIMERS", default=2)  # transactions at once, of one dialer
+LEADS_IN_FLIGHT = env.int("LEADS_IN_FLIGHT", default=1000)  # taken and not yet settled, of one dialer
+LEADS_ASK_THREADS = env.int("LEADS_ASK_THREADS", default=32)  # requests at once to a provider that blocks
+LEADS_HEARTBEAT_S = env.float("LEADS_HEARTBEAT_S", default=5.0)
+LEADS_WORKER_DEAD_S = env.float("LEADS_WORKER_DEAD_S", default=20.0)  # without a heartbeat
+LEADS_WORKERS_INTERVAL_S = env.float("LEADS_WORKERS_INTERVAL_S", default=30.0)
+LEADS_NEAR_S = env.float("LEADS_NEAR_S", default=600.0)  # what is due so soon is near
+LEADS_NEAR_INTERVAL_S = env.float("LEADS_NEAR_INTERVAL_S", default=60.0)
+LEADS_SWEEP_INTERVAL_S = env.float("LEADS_SWEEP_INTERVAL_S", default=5.0)  # a page of 5,000 each
+LEADS_STALE_S = env.float("LEADS_STALE_S", default=300.0)
+LEADS_STALE_INTERVAL_S = env.float("LEADS_STALE_INTERVAL_S", default=60.0)
+# After an outage what is overdue is spread over LEADS_JITTER_S, once more for every LEADS_JITTER_PER of it.
+LEADS_JITTER_S = env.float("LEADS_JITTER_S", default=5.0)
+LEADS_JITTER_PER = env.int("LEADS_JITTER_PER", default=5000)
+LEADS_JITTER_MOST_S = env.float("LEADS_JITTER_MOST_S", default=300.0)
+LEADS_REBUILD_MOST = env.int("LEADS_REBUILD_MOST", default=200_000)  # the sweep brings the rest
 
 # --- Telephony ----------------------------------------------------------------------------------------------
 # Where the simulator's REST API listens; accounts of the development organization point to it.

@@ -88,10 +88,11 @@ def _from_redis(
     return answer.decode() if isinstance(answer, bytes) else (answer[0], answer[1], answer[2])
 
 
-def release(holder: str) -> None:
-    """Gives the holder's line back, after commit; a second time does nothing. An outage of Redis is swallowed: the
-    reconciler frees it."""
-    transaction.on_commit(partial(fast.ask, scripts.RELEASE, holder), robust=True)
+def release(*holders: str) -> None:
+    """Gives the holders' lines back, after commit; a second time does nothing. An outage of Redis is swallowed:
+    the reconciler frees them."""
+    if holders:
+        transaction.on_commit(partial(fast.ask, scripts.RELEASE, *holders), robust=True)
 
 
 def give_back(holder: str) -> None:
@@ -99,14 +100,14 @@ def give_back(holder: str) -> None:
     fast.ask(scripts.RELEASE, holder)
 
 
-def repair(pool: DispatchPool) -> None:
+def repair(pool_id: int) -> None:
     """Tells Redis about the pool's open calls, after Postgres refused what Redis had proposed."""
-    numbers = list(OutboundNumber.objects.filter(pool_id=pool.pk).values_list("pk", flat=True))
+    numbers = list(OutboundNumber.objects.filter(pool_id=pool_id).values_list("pk", flat=True))
     try:
-        adopted = _adopt(truth().open_leases_of(pool.pk, numbers))
+        adopted = _adopt(truth().open_leases_of(pool_id, numbers))
     except REDIS_ERRORS:
         return
-    log.info("lines repaired", pool=pool.code, adopted=adopted)
+    log.info("lines repaired", pool=pool_id, adopted=adopted)
 
 
 def reconcile() -> tuple[int, int]:

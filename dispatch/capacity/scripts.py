@@ -7,6 +7,7 @@ Keys, all below KEYS[2] = key("capacity"):
   pool:<pool>         hash  slot → holder, and `…:bits`
   pace:<account>      the moment (ms) from which the account may ask again
   window:<pool>       list of the pool's requests within the last minute (ms), newest first
+  off:<account>       there while the provider has asked the account's leads to wait
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ from __future__ import annotations
 from dispatch.core.generation import GUARD
 from dispatch.core.redis import Script
 
-_LEASES = """
+# Whoever takes several moments of an account's pace at once (`TAKE_MANY`) reserves at most so far ahead (ms); what
+# comes one by one, as an alert does, never waits longer than that for it.
+AHEAD_MS = 100
+
+# How slots are taken and given back; other slices' scripts that take lines begin with it.
+LEASES = """
 local base = KEYS[2]
 local leases = base .. ':leases'
 local function slots_of(kind, id) return base .. ':' .. kind .. ':' .. id end
@@ -56,7 +62,7 @@ end
 PROPOSE = Script(
     "capacity_propose",
     GUARD
-    + _LEASES
+    + LEASES
     + """
 local holder, pool, concurrency = ARGV[2], ARGV[3], tonumber(ARGV[4])
 local had = redis.call('HGET', leases, holder)
@@ -93,14 +99,17 @@ return {tonumber(best), best_slot, pool_slot}
 """,
 )
 
-# ARGV: holder. Answers how many leases ended: 1, or 0 when it has none.
-RELEASE = Script("capacity_release", GUARD + _LEASES + "return drop(ARGV[1])")
+# ARGV: holders. Answers how many leases ended; a holder that has none does nothing.
+RELEASE = Script(
+    "capacity_release",
+    GUARD + LEASES + "local ended = 0\nfor i = 1, #ARGV do ended = ended + drop(ARGV[i]) end\nreturn ended",
+)
 
 # ARGV: clock offset, then per open call: holder, number, line slot, pool, pool slot. Whoever else was believed to
 # hold one of these slots loses it. Answers how many leases were changed.
 ADOPT = Script(
     "capacity_adopt",
-    _LEASES
+    LEASES
     + """
 local now = string.format('%.0f', now_ms(ARGV[1]))
 local changed = 0
@@ -125,7 +134,7 @@ return changed
 FORGET = Script(
     "capacity_forget",
     GUARD
-    + _LEASES
+    + LEASES
     + """
 local ended = 0
 for i = 1, #ARGV, 2 do
@@ -140,10 +149,12 @@ return ended
 TAKE = Script(
     "capacity_take",
     GUARD
+    + f"local AHEAD = {AHEAD_MS}\n"
     + """
 local now, interval, rate = now_ms(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[5])
 local pace, window = KEYS[2] .. ':pace:' .. ARGV[2], KEYS[2] .. ':window:' .. ARGV[4]
-local wait = math.min(interval, tonumber(redis.call('GET', pace) or 0) - now)
+-- a pace that lies further ahead than anybody reserves is of another clock
+local wait = math.min(interval + AHEAD, tonumber(redis.call('GET', pace) or 0) - now)
 if rate > 0 then
   local oldest = redis.call('LINDEX', window, rate - 1)
   if oldest then wait = math.max(wait, math.min(60000, tonumber(oldest) + 60000 - now)) end
@@ -156,6 +167,61 @@ redis.call('LTRIM', window, 0, math.max(rate, 10000) - 1)
 redis.call('PEXPIRE', window, 61000)
 return 0
 """,
+)
+
+# How many requests an account may make from now, at most AHEAD ms ahead, and from when (ms).
+PACE = f"""
+local AHEAD = {AHEAD_MS}
+local function paced(account, interval, now)
+  if redis.call('EXISTS', KEYS[2] .. ':off:' .. account) == 1 then return 0, now + 1000 end
+  local free_at = tonumber(redis.call('GET', KEYS[2] .. ':pace:' .. account) or 0)
+  free_at = math.max(now, math.min(free_at, now + interval + AHEAD))
+  if free_at > now + AHEAD then return 0, free_at end
+  return math.floor((now + AHEAD - free_at) / interval) + 1, free_at
+end
+local function in_window(pool, rate, now)
+  if rate == 0 then return 1e9, now end
+  local window = KEYS[2] .. ':window:' .. pool
+  local oldest = tonumber(redis.call('LINDEX', window, rate - 1) or 0)
+  if oldest + 60000 > now then return 0, oldest + 60000 end
+  local low, high = 0, math.min(rate, redis.call('LLEN', window))
+  while low < high do  -- the first that is older than a minute
+    local middle = math.floor((low + high) / 2)
+    if tonumber(redis.call('LINDEX', window, middle)) + 60000 > now then low = middle + 1 else high = middle end
+  end
+  return rate - low, now
+end
+"""
+
+# ARGV: clock offset, account, ms between its requests, pool, its rate per minute (0: none), how many are wanted.
+# Answers {how many were counted, ms until the first, as text}; the others follow at the account's interval.
+TAKE_MANY = Script(
+    "capacity_take_many",
+    GUARD
+    + PACE
+    + """
+local now, account, interval = now_ms(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+local pool, rate, wanted = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+local by_pace, free_at = paced(account, interval, now)
+local by_rate = in_window(pool, rate, now)
+local taken = math.min(wanted, by_pace, by_rate)
+if taken <= 0 then return {0, '0'} end
+redis.call('SET', KEYS[2] .. ':pace:' .. account, string.format('%.3f', free_at + taken * interval),
+           'PX', math.ceil(interval) + AHEAD + 1000)
+local window, moment = KEYS[2] .. ':window:' .. pool, string.format('%.0f', math.ceil(free_at))
+local moments = {}
+for i = 1, taken do moments[i] = moment end
+for i = 1, taken, 1000 do redis.call('LPUSH', window, unpack(moments, i, math.min(i + 999, taken))) end
+redis.call('LTRIM', window, 0, math.max(rate, 10000) - 1)
+redis.call('PEXPIRE', window, 61000)
+return {taken, string.format('%.3f', free_at - now)}
+""",
+)
+
+# ARGV: account, ms. The provider asked it to wait: its leads do, while what is urgent may still try.
+HOLD_OFF = Script(
+    "capacity_hold_off",
+    GUARD + "redis.call('SET', KEYS[2] .. ':off:' .. ARGV[1], 1, 'PX', ARGV[2])\nreturn 1",
 )
 
 # ARGV: "pace" / "window", id, then for pace the moment (ms) from which it may ask again, for window its requests

@@ -21,7 +21,8 @@ _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 MINUTE = timedelta(minutes=1)
 
 _USABLE = """
-SELECT n.id, n.max_channels, n.reserved_for_alerts, n.reserved_for_offers, n.account_id, n.phone, p.concurrency
+SELECT n.id, n.max_channels, n.reserved_for_alerts, n.reserved_for_offers, n.account_id, n.phone, p.concurrency,
+       p.rate_per_minute, a.calls_per_second
 FROM capacity_outboundnumber n
 JOIN capacity_dispatchpool p ON p.id = n.pool_id
 JOIN capacity_provideraccount a ON a.id = n.account_id
@@ -32,12 +33,15 @@ ORDER BY n.phone
 
 @dataclass(frozen=True)
 class Usable:
-    """A number that may be called from now; `concurrency` is its pool's."""
+    """A number that may be called from now; `concurrency` and `rate_per_minute` are its pool's,
+    `calls_per_second` its account's."""
 
     limits: rules.NumberLimits
     account_id: int
     phone: str
     concurrency: int
+    rate_per_minute: int | None
+    calls_per_second: float
 
 
 def usable_numbers(pool_id: int) -> list[Usable]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -108,3 +108,17 @@ def _keep_plans_fresh(cursor: psycopg.Cursor[Any]) -> None:
 def columns(items: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
     """Rows turned into columns, for unnest()."""
     return [list(column) for column in zip(*items, strict=True)] if items else [[] for _ in range(width)]
+
+
+def integers(values: Iterable[int]) -> str:
+    """Whole numbers as the text of an array: a parameter that the driver need not take apart."""
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+def texts(values: Iterable[str | None]) -> str:
+    """Texts, and NULLs, as the text of an array."""
+    return "{" + ",".join("NULL" if text is None else _element(text) for text in values) + "}"
+
+
+def _element(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -8,9 +8,13 @@ class LeadsConfig(AppConfig):
     def ready(self) -> None:
         from django.db.models.signals import post_delete, post_save
 
-        from dispatch.leads import gating
+        from dispatch.core import generation
+        from dispatch.leads import calls, gating
         from dispatch.leads.models import CallingRule, ClosedDay, Holiday, RetryRule
+        from dispatch.leads.services import repairing
 
+        calls.register()
+        generation.on_lost(repairing.rebuild)
         for model in (
             CallingRule,
             ClosedDay,

@@ -101,3 +101,36 @@ def next_to_place(now: datetime) -> datetime | None:
     waiting = Call.objects.filter(status=Call.Status.CREATED, not_before__gt=now)
     first: datetime | None = waiting.aggregate(first=Min("not_before"))["first"]
     return first
+
+
+# --- Batches
+
+CREATE_MANY = """
+INSERT INTO telephony_call
+    (organization_id, purpose, subject_id, attempt, account_id, number_id, pool_id, line_slot, pool_slot,
+     to_phone, from_phone, ring_timeout_s, time_limit_s, detect_machine, status, not_before, place_by, send_by,
+     requested_at, created_at, empty_listings, last_sequence, answered_by, keys_pressed, context, error_code,
+     error_message)
+SELECT v.organization_id, %(purpose)s, v.subject_id, v.attempt, v.account_id, v.number_id, v.pool_id, v.line_slot,
+       v.pool_slot, v.to_phone, v.from_phone, v.ring, v.time_limit, v.detects = 1, 'requesting', %(now)s,
+       %(send_by)s, %(send_by)s, %(now)s, %(now)s, 0, -1, '', '', v.context::jsonb, '', ''
+FROM unnest(%(organizations)s::bigint[], %(subjects)s::bigint[], %(attempts)s::int[], %(accounts)s::bigint[],
+            %(numbers)s::bigint[], %(pools)s::bigint[], %(line_slots)s::int[], %(pool_slots)s::int[],
+            %(phones)s::text[], %(from_phones)s::text[], %(rings)s::int[], %(limits)s::int[], %(detects)s::int[],
+            %(contexts)s::text[])
+     AS v(organization_id, subject_id, attempt, account_id, number_id, pool_id, line_slot, pool_slot,
+          to_phone, from_phone, ring, time_limit, detects, context)
+ON CONFLICT DO NOTHING
+RETURNING id, subject_id
+"""
+
+SETTLE_MANY = """
+UPDATE telephony_call c
+SET status = v.status, sid = v.sid, error_code = v.code, error_message = v.message,
+    submitted_at = CASE WHEN v.sid IS NOT NULL THEN %(now)s::timestamptz END,
+    ended_at = CASE WHEN v.status = ANY(%(ends)s) THEN %(now)s::timestamptz END
+FROM unnest(%(ids)s::bigint[], %(statuses)s::text[], %(sids)s::text[], %(codes)s::text[], %(messages)s::text[])
+     AS v(id, status, sid, code, message)
+WHERE c.id = v.id AND c.status = 'requesting' AND c.sid IS NULL AND c.cancel_requested_at IS NULL
+RETURNING c.id
+"""

@@ -1,10 +1,12 @@
-"""A telephone provider that takes every call and does nothing, so that a benchmark measures us alone.
+"""Telephone providers that take every call and do nothing, so that a benchmark measures us alone.
 
-Its call ids say when it was asked: `asked_at`. Known to processes whose PROVIDER_MODULES names it, which only the
-development flag allows."""
+Of `noop` calls stay open; those of `noop-ends` are over as soon as they are taken, those of `noop-20ms` too, from
+a provider that takes so long to answer. Their ids say when they were asked for: `asked_at`. Known to processes
+whose PROVIDER_MODULES names them, which only the development flag allows."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import time
@@ -21,8 +23,13 @@ MODULE = __name__
 _count = itertools.count()
 
 
+# For PROVIDER_MODULES.
+MODULES = dict.fromkeys(("noop", "noop-ends", "noop-20ms"), MODULE)
+
+
 def make(account: ProviderAccount) -> Noop:
-    return Noop()
+    kinds = {"noop": ("submitted", 0.0), "noop-ends": ("completed", 0.0), "noop-20ms": ("completed", 0.02)}
+    return Noop(*kinds[account.provider])
 
 
 def asked_at(sid: str) -> float:
@@ -31,10 +38,24 @@ def asked_at(sid: str) -> float:
 
 
 class Noop(Provider):
-    """Answers at once. Calls stay where they are until somebody hangs up."""
+    """Answers at once, or after `takes_s`. Calls stay where they are until somebody hangs up."""
+
+    is_async = True
+
+    def __init__(self, status: str = "submitted", takes_s: float = 0.0) -> None:
+        self._status, self._takes_s = status, takes_s
 
     def place(self, order: Order) -> Outcome:
-        return Submitted(f"NO-{time.time_ns() // 1000}-{os.getpid()}-{next(_count)}")
+        sid = f"NO-{time.time_ns() // 1000}-{os.getpid()}-{next(_count)}"
+        if self._takes_s:
+            time.sleep(self._takes_s)
+        return Submitted(sid, self._status)
+
+    async def place_async(self, order: Order) -> Outcome:
+        sid = f"NO-{time.time_ns() // 1000}-{os.getpid()}-{next(_count)}"
+        if self._takes_s:
+            await asyncio.sleep(self._takes_s)
+        return Submitted(sid, self._status)
 
     def hang_up(self, sid: str) -> Report:
         return Report(sid, "canceled")

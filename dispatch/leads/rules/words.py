@@ -60,6 +60,7 @@ class Reason(StrEnum):
     COUNTRY = "country_not_allowed"
     BY_HAND = "by_hand"
     MOST_ATTEMPTS = "most_attempts"
+    DRY_RUN = "dry_run"
 
 
 # What is lifted by a person and not by the clock.

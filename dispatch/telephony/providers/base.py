@@ -99,9 +99,16 @@ class ProviderTrouble(Exception):
 class Provider(ABC):
     """One account at one provider. Not shared between threads (see `providers.for_account`)."""
 
+    # Whether `place_async` is there, for who asks for many calls at once; else `place` runs in threads.
+    is_async = False
+
     @abstractmethod
     def place(self, order: Order) -> Outcome:
         """Asks for a call, once. Never raises."""
+
+    async def place_async(self, order: Order) -> Outcome:
+        """As `place`, in an event loop."""
+        raise NotImplementedError
 
     @abstractmethod
     def hang_up(self, sid: str) -> Report:

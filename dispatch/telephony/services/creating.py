@@ -84,7 +84,7 @@ def create_call(
         if in_the_way := sql.calls_in_the_way(organization.pk, phone, purpose, subject_id, attempt):
             lines.give_back(holder)
             return _same_attempt(in_the_way)
-        lines.repair(pool)
+        lines.repair(pool.pk)
     lines.give_back(holder)
     raise NoLine.because("lines_busy")
 

@@ -49,7 +49,7 @@ def ask(call: Call) -> Call:
     faults.point("telephony.place.claimed")
     outcome = _ask(call)
     faults.point("telephony.place.sent")
-    call = _write(call.pk, outcome)
+    call = write(call.pk, outcome)
     faults.point("telephony.place.written")
     tell(call)
     return call
@@ -104,7 +104,7 @@ def _ask(call: Call) -> Outcome:
     )
 
 
-def _write(call_id: int, outcome: Outcome) -> Call:
+def write(call_id: int, outcome: Outcome) -> Call:
     """Writes the outcome; a webhook or a reconciler may have been faster, and then knows better."""
     with transaction.atomic():
         call = locked(call_id)

@@ -1,0 +1,292 @@
+"""The dialer: an asyncio service, in any number of processes, that turns ready leads into calls.
+
+Pullers take batches out of the rooms (`claiming.claim`, in threads with database connections of their own); each
+call is then asked for in a task of its own, in its turn; what the provider answers is written in batches. Between
+taking and writing a lead is held by this dialer's name, under which its heart beats."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import structlog
+from django.conf import settings
+from django.db import DatabaseError
+
+from dispatch.capacity.models import ProviderAccount
+from dispatch.core import clock, faults
+from dispatch.core.batching import Batcher, DatabaseThread
+from dispatch.core.redis import REDIS_ERRORS, connect
+from dispatch.leads import measures, prechecks, schedule
+from dispatch.leads.rules.facts import Verdict
+from dispatch.leads.services import claiming, ending
+from dispatch.leads.services.claiming import Claimed, Question, ToAsk
+from dispatch.telephony import providers
+from dispatch.telephony.providers.base import Order, Outcome, RateLimited, Rejected, Unknown
+from dispatch.telephony.services import batches as telephony
+from dispatch.telephony.services.batches import Answered
+
+log = structlog.get_logger(__name__)
+
+SETTLE_MOST = 500
+# Nothing anywhere: the bell wakes us; this is for a bell that was not heard.
+IDLE_S = 1.0
+TROUBLE_S = 1.0
+# Calls that are being asked for when we are asked to stop have this long.
+STOP_S = 8.0
+NO_LINES = ("lines_busy", "pool_full")
+
+
+class Dialer:
+    """One dialer; any number may run, in one process too."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+        self._claimers = [DatabaseThread(f"leads-claim-{n}") for n in range(settings.LEADS_CLAIMERS)]
+        self._settler = DatabaseThread("leads-settle")
+        self._answers: Batcher[Answered, None] = Batcher(self._settler, _settle, SETTLE_MOST)
+        self._askers = ThreadPoolExecutor(settings.LEADS_ASK_THREADS, thread_name_prefix="leads-ask")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._bells = [asyncio.Event() for _ in self._claimers]
+        self._room = asyncio.Event()
+        self._in_flight = 0
+        self._turn = _Turn()
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Works until `stopping` is set, then lets what is under way end."""
+        ears = _Ears(asyncio.get_running_loop(), self._hear)
+        ears.start()
+        beating = asyncio.create_task(self._beat(stopping))
+        try:
+            pullers = [self._pull(n, stopping) for n in range(len(self._claimers))]
+            await asyncio.gather(*pullers, self._wake_at_the_end(stopping))
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=STOP_S)
+        finally:
+            beating.cancel()
+            ears.stop()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(beating, *self._tasks, return_exceptions=True)
+            with suppress(*schedule.UNAVAILABLE):
+                await asyncio.to_thread(schedule.leave, self.name)
+            self._askers.shutdown(wait=False, cancel_futures=True)
+            for thread in (*self._claimers, self._settler):
+                await asyncio.to_thread(thread.close)
+
+    # --- Taking
+
+    async def _pull(self, which: int, stopping: asyncio.Event) -> None:
+        thread, bell = self._claimers[which], self._bells[which]
+        while not stopping.is_set():
+            free = settings.LEADS_IN_FLIGHT - self._in_flight
+            if free <= 0:
+                self._room.clear()
+                await _wait(self._room, IDLE_S)
+                continue
+            bell.clear()
+            most = min(free, settings.LEADS_BATCH)
+            try:
+                claimed = await thread.run(lambda most=most: self._turn.take(self.name, most))  # type: ignore[misc]
+            except schedule.UNAVAILABLE as error:
+                log.warning("no leads are taken, Redis is away or empty", error=str(error))
+                await _wait(stopping, TROUBLE_S)
+                continue
+            except DatabaseError as error:
+                log.warning("a batch of leads could not be claimed", error=str(error).strip())
+                await _wait(stopping, TROUBLE_S)
+                continue
+            self._start(claimed)
+            if not claimed.taken:
+                began = time.monotonic()
+                await _wait(bell, claimed.wait_s)
+                if claimed.why in NO_LINES:
+                    measures.line_wait.observe(time.monotonic() - began)
+
+    def _start(self, claimed: Claimed) -> None:
+        for to_ask in claimed.calls:
+            self._spawn(self._ask(to_ask, claimed.accounts[to_ask.call.account_id]), 1)
+        if claimed.questions:
+            self._spawn(self._question(claimed.questions), len(claimed.questions))
+
+    def _spawn(self, work: object, leads: int) -> None:
+        self._in_flight += leads
+        measures.in_flight.inc(leads)
+        task: asyncio.Task[None] = asyncio.create_task(work)  # type: ignore[arg-type]
+        self._tasks.add(task)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            self._in_flight -= leads
+            measures.in_flight.dec(leads)
+            self._room.set()
+            if not task.cancelled() and (error := task.exception()):
+                log.error("a lead was not worked off", exc_info=error)
+
+        task.add_done_callback(done)
+
+    # --- Asking
+
+    async def _ask(self, to_ask: ToAsk, account: ProviderAccount) -> None:
+        early_s = (to_ask.turn_at - clock.now()).total_seconds()
+        if early_s > 0:
+            await asyncio.sleep(early_s)
+        faults.point("leads.ask.before")
+        outcome = await self._outcome(to_ask, account)
+        faults.point("leads.ask.after")
+        await self._answers.submit(Answered(to_ask.call_id, to_ask.call, outcome))
+
+    async def _outcome(self, to_ask: ToAsk, account: ProviderAccount) -> Outcome:
+        left_s = (to_ask.send_by - clock.now()).total_seconds()
+        if left_s <= 0:  # this process slept; nothing was sent
+            return RateLimited(0.0, "the claim had lapsed before it was sent")
+        order = telephony.order(to_ask.call, to_ask.call_id, account.provider, left_s)
+        try:
+            provider = providers.for_account(account)
+        except Exception as error:
+            log.exception("the account's provider cannot be used", account=account.pk)
+            return Rejected(False, "", str(error)[:255], "configuration")
+        try:
+            if provider.is_async:
+                return await provider.place_async(order)
+            return await asyncio.get_running_loop().run_in_executor(self._askers, _place, account, order)
+        except Exception as error:  # a provider that breaks its word; it may have asked
+            log.exception("the provider raised", account=account.pk)
+            return Unknown(type(error).__name__)
+
+    async def _question(self, questions: Sequence[Question]) -> None:
+        """Asks the campaigns' own systems, then takes the leads up again."""
+        answers: list[Verdict] = await asyncio.gather(
+            *(prechecks.ask(question.lead, question.campaign) for question in questions)
+        )
+        faults.point("leads.precheck.answered")
+        thread = self._claimers[0]
+        claimed = await thread.run(
+            lambda: claiming.claim_answered(self.name, list(zip(questions, answers, strict=True)))
+        )
+        self._start(claimed)
+
+    # --- Being woken, and being seen to live
+
+    def _hear(self, message: str) -> None:
+        if message.startswith("line:"):
+            self._turn.line_freed(int(message[5:]))
+        for bell in self._bells:
+            bell.set()
+
+    async def _wake_at_the_end(self, stopping: asyncio.Event) -> None:
+        await stopping.wait()
+        self._room.set()
+        for bell in self._bells:
+            bell.set()
+
+    async def _beat(self, stopping: asyncio.Event) -> None:
+        while not stopping.is_set():
+            try:
+                await asyncio.to_thread(schedule.beat, self.name)
+            except schedule.UNAVAILABLE as error:
+                log.debug("the heart could not beat", error=str(error))
+            await _wait(stopping, settings.LEADS_HEARTBEAT_S)
+
+
+class _Turn:
+    """Whose room comes next: in turn, those that have to wait left out."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._waiting: dict[int, tuple[float, str]] = {}  # pool → not before (monotonic), why
+        self._lock = threading.Lock()
+
+    def take(self, worker: str, most: int) -> Claimed:
+        """A batch from the first room in turn that has one; else how long to wait."""
+        now, wait_s, why = time.monotonic(), IDLE_S, "empty"
+        for pool_id in self._in_turn(schedule.rooms()):
+            until, reason = self._waiting.get(pool_id, (0.0, ""))
+            if until > now:
+                wait_s, why = min(wait_s, until - now), reason
+                continue
+            claimed = claiming.claim(worker, pool_id, most)
+            self._last = pool_id
+            if claimed.wait_s > 0:
+                longest = settings.LEADS_TICK_S if claimed.why in NO_LINES else IDLE_S
+                this_s = min(claimed.wait_s, longest)
+                with self._lock:
+                    self._waiting[pool_id] = (time.monotonic() + this_s, claimed.why)
+                wait_s, why = min(wait_s, this_s), claimed.why
+            if claimed.taken:
+                return claimed
+        return Claimed(why=why, wait_s=wait_s)
+
+    def line_freed(self, pool_id: int) -> None:
+        with self._lock:
+            if self._waiting.get(pool_id, (0.0, ""))[1] in NO_LINES:
+                del self._waiting[pool_id]
+
+    def _in_turn(self, pools: list[int]) -> list[int]:
+        with self._lock:
+            self._waiting = {pool: until for pool, until in self._waiting.items() if pool in pools}
+        return [p for p in pools if p > self._last] + [p for p in pools if p <= self._last]
+
+
+class _Ears(threading.Thread):
+    """Listens to the bell and hands on what it says; after an outage it rings once, for what was missed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, hear: object) -> None:
+        super().__init__(name="leads-bell", daemon=True)
+        self._loop, self._hear = loop, hear
+        self._over = threading.Event()
+
+    def stop(self) -> None:
+        self._over.set()
+
+    def run(self) -> None:
+        missed = False
+        while not self._over.is_set():
+            try:
+                listener = connect(socket_timeout=5).pubsub(ignore_subscribe_messages=True)
+                listener.subscribe(schedule.bell())
+                if missed:
+                    self._tell("due")
+                missed = False
+                while not self._over.is_set():
+                    message = listener.get_message(timeout=0.5)
+                    if message and isinstance(message["data"], bytes):
+                        self._tell(message["data"].decode())
+                listener.close()
+            except REDIS_ERRORS as error:
+                log.debug("the bell is not heard", error=str(error))
+                missed = True
+                self._over.wait(TROUBLE_S)
+            except RuntimeError:  # the event loop is closed
+                return
+
+    def _tell(self, message: str) -> None:
+        self._loop.call_soon_threadsafe(self._hear, message)  # type: ignore[arg-type]
+
+
+def _settle(answers: Sequence[Answered]) -> list[None]:
+    for other in ending.settle(answers):
+        telephony.settle_one(other)
+    return [None] * len(answers)
+
+
+def _place(account: ProviderAccount, order: Order) -> Outcome:
+    return providers.for_account(account).place(order)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
+async def run(stopping: asyncio.Event) -> None:
+    """The dispatcher's service."""
+    await Dialer().run(stopping)

@@ -1,0 +1,140 @@
+"""What the reconcilers do: the schedule is set right by the rows, and claims that nobody ended are ended."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+
+import structlog
+from django.conf import settings
+
+from dispatch.core import clock, generation
+from dispatch.leads import measures, schedule, scripts, sql
+from dispatch.leads.rules import spreading
+from dispatch.leads.schedule import Entry
+from dispatch.leads.services import ending
+from dispatch.telephony.models import Call
+
+log = structlog.get_logger(__name__)
+
+PAGE = 5000
+STALE_BATCH = 500
+BEGINNING = datetime.min.replace(tzinfo=UTC)
+Position = tuple[datetime, int]
+START: Position = (BEGINNING, 0)
+
+_chance = random.Random()
+
+
+def page_of_due(after: Position, until: datetime, limit: int = PAGE) -> tuple[list[Entry], Position]:
+    """What the schedule should hold from a position on, in the order in which it is due; and the next position."""
+    found = sql.rows(sql.DUE, {"after": after[0], "after_id": after[1], "until": until, "limit": limit})
+    if not found:
+        return [], after
+    last = found[-1]
+    return [Entry(*row[:4]) for row in found], (last[4], last[1])
+
+
+def schedule_near() -> int:
+    """Schedules backlog rows that are due within the near time and are nowhere in Redis; how many those were."""
+    until = clock.now() + timedelta(seconds=settings.LEADS_NEAR_S)
+    position, added = START, 0
+    while True:
+        entries, position = page_of_due(position, until)
+        if entries:
+            added += _schedule_missing(entries)
+        if len(entries) < PAGE:
+            return added
+
+
+def _schedule_missing(entries: list[Entry]) -> int:
+    try:
+        added = schedule.tell(scripts.SCHEDULE_MISSING, entries)
+    except schedule.Gone:
+        return 0
+    if added:
+        measures.repairs.labels("missing").inc(added)
+        log.info("leads were missing in the schedule", added=added)
+    return added
+
+
+class Sweep:
+    """Goes slowly over the whole backlog, a page a step, and schedules what is missing: all of it within the hour,
+    and at once when Redis has lost its data."""
+
+    def __init__(self) -> None:
+        self._position = START
+        self._generation: str | None = None
+        self._hurry = False
+
+    def step(self) -> bool:
+        """One page; whether there is more to do at once."""
+        current = generation.current()
+        if current is None:
+            return False
+        if current != self._generation:
+            self._generation, self._position = current, START
+            self._hurry = True
+        entries, self._position = page_of_due(self._position, datetime.max.replace(tzinfo=UTC))
+        if entries:
+            _schedule_missing(entries)
+        if len(entries) < PAGE:
+            self._position, self._hurry = START, False
+        return self._hurry
+
+
+def rebuild() -> None:
+    """Writes the schedule anew from the rows, when Redis has lost it: what is overdue, spread over a window that
+    grows with it, and what is due within the near time. The sweep brings the rest."""
+    schedule.forget_all()
+    now = clock.now()
+    overdue = sql.rows(sql.OVERDUE, {"now": now})[0][0]
+    window = spreading.window_s(
+        overdue, settings.LEADS_JITTER_S, settings.LEADS_JITTER_PER, settings.LEADS_JITTER_MOST_S
+    )
+    position, seen = START, 0
+    first_ms = last_ms = None
+    until = now + timedelta(seconds=settings.LEADS_NEAR_S)
+    while seen < settings.LEADS_REBUILD_MOST:
+        entries, position = page_of_due(position, until)
+        now_ms = schedule.ms(now)
+        spread = []
+        for entry in entries:
+            if entry.due_ms <= now_ms:
+                late_s = spreading.place_in(window, seen, overdue, _chance.random())
+                entry = entry._replace(due_ms=now_ms + int(late_s * 1000))
+                first_ms, last_ms = first_ms or entry.due_ms, entry.due_ms
+            seen += 1
+            spread.append(entry)
+        schedule.write_anew(spread)
+        if len(entries) < PAGE:
+            break
+    measures.backlog_at_rebuild.set(overdue)
+    measures.rebuild_window.set(window)
+    measures.rebuild_spread.set(((last_ms or 0) - (first_ms or 0)) / 1000)
+    log.info("the schedule is rebuilt", overdue=overdue, near=seen, window_s=round(window, 1))
+
+
+def bury_workers() -> int:
+    """Makes ready again what dead dialers held."""
+    dead, back = schedule.bury(settings.LEADS_WORKER_DEAD_S)
+    if dead:
+        measures.repairs.labels("dead_worker").inc(dead)
+        measures.repairs.labels("held").inc(back)
+        log.warning("dialers died", dialers=dead, leads=back)
+    return back
+
+
+def end_stale_claims(limit: int = STALE_BATCH) -> int:
+    """Ends claims whose call is over without a word to the lead; how many."""
+    before = clock.now() - timedelta(seconds=settings.LEADS_STALE_S)
+    found = sql.rows(sql.STALE, {"before": before, "limit": limit})
+    for lead_id, token, call_id, _ in found:
+        if call_id is None:
+            ending.without_call(lead_id, token)
+        else:
+            ending.call_changed(Call.objects.get(pk=call_id))
+    if found:
+        measures.repairs.labels("stale_claim").inc(len(found))
+        log.warning("claims were stale", leads=len(found))
+    return len(found)

@@ -1,0 +1,109 @@
+"""The leads' hot path in SQL, run with `core.statements`. Every statement takes its time as %(now)s.
+
+Order of locks: leads by id, then calls."""
+
+from __future__ import annotations
+
+from dispatch.core.statements import do, integers, rows, texts
+
+__all__ = ["do", "integers", "rows", "texts"]
+
+_FACTS = """id, organization_id, campaign_id, phone, lat, lng, customer, external_id, attempts, token,
+       wanted_at, due_at, reason"""
+
+# Those that somebody else is changing at this moment are left out: the dialer comes back to them.
+LOCK = f"""
+SELECT {_FACTS}, status FROM leads_lead WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+"""
+LOCK_AND_WAIT = f"""
+SELECT {_FACTS}, status FROM leads_lead WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
+"""
+EXISTING = "SELECT id FROM leads_lead WHERE id = ANY(%(ids)s::bigint[])"
+
+# backlog → processing. Whoever runs it holds the rows' locks and has seen their status.
+CLAIM = """
+UPDATE leads_lead l
+SET status = 'processing', token = v.token, attempts = l.attempts + 1, claimed_at = %(now)s, worker = %(worker)s,
+    reason = ''
+FROM unnest(%(ids)s::bigint[], %(tokens)s::int[]) AS v(id, token)
+WHERE l.id = v.id AND l.status = 'backlog'
+"""
+DEFER = """
+UPDATE leads_lead l SET due_at = v.due_at, reason = v.reason
+FROM unnest(%(ids)s::bigint[], %(dues)s::timestamptz[], %(reasons)s::text[]) AS v(id, due_at, reason)
+WHERE l.id = v.id AND l.status = 'backlog'
+"""
+FINISH = """
+UPDATE leads_lead l
+SET status = 'finished', outcome = v.outcome, reason = v.reason, finished_at = %(now)s,
+    last_outcome = CASE WHEN v.last = '' THEN l.last_outcome ELSE v.last END, attempts = l.attempts - v.uncounted
+FROM unnest(%(ids)s::bigint[], %(outcomes)s::text[], %(reasons)s::text[], %(lasts)s::text[], %(uncounted)s::int[])
+     AS v(id, outcome, reason, last, uncounted)
+WHERE l.id = v.id AND l.status <> 'finished'
+"""
+# processing → backlog, for a further attempt.
+AGAIN = """
+UPDATE leads_lead l
+SET status = 'backlog', due_at = v.due_at, reason = v.reason, last_outcome = v.last,
+    attempts = l.attempts - v.uncounted, claimed_at = NULL, worker = ''
+FROM unnest(%(ids)s::bigint[], %(dues)s::timestamptz[], %(reasons)s::text[], %(lasts)s::text[],
+            %(uncounted)s::int[]) AS v(id, due_at, reason, last, uncounted)
+WHERE l.id = v.id AND l.status = 'processing'
+"""
+
+# --- Intake
+
+NEXT_IDS = """
+SELECT nextval(pg_get_serial_sequence('leads_lead', 'id')) FROM generate_series(1, %(count)s::int)
+"""
+INSERT = """
+INSERT INTO leads_lead
+    (id, organization_id, campaign_id, phone, lat, lng, customer, external_id, data, status, outcome, reason,
+     wanted_at, due_at, attempts, token, worker, last_outcome, created_at)
+SELECT v.id, %(organization)s, %(campaign)s, v.phone, v.lat, v.lng, v.customer, v.external_id, v.data::jsonb,
+       'backlog', '', '', to_timestamp(v.due / 1000.0), to_timestamp(v.due / 1000.0), 0, 0, '', '', %(now)s
+FROM unnest(%(ids)s::bigint[], %(phones)s::text[], %(lats)s::float8[], %(lngs)s::float8[], %(customers)s::text[],
+            %(externals)s::text[], %(data)s::text[], %(dues)s::float8[])
+     AS v(id, phone, lat, lng, customer, external_id, data, due)
+ON CONFLICT (campaign_id, external_id) WHERE external_id <> '' DO NOTHING
+RETURNING id
+"""
+BY_EXTERNAL_ID = """
+SELECT external_id, id FROM leads_lead
+WHERE campaign_id = %(campaign)s AND external_id = ANY(%(externals)s::text[]) AND external_id <> ''
+"""
+
+# --- What the schedule should hold: (pool, lead, next attempt, due in Unix ms), in the order (due_at, id)
+
+DUE = """
+SELECT c.pool_id, l.id, l.token + 1, (extract(epoch FROM l.due_at) * 1000)::bigint, l.due_at
+FROM leads_lead l JOIN leads_campaign c ON c.id = l.campaign_id
+WHERE l.status = 'backlog' AND (l.due_at, l.id) > (%(after)s::timestamptz, %(after_id)s) AND l.due_at <= %(until)s
+ORDER BY l.due_at, l.id LIMIT %(limit)s
+"""
+OVERDUE = "SELECT count(*) FROM leads_lead WHERE status = 'backlog' AND due_at <= %(now)s"
+
+# Claims whose call ended without a word to the lead, or that have no call at all.
+STALE = """
+SELECT l.id, l.token, call.id, call.status
+FROM leads_lead l
+LEFT JOIN telephony_call call ON call.purpose = 'lead' AND call.subject_id = l.id AND call.attempt = l.token
+WHERE l.status = 'processing' AND l.claimed_at <= %(before)s AND (call.id IS NULL OR call.ended_at IS NOT NULL)
+ORDER BY l.claimed_at LIMIT %(limit)s
+"""
+
+# --- Lifting what a person had held back
+
+RELEASE = """
+UPDATE leads_lead l
+SET due_at = greatest(l.wanted_at, %(now)s), reason = ''
+FROM (
+    SELECT w.id FROM leads_lead w
+    WHERE w.status = 'backlog' AND w.reason = ANY(%(reasons)s::text[])
+      AND (%(organization)s::bigint IS NULL OR w.organization_id = %(organization)s)
+      AND (%(campaign)s::bigint IS NULL OR w.campaign_id = %(campaign)s)
+    ORDER BY w.id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
+) chosen, leads_campaign c
+WHERE l.id = chosen.id AND c.id = l.campaign_id
+RETURNING c.pool_id, l.id, l.token + 1, (extract(epoch FROM l.due_at) * 1000)::bigint
+"""
