@@ -3,17 +3,20 @@
 import os
 from typing import Any
 
+import django
 from channels.routing import ProtocolTypeRouter
-from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatch.settings")
-# Each request runs in a thread of its own, so connections that belong to threads would be opened for each request;
-# this process takes them from a pool instead.
-os.environ.setdefault("DB_POOL_SIZE", "16")
-http = get_asgi_application()
+# Requests and sockets run in many threads, more than there should be connections: this process takes them from a
+# pool.
+THREADS = int(os.environ.setdefault("DB_POOL_SIZE", "16")) or 16
+django.setup(set_prefix=False)
 
-from dispatch.outbox import processing  # noqa: E402  (needs the apps that the line above loads)
+from dispatch.core.request_threads import RequestThreads  # noqa: E402  (needs the apps that the line above loads)
+from dispatch.outbox import processing  # noqa: E402
 from notifications.routing import websocket  # noqa: E402
+
+http = RequestThreads(THREADS)
 
 
 async def lifespan(_scope: Any, receive: Any, send: Any) -> None:
