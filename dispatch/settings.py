@@ -162,6 +162,8 @@ PROVIDER_TIMEOUT_S = env.float("PROVIDER_TIMEOUT_S", default=10.0)
 # A request may leave at most this long after it was claimed; past it the outcome can only be "unknown".
 CALL_SEND_WINDOW_S = env.float("CALL_SEND_WINDOW_S", default=5.0)
 CALL_TIME_LIMIT_S = env.int("CALL_TIME_LIMIT_S", default=300)
+# Automatic answers by text to one phone, so that two machines do not talk for ever.
+TEXT_REPLIES_PER_HOUR = env.int("TEXT_REPLIES_PER_HOUR", default=20)
 UNKNOWN_LISTING_GAP_S = env.float("UNKNOWN_LISTING_GAP_S", default=60.0)
 WEBHOOK_RETRIES = "#rc=3&rp=ct,rt,5xx"
 

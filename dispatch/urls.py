@@ -28,7 +28,7 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("set-password/<uidb64>/<token>/", SetPasswordView.as_view(), name="set_password"),
     path("api/v1/", include(api)),
-    path("telephony/", include("dispatch.telephony.webhooks")),
+    path("telephony/", include("dispatch.telephony.urls")),
     re_path(r"^api/", problems.unknown_address),
 ]
 

@@ -27,7 +27,7 @@ from dispatch.outbox.models import Attempt, Endpoint, Message, MessageGroup, Tar
 from dispatch.outbox.services.intake import default_pool
 from dispatch.schedules.models import BulkImport, Run, RunReport, Schedule
 from dispatch.technicians.models import Shift, Skill, Technician
-from dispatch.telephony.models import Call, CallEvent
+from dispatch.telephony.models import Call, CallEvent, InboundCall, OptOut, Text
 from notifications.models import (
     Alert,
     Claim,
@@ -124,6 +124,23 @@ def _call(t: Tenant) -> Call:
     )
 
 
+def _text(t: Tenant) -> Text:
+    number = t.row(OutboundNumber)
+    return Text.objects.create(
+        organization=t.organization,
+        purpose="offer",
+        subject_id=t.row(Offer).pk,
+        account=number.account,
+        number=number,
+        to_phone=make.phone(),
+        from_phone=str(number.phone),
+        body=f"{t.tag} has a job",
+        status="sent",
+        sid=f"SM{t.tag}",
+        not_after=clock.now() + timedelta(hours=1),
+    )
+
+
 def _endpoint(t: Tenant) -> Endpoint:
     return Endpoint.objects.create(
         organization=t.organization,
@@ -217,6 +234,15 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
     Call: _call,
     CallEvent: lambda t: CallEvent.objects.create(
         organization=t.organization, call=t.row(Call), key="0", kind="ringing", payload={"tag": t.tag}
+    ),
+    Text: _text,
+    OptOut: lambda t: OptOut.objects.create(organization=t.organization, phone=make.phone()),
+    InboundCall: lambda t: InboundCall.objects.create(
+        organization=t.organization,
+        account=t.row(OutboundNumber).account,
+        number=t.row(OutboundNumber),
+        sid=f"CA-in-{t.tag}",
+        from_phone=make.phone(),
     ),
     Endpoint: _endpoint,
     Target: lambda t: Target.objects.create(

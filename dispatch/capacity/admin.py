@@ -143,7 +143,7 @@ class DispatchPoolAdmin(LimitedAdmin):
 @admin.register(OutboundNumber)
 class OutboundNumberAdmin(LimitedAdmin):
     limit_field = "max_channels"
-    list_display = ["phone", "name", "pool", "account", "use", "reserved", "state"]
+    list_display = ["phone", "name", "pool", "account", "use", "reserved", "sends_texts", "state"]
     list_filter = ["pool", "account", "is_paused"]
     list_select_related = ["pool", "account"]
     search_fields = ["phone", "name"]
@@ -154,6 +154,7 @@ class OutboundNumberAdmin(LimitedAdmin):
         "pool",
         "max_channels",
         ("reserved_for_alerts", "reserved_for_offers"),
+        ("sends_texts", "texts_per_second"),
         "is_paused",
     ]
 

@@ -98,6 +98,12 @@ class OutboundNumber(OwnedModel):
     reserved_for_alerts = models.PositiveIntegerField(default=0)
     reserved_for_offers = models.PositiveIntegerField(default=0)
     is_paused = models.BooleanField(default=False)
+    sends_texts = models.BooleanField(
+        default=False, help_text="May send SMS: the provider must have enabled and registered it for that."
+    )
+    texts_per_second = models.FloatField(
+        default=1.0, validators=[MinValueValidator(0.01)], help_text="As the provider allows this number."
+    )
 
     class Meta:
         ordering = ["phone"]

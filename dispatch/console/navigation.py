@@ -23,6 +23,9 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Telephone": {
         "telephony.Call": "call",
+        "telephony.InboundCall": "call_received",
+        "telephony.Text": "sms",
+        "telephony.OptOut": "notifications_off",
         "capacity.OutboundNumber": "dialpad",
         "capacity.DispatchPool": "stacks",
         "capacity.ProviderAccount": "cell_tower",

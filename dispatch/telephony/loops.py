@@ -1,4 +1,5 @@
-"""The dispatcher's loops over calls: the placer, and the reconcilers of what nobody reported."""
+"""The dispatcher's loops over calls and texts: who places and sends them, and the reconcilers of what nobody
+reported."""
 
 from __future__ import annotations
 
@@ -15,12 +16,14 @@ from dispatch.core import clock
 from dispatch.core.loops import Loop
 from dispatch.telephony import sql
 from dispatch.telephony.models import Call
-from dispatch.telephony.services import placing, reconciling
+from dispatch.telephony.services import incoming, placing, reconciling, sending
+from dispatch.telephony.services.texting import TEXT_LOOP
 
 log = structlog.get_logger(__name__)
 
 BATCH = 64
 AT_ONCE = 8  # requests under way at the provider
+TEXTS_AT_ONCE = 4
 SOON_S = 0.02
 
 
@@ -42,10 +45,34 @@ def place_due() -> float | None:
     return min(max((coming - now).total_seconds(), SOON_S), settings.CALL_PLACER_INTERVAL_S)
 
 
+def send_due() -> float | None:
+    """Sends created texts whose time has come; the seconds until the next is due."""
+    due = sql.texts_to_send(clock.now(), BATCH)
+    if due:
+        list(_text_threads().map(_send, due))
+    if len(due) == BATCH:
+        return 0.0
+    coming = sql.next_to_send(now := clock.now())
+    if coming is None:
+        return None
+    return min(max((coming - now).total_seconds(), SOON_S), settings.CALL_PLACER_INTERVAL_S)
+
+
+def look_after_texts() -> None:
+    """Settles texts of unknown outcome, and deals with received ones that were left behind."""
+    sending.settle_doubts()
+    incoming.deal_with_left_behind()
+
+
 @cache
 def _threads() -> ThreadPoolExecutor:
     """Kept from pass to pass, for each thread keeps its connections to the providers."""
     return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="placer")
+
+
+@cache
+def _text_threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(TEXTS_AT_ONCE, thread_name_prefix="texts")
 
 
 _free = BoundedSemaphore(AT_ONCE)
@@ -77,6 +104,15 @@ def _ask(call: Call) -> None:
         _free.release()
 
 
+def _send(text_id: int) -> None:
+    try:
+        sending.send(text_id)
+    except Exception:  # one text's trouble must not hold up the others
+        log.exception("a text could not be sent", text=text_id)
+    finally:
+        connections.close_all()
+
+
 def _reconciler(name: str, one_pass: Callable[[], int]) -> Loop:
     def step() -> None:
         one_pass()  # how many it dealt with is no pause
@@ -94,5 +130,7 @@ RECONCILERS = [
 
 LOOPS = [
     Loop("placer", place_due, settings.CALL_PLACER_INTERVAL_S, elected=True),
+    Loop(TEXT_LOOP, send_due, settings.CALL_PLACER_INTERVAL_S, elected=True),
+    Loop("texts_reconciler", look_after_texts, settings.CALL_RECONCILER_INTERVAL_S, elected=True),
     *RECONCILERS,
 ]

@@ -8,6 +8,9 @@ from accounts.models import Organization
 from accounts.scoping import OwnedModel
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core import clock
+from dispatch.telephony.models_texts import InboundCall, OptOut, Text
+
+__all__ = ["Call", "CallEvent", "InboundCall", "OptOut", "Text", "holder_of"]
 
 
 def holder_of(purpose: str, subject_id: int, attempt: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from dispatch.telephony.models import Call
+    from dispatch.telephony.models import Call, InboundCall, Text
 
 
 @dataclass(frozen=True)
@@ -57,3 +57,55 @@ def register(purpose: str, handler: Handler) -> None:
 def handler_for(purpose: str) -> Handler:
     """Raises KeyError for a purpose nobody registered."""
     return _handlers[purpose]
+
+
+class TextHandler(Protocol):
+    """What a purpose that sends texts answers. Every method may be called twice for the same thing."""
+
+    def wanted(self, text: Text) -> bool:
+        """Asked right before it is sent: is it still worth it?"""
+
+    def changed(self, text: Text) -> None:
+        """The text's status moved (already committed): submitted, sent, delivered, undelivered, rejected, ..."""
+
+
+class Listener(Protocol):
+    """Who is asked when somebody texts or calls one of our numbers. Whose text was the last to that phone is asked
+    first; the first who does not answer None has dealt with it. Each method may be called twice for the same
+    thing and must then change nothing."""
+
+    def replied(self, text: Text) -> str | None:
+        """They sent `text`: act on it. What to answer ("": nothing), or None when it is not for this purpose."""
+
+    def helped(self, text: Text) -> str | None:
+        """They sent HELP: what to answer, or None."""
+
+    def called(self, call: InboundCall) -> Prompt | None:
+        """They called: what do they hear? None when it is not for this purpose. May set `call.subject_id`."""
+
+    def pressed(self, call: InboundCall, key: str) -> Prompt:
+        """They pressed one of the last prompt's keys in a call that `called` has answered."""
+
+
+_text_handlers: dict[str, TextHandler] = {}
+_listeners: dict[str, Listener] = {}
+
+
+def register_texts(purpose: str, handler: TextHandler) -> None:
+    """Called from AppConfig.ready() of the slice that sends texts of this purpose. A purpose without a handler is
+    always wanted, and nobody is told of its changes."""
+    _text_handlers[purpose] = handler
+
+
+def text_handler_for(purpose: str) -> TextHandler | None:
+    return _text_handlers.get(purpose)
+
+
+def register_listener(purpose: str, listener: Listener) -> None:
+    """Called from AppConfig.ready() of the slice to which people text or call back."""
+    _listeners[purpose] = listener
+
+
+def listeners(first: str = "") -> list[tuple[str, Listener]]:
+    """(purpose, listener), that of the purpose `first` before the others."""
+    return sorted(_listeners.items(), key=lambda item: item[0] != first)

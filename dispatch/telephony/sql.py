@@ -12,7 +12,7 @@ from dispatch.capacity.models import ProviderAccount
 from dispatch.capacity.truth import Lease
 from dispatch.core import statements
 from dispatch.telephony import rules
-from dispatch.telephony.models import Call, holder_of
+from dispatch.telephony.models import Call, Text, holder_of
 
 _LEASE = ("purpose", "subject_id", "attempt", "number_id", "line_slot", "pool_id", "pool_slot")
 
@@ -134,3 +134,21 @@ FROM unnest(%(ids)s::bigint[], %(statuses)s::text[], %(sids)s::text[], %(codes)s
 WHERE c.id = v.id AND c.status = 'requesting' AND c.sid IS NULL AND c.cancel_requested_at IS NULL
 RETURNING c.id
 """
+
+
+_URGENT_TEXTS = Case(
+    When(purpose="alert", then=Value(0)), When(purpose__in=("offer", "reply"), then=Value(1)), default=Value(2)
+)
+
+
+def texts_to_send(now: datetime, limit: int) -> list[int]:
+    """Ids of created texts that are due, or whose time is over: alerts, offers and replies, then all others."""
+    due = Text.objects.filter(Q(not_before__lte=now) | Q(not_after__lte=now), status=Text.Status.CREATED)
+    return list(due.order_by(_URGENT_TEXTS, "not_before", "id").values_list("id", flat=True)[:limit])
+
+
+def next_to_send(now: datetime) -> datetime | None:
+    """When the next created text will be due."""
+    waiting = Text.objects.filter(status=Text.Status.CREATED, not_before__gt=now)
+    first: datetime | None = waiting.aggregate(first=Min("not_before"))["first"]
+    return first

@@ -10,7 +10,6 @@ from dataclasses import replace
 import structlog
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
-from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
@@ -36,19 +35,19 @@ def webhook(request: HttpRequest, provider: str, call_id: int, kind: str) -> Htt
     structlog.contextvars.bind_contextvars(call=call_id)
     call = _the_call(provider, call_id) if kind in KINDS else None
     if call is None:
-        return _refused()
+        return refused()
     try:
         speaker = providers.for_account(call.account)
     except providers.UnknownProvider:
-        return _refused()
+        return refused()
     if not speaker.verify(f"{settings.PUBLIC_BASE_URL}{request.get_full_path()}", request.POST, request.headers):
-        return _refused()
+        return refused()
     step = min(whole(request.GET.get("step")) or 0, MOST_STEPS)
     hook = speaker.parse(kind, step, request.POST.dict())
     try:
         call = receive(call_id, hook)
     except NotTheirs:
-        return _refused()
+        return refused()
     try:
         handler = handler_for(call.purpose)
     except KeyError:
@@ -90,9 +89,5 @@ def _the_call(provider: str, call_id: int) -> Call | None:
     return call
 
 
-def _refused() -> HttpResponse:
+def refused() -> HttpResponse:
     return HttpResponse("Forbidden", status=403, content_type="text/plain")
-
-
-app_name = "telephony"
-urlpatterns = [path("<slug:provider>/calls/<int:call_id>/<slug:kind>", webhook, name="webhook")]

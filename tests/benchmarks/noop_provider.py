@@ -66,7 +66,9 @@ class Noop(Provider):
     def find_calls(self, to: str, from_: str) -> list[Listed]:
         return []
 
-    def send_text(self, to: str, from_: str, body: str, status_url: str = "") -> Outcome:
+    def send_text(
+        self, to: str, from_: str, body: str, status_url: str = "", leave_within_s: float | None = None
+    ) -> Outcome:
         return Submitted(f"NO-{time.time_ns() // 1000}-{os.getpid()}-{next(_count)}")
 
     def verify(self, url: str, form: Any, headers: Mapping[str, str]) -> bool:

@@ -153,6 +153,7 @@ def test_a_caller_number_belongs_to_one_organization(office: Lines, boss: Client
         "max_channels": 1,
         "reserved_for_alerts": 0,
         "reserved_for_offers": 0,
+        "texts_per_second": 1.0,
     }
     address = reverse("admin:capacity_outboundnumber_add")
     assert "pause it there first" in boss.post(address, form).content.decode()
@@ -182,6 +183,7 @@ def test_limits_are_changed_by_form(office: Lines, boss: Client) -> None:
         "max_channels": 2,
         "reserved_for_alerts": 1,
         "reserved_for_offers": 0,
+        "texts_per_second": 1.0,
     }
     address = reverse("admin:capacity_outboundnumber_change", args=[number.pk])
     assert boss.post(address, {**form, "reserved_for_alerts": 3}).status_code == 200, "more than there are"
@@ -257,6 +259,7 @@ def test_nobody_sees_or_touches_anothers(office: Lines, boss: Client) -> None:
         "max_channels": 9,
         "reserved_for_alerts": 0,
         "reserved_for_offers": 0,
+        "texts_per_second": 1.0,
     }
     boss.post(reverse("admin:capacity_outboundnumber_change", args=[number.pk]), form)
     number.refresh_from_db()

@@ -88,6 +88,39 @@ class Hook(Report):
     payload: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class TextReport:
+    """What the provider says about a text. `status` in our words; None: nothing that we know."""
+
+    sid: str
+    status: str | None
+    account_sid: str = ""
+    error_code: str = ""
+    error_message: str = ""
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """A verified webhook about one of our numbers: somebody texts it (`body`) or calls it (`keys`, `ended`).
+    `from_` is empty when the caller withholds it."""
+
+    sid: str
+    account_sid: str
+    to: str
+    from_: str
+    body: str = ""
+    keys: str = ""
+    ended: bool = False
+    duration_s: int | None = None
+
+
+@dataclass(frozen=True)
+class ListedText(Listed):
+    """A text as the provider lists it."""
+
+    body: str = ""
+
+
 class CallGone(Exception):
     """The provider does not know the call."""
 
@@ -123,8 +156,14 @@ class Provider(ABC):
         """The latest calls between the two. Raises ProviderTrouble."""
 
     @abstractmethod
-    def send_text(self, to: str, from_: str, body: str, status_url: str = "") -> Outcome:
+    def send_text(
+        self, to: str, from_: str, body: str, status_url: str = "", leave_within_s: float | None = None
+    ) -> Outcome:
         """Sends an SMS, once. Never raises."""
+
+    def find_texts(self, to: str, from_: str) -> list[ListedText]:
+        """The latest texts between the two. Raises ProviderTrouble."""
+        raise ProviderTrouble(f"{type(self).__name__} lists no texts.")
 
     def about(self, code: str) -> str:
         """What one of its error codes is about, as `Rejected.kind`."""
@@ -138,6 +177,18 @@ class Provider(ABC):
     def parse(self, kind: str, step: int, form: Mapping[str, str]) -> Hook:
         """A verified webhook's meaning. `kind`: voice, gather or status; `step` counts a call's documents.
         Never raises: what makes no sense is left out."""
+
+    def parse_text(self, form: Mapping[str, str]) -> TextReport:
+        """A verified webhook about one of our texts. Never raises."""
+        raise NotImplementedError
+
+    def parse_incoming(self, form: Mapping[str, str]) -> Incoming:
+        """A verified webhook about one of our numbers. Never raises."""
+        raise NotImplementedError
+
+    def render_nothing(self) -> tuple[bytes, str]:
+        """The document that asks for nothing, and its content type."""
+        raise NotImplementedError
 
     @abstractmethod
     def render(self, prompt: Prompt, answer_url: str) -> tuple[bytes, str]:

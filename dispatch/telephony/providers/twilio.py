@@ -18,6 +18,8 @@ from dispatch.telephony.providers import twilio_words as words
 from dispatch.telephony.providers.base import (
     CallGone,
     Hook,
+    Incoming,
+    ListedText,
     Order,
     Outcome,
     Provider,
@@ -26,10 +28,11 @@ from dispatch.telephony.providers.base import (
     Rejected,
     Report,
     Submitted,
+    TextReport,
     Unknown,
 )
 from dispatch.telephony.purposes import Prompt
-from dispatch.telephony.rules import Listed
+from dispatch.telephony.rules import ENDS, Listed
 
 if TYPE_CHECKING:
     from twilio.rest import Client
@@ -75,9 +78,26 @@ class Twilio(Provider):
             order.leave_within_s,
         )
 
-    def send_text(self, to: str, from_: str, body: str, status_url: str = "") -> Outcome:
+    def send_text(
+        self, to: str, from_: str, body: str, status_url: str = "", leave_within_s: float | None = None
+    ) -> Outcome:
         extra = {"status_callback": status_url} if status_url else {}
-        return self._create(lambda client: client.messages.create(to=to, from_=from_, body=body, **extra))
+        return self._create(
+            lambda client: client.messages.create(to=to, from_=from_, body=body, **extra), leave_within_s
+        )
+
+    def find_texts(self, to: str, from_: str) -> list[ListedText]:
+        listed = self._ask(lambda client: client.messages.list(to=to, from_=from_, limit=50, page_size=50))
+        ahead = self._http().server_behind()
+        return [
+            ListedText(
+                text.sid,
+                words.TEXT_STATUS.get(str(text.status), "submitted"),
+                text.date_created + ahead if isinstance(text.date_created, datetime) else None,
+                text.body or "",
+            )
+            for text in listed
+        ]
 
     def hang_up(self, sid: str) -> Report:
         def end(client: Client) -> Any:
@@ -123,7 +143,7 @@ class Twilio(Provider):
         return any(RequestValidator(token).validate(url, form, given) for token in self._tokens)
 
     def parse(self, kind: str, step: int, form: Mapping[str, str]) -> Hook:
-        payload = {name[:64]: value.replace("\0", "")[:1000] for name, value in form.items() if "\0" not in name}
+        payload = _clean(form)
         sequence = words.whole(payload.get("SequenceNumber"))
         if kind == "status" and sequence is not None:
             key = f"#{sequence}"
@@ -144,6 +164,33 @@ class Twilio(Provider):
             digits=payload.get("Digits", ""),
             payload=payload,
         )
+
+    def parse_text(self, form: Mapping[str, str]) -> TextReport:
+        said = _clean(form)
+        return TextReport(
+            sid=said.get("MessageSid", "")[:64],
+            status=words.TEXT_STATUS.get(said.get("MessageStatus", "")),
+            account_sid=said.get("AccountSid", ""),
+            error_code=said.get("ErrorCode", "")[:16],
+            error_message=said.get("ErrorMessage", "")[:255],
+        )
+
+    def parse_incoming(self, form: Mapping[str, str]) -> Incoming:
+        said = _clean(form)
+        sender = said.get("From", "")[:32]
+        return Incoming(
+            sid=(said.get("MessageSid") or said.get("CallSid", ""))[:64],
+            account_sid=said.get("AccountSid", ""),
+            to=said.get("To", ""),
+            from_="" if sender in words.WITHHELD or ("MessageSid" not in said and sender[:1] != "+") else sender,
+            body=form.get("Body", "").replace("\0", "")[:1600],
+            keys=said.get("Digits", ""),
+            ended=words.STATUS.get(said.get("CallStatus", "")) in ENDS,
+            duration_s=words.whole(said.get("CallDuration")),
+        )
+
+    def render_nothing(self) -> tuple[bytes, str]:
+        return b'<?xml version="1.0" encoding="UTF-8"?><Response/>', "text/xml; charset=utf-8"
 
     def render(self, prompt: Prompt, answer_url: str) -> tuple[bytes, str]:
         from twilio.twiml.voice_response import Gather, VoiceResponse
@@ -234,6 +281,11 @@ class Twilio(Provider):
             raise ProviderTrouble(f"{getattr(error, 'status', '')} {getattr(error, 'code', '')}") from error
         except Exception as error:  # the network, or an answer that the SDK could not read
             raise ProviderTrouble(type(error).__name__) from error
+
+
+def _clean(form: Mapping[str, str]) -> dict[str, str]:
+    """The fields without what no row can hold."""
+    return {name[:64]: value.replace("\0", "")[:1000] for name, value in form.items() if "\0" not in name}
 
 
 def _report(call: Any) -> Report:

@@ -19,10 +19,25 @@ STATUS = {
     "canceled": "canceled",
 }
 
+TEXT_STATUS = {
+    "accepted": "submitted",
+    "scheduled": "submitted",
+    "queued": "submitted",
+    "sending": "submitted",
+    "sent": "sent",
+    "delivered": "delivered",
+    "read": "delivered",
+    "undelivered": "undelivered",
+    "failed": "failed",
+    "canceled": "canceled",
+}
+# What stands for a caller who shows no number.
+WITHHELD = {"", "anonymous", "Anonymous", "restricted", "unavailable", "+266696687", "+7378742883", "+86282452253"}
+
 # Error codes by what they are about.
-NUMBER = {21211, 21214, 21217, 13224}
-PERMISSION = {21215, 21216, 21219}
-CONFIGURATION = {20003, 21210, 21212, 21218}
+NUMBER = {21211, 21214, 21217, 21614, 13224}
+PERMISSION = {21215, 21216, 21219, 21408}
+CONFIGURATION = {20003, 21210, 21212, 21218, 21606, 21612}
 OPTED_OUT = {21610}
 LATER = {20429, 10004}
 NOT_IN_PROGRESS = 21220

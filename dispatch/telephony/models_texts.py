@@ -1,0 +1,160 @@
+"""Text, OptOut, InboundCall: what is written to people, who wants none of it, and who calls us."""
+
+from django.db import models
+from django.db.models import Q
+from phonenumber_field.modelfields import PhoneNumberField
+
+from accounts.scoping import OwnedModel
+from dispatch.capacity.models import OutboundNumber, ProviderAccount
+from dispatch.core import clock
+
+
+class Text(OwnedModel):
+    """One SMS, ours or theirs. The row of ours is committed before the provider is asked.
+
+    created → requesting → submitted → sent → an end; `unknown` is a request whose outcome nobody heard, settled by
+    the first signed webhook or by asking the provider. States only move forward (`text_rules.RANK`). A text that
+    somebody sent to one of our numbers is `received` from the beginning."""
+
+    class Direction(models.TextChoices):
+        OUT = "out", "To them"
+        IN = "in", "From them"
+
+    class Status(models.TextChoices):
+        CREATED = "created", "Created"
+        REQUESTING = "requesting", "Requesting"
+        UNKNOWN = "unknown", "Unknown"
+        SUBMITTED = "submitted", "Submitted"
+        SENT = "sent", "Sent"
+        DELIVERED = "delivered", "Delivered"
+        UNDELIVERED = "undelivered", "Undelivered"
+        FAILED = "failed", "Failed"
+        REJECTED = "rejected", "Rejected by the provider"
+        CANCELED = "canceled", "Canceled"
+        NOT_SENT = "not_sent", "Not sent"
+        RECEIVED = "received", "Received"
+
+    class Purpose(models.TextChoices):
+        NONE = "", "—"
+        ALERT = "alert", "Alert"
+        OFFER = "offer", "Offer"
+        JOB = "job", "Job details"
+        LINK = "link", "Link to their page"
+        REPLY = "reply", "Reply"
+        TEST = "test", "Test"
+
+    direction = models.CharField(max_length=3, choices=Direction, default=Direction.OUT)
+    purpose = models.CharField(
+        max_length=16, choices=Purpose, blank=True, help_text="Of one from them: who dealt with it."
+    )
+    subject_id = models.BigIntegerField(
+        null=True, blank=True, help_text="The id of what it is about, in its purpose's table."
+    )
+    attempt = models.PositiveIntegerField(default=1)
+
+    account = models.ForeignKey(ProviderAccount, on_delete=models.PROTECT, related_name="+", db_index=False)
+    number = models.ForeignKey(OutboundNumber, on_delete=models.PROTECT, related_name="texts", db_index=False)
+    to_phone = PhoneNumberField()
+    from_phone = models.CharField(max_length=32, help_text="E.164, or the sender's short code or name.")
+    body = models.TextField(max_length=1600)
+
+    status = models.CharField(max_length=16, choices=Status, default=Status.CREATED)
+    sid = models.CharField(max_length=64, null=True, blank=True)
+    not_before = models.DateTimeField(default=clock.now, help_text="Nobody sends it before.")
+    not_after = models.DateTimeField(help_text="Nobody begins to send it after this moment.")
+    send_by = models.DateTimeField(null=True, help_text="The claimed request must have left by then.")
+    empty_listings = models.PositiveSmallIntegerField(default=0)
+    checked_at = models.DateTimeField(
+        null=True, blank=True, help_text="When the provider was last asked about it."
+    )
+
+    created_at = models.DateTimeField(default=clock.now)
+    requested_at = models.DateTimeField(null=True, blank=True)
+    submitted_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    handled_at = models.DateTimeField(null=True, blank=True, help_text="Of one from them: when it was dealt with.")
+    context = models.JSONField(
+        default=dict,
+        blank=True,
+        help_text="Said again in each event of the text, so that its subject finds them.",
+    )
+    error_code = models.CharField(max_length=16, blank=True)
+    error_message = models.CharField(max_length=255, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["purpose", "subject_id", "attempt"],
+                condition=Q(direction="out"),
+                name="one_text_per_attempt",
+            ),
+            models.UniqueConstraint(fields=["account", "sid"], name="one_text_per_sid"),
+            models.CheckConstraint(
+                condition=Q(direction="in") | Q(subject_id__isnull=False) & ~Q(purpose=""),
+                name="our_texts_are_about_something",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["not_before"], condition=Q(status="created"), name="text_to_send"),
+            models.Index(fields=["id"], condition=Q(status__in=["requesting", "unknown"]), name="text_in_doubt"),
+            models.Index(fields=["number", "requested_at"], name="text_pace_of_number"),
+            models.Index(fields=["organization", "to_phone", "-id"], name="text_to_phone"),
+            models.Index(fields=["organization", "from_phone", "-id"], name="text_from_phone"),
+            models.Index(
+                fields=["created_at"], condition=Q(direction="in", handled_at=None), name="text_to_deal_with"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"Text {self.pk} ({self.get_status_display()})"
+
+
+class OptOut(OwnedModel):
+    """A phone that wants no texts of this organization: it said STOP, or the provider says so. It is called all
+    the same."""
+
+    class Source(models.TextChoices):
+        STOP = "stop", "They sent STOP"
+        PROVIDER = "provider", "The provider says so"
+        HAND = "hand", "Entered by hand"
+
+    phone = PhoneNumberField()
+    source = models.CharField(max_length=16, choices=Source, default=Source.HAND, editable=False)
+    created_at = models.DateTimeField(default=clock.now, editable=False)
+
+    class Meta:
+        ordering = ["-id"]
+        verbose_name = "SMS opt-out"
+        constraints = [models.UniqueConstraint(fields=["organization", "phone"], name="one_opt_out_per_phone")]
+
+    def __str__(self) -> str:
+        return str(self.phone)
+
+
+class InboundCall(OwnedModel):
+    """Somebody called one of our numbers. `purpose` and `subject_id` say what they were told about."""
+
+    class Status(models.TextChoices):
+        ANSWERED = "answered", "Answered"
+        COMPLETED = "completed", "Completed"
+
+    account = models.ForeignKey(ProviderAccount, on_delete=models.PROTECT, related_name="+", db_index=False)
+    number = models.ForeignKey(OutboundNumber, on_delete=models.PROTECT, related_name="inbound_calls")
+    sid = models.CharField(max_length=64)
+    from_phone = models.CharField(max_length=32, blank=True, help_text="E.164; empty when it is withheld.")
+    status = models.CharField(max_length=16, choices=Status, default=Status.ANSWERED)
+    purpose = models.CharField(max_length=16, blank=True)
+    subject_id = models.BigIntegerField(null=True, blank=True)
+    keys_pressed = models.CharField(max_length=64, blank=True)
+    created_at = models.DateTimeField(default=clock.now)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    duration_s = models.PositiveIntegerField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [models.UniqueConstraint(fields=["account", "sid"], name="one_inbound_call_per_sid")]
+        indexes = [models.Index(fields=["organization", "-id"], name="inbound_call_newest")]
+
+    def __str__(self) -> str:
+        return f"Inbound call {self.pk}"
