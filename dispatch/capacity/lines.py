@@ -4,7 +4,7 @@ Nothing here is trusted with the limit itself: the partial unique indexes on ope
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -88,11 +88,27 @@ def _from_redis(
     return answer.decode() if isinstance(answer, bytes) else (answer[0], answer[1], answer[2])
 
 
+_freed: list[Callable[[], None]] = []
+
+
+def when_freed(heard: Callable[[], None]) -> None:
+    """Has `heard` called whenever lines were given back in this process: a hint for who waits for one. It must be
+    quick and raise nothing."""
+    if heard not in _freed:
+        _freed.append(heard)
+
+
 def release(*holders: str) -> None:
     """Gives the holders' lines back, after commit; a second time does nothing. An outage of Redis is swallowed:
     the reconciler frees them."""
     if holders:
-        transaction.on_commit(partial(fast.ask, scripts.RELEASE, *holders), robust=True)
+        transaction.on_commit(partial(_release, *holders), robust=True)
+
+
+def _release(*holders: str) -> None:
+    fast.ask(scripts.RELEASE, *holders)
+    for heard in _freed:
+        heard()
 
 
 def give_back(holder: str) -> None:

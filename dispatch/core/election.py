@@ -9,6 +9,7 @@ import os
 import socket
 import time
 import uuid
+from collections.abc import Iterable
 from datetime import datetime
 
 import structlog
@@ -33,8 +34,9 @@ RETURNING epoch
 """
 _DATABASE_NOW = "(clock_timestamp() + make_interval(secs => %(offset)s))"
 _RESIGN = """
-UPDATE core_leadership SET expires_at = to_timestamp(0), holder = ''
-WHERE name = %(name)s AND holder = %(holder)s AND epoch = %(epoch)s
+UPDATE core_leadership l SET expires_at = to_timestamp(0), holder = ''
+FROM unnest(%s::text[], %s::text[], %s::bigint[]) AS held (name, holder, epoch)
+WHERE l.name = held.name AND l.holder = held.holder AND l.epoch = held.epoch
 """
 _FENCE = "SELECT 1 FROM core_leadership WHERE name = %s AND epoch = %s FOR SHARE"
 
@@ -87,13 +89,23 @@ class Election:
 
     def resign(self) -> None:
         """Hands the leadership over at once, if it is held. Raises django.db.Error when the database is gone."""
-        epoch, self.epoch = self.epoch, None
-        if epoch is None:
-            return
-        with connection.cursor() as cursor:
-            cursor.execute(_RESIGN, {"name": self.name, "holder": self.holder, "epoch": epoch})
-        metrics.leadership_changes.labels(self.name, "lost").inc()
-        log.debug("resigned", leadership=self.name, epoch=epoch)
+        resign([self])
+
+
+def resign(elections: Iterable[Election]) -> None:
+    """Hands over, at once and together, those of these leaderships that are held. Raises django.db.Error when the
+    database is gone."""
+    held = [(one, one.epoch) for one in elections if one.epoch is not None]
+    for one, _ in held:
+        one.epoch = None
+    if not held:
+        return
+    with connection.cursor() as cursor:
+        names, holders, epochs = zip(*((one.name, one.holder, epoch) for one, epoch in held), strict=True)
+        cursor.execute(_RESIGN, [list(names), list(holders), list(epochs)])
+    for one, epoch in held:
+        metrics.leadership_changes.labels(one.name, "lost").inc()
+        log.debug("resigned", leadership=one.name, epoch=epoch)
 
 
 def fence(name: str, epoch: int | None) -> None:

@@ -17,12 +17,16 @@ REDIS = ("redis", "rediss", "unix")
 
 
 class Environment(environ.Env):
-    """django-environ's, with strict numbers and booleans: "60s" is not 60, and "ture" is not false."""
+    """django-environ's, with strict numbers and booleans: "60s" is not 60, and "ture" is not false. A value is
+    what it is: one that begins with a dollar sign (a generated secret may) does not name another variable."""
 
     def get_value(self, var: str, cast: Any = None, default: Any = environ.Env.NOTSET, **more: Any) -> Any:
         """The variable, read as `cast`. Raises ImproperlyConfigured."""
         cast = _flag if cast is bool else _number if cast is float else cast
+        given = self.ENVIRON.get(f"{self.prefix}{var}", "")
         try:
+            if given.startswith("$"):
+                return self.parse_value(given, cast)
             return super().get_value(var, cast=cast, default=default, **more)
         except (ValueError, IndexError, KeyError) as error:
             # Without the value: it may be a secret.

@@ -19,7 +19,7 @@ from django.conf import settings
 from django.db import close_old_connections, connections
 
 from dispatch.core import metrics
-from dispatch.core.election import Election
+from dispatch.core.election import Election, resign
 from dispatch.core.loops import Loop, Service
 from dispatch.core.queues import wake_channel
 from dispatch.core.redis import REDIS_ERRORS, connect
@@ -29,6 +29,7 @@ log = structlog.get_logger(__name__)
 FIRST_BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 30.0
 STOP_GRACE_S = 10.0
+RESIGN_GRACE_S = 5.0
 RENEWING_THREADS = 2
 
 # The leadership under which the present step runs: (name, epoch), for `election.fence(*leading.get())`.
@@ -161,11 +162,13 @@ class Runner:
             await _wait(self._stopping, settings.LEADER_RENEW_S)
 
     async def _resign(self) -> None:
-        for election in self._elections.values():
-            try:
-                await asyncio.wait_for(self._in_thread(self._renewals, election.resign), timeout=5)
-            except Exception as error:
-                log.warning("could not resign, the lease will lapse", leadership=election.name, error=str(error))
+        """Hands all leaderships over, in one statement: a slow database must not delay the end of the process by
+        its slowness for each of them."""
+        held = list(self._elections.values())
+        try:
+            await asyncio.wait_for(self._in_thread(self._renewals, resign, held), timeout=RESIGN_GRACE_S)
+        except Exception as error:
+            log.warning("could not resign, the leases will lapse", error=str(error))
 
     async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[..., Any], *args: Any) -> Any:
         context = contextvars.copy_context()

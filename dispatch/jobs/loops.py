@@ -16,7 +16,8 @@ def audit() -> float | None:
 
 
 def move_on_waiting() -> None:
-    """Looks for lines and free technicians for the jobs that wait for them; woken when an offer ends."""
+    """Looks for lines and free technicians for the jobs that wait for them; woken when an offer ends, and when a
+    line is given back."""
     services.move_on_waiting()
 
 

@@ -220,6 +220,13 @@ def jobs_whose_technician_is_free() -> QuerySet:
     return waiting.filter(Exists(deferred)).values("pk")
 
 
+def first_that_wait_for_a_line(jobs: QuerySet) -> QuerySet:
+    """Ids of those of these jobs whose turn it is when a line is free: one of each organization."""
+    waiting = jobs.filter(waiting_for=Job.WaitingFor.LINE)
+    in_turn = waiting.order_by("organization_id", "priority", "waiting_since", "pk")
+    return in_turn.distinct("organization_id").values("pk")
+
+
 # Conditions on an event `e`: the history of a job that is open is kept whole (see core.own_retention).
 _OPEN = "SELECT 1 FROM jobs_job j WHERE j.ended_at IS NULL AND j.organization_id = e.organization_id AND "
 EVENTS_OF_OPEN_JOBS = (

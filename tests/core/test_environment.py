@@ -52,6 +52,15 @@ def test_the_value_itself_is_not_told_for_it_may_be_a_secret(env: Any) -> None:
     assert "swordfish" not in str(refused.value)
 
 
+def test_a_secret_may_begin_with_a_dollar_sign(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME_OF_X", "another secret")
+    assert env("$HOME_OF_X").str("X", default="") == "$HOME_OF_X"
+    assert env("$2b$12$abc,def").list("X", default=[]) == ["$2b$12$abc", "def"]
+    assert env("$").str("X", default="") == "$"
+    with pytest.raises(ImproperlyConfigured, match="not a number"):
+        env("$HOME_OF_X").float("X", default=1.0)
+
+
 @pytest.mark.parametrize("url", ["garbage", "mysql://u@host/name", "postgresql://u@host", "postgresql://["])
 def test_an_address_that_is_no_postgresql(url: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="postgresql://user:password@host"):

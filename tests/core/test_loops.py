@@ -9,9 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.db import connection
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 
 from dispatch.core import clock, loop_runner
 from dispatch.core.election import Election
@@ -140,6 +143,33 @@ def test_of_two_dispatchers_one_runs_an_elected_loop_and_the_other_follows(setti
             assert not second
             stop_first()
             wait_until(lambda: second, message="the leadership was not handed over at once")
+
+
+def test_a_stop_hands_over_all_leaderships_with_one_question(settings: object) -> None:
+    settings.LEADER_LEASE_S, settings.LEADER_RENEW_S = 3600.0, 0.1
+    names = [f"loop {n}" for n in range(12)]
+    stepped: set[str] = set()
+    asked: list[str] = []
+
+    def resigning(execute: Callable, sql: str, params: object, many: bool, context: dict) -> object:
+        if sql.startswith("\nUPDATE core_leadership"):
+            asked.append(sql)
+        return execute(sql, params, many, context)
+
+    def hear_connections(connection: BaseDatabaseWrapper, **_: object) -> None:
+        if resigning not in connection.execute_wrappers:  # the same object connects again and again
+            connection.execute_wrappers.append(resigning)
+
+    connection_created.connect(hear_connections)
+    try:
+        with runs(*(Loop(name, partial(stepped.add, name), 3600, elected=True) for name in names)) as stop:
+            wait_until(lambda: stepped == set(names))
+            stop()
+    finally:
+        connection_created.disconnect(hear_connections)
+    assert len(asked) == 1
+    assert not Leadership.objects.exclude(holder="").exists()
+    assert all(Election(f"loop:{name}").step() == 2 for name in names)
 
 
 def test_a_long_step_keeps_its_leadership(settings: object) -> None:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import timedelta
+
+from django.db import transaction
+
 from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.core import clock
 from dispatch.core.models import Event
+from dispatch.core.queues import wake_channel
+from dispatch.core.redis import client
+from dispatch.jobs import services
 from dispatch.jobs.models import Job
 from dispatch.jobs.services import expire_offer
 from dispatch.technicians.editing import set_duty
 from dispatch.technicians.models import Technician
+from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call
 from tests.jobs.floor import MARIA
 from tests.phones import answer, busy, ignore
+from tests.telephony.conftest import listener
+from tests.waiting import wait_until
+
+__all__ = ["listener"]
 
 
 def test_two_jobs_never_ring_one_technician_at_once(floor):
@@ -95,6 +108,60 @@ def test_a_job_waits_for_a_line_without_losing_its_place(floor):
     floor.later(20)
     floor.tick()
     floor.until(lambda: floor.offers(second) or floor.tick())
+
+
+def another_call(floor) -> Call:
+    """A call that is no offer has a line."""
+    with transaction.atomic():
+        return telephony.create_call(
+            organization=floor.organization,
+            purpose="test",
+            subject_id=1,
+            attempt=1,
+            to_phone="+16025550777",
+            pool=floor.number.pool,
+            ring_timeout_s=20,
+            time_limit_s=60,
+            place_by=clock.now() + timedelta(minutes=5),
+        )
+
+
+def woken_by(act: Callable[[], object]) -> list[str]:
+    """The loops that are woken while `act` runs."""
+    listener = client().pubsub(ignore_subscribe_messages=True)
+    listener.subscribe(wake_channel())
+    wait_until(lambda: client().pubsub_numsub(wake_channel())[0][1] == 1)
+    act()
+    client().publish(wake_channel(), "the end")
+    heard: list[str] = []
+    while "the end" not in heard:
+        if message := listener.get_message(timeout=1.0):
+            heard.append(message["data"].decode())
+    listener.close()
+    return heard[:-1]
+
+
+def test_a_line_that_is_given_back_goes_at_once_to_the_job_that_waits_for_one(floor, listener):
+    """Whoever had it; and though no job is due."""
+    floor.crew("Ann", "Bob")
+    OutboundNumber.objects.update(max_channels=1)
+    other = another_call(floor)
+    jobs = [floor.started(), floor.started()]
+    assert [floor.job(job).waiting_for for job in jobs] == ["line", "line"]
+    Job.objects.update(next_action_at=clock.now() + timedelta(hours=1))
+    services.move_on_waiting()
+    assert floor.offers(jobs[0]) == []
+    assert "jobs_waiting" in woken_by(lambda: telephony.hang_up(other.pk))
+    services.move_on_waiting()
+    assert floor.offers(jobs[0]) == [("Ann", "pending")]
+    assert floor.offers(jobs[1]) == []
+    # the other one is still there to be woken
+    assert "jobs_waiting" in woken_by(lambda: telephony.hang_up(Call.objects.get(ended_at=None).pk))
+
+
+def test_while_no_job_waits_for_a_line_nobody_is_woken_for_it(floor, listener):
+    other = another_call(floor)
+    assert woken_by(lambda: telephony.hang_up(other.pk)) == []
 
 
 def test_a_job_submitted_when_the_line_becomes_free_does_not_go_before_one_that_waits(floor):

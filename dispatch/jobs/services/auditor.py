@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import F, Q, QuerySet
 
 from dispatch.core import clock
-from dispatch.jobs import sql
+from dispatch.jobs import line_waiters, sql
 from dispatch.jobs.models import Job, Offer, Submission
 from dispatch.jobs.rules import Outcome
 from dispatch.jobs.services import state
@@ -41,8 +41,10 @@ def audit() -> int:
 
 
 def move_on_waiting() -> int:
-    """Looks again for jobs that wait for a line, or for a technician on another offer: those that are due, and
-    those of whom a technician has become free. Emergencies first, then the longest waiting."""
+    """Looks again for jobs that wait for a line, or for a technician on another offer: those that are due, those
+    of whom a technician has become free, and when a line was given back, the first of each organization that
+    waits for one. Emergencies first, then the longest waiting."""
+    freed = line_waiters.take_freed()
     due = Job.objects.filter(status=Job.Status.DISPATCHING, paused_at=None).exclude(
         offers__status=Offer.Status.PENDING
     )
@@ -50,9 +52,13 @@ def move_on_waiting() -> int:
         Q(waiting_for=state.Waiting.LINE, next_action_at__lte=clock.now())
         | Q(waiting_for=state.Waiting.TECHNICIAN, next_action_at__lte=clock.now())
         | Q(waiting_for=state.Waiting.TECHNICIAN, pk__in=sql.jobs_whose_technician_is_free())
+        | (Q(pk__in=sql.first_that_wait_for_a_line(due)) if freed else Q(pk__in=[]))
     ).order_by("priority", "waiting_since", "pk")
     rows = waiting.values_list("pk", "step_token")[:BATCH]
-    return _each(rows, lambda pk, token: offer_next(pk, token, place=False))
+    found = _each(rows, lambda pk, token: offer_next(pk, token, place=False))
+    if freed and due.filter(waiting_for=state.Waiting.LINE).exists():
+        line_waiters.mark()
+    return found
 
 
 def repair_technicians() -> int:

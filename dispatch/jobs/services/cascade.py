@@ -11,7 +11,7 @@ from django.db import transaction
 
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock, faults, rows
-from dispatch.jobs import policies, rules, sql
+from dispatch.jobs import line_waiters, policies, rules, sql
 from dispatch.jobs.models import Candidate, Job, Offer
 from dispatch.jobs.rules import CascadePolicy
 from dispatch.jobs.services import state
@@ -215,6 +215,7 @@ def _wait_for_line(job: Job, policy: CascadePolicy, pool: DispatchPool | None, r
     pause_s = min(max(retry_in_s, LINE_POLL_S[0]), LINE_POLL_S[1])
     at = min(state.seconds_from_now(pause_s), job.line_wait_until)
     _wait(job, Waiting.LINE, at, job.line_wait_until)
+    line_waiters.mark()
     return _DONE
 
 

@@ -12,12 +12,12 @@ from dispatch.core import clock, events, rows
 from dispatch.core.events import SYSTEM, Actor, NewEvent
 from dispatch.core.queues import enqueue, enqueue_in, wake
 from dispatch.jobs import policies, sql
+from dispatch.jobs.line_waiters import WAITING_LOOP
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.rules import MISSES, THERE, Outcome
 from dispatch.technicians import services as technicians
 from dispatch.telephony import services as telephony
 
-WAITING_LOOP = "jobs_waiting"
 OFFER_NEXT = "dispatch.jobs.tasks.offer_next"
 OFFER_TIMED_OUT = "dispatch.jobs.tasks.offer_timed_out"
 
