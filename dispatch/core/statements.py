@@ -24,6 +24,9 @@ DB_NOW = "(clock_timestamp() + make_interval(secs => %(offset)s::float8))"
 _ONLY_ON_DEMAND = 2**31 - 1
 # A plan made while a table was small would be kept while it grows, so plans are made anew this often.
 PLANS_S = 5.0
+_ONE_PLAN = """
+SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true)
+"""
 _planned_at: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
 
 # What comes before the SELECT that says which events to append.
@@ -72,13 +75,13 @@ def pipelined(*, one_plan: bool = False) -> Iterator[None]:
     """Inside, statements are sent without waiting for those before them: one round trip until an answer is needed.
     Open it inside the transaction.
 
-    `one_plan`: until the transaction ends, statements keep one plan for whatever they are given. Where PostgreSQL
-    would plan anew each time, that can be most of the work; not for statements whose best plan hangs on a
-    parameter."""
+    `one_plan`: until the transaction ends, statements keep one plan for whatever they are given, and go by indexes
+    also where a table is small now. Where PostgreSQL would plan anew each time, that can be most of the work; not
+    for statements whose best plan hangs on a parameter."""
     connection.ensure_connection()
     with connection.wrap_database_errors, connection.connection.pipeline():
         if one_plan:
-            do("SET LOCAL plan_cache_mode = force_generic_plan")
+            do(_ONE_PLAN)
         yield
 
 

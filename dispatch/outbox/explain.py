@@ -22,7 +22,7 @@ def situation(message: Message) -> Situation:
     pool = endpoint.pool if endpoint else target.pool
     flying = ahead = blocked_by = None
     if message.status == "PENDING" and message.mode != Mode.IMMEDIATE:
-        row = sql.rows(sql.HEADS, {"ids": [message.group_id], "now": now})[0]
+        row = sql.rows(sql.HEADS, sql.heads_of([message.group_id], now))[0]
         flying, head = row[4], row[5]
         blocked_by = row[8] if head is None else _holding(message)
         ahead = head if head != message.pk and blocked_by is None else None

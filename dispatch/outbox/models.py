@@ -164,7 +164,6 @@ class MessageGroup(OwnedModel):
             models.Index(
                 fields=["target", "wake_at"], condition=Q(wake_at__isnull=False), name="group_waiting_line"
             ),
-            models.Index(fields=["wake_at"], condition=Q(wake_at__isnull=False), name="group_next_wake"),
             models.Index(
                 fields=["organization", "blocked_since"],
                 condition=Q(blocked_by__isnull=False),
@@ -257,10 +256,12 @@ class Message(OwnedModel):
                 condition=Q(status="PENDING", mode="IMMEDIATE"),
                 name="message_immediate_line",
             ),
+            # The pool in its condition keeps this from being taken for looking up one group's message in flight.
             models.Index(
-                fields=["due_at"], condition=Q(status="PENDING", mode="IMMEDIATE"), name="message_immediate_next"
+                fields=["pool", "status"],
+                condition=Q(in_flight=True, pool__isnull=False),
+                name="message_in_flight",
             ),
-            models.Index(fields=["pool", "status"], condition=Q(in_flight=True), name="message_in_flight"),
             models.Index(fields=["queued_at"], condition=Q(status="QUEUED"), name="message_stale"),
             models.Index(
                 fields=["lease_until"],
@@ -271,6 +272,11 @@ class Message(OwnedModel):
                 fields=["expires_at"],
                 condition=Q(status="PENDING", expires_at__isnull=False),
                 name="message_expiring",
+            ),
+            models.Index(
+                fields=["organization", "ended_at"],
+                condition=Q(status__in=["COMPLETED", "CANCELLED", "EXPIRED"]),
+                name="message_ended",
             ),
             models.Index(F("organization"), F("id").desc(), name="message_of_organization"),
             models.Index(F("organization"), F("id").desc(), condition=Q(status="ERROR"), name="message_errors"),

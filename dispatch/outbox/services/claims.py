@@ -81,7 +81,7 @@ class Line:
     ) -> None:
         self._now, self._own = now, sorted(set(own))
         self._lanes = _ask_lanes(now, pools, own_targets)
-        self._heads = sql.ask(sql.HEADS, {"ids": self._own, "now": now}) if self._own else None
+        self._heads = sql.ask(sql.HEADS, sql.heads_of(self._own, now)) if self._own else None
 
     def claim(self) -> tuple[list[Claim], Rooms]:
         """Claims what has waited longest, at most a batch, while its pool, rate, circuit and endpoint let it;
@@ -177,7 +177,7 @@ def _shares(lanes: list[Lane], rooms: Rooms, limit: int) -> dict[str, list[int]]
 
 
 def _heads(group_ids: Sequence[int], now: datetime) -> list[_Head]:
-    return [_Head(*row) for row in sql.rows(sql.HEADS, {"ids": list(group_ids), "now": now})]
+    return [_Head(*row) for row in sql.rows(sql.HEADS, sql.heads_of(group_ids, now))]
 
 
 def _ask_claims(chosen: list[tuple[int, int]], now: datetime) -> Callable[[], list[Claim]]:

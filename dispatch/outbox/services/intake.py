@@ -17,7 +17,7 @@ from dispatch.core.events import SYSTEM, Actor
 from dispatch.outbox import sql
 from dispatch.outbox.models import DEFAULT_GROUP, DEFAULT_SEQUENCE, Endpoint, Message, Mode, Target
 from dispatch.outbox.pointer import group_hash
-from dispatch.outbox.services.claims import lock_groups, settle
+from dispatch.outbox.services.claims import settle
 from dispatch.outbox.services.targets import POLLER
 
 
@@ -64,10 +64,8 @@ def accept(organization_id: int, items: Sequence[NewMessage], *, actor: Actor = 
     now = clock.now()
     with transaction.atomic():
         targets = _targets(organization_id, items)
-        groups = _groups(organization_id, items, now)
         modes = [_mode(item) for item in items]
-        ordered = {group for group, mode in zip(groups, modes, strict=True) if mode != Mode.IMMEDIATE}
-        lock_groups(ordered)
+        groups, ordered = _locked_groups(organization_id, items, modes, now)
         ids = [row[0] for row in sql.rows(sql.NEW_IDS, {"count": len(items)})]
         names = ("ids", "organizations", "endpoints", "targets", "urls", "types", "payloads", "groups",
         "sequences",
@@ -146,6 +144,22 @@ def _target(organization_id: int, endpoint_id: int | None, origin: str, pool_id:
             pool_id=pool_id or default_pool(organization_id).pk,
         )
     return target.pk
+
+
+def _locked_groups(
+    organization_id: int, items: Sequence[NewMessage], modes: Sequence[str], now: datetime
+) -> tuple[list[int], set[int]]:
+    """The group of each item, and those in which there is order; all locked, so that none of them is forgotten
+    while messages join it."""
+    while True:
+        groups = _groups(organization_id, items, now)
+        ordered = {group for group, mode in zip(groups, modes, strict=True) if mode != Mode.IMMEDIATE}
+        found = len(sql.rows(sql.LOCK_GROUPS, {"ids": sorted(ordered)})) if ordered else 0
+        if others := sorted(set(groups) - ordered):
+            found += len(sql.rows(sql.KEEP_GROUPS, {"ids": others}))
+        if found == len(set(groups)):
+            return groups, ordered
+        # One was forgotten since it was found: it is made anew.
 
 
 def _groups(organization_id: int, items: Sequence[NewMessage], now: datetime) -> list[int]:

@@ -1,0 +1,105 @@
+"""The outbox's hot path in SQL. Every statement takes its time as %(now)s, but leases, which run on the database's
+own clock, so that routers on several machines need not agree.
+
+Order of locks: group rows by id, then messages, then targets by id; a start takes targets, gates by pool, then its
+messages. The poller skips locked groups and so never waits for one."""
+
+from __future__ import annotations
+
+from dispatch.core.statements import ask, columns, do, pipelined, rows
+from dispatch.outbox.sql.calls import (
+    ADD_ATTEMPTS,
+    ADD_GATES,
+    END,
+    LOCK_GATES,
+    LOCK_TARGETS,
+    PROBE,
+    RENEW,
+    SAVE_GATES,
+    SAVE_TARGETS,
+    SLOTS_IN_USE,
+    START,
+    START_READ,
+)
+from dispatch.outbox.sql.changes import (
+    ADD_MESSAGES,
+    BY_HAND,
+    LOCK_MESSAGES,
+    NEW_IDS,
+    OPEN_BY_STATUS,
+)
+from dispatch.outbox.sql.lines import (
+    ADD_GROUPS,
+    CLAIM,
+    GROUP_IDS,
+    GROUP_LINE,
+    HEADS,
+    IMMEDIATE_LINE,
+    KEEP_GROUPS,
+    LANES,
+    LOCK_GROUPS,
+    NEXT_WAKE,
+    POOLS_OF,
+    SAVE_GROUPS,
+    heads_of,
+)
+from dispatch.outbox.sql.recovery import (
+    EXPIRE,
+    EXPIRED,
+    FORGET,
+    FORGET_GROUPS,
+    FORGOTTEN,
+    LAPSED,
+    LOCK_IDLE_GROUPS,
+    LOCK_LAPSED,
+    QUEUED_NOW,
+    STALE,
+)
+
+__all__ = [
+    "ADD_ATTEMPTS",
+    "ADD_GATES",
+    "ADD_GROUPS",
+    "ADD_MESSAGES",
+    "BY_HAND",
+    "CLAIM",
+    "END",
+    "EXPIRE",
+    "EXPIRED",
+    "FORGET",
+    "FORGET_GROUPS",
+    "FORGOTTEN",
+    "GROUP_IDS",
+    "GROUP_LINE",
+    "HEADS",
+    "IMMEDIATE_LINE",
+    "KEEP_GROUPS",
+    "LANES",
+    "LAPSED",
+    "LOCK_GATES",
+    "LOCK_GROUPS",
+    "LOCK_IDLE_GROUPS",
+    "LOCK_LAPSED",
+    "LOCK_MESSAGES",
+    "LOCK_TARGETS",
+    "NEW_IDS",
+    "NEXT_WAKE",
+    "OPEN_BY_STATUS",
+    "POOLS_OF",
+    "PROBE",
+    "QUEUED_NOW",
+    "RENEW",
+    "SAVE_GATES",
+    "SAVE_GROUPS",
+    "SAVE_TARGETS",
+    "SLOTS_IN_USE",
+    "STALE",
+    "START",
+    "START_READ",
+    "ask",
+    "columns",
+    "do",
+    "heads_of",
+    "pipelined",
+    "rows",
+]

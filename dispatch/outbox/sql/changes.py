@@ -1,0 +1,76 @@
+"""Messages taken in and changed by hand, and how many there are."""
+
+from __future__ import annotations
+
+from dispatch.core.statements import EVENTS
+
+# --- Intake ---------------------------------------------------------------------------
+
+NEW_IDS = """
+SELECT nextval(pg_get_serial_sequence('outbox_message', 'id')) FROM generate_series(1, %(count)s::int)
+"""
+ADD_MESSAGES = f"""
+WITH added AS (
+    INSERT INTO outbox_message
+        (id, organization_id, endpoint_id, target_id, url, type, payload, group_id, sequence, mode, status,
+         scheduled_for, expires_at, idempotency_key, event_id, created_at, due_at, epoch, attempts, calls, lapses,
+         in_flight, last_error, waiting_for, resolution)
+    SELECT v.id, v.organization_id, v.endpoint_id, v.target_id, v.url, v.type, v.payload, v.group_id, v.sequence,
+           v.mode, 'PENDING', v.scheduled_for, v.expires_at, v.idempotency_key, v.event_id, %(now)s,
+           COALESCE(v.scheduled_for, %(now)s), 0, 0, 0, 0, false, '', '', ''
+    FROM unnest(%(ids)s::bigint[], %(organizations)s::bigint[], %(endpoints)s::bigint[], %(targets)s::bigint[],
+                %(urls)s::text[], %(types)s::text[], %(payloads)s::text[], %(groups)s::bigint[],
+                %(sequences)s::int[], %(modes)s::text[], %(schedules)s::timestamptz[], %(expiries)s::timestamptz[],
+                %(keys)s::text[], %(events)s::bigint[])
+         AS v(id, organization_id, endpoint_id, target_id, url, type, payload, group_id, sequence, mode,
+              scheduled_for, expires_at, idempotency_key, event_id)
+    ON CONFLICT DO NOTHING
+    RETURNING id, organization_id, type, endpoint_id
+), told AS (
+    {EVENTS}
+    SELECT organization_id, 'message.created', 'message', id, %(actor_type)s, %(actor_id)s::bigint,
+    %(actor_label)s,
+           jsonb_strip_nulls(jsonb_build_object('type', type, 'endpoint_id', endpoint_id)), %(now)s
+    FROM added
+)
+SELECT id FROM added
+"""
+
+# --- By hand ---------------------------------------------------------------------------
+
+LOCK_MESSAGES = """
+SELECT id, status FROM outbox_message WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR UPDATE
+"""
+BY_HAND = f"""
+WITH changed AS (
+    UPDATE outbox_message
+    SET status = %(status)s, resolution = %(resolution)s,
+        attempts = CASE WHEN %(fresh)s THEN 0 ELSE attempts END, lapses = CASE WHEN %(fresh)s THEN 0 ELSE lapses
+        END,
+        due_at = CASE WHEN %(fresh)s THEN %(now)s ELSE due_at END,
+        ended_at = CASE WHEN %(fresh)s THEN NULL ELSE %(now)s END,
+        -- A call that is on its way keeps its group, its slot and its lease; one that has not begun never will.
+        in_flight = (in_flight AND status = 'PROCESSING'), waiting_for = ''
+    WHERE id = ANY(%(ids)s::bigint[]) AND status = ANY(%(from)s::text[])
+    RETURNING id, organization_id, endpoint_id
+), told AS (
+    {EVENTS}
+    SELECT organization_id, %(kind)s, 'message', id, %(actor_type)s, %(actor_id)s::bigint, %(actor_label)s,
+           jsonb_strip_nulls(jsonb_build_object('status', %(status)s::text, 'note', NULLIF(%(note)s, ''),
+                                                'endpoint_id', endpoint_id)), %(now)s
+    FROM changed
+)
+SELECT id FROM changed
+"""
+
+# --- Figures ---------------------------------------------------------------------------
+
+OPEN_BY_STATUS = """
+SELECT status, count(*) FROM outbox_message
+WHERE status IN ('PENDING', 'ERROR') AND mode <> 'IMMEDIATE' GROUP BY status
+UNION ALL
+SELECT status || ' without order', count(*) FROM outbox_message
+WHERE status = 'PENDING' AND mode = 'IMMEDIATE' GROUP BY status
+UNION ALL
+SELECT status, count(*) FROM outbox_message WHERE in_flight AND pool_id IS NOT NULL GROUP BY status
+"""

@@ -1,0 +1,116 @@
+"""What is old and settled is forgotten; what order, blocks and people stand on is not."""
+
+from __future__ import annotations
+
+import threading
+
+from django.db import connections, transaction
+
+from accounts import loops
+from accounts.models import RetentionRule
+from dispatch.core import clock
+from dispatch.outbox.models import Attempt, Message, MessageGroup
+from dispatch.outbox.services import forgetting
+from tests import factories
+from tests.outbox.world import World
+from tests.waiting import wait_until
+
+DAY_S = 86_400
+
+
+def age(world: World) -> None:
+    while loops.age() is not None:
+        pass
+
+
+def test_what_ended_long_ago_goes_with_its_attempts_and_its_group(world: World) -> None:
+    erp = world.endpoint()
+    old = world.send(erp, "a", "b", group="gone") + world.send(erp, "c", group="kept")
+    world.act("cancel", world.send_one(erp, "d", group="cancelled"))
+    world.start()
+    world.all_end()
+    world.travel(89 * DAY_S)
+    age(world)
+    assert Message.objects.count() == 4
+    fresh = world.send_one(erp, "e", group="kept")
+    world.all_end()
+    world.travel(2 * DAY_S)
+    age(world)
+    assert list(Message.objects.values_list("pk", flat=True)) == [fresh]
+    assert set(MessageGroup.objects.values_list("name", flat=True)) == {"kept"}
+    assert not Attempt.objects.filter(message_id__in=old).exists()
+    again = world.send(erp, "f", "g", group="gone")
+    world.all_end()
+    assert world.statuses(again) == ["COMPLETED", "COMPLETED"]
+
+
+def test_errors_and_what_they_hold_stay_however_old(world: World) -> None:
+    erp = world.endpoint()
+    world.receiver.answer("bad", 422)
+    _, bad, held = world.send(erp, "done", "bad", "held")
+    later = world.send_one(erp, "later", group="h", scheduled_for=clock.now().replace(year=clock.now().year + 3))
+    world.start()
+    world.becomes(bad, "ERROR")
+    world.travel(400 * DAY_S)
+    age(world)
+    assert set(Message.objects.values_list("pk", flat=True)) == {bad, held, later}
+    assert world.group().blocked_by == bad
+    world.receiver.heal()
+    world.act("retry", bad)
+    world.becomes(held, "COMPLETED")
+    assert world.receiver.names == ["done", "bad", "bad", "held"]
+
+
+def test_a_cancelled_call_that_still_runs_is_not_forgotten(world: World) -> None:
+    message = world.send_one(world.endpoint(), "a")
+    world.poll()
+    Message.objects.filter(pk=message).update(status="CANCELLED", ended_at=clock.now())
+    world.travel(100 * DAY_S)
+    assert forgetting.forget(world.organization.pk, clock.now(), 10) == 0
+
+
+def test_batches_are_small_and_each_organization_goes_by_its_own_rule(world: World) -> None:
+    other = factories.organization()
+    theirs = world.send_one(world.endpoint("Theirs", organization=other), "t")
+    ours = world.send(world.endpoint(), *"abcde")
+    Message.objects.update(status="COMPLETED", ended_at=clock.now())
+    RetentionRule.objects.create(organization=other, what="messages", days=0)
+    world.travel(1)
+    assert [forgetting.forget(world.organization.pk, clock.now(), 2) for _ in range(4)] == [2, 2, 1, 0]
+    assert not Message.objects.filter(pk__in=ours).exists()
+    world.travel(5000 * DAY_S)
+    age(world)
+    assert Message.objects.filter(pk=theirs).exists()
+
+
+def test_a_message_that_joins_its_group_while_that_is_forgotten_is_taken_in(world: World) -> None:
+    erp = world.endpoint()
+    for mode in ("BLOCK_ON_ERROR", "IMMEDIATE"):
+        first = world.send_one(erp, "a", group="g", mode=mode)
+        Message.objects.filter(pk=first).update(status="COMPLETED", ended_at=clock.now())
+        MessageGroup.objects.update(wake_at=None)
+        world.travel(1)
+        joined: list[int] = []
+        thread = threading.Thread(target=lambda mode=mode, joined=joined: _join(world, erp, mode, joined))
+        with transaction.atomic():
+            assert forgetting.forget(world.organization.pk, clock.now(), 10) == 1
+            thread.start()  # it has found the group, and waits for its lock
+            wait_until(_somebody_waits)
+        thread.join(10)
+        assert world.status(joined[0]) == "PENDING"
+        world.act("cancel", *joined)
+        Message.objects.all().delete()
+        MessageGroup.objects.all().delete()
+
+
+def _join(world: World, endpoint: object, mode: str, joined: list[int]) -> None:
+    try:
+        joined.append(world.send_one(endpoint, "b", group="g", mode=mode))  # type: ignore[arg-type]
+    finally:
+        connections.close_all()
+
+
+def _somebody_waits() -> bool:
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(cursor.fetchone()[0])
