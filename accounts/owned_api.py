@@ -14,6 +14,7 @@ from rest_framework.generics import GenericAPIView
 from rest_framework.mixins import CreateModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.settings import api_settings
 from rest_framework.viewsets import GenericViewSet
 
 from accounts.filters import OwnedFilterBackend, OwnedFilterSet
@@ -101,11 +102,23 @@ class OwnedSerializer(serializers.ModelSerializer):
             if name not in many:
                 setattr(row, name, value)
         row.organization = self.context["request"].organization
-        try:
-            row.validate_constraints()
-        except ModelValidationError as error:
-            raise serializers.ValidationError(serializers.as_serializer_error(error)) from None
+        if problems := self._broken_constraints(row):
+            raise serializers.ValidationError(problems)
         return attrs
+
+    def _broken_constraints(self, row: Any) -> dict[str, list[str]]:
+        """What the row would violate, by the field that is to blame, where it is one."""
+        found: dict[str, list[str]] = {}
+        for model, constraints in row.get_constraints():
+            for constraint in constraints:
+                try:
+                    constraint.validate(model, row)
+                except ModelValidationError as error:
+                    own = [name for name in getattr(constraint, "fields", ()) if name != "organization"]
+                    is_one = len(own) == 1 and own[0] in self.fields
+                    name = own[0] if is_one else api_settings.NON_FIELD_ERRORS_KEY
+                    found.setdefault(name, []).extend(error.messages)
+        return found
 
 
 def answer_once(request: Request, endpoint: str, make: Callable[[], tuple[int, dict]]) -> Response:

@@ -435,6 +435,11 @@ SPECTACULAR_SETTINGS = {
         "ScheduleStatus": "dispatch.schedules.models.Schedule.Status",
         "RunStatus": "dispatch.schedules.models.RunStatus",
         "BulkStatus": "dispatch.schedules.models.BulkImport.Status",
+        "NotificationLevel": "notifications.models.Level",
+        "EventKind": "notifications.rules.KIND_CHOICES",
+        "PoolKind": "dispatch.capacity.models.DispatchPool.Kind",
+        "AlertStatus": "notifications.models.Alert.Status",
+        "DeliveryStatus": "notifications.models.Delivery.Status",
     },
 }
 

@@ -12,6 +12,7 @@ from dispatch.core import problems
 
 api: list[URLPattern | URLResolver] = [
     path("", include("accounts.api_urls")),
+    path("", include("dispatch.capacity.api")),
     path("", include("dispatch.technicians.api")),
     path("", include("dispatch.jobs.api")),
     path("", include("dispatch.outbox.api")),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import django_filters
-from django.db.models import QuerySet
+from django.db.models import Prefetch, QuerySet
+from django.urls import path
 from drf_spectacular.utils import extend_schema
 from rest_framework import mixins
 from rest_framework.decorators import action
@@ -15,9 +16,12 @@ from rest_framework.routers import SimpleRouter
 
 from accounts.api import MEMBER, OrganizationViewSet, OwnedFilterSet
 from accounts.current import person_of
+from accounts.models import ApiKey
 from notifications import services
-from notifications.models import Notification
-from notifications.serializers import NotificationSerializer, ReadSerializer, SummarySerializer
+from notifications.api_setup import EscalationView, PreferencesView, PreferenceView, RouteViewSet
+from notifications.models import Alert, Delivery, Notification
+from notifications.serializers import AlertSerializer, NotificationSerializer, ReadSerializer, SummarySerializer
+from notifications.services.acknowledging import APP
 
 
 class NotificationFilter(OwnedFilterSet):
@@ -34,6 +38,7 @@ class NotificationViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Orga
     """The caller's own notifications, newest first. For people only: a key has none."""
 
     queryset = Notification.objects.select_related("acknowledged_by")
+    lookup_value_regex = r"\d{1,18}"
     serializer_class = NotificationSerializer
     filterset_class = NotificationFilter
     required = dict.fromkeys(["list", "retrieve", "read", "read_all", "acknowledge", "summary"], MEMBER)
@@ -71,6 +76,48 @@ class NotificationViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Orga
         return Response({"unread": rows.filter(read_at=None).count(), "open_alerts": waiting.count()})
 
 
+class AlertFilter(OwnedFilterSet):
+    """`?status=open&kind=job.pending&subject_type=job&subject_id=12`"""
+
+    subject_id = django_filters.NumberFilter(max_value=2**63 - 1)
+
+    class Meta:
+        model = Alert
+        fields = ["status", "kind", "subject_type", "subject_id"]
+
+
+class AlertViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, OrganizationViewSet):
+    """Alerts of the organization: what was raised, who took it on, whom it reached meanwhile."""
+
+    queryset = Alert.objects.select_related("acknowledged_by").prefetch_related(
+        Prefetch(
+            "notifications",
+            Notification.objects.select_related("user").prefetch_related(
+                Prefetch("deliveries", Delivery.objects.order_by("pk"))
+            ),
+        )
+    )
+    serializer_class = AlertSerializer
+    filterset_class = AlertFilter
+    lookup_value_regex = r"\d{1,18}"
+    required = {"list": ApiKey.Scope.READ, "retrieve": ApiKey.Scope.READ, "acknowledge": MEMBER}
+
+    @extend_schema(request=None, responses=AlertSerializer)
+    @action(detail=True, methods=["post"])
+    def acknowledge(self, request: Request, **kwargs: Any) -> Response:
+        """Takes it on, for everybody: it stops on all screens and phones. The second one changes nothing."""
+        alert = self.get_object()
+        services.acknowledge_alert(alert.pk, user=person_of(request), actor=request.actor, via=APP)
+        return Response(self.get_serializer(self.get_object()).data)
+
+
 router = SimpleRouter()
 router.register("notifications", NotificationViewSet, basename="notification")
-urlpatterns = router.urls
+router.register("alerts", AlertViewSet, basename="alert")
+router.register("notification-rules", RouteViewSet, basename="notification-rule")
+urlpatterns = [
+    path("notification-preferences/", PreferencesView.as_view(), name="notification-preferences"),
+    path("notification-preferences/<str:kind>/", PreferenceView.as_view(), name="notification-preference"),
+    path("escalation-policy/", EscalationView.as_view(), name="escalation-policy"),
+    *router.urls,
+]

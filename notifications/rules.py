@@ -78,6 +78,7 @@ TABLE: tuple[Rule, ...] = (
 )  # fmt: skip
 
 BY_KIND = {rule.kind: rule for rule in TABLE}
+KIND_CHOICES = [(rule.kind, rule.label) for rule in TABLE]
 # event kind → the rules whose cause it ends
 ENDS = {kind: [rule for rule in TABLE if kind in rule.ends] for rule in TABLE for kind in rule.ends}
 # Changes of membership, on which open sockets ask again whether they may stay.

@@ -6,14 +6,13 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
-from django.db.models import Count, OuterRef, QuerySet, Subquery
-from django.db.models.functions import Coalesce
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminPasswordWidget
 
 from accounts.admin_base import ACT, OwnedAdmin, OwnedForm
-from dispatch.capacity import services
+from dispatch.capacity import services, sql
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 
 
@@ -88,7 +87,7 @@ class LimitedAdmin(OwnedAdmin):
     actions = ["pause", "resume"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet:
-        return super().get_queryset(request).annotate(in_use=_open_calls(self.model))
+        return super().get_queryset(request).annotate(in_use=sql.open_calls(self.model))
 
     @display(description="in use", ordering="in_use")
     def use(self, row: Any) -> str:
@@ -165,11 +164,3 @@ class OutboundNumberAdmin(LimitedAdmin):
 
 def _changed(form: Any, without: str = "") -> dict[str, Any]:
     return {name: form.cleaned_data[name] for name in form.changed_data if name != without}
-
-
-def _open_calls(model: type[DispatchPool] | type[OutboundNumber]) -> Coalesce:
-    """How many calls of the row are open; the table of calls lies above, and is known by the relation."""
-    relation: Any = model._meta.get_field("calls")
-    calls = relation.related_model.objects.filter(**{relation.field.name: OuterRef("pk")}, ended_at=None)
-    counted = calls.order_by().values(relation.field.name).annotate(n=Count("*")).values("n")
-    return Coalesce(Subquery(counted), 0)

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import connection
+from django.db.models import Count, OuterRef, Subquery
+from django.db.models.functions import Coalesce
 
 from dispatch.capacity import rules
-from dispatch.capacity.models import DispatchPool, ProviderAccount
+from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.capacity.truth import truth
 from dispatch.core import statements
 
@@ -91,3 +94,11 @@ def _locked(kind: str, row_id: int, slot: int) -> bool:
         cursor.execute(_TRY_LOCK, [f"{kind}:{row_id}:{slot}"])
         row = cursor.fetchone()
     return bool(row and row[0])
+
+
+def open_calls(model: type[DispatchPool] | type[OutboundNumber]) -> Coalesce:
+    """How many calls of the row are open; the table of calls lies above, and is known by the relation."""
+    relation: Any = model._meta.get_field("calls")
+    calls = relation.related_model.objects.filter(**{relation.field.name: OuterRef("pk")}, ended_at=None)
+    counted = calls.order_by().values(relation.field.name).annotate(n=Count("*")).values("n")
+    return Coalesce(Subquery(counted), 0)

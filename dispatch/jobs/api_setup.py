@@ -11,6 +11,7 @@ from rest_framework import mixins, serializers
 
 from accounts.models import ApiKey
 from accounts.owned_api import OrganizationViewSet, OwnedSerializer, OwnedSlugRelatedField
+from accounts.versions import Versioned
 from dispatch.capacity.models import DispatchPool
 from dispatch.jobs import policies
 from dispatch.jobs.models import DispatchPolicy, ServiceType
@@ -21,8 +22,10 @@ from dispatch.technicians.models import Skill
 _READ, _MANAGE = ApiKey.Scope.READ, ApiKey.Scope.MANAGE
 
 
-class SetupViewSet(OrganizationViewSet):
+class SetupViewSet(Versioned, OrganizationViewSet):
     """Every change is in the log, with who made it."""
+
+    notes_itself = True
 
     def perform_create(self, serializer: Any) -> None:
         write = partial(serializer.save, organization=self.request.organization)
@@ -58,6 +61,7 @@ class ServiceTypeViewSet(
 ):
     """Service types. They are not deleted, but set inactive: jobs remember them."""
 
+    subject = "service_type"
     queryset = ServiceType.objects.prefetch_related("required_skills").order_by("-id")
     serializer_class = ServiceTypeSerializer
     filterset_fields = ["is_active", "code"]
@@ -112,6 +116,7 @@ class DispatchPolicyViewSet(
 ):
     """Dispatch policies: one for the organization, and one for each service type that differs."""
 
+    subject = "policy"
     queryset = DispatchPolicy.objects.select_related("service_type", "call_pool").order_by("-id")
     serializer_class = DispatchPolicySerializer
     http_method_names = ["get", "post", "patch", "delete"]

@@ -15,6 +15,7 @@ from rest_framework.routers import SimpleRouter
 from accounts.models import ApiKey
 from accounts.owned_api import OrganizationViewSet, OwnedFilterSet
 from accounts.permissions import MEMBER
+from accounts.versions import Versioned
 from dispatch.technicians import editing
 from dispatch.technicians.models import Skill, Technician
 from dispatch.technicians.serializers import (
@@ -28,6 +29,7 @@ _READ, _MANAGE = ApiKey.Scope.READ, ApiKey.Scope.MANAGE
 
 
 class SkillViewSet(
+    Versioned,
     OrganizationViewSet,  # first, so that its perform_create is the one that counts
     mixins.ListModelMixin,
     mixins.RetrieveModelMixin,
@@ -36,6 +38,7 @@ class SkillViewSet(
 ):
     """What technicians can do and service types require."""
 
+    subject = "skill"
     queryset = Skill.objects.order_by("name", "id")
     serializer_class = SkillSerializer
     http_method_names = ["get", "post", "patch"]
@@ -54,6 +57,7 @@ class TechnicianFilter(OwnedFilterSet):
 
 
 class TechnicianViewSet(
+    Versioned,
     OrganizationViewSet,  # first, so that its perform_create is the one that counts
     mixins.ListModelMixin,
     mixins.RetrieveModelMixin,
@@ -62,6 +66,7 @@ class TechnicianViewSet(
 ):
     """Technicians. They are not deleted, but set inactive: their jobs remember them."""
 
+    subject = "technician"
     queryset = Technician.objects.prefetch_related("skills", "shifts").order_by("name", "id")
     serializer_class = TechnicianSerializer
     filterset_class = TechnicianFilter

@@ -31,7 +31,10 @@ pytestmark = pytest.mark.django_db
 
 OPEN = {"schema", "docs"}
 # Views over no queryset, whose answers are walked all the same.
-WITHOUT_ROWS = {"me", "choose-organization", "organization", "duty"}
+WITHOUT_ROWS = {
+    "me", "choose-organization", "organization", "duty", "notification-preferences", "notification-preference",
+    "escalation-policy",
+}  # fmt: skip
 # Plain views that let in by a token of their own; their tests stand with their slice.
 BY_TOKEN = {"outbox_process"}
 # Actions with a body of their own that names a row: url name → a body that names a row of the given tenant.

@@ -15,6 +15,7 @@ from rest_framework.routers import SimpleRouter
 from accounts.models import ApiKey
 from accounts.owned_api import OrganizationViewSet, OwnedSerializer, OwnedSlugRelatedField
 from accounts.permissions import MEMBER
+from accounts.versions import Versioned
 from dispatch.capacity.models import DispatchPool
 from dispatch.outbox.endpoint_checks import (
     check_event_type,
@@ -136,10 +137,11 @@ class HealthSerializer(serializers.Serializer):
 
 
 class EndpointViewSet(
-    OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.CreateModelMixin
+    Versioned, OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.CreateModelMixin
 ):
     """Endpoints: who is told of which events, at which address, how."""
 
+    subject, notes_itself = "endpoint", True
     queryset: QuerySet = Endpoint.objects.select_related("pool", "target").order_by("-id")
     serializer_class = EndpointSerializer
     filterset_fields = ["name", "is_paused", "mode"]

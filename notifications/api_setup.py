@@ -1,0 +1,224 @@
+"""The API of who is told of what, how: each person's preferences, the organization's rules and its escalation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+from django.http import Http404
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import mixins, serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from accounts.current import person_of
+from accounts.models import ApiKey, Organization
+from accounts.owned_api import OrganizationViewSet, OwnedSerializer, OwnedSlugRelatedField
+from accounts.permissions import MEMBER
+from accounts.versions import Stale, Versioned, etag, named_etags
+from dispatch.capacity.models import DispatchPool
+from dispatch.core import events
+from notifications import rules, services
+from notifications.models import EscalationPolicy, EscalationStep, Level, Preference, Route
+from notifications.services.policies import plan_of
+from notifications.services.preferences import Wants, default_of
+
+_READ, _MANAGE = ApiKey.Scope.READ, ApiKey.Scope.MANAGE
+_KIND = OpenApiParameter("kind", OpenApiTypes.STR, OpenApiParameter.PATH, enum=list(rules.BY_KIND))
+
+
+class PreferenceSerializer(serializers.Serializer):
+    """What the caller wants of one kind of event. `shown`: as it happens, not only in the list; a critical alert
+    always is. `sms` and `voice` of a critical kind come with its escalation; other kinds know no calls."""
+
+    kind = serializers.ChoiceField(choices=rules.KIND_CHOICES, read_only=True)
+    label = serializers.CharField(read_only=True)  # type: ignore[assignment]
+    level = serializers.ChoiceField(choices=Level.choices, read_only=True)
+    shown = serializers.BooleanField(required=False)
+    email = serializers.BooleanField(required=False)
+    sms = serializers.BooleanField(required=False)
+    voice = serializers.BooleanField(required=False)
+    is_own = serializers.BooleanField(read_only=True, help_text="Chosen by the person, not by default.")
+
+
+class PreferencesView(APIView):
+    """What reaches the caller, and how. For people only: a key has no preferences."""
+
+    required = {"get": MEMBER}
+
+    @extend_schema(responses=PreferenceSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        return Response(PreferenceSerializer(list(_preferences(request).values()), many=True).data)
+
+
+class PreferenceView(APIView):
+    """What the caller wants of one kind of event; what is not named stays as it is."""
+
+    required = {"patch": MEMBER}
+
+    @extend_schema(request=PreferenceSerializer(partial=True), responses=PreferenceSerializer, parameters=[_KIND])
+    def patch(self, request: Request, kind: str) -> Response:
+        if kind not in rules.BY_KIND:
+            raise Http404
+        given = PreferenceSerializer(data=request.data, partial=True)
+        given.is_valid(raise_exception=True)
+        before = _preferences(request)[kind]
+        names = ("shown", "email", "sms", "voice")
+        wants = Wants(**{name: given.validated_data.get(name, before[name]) for name in names})
+        services.save_preference(person_of(request), request.organization.pk, kind, wants, actor=request.actor)
+        return Response(PreferenceSerializer(_preferences(request)[kind]).data)
+
+
+def _preferences(request: Request) -> dict[str, dict[str, Any]]:
+    own = {row.kind: row for row in Preference.objects.of(request.organization).filter(user=person_of(request))}
+    found = {}
+    for rule in rules.TABLE:
+        wants = own.get(rule.kind) or default_of(rule.kind)
+        found[rule.kind] = {
+            "kind": rule.kind,
+            "label": rule.label,
+            "level": rule.level,
+            **{name: getattr(wants, name) for name in ("shown", "email", "sms", "voice")},
+            "is_own": rule.kind in own,
+        }
+    return found
+
+
+class RouteSerializer(OwnedSerializer):
+    """How one kind of event is told here, where that differs from the installation: to whom, how loudly, or not at
+    all. A critical alert can be sent to others, not lowered and not silenced."""
+
+    kind = serializers.ChoiceField(choices=rules.KIND_CHOICES)
+
+    class Meta:
+        model = Route
+        fields = ["id", "kind", "to", "level", "is_on"]
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        attrs = super().validate(attrs)
+        row = Route(kind=self.instance.kind if self.instance else "")
+        for name in ("kind", "to", "level", "is_on"):
+            setattr(row, name, attrs.get(name, getattr(self.instance or row, name)))
+        row.clean()
+        return attrs
+
+
+class RouteViewSet(
+    Versioned,
+    OrganizationViewSet,
+    mixins.ListModelMixin,
+    mixins.RetrieveModelMixin,
+    mixins.CreateModelMixin,
+    mixins.UpdateModelMixin,
+    mixins.DestroyModelMixin,
+):
+    """Notification rules: the kinds that this organization has told otherwise. Without a row the installation's
+    table counts."""
+
+    subject = "notification_rule"
+    queryset = Route.objects.order_by("-id")
+    serializer_class = RouteSerializer
+    http_method_names = ["get", "post", "patch", "delete"]
+    required = {
+        "list": _READ,
+        "retrieve": _READ,
+        "create": _MANAGE,
+        "partial_update": _MANAGE,
+        "destroy": _MANAGE,
+    }
+
+
+class StepSerializer(serializers.Serializer):
+    """One step. `after_s`: seconds after the step before; `spacing_s`: 0 reaches all at once, else one person
+    after another in the order of their memberships' `alert_order`."""
+
+    audience = serializers.ChoiceField(choices=EscalationStep.Audience.choices)
+    after_s = serializers.IntegerField(min_value=0, max_value=86_400)
+    spacing_s = serializers.IntegerField(min_value=0, max_value=3600, default=0)
+    sms = serializers.BooleanField(default=True)
+    voice = serializers.BooleanField(default=True)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if not (attrs["sms"] or attrs["voice"]):
+            raise serializers.ValidationError("A step reaches people by SMS, by voice call, or both.")
+        return attrs
+
+
+class EscalationSerializer(serializers.Serializer):
+    """How alerts that nobody acknowledges repeat and escalate. On writing, null falls back to the installation's
+    value, and so do empty `steps`. Alerts that are open keep the plan with which they were raised."""
+
+    repeat_s = serializers.IntegerField(min_value=10, max_value=86_400, allow_null=True, required=False)
+    again_after_s = serializers.IntegerField(min_value=60, max_value=604_800, allow_null=True, required=False)
+    call_pool = OwnedSlugRelatedField(
+        "code", queryset=DispatchPool.objects.filter(kind="calls"), allow_null=True, required=False
+    )
+    steps = StepSerializer(many=True, required=False)
+
+
+class EscalationView(APIView):
+    """The organization's escalation policy."""
+
+    required = {"get": _READ, "put": _MANAGE}
+
+    @extend_schema(responses=EscalationSerializer)
+    def get(self, request: Request) -> Response:
+        """As it is in effect; the ETag is its version."""
+        return self._answer(request)
+
+    @extend_schema(
+        request=EscalationSerializer,
+        responses=EscalationSerializer,
+        parameters=[OpenApiParameter("If-Match", str, OpenApiParameter.HEADER, description="The ETag as read.")],
+    )
+    def put(self, request: Request) -> Response:
+        """Replaces it."""
+        given = EscalationSerializer(data=request.data, context={"request": request})
+        given.is_valid(raise_exception=True)
+        new = given.validated_data
+        organization = request.organization
+        with transaction.atomic():
+            Organization.objects.select_for_update().get(pk=organization.pk)
+            named = named_etags(request)
+            if named and self._etag(request) not in named:
+                raise Stale("The escalation policy is no longer as you read it. Read it again, and decide anew.")
+            policy, _ = EscalationPolicy.objects.update_or_create(
+                organization=organization,
+                defaults={
+                    "repeat_s": new.get("repeat_s"),
+                    "again_after_s": new.get("again_after_s"),
+                    "call_pool": new.get("call_pool"),
+                },
+            )
+            policy.steps.all().delete()
+            EscalationStep.objects.bulk_create(
+                EscalationStep(organization=organization, policy=policy, position=position, **step)
+                for position, step in enumerate(new.get("steps", ()), start=1)
+            )
+            events.append(organization.pk, "escalation_policy.changed", policy.pk, actor=request.actor)
+        return self._answer(request)
+
+    def _answer(self, request: Request) -> Response:
+        return Response(self._data(request), headers={"ETag": self._etag(request)})
+
+    def _etag(self, request: Request) -> str:
+        return etag(self._data(request))
+
+    def _data(self, request: Request) -> dict[str, Any]:
+        plan = plan_of(request.organization.pk)
+        policy = EscalationPolicy.objects.of(request.organization).select_related("call_pool").first()
+        shown = {
+            "repeat_s": plan.repeat_s,
+            "again_after_s": plan.again_after_s,
+            "call_pool": policy.call_pool if policy else None,
+            "steps": [
+                {
+                    "audience": step.audience, "after_s": step.after_s, "spacing_s": step.spacing_s,
+                    "sms": step.sms, "voice": step.voice,
+                }
+                for step in plan.steps
+            ],
+        }  # fmt: skip
+        return dict(EscalationSerializer(shown, context={"request": request}).data)

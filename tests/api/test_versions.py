@@ -1,0 +1,154 @@
+"""Two who edit the same row: whoever read first and writes last is told who did what in between."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
+from dispatch.core.models import Event
+from dispatch.jobs.models import DispatchPolicy, ServiceType
+from dispatch.outbox.models import Endpoint
+from dispatch.technicians.models import Skill, Technician
+from notifications.models import Alert, Route
+from tests.api.client import Api
+
+pytestmark = pytest.mark.django_db
+
+EDITABLE = [
+    ("pools", DispatchPool, {"concurrency": 7}, {"concurrency": 8}),
+    ("numbers", OutboundNumber, {"name": "Front"}, {"name": "Back"}),
+    ("provider-accounts", ProviderAccount, {"name": "Main"}, {"name": "Spare"}),
+    ("service-types", ServiceType, {"name": "Boiler"}, {"name": "Heater"}),
+    ("policies", DispatchPolicy, {"rounds": 2}, {"rounds": 3}),
+    ("technicians", Technician, {"name": "Ann"}, {"name": "Anna"}),
+    ("skills", Skill, {"name": "Gas"}, {"name": "Gas fitting"}),
+    ("endpoints", Endpoint, {"timeout_s": 7.0}, {"timeout_s": 8.0}),
+    ("notification-rules", Route, {"to": "admins"}, {"is_on": False}),
+]
+
+
+@pytest.mark.parametrize(("path", "model", "first", "second"), EDITABLE, ids=[row[0] for row in EDITABLE])
+def test_who_read_before_the_last_change_is_told(ours, path, model, first, second):
+    api = Api(user=ours.admin)
+    one = f"{path}/{ours.row(model).pk}/"
+    read = api.get(one)["ETag"]
+    done = api.patch(one, first, If_Match=read)
+    assert done.status_code == 200, done.content
+    assert done["ETag"] not in ("", read)
+    refused = api.patch(one, second, If_Match=read)
+    assert refused.status_code == 409
+    problem = refused.json()
+    assert problem["type"] == "urn:dispatch:problem:stale"
+    assert problem["conflict"]["by"]["label"] == "Alphaville admin"
+    assert problem["detail"].startswith("Alphaville admin changed it at ")
+    assert api.patch(one, second, If_Match=f'W/{done["ETag"]}, "other"').status_code == 200
+    assert api.patch(one, first).status_code == 200, "who says nothing of a version overwrites"
+    assert api.patch(one, second, If_Match="*").status_code == 200
+
+
+def test_what_changes_by_itself_makes_no_conflict(ours):
+    api = Api(user=ours.admin)
+    one = f"technicians/{ours.row(Technician).pk}/"
+    read = api.get(one)["ETag"]
+    Technician.objects.update(open_jobs=3)
+    assert api.get(one)["ETag"] == read
+
+
+def test_what_was_deleted_or_made_says_who_did_it(ours):
+    api = Api(user=ours.admin)
+    Route.objects.all().delete()
+    made = api.post("notification-rules/", {"kind": "endpoint.disabled", "to": "dispatchers"})
+    one = f"notification-rules/{made.json()['id']}/"
+    assert api.delete(one, If_Match='"0"').status_code == 409
+    assert api.delete(one, If_Match=made["ETag"]).status_code == 204
+    kinds = Event.objects.filter(subject_type="notification_rule").order_by("pk")
+    assert [(event.kind.partition(".")[2], event.actor_label) for event in kinds] == [
+        ("added", "Alphaville admin"),
+        ("removed", "Alphaville admin"),
+    ]
+
+
+def test_the_escalation_policy_has_a_version_too(ours):
+    api = Api(user=ours.admin)
+    read = api.get("escalation-policy/")["ETag"]
+    step = {"audience": "dispatchers", "after_s": 30}
+    assert api.send("PUT", "escalation-policy/", {"steps": [step]}, If_Match=read).status_code == 200
+    assert api.send("PUT", "escalation-policy/", {"steps": []}, If_Match=read).status_code == 409
+
+
+def test_a_token_goes_in_and_never_comes_out(ours):
+    api = Api(user=ours.admin)
+    given = {"name": "Second", "account_sid": "AC2", "auth_token": "s3cret-token"}
+    made = api.post("provider-accounts/", given)
+    assert made.status_code == 201
+    assert "s3cret-token" not in made.content.decode()
+    one = f"provider-accounts/{made.json()['id']}/"
+    changed = api.patch(one, {"auth_token": "n3w-token"})
+    assert changed.json()["is_rotating"] is True
+    assert "token" not in changed.content.decode().replace("auth_token", "")
+    row = ProviderAccount.objects.get(pk=made.json()["id"])
+    assert (row.auth_token, row.previous_auth_token) == ("n3w-token", "s3cret-token")
+    assert api.post(f"{one}end-rotation/").json()["is_rotating"] is False
+    assert "s3cret" not in str(list(Event.objects.values_list("data", flat=True)))
+    assert api.post("provider-accounts/", {"name": "Third", "account_sid": "AC3"}).status_code == 400
+
+
+def test_pools_and_numbers_are_paused_and_say_what_is_in_use(ours):
+    api = Api(user=ours.dispatcher)
+    pool = ours.row(DispatchPool)
+    seen = api.get(f"pools/{pool.pk}/").json()
+    assert (seen["in_use"], seen["is_paused"]) == (1, False)
+    assert api.post(f"pools/{pool.pk}/pause/").json()["is_paused"] is True
+    assert api.post(f"numbers/{ours.row(OutboundNumber).pk}/pause/").json()["is_paused"] is True
+    assert api.post(f"pools/{pool.pk}/resume/").json()["is_paused"] is False
+    assert api.patch(f"pools/{pool.pk}/", {"concurrency": 3}).status_code == 403, "dispatchers pause, admins edit"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("pools/", {"code": "x", "name": "X", "concurrency": 0}, "concurrency"),
+        ("pools/", {"code": "alphaville-pool", "name": "X"}, "code"),
+        ("pools/", {"code": "y", "name": "Y", "is_default": True}, "is_default"),
+        ("numbers/{}/", {"max_channels": 1, "reserved_for_alerts": 2}, "max_channels"),
+        ("numbers/{}/", {"phone": "12"}, "phone"),
+        ("numbers/{}/", {"pool": "nowhere"}, "pool"),
+        ("notification-rules/", {"kind": "job.pending", "is_on": False}, "is_on"),
+        ("notification-rules/", {"kind": "job.nothing"}, "kind"),
+        ("notification-preferences/job.pending/", {"email": "perhaps"}, "email"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_field_s_name(ours, path, body, field):
+    api = Api(user=ours.admin)
+    if path == "pools/" and body.get("is_default"):
+        DispatchPool.objects.filter(pk=ours.row(DispatchPool).pk).update(is_default=True)
+    method = "PATCH" if "{}" in path or "preferences" in path else "POST"
+    answer = api.send(method, path.format(ours.row(OutboundNumber).pk), body)
+    assert answer.status_code == 400, answer.content
+    assert answer.json()["errors"][0]["field"] == field
+
+
+def test_preferences_are_each_one_s_own(ours):
+    mine, theirs = Api(user=ours.admin), Api(user=ours.dispatcher)
+    before = {row["kind"]: row for row in mine.get("notification-preferences/").json()}
+    assert before["job.pending"] == {
+        "kind": "job.pending", "label": "A job needs a dispatcher", "level": "critical", "shown": True,
+        "email": True, "sms": True, "voice": True, "is_own": False,
+    }  # fmt: skip
+    done = mine.patch("notification-preferences/job.pending/", {"voice": False, "shown": False}).json()
+    assert (done["voice"], done["sms"], done["shown"], done["is_own"]) == (False, True, True, True)
+    other = {row["kind"]: row for row in theirs.get("notification-preferences/").json()}
+    assert other["job.pending"]["voice"] is True
+    assert mine.patch("notification-preferences/no.such/", {}).status_code == 404
+    assert Api(key=ours.key).get("notification-preferences/").status_code == 403
+
+
+def test_an_alert_is_acknowledged_by_the_api_and_shows_whom_it_reached(ours):
+    alert = ours.row(Alert)
+    seen = Api(key=ours.key).get(f"alerts/{alert.pk}/").json()
+    assert [(one["to"], one["channel"], one["status"]) for one in seen["deliveries"]] == [
+        ("Alphaville dispatcher", "email", "failed")
+    ]
+    assert Api(key=ours.key).post(f"alerts/{alert.pk}/acknowledge/").status_code == 403
+    assert Api(user=ours.admin).post(f"alerts/{alert.pk}/acknowledge/").json()["status"] == "acknowledged"
+    assert Api(key=ours.key).get("alerts/?status=open").json()["results"] == []
