@@ -61,25 +61,31 @@ class Timing:
     ends_at: datetime | None = None
     max_occurrences: int | None = None
 
+    def __post_init__(self) -> None:
+        # Moments of one zone would be compared and added to by the clock on the wall.
+        for name in ("trigger_at", "anchor", "starts_at", "ends_at"):
+            moment = getattr(self, name)
+            if moment is not None and moment.tzinfo is not UTC:
+                object.__setattr__(self, name, moment.astimezone(UTC))
+
 
 def next_after(timing: Timing, after: datetime, made: int = 0) -> datetime | None:
     """The first occurrence later than `after` (UTC), or None when there is none; `made` occurrences were
     before."""
     if timing.max_occurrences is not None and made >= timing.max_occurrences:
         return None
+    after = after.astimezone(UTC)
     if timing.starts_at is not None:
         after = max(after, timing.starts_at - _INSTANT)
     found = _next(timing, after)
-    if found is None or (timing.ends_at is not None and found > timing.ends_at):
-        return None
-    return found.astimezone(UTC)
+    return None if found is None or (timing.ends_at is not None and found > timing.ends_at) else found
 
 
 def first(timing: Timing, now: datetime) -> datetime | None:
     """The first occurrence of a schedule that is made now; a trigger time counts even when it has passed. Without
     a start, an interval runs first when it has gone by once."""
     if timing.trigger_at is not None:
-        return timing.trigger_at.astimezone(UTC)
+        return timing.trigger_at
     return next_after(timing, now)
 
 
@@ -145,8 +151,8 @@ def _next(timing: Timing, after: datetime) -> datetime | None:
 def _next_cron(cron: str, zone: str, after: datetime) -> datetime | None:
     # In the second of two equal hours it counts by the wall clock and answers with what is past already.
     for found in CronSim(cron, after.astimezone(ZoneInfo(zone))):
-        if found.astimezone(UTC) > after:
-            return found
+        if (utc := found.astimezone(UTC)) > after:
+            return utc
     return None
 
 
@@ -163,9 +169,8 @@ def _next_interval(timing: Timing, after: datetime) -> datetime | None:
     now_there = after.astimezone(ZoneInfo(timing.zone)).replace(tzinfo=None)
     number = max(0, _steps_between(wall, now_there, every, unit) - 1)
     while (found := _calendar_step(wall, number * every, unit)) is not None:
-        aware = localize(found, timing.zone)
-        if aware.astimezone(UTC) > after:
-            return aware
+        if (utc := localize(found, timing.zone).astimezone(UTC)) > after:
+            return utc
         number += 1
     return None
 
