@@ -1,0 +1,131 @@
+"""Several executors: shards are shared, taken over when one dies, and no run is taken twice."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+from django.db import connection, connections
+
+from dispatch.core import clock
+from dispatch.core.statements import rows
+from dispatch.schedules import sql
+from dispatch.schedules.models import SHARDS, Executor, Run, ShardLease
+from dispatch.schedules.services import managing
+from dispatch.schedules.services.claiming import claim
+from dispatch.schedules.services.shards import Keeper
+from tests.processes import environment, running
+from tests.schedules.world import ALL, World
+from tests.waiting import wait_until
+
+
+def test_one_executor_has_all_shards(world: World) -> None:
+    one = Keeper("one")
+    assert one.step() == list(ALL)
+    assert one.held() == list(ALL)
+
+
+def test_two_share_them_and_three(world: World) -> None:
+    keepers = [Keeper(name) for name in ("one", "two", "three")]
+    keepers[0].step()
+    for _ in range(3):
+        for keeper in keepers:
+            keeper.step()
+    held = [keeper.held() for keeper in keepers]
+    assert sorted(shard for shards in held for shard in shards) == list(ALL)
+    assert all(20 <= len(shards) <= 22 for shards in held)
+
+
+def test_of_one_that_died_they_are_taken_over_when_its_lease_is_over(world: World) -> None:
+    one, two = Keeper("one"), Keeper("two")
+    for keeper in (one, two, one, two):
+        keeper.step()
+    assert len(two.held()) == SHARDS // 2
+    world.travel(2)
+    two.step()
+    assert len(two.held()) == SHARDS // 2  # the other may only be slow
+    world.travel(4)
+    two.step()
+    assert two.held() == list(ALL)
+    assert one.held() == []  # it knows by itself
+    world.travel(61)
+    two.step()
+    assert list(Executor.objects.values_list("name", flat=True)) == ["two"]
+
+
+def test_one_that_leaves_hands_them_over_at_once(world: World) -> None:
+    one, two = Keeper("one"), Keeper("two")
+    for keeper in (one, two, one, two):
+        keeper.step()
+    one.leave()
+    two.step()
+    assert two.held() == list(ALL)
+    assert rows(sql.UNHELD_SHARDS, {"shards": SHARDS}) == [(0,)]
+
+
+def test_a_schedule_keeps_its_shard_and_many_spread_over_all(world: World) -> None:
+    assert managing.shard_of(42) == managing.shard_of(42)
+    found = Counter(managing.shard_of(n) for n in range(64_000))
+    assert len(found) == SHARDS
+    assert max(found.values()) < 2 * min(found.values())
+
+
+def test_an_executor_takes_only_what_is_in_its_shards(world: World) -> None:
+    schedules = [world.schedule(f"S{n}", trigger_at=clock.now()) for n in range(30)]
+    mine = range(SHARDS // 2)
+    claim(mine)
+    taken = set(Run.objects.filter(status="in_progress").values_list("schedule_id", flat=True))
+    assert taken == {schedule.pk for schedule in schedules if schedule.shard in mine}
+
+
+def test_two_executors_that_both_believe_to_hold_everything_take_each_run_once(world: World) -> None:
+    for n in range(200):
+        world.schedule(f"S{n}", every=1, unit="minute")
+    world.travel(61)
+    together = threading.Barrier(4)
+    errors: list[BaseException] = []
+
+    def execute() -> None:
+        try:
+            together.wait()
+            while claim(ALL, limit=17).found:
+                pass
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=execute) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    world.execute()
+    assert Run.objects.filter(status="in_progress").count() == 200
+    assert Run.objects.filter(status="scheduled").count() == 200
+    world.go()
+    assert Counter(Counter(one.run_id for one in world.note.done).values()) == {1: 200}
+
+
+def test_a_killed_dispatcher_process_is_followed_by_the_other(world: World, test_environment: object) -> None:
+    env = environment(connection.settings_dict["NAME"])
+    only = ("--only", "schedules_shards,schedules_executor,schedules_reconciler")
+    with running("dispatcher", *only, env=env) as first:
+        wait_until(lambda: held_by_somebody() == SHARDS, 30, first.log)
+        with running("dispatcher", *only, env=env) as second:
+            wait_until(lambda: ShardLease.objects.values("holder").distinct().count() == 2, 30, second.log)
+            first.kill()
+            schedules = [world.schedule(f"S{n}", trigger_at=clock.now()) for n in range(40)]
+            wait_until(
+                lambda: Run.objects.filter(status="in_progress").count() == 40, 40, lambda: second.log()[-3000:]
+            )
+            assert second.stop() == 0
+    assert held_by_somebody() == 0  # handed over at once
+    world.go()
+    assert [world.statuses(schedule) for schedule in schedules] == [["succeeded"]] * 40
+    assert len(world.note.done) == 40
+
+
+def held_by_somebody() -> int:
+    return ShardLease.objects.exclude(holder="").count()
