@@ -80,8 +80,9 @@ def wait_s(account: ProviderAccount, pool: DispatchPool, now: datetime) -> float
         cursor.execute(_LOCK, [f"rate:account:{account.pk}"])
         cursor.execute(_LOCK, [f"rate:pool:{pool.pk}"])
     free_at = [now]
-    if last := truth().requests_of_account(account.pk, 1):
-        free_at.append(last[0] + timedelta(seconds=rules.pace_interval_s(account.calls_per_second)))
+    interval = timedelta(seconds=rules.pace_interval_s(account.calls_per_second))
+    if last := truth().requests_of_account(account.pk, now - interval, 1):
+        free_at.append(last[0] + interval)
     if rate := pool.rate_per_minute:
         requests = truth().requests_of_pool(pool.pk, now - MINUTE, rate)
         if len(requests) == rate:

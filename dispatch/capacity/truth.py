@@ -32,8 +32,8 @@ class Truth(Protocol):
     def ended(self, holders: Collection[str]) -> set[str]:
         """Those of these holders whose call has ended."""
 
-    def requests_of_account(self, account_id: int, limit: int) -> list[datetime]:
-        """When the account's last `limit` requests were made, newest first."""
+    def requests_of_account(self, account_id: int, since: datetime, limit: int) -> list[datetime]:
+        """When the account's last `limit` requests after `since` were made, newest first."""
 
     def requests_of_pool(self, pool_id: int, since: datetime, limit: int) -> list[datetime]:
         """When the pool's last `limit` requests after `since` were made, newest first."""

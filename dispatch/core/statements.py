@@ -29,6 +29,11 @@ SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('en
 """
 _planned_at: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
 
+_BY_INDEX = """
+SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)
+"""
+
 # What comes before the SELECT that says which events to append.
 EVENTS = """
 INSERT INTO core_event
@@ -83,6 +88,12 @@ def pipelined(*, one_plan: bool = False) -> Iterator[None]:
         if one_plan:
             do(_ONE_PLAN)
         yield
+
+
+def by_index() -> None:
+    """Until the transaction ends, statements keep one plan and look rows up by index: for batches that know the
+    keys of all that they touch, whatever the planner believes of a table that grew a moment ago."""
+    do(_BY_INDEX)
 
 
 def _execute(sql: str, params: Params) -> psycopg.Cursor[Any]:

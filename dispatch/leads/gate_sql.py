@@ -1,6 +1,7 @@
 """The statements by which a batch's gates are read. Each is written for a hundred leads at a time."""
 
-# %s: campaign ids. One row for each, after whether the kill switch is on; a single row of it when there are none.
+# %(ids)s: of campaigns. One row for each, after whether the kill switch is on; a single row of it when there
+# are none.
 CAMPAIGNS = """
 SELECT COALESCE(s.is_stopped, false), c.id, c.organization_id, c.pool_id, c.is_paused, c.customer, c.window_from,
        c.window_until, c.weekdays, c.keeps_holidays, c.patience_h, c.max_attempts, c.max_attempts_24h,
@@ -9,38 +10,42 @@ SELECT COALESCE(s.is_stopped, false), c.id, c.organization_id, c.pool_id, c.is_p
        CASE WHEN o.is_active THEN COALESCE(d.mode, 'off') ELSE 'off' END,
        COALESCE(d.is_paused, false), o.allowed_countries
 FROM (SELECT bool_or(is_stopped) AS is_stopped FROM leads_engineswitch) s
-LEFT JOIN leads_campaign c ON c.id = ANY(%s)
+LEFT JOIN leads_campaign c ON c.id = ANY(%(ids)s::bigint[])
 LEFT JOIN accounts_organization o ON o.id = c.organization_id
 LEFT JOIN leads_leaddispatch d ON d.organization_id = c.organization_id
 """
 
-# %s: organization ids, phones (one of each for a lead). Nobody else decides about these phones until the
+# %(organizations)s, %(phones)s: one of each for a lead. Nobody else decides about these phones until the
 # transaction ends; in one order for everybody, so that two batches never wait for each other.
 LOCK_PHONES = """
 SELECT pg_advisory_xact_lock(lock_key) FROM (
     SELECT DISTINCT hashtextextended('lead:' || organization_id || ':' || phone, 0) AS lock_key
-    FROM unnest(%s::bigint[], %s::text[]) AS wanted (organization_id, phone)
+    FROM unnest(%(organizations)s::bigint[], %(phones)s::text[]) AS wanted (organization_id, phone)
     ORDER BY lock_key OFFSET 0
 ) AS locks
 """
 
-# %s: organization ids, phones, phones again. (organization id, phone) that may not be called; without an
+# The same. (organization id, phone) that may not be called; without an
 # organization for what nobody may call.
 REFUSED = """
 SELECT d.organization_id, d.phone FROM leads_donotcall d
-JOIN (SELECT DISTINCT * FROM unnest(%s::bigint[], %s::text[]) AS w (organization_id, phone)) w
+JOIN (
+    SELECT DISTINCT * FROM unnest(%(organizations)s::bigint[], %(phones)s::text[]) AS w (organization_id, phone)
+) w
     USING (organization_id, phone)
 UNION ALL
-SELECT NULL, phone FROM leads_donotcalleverywhere WHERE phone = ANY(%s::text[])
+SELECT NULL, phone FROM leads_donotcalleverywhere WHERE phone = ANY(%(phones)s::text[])
 """
 
-# %s: organization ids, phones, since when. When the provider was asked for each call that it may have made; one
+# The same, and %(since)s. When the provider was asked for each call that it may have made; one
 # that it was not asked for yet is open, and nobody else can have an open call to that phone.
 DIALED = """
 SELECT c.organization_id, c.to_phone, c.requested_at FROM telephony_call c
-JOIN (SELECT DISTINCT * FROM unnest(%s::bigint[], %s::text[]) AS w (organization_id, to_phone)) w
+JOIN (
+    SELECT DISTINCT * FROM unnest(%(organizations)s::bigint[], %(phones)s::text[]) AS w (organization_id, to_phone)
+) w
     USING (organization_id, to_phone)
-WHERE c.purpose = 'lead' AND c.requested_at > %s AND c.status NOT IN ('rejected', 'not_placed')
+WHERE c.purpose = 'lead' AND c.requested_at > %(since)s AND c.status NOT IN ('rejected', 'not_placed')
 """
 
 # %s: organization ids, customers. Nobody else decides by these rates until the transaction ends.

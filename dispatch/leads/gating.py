@@ -17,6 +17,7 @@ from typing import Any
 from django.conf import settings
 from django.db import connection
 
+from dispatch.core.statements import do, integers, rows, texts
 from dispatch.leads import gate_sql as sql
 from dispatch.leads.models import CallingRule, ClosedDay, Holiday, RetryRule
 from dispatch.leads.models.rulebook import RETRIED
@@ -72,16 +73,15 @@ def read(leads: Sequence[LeadFacts], now: datetime) -> Batch:
     phones = [lead.phone for lead in leads]
     customers = {(lead.organization_id, lead.customer or found[lead.campaign_id].customer) for lead in leads}
     customers = {pair for pair in customers if pair[1]}
-    with connection.cursor() as cursor:
-        cursor.execute(sql.LOCK_PHONES, [organizations, phones])
-        cursor.execute(sql.REFUSED, [organizations, phones, phones])
-        refused = cursor.fetchall()
-        batch.refused = {(organization, phone) for organization, phone in refused if organization}
-        batch.refused_everywhere = {phone for organization, phone in refused if not organization}
-        cursor.execute(sql.DIALED, [organizations, phones, now - timedelta(hours=24)])
-        for organization, phone, began in cursor:
-            batch.dialed.setdefault((organization, phone), []).append(began)
-        if customers:
+    whom = {"organizations": integers(organizations), "phones": texts(phones)}
+    do(sql.LOCK_PHONES, whom)
+    refused = rows(sql.REFUSED, whom)
+    batch.refused = {(organization, phone) for organization, phone in refused if organization}
+    batch.refused_everywhere = {phone for organization, phone in refused if not organization}
+    for organization, phone, began in rows(sql.DIALED, {**whom, "since": now - timedelta(hours=24)}):
+        batch.dialed.setdefault((organization, phone), []).append(began)
+    if customers:
+        with connection.cursor() as cursor:
             _read_rates(cursor, batch, sorted(customers))
     return batch
 
@@ -103,13 +103,11 @@ def _campaigns(ids: Iterable[int]) -> tuple[bool, dict[int, CampaignRules]]:
     book = rulebook()
     found: dict[int, CampaignRules] = {}
     stopped = False
-    with connection.cursor() as cursor:
-        cursor.execute(sql.CAMPAIGNS, [list(ids)])
-        for row in cursor:
-            stopped = row[0]
-            if row[1] is not None:
-                rules = _rules_of(row[1:], book)
-                found[rules.id] = rules
+    for row in rows(sql.CAMPAIGNS, {"ids": integers(ids)}):
+        stopped = row[0]
+        if row[1] is not None:
+            rules = _rules_of(row[1:], book)
+            found[rules.id] = rules
     return stopped, found
 
 

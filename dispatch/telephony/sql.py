@@ -8,7 +8,6 @@ from typing import Any
 
 from django.db.models import Case, F, Min, Q, QuerySet, Value, When
 
-from dispatch.capacity.models import ProviderAccount
 from dispatch.capacity.truth import Lease
 from dispatch.core import statements
 from dispatch.telephony import rules
@@ -37,8 +36,8 @@ class OpenCalls:
         over = Call.objects.filter(where, ended_at__isnull=False).values_list("purpose", "subject_id", "attempt")
         return {keys[row] for row in over if row in keys} if keys else set()
 
-    def requests_of_account(self, account_id: int, limit: int) -> list[datetime]:
-        requests = Call.objects.filter(account_id=account_id, requested_at__isnull=False)
+    def requests_of_account(self, account_id: int, since: datetime, limit: int) -> list[datetime]:
+        requests = Call.objects.filter(account_id=account_id, requested_at__gt=since)
         return _moments(requests, limit)
 
     def requests_of_pool(self, pool_id: int, since: datetime, limit: int) -> list[datetime]:
@@ -46,9 +45,7 @@ class OpenCalls:
         return _moments(requests, limit)
 
     def requests_since(self, since: datetime) -> list[tuple[int, int, datetime]]:
-        # the index begins with the account
-        accounts = list(ProviderAccount.objects.values_list("pk", flat=True))
-        requests = Call.objects.filter(account_id__in=accounts, requested_at__gt=since).order_by("requested_at")
+        requests = Call.objects.filter(requested_at__gt=since).order_by("requested_at")
         rows: Any = requests.values_list("account_id", "pool_id", "requested_at")
         return list(rows)
 
@@ -113,13 +110,14 @@ INSERT INTO telephony_call
      error_message)
 SELECT v.organization_id, %(purpose)s, v.subject_id, v.attempt, v.account_id, v.number_id, v.pool_id, v.line_slot,
        v.pool_slot, v.to_phone, v.from_phone, v.ring, v.time_limit, v.detects = 1, 'requesting', %(now)s,
-       %(send_by)s, %(send_by)s, %(now)s, %(now)s, 0, -1, '', '', v.context::jsonb, '', ''
+       %(send_by)s, %(send_by)s, %(now)s + v.turn * interval '1 ms', %(now)s, 0, -1, '', '', v.context::jsonb, '',
+       ''
 FROM unnest(%(organizations)s::bigint[], %(subjects)s::bigint[], %(attempts)s::int[], %(accounts)s::bigint[],
             %(numbers)s::bigint[], %(pools)s::bigint[], %(line_slots)s::int[], %(pool_slots)s::int[],
-            %(phones)s::text[], %(from_phones)s::text[], %(rings)s::int[], %(limits)s::int[], %(detects)s::int[],
-            %(contexts)s::text[])
+            %(phones)s::text[], %(from_phones)s::text[], %(rings)s::int[], %(limits)s::int[],
+            %(detects)s::int[], %(contexts)s::text[], %(turns)s::int[])
      AS v(organization_id, subject_id, attempt, account_id, number_id, pool_id, line_slot, pool_slot,
-          to_phone, from_phone, ring, time_limit, detects, context)
+          to_phone, from_phone, ring, time_limit, detects, context, turn)
 ON CONFLICT DO NOTHING
 RETURNING id, subject_id
 """

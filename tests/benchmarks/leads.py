@@ -79,6 +79,6 @@ def running(processes: int, **more: str) -> Iterator[Meter]:
     connections.close_all()
     supervisor = Supervisor(specs, env, show=lambda name, line: "rror" in line or "warning" in line)
     with supervisor:
-        supervisor.wait_ready()
-        pids = {name: pid for name in names if (pid := supervisor.pid_of(name))}
+        wait_until(lambda: all(supervisor.pid_of(name) for name in names), 20, "the dialers did not start")
+        pids = {name: supervisor.pid_of(name) or 0 for name in names}
         yield Meter({**pids, **server_pids()})

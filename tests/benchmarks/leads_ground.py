@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from datetime import timedelta
 
 from django.db import connection
 
@@ -21,9 +22,10 @@ _INSERT = """
 INSERT INTO leads_lead
     (organization_id, campaign_id, phone, customer, external_id, data, status, outcome, reason, wanted_at, due_at,
      attempts, token, worker, last_outcome, created_at)
-SELECT %(organization)s, %(campaign)s, '+1' || n, '', '', '{}', 'backlog', '', '', d.due, d.due, 0, 0, '', '', now()
+SELECT %(organization)s, %(campaign)s, '+1' || n, '', '', '{}', 'backlog', '', '', d.due, d.due, 0, 0, '', '',
+       now()
 FROM generate_series(%(first)s::bigint, %(last)s::bigint) n,
-LATERAL (SELECT %(from)s::timestamptz + make_interval(secs => %(step)s::float8 * (n - %(first)s::bigint)) AS due) d
+LATERAL (SELECT %(from)s::timestamptz + make_interval(secs => %(step)s::float8 * (n - %(first)s)) AS due) d
 RETURNING id, (extract(epoch FROM due_at) * 1000)::bigint
 """
 
@@ -62,8 +64,6 @@ def add_leads(tenant: Tenant, count: int, *, due_in_s: float = 0.0, step_s: floa
     first = next(_phones)
     for _ in range(count - 1):
         next(_phones)
-    from datetime import timedelta
-
     given = {
         "organization": tenant.organization_id,
         "campaign": tenant.campaign.pk,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from dispatch.capacity.batches import PoolLimits
 from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock, events, faults
 from dispatch.core.events import EventLine
+from dispatch.core.statements import by_index
 from dispatch.leads import gating, measures, schedule, sql
 from dispatch.leads.rules import gates
 from dispatch.leads.rules.facts import CampaignRules, Defer, End, Go, LeadFacts, Verdict
@@ -153,6 +155,7 @@ class _Batch:
     # --- The transaction
 
     def work(self) -> None:
+        by_index()
         leads = self._lock()
         if not leads:
             return
@@ -225,8 +228,12 @@ class _Batch:
     def _call(self, leads: list[LeadFacts], context: Batch, later: list[tuple[LeadFacts, Defer]]) -> None:
         """Writes the calls of those whose account and pool may ask the provider now."""
         turns = self._turns(leads)
-        calls = {lead.id: self._new_call(lead, context.campaigns[lead.campaign_id]) for lead in leads}
-        wanted = [calls[lead.id] for lead in leads if lead.id in turns]
+        calls = {
+            lead.id: self._new_call(lead, context.campaigns[lead.campaign_id], turns[lead.id])
+            for lead in leads
+            if lead.id in turns
+        }
+        wanted = list(calls.values())
         if not wanted:
             return
         send_by = self.now + timedelta(seconds=settings.CALL_SEND_WINDOW_S)
@@ -277,7 +284,7 @@ class _Batch:
                 measures.line_waits.labels("rate").inc()
         return turns
 
-    def _new_call(self, lead: LeadFacts, campaign: CampaignRules) -> NewCall:
+    def _new_call(self, lead: LeadFacts, campaign: CampaignRules, turn_s: float) -> NewCall:
         pair = self.pairs[lead.id]
         number = self.limits.numbers[pair.number_id]
         return NewCall(
@@ -295,6 +302,7 @@ class _Batch:
             campaign.time_limit_s,
             campaign.detect_machines,
             {"campaign_id": lead.campaign_id},
+            math.ceil(turn_s * 1000),
         )
 
     def _defer(self, later: Sequence[tuple[LeadFacts, Defer]]) -> None:

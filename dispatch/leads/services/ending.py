@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -12,6 +13,7 @@ from django.db import transaction
 
 from dispatch.core import clock, events, faults, rows
 from dispatch.core.events import EventLine
+from dispatch.core.statements import by_index
 from dispatch.leads import gating, measures, schedule, sql
 from dispatch.leads.rules import retries
 from dispatch.leads.rules.facts import Defer, End, LeadFacts
@@ -45,6 +47,7 @@ def settle(answers: Sequence[Answered]) -> list[Answered]:
     somebody else knew better meanwhile: `telephony.settle_one` is for them. Outside of any transaction."""
     telephony.heed(answers)
     with transaction.atomic():
+        by_index()
         locked = _locked(one.call.subject_id for one in answers if _ends(one))
         ended, others = telephony.settle_many(PURPOSE, answers)
         if ended:
@@ -53,8 +56,8 @@ def settle(answers: Sequence[Answered]) -> list[Answered]:
             transaction.on_commit(partial(schedule.ring, pools), robust=True)
         faults.point("leads.settle.before_commit")
     faults.point("leads.settle.committed")
-    for answer in answers:
-        measures.asked.labels(type(answer.outcome).__name__.lower()).inc()
+    for kind, count in Counter(type(answer.outcome).__name__.lower() for answer in answers).items():
+        measures.asked.labels(kind).inc(count)
     return others
 
 
@@ -130,12 +133,12 @@ def _finish(ends: Sequence[CallEnd], locked: dict[int, LeadFacts]) -> None:
             told.append(
                 EventLine(lead.organization_id, "lead.finished", lead.id, {"outcome": verdict.outcome, **data})
             )
-            measures.picked.labels(verdict.outcome).inc()
         else:
             again.append((end, verdict))
             data["due_at"] = verdict.until.isoformat()
             told.append(EventLine(lead.organization_id, "lead.again", lead.id, {"outcome": end.outcome, **data}))
-            measures.picked.labels(verdict.reason).inc()
+    for word, count in Counter([*(v.outcome for _, v in over), *(v.reason for _, v in again)]).items():
+        measures.picked.labels(word).inc(count)
     _write(over, again, now)
     events.append_many(told)
     entries = [

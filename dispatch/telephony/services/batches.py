@@ -48,6 +48,7 @@ class NewCall(NamedTuple):
     time_limit_s: int
     detect_machine: bool
     context: dict[str, Any]
+    turn_ms: int = 0  # from now until the provider may be asked
 
 
 def create_many(purpose: str, calls: Sequence[NewCall], *, now: datetime, send_by: datetime) -> dict[int, int]:
@@ -71,6 +72,7 @@ def create_many(purpose: str, calls: Sequence[NewCall], *, now: datetime, send_b
         "limits": integers(call.time_limit_s for call in ordered),
         "detects": integers(int(call.detect_machine) for call in ordered),
         "contexts": texts(json.dumps(call.context) for call in ordered),
+        "turns": integers(call.turn_ms for call in ordered),
     }
     found = rows(sql.CREATE_MANY, {**given, "purpose": purpose, "now": now, "send_by": send_by})
     return {subject_id: call_id for call_id, subject_id in found}
