@@ -129,11 +129,14 @@ class ScheduleFormSerializer(TimingSerializer):
         if not kinds.is_known(value):
             names = ", ".join(kind.name for kind in kinds.all_kinds())
             raise serializers.ValidationError(f"Must be one of {names}.", code="invalid_choice")
-        if not self.context["may"](kinds.get(value).scope):
-            raise serializers.ValidationError(
-                f"This needs the scope {kinds.get(value).scope} as well.", code="permission_denied"
-            )
         return value
+
+    def _may_make(self, kind: str) -> None:
+        """Whoever schedules a thing may do it as well."""
+        scope = kinds.get(kind).scope
+        if not self.context["may"](scope):
+            told = serializers.ErrorDetail(f"This needs the scope {scope} as well.", code="permission_denied")
+            raise serializers.ValidationError({"kind": [told]})
 
     def validate_payload(self, value: dict[str, Any]) -> dict[str, Any]:
         if len(json.dumps(value)) > LARGEST_PAYLOAD:
@@ -144,8 +147,8 @@ class ScheduleFormSerializer(TimingSerializer):
         attrs = super().validate(attrs)
         before = self.instance
         kind = kinds.get(attrs["kind"] if before is None else attrs.get("kind", before.kind))
-        if before is not None and attrs.keys() & {"payload", "headers"}:
-            self.validate_kind(kind.name)  # who may not make one of this kind may not turn one into another either
+        if before is None or attrs.keys() & {"kind", "payload", "headers"}:
+            self._may_make(kind.name)  # who may not make one of this kind may not turn one into another either
         if before is None or attrs.keys() & {"kind", "payload"}:
             payload: dict[str, Any] = attrs["payload"] if before is None else attrs.get("payload", before.payload)
             try:

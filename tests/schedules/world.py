@@ -49,6 +49,9 @@ class NoteKind(Kind):
     def check(self, organization: Organization, payload: dict[str, Any]) -> None:
         """Anything goes."""
 
+    def check_headers(self, headers: Any) -> None:
+        """Nor these."""
+
     def summary(self, payload: Any) -> str:
         return "note"
 

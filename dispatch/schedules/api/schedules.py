@@ -64,10 +64,6 @@ class ScheduleFilter(OwnedFilterSet):
     def by_failing(self, schedules: QuerySet, name: str, value: bool) -> QuerySet:
         return schedules.filter(failures__gt=0) if value else schedules.filter(failures=0)
 
-    def filter_queryset(self, queryset: QuerySet) -> QuerySet:
-        found = super().filter_queryset(queryset)
-        return found if self.form.cleaned_data.get("status") else found.exclude(status=Schedule.Status.DELETED)
-
 
 class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveModelMixin):
     """What is done at which times."""
@@ -89,6 +85,12 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
 
     def get_serializer_class(self) -> Any:
         return ScheduleSerializer if self.action == "list" else ScheduleDetailSerializer
+
+    def filter_queryset(self, queryset: QuerySet) -> QuerySet:
+        found = super().filter_queryset(queryset)
+        if self.action == "list" and "status" not in self.request.query_params:
+            return found.exclude(status=Schedule.Status.DELETED)
+        return found
 
     def get_serializer_context(self) -> dict[str, Any]:
         return {**super().get_serializer_context(), "may": partial(may, self.request)}

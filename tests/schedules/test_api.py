@@ -1,0 +1,291 @@
+"""The API of schedules, runs and bulk creations, as clients speak to it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from dispatch.core import clock
+from dispatch.schedules.models import BulkImport, Run, Schedule
+from dispatch.schedules.services import bulk
+from tests import factories
+from tests.api.client import Api
+from tests.schedules.world import World
+
+HTTP = {"url": "https://example.com/hook"}
+
+
+@pytest.fixture
+def api(world: World) -> Api:
+    return Api(key=factories.api_key(world.organization))
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"name": "Visit", "kind": "http", "payload": HTTP, "cron": "0 9 * * MON#1", **fields}
+
+
+def made(api: Api, **fields: Any) -> dict[str, Any]:
+    answer = api.post("schedules/", body(**fields))
+    assert answer.status_code == 201, answer.content
+    return answer.json()
+
+
+def refusal(answer: Any) -> dict[str, str]:
+    assert answer.status_code == 400, answer.content
+    return {str(error["field"]): error["detail"] for error in answer.json()["errors"]}
+
+
+def test_a_schedule_is_made_and_read(api: Api, world: World) -> None:
+    world.travel_to("2026-12-02 00:00")
+    answer = api.post("schedules/", body(time_zone="America/New_York", headers={"X-Key": "s3cret"}))
+    assert answer.status_code == 201
+    found = answer.json()
+    assert answer["Location"].endswith(f"/api/v1/schedules/{found['id']}/")
+    assert answer["ETag"] == '"1"'
+    assert found["status"] == "active"
+    assert found["when"] == "At 09:00 on the first Monday of the month (America/New_York)"
+    assert found["summary"] == "note"
+    assert found["header_names"] == ["X-Key"]
+    assert "s3cret" not in answer.content.decode()
+    assert found["next_at"] == "2026-12-07T14:00:00Z"
+    assert [one["words"] for one in found["next"]][:2] == [
+        "Mon 7 Dec 2026, 09:00 EST",
+        "Mon 4 Jan 2027, 09:00 EST",
+    ]
+    assert len(found["next"]) == 10
+    again = api.get(f"schedules/{found['id']}/")
+    assert again.json()["runs"][0]["status"] == "scheduled"
+
+
+def test_the_same_key_makes_one_schedule(api: Api) -> None:
+    first = api.post("schedules/", body(), Idempotency_Key="abc")
+    second = api.post("schedules/", body(), Idempotency_Key="abc")
+    assert first.json()["id"] == second.json()["id"]
+    assert second["Idempotency-Replayed"] == "true"
+    assert Schedule.objects.count() == 1
+    assert api.post("schedules/", body(name="Other"), Idempotency_Key="abc").status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"cron": ""}, "trigger_at"),
+        ({"every": 5, "unit": "day"}, "trigger_at"),
+        ({"cron": "0 9 * *"}, "cron"),
+        ({"cron": None}, "cron"),
+        ({"cron": "", "every": 5}, "unit"),
+        ({"cron": "", "every": 5, "unit": "second"}, "every"),
+        ({"cron": "", "trigger_at": "2020-01-01T00:00"}, "trigger_at"),
+        ({"cron": "", "trigger_at": "2099-01-01T00:00", "max_occurrences": 2}, "max_occurrences"),
+        ({"time_zone": "Mars/Olympus"}, "time_zone"),
+        ({"ends_at": "2020-01-01T00:00Z"}, "cron"),
+        ({"kind": "dance"}, "kind"),
+        ({"payload": [1]}, "payload"),
+        ({"missed": "some"}, "missed"),
+        ({"overlap": "maybe"}, "overlap"),
+        ({"retry_schedule_s": [-1]}, "retry_schedule_s.0"),
+        ({"name": ""}, "name"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_field(api: Api, fields: dict[str, Any], wrong: str) -> None:
+    assert wrong in refusal(api.post("schedules/", body(**fields)))
+    assert not Schedule.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_payload_is_checked_as_the_kinds_own_api(transactional_db: None) -> None:
+    organization = factories.organization()
+    api = Api(key=factories.api_key(organization))
+    found = refusal(api.post("schedules/", body(kind="submission", payload={"customer_name": "Dana"})))
+    assert {"payload.customer_phone", "payload.service_type"} <= set(found)
+
+
+def test_a_time_without_an_offset_is_the_zones_own(api: Api) -> None:
+    found = made(api, cron="", trigger_at="2027-07-01T09:00", time_zone="America/New_York")
+    assert found["next_at"] == "2027-07-01T13:00:00Z"
+    found = made(api, cron="", trigger_at="2027-07-01T09:00Z", time_zone="America/New_York")
+    assert found["next_at"] == "2027-07-01T09:00:00Z"
+    found = made(api, cron="", trigger_at="2027-03-14T02:30", time_zone="America/New_York")  # does not exist
+    assert found["next_at"] == "2027-03-14T07:00:00Z"
+
+
+def test_a_start_alone_is_a_trigger_time_and_with_an_interval_its_anchor(api: Api) -> None:
+    assert made(api, cron="", starts_at="2027-01-31T09:00Z")["trigger_at"] == "2027-01-31T09:00:00Z"
+    found = made(api, cron="", every=1, unit="month", starts_at="2027-01-31T09:00Z", time_zone="UTC")
+    assert [one["at"][:10] for one in found["next"]][:3] == ["2027-01-31", "2027-02-28", "2027-03-31"]
+
+
+def test_a_preview_makes_nothing(api: Api, world: World) -> None:
+    world.travel_to("2027-03-13 00:00")
+    answer = api.post("schedules/preview/", {"cron": "30 2 * * *", "time_zone": "America/New_York"})
+    assert answer.status_code == 200
+    assert answer.json()["words"] == "At 02:30 every day (America/New_York)"
+    found = answer.json()["next"]
+    assert len(found) == 10
+    assert (found[1]["words"], found[1]["moved"]) == ("Sun 14 Mar 2027, 03:00 EDT", True)
+    assert not Schedule.objects.exists()
+    assert "cron" in refusal(api.post("schedules/preview/", {"cron": "every day"}))
+
+
+def test_a_change_and_the_version_it_was_decided_on(api: Api) -> None:
+    found = made(api)
+    at = f"schedules/{found['id']}/"
+    answer = api.patch(at, {"name": "Other", "cron": "0 10 * * *"}, If_Match='"1"')
+    assert answer.status_code == 200
+    assert (answer.json()["name"], answer.json()["version"], answer["ETag"]) == ("Other", 2, '"2"')
+    late = api.patch(at, {"name": "Third"}, If_Match='"1"')
+    assert late.status_code == 409
+    assert late.json()["conflict"]["version"] == 2
+    assert api.patch(at, {"every": 2, "unit": "day"}).json()["cron"] == ""
+    assert "unit" in refusal(api.patch(at, {"unit": ""}))
+    assert "payload" in refusal(api.patch(at, {"payload": 5}))
+
+
+def test_pause_resume_run_now_delete(api: Api, world: World) -> None:
+    found = made(api)
+    at = f"schedules/{found['id']}/"
+    assert api.post(at + "pause/", {"note": "holiday"}).json()["status"] == "paused"
+    assert api.get(at).json()["next"] == []
+    assert api.post(at + "resume/").json()["status"] == "active"
+    first = api.post(at + "run-now/", Idempotency_Key="k")
+    second = api.post(at + "run-now/", Idempotency_Key="k")
+    assert first.status_code == 202
+    assert first.json()["id"] == second.json()["id"]
+    world.go()
+    run = api.get(f"runs/{first.json()['id']}/").json()
+    assert run["status"] == "succeeded"
+    assert [entry["kind"] for entry in run["log"]] == ["run.in_progress", "run.running", "run.succeeded"]
+    assert run["reports"][0]["outcome"] == "succeeded"
+    assert api.delete(at).status_code == 204
+    assert api.delete(at).status_code == 204
+    assert api.get(at).json()["status"] == "deleted"
+    assert api.get("schedules/").json()["results"] == []
+    assert len(api.get("schedules/?status=deleted").json()["results"]) == 1
+    assert api.post(at + "pause/").status_code == 409
+
+
+def test_lists_and_their_filters(api: Api, world: World) -> None:
+    soon = made(api, name="Soon", cron="", trigger_at=(clock.now() + timedelta(minutes=1)).isoformat())
+    later = made(api, name="Later")
+    ids = {one["id"] for one in api.get("schedules/").json()["results"]}
+    assert ids == {soon["id"], later["id"]}
+    assert [one["name"] for one in api.get("schedules/?name=soo").json()["results"]] == ["Soon"]
+    until = (clock.now() + timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert [one["name"] for one in api.get(f"schedules/?next_before={until}").json()["results"]] == ["Soon"]
+    assert api.get("schedules/?failing=true").json()["results"] == []
+    assert api.get("schedules/?kind=message").json()["results"] == []
+    assert len(api.get(f"runs/?schedule={soon['id']}").json()["results"]) == 1
+    assert len(api.get("runs/?status=scheduled&status=failed").json()["results"]) == 2
+    assert len(api.get(f"runs/?trigger_before={until}").json()["results"]) == 1
+    assert api.get("runs/?schedule=999999").status_code == 400
+
+
+def test_a_run_is_cancelled_and_tried_again(api: Api, world: World) -> None:
+    from dispatch.schedules.kinds.base import Outcome
+
+    found = made(api, cron="", trigger_at=clock.now().isoformat(), retry_schedule_s=[])
+    world.note.answers = [Outcome("failed", error="x")]
+    world.go()
+    run = Run.objects.get(schedule=found["id"])
+    answer = api.post(f"runs/{run.pk}/retry/", {"note": "mended"})
+    assert answer.json()["status"] == "retrying"
+    assert api.post(f"runs/{run.pk}/cancel/").json()["status"] == "cancelled"
+    assert api.post(f"runs/{run.pk}/cancel/").status_code == 409
+
+
+def test_a_key_needs_the_scope_of_what_it_schedules_too(world: World) -> None:
+    bare = Api(key=factories.api_key(world.organization, "schedules:write", "read"))
+    assert "kind" in refusal(bare.post("schedules/", body()))
+    full = Api(key=factories.api_key(world.organization, "schedules:write", "messages:write"))
+    found = made(full)
+    assert "kind" in refusal(bare.patch(f"schedules/{found['id']}/", {"payload": HTTP}))
+    assert "kind" in refusal(bare.patch(f"schedules/{found['id']}/", {"headers": {"X": "y"}}))
+    assert bare.patch(f"schedules/{found['id']}/", {"name": "Renamed"}).status_code == 200
+    assert Api(key=factories.api_key(world.organization, "read")).post("schedules/", body()).status_code == 403
+
+
+# --- Bulk creation
+# ---------------------------------------------------------------------------------------------------
+
+
+def work_bulk(world: World) -> None:
+    from django.conf import settings
+
+    for message in world.messages(settings.SCHEDULE_IMPORT_QUEUE):
+        message.deliver()
+
+
+def test_many_schedules_are_created_by_a_worker_with_progress_and_refusals(
+    api: Api, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "PART", 40)
+    rows = [{"name": f"Visit {n}"} for n in range(100)]
+    rows[7] = {"name": ""}
+    rows[93] = {"name": "x", "cron": "never"}
+    answer = api.post(
+        "schedule-imports/",
+        {"defaults": {"kind": "http", "payload": HTTP, "cron": "0 9 * * *"}, "schedules": rows},
+        Idempotency_Key="bulk",
+    )
+    assert answer.status_code == 202
+    at = f"schedule-imports/{answer.json()['id']}/"
+    assert (answer.json()["status"], answer.json()["total"]) == ("received", 100)
+    assert bulk.work_part(answer.json()["id"])
+    assert (api.get(at).json()["status"], api.get(at).json()["created"]) == ("running", 39)
+    work_bulk(world)
+    found = api.get(at).json()
+    assert (found["status"], found["created"], found["refused"]) == ("done", 98, 2)
+    assert [(one["row"], one["errors"][0]["field"]) for one in found["row_errors"]] == [(7, "name"), (93, "cron")]
+    assert Schedule.objects.count() == 98
+    assert Run.objects.filter(status="scheduled").count() == 98
+    assert Schedule.objects.order_by("-bulk_row").first().name == "Visit 99"
+    assert len(api.get(f"schedules/?bulk={answer.json()['id']}&page_size=200").json()["results"]) == 98
+
+
+def test_a_worker_killed_in_a_bulk_creation_creates_nothing_twice_and_another_goes_on(
+    api: Api, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dispatch.core import faults
+
+    monkeypatch.setattr(bulk, "PART", 10)
+    rows = [body(name=f"Visit {n}") for n in range(35)]
+    answer = api.post("schedule-imports/", {"schedules": rows})
+    for point in ("schedules.bulk.before_commit", "schedules.bulk.committed"):
+        with faults.arm(point), pytest.raises(faults.Interrupted):
+            work_bulk(world)
+        assert bulk.send_forgotten() == 0
+        world.travel(61)
+        assert bulk.send_forgotten() == 1
+    work_bulk(world)
+    found = BulkImport.objects.get(pk=answer.json()["id"])
+    assert (found.status, found.created) == ("done", 35)
+    assert sorted(Schedule.objects.values_list("bulk_row", flat=True)) == list(range(35))
+
+
+def test_a_bulk_creation_is_cancelled_and_keeps_what_it_made(
+    api: Api, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "PART", 10)
+    answer = api.post("schedule-imports/", {"schedules": [body(name=f"V{n}") for n in range(30)]})
+    bulk.work_part(answer.json()["id"])
+    assert api.post(f"schedule-imports/{answer.json()['id']}/cancel/").json()["status"] == "cancelled"
+    work_bulk(world)
+    assert Schedule.objects.count() == 10
+    assert api.post(f"schedule-imports/{answer.json()['id']}/cancel/").status_code == 409
+
+
+def test_in_bulk_the_scopes_of_who_asked_count(world: World) -> None:
+    bare = Api(key=factories.api_key(world.organization, "schedules:write", "read"))
+    answer = bare.post("schedule-imports/", {"schedules": [body()]})
+    work_bulk(world)
+    found = bare.get(f"schedule-imports/{answer.json()['id']}/").json()
+    assert found["refused"] == 1
+    assert found["row_errors"][0]["errors"][0]["field"] == "kind"
+
+
+def test_too_many_or_none_are_refused(api: Api) -> None:
+    assert "schedules" in refusal(api.post("schedule-imports/", {"schedules": []}))
+    assert "schedules" in refusal(api.post("schedule-imports/", {"schedules": [{}] * 100_001}))
