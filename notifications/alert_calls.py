@@ -21,7 +21,7 @@ class AlertCalls:
 
     def answered(self, call: Call) -> Prompt:
         """The alert in words, or that it is over."""
-        row = _delivery(call)
+        row = find(call.subject_id)
         alert = row.notification.alert
         if alert is None or alert.status != Alert.Status.OPEN:
             return Prompt(words.spoken("over", row.notification))
@@ -29,7 +29,7 @@ class AlertCalls:
 
     def pressed(self, call: Call, key: str) -> Prompt:
         """1 takes the alert on, for everybody; anything else tells it again."""
-        row = _delivery(call)
+        row = find(call.subject_id)
         if key != ACKNOWLEDGE_KEY or row.notification.alert_id is None:
             return self.answered(call)
         user = row.notification.user
@@ -37,17 +37,18 @@ class AlertCalls:
             row.notification.alert_id, user=user, actor=actor_of(user), via=PHONE, call_id=call.pk
         )
         is_theirs = alert.status == Alert.Status.ACKNOWLEDGED and alert.acknowledged_by_id == user.pk
-        return Prompt(words.spoken("acknowledged" if is_theirs else "over", _delivery(call).notification))
+        return Prompt(words.spoken("acknowledged" if is_theirs else "over", find(call.subject_id).notification))
 
     def changed(self, call: Call) -> None:
         """Whether it was answered, and how it ended."""
         tell_of(call)
 
 
-def _delivery(call: Call) -> Delivery:
+def find(delivery_id: int) -> Delivery:
+    """The delivery, with all that is said of it. Raises Delivery.DoesNotExist."""
     found: Delivery = Delivery.objects.select_related(
         "notification__user", "notification__organization", "notification__alert__acknowledged_by"
-    ).get(pk=call.subject_id)
+    ).get(pk=delivery_id)
     return found
 
 

@@ -5,8 +5,9 @@ class NotificationsConfig(AppConfig):
     name = "notifications"
 
     def ready(self) -> None:
-        from notifications import ageing, alert_calls, checks, hints  # noqa: F401
+        from notifications import ageing, alert_calls, alert_texts, checks, hints  # noqa: F401
 
         alert_calls.register()
+        alert_texts.register()
         ageing.register()
         hints.listen()

@@ -36,8 +36,13 @@ def email(row: Notification) -> Mail:
 
 def text(row: Notification) -> str:
     """What an SMS says."""
-    words = " ".join(render_to_string("notifications/sms.txt", _given(row)).split())
-    return words if len(words) <= LONGEST_TEXT else f"{words[: LONGEST_TEXT - 1]}…"
+    given = _given(row)
+    said = " ".join(render_to_string("notifications/sms.txt", given).split())
+    if len(said) <= LONGEST_TEXT:
+        return said
+    # what is too long loses its details, not what can be done about it
+    short = {**given, "notification": {"title": row.title, "body": ""}}
+    return " ".join(render_to_string("notifications/sms.txt", short).split())[:LONGEST_TEXT]
 
 
 def spoken(what: str, row: Notification) -> tuple[str, ...]:

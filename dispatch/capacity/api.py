@@ -160,7 +160,7 @@ class NumberSerializer(Saving):
         model = OutboundNumber
         fields = [
             "id", "phone", "name", "account", "pool", "max_channels", "reserved_for_alerts", "reserved_for_offers",
-            "is_paused", "in_use",
+            "sends_texts", "texts_per_second", "is_paused", "in_use",
         ]  # fmt: skip
         read_only_fields = ["is_paused"]
 

@@ -41,12 +41,15 @@ def stop(alert: Alert, *, reason: str, actor: Actor = SYSTEM, but_call: int | No
     """Whatever is on its way for the alert is not needed any more: what waits is dropped, phones stop ringing.
     `but_call`: the call in which somebody just acknowledged goes on to its goodbye."""
     ways = Delivery.objects.filter(notification__alert=alert, status__in=OPEN)
-    waiting = ways.exclude(channel=Channel.VOICE, status="sending")
+    waiting = ways.exclude(channel__in=(Channel.VOICE, Channel.SMS), status="sending")
     waiting.update(status=Delivery.Status.DROPPED, next_attempt_at=None, ended_at=clock.now())
-    calls = Call.objects.filter(
-        purpose=Call.Purpose.ALERT, ended_at=None,
-        subject_id__in=Delivery.objects.filter(notification__alert=alert, channel=Channel.VOICE).values("pk"),
-    )  # fmt: skip
+    by_phone = list(
+        Delivery.objects.filter(notification__alert=alert)
+        .exclude(channel=Channel.EMAIL)
+        .values_list("pk", flat=True)
+    )
+    telephony.cancel_texts(Q(purpose="alert", subject_id__in=by_phone), actor=actor)
+    calls = Call.objects.filter(purpose=Call.Purpose.ALERT, ended_at=None, subject_id__in=by_phone)
     for call_id in calls.order_by("pk").values_list("pk", flat=True):
         if call_id == but_call:
             continue

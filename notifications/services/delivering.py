@@ -13,11 +13,11 @@ import structlog
 from django.conf import settings
 from django.core.mail import EmailMultiAlternatives
 from django.db import transaction
-from django.db.models import F, Min, Q, QuerySet
+from django.db.models import F, Min, QuerySet
 
 from dispatch.core import clock, events, faults
 from dispatch.telephony import services as telephony
-from dispatch.telephony.models import Call
+from dispatch.telephony.models import Call, Text
 from notifications import words
 from notifications.models import Alert, Channel, Delivery, Notification
 from notifications.services import alerts
@@ -33,7 +33,7 @@ EMAIL_RETRIES_S = (30, 120, 600, 3600, 4 * 3600)
 PHONE_PATIENCE = timedelta(minutes=10)
 PHONE_AGAIN = timedelta(seconds=5)
 RING_S, TIME_LIMIT_S = 30, 180
-CALL_LOOK_AGAIN = timedelta(seconds=120)
+LOOK_AGAIN = timedelta(seconds=120)
 Status = Delivery.Status
 
 
@@ -67,7 +67,7 @@ def deliver(delivery_id: int) -> bool:
     row = Delivery.objects.select_related("notification__user", "notification__alert", "organization").get(
         pk=delivery_id
     )
-    if not _is_needed(row.notification):
+    if not is_needed(row.notification):
         _end(row, Status.DROPPED)
         return False
     faults.point("notifications.deliver.claimed")
@@ -90,7 +90,8 @@ def _open() -> QuerySet[Delivery]:
     return found
 
 
-def _is_needed(row: Notification) -> bool:
+def is_needed(row: Notification) -> bool:
+    """Whether there is still anything to tell: an alert's is over when somebody has it."""
     return row.alert is None or row.alert.status == Alert.Status.OPEN
 
 
@@ -109,7 +110,7 @@ def _try_again(row: Delivery, why: str, again_in: timedelta | None) -> None:
 
 def _end(row: Delivery, status: str, why: str = "") -> None:
     with transaction.atomic():
-        mine = Delivery.objects.filter(Q(status=Status.SENDING) | Q(status=Status.WAITING), pk=row.pk)
+        mine = Delivery.objects.filter(pk=row.pk, status=row.status)
         if not mine.update(status=status, next_attempt_at=None, ended_at=clock.now(), error=why[:255]):
             return
         said: dict[str, Any] = {"channel": row.channel, "user_id": row.notification.user_id, "why": why[:200]}
@@ -156,12 +157,56 @@ def _made(row: Delivery, make: Callable[[Delivery], int]) -> int | None:
                     _end(row, Status.DROPPED)
                     return None
             return make(row)
-    except telephony.CallNotAllowed as error:
+    except (telephony.CallNotAllowed, telephony.TextNotAllowed, telephony.NoTextNumber) as error:
         raise NotSent(str(error)) from error
     except telephony.NoLine as error:
         raise NotSent(str(error), _patience(row, timedelta(seconds=error.retry_in_s))) from error
     except telephony.PhoneBusy as error:
         raise NotSent("the phone is in another call", _patience(row, PHONE_AGAIN)) from error
+
+
+def _text(row: Delivery) -> bool:
+    """Writes the text; what becomes of it is told by telephony (`tell_of_text`)."""
+    text_id = _made(row, _create_text)
+    if text_id is not None:
+        tell_of_text(Text.objects.get(pk=text_id))
+    return False
+
+
+def _create_text(row: Delivery) -> int:
+    text = telephony.create_text(
+        organization=row.organization,
+        purpose="alert",
+        subject_id=row.pk,
+        to_phone=str(row.notification.user.phone),
+        body=words.text(row.notification),
+        pool=call_pool(row.organization_id),
+        not_after=row.created_at + PHONE_PATIENCE,
+        context={f"{row.notification.subject_type}_id": row.notification.subject_id},
+    )
+    _look_again(row)
+    return text.pk
+
+
+def _look_again(row: Delivery) -> None:
+    """In telephony's hands now, which tells what becomes of it; looked at again, should that be lost."""
+    Delivery.objects.filter(pk=row.pk).update(next_attempt_at=clock.now() + LOOK_AGAIN)
+
+
+def tell_of_text(text: Text) -> None:
+    """Telephony's news of a delivery's text: what went out may yet turn out not to have arrived."""
+    if text.status in (Text.Status.SENT, Text.Status.DELIVERED):
+        _news(text.subject_id or 0, Status.SENT)
+    elif text.ended_at is not None:
+        _news(text.subject_id or 0, Status.FAILED, text.error_message or text.get_status_display())
+
+
+def _news(delivery_id: int, status: str, why: str = "") -> None:
+    row = Delivery.objects.select_related("notification__alert").filter(pk=delivery_id).first()
+    if row is None or row.status in (status, Status.FAILED, Status.DROPPED):
+        return
+    is_dropped = status == Status.FAILED and not is_needed(row.notification)
+    _end(row, Status.DROPPED if is_dropped else status, "" if is_dropped else why)
 
 
 def _patience(row: Delivery, pause: timedelta) -> timedelta | None:
@@ -184,22 +229,20 @@ def _create_call(row: Delivery) -> int:
         place_by=row.created_at + PHONE_PATIENCE,
         context={f"{row.notification.subject_type}_id": row.notification.subject_id},
     )
-    # In telephony's hands now, which tells what becomes of it; looked at again, should that be lost.
-    Delivery.objects.filter(pk=row.pk).update(next_attempt_at=clock.now() + CALL_LOOK_AGAIN)
+    _look_again(row)
     return call.pk
 
 
 def tell_of(call: Call) -> None:
     """Telephony's news of a delivery's call: answered is sent, over without an answer is failed."""
-    row = Delivery.objects.select_related("notification__alert").filter(pk=call.subject_id).first()
-    if row is None or row.status not in (Status.WAITING, Status.SENDING):
-        return
     if call.answered_at is not None:
-        _end(row, Status.SENT)
-    elif call.ended_at is not None and not _is_needed(row.notification):
-        _end(row, Status.DROPPED)
+        _news(call.subject_id, Status.SENT)
     elif call.ended_at is not None:
-        _end(row, Status.FAILED, call.error_message or call.get_status_display())
+        _news(call.subject_id, Status.FAILED, call.error_message or call.get_status_display())
 
 
-_SENDERS: dict[str, Callable[[Delivery], bool]] = {Channel.EMAIL: _email, Channel.VOICE: _call}
+_SENDERS: dict[str, Callable[[Delivery], bool]] = {
+    Channel.EMAIL: _email,
+    Channel.SMS: _text,
+    Channel.VOICE: _call,
+}

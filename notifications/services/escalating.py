@@ -15,6 +15,7 @@ from django.db.models import F, Min
 from accounts.models import Membership, User
 from dispatch.core import clock, faults
 from dispatch.core.queues import wake
+from dispatch.telephony import services as telephony
 from notifications import push, rules, steps
 from notifications.models import Alert, Channel, Delivery, Notification
 from notifications.services import alerts
@@ -91,7 +92,7 @@ def staff_of(alert: Alert) -> steps.Staff:
     duty = Membership.objects.of(alert.organization_id).filter(on_duty=True, user_id__in=people.dispatchers)
     on_duty = set(duty.values_list("user_id", flat=True))
     users = {user.pk: user for user in User.objects.filter(pk__in=everybody)}
-    can = {pk: _can(user) for pk, user in users.items()}
+    can = {pk: _can(alert.organization_id, user) for pk, user in users.items()}
     wants = wants_of(alert.organization_id, everybody, alert.kind)
     chosen = {
         pk: {
@@ -111,8 +112,11 @@ def staff_of(alert: Alert) -> steps.Staff:
     )
 
 
-def _can(user: User) -> set[str]:
-    return {steps.EMAIL} | ({steps.SMS, steps.VOICE} if user.phone else set())
+def _can(organization_id: int, user: User) -> set[str]:
+    if not user.phone:
+        return {steps.EMAIL}
+    may_text = telephony.may_text(organization_id, user.phone)
+    return {steps.EMAIL, steps.VOICE} | ({steps.SMS} if may_text else set())
 
 
 def _reach(alert: Alert, move: steps.Move) -> None:
