@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from django.db import DatabaseError, connection
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connection, connections
 from django.db.models import Field, Model
 
 from dispatch.core import events, statements
@@ -55,7 +55,7 @@ def update(row: Model, names: Iterable[str], *news: NewEvent) -> None:
     """Writes these fields of a row that is there, and the events about it. Raises DatabaseError when it is
     gone."""
     statement, fields = _updating(type(row), tuple(names), len(news))
-    values = [field.get_db_prep_save(field.pre_save(row, False), connection) for field in fields]
+    values = _values(row, fields, adding=False)
     told = [value for event in news for value in event.values(row.pk)]
     written = statements.rows(statement, [*told, *values, row.pk])
     if not written:
@@ -68,15 +68,20 @@ def insert(row: Model, event: NewEvent | None = None, *, or_nothing: bool = Fals
     """Writes a new row, which gets its primary key, and the event about it. With `or_nothing` it is not written
     when a unique constraint forbids it, which spoils no transaction: False."""
     statement, fields = _inserting(type(row), event is not None, or_nothing)
-    values = [field.get_db_prep_save(field.pre_save(row, True), connection) for field in fields]
+    values = _values(row, fields, adding=True)
     made = statements.rows(statement, [*values, *(event.values_without_subject() if event else ())])
     if not made:
         return False
     row.pk = made[0][0]
     if event:
         events.appended(event, row.pk, made[0][1])
-    row._state.adding, row._state.db = False, connection.alias
+    row._state.adding, row._state.db = False, DEFAULT_DB_ALIAS
     return True
+
+
+def _values(row: Model, fields: Sequence[Any], *, adding: bool) -> list[Any]:
+    database = connections[DEFAULT_DB_ALIAS]
+    return [field.get_db_prep_save(field.pre_save(row, adding), database) for field in fields]
 
 
 def _built(parts: list[_Part], found: Sequence[Any]) -> Any:
@@ -90,7 +95,7 @@ def _built(parts: list[_Part], found: Sequence[Any]) -> Any:
         for place, converters in part.convert:
             for converter, column in converters:
                 columns[place] = converter(columns[place], column, connection)
-        row = part.model.from_db(connection.alias, part.names, columns)
+        row = part.model.from_db(DEFAULT_DB_ALIAS, part.names, columns)
         if part.relation:
             setattr(whole, part.relation, row)
         else:

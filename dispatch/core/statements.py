@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connections
 
 from dispatch.core import clock
 
@@ -47,32 +47,43 @@ Params = Mapping[str, Any] | Sequence[Any] | None
 def rows(sql: str, params: Params = None) -> list[tuple[Any, ...]]:
     """Runs one statement on Django's connection as a prepared one (planning costs more than running them) and
     returns its rows. Raises django.db errors, in a pipeline also those of the statements before it."""
-    with connection.wrap_database_errors:
-        return _execute(sql, params).fetchall()
+    database = _database()
+    with database.wrap_database_errors:
+        return _execute(database, sql, params).fetchall()
 
 
 def count(sql: str, params: Params = None) -> int:
     """Runs one statement and returns how many rows it touched. Not for a pipeline."""
-    with connection.wrap_database_errors:
-        return _execute(sql, params).rowcount
+    database = _database()
+    with database.wrap_database_errors:
+        return _execute(database, sql, params).rowcount
 
 
 def do(sql: str, params: Params = None) -> None:
     """One statement without an answer; in a pipeline it is not waited for."""
-    with connection.wrap_database_errors:
-        _execute(sql, params)
+    database = _database()
+    with database.wrap_database_errors:
+        _execute(database, sql, params)
 
 
 def ask(sql: str, params: Params = None) -> Callable[[], list[tuple[Any, ...]]]:
     """As `rows`, but the answer is waited for when it is called for."""
-    with connection.wrap_database_errors:
-        cursor = _execute(sql, params)
+    database = _database()
+    with database.wrap_database_errors:
+        cursor = _execute(database, sql, params)
 
     def answer() -> list[tuple[Any, ...]]:
-        with connection.wrap_database_errors:
+        with database.wrap_database_errors:
             return cursor.fetchall()
 
     return answer
+
+
+def flush_later() -> None:
+    """The commit of the running transaction does not wait for the disk. For steps that are taken anew, from rows
+    that are on disk, should the database's machine fail within half a second. Any later commit that does wait
+    brings them to the disk first; so what the world is asked for must come after such a commit."""
+    do("SET LOCAL synchronous_commit = off")
 
 
 @contextmanager
@@ -83,8 +94,9 @@ def pipelined(*, one_plan: bool = False) -> Iterator[None]:
     `one_plan`: until the transaction ends, statements keep one plan for whatever they are given, and go by indexes
     also where a table is small now. Where PostgreSQL would plan anew each time, that can be most of the work; not
     for statements whose best plan hangs on a parameter."""
-    connection.ensure_connection()
-    with connection.wrap_database_errors, connection.connection.pipeline():
+    database = _database()
+    database.ensure_connection()
+    with database.wrap_database_errors, database.connection.pipeline():
         if one_plan:
             do(_ONE_PLAN)
         yield
@@ -96,12 +108,17 @@ def by_index() -> None:
     do(_BY_INDEX)
 
 
-def _execute(sql: str, params: Params) -> psycopg.Cursor[Any]:
-    connection.close_if_health_check_failed()
-    connection.ensure_connection()
+def _database() -> Any:
+    """This thread's connection itself: Django's `connection` looks it up anew for everything it is asked."""
+    return connections[DEFAULT_DB_ALIAS]
+
+
+def _execute(database: Any, sql: str, params: Params) -> psycopg.Cursor[Any]:
+    database.close_if_health_check_failed()
+    database.ensure_connection()
     if params is None or isinstance(params, Mapping):
         params = {"offset": clock.offset_ms() / 1000, **(params or {})}
-    cursor = psycopg.Cursor(connection.connection)
+    cursor = psycopg.Cursor(database.connection)
     _keep_plans_fresh(cursor)
     cursor.execute(sql.encode(), params, prepare=True)
     return cursor

@@ -38,6 +38,7 @@ LIMIT %s
 """
 
 # One start of a submission: the first at once, later ones when they are due. Whoever finds it locked leaves it.
+# Its commit need not wait for the disk (`statements.flush_later`).
 _CLAIM_START = """
 UPDATE jobs_submission SET starts = starts + 1, next_start_at = %(until)s
 WHERE id = (
@@ -45,6 +46,7 @@ WHERE id = (
     WHERE id = %(id)s AND status = 'received' AND (starts = 0 OR next_start_at <= %(now)s)
     FOR NO KEY UPDATE SKIP LOCKED
 )
+RETURNING set_config('synchronous_commit', 'off', true)
 """
 _PROCESSED = """
 UPDATE jobs_submission SET status = 'processed', next_start_at = NULL WHERE id = %s AND status = 'received'
@@ -154,7 +156,8 @@ class Standing(NamedTuple):
 
 
 def standing(job: Job, now: datetime) -> Standing:
-    """How the job stands, asked for in one round trip."""
+    """How the job stands, asked for in one round trip. Nothing is asked of the world before the call's claim is on
+    disk, so the step's own commit need not wait for it."""
     waits = job.waiting_for == Job.WaitingFor.LINE and job.waiting_since is not None
     for_pool = {
         "organization_id": job.organization_id,
@@ -165,6 +168,7 @@ def standing(job: Job, now: datetime) -> Standing:
         "since": job.waiting_since if waits else now,
     }
     with statements.pipelined():
+        statements.flush_later()
         candidates, offers = statements.ask(_CANDIDATES, [job.pk]), statements.ask(_OFFERS, [job.pk])
         skills, pools = statements.ask(_SKILLS, [job.service_type_id]), statements.ask(_CALL_POOL, for_pool)
         found = pools()

@@ -88,7 +88,7 @@ async def _submit(
     body = json.dumps(form(chance, n))
     headers = {
         "Authorization": f"Bearer {tenant.api_key}",
-        "Idempotency-Key": str(uuid.UUID(int=chance.getrandbits(128))),
+        "Idempotency-Key": str(uuid.uuid4()),
         "Content-Type": "application/json",
     }
     sent = time.time()

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db import transaction
 
 from accounts.models import ApiKey, Organization
-from dispatch.core import clock, faults, rows
+from dispatch.core import clock, faults, rows, statements
 from dispatch.core.events import Actor, NewEvent
 from dispatch.core.queues import enqueue
 from dispatch.jobs import places, sql
@@ -110,6 +110,7 @@ def _remember_failure(submission: Submission, error: Exception) -> None:
 @transaction.atomic
 def _make_job(submission: Submission, where: Place | None) -> tuple[Job, bool]:
     """The submission's job, and whether it was made just now."""
+    statements.flush_later()
     if not _processed(submission):
         return Job.objects.get(submission_id=submission.pk), False
     job = Job(

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from django.db import transaction
 
-from dispatch.core import clock, faults, rows
+from dispatch.core import clock, faults, rows, statements
 from dispatch.jobs import policies, rules
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.rules import CallEnd, Outcome
@@ -19,13 +19,14 @@ from dispatch.telephony.models import Call
 
 
 def call_changed(call: Call) -> None:
-    """The call of an offer moved. Reads the call as it is now, so that early, late and doubled news are the
-    same."""
+    """The call of an offer moved. Reads the call as it is now, so that early, late and doubled news are the same,
+    and lost ones are made good by the auditor."""
     offer_id = call.subject_id
     job_id = call.context.get("job_id")
     if job_id is None:
         return
     with transaction.atomic():
+        statements.flush_later()
         job = state.lock_job(job_id)
         offer = state.live_offer(job)
         if offer is None or offer.pk != offer_id or job.status != Job.Status.DISPATCHING:

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import transaction
 
 from dispatch.capacity import rates
-from dispatch.core import clock, faults
+from dispatch.core import clock, faults, statements
 from dispatch.telephony import addresses, providers
 from dispatch.telephony.models import Call
 from dispatch.telephony.providers.base import Order, Outcome, Provider, RateLimited, Rejected, Submitted, Unknown
@@ -105,8 +105,10 @@ def _ask(call: Call) -> Outcome:
 
 
 def write(call_id: int, outcome: Outcome) -> Call:
-    """Writes the outcome; a webhook or a reconciler may have been faster, and then knows better."""
+    """Writes the outcome; a webhook or a reconciler may have been faster, and then knows better. If it were lost,
+    they would find it out."""
     with transaction.atomic():
+        statements.flush_later()
         call = locked(call_id)
         if isinstance(outcome, Submitted):
             _submitted(call, outcome)
