@@ -23,7 +23,7 @@ api: list[URLPattern | URLResolver] = [
 ]
 
 urlpatterns = [
-    path("", RedirectView.as_view(pattern_name="admin:jobs_job_changelist"), name="home"),
+    path("", RedirectView.as_view(pattern_name="console:board", query_string=True), name="home"),
     path("", include("dispatch.console.urls")),
     path("admin/rq/", include((rq_urlpatterns, "django_rq"))),
     path("admin/", admin.site.urls),

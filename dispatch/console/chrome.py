@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_POST
 
 from accounts import services as accounts
@@ -42,11 +41,4 @@ def duty(request: HttpRequest) -> HttpResponse:
         request.membership.refresh_from_db()
     if web.is_fragment(request):
         return web.fragment(request, "console/_duty.html", {})
-    return web.back_to(request, _here(request))
-
-
-def _here(request: HttpRequest) -> str:
-    """Where the form stood, if that is one of our pages."""
-    address = request.headers.get("Referer", "")
-    ours = url_has_allowed_host_and_scheme(address, {request.get_host()}, require_https=request.is_secure())
-    return address if ours else reverse("home")
+    return web.back_to(request, web.here(request))

@@ -3,10 +3,20 @@
 from django.urls import path
 
 from dispatch.console import chrome
+from dispatch.console.board import drawer, views
 
 app_name = "console"
 urlpatterns = [
     path("organization/", chrome.choose_organization, name="choose_organization"),
     path("duty/", chrome.duty, name="duty"),
     path("health/", chrome.health_bar, name="health"),
+    path("board/", views.board, name="board"),
+    path("board/changes/", views.changes, name="changes"),
+    path("board/columns/<slug:name>/", views.column, name="column"),
+    path("board/claims/", views.claim, name="claim"),
+    path("board/crew/", views.crew, name="crew"),
+    path("board/crew/<int:technician_id>/back/", views.call_back, name="call_back"),
+    path("board/map/", views.map_view, name="map"),
+    path("board/jobs/<int:job_id>/", drawer.show, name="job"),
+    path("board/jobs/<int:job_id>/act/<slug:action>/", drawer.act, name="act"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -10,6 +11,7 @@ from urllib.parse import urlencode
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render, resolve_url
 from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
 
 from accounts.models import Membership, Organization, User
 from dispatch.console import health
@@ -62,6 +64,24 @@ def back_to(request: HttpRequest, address: str) -> HttpResponse:
     if is_fragment(request):
         return HttpResponse(status=204, headers={"HX-Redirect": address})
     return HttpResponseRedirect(address)
+
+
+def noted(answer: HttpResponse, text: str, tone: str = "good") -> HttpResponse:
+    """Has the page show a note ("Job #12: assigned.") with this fragment."""
+    return told(answer, {"dispatch:note": {"text": text, "tone": tone}})
+
+
+def told(answer: HttpResponse, happened: dict[str, Any]) -> HttpResponse:
+    """Has these DOM events happen on the page with this fragment."""
+    answer["HX-Trigger"] = json.dumps(happened)
+    return answer
+
+
+def here(request: HttpRequest) -> str:
+    """Where a form stood, if that is one of our pages; else the board."""
+    address = request.headers.get("Referer", "")
+    ours = url_has_allowed_host_and_scheme(address, {request.get_host()}, require_https=request.is_secure())
+    return address if ours else reverse("home")
 
 
 def organizations_of(user: User) -> list[Organization]:

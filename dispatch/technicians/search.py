@@ -51,6 +51,17 @@ class NearResult:
     rest: dict[str, int]
 
 
+class OnStrip(NamedTuple):
+    """A technician and what they are doing: on_offer, off, auto_paused, on_job, off_shift or available."""
+
+    id: int
+    name: str
+    open_jobs: int
+    max_open_jobs: int
+    misses: int
+    state: str
+
+
 class _Row(NamedTuple):
     """One row of `sql.NEAR` or `sql.ONE`."""
 
@@ -124,6 +135,16 @@ def fitness(
     if not found:
         raise Technician.DoesNotExist(f"Technician {technician_id} does not exist.")
     return _in_words([_Row(*found[0])], organization, radius_m, wanted, now)[0]
+
+
+def on_strip(organization: Organization, most: int) -> tuple[dict[str, int], list[OnStrip]]:
+    """How the organization's active technicians stand right now: their number by state, and of each state the
+    first `most` by name."""
+    now = clock.now()
+    second = rules.week_second(now.astimezone(ZoneInfo(organization.time_zone)))
+    given = {"organization_id": organization.pk, "now": now, "week_second": second, "most": most}
+    found = _run(sql.ON_STRIP, given)
+    return {row[5]: row[6] for row in found}, [OnStrip(*row[:6]) for row in found]
 
 
 def _given(

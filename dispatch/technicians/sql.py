@@ -10,10 +10,15 @@ _DISTANCE = f"""
         + cos(radians(%(lat)s)) * cos(radians(t.lat)) * power(sin(radians(t.lng - %(lng)s) / 2), 2)
     )))"""
 
+_OFF_SHIFT = """NOT t.hours @> CASE WHEN t.time_zone = '' THEN %(week_second)s ELSE (
+            SELECT ((extract(isodow FROM l) - 1) * 86400 + floor(extract(epoch FROM l::time)))::int
+            FROM (SELECT %(now)s::timestamptz AT TIME ZONE t.time_zone AS l) local
+        ) END"""
+
 # The one place that decides. What is hardest to change comes first, so that the reason shown is the telling one;
 # a technician on another offer is fit but for that. Hours are seconds of the local week (`rules.week_spans`); most
 # technicians keep the organization's time zone, whose second is computed once.
-_CODE = """
+_CODE = f"""
     CASE
         WHEN NOT t.is_active THEN 'inactive'
         WHEN t.distance_m > %(radius_m)s THEN 'out_of_radius'
@@ -21,10 +26,7 @@ _CODE = """
         WHEN t.distance_m > t.radius_m THEN 'own_radius'
         WHEN NOT t.on_duty THEN 'off_duty'
         WHEN t.auto_paused_at IS NOT NULL THEN 'auto_paused'
-        WHEN NOT t.hours @> CASE WHEN t.time_zone = '' THEN %(week_second)s ELSE (
-            SELECT ((extract(isodow FROM l) - 1) * 86400 + floor(extract(epoch FROM l::time)))::int
-            FROM (SELECT %(now)s::timestamptz AT TIME ZONE t.time_zone AS l) local
-        ) END THEN 'off_shift'
+        WHEN {_OFF_SHIFT} THEN 'off_shift'
         WHEN t.open_jobs >= t.max_open_jobs THEN 'at_limit'
         WHEN t.live_offer_id IS NOT NULL THEN 'on_another_offer'
         ELSE 'fit'
@@ -84,4 +86,26 @@ OFFER_BEGUN = """
 UPDATE technicians_technician SET live_offer_id = %(offer_id)s,
     last_offered_at = CASE WHEN live_offer_id IS NULL THEN %(now)s ELSE last_offered_at END
 WHERE id = %(technician_id)s AND (live_offer_id IS NULL OR live_offer_id = %(offer_id)s)
+"""
+
+# How each active technician stands, whatever the job: how many by state, and the first of each.
+ON_STRIP = f"""
+WITH judged AS (
+    SELECT t.id, t.name, t.open_jobs, t.max_open_jobs, t.misses_in_a_row,
+        CASE
+            WHEN t.live_offer_id IS NOT NULL THEN 'on_offer'
+            WHEN NOT t.on_duty THEN 'off'
+            WHEN t.auto_paused_at IS NOT NULL THEN 'auto_paused'
+            WHEN t.open_jobs > 0 THEN 'on_job'
+            WHEN {_OFF_SHIFT} THEN 'off_shift'
+            ELSE 'available'
+        END AS state
+    FROM technicians_technician t WHERE t.organization_id = %(organization_id)s AND t.is_active
+), placed AS (
+    SELECT *, row_number() OVER (PARTITION BY state ORDER BY name, id) AS place,
+        count(*) OVER (PARTITION BY state) AS n
+    FROM judged
+)
+SELECT id, name, open_jobs, max_open_jobs, misses_in_a_row, state, n FROM placed WHERE place <= %(most)s
+ORDER BY name, id
 """

@@ -78,6 +78,7 @@
     }
   }, true);
 
+  document.addEventListener("dispatch:note", (event) => D.note(event.detail.text, event.detail.tone));
   document.addEventListener("htmx:responseError", (event) => {
     const status = event.detail.xhr.status;
     D.note(status === 403 ? "You may not do this, or the page is too old: reload it." : `That did not work (error ${status}). Nothing was changed; try again.`, "attention");

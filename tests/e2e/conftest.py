@@ -42,21 +42,21 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def sign_in(chromium: Browser, app_url: str) -> Iterator[Callable[..., Page]]:
-    """`sign_in(user, width=1440, scheme="light")` is that person's page, in a browser of their own. An error in a
-    page's JavaScript fails the test."""
+    """`sign_in(user, width=1440, scheme="light", path="/board/")` is that person's page, in a browser of their
+    own. An error in a page's JavaScript fails the test."""
     contexts, errors = [], []
 
-    def open_page(user: User, *, width: int = 1440, scheme: str = "light") -> Page:
+    def open_page(user: User, *, width: int = 1440, scheme: str = "light", path: str = "/admin/jobs/job/") -> Page:
         context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(1000 * PATIENCE)
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(f"{app_url}/")
+        page.goto(app_url + path)
         page.get_by_label("Email").fill(user.email)
         page.get_by_label("Password").fill(PASSWORD)
         page.keyboard.press("Enter")
-        page.wait_for_url(f"{app_url}/admin/jobs/job/")
+        page.wait_for_url(app_url + path)
         return page
 
     yield open_page

@@ -1,0 +1,390 @@
+/* Keeps the board true. Hints say which jobs have changed; one request fetches their cards, the list that needs
+   attention and the counts, and this puts them in their places.
+
+   A list never moves under the pointer or the focus: what is new there is announced ("3 new") and comes in when asked
+   for, or when the person looks elsewhere. What is open stays open, what has the focus keeps it. */
+(() => {
+  "use strict";
+
+  const D = window.Dispatch;
+  const TOGETHER_MS = 25;
+  const RETRY_MS = 2000;
+  const MOST_IDS = 100;
+  const MAP_EVERY_MS = 5000;
+  const hovers = window.matchMedia("(hover: hover)");
+  const narrow = window.matchMedia("(width < 720px)");
+  const JOBS = new Set(["job", "offer", "call", "call_error", "submission"]);
+
+  let board = null;
+  let lists = new Map(); // name → { section, cards, held }
+  let ids = new Set();
+  let wanted = false;
+  let everything = false;
+  let fetching = false;
+  let last = 0; // the event last heard of
+  let timer = 0;
+  let mapAt = 0;
+
+  /* --- where we are ------------------------------------------------------------------------------------------- */
+  function params() { return new URLSearchParams(location.search); }
+
+  function filters() {
+    const kept = params();
+    for (const name of ["job", "map"]) kept.delete(name);
+    return kept;
+  }
+
+  function address(changed) {
+    const query = params();
+    for (const [name, value] of Object.entries(changed)) {
+      if (value) query.set(name, value);
+      else query.delete(name);
+    }
+    const text = query.toString();
+    return board.dataset.board + (text ? "?" + text : "");
+  }
+
+  function openJob() { return document.getElementById("drawer")?.dataset.job || ""; }
+
+  /* --- asking for what changed ----------------------------------------------------------------------------------- */
+  function soon(pause = TOGETHER_MS) {
+    if (document.hidden || timer) return;
+    timer = setTimeout(() => { timer = 0; fetchChanges(); }, pause);
+  }
+
+  async function fetchChanges() {
+    if (fetching || !(wanted || everything)) return;
+    fetching = true;
+    const asked = everything || ids.size > MOST_IDS ? null : [...ids];
+    const query = filters();
+    const filter = query.toString();
+    ids = new Set();
+    wanted = everything = false;
+    if (asked) query.set("ids", asked.join(","));
+    else query.set("all", "1");
+    if (asked && last) query.set("event", last);
+    try {
+      const answer = await fetch(`${board.dataset.changes}?${query}`, { headers: { "HX-Request": "true" } });
+      if (answer.headers.has("HX-Redirect")) {
+        location.href = answer.headers.get("HX-Redirect");
+        return;
+      }
+      if (!answer.ok) throw new Error(String(answer.status));
+      const told = await answer.json();
+      if (filters().toString() === filter) apply(told);
+      else everything = wanted = true;
+    } catch {
+      if (asked) for (const id of asked) ids.add(id);
+      else everything = true;
+      wanted = true;
+      setTimeout(soon, RETRY_MS * (0.5 + Math.random()));
+      return;
+    } finally {
+      fetching = false;
+    }
+    if (wanted || everything) soon();
+  }
+
+  /* --- putting it in its place ----------------------------------------------------------------------------------- */
+  function bind() {
+    lists = new Map();
+    for (const section of document.querySelectorAll("[data-list]")) {
+      const list = { section, cards: section.querySelector("[data-cards]"), held: new Map() };
+      lists.set(section.dataset.list, list);
+      const leave = () => setTimeout(() => { if (!looking(list)) letIn(list); }, 0);
+      list.cards.addEventListener("pointerleave", leave);
+      list.cards.addEventListener("focusout", leave);
+      section.querySelector(".news").addEventListener("click", () => letIn(list));
+    }
+    for (const tab of document.querySelectorAll("[data-tab]")) tab.addEventListener("click", () => showTab(tab.dataset.tab));
+    document.getElementById("lists").classList.add("with-tabs");
+    showTab(sessionTab());
+    markOpen();
+  }
+
+  function sessionTab() { return D.stored("tab", "calling"); }
+
+  function showTab(name) {
+    for (const tab of document.querySelectorAll("[data-tab]")) tab.setAttribute("aria-pressed", String(tab.dataset.tab === name));
+    for (const [one, list] of lists) list.section.classList.toggle("is-shown", one === name);
+    D.store("tab", name);
+  }
+
+  function looking(list) {
+    return (hovers.matches && list.cards.matches(":hover")) || list.cards.contains(document.activeElement);
+  }
+
+  function rowOf(list, id) { return list.cards.querySelector(`:scope > li[data-id="${CSS.escape(String(id))}"]`); }
+
+  function fill(row, html) {
+    if (row.kept === html) return;
+    row.kept = html;
+    const had = row.contains(document.activeElement) ? document.activeElement : null;
+    const path = had?.name ? `[name="${had.name}"][value="${had.value}"]` : had ? "a.open" : "";
+    row.innerHTML = html;
+    window.htmx.process(row);
+    markMine(row);
+    if (had) (row.querySelector(path) || row.querySelector("a.open") || row.querySelector("button"))?.focus({ preventScroll: true });
+  }
+
+  function put(name, id, sort, html) {
+    const list = lists.get(name);
+    if (!list) return;
+    for (const [other, elsewhere] of lists) if (other !== name && (other === "attention") === (name === "attention")) drop(elsewhere, id, list);
+    const row = rowOf(list, id);
+    if (row) {
+      row.classList.remove("is-gone");
+      list.held.delete(id);
+      fill(row, html);
+      if (row.dataset.sort !== sort) {
+        row.dataset.sort = sort;
+        if (looking(list)) list.held.set(id, { sort, html, moves: true });
+        else insert(list, row);
+      }
+    } else if (looking(list)) list.held.set(id, { sort, html });
+    else make(list, id, sort, html);
+    announce(list);
+  }
+
+  function make(list, id, sort, html) {
+    const row = document.createElement("li");
+    row.dataset.id = id;
+    row.dataset.sort = sort;
+    if (insert(list, row)) fill(row, html);
+  }
+
+  /* False: it stands below what is shown, where "Show more" will find it. */
+  function insert(list, row) {
+    const rows = [...list.cards.children].filter((one) => one !== row);
+    const before = rows.find((one) => one.classList.contains("more") || one.dataset.sort > row.dataset.sort);
+    if (before?.classList.contains("more")) {
+      row.remove();
+      return false;
+    }
+    list.cards.insertBefore(row, before || null);
+    return true;
+  }
+
+  function drop(list, id, to) {
+    list.held.delete(id);
+    const row = rowOf(list, id);
+    if (!row) return;
+    if (!looking(list)) {
+      row.remove();
+      announce(list);
+      return;
+    }
+    const title = to && to !== list ? to.section.querySelector("h2").textContent : "";
+    row.classList.add("is-gone");
+    if (row.firstElementChild) row.firstElementChild.dataset.gone = title ? `now in ${title}` : "no longer here";
+    list.held.set(id, null);
+    announce(list);
+  }
+
+  function letIn(list) {
+    const held = [...list.held];
+    list.held = new Map();
+    for (const [id, what] of held) {
+      const row = rowOf(list, id);
+      if (what === null) row?.remove();
+      else if (row) insert(list, row);
+      else make(list, id, what.sort, what.html);
+    }
+    announce(list);
+    markOpen();
+  }
+
+  function announce(list) {
+    const fresh = [...list.held.values()].filter((what) => what && !what.moves).length;
+    const news = list.section.querySelector(".news");
+    if (news.hidden !== !fresh || news.textContent !== `${fresh} new`) {
+      news.textContent = `${fresh} new`;
+      news.hidden = !fresh;
+    }
+    list.section.querySelector("[data-empty]").hidden = list.cards.children.length > 0;
+  }
+
+  function apply(told) {
+    const present = new Set();
+    for (const card of told.cards) {
+      const id = String(card.id);
+      if (card.column) {
+        put(card.column, id, card.sort, card.html);
+        present.add(`${card.column} ${id}`);
+      } else for (const [name, list] of lists) if (name !== "attention") drop(list, id, null);
+    }
+    if (told.all) {
+      for (const [name, list] of lists) {
+        if (name === "attention") continue;
+        for (const row of [...list.cards.children]) {
+          if (!row.classList.contains("more") && !present.has(`${name} ${row.dataset.id}`) && isShown(list, row)) drop(list, row.dataset.id, null);
+        }
+      }
+    }
+    const attention = lists.get("attention");
+    const now = new Set(told.attention.map((one) => one.id));
+    for (const one of told.attention) put("attention", one.id, one.sort, one.html);
+    for (const row of [...attention.cards.children]) if (!now.has(row.dataset.id)) drop(attention, row.dataset.id, null);
+    for (const [name, count] of Object.entries(told.counts)) for (const badge of document.querySelectorAll(`[data-count-of="${name}"]`)) badge.textContent = String(count);
+    const badge = attention.section.querySelector("[data-count]");
+    badge.textContent = String(told.attention_count);
+    badge.classList.toggle("attention", told.attention_count > 0);
+    for (const [name, count] of [["more", told.attention_more], ["hidden", told.attention_hidden]]) {
+      const line = attention.section.querySelector(`[data-${name}]`);
+      line.hidden = !count;
+      line.querySelector("b").textContent = String(count);
+    }
+    const unread = new Set(told.unread_jobs.map((id) => `job-${id}`));
+    for (const row of attention.cards.children) row.firstElementChild?.classList.toggle("unread", unread.has(row.dataset.id));
+    document.getElementById("unread-words").textContent = told.unread ? `${told.unread} unread` : "";
+    markOpen();
+    document.documentElement.dataset.applied = String(Number(document.documentElement.dataset.applied || 0) + 1);
+  }
+
+  /* Of a list that goes on below, "everything" answers the first page only: what was asked for beyond it stays. */
+  function isShown(list, row) {
+    return [...list.cards.children].indexOf(row) < 40 || !list.cards.querySelector(".more");
+  }
+
+  function markMine(within) {
+    for (const form of within.querySelectorAll("[data-claimed-by]")) {
+      const mine = form.dataset.claimedBy === board.dataset.me;
+      const who = form.querySelector("[data-who]");
+      who.textContent = mine ? "You have it" : `${who.dataset.who} has it`;
+      form.querySelector("[data-mine]").hidden = !mine;
+      form.querySelector("[data-theirs]").hidden = mine;
+    }
+  }
+
+  function markOpen() {
+    const open = openJob();
+    for (const row of document.querySelectorAll("#lists li[data-id]")) {
+      const link = row.querySelector("a.open");
+      const is = Boolean(open) && link?.dataset.open === open;
+      row.classList.toggle("is-open", is);
+      if (is) link.setAttribute("aria-current", "true");
+      else link?.removeAttribute("aria-current");
+      if (link) link.setAttribute("href", address({ job: link.dataset.open }));
+    }
+    board.classList.toggle("with-drawer", document.getElementById("drawer-slot").childElementCount > 0);
+    const covered = narrow.matches && board.classList.contains("with-drawer");
+    for (const part of document.querySelectorAll("#lists, .bar, #crew-slot, #map")) part.inert = covered;
+  }
+
+  /* --- the drawer ------------------------------------------------------------------------------------------------ */
+  async function open(id, { push = true, act = "" } = {}) {
+    const path = board.dataset.job.replace("/0/", `/${id}/`) + (act ? `act/${act}/` : "");
+    await window.htmx.ajax("GET", path, { target: "#drawer-slot", swap: "innerHTML" });
+    if (openJob() !== String(id)) return;
+    if (push && params().get("job") !== String(id)) history.pushState({ board: true }, "", address({ job: id }));
+    if (!document.getElementById("map").hidden) drawMap();
+  }
+
+  function close({ push = true } = {}) {
+    const id = openJob() || params().get("job");
+    document.getElementById("drawer-slot").replaceChildren();
+    if (push) history.pushState({ board: true }, "", address({ job: "" }));
+    markOpen();
+    if (!document.getElementById("map").hidden) drawMap();
+    (document.querySelector(`#lists a.open[data-open="${id}"]`) || document.getElementById("main")).focus({ preventScroll: true });
+  }
+
+  function settled(slot) {
+    markOpen();
+    const refused = slot.querySelector("#refused");
+    const asked = slot.querySelector("#ask");
+    const first = refused || asked?.querySelector("input:checked, #who, textarea, input:not([type=hidden]), [data-do]") || slot.querySelector("#drawer-title");
+    first?.focus({ preventScroll: !narrow.matches });
+    slot.scrollTop = 0;
+    for (const script of document.querySelectorAll(".no-script")) script.hidden = true;
+    /* A dangerous or plain question without a field: Enter does it. */
+    if (asked && first?.tagName === "TEXTAREA" && !first.required) asked.querySelector("[data-do]").focus();
+  }
+
+  function refreshDrawer() {
+    const body = document.getElementById("drawer-body");
+    if (body) window.htmx.trigger(body, "refresh");
+  }
+
+  /* --- the map --------------------------------------------------------------------------------------------------- */
+  async function drawMap() {
+    mapAt = Date.now();
+    const job = openJob();
+    await window.htmx.ajax("GET", board.dataset.map + (job ? `?job=${job}` : ""), { target: "#map", swap: "innerHTML" });
+  }
+
+  function toggleMap() {
+    const map = document.getElementById("map");
+    map.hidden = !map.hidden;
+    document.getElementById("map-button").setAttribute("aria-expanded", String(!map.hidden));
+    history.replaceState({ board: true }, "", address({ map: map.hidden ? "" : "1" }));
+    markOpen();
+    if (!map.hidden) drawMap();
+  }
+
+  /* --- what happens ------------------------------------------------------------------------------------------------ */
+  D.board = { open, close, openJob, toggleMap };
+
+  document.addEventListener("DOMContentLoaded", () => {
+    board = document.getElementById("board");
+    bind();
+    markMine(document);
+    for (const one of document.querySelectorAll(".no-script")) one.hidden = true;
+
+    document.body.addEventListener("dispatch:events", (event) => {
+      for (const one of event.detail) {
+        last = one.id;
+        if (one.job) ids.add(one.job);
+        if (one.job || JOBS.has(one.subject)) wanted = true;
+      }
+      if (wanted) soon();
+      if (event.detail.some((one) => String(one.job) === openJob())) refreshDrawer();
+      const shown = !document.getElementById("map").hidden;
+      if (shown && Date.now() - mapAt > MAP_EVERY_MS && event.detail.some((one) => one.subject === "technician" || one.subject === "job")) drawMap();
+    });
+    document.body.addEventListener("dispatch:refetch", () => {
+      everything = wanted = true;
+      soon();
+      refreshDrawer();
+    });
+    document.body.addEventListener("claimed", () => { wanted = true; last = 0; soon(); });
+    /* Late is a matter of time, not of an event. */
+    setInterval(() => { if (D.state === "live") { wanted = true; soon(); } }, 20000);
+
+    document.addEventListener("click", (event) => {
+      if (event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
+      const link = event.target.closest("a[data-open]");
+      if (link) {
+        event.preventDefault();
+        open(link.dataset.open);
+      } else if (event.target.closest("#drawer-close")) {
+        event.preventDefault();
+        close();
+      } else if (event.target.closest("#map-button")) {
+        event.preventDefault();
+        toggleMap();
+      }
+    });
+    document.addEventListener("htmx:configRequest", (event) => {
+      if (event.detail.elt.id !== "filters") return;
+      const given = event.detail.parameters;
+      for (const name of Object.keys(given)) if (!given[name]) delete given[name];
+      if (openJob()) given.job = openJob();
+      if (!document.getElementById("map").hidden) given.map = "1";
+    });
+    document.addEventListener("htmx:afterSettle", (event) => {
+      if (event.target.id === "drawer-slot" || event.detail.target?.id === "drawer-slot") settled(document.getElementById("drawer-slot"));
+      else if (event.detail.target?.id === "lists" || event.target.id === "lists") {
+        bind();
+        document.getElementById("clear").hidden = !filters().toString();
+      } else if (event.target.closest?.("#lists")) markOpen();
+    });
+    window.addEventListener("popstate", (event) => {
+      if (event.state?.htmx) return; // htmx loads that page anew
+      const id = params().get("job");
+      if (id && id !== openJob()) open(id, { push: false });
+      else if (!id && openJob()) close({ push: false });
+    });
+    narrow.addEventListener("change", markOpen);
+  });
+})();

@@ -1,0 +1,77 @@
+/* The board from the keyboard. Never while something is typed, never with Ctrl, Alt or Meta, and not at all when the
+   person has switched it off. */
+(() => {
+  "use strict";
+  const D = window.Dispatch;
+  let before = "";
+
+  function typing(target) {
+    return target.closest?.("input:not([type=radio], [type=checkbox], [type=range]), textarea, select, [contenteditable]");
+  }
+
+  function rows() {
+    return [...document.querySelectorAll("#lists a.open")].filter((one) => one.offsetParent !== null && !one.closest("[inert]"));
+  }
+
+  function step(by) {
+    const all = rows();
+    if (!all.length) return;
+    const at = all.indexOf(document.activeElement);
+    const open = at < 0 ? all.findIndex((one) => one.dataset.open === D.board.openJob()) : at;
+    const next = all[Math.min(all.length - 1, Math.max(0, open < 0 ? 0 : open + by))];
+    next.focus();
+    next.scrollIntoView({ block: "nearest" });
+  }
+
+  function job() {
+    const focused = document.activeElement?.closest("#lists li")?.querySelector("a.open");
+    return focused?.dataset.open || D.board.openJob();
+  }
+
+  async function act(...names) {
+    const id = job();
+    if (!id) return D.say("Choose a job first, with j and k.");
+    if (D.state === "stale" || D.state === "closed") return D.say("This page is not up to date: nothing was done.");
+    if (D.board.openJob() !== id) await D.board.open(id);
+    for (const name of names) {
+      const button = document.getElementById("act-" + name);
+      if (button) return button.click();
+    }
+    D.note("This cannot be done to the job as it is now.", "late");
+  }
+
+  const KEYS = {
+    j: () => step(1),
+    k: () => step(-1),
+    a: () => act("assign"),
+    c: () => act("call-next"),
+    p: () => act("pause", "resume"),
+    x: () => { if (!D.acknowledgeNewest()) D.say("There is no alert to acknowledge."); },
+    "/": () => document.getElementById("text").focus(),
+    "?": () => document.getElementById("keys").showModal(),
+  };
+
+  document.addEventListener("keydown", (event) => {
+    if (event.defaultPrevented) return;
+    const dialog = document.querySelector("dialog[open]");
+    if (event.key === "Escape") {
+      if (dialog) return;
+      if (typing(event.target) && !event.target.closest("#drawer")) return event.target.blur();
+      if (document.getElementById("ask-back")) return document.getElementById("ask-back").click();
+      if (D.board.openJob() || document.getElementById("drawer")) D.board.close();
+      return;
+    }
+    if (dialog || event.ctrlKey || event.altKey || event.metaKey || D.stored("shortcuts", "1") !== "1" || typing(event.target)) return;
+    const key = event.key;
+    if (before === "g" && key === "m") {
+      before = "";
+      event.preventDefault();
+      return D.board.toggleMap();
+    }
+    before = key;
+    if (KEYS[key]) {
+      event.preventDefault();
+      KEYS[key]();
+    }
+  });
+})();

@@ -1,0 +1,349 @@
+"""The board without JavaScript: the first paint is the truth, and what one does counts."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from dispatch.core import clock
+from dispatch.core.events import Actor
+from dispatch.core.models import Event
+from dispatch.jobs import services
+from dispatch.jobs.models import Candidate, Job, Offer, Submission
+from dispatch.technicians import services as technicians
+from dispatch.technicians.models import Technician
+from dispatch.telephony.models import Call
+from notifications import claims
+from notifications import services as notifications
+from notifications.models import Claim
+from tests import factories as make
+from tests.tenants import tenant
+
+pytestmark = pytest.mark.django_db
+HTMX = {"HX-Request": "true"}
+BOB = Actor("user", 99, "Bob")
+
+
+class Desk:
+    """An organization, its dispatcher at a browser, and jobs as they are wanted."""
+
+    def __init__(self, browser: Any) -> None:
+        self.organization = make.organization()
+        self.service = make.service_type(self.organization, "water-heater", name="Water heater")
+        self.person = make.dispatcher(self.organization, "Dana")
+        self.client = browser(self.person)
+
+    def job(self, status: str = "dispatching", **fields: Any) -> Job:
+        form = {
+            "organization": self.organization,
+            "customer_name": "Whitfield",
+            "customer_phone": make.phone(),
+            "service_type": self.service,
+            "address": make.PHOENIX.address,
+            "priority": fields.pop("priority", 3),
+        }
+        submission = Submission.objects.create(form={}, status="processed", **form)
+        defaults: dict[str, Any] = {"lat": make.PHOENIX.lat, "lng": make.PHOENIX.lng, "waiting_for": "start"}
+        if status == "dispatching":
+            defaults["next_action_at"] = clock.now() + timedelta(seconds=30)
+        if status == "pending":
+            defaults |= {"pending_reason": "exhausted", "waiting_for": "person", "waiting_since": clock.now()}
+        if status == "assigned":
+            defaults |= {"technician": fields.get("technician") or self.technician(), "assigned_at": clock.now()}
+        if status in ("completed", "cancelled"):
+            defaults["ended_at"] = clock.now()
+        return Job.objects.create(submission=submission, status=status, **{**form, **defaults, **fields})
+
+    def technician(self, name: str = "", **fields: Any) -> Any:
+        return make.technician(self.organization, name, **fields)
+
+    def see(self, path: str = "/board/", **how: Any) -> str:
+        answer = self.client.get(path, **how)
+        assert answer.status_code == 200, answer.content[:500]
+        return answer.content.decode()
+
+    def list_of(self, page: str, name: str) -> str:
+        return page.split(f'data-list="{name}"')[1].split("</section>")[0]
+
+
+@pytest.fixture
+def desk(browser) -> Desk:
+    return Desk(browser)
+
+
+def test_an_empty_board_says_what_would_be_there(desk):
+    page = desk.see()
+    assert "Nothing needs a person" in page
+    assert "appears here at once" in page
+    assert "No technicians yet" in page
+
+
+def test_each_job_stands_in_its_column(desk):
+    new, pending, assigned, done = (desk.job(one) for one in ("dispatching", "pending", "assigned", "completed"))
+    ann = desk.technician("Ann")
+    calling = desk.job(waiting_for="answer")
+    for rank, one in enumerate((ann, desk.technician("Next Up")), 1):
+        Candidate.objects.create(
+            organization=desk.organization,
+            job=calling,
+            technician=one,
+            rank=rank,
+            verdict="in",
+            distance_m=1,
+            score=1,
+        )
+    Offer.objects.create(
+        organization=desk.organization, job=calling, technician=ann, attempt=1,
+        ringing_since=clock.now(), expires_at=clock.now() + timedelta(seconds=90),
+    )  # fmt: skip
+    desk.job("completed", ended_at=clock.now() - timedelta(days=2))
+    page = desk.see()
+    for name, job in {
+        "new": new,
+        "calling": calling,
+        "assigned": assigned,
+        "done": done,
+        "attention": pending,
+    }.items():
+        found = re.findall(r'data-open="(\d+)"', desk.list_of(page, name))
+        assert found == [str(job.pk)], name
+    told = desk.list_of(page, "calling")
+    assert "Ringing" in told
+    assert "attempt 1 of 2" in told
+    assert re.search(r"1:(29|30)</time> left", told)
+    assert "next: Next Up" in told
+    assert "Nobody accepted" in desk.list_of(page, "attention")
+
+
+def test_the_most_urgent_and_newest_come_first(desk):
+    normal, emergency, newer = desk.job("pending"), desk.job("pending", priority=1), desk.job("pending")
+    found = re.findall(r'data-open="(\d+)"', desk.list_of(desk.see(), "attention"))
+    assert found == [str(one.pk) for one in (emergency, newer, normal)]
+
+
+def test_paused_and_late_jobs_need_attention_too(desk):
+    desk.job(paused_at=clock.now(), next_action_at=None, waiting_for="person")
+    desk.job(next_action_at=clock.now() - timedelta(minutes=2))
+    told = desk.list_of(desk.see(), "attention")
+    assert "Paused" in told
+    assert "Late" in told
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("text=garcia", ["Garcia"]),
+        ("area=Tucson", ["Garcia"]),
+        ("priority=emergency", ["Emergency"]),
+        ("service=water-heater", ["Emergency", "Garcia"]),
+        ("service=nothing", []),
+        ("text=%2B16025559911", ["Garcia"]),
+        ("technician=9999999999999999999999", ["Emergency", "Garcia"]),
+        ("priority=9&technician=x", ["Emergency", "Garcia"]),
+    ],
+)
+def test_filters_are_in_the_address(desk, query, found):
+    desk.job(customer_name="Garcia", customer_phone="+16025559911", address="1 Main St, Tucson, AZ 85701")
+    desk.job(customer_name="Emergency", priority=1)
+    page = desk.list_of(desk.see(f"/board/?{query}"), "new")
+    assert len(re.findall(r"data-open=", page)) == len(found)
+
+
+def test_filters_hide_nothing_that_needs_attention_without_saying_so(desk):
+    desk.job("pending")
+    told = desk.list_of(desk.see("/board/?area=Nowhere"), "attention")
+    assert "<b>1</b> more are hidden by the filters" in told
+
+
+def test_the_technician_filter_finds_assigned_and_called_ones(desk):
+    ann = desk.technician("Ann")
+    mine, called, other = desk.job("assigned", technician=ann), desk.job(), desk.job("assigned")
+    Offer.objects.create(
+        organization=desk.organization, job=called, technician=ann, attempt=1, expires_at=clock.now()
+    )
+    page = desk.see(f"/board/?technician={ann.pk}")
+    assert re.findall(r'data-open="(\d+)"', desk.list_of(page, "assigned")) == [str(mine.pk)]
+    assert re.findall(r'data-open="(\d+)"', desk.list_of(page, "calling")) == [str(called.pk)]
+    assert f'data-open="{other.pk}"' not in page
+
+
+def test_the_drawer_has_its_address_and_tells_all(desk):
+    job = desk.job("pending", notes="Beware of the dog", extra={"Gate code": "4711"})
+    near = desk.technician("Ann")
+    Candidate.objects.create(
+        organization=desk.organization, job=job, technician=near, rank=1, verdict="out",
+        reason="off duty", distance_m=1200, score=1,
+    )  # fmt: skip
+    for page in (desk.see(f"/board/?job={job.pk}"), desk.see(f"/board/jobs/{job.pk}/", headers=HTMX)):
+        for words in ("Beware of the dog", "Gate code", "off duty", "0.7 mi", "Dispatch again", "Assign"):
+            assert words in page
+    assert desk.client.get(f"/board/jobs/{job.pk}/").url == f"/board/?job={job.pk}"
+
+
+def test_assigning_by_hand_warns_first_and_then_does_it(desk):
+    job, ann = desk.job("pending"), desk.technician("Ann", on_duty=False)
+    asked = desk.see(f"/board/jobs/{job.pk}/act/assign/", headers=HTMX)
+    assert re.search(f'value="{ann.pk}"', asked)
+    assert "off duty" in asked
+    form = {"version": job.version, "technician": ann.pk, "note": "She is near anyway"}
+    answer = desk.client.post(f"/board/jobs/{job.pk}/act/assign/", form, headers=HTMX)
+    assert answer.status_code == 409
+    assert b"off duty" in answer.content
+    answer = desk.client.post(f"/board/jobs/{job.pk}/act/assign/", {**form, "confirm_unfit": "on"}, headers=HTMX)
+    assert answer.status_code == 200
+    assert "assigned" in answer["HX-Trigger"]
+    job.refresh_from_db()
+    assert (job.status, job.technician) == ("assigned", ann)
+    assert "She is near anyway" in answer.content.decode()
+
+
+def test_a_conflict_says_who_did_what_and_asks_again(desk):
+    job = desk.job("pending")
+    ann, bob = desk.technician("Ann"), desk.technician("Bob")
+    seen = job.version
+    services.assign(job.pk, bob.pk, actor=BOB)
+    form = {"version": seen, "technician": ann.pk}
+    answer = desk.client.post(f"/board/jobs/{job.pk}/act/assign/", form, headers=HTMX)
+    told = answer.content.decode()
+    assert answer.status_code == 409
+    assert "Bob assigned the job to Bob" in told
+    assert "Nothing was changed" in told
+    job.refresh_from_db()
+    assert job.technician == bob
+    assert f'name="version" value="{job.version}"' in told
+
+
+def test_without_javascript_an_action_ends_at_the_job(desk):
+    job = desk.job()
+    assert "Calls nobody until the job is resumed" in desk.see(f"/board/jobs/{job.pk}/act/pause/")
+    answer = desk.client.post(f"/board/jobs/{job.pk}/act/pause/", {"version": job.version})
+    assert answer.url == f"/board/?job={job.pk}"
+    job.refresh_from_db()
+    assert job.paused_at is not None
+
+
+def test_a_claim_is_seen_by_all_and_taken_over_only_on_purpose(desk, browser):
+    job = desk.job("pending")
+    other = browser(make.dispatcher(desk.organization, "Kim"))
+    what = {"kind": "job", "key": job.pk}
+    desk.client.post("/board/claims/", {**what, "do": "claim"})
+    assert "You have it" in desk.see()
+    assert "Dana has it" in other.get("/board/").content.decode()
+    answer = other.post("/board/claims/", {**what, "do": "claim"}, headers=HTMX)
+    assert "Dana has this since" in answer["HX-Trigger"]
+    other.post("/board/claims/", {**what, "do": "take_over"})
+    assert Claim.objects.get().user.name == "Kim"
+    other.post("/board/claims/", {**what, "do": "release"})
+    assert not Claim.objects.exists()
+
+
+def test_a_claim_ends_with_its_cause(desk):
+    job, ann = desk.job("pending"), desk.technician("Ann")
+    claims.claim(desk.organization, "job", job.pk, user=desk.person, actor=BOB)
+    services.assign(job.pk, ann.pk, actor=BOB)
+    notifications.handle(list(Event.objects.order_by("id")))
+    assert not Claim.objects.exists()
+
+
+def test_trouble_with_calls_is_summed_up(desk):
+    number = make.number(desk.organization)
+    for n in range(3):
+        Call.objects.create(
+            organization=desk.organization, purpose="offer", subject_id=n, account=number.account, number=number,
+            pool=number.pool, line_slot=1, pool_slot=1, to_phone=make.phone(), from_phone=number.phone,
+            status="rejected", place_by=clock.now(), ended_at=clock.now(), error_code="21210",
+            error_message="The number is not verified",
+        )  # fmt: skip
+    told = desk.list_of(desk.see(), "attention")
+    assert "The provider refuses calls (error 21210)" in told
+    assert "3 calls in the last hour. The number is not verified" in told
+    desk.client.post("/board/claims/", {"kind": "call_error", "key": "21210", "do": "claim"})
+    assert "You have it" in desk.see()
+
+
+def test_changes_answers_what_became_of_jobs(desk):
+    job, gone = desk.job(), desk.job("completed", ended_at=clock.now() - timedelta(days=3))
+    told = desk.client.get(f"/board/changes/?ids={job.pk},{gone.pk},x,99999999999999999999", headers=HTMX).json()
+    assert [(one["id"], one["column"]) for one in told["cards"]] == [(job.pk, "new"), (gone.pk, "")]
+    assert f"#{job.pk}" in told["cards"][0]["html"]
+    assert told["counts"] == {"new": 1, "calling": 0, "assigned": 0, "done": 0}
+    assert desk.client.get("/board/changes/?all=1", headers=HTMX).json()["all"]
+
+
+def test_the_strip_tells_how_each_technician_stands(desk):
+    ann = desk.technician("Ann")
+    for _ in range(3):
+        technicians.missed(ann.pk, 3)
+    desk.technician("Bo", on_duty=False)
+    desk.technician("Cy", open_jobs=1)
+    page = desk.see()
+    for words in ("Auto-paused", "Off duty", "On a job", "missed 3 calls in a row"):
+        assert words in page
+    desk.client.post(f"/board/crew/{ann.pk}/back/")
+    assert "Auto-paused" not in desk.see()
+
+
+def test_the_map_draws_jobs_technicians_and_the_radius(desk):
+    job, ann = desk.job("pending"), desk.technician("Ann <b>", at=make.TEMPE)
+    desk.job("pending", lat=None, lng=None)
+    Candidate.objects.create(
+        organization=desk.organization, job=job, technician=ann, rank=1, verdict="in", distance_m=1, score=1
+    )
+    every = desk.see("/board/map/")
+    assert "2 open" not in every
+    assert "1 open job and 1 technician" in every
+    assert "1 job without a position" in every
+    assert "Ann &lt;b&gt;" in every
+    assert 'class="radius"' in desk.see(f"/board/map/?job={job.pk}")
+    assert "Tempe" in every or "Phoenix" in every
+
+
+def test_two_thousand_open_jobs_stay_a_small_page(desk, django_assert_max_num_queries):
+    Submission.objects.bulk_create(
+        Submission(
+            organization=desk.organization, form={}, status="processed", customer_name="N" * 80,
+            customer_phone="+16025550123", service_type=desk.service, address="A" * 200,
+        )
+        for _ in range(2000)
+    )  # fmt: skip
+    for n, one in enumerate(Submission.objects.all()):
+        status = ("dispatching", "pending", "dispatching", "pending")[n % 4]
+        Job.objects.bulk_create(
+            [
+                Job(
+                    organization=desk.organization, submission=one, service_type=desk.service, status=status,
+                    pending_reason="exhausted" if status == "pending" else "", customer_name="N" * 80,
+                    customer_phone="+16025550123", address="A" * 200, lat=33.4, lng=-112.0,
+                    next_action_at=clock.now() + timedelta(hours=1) if status == "dispatching" else None,
+                )
+            ]
+        )  # fmt: skip
+    with django_assert_max_num_queries(40):
+        page = desk.see()
+    assert len(page.encode()) < 300_000
+    assert "(960 below)" in page
+    more = desk.see("/board/columns/new/?page=2", headers=HTMX)
+    assert len(re.findall("data-open=", more)) == 40
+
+
+def test_nothing_of_another_organization_is_seen_or_done(desk):
+    theirs = tenant("Bravotown")
+    job = theirs.row(Job)
+    theirs.row(Candidate)
+    assert "Bravotown" not in desk.see(f"/board/?job={job.pk}&map=1")
+    assert desk.client.get(f"/board/jobs/{job.pk}/", headers=HTMX).status_code == 404
+    assert desk.client.get(f"/board/jobs/{job.pk}/act/assign/", headers=HTMX).status_code == 404
+    assert desk.client.post(f"/board/jobs/{job.pk}/act/cancel/", {"version": 1, "reason": "x"}).status_code == 404
+    assert desk.client.post("/board/claims/", {"kind": "job", "key": job.pk, "do": "claim"}).status_code == 404
+    technician = theirs.row(Technician)
+    assert desk.client.post(f"/board/crew/{technician.pk}/back/").status_code == 404
+    assert "Bravotown" not in desk.see(f"/board/?technician={technician.pk}")
+    told = desk.client.get(f"/board/changes/?ids={job.pk}", headers=HTMX).json()
+    assert told["cards"] == [{"id": job.pk, "column": ""}]
+    assert "Bravotown" not in desk.see("/board/map/")
+    mine = desk.job("pending")
+    form = {"version": mine.version, "technician": technician.pk, "confirm_unfit": "on"}
+    assert desk.client.post(f"/board/jobs/{mine.pk}/act/assign/", form, headers=HTMX).status_code == 422
