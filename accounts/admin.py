@@ -20,7 +20,7 @@ from unfold.widgets import (
     UnfoldAdminTextInputWidget,
 )
 
-from accounts import services
+from accounts import invitations, services
 from accounts.admin_base import EVERYTHING, VIEW, OwnedAdmin, OwnedForm, OwnedTabularInline
 from accounts.current import person_of
 from accounts.models import ApiKey, Membership, Organization, RetentionRule, User
@@ -75,7 +75,8 @@ class UserAdmin(OwnedAdmin):
     actions_detail = ["new_password_link"]
 
     def of_organizations(self, rows: models.QuerySet, organizations: list[int]) -> models.QuerySet:
-        return rows.filter(pk__in=Membership.objects.filter(organization__in=organizations).values("user_id"))
+        joined = Membership.objects.filter(organization__in=organizations, joined_at__isnull=False)
+        return rows.filter(pk__in=joined.values("user_id"))
 
     def permitted(self, request: HttpRequest, permission: str, obj: Any = None) -> bool:
         if not super().permitted(request, permission, obj):
@@ -102,19 +103,25 @@ class UserAdmin(OwnedAdmin):
         permissions=["change"],
         dialog={
             "title": "Make a link with which this person sets a password?",
-            "description": "Until they have used it, their present password still works. "
-            "Whoever holds the link can sign in as them: hand it over yourself.",
+            "description": "Until they have used it, their present password still works. It is mailed to them. "
+            "Where no mail server is set up it is shown to you instead; whoever holds it can sign in as them.",
         },
     )
     def new_password_link(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         user = self.get_object(request, object_id)
         link = request.build_absolute_uri(services.password_path(user))
         self.log_change(request, user, "Made a link to set a password.")
-        return HttpResponse(format_html('<div id="dialog-form"><p><code>{}</code></p></div>', link))
+        if not invitations.sends_mail():
+            return HttpResponse(format_html('<div id="dialog-form"><p><code>{}</code></p></div>', link))
+        if invitations.send_password_link(user, link):
+            messages.success(request, f"The link was mailed to {user.email}.")
+        else:
+            messages.error(request, "The mail server refused it. Try again later.")
+        return self.back_to(object_id)
 
 
 class NewMemberForm(OwnedForm):
-    """A member by e-mail; the User is found or made."""
+    """Somebody invited by e-mail; the User is found or made."""
 
     email = forms.EmailField(max_length=254, widget=UnfoldAdminEmailInputWidget)
     name = forms.CharField(
@@ -132,20 +139,43 @@ class NewMemberForm(OwnedForm):
             organization=cleaned.get("organization"), user__email=(cleaned.get("email") or "").strip().lower()
         )
         if taken.exists():
-            self.add_error("email", "This person is a member already.")
+            self.add_error("email", "This person is a member, or invited, already.")
         return cleaned
 
 
 @admin.register(Membership)
 class MembershipAdmin(OwnedAdmin):
-    list_display = ["user", "email", "role", "is_active", "on_duty", "duty_changed_at", "alert_order"]
+    list_display = [
+        "person",
+        "email",
+        "role",
+        "is_active",
+        "joined_at",
+        "on_duty",
+        "duty_changed_at",
+        "alert_order",
+    ]
     list_filter = ["role", "is_active", "on_duty"]
     list_select_related = ["user"]
     search_fields = ["user__name", "user__email"]
     ordering = ["user__name"]
-    fields = ["user", "role", "is_active", "on_duty", "duty_changed_at", "alert_order"]
+    fields = ["person", "email", "role", "is_active", "joined_at", "on_duty", "duty_changed_at", "alert_order"]
     add_fields = ["email", "name", "phone", "role"]
-    readonly_fields = ["user", "duty_changed_at"]
+    readonly_fields = ["person", "email", "joined_at", "duty_changed_at"]
+    actions_detail = ["invite_again"]
+
+    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
+        """Who has not joined is found by their e-mail only: to be found by name would tell the name."""
+        found, doubled = super().get_search_results(request, queryset, search_term)
+        if search_term:
+            found = found.filter(
+                models.Q(joined_at__isnull=False) | models.Q(user__email__icontains=search_term.strip())
+            )
+        return found, doubled
+
+    @display(description="person")
+    def person(self, membership: Membership) -> str:
+        return membership.person
 
     @display(description="e-mail", ordering="user__email")
     def email(self, membership: Membership) -> str:
@@ -173,18 +203,43 @@ class MembershipAdmin(OwnedAdmin):
             services.set_duty(obj.pk, obj.on_duty and obj.is_active, actor=request.actor)
             return
         given = {name: form.cleaned_data[name] or "" for name in ("email", "name", "phone", "role")}
-        made, is_new = services.add_member(obj.organization, **given, actor=request.actor)
-        obj.pk, obj.user, obj._state.adding = made.pk, made.user, False
-        request.shown_once = made.user if is_new else None
+        made, _ = services.add_member(obj.organization, **given, actor=request.actor)
+        obj.pk, obj.user, obj.joined_at, obj._state.adding = made.pk, made.user, None, False
 
     def response_add(
         self, request: HttpRequest, obj: Membership, post_url_continue: str | None = None
     ) -> HttpResponse:
-        if user := getattr(request, "shown_once", None):
-            link = request.build_absolute_uri(services.password_path(user))
-            text = f"{user} has no password yet. Hand over this link to set one; it works once."
-            return shown_once(self, request, f"{user} is a member", text, link)
+        sent = invitations.send(obj, request.build_absolute_uri)
+        if sent.link:
+            text = "No mail server is set up, so hand over this link yourself. With it they join; it works once."
+            return shown_once(self, request, f"{obj.person} is invited", text, sent.link)
+        self._say(request, obj, sent)
         return super().response_add(request, obj, post_url_continue)
+
+    @action(
+        description="Invite again",
+        permissions=["change"],
+        dialog={
+            "title": "Send the invitation again?",
+            "description": "It goes to their e-mail; where no mail server is set up, you get it to hand over.",
+        },
+    )
+    def invite_again(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        membership = self.get_object(request, object_id)
+        if membership.joined_at is not None:
+            messages.warning(request, "They have joined already.")
+            return self.back_to(object_id)
+        sent = invitations.send(membership, request.build_absolute_uri)
+        if sent.link:
+            return HttpResponse(format_html('<div id="dialog-form"><p><code>{}</code></p></div>', sent.link))
+        self._say(request, membership, sent)
+        return self.back_to(object_id)
+
+    def _say(self, request: HttpRequest, membership: Membership, sent: invitations.Sent) -> None:
+        if sent.mailed:
+            messages.success(request, f"The invitation was mailed to {membership.person}.")
+        else:
+            messages.error(request, "The mail server refused the invitation. Invite them again later.")
 
     def delete_model(self, request: HttpRequest, obj: Membership) -> None:
         services.remove_member(obj.pk, actor=request.actor)

@@ -64,7 +64,7 @@ class RoleRules:
         if issubclass(model, Organization):
             return rows.filter(pk__in=organizations)
         if issubclass(model, User):
-            members = Membership.objects.filter(organization_id__in=organizations)
+            members = Membership.objects.filter(organization_id__in=organizations, joined_at__isnull=False)
             return rows.filter(pk__in=members.values("user_id"))
         return None
 

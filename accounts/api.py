@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts import current, services
+from accounts import current, invitations, services
 from accounts.authentication import work_in
 from accounts.models import ApiKey, Membership, User
 from accounts.owned_api import (
@@ -147,16 +147,31 @@ class MemberViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Organizati
     serializer_class = MemberSerializer
     filterset_fields = ["role", "is_active", "on_duty"]
     http_method_names = ["get", "post", "patch", "delete"]
-    required = {"list": "read", "retrieve": "read", "create": ADMIN, "partial_update": ADMIN, "destroy": ADMIN}
+    required = {
+        "list": "read", "retrieve": "read", "create": ADMIN, "invite": ADMIN, "partial_update": ADMIN,
+        "destroy": ADMIN,
+    }  # fmt: skip
 
     @extend_schema(request=NewMemberSerializer, responses={201: AddedMemberSerializer})
     def create(self, request: Request) -> Response:
         given = NewMemberSerializer(data=request.data)
         given.is_valid(raise_exception=True)
-        member, is_new = services.add_member(request.organization, **given.validated_data, actor=request.actor)
-        url = request.build_absolute_uri(services.password_path(member.user)) if is_new else None
-        answer = {**self.get_serializer(member).data, "set_password_url": url}
-        return Response(answer, status=status.HTTP_201_CREATED)
+        member, _ = services.add_member(request.organization, **given.validated_data, actor=request.actor)
+        return self._invited(request, member, status.HTTP_201_CREATED)
+
+    @extend_schema(request=None, responses=AddedMemberSerializer)
+    @action(detail=True, methods=["post"])
+    def invite(self, request: Request, **kwargs: Any) -> Response:
+        """Sends the invitation again."""
+        member = self.get_object()
+        if member.joined_at is not None:
+            raise Unprocessable("They have joined already.", "already_joined")
+        return self._invited(request, member, status.HTTP_200_OK)
+
+    def _invited(self, request: Request, member: Membership, code: int) -> Response:
+        sent = invitations.send(member, request.build_absolute_uri)
+        answer = {**self.get_serializer(member).data, "mailed": sent.mailed, "invitation_url": sent.link}
+        return Response(answer, status=code, headers={"Cache-Control": "no-store"})
 
     def partial_update(self, request: Request, **kwargs: Any) -> Response:
         member = self.get_object()

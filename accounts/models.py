@@ -80,6 +80,9 @@ class User(AbstractBaseUser, PermissionsMixin):
     phone = PhoneNumberField(blank=True)
     is_active = models.BooleanField(default=True)
     created_at = models.DateTimeField(default=clock.now, editable=False)
+    email_confirmed_at = models.DateTimeField(
+        null=True, editable=False, help_text="When they opened a link that was mailed to them."
+    )
 
     objects: ClassVar[UserManager] = UserManager()
     USERNAME_FIELD = "email"
@@ -121,7 +124,8 @@ class User(AbstractBaseUser, PermissionsMixin):
 
 
 class Membership(OwnedModel):
-    """A user's role in an organization."""
+    """A user's role in an organization. It is inactive, and tells nothing of the person but their e-mail, until
+    they have joined by themselves (`invitations`)."""
 
     class Role(models.TextChoices):
         DISPATCHER = "dispatcher", "Dispatcher"
@@ -131,6 +135,9 @@ class Membership(OwnedModel):
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=16, choices=Role, default=Role.DISPATCHER)
     is_active = models.BooleanField(default=True)
+    joined_at = models.DateTimeField(
+        null=True, default=clock.now, editable=False, help_text="Empty: invited, and has not accepted yet."
+    )
     on_duty = models.BooleanField(default=False)
     duty_changed_at = models.DateTimeField(null=True, blank=True, editable=False)
     alert_order = models.PositiveSmallIntegerField(
@@ -139,11 +146,21 @@ class Membership(OwnedModel):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["user", "organization"], name="one_membership_per_organization")
+            models.UniqueConstraint(fields=["user", "organization"], name="one_membership_per_organization"),
+            models.CheckConstraint(
+                condition=models.Q(joined_at__isnull=False) | models.Q(is_active=False, on_duty=False),
+                name="only_who_joined_is_active",
+                violation_error_message="They have not accepted the invitation yet.",
+            ),
         ]
 
     def __str__(self) -> str:
-        return f"{self.user} ({self.get_role_display()})"
+        return f"{self.person} ({self.get_role_display()})"
+
+    @property
+    def person(self) -> str:
+        """What the organization may call them: by name, once they have joined."""
+        return str(self.user) if self.joined_at else self.user.email
 
 
 class ApiKey(OwnedModel):

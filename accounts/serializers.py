@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from phonenumber_field.serializerfields import PhoneNumberField
 from rest_framework import serializers
 
@@ -37,18 +39,25 @@ class PersonSerializer(serializers.ModelSerializer):
 
 
 class MemberSerializer(OwnedSerializer):
-    """A membership: who, as what, whether on duty."""
+    """A membership: who, as what, whether on duty. Of somebody who was invited and has not joined yet (`joined_at`
+    is null) only the e-mail is told."""
 
     user = PersonSerializer(read_only=True)
 
     class Meta:
         model = Membership
-        fields = ["id", "user", "role", "is_active", "on_duty", "duty_changed_at", "alert_order"]
-        read_only_fields = ["on_duty", "duty_changed_at"]
+        fields = ["id", "user", "role", "is_active", "joined_at", "on_duty", "duty_changed_at", "alert_order"]
+        read_only_fields = ["joined_at", "on_duty", "duty_changed_at"]
+
+    def to_representation(self, membership: Membership) -> dict[str, Any]:
+        told = super().to_representation(membership)
+        if membership.joined_at is None:
+            told["user"] = {**told["user"], "name": "", "phone": ""}
+        return told
 
 
 class NewMemberSerializer(serializers.Serializer):
-    """Who is to become a member. `name` and `phone` count only when the e-mail is new here."""
+    """Who is invited to become a member. `name` and `phone` count only when the e-mail is new here."""
 
     email = serializers.EmailField(max_length=254)
     name = serializers.CharField(max_length=120)
@@ -57,12 +66,15 @@ class NewMemberSerializer(serializers.Serializer):
 
 
 class AddedMemberSerializer(MemberSerializer):
-    """The new member; `set_password_url` is there, once, for a user who is new: hand it to them."""
+    """The invited member, and what became of the invitation. `mailed`: its link is in their mailbox. Where no
+    mail server is set up, `invitation_url` is the link, told this once: hand it to them. Neither: the mail server
+    refused it; invite again."""
 
-    set_password_url = serializers.CharField(read_only=True, allow_null=True)
+    mailed = serializers.BooleanField(read_only=True)
+    invitation_url = serializers.CharField(read_only=True, allow_null=True)
 
     class Meta(MemberSerializer.Meta):
-        fields = [*MemberSerializer.Meta.fields, "set_password_url"]
+        fields = [*MemberSerializer.Meta.fields, "mailed", "invitation_url"]
 
 
 class OwnDutySerializer(serializers.Serializer):

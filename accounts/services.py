@@ -13,6 +13,7 @@ from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 
 from accounts import keys
+from accounts.invitations import Invitation
 from accounts.models import ApiKey, Membership, Organization, User
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
@@ -99,21 +100,40 @@ def set_duty(membership_id: int, on_duty: bool, *, actor: Actor) -> Membership:
 def add_member(
     organization: Organization, *, email: str, name: str, role: str, actor: Actor, phone: str = ""
 ) -> tuple[Membership, bool]:
-    """Makes the person with this e-mail a member, creating the User when there is none (with no password yet).
+    """Invites the person with this e-mail, creating the User when there is none (with no password yet): a member
+    as soon as they join. Send the invitation afterwards (`invitations.send`).
 
     Returns the membership and whether the user is new; of a known user nothing is changed. Raises Conflict when
-    they are a member already."""
+    they are a member, or invited, already."""
     with transaction.atomic():
         user, is_new = User.objects.get_or_create(
             email=email.strip().lower(), defaults={"name": name, "phone": phone, "password": "!"}
         )
         membership, added = Membership.objects.get_or_create(
-            organization=organization, user=user, defaults={"role": role}
+            organization=organization,
+            user=user,
+            defaults={"role": role, "is_active": False, "joined_at": None},
         )
         if not added:
-            raise Conflict(f"{user.email} is a member already.", code="already_a_member")
+            what = "a member" if membership.joined_at else "invited"
+            raise Conflict(f"{user.email} is {what} already.", code="already_a_member")
         _tell(membership, "membership.added", actor)
     return membership, is_new
+
+
+def join(invitation: Invitation, *, actor: Actor) -> Membership:
+    """The invited person becomes a member; a second time changes nothing. `actor` is that person."""
+    with transaction.atomic():
+        membership = Membership.objects.select_for_update().get(pk=invitation.membership.pk)
+        if membership.joined_at is None:
+            membership.joined_at, membership.is_active = clock.now(), True
+            membership.save(update_fields=["joined_at", "is_active"])
+            if invitation.mailed:
+                User.objects.filter(pk=membership.user_id, email_confirmed_at=None).update(
+                    email_confirmed_at=membership.joined_at
+                )
+            _tell(membership, "membership.joined", actor)
+    return membership
 
 
 def change_member(
@@ -131,6 +151,8 @@ def change_member(
         # One change of members at a time, so that two cannot both see the other as the Admin who stays.
         Organization.objects.select_for_update().get(pk=organization_id)
         membership = Membership.objects.select_related("user").get(pk=membership_id)
+        if is_active and membership.joined_at is None:
+            raise Conflict("They have not accepted the invitation yet.", code="not_joined")
         before = (membership.role, membership.is_active)
         if alert_order is not None and alert_order != membership.alert_order:
             membership.alert_order = alert_order

@@ -6,7 +6,7 @@ from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 from rest_framework.permissions import AllowAny
 
-from accounts.pages import SetPasswordView
+from accounts.pages import JoinView, SetPasswordView
 from accounts.rq_dashboard import urlpatterns as rq_urlpatterns
 from dispatch.core import problems
 
@@ -27,6 +27,7 @@ urlpatterns = [
     path("", include("dispatch.console.urls")),
     path("admin/rq/", include((rq_urlpatterns, "django_rq"))),
     path("admin/", admin.site.urls),
+    path("join/<str:token>/", JoinView.as_view(), name="join"),
     path("set-password/<uidb64>/<token>/", SetPasswordView.as_view(), name="set_password"),
     path("api/v1/", include(api)),
     path("telephony/", include("dispatch.telephony.urls")),

@@ -1,0 +1,238 @@
+"""Inviting: who joins says so themselves, and nobody gets another person's account or data by inviting them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.core import mail
+from django.db import IntegrityError, transaction
+from django.test import Client
+from django.urls import reverse
+
+from accounts import services
+from accounts.models import Membership, Organization, User
+from dispatch.core.events import SYSTEM
+from dispatch.core.models import Event
+from dispatch.core.problems import Conflict
+from tests import factories as make
+from tests.accounts.test_sign_in import sign_in
+from tests.api.client import Api
+
+pytestmark = pytest.mark.django_db
+
+CHOSEN = "three blind llamas"
+
+
+@pytest.fixture
+def organization() -> Organization:
+    return make.organization("Ours")
+
+
+@pytest.fixture
+def admin(organization: Organization) -> User:
+    return make.admin(organization, "Grace")
+
+
+@pytest.fixture
+def mailing(settings: Any) -> Any:
+    """A mail server is set up."""
+    settings.EMAIL_URL = "smtp://mail.example.com"
+    return mail
+
+
+def invite(admin: User, email: str, **more: str) -> dict[str, Any]:
+    made = Api(user=admin).post("members/", {"email": email, "name": "Given Name", "role": "dispatcher", **more})
+    assert made.status_code == 201, made.content
+    return dict(made.json())
+
+
+def mailed_link(number: int = -1) -> str:
+    found = re.search(r"http\S+", str(mail.outbox[number].body))
+    assert found
+    return found[0].removeprefix("http://testserver")
+
+
+def handed(answer: dict[str, Any]) -> str:
+    return str(answer["invitation_url"]).removeprefix("http://testserver")
+
+
+def browser_of(person: User) -> Client:
+    client = Client()
+    client.force_login(person, backend="django.contrib.auth.backends.ModelBackend")
+    return client
+
+
+def joined(answer: dict[str, Any]) -> bool:
+    return Membership.objects.get(pk=answer["id"]).is_active
+
+
+def choose_password(link: str, password: str = CHOSEN) -> Any:
+    return Client().post(link, {"new_password1": password, "new_password2": password})
+
+
+def test_the_link_goes_to_the_person_and_the_admin_never_sees_it(admin, mailing):
+    answer = invite(admin, "New@Example.com")
+    assert (answer["mailed"], answer["invitation_url"]) == (True, None)
+    assert mail.outbox[0].to == ["new@example.com"]
+    assert "Ours invites you" in mail.outbox[0].subject
+    link = mailed_link()
+    assert link not in str(answer)
+    assert not joined(answer)
+    assert sign_in("new@example.com", "!").status_code == 200
+    page = Client().get(link)
+    assert "new@example.com" in page.content.decode()
+    assert choose_password(link).status_code == 302
+    assert joined(answer)
+    assert sign_in("new@example.com", CHOSEN).status_code == 302
+    assert User.objects.get(email="new@example.com").email_confirmed_at
+    told = Event.objects.get(kind="membership.joined")
+    assert told.actor_label == "Given Name"
+    assert choose_password(link, "another four llamas").status_code == 404, "it works once"
+    assert sign_in("new@example.com", CHOSEN).status_code == 302
+
+
+def test_a_known_person_joins_after_signing_in_and_keeps_their_password(admin, mailing):
+    olga = make.dispatcher(make.organization("Theirs"), "Olga")
+    User.objects.filter(pk=olga.pk).update(email_confirmed_at=olga.created_at)
+    answer = invite(admin, olga.email)
+    link = mailed_link()
+    asked = Client().get(link)
+    assert (asked.status_code, "/login/" in asked["Location"]) == (302, True)
+    assert choose_password(link).status_code == 302
+    assert not joined(answer)
+    assert sign_in(olga.email, CHOSEN).status_code == 200, "the link set no password"
+    stranger = browser_of(make.dispatcher(make.organization("Third")))
+    assert stranger.post(link).status_code == 403
+    assert not joined(answer)
+    own = browser_of(olga)
+    assert "Join Ours" in own.get(link).content.decode()
+    assert own.post(link).status_code == 302
+    assert joined(answer)
+
+
+def test_until_they_join_only_the_email_is_told(organization, admin, mailing):
+    olga = make.dispatcher(make.organization("Theirs"), "Olga Petrova")
+    User.objects.filter(pk=olga.pk).update(phone="+16025550142")
+    api, pages = Api(user=admin), browser_of(admin)
+    answer = invite(admin, olga.email)
+
+    def all_that_is_told() -> str:
+        lists = ["accounts_membership_changelist", "accounts_user_changelist"]
+        seen = [pages.get(reverse(f"admin:{name}")).content.decode() for name in lists]
+        seen.append(pages.get(reverse("admin:accounts_membership_change", args=[answer["id"]])).content.decode())
+        seen.append(pages.get(reverse("admin:accounts_user_change", args=[olga.pk]), follow=True).content.decode())
+        return " ".join([*seen, str(answer), str(api.get("members/").json())])
+
+    def found_by(words: str) -> bool:
+        page = pages.get(reverse("admin:accounts_membership_changelist"), {"q": words}).content.decode()
+        return olga.email in page
+
+    told = all_that_is_told()
+    assert olga.email in told
+    assert "Petrova" not in told
+    assert "5550142" not in told.replace(" ", "").replace("-", "")
+    assert found_by(olga.email)
+    assert not found_by("Petrova")
+    browser_of(olga).post(mailed_link())
+    if not joined(answer):  # their e-mail was never confirmed: the link asks for a password
+        choose_password(mailed_link())
+    assert "Petrova" in all_that_is_told()
+    assert found_by("Petrova")
+
+
+def test_an_account_that_somebody_else_took_is_given_back_by_its_email(admin, mailing, settings):
+    """Mallory invited the e-mail while no mail was sent, and took the account with the link handed to her."""
+    settings.EMAIL_URL = ""
+    mallory = make.admin(make.organization("Theirs"), "Mallory")
+    taken = invite(mallory, "victim@example.com")
+    assert choose_password(handed(taken), "the password of mallory").status_code == 302
+    thief = browser_of(User.objects.get(email="victim@example.com"))
+    assert thief.get(reverse("admin:index")).status_code == 200
+    settings.EMAIL_URL = "smtp://mail.example.com"
+    ours = invite(admin, "victim@example.com")
+    assert not joined(ours)
+    assert choose_password(mailed_link()).status_code == 302
+    assert joined(ours)
+    assert sign_in("victim@example.com", "the password of mallory").status_code == 200, "refused"
+    assert thief.get(reverse("admin:index")).status_code == 302, "her sessions are over"
+    assert sign_in("victim@example.com", CHOSEN).status_code == 302
+
+
+def test_a_link_that_is_handed_over_takes_nobodys_account(admin):
+    olga = make.dispatcher(make.organization("Theirs"), "Olga")
+    answer = invite(admin, olga.email)
+    link = handed(answer)
+    assert "/login/" in choose_password(link)["Location"]
+    assert sign_in(olga.email, CHOSEN).status_code == 200, "refused"
+    assert browser_of(olga).post(link).status_code == 302
+    assert joined(answer)
+    olga.refresh_from_db()
+    assert olga.email_confirmed_at is None
+
+
+def test_an_invitation_ends_with_the_membership_with_time_and_when_it_was_changed(admin, settings):
+    answer = invite(admin, "new@example.com")
+    link = handed(answer)
+    assert Client().get(link[:-2] + "x/").status_code == 404
+    settings.PASSWORD_RESET_TIMEOUT = -1
+    assert Client().get(link).status_code == 404
+    settings.PASSWORD_RESET_TIMEOUT = 60
+    assert Client().get(link).status_code == 200
+    Api(user=admin).delete(f"members/{answer['id']}/")
+    assert "This invitation is over" in Client().get(link).content.decode()
+
+
+def test_nobody_is_made_active_but_by_themselves(organization, admin):
+    answer = invite(admin, "new@example.com")
+    refused = Api(user=admin).patch(f"members/{answer['id']}/", {"is_active": True})
+    assert refused.status_code == 400
+    assert "They have not accepted the invitation yet." in str(refused.json())
+    with pytest.raises(Conflict):
+        services.change_member(answer["id"], actor=SYSTEM, is_active=True)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Membership.objects.filter(pk=answer["id"]).update(is_active=True)
+    assert User.objects.get(email="new@example.com").active_memberships == []
+
+
+def test_inviting_again(admin, mailing, monkeypatch):
+    def refuses(*_: Any, **__: Any) -> int:
+        raise ConnectionRefusedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mail, "send_mail", refuses)
+        answer = invite(admin, "new@example.com")
+    assert (answer["mailed"], answer["invitation_url"]) == (False, None)
+    again = Api(user=admin).post(f"members/{answer['id']}/invite/")
+    assert (again.status_code, again.json()["mailed"], len(mail.outbox)) == (200, True, 1)
+    assert choose_password(mailed_link()).status_code == 302
+    assert Api(user=admin).post(f"members/{answer['id']}/invite/").status_code == 422
+
+
+def test_in_the_admin_the_link_is_shown_once_only_where_no_mail_is_sent(organization, admin, settings):
+    pages = browser_of(admin)
+    form = {
+        "organization": organization.pk,
+        "name": "N",
+        "phone_0": "",
+        "phone_1": "",
+        "phone": "",
+        "role": "admin",
+    }
+    shown = pages.post(reverse("admin:accounts_membership_add"), {**form, "email": "a@example.com"})
+    assert "/join/" in shown.content.decode()
+    settings.EMAIL_URL = "smtp://mail.example.com"
+    sent = pages.post(reverse("admin:accounts_membership_add"), {**form, "email": "b@example.com"}, follow=True)
+    assert "/join/" not in sent.content.decode()
+    assert "was mailed to b@example.com" in sent.content.decode()
+    assert mail.outbox[0].to == ["b@example.com"]
+
+
+def test_the_link_for_a_new_password_is_mailed_too(organization, admin, mailing):
+    person = make.dispatcher(organization, "Dana")
+    action = reverse("admin:accounts_user_new_password_link", args=[person.pk])
+    answer = browser_of(admin).post(action, {"_form_submitted": "1"})
+    assert "/set-password/" not in answer.content.decode()
+    assert mail.outbox[0].to == [person.email]
+    assert "/set-password/" in str(mail.outbox[0].body)
