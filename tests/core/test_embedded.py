@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -68,6 +69,22 @@ def test_two_share_the_servers_and_the_last_one_out_stops_them(folder: Path) -> 
     first.leave()
     assert servers(folder) == {"postgres", "valkey-server"}
     second.leave()
+    wait_until(lambda: not servers(folder), message="a server was left behind")
+
+
+def test_what_a_killed_process_left_behind_can_be_stopped(folder: Path) -> None:
+    def stop() -> str:
+        env = {**os.environ, "DISPATCH_DATA_DIR": str(folder)}
+        command = [sys.executable, "-m", "dispatch.core.embedded"]
+        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
+
+    assert "No server runs" in stop()
+    user = User(folder)
+    assert user.count() == 1
+    assert "No server runs" in stop()
+    assert servers(folder) == {"postgres", "valkey-server"}, "somebody uses them"
+    user.kill()
+    assert stop() == "Stopped: PostgreSQL, Valkey.\n"
     wait_until(lambda: not servers(folder), message="a server was left behind")
 
 
