@@ -18,6 +18,7 @@ from dispatch.core import site
 from dispatch.core.supervisor import NotReady
 
 INTERRUPTED = 130
+PATIENCE_S = 300.0  # until everything runs, also on a busy machine
 
 
 class Command(BaseCommand):
@@ -59,7 +60,7 @@ class Command(BaseCommand):
         complaints: list[str] = []
         with supervisor.interruptible(), supervisor:
             try:
-                supervisor.wait_ready()
+                supervisor.wait_ready(timeout=PATIENCE_S)
                 run = Run(
                     prepared.base_url,
                     prepared.simulator_url,
