@@ -171,6 +171,7 @@ class ApiKey(OwnedModel):
         READ = "read", "Read everything"
         JOBS = "jobs:write", "Act on jobs"
         MESSAGES = "messages:write", "Send messages and act on them"
+        LEADS = "leads:write", "Add leads and act on them"
         SCHEDULES = "schedules:write", "Make schedules and act on them"
         MANAGE = "manage", "Manage technicians, policies, pools and numbers"
 

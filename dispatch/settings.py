@@ -147,6 +147,7 @@ LEADS_NEAR_INTERVAL_S = env.float("LEADS_NEAR_INTERVAL_S", default=60.0)
 LEADS_SWEEP_INTERVAL_S = env.float("LEADS_SWEEP_INTERVAL_S", default=5.0)  # a page of 5,000 each
 LEADS_STALE_S = env.float("LEADS_STALE_S", default=300.0)
 LEADS_STALE_INTERVAL_S = env.float("LEADS_STALE_INTERVAL_S", default=60.0)
+LEADS_LIFTED_INTERVAL_S = env.float("LEADS_LIFTED_INTERVAL_S", default=15.0)
 # After an outage what is overdue is spread over LEADS_JITTER_S, once more for every LEADS_JITTER_PER of it.
 LEADS_JITTER_S = env.float("LEADS_JITTER_S", default=5.0)
 LEADS_JITTER_PER = env.int("LEADS_JITTER_PER", default=5000)
@@ -440,6 +441,12 @@ SPECTACULAR_SETTINGS = {
         "PoolKind": "dispatch.capacity.models.DispatchPool.Kind",
         "AlertStatus": "notifications.models.Alert.Status",
         "DeliveryStatus": "notifications.models.Delivery.Status",
+        "LeadStatus": "dispatch.leads.models.leads.Lead.Status",
+        "LeadOutcome": "dispatch.leads.models.leads.Lead.Outcome",
+        "MessageMode": "dispatch.outbox.models.Mode",
+        "LeadMode": "dispatch.leads.models.leads.LeadDispatch.Mode",
+        "RetriedOutcome": "dispatch.leads.models.rulebook.RETRIED_CHOICES",
+        "CallStatus": "dispatch.telephony.models.Call.Status",
     },
 }
 

@@ -15,6 +15,7 @@ api: list[URLPattern | URLResolver] = [
     path("", include("dispatch.capacity.api")),
     path("", include("dispatch.technicians.api")),
     path("", include("dispatch.jobs.api")),
+    path("", include("dispatch.leads.api")),
     path("", include("dispatch.outbox.api")),
     path("", include("dispatch.schedules.api")),
     path("", include("notifications.api")),

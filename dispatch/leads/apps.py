@@ -9,19 +9,13 @@ class LeadsConfig(AppConfig):
         from django.db.models.signals import post_delete, post_save
 
         from dispatch.core import generation
-        from dispatch.leads import calls, gating
+        from dispatch.leads import calls, gating, metrics  # noqa: F401  (its gauges register themselves)
         from dispatch.leads.models import CallingRule, ClosedDay, Holiday, RetryRule
         from dispatch.leads.services import repairing
 
         calls.register()
         generation.on_lost(repairing.rebuild)
-        for model in (
-            CallingRule,
-            ClosedDay,
-            Holiday,
-            RetryRule,
-        ):  # in this process at once; elsewhere within a second
+        # In this process at once; the others read it again within a second.
+        for model in (CallingRule, ClosedDay, Holiday, RetryRule):
             for changed in (post_save, post_delete):
-                changed.connect(
-                    lambda **_: gating.forget(), sender=model, weak=False, dispatch_uid=f"rulebook {changed}"
-                )
+                changed.connect(lambda **_: gating.forget(), sender=model, weak=False)

@@ -61,12 +61,12 @@ def rulebook() -> Rulebook:
 
 def campaigns(ids: Iterable[int]) -> dict[int, CampaignRules]:
     """The campaigns of these ids as they are now, with their organizations' switches."""
-    return _campaigns(ids)[1]
+    return switches(ids)[1]
 
 
 def read(leads: Sequence[LeadFacts], now: datetime) -> Batch:
     """What `rules.gates.decide` needs for these leads. Call it in the transaction that writes their calls."""
-    stopped, found = _campaigns({lead.campaign_id for lead in leads})
+    stopped, found = switches({lead.campaign_id for lead in leads})
     book = rulebook()
     batch = Batch(now, stopped, found, book.rules, book.holidays, permissions=_permissions)
     organizations = [lead.organization_id for lead in leads]
@@ -99,7 +99,8 @@ def _read_rates(cursor: Any, batch: Batch, customers: list[tuple[int, str]]) -> 
             batch.spent.setdefault((organization, customer), []).append(began)
 
 
-def _campaigns(ids: Iterable[int]) -> tuple[bool, dict[int, CampaignRules]]:
+def switches(ids: Iterable[int]) -> tuple[bool, dict[int, CampaignRules]]:
+    """Whether the kill switch is on, and the campaigns of these ids with their organizations' switches."""
     book = rulebook()
     found: dict[int, CampaignRules] = {}
     stopped = False

@@ -12,7 +12,7 @@ from dispatch.core.loops import Loop, Service
 from dispatch.core.redis import REDIS_ERRORS
 from dispatch.leads import dialer, measures, schedule
 from dispatch.leads.models import EngineSwitch
-from dispatch.leads.services import repairing
+from dispatch.leads.services import lifting, repairing, switches
 
 log = structlog.get_logger(__name__)
 
@@ -78,11 +78,17 @@ def end_stale_claims() -> float | None:
     return 0.0 if repairing.end_stale_claims() >= repairing.STALE_BATCH else None
 
 
+def release_lifted() -> None:
+    """Makes leads due again that a switch holds no more; woken by whoever lifts one."""
+    lifting.release_lifted()
+
+
 LOOPS: list[Loop | Service] = [
     Loop(schedule.PROMOTER, promote, settings.LEADS_TICK_S, elected=True),
     Service("leads_dialer", dialer.run),
     Loop("leads_near", schedule_near, settings.LEADS_NEAR_INTERVAL_S, elected=True),
     Loop("leads_sweep", sweep, settings.LEADS_SWEEP_INTERVAL_S, elected=True),
     Loop("leads_workers", bury_workers, settings.LEADS_WORKERS_INTERVAL_S, elected=True),
+    Loop(switches.LIFTED, release_lifted, settings.LEADS_LIFTED_INTERVAL_S, elected=True),
     Loop("leads_stale", end_stale_claims, settings.LEADS_STALE_INTERVAL_S, elected=True),
 ]

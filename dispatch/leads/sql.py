@@ -83,6 +83,16 @@ ORDER BY l.due_at, l.id LIMIT %(limit)s
 """
 OVERDUE = "SELECT count(*) FROM leads_lead WHERE status = 'backlog' AND due_at <= %(now)s"
 
+# Which of these campaigns' leads wait for these reasons, one of each for a pair.
+WAITING_FOR = """
+SELECT w.campaign_id, w.reason FROM unnest(%(campaigns)s::bigint[], %(reasons)s::text[]) AS w (campaign_id, reason)
+WHERE EXISTS (
+    SELECT FROM leads_lead l
+    WHERE l.campaign_id = w.campaign_id AND l.reason = w.reason AND l.status = 'backlog'
+      AND l.reason IN ('stopped', 'organization_off', 'organization_paused', 'campaign_paused')
+)
+"""
+
 # Claims whose call ended without a word to the lead, or that have no call at all.
 STALE = """
 SELECT l.id, l.token, call.id, call.status
@@ -100,6 +110,7 @@ SET due_at = greatest(l.wanted_at, %(now)s), reason = ''
 FROM (
     SELECT w.id FROM leads_lead w
     WHERE w.status = 'backlog' AND w.reason = ANY(%(reasons)s::text[])
+      AND w.reason IN ('stopped', 'organization_off', 'organization_paused', 'campaign_paused')
       AND (%(organization)s::bigint IS NULL OR w.organization_id = %(organization)s)
       AND (%(campaign)s::bigint IS NULL OR w.campaign_id = %(campaign)s)
     ORDER BY w.id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED

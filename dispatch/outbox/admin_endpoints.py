@@ -20,11 +20,11 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextareaWid
 from accounts.admin import shown_once
 from accounts.admin_base import ACT, OwnedAdmin, OwnedForm
 from dispatch.core import clock
+from dispatch.core.target_urls import check_target_url
 from dispatch.outbox.endpoint_checks import (
     check_event_type,
     check_own_headers,
     check_permanent_code,
-    check_target_url,
     longest_timeout_s,
 )
 from dispatch.outbox.models import Endpoint

@@ -9,24 +9,12 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 
 from dispatch.core.http_client import check_headers
-from dispatch.core.http_targets import TargetRefused, check_address, check_url, literal, parse_networks
 
 MOST_HEADERS = 20
 LONGEST_HEADERS = 8000
 _EVENT_TYPE = re.compile(r"\*|[a-z][a-z0-9_]*\.(\*|[a-z][a-z0-9_]*)")
 # Written with every call; an endpoint's own cannot stand in their place.
 OUR_HEADERS = ("webhook-", "dispatch-")
-
-
-def check_target_url(url: str) -> None:
-    """The URL's form, and its address when it names one. What a name resolves to is checked at every call."""
-    try:
-        host = check_url(url, settings.HTTP_ALLOWED_PORTS).raw_host or ""
-        if literal(host) is not None:
-            check_address(host, parse_networks(tuple(settings.HTTP_ALLOWED_NETWORKS)))
-    except TargetRefused as error:
-        text = str(error)
-        raise ValidationError(f"This cannot be called: {text}.", code="refused") from None
 
 
 def check_event_type(wanted: str) -> None:

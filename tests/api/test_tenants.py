@@ -22,6 +22,7 @@ from accounts.models import Membership
 from accounts.owned_api import OrganizationViewSet, OwnedView
 from accounts.permissions import ANYONE
 from dispatch.jobs.models import Job, ServiceType
+from dispatch.leads.models import Campaign
 from dispatch.technicians.models import Skill, Technician
 from tests import factories as make
 from tests.api.client import Api
@@ -33,7 +34,7 @@ OPEN = {"schema", "docs"}
 # Views over no queryset, whose answers are walked all the same.
 WITHOUT_ROWS = {
     "me", "choose-organization", "organization", "duty", "notification-preferences", "notification-preference",
-    "escalation-policy",
+    "escalation-policy", "lead-dispatch",
 }  # fmt: skip
 # Plain views that let in by a token of their own; their tests stand with their slice.
 BY_TOKEN = {"outbox_process"}
@@ -41,6 +42,8 @@ BY_TOKEN = {"outbox_process"}
 NAMED_IN_BODIES: dict[str, Callable[[Tenant], dict[str, Any]]] = {
     "job-assign": lambda of: {"technician": of.row(Technician).pk, "confirm_unfit": True},
     "submission-list": lambda of: make.form(of.row(ServiceType)),
+    "lead-list": lambda of: {"campaign": of.row(Campaign).code, "phone": "+16025550134"},
+    "lead-bulk": lambda of: {"campaign": of.row(Campaign).code, "leads": [{"phone": "+16025550135"}]},
 }
 # Bodies with which a detail action would be carried out, were the row one's own.
 BODIES: dict[str, dict[str, Any]] = {

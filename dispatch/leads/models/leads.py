@@ -193,6 +193,11 @@ class Lead(OwnedModel):
             models.Index(fields=["due_at", "id"], condition=Q(status="backlog"), name="lead_to_call"),
             models.Index(fields=["claimed_at"], condition=Q(status="processing"), name="lead_being_called"),
             models.Index(fields=["campaign", "status"], name="lead_of_campaign"),
+            models.Index(
+                fields=["campaign", "reason", "id"],
+                condition=Q(status="backlog", reason__in=words.HELD),
+                name="lead_that_is_held",
+            ),
             models.Index(fields=["organization", "phone"], name="lead_of_phone"),
         ]
 

@@ -22,6 +22,8 @@ RETRIED = (
     words.Outcome.NOT_PLACED, words.Outcome.LOST,
 )  # fmt: skip
 
+RETRIED_CHOICES = [(word.value, word.value.replace("_", " ")) for word in RETRIED]
+
 
 class CallingRule(models.Model):
     """Hours in which the law of a country or state allows calls, on the called person's clock. Rows of one place
@@ -132,9 +134,7 @@ class RetryRule(OwnedModel):
     """What follows one outcome of a campaign's call. Without a row for an outcome, LEADS_RETRY_… hold."""
 
     campaign = models.ForeignKey(Campaign, on_delete=models.CASCADE, related_name="retry_rules")
-    outcome = models.CharField(
-        max_length=24, choices=[(word.value, word.value.replace("_", " ")) for word in RETRIED]
-    )
+    outcome = models.CharField(max_length=24, choices=RETRIED_CHOICES)
     attempts = models.PositiveSmallIntegerField(
         "most attempts", default=3, validators=[MaxValueValidator(50)], help_text="0 or 1: not called again."
     )

@@ -18,6 +18,8 @@ from dispatch.technicians.rules import DAY_S, week_second, week_spans
 QUARTER = timedelta(minutes=15)
 # Nobody is put off further than this in one go; a set of hours that never opens in it is closed for good.
 HORIZON = timedelta(days=15)
+# By how much clocks are put forward or back at once.
+LONGEST_CHANGE = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -123,12 +125,13 @@ def _closed(at: datetime, zones: tuple[str, ...], bounds: tuple[Hours, ...]) -> 
 def _open_until(at: datetime, zones: tuple[str, ...], bounds: tuple[Hours, ...]) -> datetime:
     """The next edge of any, or the end of this quarter of an hour if that comes first."""
     quarter = at.replace(minute=at.minute // 15 * 15, second=0, microsecond=0) + QUARTER
-    return min([quarter, *(edge for edge in _edges(at, zones, bounds, days=1) if edge > at)])
+    return min([quarter, *(edge for edge in _edges(at, zones, bounds, days=2) if edge > at)])
 
 
 def _edges(at: datetime, zones: tuple[str, ...], bounds: tuple[Hours, ...], days: int) -> list[datetime]:
-    """Every moment from today on at which something may open or close, in each zone, as UTC. Where the clocks are
-    put back a wall time comes twice, and both are edges. On a day on which they change, every quarter is one."""
+    """Every moment of the next `days` days at which something may open or close, in any zone, as UTC. Where the
+    clocks are put back a wall time comes twice, and both are edges. On a day on which they change, every quarter
+    is one."""
     found: set[datetime] = set()
     for zone in {ZoneInfo(name) for name in zones}:
         today = at.astimezone(zone).date()
@@ -141,12 +144,13 @@ def _edges(at: datetime, zones: tuple[str, ...], bounds: tuple[Hours, ...], days
                 start = midnight.astimezone(UTC).replace(second=0)
                 start -= timedelta(minutes=start.minute % 15)
                 found |= {start + quarter * QUARTER for quarter in range(100)}
-    return sorted(found)
+    # Each zone was looked through to the end of another day of its own; only so far all of them were.
+    return sorted(edge for edge in found if edge <= at + timedelta(days=days) - 2 * LONGEST_CHANGE)
 
 
 def _next_open(at: datetime, zones: tuple[str, ...], bounds: tuple[Hours, ...]) -> datetime | None:
     """The first edge after `at` at which everything is open."""
-    for days in (2, HORIZON.days):
+    for days in (3, HORIZON.days):
         for edge in _edges(at, zones, bounds, days):
             if edge > at and _closed(edge, zones, bounds) is None:
                 return edge

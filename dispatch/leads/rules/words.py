@@ -67,6 +67,10 @@ class Reason(StrEnum):
 UNTIL_LIFTED = frozenset({Reason.ORGANIZATION_OFF, Reason.ORGANIZATION_PAUSED, Reason.CAMPAIGN_PAUSED})
 
 
+# What a person lifts.
+HELD = (Reason.STOPPED, Reason.ORGANIZATION_OFF, Reason.ORGANIZATION_PAUSED, Reason.CAMPAIGN_PAUSED)
+
+
 class Mode(StrEnum):
     """How far an organization's leads go."""
 

@@ -27,3 +27,10 @@ def refuse(organization_id: int, phone: str, *, source: str, actor: Actor, note:
         for call_id in under_way.exclude(pk=but).values_list("pk", flat=True):
             telephony.hang_up(call_id, actor=actor, reason="the person asked not to be called")
     return is_new
+
+
+def allow(row: DoNotCall, *, actor: Actor) -> None:
+    """Takes a phone off the organization's list; leads that ended because of it stay ended."""
+    with transaction.atomic():
+        events.append(row.organization_id, "do_not_call.removed", row.pk, actor=actor, source=row.source)
+        row.delete()

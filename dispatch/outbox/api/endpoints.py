@@ -17,11 +17,11 @@ from accounts.owned_api import OrganizationViewSet, OwnedSerializer, OwnedSlugRe
 from accounts.permissions import MEMBER
 from accounts.versions import Versioned
 from dispatch.capacity.models import DispatchPool
+from dispatch.core.target_urls import check_target_url
 from dispatch.outbox.endpoint_checks import (
     check_event_type,
     check_own_headers,
     check_permanent_code,
-    check_target_url,
     longest_timeout_s,
 )
 from dispatch.outbox.models import Endpoint

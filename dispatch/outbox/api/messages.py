@@ -18,7 +18,7 @@ from rest_framework.routers import SimpleRouter
 from accounts.models import ApiKey
 from accounts.owned_api import OrganizationViewSet, OwnedFilterSet, OwnedSlugRelatedField, answer_once
 from dispatch.capacity.models import DispatchPool
-from dispatch.outbox.endpoint_checks import check_target_url
+from dispatch.core.target_urls import check_target_url
 from dispatch.outbox.explain import why_stuck
 from dispatch.outbox.models import (
     DEFAULT_SEQUENCE,

@@ -1,0 +1,198 @@
+"""Leads over HTTP, as a client adds, looks at, hurries and cancels them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from dispatch.core import clock
+from dispatch.core.models import Event
+from dispatch.leads.models import Campaign, DoNotCall, Lead, LeadDispatch
+from tests import factories as make
+from tests.api.client import Api
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def campaign() -> Campaign:
+    organization = make.organization()
+    pool = make.pool(organization)
+    return Campaign.objects.create(organization=organization, pool=pool, code="spring", name="Spring")
+
+
+@pytest.fixture
+def api(campaign) -> Api:
+    return Api(key=make.api_key(campaign.organization, "leads:write", "read", "manage"))
+
+
+def test_a_lead_is_added_and_found_again(api, campaign):
+    due = (clock.now() + timedelta(days=2)).isoformat()
+    body = {"campaign": "spring", "phone": "(602) 555-0134", "due_at": due, "external_id": "A-1", "data": {"a": 1}}
+    made = api.post("leads/", body)
+    assert made.status_code == 201
+    assert (made.json()["phone"], made.json()["status"], made.json()["campaign"]) == (
+        "+16025550134", "backlog", "spring",
+    )  # fmt: skip
+    again = api.post("leads/", body)
+    assert (again.status_code, again.json()["id"]) == (200, made.json()["id"])
+    shown = api.get(f"leads/{made.json()['id']}/").json()
+    assert shown["why"].startswith("Scheduled for ")
+    assert shown["calls"] == []
+    assert [row["id"] for row in api.get("leads/?campaign=spring&status=backlog").json()["results"]] == [
+        shown["id"]
+    ]
+    assert Event.objects.filter(kind="lead.created", subject_id=shown["id"], actor_type="api_key").exists()
+
+
+def test_the_same_key_gives_the_first_answer_and_no_second_lead(api):
+    body = {"campaign": "spring", "phone": "+16025550134"}
+    first = api.post("leads/", body, Idempotency_Key="one")
+    second = api.post("leads/", body, Idempotency_Key="one")
+    assert (second.status_code, second.json(), second["Idempotency-Replayed"]) == (201, first.json(), "true")
+    assert Lead.objects.count() == 1
+    assert api.post("leads/", {**body, "phone": "+16025550135"}, Idempotency_Key="one").status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"phone": "+16025550134"}, "campaign"),
+        ({"campaign": "autumn", "phone": "+16025550134"}, "campaign"),
+        ({"campaign": "spring"}, "phone"),
+        ({"campaign": "spring", "phone": "12"}, "phone"),
+        ({"campaign": "spring", "phone": "+19005550134"}, "phone"),
+        ({"campaign": "spring", "phone": "+442079460018"}, "phone"),
+        ({"campaign": "spring", "phone": "+16025550134", "due_at": "tomorrow"}, "due_at"),
+        ({"campaign": "spring", "phone": "+16025550134", "lat": 91}, "lat"),
+        ({"campaign": "spring", "phone": "+16025550134", "lat": 33}, "lat"),
+    ],
+)
+def test_what_is_wrong_is_named(api, body, field):
+    answer = api.post("leads/", body)
+    assert (answer.status_code, answer["Content-Type"]) == (400, "application/problem+json")
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+    assert not Lead.objects.exists()
+
+
+def test_of_many_the_good_are_kept_and_the_bad_are_named(api):
+    lines = [
+        {"phone": "+16025550101", "external_id": "A"},
+        {"phone": "nobody"},
+        {"phone": "+16025550102", "due_at": "2027-01-01T09:00:00"},
+        {"phone": "+16025550103", "colour": "red"},
+        "text",
+        {"phone": "+16025550104", "lat": 33.4, "lng": -112.0, "customer": "acme", "data": {"name": "Ann"}},
+        {"phone": "+16025550105", "lat": True, "lng": 1},
+        {"phone": "+16025550106", "lat": 33.4},
+        {"phone": "+16025550101", "external_id": "A"},
+    ]
+    answer = api.post("leads/bulk/", {"campaign": "spring", "leads": lines})
+    assert answer.status_code == 201
+    told = answer.json()
+    assert (told["accepted"], told["known"], told["rejected"]) == (2, 1, 6)
+    assert {row["line"]: row["field"] for row in told["results"] if "field" in row} == {
+        2: "phone", 3: "due_at", 4: "colour", 5: "", 7: "lat", 8: "lat",
+    }  # fmt: skip
+    assert sorted(str(phone) for phone in Lead.objects.values_list("phone", flat=True)) == [
+        "+16025550101", "+16025550104",
+    ]  # fmt: skip
+    assert Event.objects.filter(kind="campaign.leads_added").count() == 1
+
+
+@pytest.mark.parametrize("leads", [[], "many", None, {}, [{"phone": "+16025550101"}] * 10_001])
+def test_a_list_has_one_to_ten_thousand_lines(api, leads):
+    answer = api.post("leads/bulk/", {"campaign": "spring", "leads": leads})
+    assert answer.status_code == 400
+    assert [error["field"].split(".")[0] for error in answer.json()["errors"]] == ["leads"]
+
+
+def test_a_waiting_lead_can_be_cancelled_and_one_that_is_called_cannot(api, campaign):
+    waiting, called = (
+        campaign.leads.create(organization=campaign.organization, phone=make.phone()) for _ in range(2)
+    )
+    assert api.delete(f"leads/{waiting.pk}/").status_code == 204
+    assert api.delete(f"leads/{waiting.pk}/").status_code == 204  # a second time changes nothing
+    waiting.refresh_from_db()
+    assert (waiting.status, waiting.outcome) == ("finished", "cancelled")
+    Lead.objects.filter(pk=called.pk).update(status="processing", claimed_at=clock.now(), attempts=1, token=1)
+    refused = api.delete(f"leads/{called.pk}/")
+    assert (refused.status_code, "being called" in refused.json()["detail"]) == (409, True)
+
+
+def test_a_lead_is_called_now_through_every_gate(api, campaign):
+    later = clock.now() + timedelta(days=3)
+    lead = campaign.leads.create(organization=campaign.organization, phone=make.phone(), due_at=later)
+    answer = api.post(f"leads/{lead.pk}/dispatch-now/")
+    assert answer.status_code == 200
+    lead.refresh_from_db()
+    assert lead.due_at <= clock.now()
+    assert lead.status == "backlog"
+
+
+def test_a_campaign_is_made_changed_paused_and_resumed(api, campaign):
+    body = {
+        "code": "autumn", "name": "Autumn", "pool": campaign.pool.code, "weekdays": [0, 1], "window_from": "09:00",
+        "retry_rules": [{"outcome": "busy", "attempts": 4, "delay_s": 60}],
+    }  # fmt: skip
+    made = api.post("campaigns/", body)
+    assert made.status_code == 201, made.content
+    pk = made.json()["id"]
+    assert [rule["outcome"] for rule in made.json()["retry_rules"]] == ["busy"]
+    changed = api.patch(f"campaigns/{pk}/", {"retry_rules": [{"outcome": "no_answer"}], "name": "Fall"})
+    assert [rule["outcome"] for rule in changed.json()["retry_rules"]] == ["no_answer"]
+    assert api.post(f"campaigns/{pk}/pause/").json()["is_paused"] is True
+    assert api.post(f"campaigns/{pk}/resume/").json()["is_paused"] is False
+    kinds = list(Event.objects.filter(subject_id=pk).order_by("id").values_list("kind", flat=True))
+    assert kinds[-2:] == ["campaign.paused", "campaign.resumed"]
+    twice = api.patch(f"campaigns/{pk}/", {"retry_rules": [{"outcome": "busy"}, {"outcome": "busy"}]})
+    assert twice.status_code == 400
+
+
+@pytest.mark.parametrize("field", ["precheck_url", "answer_url"])
+def test_an_address_inside_is_refused(api, campaign, field):
+    answer = api.patch(f"campaigns/{campaign.pk}/", {field: "http://169.254.169.254/latest/"})
+    assert answer.status_code == 400
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+
+
+def test_the_secret_goes_in_and_never_comes_out(api, campaign):
+    secret = "whsec_" + "A" * 44
+    answer = api.patch(f"campaigns/{campaign.pk}/", {"precheck_secret": secret})
+    assert answer.status_code == 200
+    assert secret not in answer.content.decode()
+    assert api.patch(f"campaigns/{campaign.pk}/", {"precheck_secret": "short"}).status_code == 400
+
+
+def test_progress_counts_by_status_outcome_and_reason(api, campaign):
+    for reason in ("", "retry", "retry"):
+        campaign.leads.create(organization=campaign.organization, phone=make.phone(), reason=reason)
+    campaign.leads.create(
+        organization=campaign.organization, phone=make.phone(), status="finished", outcome="answered",
+        finished_at=clock.now(),
+    )  # fmt: skip
+    assert api.get(f"campaigns/{campaign.pk}/progress/").json() == {
+        "total": 4, "statuses": {"backlog": 3, "finished": 1}, "outcomes": {"answered": 1},
+        "waiting": {"due": 1, "retry": 2},
+    }  # fmt: skip
+
+
+def test_the_organizations_switch_is_off_until_it_is_set(api, campaign):
+    assert api.get("lead-dispatch/").json() == {"mode": "off", "is_paused": False}
+    assert api.patch("lead-dispatch/", {"mode": "dry_run"}).json() == {"mode": "dry_run", "is_paused": False}
+    assert api.patch("lead-dispatch/", {"is_paused": True}).json() == {"mode": "dry_run", "is_paused": True}
+    assert api.patch("lead-dispatch/", {"mode": "full"}).status_code == 400
+    assert LeadDispatch.objects.get(organization=campaign.organization).is_paused
+    assert Event.objects.filter(kind="lead_dispatch.switched").count() == 2
+
+
+def test_who_must_not_be_called_is_listed_and_taken_off(api, campaign):
+    made = api.post("do-not-call/", {"phone": "602 555 0134", "note": "asked by mail"})
+    assert (made.status_code, made.json()["phone"], made.json()["source"]) == (201, "+16025550134", "api")
+    assert api.get("do-not-call/?phone=%2B16025550134").json()["results"][0]["id"] == made.json()["id"]
+    assert api.delete(f"do-not-call/{made.json()['id']}/").status_code == 204
+    assert not DoNotCall.objects.exists()
+    assert list(Event.objects.filter(kind__startswith="do_not_call").values_list("kind", flat=True)) == [
+        "do_not_call.added", "do_not_call.removed",
+    ]  # fmt: skip

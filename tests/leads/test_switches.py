@@ -1,0 +1,102 @@
+"""What holds leads back is lifted without loss, whoever heard of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from dispatch.core import clock
+from dispatch.core.events import SYSTEM
+from dispatch.core.loops import find
+from dispatch.core.models import Event
+from dispatch.leads.models import Campaign, EngineSwitch, Lead, LeadDispatch
+from dispatch.leads.rules.gates import FAR
+from dispatch.leads.services import switches
+from tests import factories as make
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def campaign() -> Campaign:
+    organization = make.organization()
+    LeadDispatch.objects.create(organization=organization, mode="live")
+    pool = make.pool(organization)
+    return Campaign.objects.create(organization=organization, pool=pool, code="spring", name="Spring")
+
+
+def held(campaign: Campaign, reason: str) -> Lead:
+    wanted = clock.now() - timedelta(hours=1)
+    return campaign.leads.create(
+        organization=campaign.organization, phone=make.phone(), reason=reason, wanted_at=wanted,
+        due_at=wanted + FAR,
+    )  # fmt: skip
+
+
+def is_due(lead: Lead) -> bool:
+    lead.refresh_from_db()
+    return lead.reason == "" and lead.due_at <= clock.now()
+
+
+LIFT = {
+    "stopped": (
+        lambda c: switches.set_engine(is_stopped=True, actor=SYSTEM),
+        lambda c: switches.set_engine(is_stopped=False, actor=SYSTEM),
+    ),
+    "organization_off": (
+        lambda c: switches.set_dispatch(c.organization_id, mode="off", actor=SYSTEM),
+        lambda c: switches.set_dispatch(c.organization_id, mode="live", actor=SYSTEM),
+    ),
+    "organization_paused": (
+        lambda c: switches.set_dispatch(c.organization_id, is_paused=True, actor=SYSTEM),
+        lambda c: switches.set_dispatch(c.organization_id, is_paused=False, actor=SYSTEM),
+    ),
+    "campaign_paused": (
+        lambda c: switches.pause_campaign(c.pk, True, actor=SYSTEM),
+        lambda c: switches.pause_campaign(c.pk, False, actor=SYSTEM),
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", LIFT)
+def test_what_waits_for_a_switch_goes_on_when_it_is_lifted_and_not_before(campaign, reason):
+    set_, lift = LIFT[reason]
+    set_(campaign)
+    lead, other = held(campaign, reason), held(campaign, "outside_window")
+    find(switches.LIFTED).step()
+    assert not is_due(lead)
+    lift(campaign)
+    find(switches.LIFTED).step()
+    assert is_due(lead)
+    assert not is_due(other)  # a switch is not all that there is
+
+
+def test_what_another_switch_holds_stays_where_it_is(campaign):
+    switches.pause_campaign(campaign.pk, True, actor=SYSTEM)
+    switches.set_dispatch(campaign.organization_id, is_paused=True, actor=SYSTEM)
+    by_campaign, by_organization = held(campaign, "campaign_paused"), held(campaign, "organization_paused")
+    switches.set_dispatch(campaign.organization_id, is_paused=False, actor=SYSTEM)
+    find(switches.LIFTED).step()
+    assert is_due(by_organization)  # its next gate says no again, for the campaign's sake
+    assert not is_due(by_campaign)
+
+
+def test_the_pause_of_one_organization_is_not_anothers(campaign):
+    other = make.organization()
+    LeadDispatch.objects.create(organization=other, mode="live", is_paused=True)
+    theirs = Campaign.objects.create(organization=other, pool=make.pool(other), code="spring", name="Spring")
+    lead = held(theirs, "organization_paused")
+    switches.set_dispatch(campaign.organization_id, is_paused=False, actor=SYSTEM)
+    find(switches.LIFTED).step()
+    assert not is_due(lead)
+
+
+def test_every_change_is_told_once_with_who_made_it(campaign):
+    switches.set_engine(is_stopped=True, actor=SYSTEM)
+    switches.set_engine(is_stopped=True, actor=SYSTEM)
+    assert EngineSwitch.objects.get().is_stopped
+    told = Event.objects.filter(kind="lead_engine.switched")
+    assert [(event.organization_id, event.data) for event in told] == [
+        (campaign.organization_id, {"is_stopped": True})
+    ]
