@@ -5,15 +5,29 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('accounts', '0004_schedules_scope'),
+        ("accounts", "0004_schedules_scope"),
     ]
 
     operations = [
         migrations.AlterField(
-            model_name='apikey',
-            name='scopes',
-            field=django.contrib.postgres.fields.ArrayField(base_field=models.CharField(choices=[('submissions:write', 'Submit forms'), ('read', 'Read everything'), ('jobs:write', 'Act on jobs'), ('messages:write', 'Send messages and act on them'), ('leads:write', 'Add leads and act on them'), ('schedules:write', 'Make schedules and act on them'), ('manage', 'Manage technicians, policies, pools and numbers')], max_length=32), default=list, size=None),
+            model_name="apikey",
+            name="scopes",
+            field=django.contrib.postgres.fields.ArrayField(
+                base_field=models.CharField(
+                    choices=[
+                        ("submissions:write", "Submit forms"),
+                        ("read", "Read everything"),
+                        ("jobs:write", "Act on jobs"),
+                        ("messages:write", "Send messages and act on them"),
+                        ("leads:write", "Add leads and act on them"),
+                        ("schedules:write", "Make schedules and act on them"),
+                        ("manage", "Manage technicians, policies, pools and numbers"),
+                    ],
+                    max_length=32,
+                ),
+                default=list,
+                size=None,
+            ),
         ),
     ]
