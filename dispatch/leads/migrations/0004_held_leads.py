@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("accounts", "0005_leads_scope"),
+        ("accounts", "0006_leads_scope"),
         ("leads", "0003_usual_rules"),
     ]
 
