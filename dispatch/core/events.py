@@ -105,12 +105,12 @@ _APPEND = insert()
 
 
 class EventLine(NamedTuple):
-    """One line of a batch; `kind` and `data` as for `append`."""
+    """One line of a batch; `kind` and `data` as for `append`, or `data` as the text of its JSON."""
 
     organization_id: int
     kind: str
     subject_id: int
-    data: dict[str, Any]
+    data: dict[str, Any] | str
 
 
 _APPEND_MANY = f"""
@@ -130,7 +130,7 @@ def append_many(items: Sequence[EventLine], *, actor: Actor = SYSTEM) -> None:
         "organizations": integers(item.organization_id for item in items),
         "kinds": texts(item.kind for item in items),
         "subjects": integers(item.subject_id for item in items),
-        "data": texts(json.dumps(item.data) for item in items),
+        "data": texts(item.data if isinstance(item.data, str) else json.dumps(item.data) for item in items),
     }
     who = {"actor_type": actor.type, "actor_id": actor.id, "actor_label": actor.label[:120]}
     do(_APPEND_MANY, {**given, **who, "now": clock.now()})

@@ -148,7 +148,12 @@ def integers(values: Iterable[int]) -> str:
 
 def texts(values: Iterable[str | None]) -> str:
     """Texts, and NULLs, as the text of an array."""
-    return "{" + ",".join("NULL" if text is None else _element(text) for text in values) + "}"
+    items = list(values)
+    if items and None not in items:
+        joined = '","'.join(items)  # type: ignore[arg-type]
+        if "\\" not in joined and joined.count('"') == 2 * (len(items) - 1):  # nothing to escape, as nearly always
+            return '{"' + joined + '"}'
+    return "{" + ",".join("NULL" if text is None else _element(text) for text in items) + "}"
 
 
 def _element(text: str) -> str:

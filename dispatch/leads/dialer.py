@@ -12,9 +12,10 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import structlog
 from django.conf import settings
@@ -22,7 +23,7 @@ from django.db import DatabaseError
 
 from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock, faults
-from dispatch.core.batching import Batcher, DatabaseThread
+from dispatch.core.batching import DatabaseThread
 from dispatch.core.redis import REDIS_ERRORS, connect
 from dispatch.leads import measures, prechecks, schedule
 from dispatch.leads.rules.facts import Verdict
@@ -51,7 +52,8 @@ class Dialer:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._claimers = [DatabaseThread(f"leads-claim-{n}") for n in range(settings.LEADS_CLAIMERS)]
         self._settler = DatabaseThread("leads-settle")
-        self._answers: Batcher[Answered, None] = Batcher(self._settler, _settle, SETTLE_MOST)
+        self._answers: list[Answered] = []
+        self._answered = asyncio.Event()
         self._askers = ThreadPoolExecutor(settings.LEADS_ASK_THREADS, thread_name_prefix="leads-ask")
         self._tasks: set[asyncio.Task[None]] = set()
         self._bells = [asyncio.Event() for _ in self._claimers]
@@ -64,17 +66,22 @@ class Dialer:
         ears = _Ears(asyncio.get_running_loop(), self._hear)
         ears.start()
         beating = asyncio.create_task(self._beat(stopping))
+        settling = asyncio.create_task(self._settle())
         try:
             pullers = [self._pull(n, stopping) for n in range(len(self._claimers))]
             await asyncio.gather(*pullers, self._wake_at_the_end(stopping))
-            if self._tasks:
-                await asyncio.wait(self._tasks, timeout=STOP_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_S):
+                    while self._in_flight:
+                        await _wait(self._room, IDLE_S)
+                        self._room.clear()
         finally:
             beating.cancel()
+            settling.cancel()
             ears.stop()
             for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(beating, *self._tasks, return_exceptions=True)
+            await asyncio.gather(beating, settling, *self._tasks, return_exceptions=True)
             with suppress(*schedule.UNAVAILABLE):
                 await asyncio.to_thread(schedule.leave, self.name)
             self._askers.shutdown(wait=False, cancel_futures=True)
@@ -111,26 +118,23 @@ class Dialer:
                     measures.line_wait.observe(time.monotonic() - began)
 
     def _start(self, claimed: Claimed) -> None:
+        self._count(len(claimed.calls) + len(claimed.questions))
         for to_ask in claimed.calls:
-            self._spawn(self._ask(to_ask, claimed.accounts[to_ask.call.account_id]), 1)
+            self._spawn(self._ask(to_ask, claimed.accounts[to_ask.call.account_id]))
         if claimed.questions:
-            self._spawn(self._question(claimed.questions), len(claimed.questions))
+            self._spawn(self._question(claimed.questions))
 
-    def _spawn(self, work: object, leads: int) -> None:
-        self._in_flight += leads
-        measures.in_flight.inc(leads)
-        task: asyncio.Task[None] = asyncio.create_task(work)  # type: ignore[arg-type]
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-        def done(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            self._in_flight -= leads
-            measures.in_flight.dec(leads)
+    def _count(self, leads: int) -> None:
+        """So many more leads are under way, or fewer."""
+        self._in_flight += leads
+        measures.in_flight.set(self._in_flight)
+        if leads < 0:
             self._room.set()
-            if not task.cancelled() and (error := task.exception()):
-                log.error("a lead was not worked off", exc_info=error)
-
-        task.add_done_callback(done)
 
     # --- Asking
 
@@ -141,7 +145,8 @@ class Dialer:
         faults.point("leads.ask.before")
         outcome = await self._outcome(to_ask, account)
         faults.point("leads.ask.after")
-        await self._answers.submit(Answered(to_ask.call_id, to_ask.call, outcome))
+        self._answers.append(Answered(to_ask.call_id, to_ask.call, outcome))
+        self._answered.set()
 
     async def _outcome(self, to_ask: ToAsk, account: ProviderAccount) -> Outcome:
         left_s = (to_ask.send_by - clock.now()).total_seconds()
@@ -163,15 +168,43 @@ class Dialer:
 
     async def _question(self, questions: Sequence[Question]) -> None:
         """Asks the campaigns' own systems, then takes the leads up again."""
-        answers: list[Verdict] = await asyncio.gather(
-            *(prechecks.ask(question.lead, question.campaign) for question in questions)
-        )
-        faults.point("leads.precheck.answered")
-        thread = self._claimers[0]
-        claimed = await thread.run(
-            lambda: claiming.claim_answered(self.name, list(zip(questions, answers, strict=True)))
-        )
-        self._start(claimed)
+        try:
+            answers: list[Verdict] = await asyncio.gather(
+                *(prechecks.ask(question.lead, question.campaign) for question in questions)
+            )
+            faults.point("leads.precheck.answered")
+            self._start(
+                await self._claimers[0].run(
+                    lambda: claiming.claim_answered(self.name, list(zip(questions, answers, strict=True)))
+                )
+            )
+        except Exception:  # they stay held by this dialer; the reconciler of the backlog finds those not put back
+            log.exception("leads whose questions were answered could not be claimed", leads=len(questions))
+        finally:
+            self._count(-len(questions))
+
+    # --- Writing what was answered
+
+    async def _settle(self) -> None:
+        """Writes the provider's answers: what comes while one batch is written is the next."""
+        while True:
+            if not self._answers:
+                self._answered.clear()
+                await self._answered.wait()
+            batch, self._answers = self._answers[:SETTLE_MOST], self._answers[SETTLE_MOST:]
+            await self._settle_batch(batch)
+            self._count(-len(batch))
+
+    async def _settle_batch(self, batch: list[Answered]) -> None:
+        try:
+            await self._settler.run(lambda: _write(batch))
+        except Exception as error:
+            if len(batch) == 1:  # the reconcilers of calls and claims end it
+                log.exception("the outcome of a call could not be written", call=batch[0].call_id)
+                return
+            log.warning("a batch of outcomes failed, one by one now", calls=len(batch), error=str(error).strip())
+            for answer in batch:
+                await self._settle_batch([answer])
 
     # --- Being woken, and being seen to live
 
@@ -271,10 +304,9 @@ class _Ears(threading.Thread):
         self._loop.call_soon_threadsafe(self._hear, message)  # type: ignore[arg-type]
 
 
-def _settle(answers: Sequence[Answered]) -> list[None]:
+def _write(answers: Sequence[Answered]) -> None:
     for other in ending.settle(answers):
         telephony.settle_one(other)
-    return [None] * len(answers)
 
 
 def _place(account: ProviderAccount, order: Order) -> Outcome:

@@ -175,8 +175,8 @@ class _Batch:
         """Locks the rows; those that may be called now."""
         found = sql.rows(sql.LOCK, {"ids": sql.integers(self.pairs)})
         leads = []
-        for *facts, status in found:
-            lead = LeadFacts(*facts)
+        for row in found:
+            lead, status = sql.facts_of(row), row[-1]
             pair = self.pairs[lead.id]
             if status == Status.PROCESSING and lead.token == pair.attempt:
                 self._fate(pair, "called")  # by a dialer that died before it could say so: the line is its call's
@@ -261,8 +261,10 @@ class _Batch:
             )
             self._fate(pair, "called")
             measures.due_to_dial.observe(max(0.0, (self.now - lead.due_at).total_seconds()))
-            data = {"call": ids[lead.id], "call_status": "requesting", "attempt": call.attempt}
-            data |= {"campaign_id": lead.campaign_id, "number": call.number_id}
+            data = (
+                f'{{"call": {ids[lead.id]}, "call_status": "requesting", "attempt": {call.attempt},'
+                f' "campaign_id": {lead.campaign_id}, "number": {call.number_id}}}'
+            )
             self.events.append(EventLine(lead.organization_id, "lead.processing", lead.id, data))
 
     def _turns(self, leads: Sequence[LeadFacts]) -> dict[int, float]:
@@ -301,7 +303,7 @@ class _Batch:
             campaign.ring_timeout_s,
             campaign.time_limit_s,
             campaign.detect_machines,
-            {"campaign_id": lead.campaign_id},
+            campaign.dial,
             math.ceil(turn_s * 1000),
         )
 

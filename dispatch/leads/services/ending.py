@@ -105,7 +105,7 @@ def _end_of(ended: telephony.Ended) -> CallEnd:
 def _locked(lead_ids: Iterable[int]) -> dict[int, LeadFacts]:
     """The leads among these that are being called, their rows locked."""
     found = sql.rows(sql.LOCK_AND_WAIT, {"ids": sql.integers(lead_ids)})
-    return {row[0]: LeadFacts(*row[:-1]) for row in found if row[-1] == Status.PROCESSING}
+    return {row[0]: sql.facts_of(row) for row in found if row[-1] == Status.PROCESSING}
 
 
 def _finish(ends: Sequence[CallEnd], locked: dict[int, LeadFacts]) -> None:
@@ -126,17 +126,18 @@ def _finish(ends: Sequence[CallEnd], locked: dict[int, LeadFacts]) -> None:
         else:
             campaign = campaigns[lead.campaign_id]
             verdict = retries.after_call(lead, campaign, end.outcome, now, _chance.random())
-        data = {"call": end.call_id, "call_status": end.status, "attempt": end.attempt}
-        data |= {"reason": verdict.reason, "campaign_id": lead.campaign_id}
+        said = (
+            f'"call": {end.call_id}, "call_status": "{end.status}", "attempt": {end.attempt},'
+            f' "reason": "{verdict.reason}", "campaign_id": {lead.campaign_id}'
+        )
         if isinstance(verdict, End):
             over.append((end, verdict))
-            told.append(
-                EventLine(lead.organization_id, "lead.finished", lead.id, {"outcome": verdict.outcome, **data})
-            )
+            data = f'{{"outcome": "{verdict.outcome}", {said}}}'
+            told.append(EventLine(lead.organization_id, "lead.finished", lead.id, data))
         else:
             again.append((end, verdict))
-            data["due_at"] = verdict.until.isoformat()
-            told.append(EventLine(lead.organization_id, "lead.again", lead.id, {"outcome": end.outcome, **data}))
+            data = f'{{"outcome": "{end.outcome}", {said}, "due_at": "{verdict.until.isoformat()}"}}'
+            told.append(EventLine(lead.organization_id, "lead.again", lead.id, data))
     for word, count in Counter([*(v.outcome for _, v in over), *(v.reason for _, v in again)]).items():
         measures.picked.labels(word).inc(count)
     _write(over, again, now)

@@ -8,7 +8,7 @@ further changes have Events of their own."""
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -47,7 +47,7 @@ class NewCall(NamedTuple):
     ring_timeout_s: int
     time_limit_s: int
     detect_machine: bool
-    context: dict[str, Any]
+    context: Mapping[str, Any]
     turn_ms: int = 0  # from now until the provider may be asked
 
 
@@ -71,11 +71,17 @@ def create_many(purpose: str, calls: Sequence[NewCall], *, now: datetime, send_b
         "rings": integers(call.ring_timeout_s for call in ordered),
         "limits": integers(call.time_limit_s for call in ordered),
         "detects": integers(int(call.detect_machine) for call in ordered),
-        "contexts": texts(json.dumps(call.context) for call in ordered),
+        "contexts": texts(_texts_of(ordered)),
         "turns": integers(call.turn_ms for call in ordered),
     }
     found = rows(sql.CREATE_MANY, {**given, "purpose": purpose, "now": now, "send_by": send_by})
     return {subject_id: call_id for call_id, subject_id in found}
+
+
+def _texts_of(calls: Sequence[NewCall]) -> list[str]:
+    """Their contexts as JSON; calls of one campaign share theirs."""
+    known: dict[int, str] = {}
+    return [known.get(id(c.context)) or known.setdefault(id(c.context), json.dumps(c.context)) for c in calls]
 
 
 def busy_phones(phones: Collection[tuple[int, str]]) -> set[tuple[int, str]]:
