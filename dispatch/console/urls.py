@@ -1,6 +1,6 @@
 """The console's addresses. A page's own stand beside its views; here they are put together."""
 
-from django.urls import path
+from django.urls import include, path
 
 from dispatch.console import chrome
 from dispatch.console.board import drawer, views
@@ -19,4 +19,5 @@ urlpatterns = [
     path("board/map/", views.map_view, name="map"),
     path("board/jobs/<int:job_id>/", drawer.show, name="job"),
     path("board/jobs/<int:job_id>/act/<slug:action>/", drawer.act, name="act"),
+    path("outbox/", include("dispatch.console.outbox.urls")),
 ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
 
 from dispatch.core import clock, http_client
 from dispatch.core import webhook_signing as signing
+from dispatch.outbox.models import Message
 from dispatch.outbox.rules import calls as rules
 from dispatch.outbox.rules.calls import Verdict
 from dispatch.outbox.services.finishing import Result
@@ -59,7 +61,7 @@ def headers_of(call: Call, body: bytes) -> dict[str, str]:
         "Dispatch-Sequence": str(call.sequence),
         "Dispatch-Call": str(call.number),
     }
-    if call.group.isascii() and call.group.isprintable():
+    if _sendable(call.group):
         headers["Dispatch-Group"] = call.group
     if endpoint is None:
         return headers | {"webhook-id": f"msg_{call.id}", "webhook-timestamp": str(int(now.timestamp()))}
@@ -68,6 +70,31 @@ def headers_of(call: Call, body: bytes) -> dict[str, str]:
     if endpoint.previous_secret and (until is None or until > now):
         secrets.append(endpoint.previous_secret)
     return headers | signing.headers(secrets, f"msg_{call.id}", now, body)
+
+
+def headers_shown(message: Message, number: int, at: datetime | None) -> dict[str, str]:
+    """The headers of the call `number` of a message, as far as they may be shown: what an endpoint adds of its own
+    stays hidden, and signatures are not kept."""
+    shown = {
+        "Content-Type": "application/json",
+        "Dispatch-Type": message.type,
+        "Dispatch-Sequence": str(message.sequence),
+        "Dispatch-Call": str(number),
+    }
+    if _sendable(message.group.name):
+        shown["Dispatch-Group"] = message.group.name
+    shown["webhook-id"] = f"msg_{message.pk}"
+    if at:
+        shown["webhook-timestamp"] = str(int(at.timestamp()))
+    if message.endpoint:
+        shown["webhook-signature"] = "v1,…"
+        own: Mapping[str, Any] = message.endpoint.headers or {}  # type: ignore[assignment]
+        shown |= dict.fromkeys(own, "(not shown)")
+    return shown
+
+
+def _sendable(group: str) -> bool:
+    return group.isascii() and group.isprintable()
 
 
 def timeout_s(call: Call) -> float:

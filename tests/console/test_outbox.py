@@ -1,0 +1,228 @@
+"""The outbox's pages: what blocks a group and since when, why a message is stuck, and what people do about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from dispatch.core.events import SYSTEM
+from dispatch.core.models import Event
+from dispatch.outbox import publishing
+from dispatch.outbox.models import Endpoint, Message
+from dispatch.outbox.services import targets
+from tests import factories as make
+from tests.outbox.receiver import Receiver
+from tests.outbox.world import World
+from tests.waiting import wait_until
+
+HTMX = {"HX-Request": "true"}
+
+
+@pytest.fixture
+def world(transactional_db: None) -> Iterator[World]:
+    publishing.reset()
+    receiver = Receiver()
+    found = World(receiver)
+    yield found
+    found.stop()
+    receiver.close()
+    publishing.reset()
+
+
+@pytest.fixture
+def erp(world: World) -> Endpoint:
+    return world.endpoint("ERP", headers={"Authorization": "Bearer hush"}, event_types=["job.*"])
+
+
+@pytest.fixture
+def dora(world: World, browser: Callable[..., Client]) -> Client:
+    """A dispatcher's browser."""
+    return browser(make.dispatcher(world.organization, "Dora"))
+
+
+def text(answer: Any) -> str:
+    """What the page's main part says, without its marks."""
+    assert answer.status_code == 200, answer.content[:500]
+    page = answer.content.decode()
+    page = page[page.find("<main") :] if "<main" in page else page
+    return " ".join(re.sub(r"<[^>]+>", " ", page).split())
+
+
+@pytest.fixture
+def blocked(world: World, erp: Endpoint) -> tuple[int, int, int]:
+    """job:7: one delivered, one refused for good, one that waits for that."""
+    world.receiver.answer("bad", 422, "unknown customer")
+    good, bad, held = world.send(erp, "good", "bad", "held", group="job:7", type="job.assigned")
+    world.start()
+    world.becomes(bad, "ERROR")
+    world.rests()
+    return good, bad, held
+
+
+def test_a_blocked_group_stands_first_with_its_reason_and_since_when(dora, blocked):
+    _, bad, held = blocked
+    page = dora.get("/outbox/")
+    said = text(page)
+    assert "1 blocked group" in said
+    assert "job:7" in said
+    assert f"Stopped by the error of message {bad}: The receiver answered 422." in said
+    assert page.context["lines"][0].since is not None
+    group = text(dora.get(f"/outbox/groups/{Message.objects.get(pk=bad).group_id}/"))
+    assert f"stopped by the error of message {bad}: retry, ignore or resolve that one" in group
+    assert str(held) in group
+
+
+def test_a_message_shows_why_it_waits_and_every_request_with_its_answer(dora, world, blocked):
+    _, bad, held = blocked
+    assert f"Its group is stopped by the error of message {bad}" in text(dora.get(f"/outbox/messages/{held}/"))
+    page = dora.get(f"/outbox/messages/{bad}/")
+    said = text(page)
+    assert "Later messages of its group wait until somebody retries, ignores or resolves it." in said
+    assert "unknown customer" in said
+    shown = page.context["attempts"][0]["headers"]
+    sent = next(visit for visit in world.receiver.visits if visit.name == "bad").headers
+    for name, value in shown.items():
+        assert name.lower() in sent
+        if name.lower() not in ("authorization", "webhook-signature", "webhook-timestamp"):
+            assert sent[name.lower()] == value
+    assert {name.lower() for name in shown} == set(sent) - {
+        "host", "accept", "content-length", "user-agent", "accept-encoding"
+    }  # fmt: skip
+    assert "hush" not in page.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("word", "becomes"), [("retry", "COMPLETED"), ("ignore", "CANCELLED"), ("resolve", "COMPLETED")]
+)
+def test_it_is_asked_first_and_then_done_and_the_group_goes_on(dora, world, blocked, word, becomes):
+    _, bad, held = blocked
+    world.receiver.heal()
+    form = {"action": word, "ids": [bad], "back": f"/outbox/messages/{bad}/"}
+    assert "1 message in 1 group" in text(dora.post("/outbox/messages/act/", form))
+    assert world.status(bad) == "ERROR"
+    answer = dora.post("/outbox/messages/act/", {**form, "sure": "1", "note": "spoke to them"})
+    assert (answer.status_code, answer.url) == (302, f"/outbox/messages/{bad}/")
+    world.becomes(bad, becomes)
+    world.becomes(held, "COMPLETED")
+    event = Event.objects.filter(subject_type="message", subject_id=bad, actor_type="user").get()
+    assert (event.actor_label, event.data["note"]) == ("Dora", "spoke to them")
+    page = text(dora.get(f"/outbox/messages/{bad}/"))
+    assert "1 message" in page
+    assert "spoke to them" in page
+
+
+def test_many_are_cancelled_by_filter_and_the_others_stay(dora, world, erp):
+    ours = world.send(erp, *"abc", group="g1")
+    other = world.send_one(erp, "d", group="g2")
+    form = {"action": "cancel", "all": "1", "filters": "group=g1", "back": "/outbox/messages/?group=g1"}
+    assert "3 messages in 1 group" in text(dora.post("/outbox/messages/act/", form))
+    answer = dora.post("/outbox/messages/act/", {**form, "sure": "1"})
+    assert answer.url == "/outbox/messages/?group=g1"
+    assert set(world.statuses(ours)) == {"CANCELLED"}
+    assert world.status(other) == "PENDING"
+    refused = dora.post("/outbox/messages/act/", {**form, "action": "retry", "sure": "1"}, follow=True)
+    assert "3 messages not retried: only an error can be, and these are cancelled." in text(refused)
+
+
+@pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example/", "/outbox/\\evil", "/admin/", ""])
+def test_it_never_leads_to_strangers(dora, world, erp, back):
+    message = world.send_one(erp, "a")
+    answer = dora.post("/outbox/messages/act/", {"action": "cancel", "ids": [message], "sure": "1", "back": back})
+    assert answer.url == "/outbox/messages/"
+
+
+def test_messages_are_found_by_filter_and_older_ones_by_paging(dora, world, erp):
+    ids = world.send(erp, *[f"n{n}" for n in range(60)], group="many")
+    world.send_one(erp, "x", group="else", type="other.kind")
+    first = dora.get("/outbox/messages/?group=many")
+    assert [row["message"].pk for row in first.context["rows"]] == ids[:9:-1]
+    second = dora.get(f"/outbox/messages/?group=many&before={first.context['older']}")
+    assert [row["message"].pk for row in second.context["rows"]] == ids[9::-1]
+    assert len(dora.get("/outbox/messages/?type=other.kind").context["rows"]) == 1
+    assert len(dora.get(f"/outbox/messages/?id={ids[0]}&status=open&endpoint={erp.pk}").context["rows"]) == 1
+    for nonsense in ("id=x", "id=\u0663", "endpoint=-1", "status=NO", "group=%00", "before=y&group=none"):
+        assert "No message fits" in text(dora.get(f"/outbox/messages/?{nonsense}"))
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [("paused", "ERP is paused"), ("disabled", "ERP is disabled"), ("retry", "failed and is tried again"),
+     ("later", "waits for its time"), ("queued", "is on the queue"), ("due", "is due")],
+)  # fmt: skip
+def test_a_group_says_what_stands_at_its_head(dora, world, erp, state, words):
+    if state == "retry":
+        world.receiver.answer("a", 500)
+    scheduled = world.organization.created_at.replace(year=2100) if state == "later" else None
+    message = world.send_one(erp, "a", group="job:7", scheduled_for=scheduled)
+    match state:
+        case "paused":
+            targets.pause(erp.pk, "", actor=SYSTEM)
+        case "disabled":
+            targets.disable(erp.pk, "", actor=SYSTEM)
+        case "retry":
+            world.start()
+            wait_until(lambda: Message.objects.filter(pk=message, waiting_for="retry").exists())
+        case "queued":
+            world.poll()
+    assert f"Message {message} {words}" in text(dora.get("/outbox/?state=busy")).replace("waits: ", "")
+
+
+def test_the_health_of_endpoints_and_what_a_dispatcher_may_do(dora, world, erp, browser):
+    world.endpoint("Quiet")
+    Endpoint.objects.filter(pk=erp.pk).update(is_paused=True, paused_reason="moving house")
+    page = dora.get("/outbox/endpoints/")
+    assert [row["endpoint"].name for row in page.context["rows"]] == ["ERP", "Quiet"]
+    assert "Paused: moving house." in text(page)
+    act = f"/outbox/endpoints/{erp.pk}/act/"
+    dora.post(act, {"action": "resume"})
+    dora.post(act, {"action": "pause", "reason": "lunch"})
+    erp.refresh_from_db()
+    assert (erp.is_paused, erp.paused_reason) == (True, "lunch")
+    assert dora.post(act, {"action": "disable"}).status_code == 403
+    assert dora.post(act, {"action": "nonsense"}).status_code == 400
+    ada = browser(make.admin(world.organization, "Ada"))
+    assert "Disable" not in text(dora.get(f"/outbox/endpoints/{erp.pk}/"))
+    assert "Disable" in text(ada.get(f"/outbox/endpoints/{erp.pk}/"))
+    for action, disabled in (("disable", True), ("enable", False)):
+        assert ada.post(act, {"action": action, "reason": "gone"}).status_code == 302
+        erp.refresh_from_db()
+        assert (erp.disabled_at is not None) is disabled
+
+
+def test_a_test_message_is_sent_and_followed(dora, world, erp):
+    world.start()
+    answer = dora.post(f"/outbox/endpoints/{erp.pk}/act/", {"action": "test"})
+    (message,) = Message.objects.all()
+    assert answer.url == f"/outbox/messages/{message.pk}/"
+    assert "on its way" in text(dora.get(answer.url))
+    world.becomes(message.pk, "COMPLETED")
+    assert "It was delivered." in text(dora.get(answer.url, headers=HTMX))
+    assert world.receiver.names == ["endpoint.test"]
+
+
+def test_nobody_sees_or_touches_anothers(world, erp, browser, blocked):
+    _, bad, _ = blocked
+    stranger = browser(make.admin(make.organization("Elsewhere")))
+    group = Message.objects.get(pk=bad).group_id
+    for address in (f"messages/{bad}/", f"groups/{group}/", f"endpoints/{erp.pk}/"):
+        assert stranger.get(f"/outbox/{address}").status_code == 404
+    for address in ("", "?state=all", "messages/", "endpoints/", f"messages/?id={bad}", f"?endpoint={erp.pk}"):
+        assert "job:7" not in text(stranger.get(f"/outbox/{address}"))
+        assert "ERP" not in text(stranger.get(f"/outbox/{address}"))
+    for more in ({"ids": [bad]}, {"all": "1", "filters": f"id={bad}"}):
+        stranger.post("/outbox/messages/act/", {"action": "ignore", "sure": "1", **more})
+    assert stranger.post(f"/outbox/endpoints/{erp.pk}/act/", {"action": "pause"}).status_code == 404
+    assert world.status(bad) == "ERROR"
+    assert browser().get("/outbox/").status_code == 302
+
+
+def test_an_empty_outbox_says_how_to_fill_it(browser, transactional_db):
+    client = browser(make.dispatcher(make.organization()))
+    assert "Everything is delivered" in text(client.get("/outbox/"))
+    assert "No messages yet" in text(client.get("/outbox/messages/"))
+    assert "No endpoints yet" in text(client.get("/outbox/endpoints/"))
+    assert "0 blocked groups" in text(client.get("/outbox/summary/", headers=HTMX))
