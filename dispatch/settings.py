@@ -238,6 +238,9 @@ DISPATCH_POLICY_DEFAULTS = {
     "radius_m": env.int("OFFER_RADIUS_M", default=50_000),
     "max_candidates": env.int("OFFER_MAX_CANDIDATES", default=10),
     "rounds": env.int("OFFER_ROUNDS", default=1),
+    "missed_call_grace_s": env.int("OFFER_MISSED_CALL_GRACE_S", default=0),
+    "offer_by_text": env.bool("OFFER_BY_TEXT", default=False),
+    "address_by_text": env.bool("OFFER_ADDRESS_BY_TEXT", default=True),
     "line_wait_s": env.int("OFFER_LINE_WAIT_S", default=300),
     "auto_pause_misses": env.int("OFFER_AUTO_PAUSE_MISSES", default=3),
     "technician_wait_s": env.int("OFFER_TECHNICIAN_WAIT_S", default=600),
@@ -261,6 +264,12 @@ _on_duty_then_all_then_admins = [
 ]
 ALERT_STEPS = env.json("ALERT_STEPS", default=_on_duty_then_all_then_admins)
 IDEMPOTENCY_KEEP_DAYS = 7
+# Signed links: how long they open their page, in days, and the guesses at one that an address may make.
+TECHNICIAN_LINK_DAYS = env.int("TECHNICIAN_LINK_DAYS", default=30)
+CUSTOMER_LINK_DAYS = env.int("CUSTOMER_LINK_DAYS", default=90)
+LINK_GUESS_RATE = env.str("LINK_GUESS_RATE", default="30/min")
+# Public forms sent from one address.
+PUBLIC_FORM_RATE = env.str("PUBLIC_FORM_RATE", default="10/hour")
 # How many days things are kept, by their names in `core.retention`, as "calls=400;events=400"; 0: forever. What is
 # not named keeps the default with which its slice registered it.
 RETENTION_DAYS = env.dict("RETENTION_DAYS", cast={"value": int}, default={})

@@ -22,7 +22,7 @@ from accounts.models import ApiKey, Membership, Organization, RetentionRule, Use
 from accounts.scoping import OwnedModel
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core import clock
-from dispatch.jobs.models import Candidate, DispatchPolicy, Job, Offer, ServiceType, Submission
+from dispatch.jobs.models import Candidate, DispatchPolicy, Job, Offer, PublicForm, ServiceType, Submission
 from dispatch.outbox.models import Attempt, Endpoint, Message, MessageGroup, Target
 from dispatch.outbox.services.intake import default_pool
 from dispatch.schedules.models import BulkImport, Run, RunReport, Schedule
@@ -210,6 +210,7 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
     DispatchPolicy: lambda t: DispatchPolicy.objects.create(
         organization=t.organization, service_type=t.row(ServiceType), call_pool=t.row(DispatchPool)
     ),
+    PublicForm: lambda t: PublicForm.objects.create(organization=t.organization, heading=f"{t.tag} form"),
     Submission: _submission,
     Job: _job,
     Candidate: lambda t: Candidate.objects.create(

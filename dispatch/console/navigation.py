@@ -20,6 +20,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "technicians.Skill": "construction",
         "jobs.ServiceType": "home_repair_service",
         "jobs.DispatchPolicy": "rule",
+        "jobs.PublicForm": "dynamic_form",
     },
     "Telephone": {
         "telephony.Call": "call",

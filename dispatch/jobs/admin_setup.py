@@ -86,6 +86,14 @@ class DispatchPolicyAdmin(SetupAdmin):
         (None, {"fields": ["service_type", "call_pool"]}),
         ("Time", {"fields": [("answer_timeout_s", "ring_timeout_s"), "answered_extension_s"]}),
         ("Waiting", {"fields": [("line_wait_s", "technician_wait_s"), "auto_pause_misses"]}),
+        (
+            "By text",
+            {
+                "fields": [("offer_by_text", "missed_call_grace_s"), "address_by_text"],
+                "description": "Texts go out from numbers that may send them, to technicians who have not opted "
+                "out; all others are only called.",
+            },
+        ),
         ("Who", {"fields": ["radius_m", ("max_candidates", "rounds")]}),
         (
             "Ranking",

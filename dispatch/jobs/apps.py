@@ -8,9 +8,10 @@ class JobsConfig(AppConfig):
     def ready(self) -> None:
         from dispatch.capacity import lines
         from dispatch.core import own_retention
-        from dispatch.jobs import line_waiters, offer_calls, sql
+        from dispatch.jobs import inbound, line_waiters, offer_calls, sql
 
         offer_calls.register()
+        inbound.register()
         lines.when_freed(line_waiters.line_freed)
         for condition in sql.EVENTS_OF_OPEN_JOBS:
             own_retention.keep_events(condition)

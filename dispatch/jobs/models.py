@@ -1,5 +1,6 @@
 """ServiceType, DispatchPolicy, Submission, Job, Candidate, Offer."""
 
+import re
 import uuid
 from datetime import timedelta
 from typing import Any, ClassVar, Self
@@ -11,7 +12,7 @@ from django.db import models
 from django.db.models import Q
 from phonenumber_field.modelfields import PhoneNumberField
 
-from accounts.models import ApiKey
+from accounts.models import ApiKey, Organization
 from accounts.scoping import OwnedModel, OwnedQuerySet
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
@@ -94,6 +95,15 @@ class DispatchPolicy(OwnedModel):
         validators=[MaxValueValidator(100)],
         help_text="Unanswered calls; 0: never. Read as it is now, not frozen.",
     )
+    offer_by_text = models.BooleanField("offer by SMS too", null=True, blank=True)
+    missed_call_grace_s = models.PositiveIntegerField(
+        "time to answer after a missed call (s)",
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(3600)],
+        help_text="By text, link or call-back. 0: the next technician is called at once.",
+    )
+    address_by_text = models.BooleanField("send the address by SMS after accepting", null=True, blank=True)
     advance_on_decline = models.BooleanField("move on at once when declined", null=True, blank=True)
     advance_on_busy = models.BooleanField("move on at once when busy", null=True, blank=True)
     advance_on_failed = models.BooleanField("move on at once when the call failed", null=True, blank=True)
@@ -328,6 +338,9 @@ class Offer(OwnedModel):
     created_at = models.DateTimeField(default=clock.now)
     ringing_since = models.DateTimeField(null=True, help_text="When the provider took the call: the clock starts.")
     answered_at = models.DateTimeField(null=True)
+    missed_at = models.DateTimeField(
+        null=True, help_text="When its call ended without an answer, and it stayed open for one in another way."
+    )
     expires_at = models.DateTimeField()
     settled_at = models.DateTimeField(null=True)
 
@@ -353,3 +366,43 @@ class Offer(OwnedModel):
 
     def __str__(self) -> str:
         return f"Offer {self.attempt} of job {self.job_id} to {self.technician}"
+
+
+class PublicForm(OwnedModel):
+    """An organization's form for its customers, at /f/<its slug>/. Without a row, or switched off, there is
+    none."""
+
+    organization = models.OneToOneField(Organization, on_delete=models.PROTECT, related_name="public_form")
+    is_on = models.BooleanField("switched on", default=True)
+    heading = models.CharField(max_length=120, blank=True, help_text="Empty: “Request a technician”.")
+    intro = models.TextField(max_length=1000, blank=True, help_text="Above the form.")
+    thanks = models.TextField(max_length=1000, blank=True, help_text="After it was sent.")
+    asks_urgency = models.BooleanField("asks how urgent it is", default=True)
+    per_hour = models.PositiveIntegerField(
+        "most requests per hour", default=60, validators=[MinValueValidator(1), MaxValueValidator(10_000)]
+    )
+    embed_origins = models.TextField(
+        "sites that may embed it",
+        max_length=2000,
+        blank=True,
+        help_text="One per line, such as https://www.example.com. Empty: any site.",
+    )
+
+    def __str__(self) -> str:
+        return f"Form of {self.organization}"
+
+    def clean(self) -> None:
+        """Raises ValidationError for what is no origin."""
+        wrong = [line for line in self._origins() if not _ORIGIN.fullmatch(line)]
+        if wrong:
+            raise ValidationError({"embed_origins": f"{wrong[0]!r} is no site such as https://www.example.com."})
+
+    def frame_ancestors(self) -> str:
+        """The sites that may show it in a frame, as a Content-Security-Policy says it."""
+        return " ".join(self._origins()) or "*"
+
+    def _origins(self) -> list[str]:
+        return [line.strip() for line in self.embed_origins.splitlines() if line.strip()]
+
+
+_ORIGIN = re.compile(r"https?://(\*\.)?[A-Za-z0-9.-]+(:\d{1,5})?")

@@ -20,17 +20,17 @@ class OfferCalls:
         live = offer.status == Offer.Status.PENDING and clock.now() < offer.expires_at
         if not live or offer.job.status != Job.Status.DISPATCHING:
             if offer.status == Offer.Status.ACCEPTED:
-                return Prompt(words.accepted(_told(offer)))
+                return Prompt(words.accepted(told(offer)))
             return Prompt(words.TAKEN_BY_ANOTHER if offer.job.technician_id else words.NO_LONGER_AVAILABLE)
-        return Prompt(words.offer(_told(offer)), keys=words.OFFER_KEYS)
+        return Prompt(words.offer(told(offer)), keys=words.OFFER_KEYS)
 
     def pressed(self, call: Call, key: str) -> Prompt:
         """Acts on 1 and 2; anything else tells the offer again."""
         if key in (words.ACCEPT_KEY, words.DECLINE_KEY):
             answer = answer_offer(call.subject_id, call.pk, key)
             if answer is Answer.ACCEPTED:
-                return Prompt(words.accepted(_told(_offer(call))))
-            return Prompt(_SAID[answer])
+                return Prompt(words.accepted(told(_offer(call))))
+            return Prompt(SAID[answer])
         return self.answered(call)
 
     def changed(self, call: Call) -> None:
@@ -38,7 +38,7 @@ class OfferCalls:
         call_changed(call)
 
 
-_SAID = {
+SAID = {
     Answer.DECLINED: words.DECLINED,
     Answer.TAKEN: words.TAKEN_BY_ANOTHER,
     Answer.EXPIRED: words.EXPIRED,
@@ -50,7 +50,7 @@ def _offer(call: Call) -> Offer:
     return Offer.objects.select_related("job__service_type", "job__organization").get(pk=call.subject_id)
 
 
-def _told(offer: Offer) -> words.Told:
+def told(offer: Offer) -> words.Told:
     job = offer.job
     return words.Told(
         service=job.service_type.spoken_name or job.service_type.name,

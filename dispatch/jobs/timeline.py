@@ -11,9 +11,17 @@ from django.db.models import Q
 
 from dispatch.core.models import Event
 from dispatch.jobs.models import Job
-from dispatch.telephony.models import Call
+from dispatch.telephony.models import Call, Text
 
 Data = dict[str, Any]
+
+# How a technician accepted.
+_WAYS = {
+    "phone": "pressed 1 to accept",
+    "text": "replied 1 to accept",
+    "link": "accepted on the offer's page",
+    "call_back": "called back and pressed 1",
+}
 
 # Who did it, in front of `did`, reads as a sentence: "Unit 12" + "accepted the job".
 _WORDS: dict[str, Callable[[Data], str]] = {
@@ -27,7 +35,7 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     ),
     "job.pending": lambda d: "handed the job to the dispatchers" + _of(d, "reason_text", ": {}"),
     "job.assigned": lambda d: (
-        "accepted the job" if d.get("by") == "phone" else f"assigned the job to {_who(d)}" + _note(d)
+        "accepted the job" if d.get("by") in _WAYS else f"assigned the job to {_who(d)}" + _note(d)
     ),
     "job.dispatch_again": lambda d: "dispatched the job again" + _note(d),
     "job.called_next": lambda d: "called the next technician now" + _note(d),
@@ -47,11 +55,24 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "offer.made": lambda d: f"offered the job to {_who(d)} (attempt {d.get('attempt')})",
     "offer.ringing": lambda d: f"is calling {_who(d)}",
     "offer.answered": lambda d: f"reached {_who(d)}",
-    "offer.accepted": lambda d: "pressed 1 to accept",
+    "offer.missed": lambda d: f"did not reach {_who(d)} by phone" + _of(d, "reason", ": {}"),
+    "offer.accepted": lambda d: _WAYS[d.get("by", "phone")],
     "offer.declined": lambda d: "declined the job",
     "offer.timed_out": lambda d: f"stopped waiting for {_who(d)}" + _of(d, "reason", ": {}"),
     "offer.failed": lambda d: f"did not reach {_who(d)}" + _of(d, "reason", ": {}"),
     "offer.rescinded": lambda d: f"took the offer to {_who(d)} back" + _of(d, "reason", ": {}"),
+    "text.created": lambda d: "wrote a text",
+    "text.requesting": lambda d: "asks the provider to send the text",
+    "text.held_back": lambda d: "was told to wait before sending the text",
+    "text.submitted": lambda d: "took the text",
+    "text.sent": lambda d: "reported the text as sent",
+    "text.delivered": lambda d: "reported the text as delivered",
+    "text.undelivered": lambda d: "could not deliver the text" + _of(d, "code", " (error {})"),
+    "text.failed": lambda d: "could not send the text" + _of(d, "code", " (error {})"),
+    "text.rejected": lambda d: "refused the text" + _of(d, "message", ": {}"),
+    "text.canceled": lambda d: "did not send the text" + _of(d, "message", ": {}"),
+    "text.not_sent": lambda d: "did not send the text" + _of(d, "message", ": {}"),
+    "text.unknown": lambda d: "did not hear whether the text went out",
     "call.created": lambda d: "set a call up",
     "call.requesting": lambda d: "asks the provider for the call",
     "call.held_back": lambda d: "was told to wait before calling",
@@ -88,6 +109,10 @@ _TONES = {
     "offer.timed_out": "late",
     "offer.failed": "late",
     "offer.rescinded": "off",
+    "offer.missed": "late",
+    "text.undelivered": "late",
+    "text.failed": "late",
+    "text.rejected": "late",
     "call.failed": "late",
     "call.rejected": "late",
     "call.unknown": "late",
@@ -135,11 +160,17 @@ def timeline(job: Job) -> list[Entry]:
     """Everything that happened to the job, oldest first."""
     offers = list(job.offers.values_list("pk", flat=True))
     calls = Call.objects.filter(purpose="offer", subject_id__in=offers).values_list("pk", flat=True)
+    texts = Text.objects.filter(
+        Q(purpose="offer", subject_id__in=offers) | Q(purpose="job", subject_id=job.pk),
+        organization_id=job.organization_id,
+        direction=Text.Direction.OUT,
+    )
     about = (
         Q(subject_type="job", subject_id=job.pk)
         | Q(subject_type="submission", subject_id=job.submission_id)
         | Q(subject_type="offer", subject_id__in=offers)
         | Q(subject_type="call", subject_id__in=list(calls))
+        | Q(subject_type="text", subject_id__in=list(texts.values_list("pk", flat=True)))
     )
     return [
         entry(event) for event in Event.objects.filter(about, organization_id=job.organization_id).order_by("id")

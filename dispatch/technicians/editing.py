@@ -50,6 +50,8 @@ def change_technician(
     on_duty = changes.pop("on_duty", None)
     if {"lat", "lng"} & changes.keys():
         changes["position_at"] = clock.now()
+    if "phone" in changes and str(changes["phone"]) != str(technician.phone):
+        changes["link_version"] = technician.link_version + 1  # whoever has the old phone has the old link
     if changes:
         for name, value in changes.items():
             setattr(technician, name, value)
@@ -103,3 +105,13 @@ def set_shifts(technician: Technician, shifts: Iterable[ShiftTimes]) -> None:
         for day, starts, ends in shifts
     )
     services.refresh_hours(technician.pk)
+
+
+@transaction.atomic
+def void_links(technician_id: int, *, actor: Actor) -> None:
+    """Links to their page that were given before open nothing any more. Raises Technician.DoesNotExist."""
+    technician = Technician.objects.select_for_update(no_key=True).get(pk=technician_id)
+    technician.link_version += 1
+    technician.save(update_fields=["link_version"])
+    kind = "technician.links_voided"
+    events.append(technician.organization_id, kind, technician_id, actor=actor, name=technician.name)

@@ -59,6 +59,9 @@ class Technician(OwnedModel):
     open_jobs = models.PositiveSmallIntegerField(default=0, editable=False)
     live_offer_id = models.BigIntegerField(null=True, editable=False)
     last_offered_at = models.DateTimeField(null=True, editable=False)
+    link_version = models.PositiveIntegerField(
+        default=1, editable=False, help_text="Signed links to their page carry it; a new one voids those before."
+    )
     misses_in_a_row = models.PositiveSmallIntegerField(
         default=0, editable=False, help_text="Calls not taken since the last one that was."
     )

@@ -4,7 +4,16 @@
 when.
 `outcomes`: what the end of a call means. `words`: what is heard on the phone."""
 
-from dispatch.jobs.rules.outcomes import MISSES, TAKEN, THERE, CallEnd, Outcome, advances_at_once, outcome_of_call
+from dispatch.jobs.rules.outcomes import (
+    MISSES,
+    TAKEN,
+    THERE,
+    CallEnd,
+    Outcome,
+    advances_at_once,
+    open_after_call,
+    outcome_of_call,
+)
 from dispatch.jobs.rules.policy import CascadePolicy, effective_policy, policy_problems
 from dispatch.jobs.rules.ranking import (
     CandidateRow,
@@ -37,6 +46,7 @@ __all__ = [
     "advances_at_once",
     "effective_policy",
     "next_step",
+    "open_after_call",
     "outcome_of_call",
     "policy_problems",
     "rank",

@@ -1,6 +1,7 @@
 """How an offer ended, and what the end of its call means."""
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from dispatch.jobs.rules.policy import CascadePolicy
@@ -33,6 +34,9 @@ AGAIN = frozenset({Outcome.PAUSED, Outcome.NOT_PLACED})
 # Ends that are a call not taken, and those that show the technician is there; others say nothing of them.
 MISSES = frozenset({Outcome.NO_ANSWER, Outcome.TIMED_OUT, Outcome.HANGUP})
 THERE = frozenset({Outcome.ACCEPTED, Outcome.DECLINED})
+
+# Calls after which the technician may still answer in another way.
+MISSED = frozenset({Outcome.BUSY, Outcome.NO_ANSWER, Outcome.HANGUP})
 
 # A call's status → what it means for an offer that is still pending. Others (ringing, answered …) mean nothing
 # yet.
@@ -88,3 +92,15 @@ def advances_at_once(policy: CascadePolicy, outcome: Outcome) -> bool:
     """Whether the next technician is called at once, or only when this offer's time is up."""
     switch = _SWITCHES.get(outcome)
     return True if switch is None else bool(getattr(policy, switch))
+
+
+def open_after_call(
+    policy: CascadePolicy, outcome: Outcome, expires_at: datetime, now: datetime
+) -> datetime | None:
+    """Until when an offer whose call ended so can still be answered by text, link or call-back; None: it is over
+    with the call. Where the policy waits for the deadline anyhow, until then."""
+    if outcome not in MISSED or not policy.missed_call_grace_s:
+        return None
+    if not advances_at_once(policy, outcome):
+        return expires_at
+    return min(expires_at, now + timedelta(seconds=policy.missed_call_grace_s))

@@ -10,6 +10,8 @@ class CascadePolicy:
     """Times in seconds, radius in metres, weights as plain factors (0 = ignore).
 
     `advance_on_…`: whether that end of a call moves on to the next technician at once, or waits for the deadline.
+    `missed_call_grace_s`: how long an offer whose call was missed stays open for an answer by text, link or
+    call-back; 0: not at all.
     """
 
     answer_timeout_s: int
@@ -24,6 +26,9 @@ class CascadePolicy:
     weight_workload: float
     weight_rest: float
     auto_pause_misses: int
+    missed_call_grace_s: int
+    offer_by_text: bool
+    address_by_text: bool
     advance_on_decline: bool
     advance_on_busy: bool
     advance_on_failed: bool
@@ -63,6 +68,11 @@ def policy_problems(policy: CascadePolicy) -> dict[str, str]:
         found["ring_timeout_s"] = (
             f"The ring time ({policy.ring_timeout_s} s) must be shorter than the delay between attempts "
             f"({policy.answer_timeout_s} s)."
+        )
+    if policy.offer_by_text and not policy.missed_call_grace_s:
+        found["missed_call_grace_s"] = (
+            "An offer that also goes by text must stay open for a while after a missed call, or nobody can answer "
+            "the text: 60 seconds, say."
         )
     if policy.weight_distance == policy.weight_workload == policy.weight_rest == 0:
         found["weight_distance"] = "At least one weight must be above 0, or nothing decides who is first."

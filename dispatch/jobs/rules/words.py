@@ -86,3 +86,47 @@ def spoken_digits(phone: str) -> str:
     else:
         groups = tuple(digits[at : at + 3] for at in range(0, len(digits), 3))
     return ", ".join(" ".join(group) for group in groups)
+
+
+# --- texts ------------------------------------------------------------------------------------------------------
+
+LONGEST_ADDRESS = 90
+YES = frozenset({"1", "YES", "Y", "ACCEPT", "OK"})
+NO = frozenset({"2", "NO", "N", "DECLINE"})
+
+TEXT_ANSWERS = {
+    "declined": "You declined the job.",
+    "taken": "Sorry, this job is already taken.",
+    "expired": "Sorry, the time to accept this job is over.",
+    "no_longer": "This job is no longer available.",
+}
+NOTHING_OFFERED = "There is no job waiting for your answer."
+ANSWER_WITH = "Reply 1 to accept or 2 to decline the job."
+
+
+def key_in(body: str) -> str:
+    """The key that a text stands for: 1, 2, or "" when it says something else."""
+    word = re.sub(r"[^A-Z0-9]", "", body.strip().upper())
+    return ACCEPT_KEY if word in YES else DECLINE_KEY if word in NO else ""
+
+
+def offer_text(organization: str, told: Told, url: str) -> str:
+    """An offer in one text."""
+    what = f"{_PRIORITY.get(told.priority, '')} {told.service}".strip()
+    distance = spoken_distance(told.distance_m, told.unit).lower()
+    place = f", {cut(told.address)}" if told.address else ""
+    return f"{organization}: {what}{place}, {distance} from you. Reply 1 to accept, 2 to decline. {url}"
+
+
+def job_text(organization: str, told: Told, url: str, *, by_hand: bool) -> str:
+    """The job is theirs: whom to see, where, how to reach them, and the page on which they close it."""
+    began = "you were given a job" if by_hand else "the job is yours"
+    customer = ", ".join(part for part in (told.customer_name, told.customer_phone) if part)
+    parts = [f"{organization}: {began}. {told.service}", customer, told.address or "The place is not known"]
+    return ". ".join(part for part in parts if part) + f". Your jobs: {url}"
+
+
+def cut(text: str, longest: int = LONGEST_ADDRESS) -> str:
+    """On one line, and no longer than that."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= longest else flat[: longest - 1].rstrip(" ,") + "…"

@@ -7,7 +7,7 @@ stopped moving. `state`: the steps they share.
 Every function locks the Job first (then Offer, Technician, Call), checks what it was told against the rows, and
 changes nothing when it comes late, twice or out of order."""
 
-from dispatch.jobs.services.answers import Answer, answer_offer
+from dispatch.jobs.services.answers import Answer, By, answer_offer
 from dispatch.jobs.services.auditor import audit, move_on_waiting, repair_technicians
 from dispatch.jobs.services.by_hand import (
     AssignResult,
@@ -29,6 +29,7 @@ from dispatch.jobs.services.offers import call_changed, expire_offer
 __all__ = [
     "Answer",
     "AssignResult",
+    "By",
     "Correction",
     "IllegalTransition",
     "accept_submission",

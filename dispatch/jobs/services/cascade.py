@@ -14,7 +14,7 @@ from dispatch.core import clock, faults, rows
 from dispatch.jobs import line_waiters, policies, rules, sql
 from dispatch.jobs.models import Candidate, Job, Offer
 from dispatch.jobs.rules import CascadePolicy
-from dispatch.jobs.services import state
+from dispatch.jobs.services import state, texts
 from dispatch.jobs.services.state import Waiting
 from dispatch.jobs.sql import CandidateRow, Standing
 from dispatch.technicians import services as technicians
@@ -174,6 +174,8 @@ def _make_offer(
         place_by=job.line_wait_until,
         context={"job_id": job.pk},
     )
+    if policy.offer_by_text:
+        texts.send_offer(offer, job, to_phone=one.phone, pool=pool)
     return offer, call.pk
 
 

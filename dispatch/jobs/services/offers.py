@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.db import transaction
 
@@ -75,12 +75,30 @@ def _taken(job: Job, offer: Offer, call: Call) -> None:
 
 
 def _ended(job: Job, offer: Offer, end: CallEnd) -> None:
-    """The call is over and no key was pressed."""
+    """The call is over and no key was pressed. Missed, the offer may stay open for an answer in another way."""
+    if offer.missed_at is not None:
+        return
+    until = rules.open_after_call(policies.frozen(job), end.outcome, offer.expires_at, clock.now())
+    if until is not None and until > clock.now():
+        _stays_open(job, offer, end, until)
+        return
     state.settle(offer, Offer.Status.FAILED, end.outcome, end.reason, hang_up=False)
     if end.outcome is not Outcome.NOT_PLACED:
         job.line_wait_until = None
     after_settled(job, offer, end.outcome)
     state.save(job)
+
+
+def _stays_open(job: Job, offer: Offer, end: CallEnd, until: datetime) -> None:
+    """What the call came to is kept for the day when nobody has answered in another way either."""
+    offer.missed_at, offer.expires_at = clock.now(), until
+    offer.outcome, offer.reason = end.outcome, end.reason[:160]
+    missed = state.event_of_offer(offer, "offer.missed", reason=end.reason, expires_at=until.isoformat())
+    rows.update(offer, ("missed_at", "expires_at", "outcome", "reason"), missed)
+    job.line_wait_until = None
+    state.wait_for(job, Waiting.ANSWER, until)
+    state.save(job)
+    state.set_timer(job)
 
 
 def after_settled(job: Job, offer: Offer, outcome: Outcome) -> None:
@@ -106,8 +124,11 @@ def expire_offer(job_id: int, token: str | uuid.UUID, *, place: bool = True) -> 
         if offer is not None:
             if clock.now() < offer.expires_at:
                 return
-            reason = "answered, but no key in time" if offer.answered_at else "no answer in time"
-            state.settle(offer, Offer.Status.TIMED_OUT, Outcome.TIMED_OUT, reason, hang_up=True)
+            if offer.missed_at is not None:
+                state.settle(offer, Offer.Status.FAILED, Outcome(offer.outcome), offer.reason, hang_up=True)
+            else:
+                reason = "answered, but no key in time" if offer.answered_at else "no answer in time"
+                state.settle(offer, Offer.Status.TIMED_OUT, Outcome.TIMED_OUT, reason, hang_up=True)
             job.line_wait_until = None
             state.move_on(job, enqueued=False)
             state.save(job)

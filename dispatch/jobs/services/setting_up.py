@@ -10,10 +10,10 @@ from django.db import models, transaction
 from dispatch.core import events
 from dispatch.core.events import Actor
 from dispatch.jobs import policies
-from dispatch.jobs.models import DispatchPolicy, ServiceType
+from dispatch.jobs.models import DispatchPolicy, PublicForm, ServiceType
 
-Setup = ServiceType | DispatchPolicy
-SUBJECTS: Mapping[type, str] = {ServiceType: "service_type", DispatchPolicy: "policy"}
+Setup = ServiceType | DispatchPolicy | PublicForm
+SUBJECTS: Mapping[type, str] = {ServiceType: "service_type", DispatchPolicy: "policy", PublicForm: "public_form"}
 
 
 def save(write: Callable[[], Setup], changed: Mapping[str, Any], *, actor: Actor, is_new: bool) -> None:

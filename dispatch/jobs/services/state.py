@@ -15,6 +15,7 @@ from dispatch.jobs import policies, sql
 from dispatch.jobs.line_waiters import WAITING_LOOP
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.rules import MISSES, THERE, Outcome
+from dispatch.jobs.services import texts
 from dispatch.technicians import services as technicians
 from dispatch.telephony import services as telephony
 
@@ -181,6 +182,7 @@ def assign_to(
         offer_id=offer_id,
         **data,
     )
+    texts.tell_address(job, technician_id, actor=actor)
 
 
 def stop_waiting(job: Job, what: Waiting) -> None:

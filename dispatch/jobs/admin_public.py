@@ -1,0 +1,118 @@
+"""The public form in the admin, and what jobs adds to the technicians' admin: the link to their own page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib import admin, messages
+from django.db import transaction
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from unfold.decorators import action
+
+from dispatch.jobs import links
+from dispatch.jobs.admin_setup import SetupAdmin
+from dispatch.jobs.models import PublicForm
+from dispatch.jobs.services import texts
+from dispatch.technicians import editing
+from dispatch.technicians.admin import TechnicianAdmin
+from dispatch.technicians.models import Technician
+from dispatch.telephony.services import NoTextNumber, TextNotAllowed
+
+admin.site.unregister(Technician)
+
+
+@admin.register(PublicForm)
+class PublicFormAdmin(SetupAdmin):
+    """One for each organization. The address and the snippet stand where the switch is."""
+
+    list_display = ["__str__", "is_on", "address", "per_hour"]
+    list_filter = ["is_on"]
+    readonly_fields = ["address", "snippet"]
+    fieldsets = [
+        (None, {"fields": ["is_on", "address", "heading", "intro", "thanks", "asks_urgency"]}),
+        ("On another site", {"fields": ["snippet", "embed_origins"]}),
+        ("Limits", {"fields": ["per_hour"]}),
+    ]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet:
+        return super().get_queryset(request).select_related("organization")
+
+    @admin.display(description="address")
+    def address(self, row: PublicForm) -> str:
+        if not row.pk:
+            return "Save it to see the address."
+        url = _address("form", row)
+        return format_html('<a href="{}" target="_blank" rel="noopener">{}</a>', url, url)
+
+    @admin.display(description="HTML for another site")
+    def snippet(self, row: PublicForm) -> str:
+        if not row.pk:
+            return "Save it to see the snippet."
+        return format_html('<code class="block break-all select-all">{}</code>', snippet(row))
+
+
+def snippet(row: PublicForm) -> str:
+    """The HTML by which another site shows the form; prefill with ?service=<code>."""
+    return (
+        f'<iframe src="{_address("embed", row)}" title="Request a technician" loading="lazy" '
+        'style="width: 100%; max-width: 600px; height: 980px; border: 0"></iframe>'
+    )
+
+
+def _address(name: str, row: PublicForm) -> str:
+    return f"{settings.PUBLIC_BASE_URL}{reverse(f'pages:{name}', args=[row.organization.slug])}"
+
+
+@admin.register(Technician)
+class TechnicianWithPageAdmin(TechnicianAdmin):
+    """Technicians, with the link to their own page."""
+
+    actions = [*TechnicianAdmin.actions, "send_links"]
+    actions_detail = ["show_link", "void_links"]
+
+    @admin.action(description="Text them the link to their page", permissions=["act"])
+    def send_links(self, request: Any, queryset: QuerySet) -> None:
+        sent = 0
+        for technician in queryset.filter(is_active=True).select_related("organization"):
+            try:
+                with transaction.atomic():
+                    texts.send_link(technician, actor=request.actor)
+                sent += 1
+            except NoTextNumber:
+                messages.error(request, "No number may send texts: switch it on for a number that can.")
+                break
+            except TextNotAllowed as refused:
+                messages.warning(request, f"{technician.name} gets no text: {refused.reason}.")
+        if sent:
+            messages.success(request, f"The link goes to {sent} technician{'' if sent == 1 else 's'} by text.")
+
+    @action(
+        description="Link to their page",
+        permissions=["act"],
+        dialog={
+            "title": "Show the link to this technician's page?",
+            "description": "Whoever has it can answer offers, set duty and close jobs as this technician.",
+        },
+    )
+    def show_link(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        technician = self.get_object(request, object_id)
+        self.log_change(request, technician, "Was shown the link to their page.")
+        link = links.technician_url(technician)
+        return HttpResponse(format_html('<div id="dialog-form"><p><code>{}</code></p></div>', link))
+
+    @action(
+        description="Void their links",
+        permissions=["act"],
+        dialog={
+            "title": "Void all links to this technician's page?",
+            "description": "For a lost phone. Send them a new link afterwards.",
+        },
+    )
+    def void_links(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        editing.void_links(int(object_id), actor=request.actor)
+        messages.success(request, "Links given before open nothing any more.")
+        return self.back_to(object_id)
