@@ -107,6 +107,6 @@ def _late(job: Job, offer: Offer, key: str) -> Answer:
         return Answer.DECLINED
     if job.status == Job.Status.ASSIGNED:
         return Answer.TAKEN
-    if offer.status == Offer.Status.TIMED_OUT:
+    if offer.status in (Offer.Status.TIMED_OUT, Offer.Status.FAILED):
         return Answer.EXPIRED
     return Answer.NO_LONGER
