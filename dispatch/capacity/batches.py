@@ -62,4 +62,4 @@ def take(account_id: int, calls_per_second: float, pool_id: int, rate_per_minute
 
 def hold_off(account_id: int, seconds: float) -> None:
     """The provider asked the account to wait: no batch takes anything of it until then."""
-    fast.ask(scripts.HOLD_OFF, account_id, max(1, int(seconds * 1000)))
+    fast.ask(scripts.HOLD_OFF, fast.offset_ms(), account_id, max(1, int(seconds * 1000)))

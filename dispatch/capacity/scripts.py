@@ -7,7 +7,7 @@ Keys, all below KEYS[2] = key("capacity"):
   pool:<pool>         hash  slot → holder, and `…:bits`
   pace:<account>      the moment (ms) from which the account may ask again
   window:<pool>       list of the pool's requests within the last minute (ms), newest first
-  off:<account>       there while the provider has asked the account's leads to wait
+  off:<account>       the moment (ms) until which the provider has asked it to wait
 """
 
 from __future__ import annotations
@@ -173,7 +173,8 @@ return 0
 PACE = f"""
 local AHEAD = {AHEAD_MS}
 local function paced(account, interval, now)
-  if redis.call('EXISTS', KEYS[2] .. ':off:' .. account) == 1 then return 0, now + 1000 end
+  local off = tonumber(redis.call('GET', KEYS[2] .. ':off:' .. account) or 0)
+  if off > now then return 0, off end
   local free_at = tonumber(redis.call('GET', KEYS[2] .. ':pace:' .. account) or 0)
   free_at = math.max(now, math.min(free_at, now + interval + AHEAD))
   if free_at > now + AHEAD then return 0, free_at end
@@ -218,10 +219,14 @@ return {taken, string.format('%.3f', free_at - now)}
 """,
 )
 
-# ARGV: account, ms. The provider asked it to wait: its leads do, while what is urgent may still try.
+# ARGV: clock offset, account, ms. The provider asked it to wait: its leads do, while what is urgent may still try.
 HOLD_OFF = Script(
     "capacity_hold_off",
-    GUARD + "redis.call('SET', KEYS[2] .. ':off:' .. ARGV[1], 1, 'PX', ARGV[2])\nreturn 1",
+    GUARD
+    + """
+redis.call('SET', KEYS[2] .. ':off:' .. ARGV[2], string.format('%.0f', now_ms(ARGV[1]) + ARGV[3]), 'PX', ARGV[3])
+return 1
+""",
 )
 
 # ARGV: "pace" / "window", id, then for pace the moment (ms) from which it may ask again, for window its requests
