@@ -88,7 +88,8 @@ def _queues() -> tuple[int | None, int | None, tuple[str, ...]]:
     except REDIS_ERRORS:
         return None, None, ()
     mine = [worker for worker in alive if set(worker.queue_names()) & set(settings.RQ_QUEUES)]
-    return len(mine), waiting, tuple(name for name in settings.RQ_QUEUES if name not in served)
+    needed = [name for name in settings.RQ_QUEUES if settings.WORKERS.get(name) or rq_queue(name).count]
+    return len(mine), waiting, tuple(name for name in needed if name not in served)
 
 
 def _overdue_since(organization: Organization) -> datetime | None:

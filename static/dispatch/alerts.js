@@ -8,7 +8,7 @@
 
   const REPEAT_MS = 60000;
   const TOAST_MS = 10000;
-  const MOST_SHOWN = 3;
+  const narrow = window.matchMedia("(width < 720px)");
   const LOCK = "dispatch-sound";
   const D = window.Dispatch;
   const title = document.title;
@@ -129,9 +129,10 @@
   function arrange() {
     const open = [...alerts.values()].sort((a, b) => b.id - a.id);
     for (const [id] of elements) if (elements.get(id).classList.contains("critical") && !alerts.has(id)) remove(id);
-    const hidden = open.slice(MOST_SHOWN);
+    const most = open.length <= 2 && !narrow.matches ? 2 : 1;
+    const hidden = open.slice(most);
     for (const row of hidden) remove(row.id);
-    for (const row of open.slice(0, MOST_SHOWN).reverse()) {
+    for (const row of open.slice(0, most).reverse()) {
       if (elements.has(row.id)) continue;
       const toast = made(row);
       elements.set(row.id, toast);
@@ -141,7 +142,7 @@
     more = null;
     if (hidden.length) {
       more = element("article", "", "toast critical");
-      more.append(shape("triangle"), element("strong", `${hidden.length} more need a dispatcher`));
+      more.append(shape("triangle"), element("strong", `${hidden.length} more alert${hidden.length === 1 ? "" : "s"} wait for somebody`));
       const line = element("div", "", "row");
       const all = element("button", `Acknowledge all ${open.length}`, "button");
       all.type = "button";

@@ -270,7 +270,11 @@ def test_changes_answers_what_became_of_jobs(desk):
     assert [(one["id"], one["column"]) for one in told["cards"]] == [(job.pk, "new"), (gone.pk, "")]
     assert f"#{job.pk}" in told["cards"][0]["html"]
     assert told["counts"] == {"new": 1, "calling": 0, "assigned": 0, "done": 0}
-    assert desk.client.get("/board/changes/?all=1", headers=HTMX).json()["all"]
+    waits = desk.job("pending")
+    told = desk.client.get("/board/changes/?all=1", headers=HTMX).json()
+    assert told["all"]
+    assert [one["id"] for one in told["attention"]] == [f"job-{waits.pk}"]
+    assert "Nobody accepted" in told["attention"][0]["html"]
 
 
 def test_the_strip_tells_how_each_technician_stands(desk):

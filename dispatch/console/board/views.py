@@ -82,7 +82,11 @@ def changes(request: HttpRequest) -> HttpResponse:
         return {
             **(_all(request, filters) if request.GET.get("all") else _some(request, filters, ids[:MOST_CHANGES])),
             "attention": [
-                {"id": f"{one.kind}-{one.key}", "sort": one.sort, "html": _item_html(one, filters)}
+                {
+                    "id": f"{one.kind}-{one.key}",
+                    "sort": one.sort,
+                    "html": _item_html(one, filters, organization.time_zone),
+                }
                 for one in wanted.items
             ],
             "attention_count": wanted.count,
@@ -208,5 +212,5 @@ def _card_json(card: Card, filters: Filters) -> dict[str, Any]:
     return {"id": card.job.pk, "column": card.column, "sort": card.sort, "html": html}
 
 
-def _item_html(item: Any, filters: Filters) -> str:
-    return render_to_string("console/board/_item.html", {"item": item, **_address(filters)})
+def _item_html(item: Any, filters: Filters, zone: str) -> str:
+    return render_to_string("console/board/_item.html", {"item": item, "zone": zone, **_address(filters)})
