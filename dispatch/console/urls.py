@@ -4,6 +4,7 @@ from django.urls import include, path
 
 from dispatch.console import chrome
 from dispatch.console.board import drawer, views
+from dispatch.console.reports import views as reports
 
 app_name = "console"
 urlpatterns = [
@@ -20,4 +21,6 @@ urlpatterns = [
     path("board/jobs/<int:job_id>/", drawer.show, name="job"),
     path("board/jobs/<int:job_id>/act/<slug:action>/", drawer.act, name="act"),
     path("outbox/", include("dispatch.console.outbox.urls")),
+    path("reports/", reports.reports, name="reports"),
+    path("reports/csv/", reports.as_csv, name="reports_csv"),
 ]

@@ -280,6 +280,10 @@ class Job(OwnedModel):
         indexes = [
             models.Index(fields=["next_action_at"], condition=Q(status="dispatching"), name="job_to_move_on"),
             models.Index(fields=["organization", "status", "-id"], name="job_by_status"),
+            models.Index(fields=["organization", "created_at"], name="job_by_day"),
+            models.Index(
+                fields=["organization", "-ended_at"], condition=Q(ended_at__isnull=False), name="job_ended_lately"
+            ),
         ]
 
     def __str__(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import cos, floor, log10, radians
 
@@ -20,6 +20,7 @@ WIDTH, HEIGHT, MARGIN = 960, 420, 28
 METRES_PER_DEGREE = 111_195.0
 MOST = 300
 MOST_PLACES, FEW_PLACES = 14, 4
+BEYOND = 800
 LEAST_SPAN_M = 4_000.0
 STALE_POSITION_S = 3600
 
@@ -105,7 +106,9 @@ def drawing_of(organization: Organization, job: Job | None = None) -> Drawing | 
     live = _live(placed)
     return Drawing(
         jobs=[_job(sheet, one, live.get(one.pk)) for one in placed],
-        technicians=[_technician(sheet, one, ranks.get(one.pk, 0)) for one in technicians],
+        technicians=_named(
+            [_technician(sheet, one, ranks.get(one.pk, 0)) for one in technicians], jobs=bool(reach)
+        ),
         places=_places(sheet),
         lines=_grid(sheet),
         scale=_scale(sheet),
@@ -146,7 +149,7 @@ def _reach_shown(points: list[tuple[float, float]], placed: list[Job], reach: fl
         return 0.0
     lat, lng = placed[0].lat or 0.0, placed[0].lng or 0.0
     farthest = max(abs(a - lat) + abs(b - lng) * cos(radians(lat)) for a, b in points) * METRES_PER_DEGREE
-    return reach if farthest > reach / 4 else 0.0
+    return reach if farthest > 0.7 * reach else 0.0
 
 
 def _job(sheet: _Sheet, job: Job, live: Offer | None) -> Point:
@@ -171,6 +174,23 @@ def _technician(sheet: _Sheet, one: Technician, rank: int) -> Point:
     return Point(x, y, tone, f"{one.name}, {state}", one.name, age_s=max(0, age), rank=rank)
 
 
+def _named(crew: list[Point], *, jobs: bool) -> list[Point]:
+    """Their names beside them where there is room, the best ranked first; on the map of everything none."""
+    taken: list[tuple[float, float]] = [(one.x, one.y) for one in crew]
+    found = []
+    for one in sorted(crew, key=lambda point: point.rank or 999):
+        wide = 7 * min(len(one.label), 24)
+        free = all(
+            abs(y - one.y) > 12 or not one.x + 4 < x + 1 < one.x + wide + 20
+            for x, y in taken
+            if (x, y) != (one.x, one.y)
+        )
+        if jobs and free:
+            taken += [(one.x + step, one.y) for step in range(14, wide + 14, 12)]
+        found.append(one if jobs and free else replace(one, label=""))
+    return found
+
+
 def _nice(about: float) -> float:
     """The largest of 1, 2, 5 × 10ⁿ that is not above."""
     power = 10.0 ** floor(log10(about))
@@ -186,12 +206,14 @@ def _grid(sheet: _Sheet) -> list[tuple[float, float, float, float]]:
     """Lines of latitude and longitude at round steps."""
     south, west, north, east = sheet.corners()
     step = _nice((north - south) / 2.5)
+    beyond = BEYOND / sheet.units_per_m / METRES_PER_DEGREE / sheet.stretch
+    west, east = west - beyond, east + beyond  # a wide window shows more than the sheet
     lines: list[tuple[float, float, float, float]] = []
     for low, high, is_lat in ((south, north, True), (west, east, False)):
         at = (floor(low / step) + 1) * step
         while at < high:
             x, y = sheet.at(at, west) if is_lat else sheet.at(south, at)
-            lines.append((0, y, WIDTH, y) if is_lat else (x, 0, x, HEIGHT))
+            lines.append((-BEYOND, y, WIDTH + BEYOND, y) if is_lat else (x, 0, x, HEIGHT))
             at += step
     return lines
 

@@ -1,0 +1,111 @@
+"""The figures of the reports, counted by hand on days of the organization's time zone."""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from dispatch.console.reports import charts
+from dispatch.console.reports.figures import report, span_of
+from dispatch.core import events
+from dispatch.jobs.models import Job, Offer
+from tests import factories as make
+from tests.console.test_board import Desk
+
+pytestmark = pytest.mark.django_db
+DAY = date(2026, 3, 10)
+
+
+@pytest.fixture
+def desk(browser) -> Desk:
+    return Desk(browser)
+
+
+def received(
+    desk: Desk, hour_utc: int, *, day: date = DAY, after_s: float | None = None, offers: str = "", **fields
+):
+    """A job of that hour, assigned so much later, with offers: accepted, declined, timed out, rescinded."""
+    at = datetime(day.year, day.month, day.day, hour_utc, tzinfo=UTC)
+    assigned = at + timedelta(seconds=after_s) if after_s is not None else None
+    job = desk.job("completed" if assigned else "pending", **fields)
+    Job.objects.filter(pk=job.pk).update(created_at=at, assigned_at=assigned)
+    statuses = {"a": "accepted", "d": "declined", "t": "timed_out", "r": "rescinded"}
+    for attempt, one in enumerate(offers, 1):
+        Offer.objects.create(
+            organization=desk.organization, job=job, technician=desk.technician(), attempt=attempt,
+            status=statuses[one], expires_at=at,
+        )  # fmt: skip
+    return job
+
+
+def test_figures_by_day_service_and_all(desk):
+    received(desk, 18, after_s=60, offers="a")
+    received(desk, 19, after_s=120, offers="dta")
+    received(desk, 20, after_s=600, offers="ra")
+    lost = received(desk, 21, offers="td")
+    events.append(desk.organization.pk, "job.pending", lost.pk, reason="exhausted")
+    other = make.service_type(desk.organization, "gas", name="Gas")
+    received(desk, 22, service_type=other)
+    found = report(desk.organization, DAY, DAY)
+    assert (found.total.jobs, found.total.assigned) == (5, 3)
+    assert found.total.median_s == 120
+    assert found.total.p90_s == pytest.approx(120 + 0.8 * 480)
+    assert found.total.acceptance == pytest.approx(3 / 7)  # 3 of a, dta, a, td; the r does not count
+    assert found.total.tries == pytest.approx(6 / 3)
+    assert found.total.exhaustion == pytest.approx(1 / 5)
+    assert [(one.name, one.jobs) for one in found.services] == [("Water heater", 4), ("Gas", 1)]
+    assert report(desk.organization, DAY, DAY, other).total.jobs == 1
+
+
+def test_a_day_is_that_of_the_organization(desk):
+    received(desk, 3)  # 20:00 of the day before in Phoenix
+    received(desk, 8)
+    found = report(desk.organization, DAY - timedelta(days=1), DAY)
+    assert [one.jobs for one in found.days] == [1, 1]
+    assert report(desk.organization, DAY, DAY).total.jobs == 1
+
+
+def test_the_page_has_charts_with_tables_and_the_csv_the_same_figures(desk):
+    received(desk, 18, after_s=60, offers="a")
+    address = f"?from={DAY}&to={DAY + timedelta(days=2)}"
+    page = desk.see(f"/reports/{address}")
+    assert page.count('role="img" aria-labelledby="chart-') == 5
+    assert "1 min" in page
+    answer = desk.client.get(f"/reports/csv/{address}")
+    assert f"{DAY}-{DAY + timedelta(days=2)}.csv" in answer["Content-Disposition"]
+    rows = list(csv.DictReader(io.StringIO(answer.content.decode("utf-8-sig"))))
+    assert [row["day (America/Phoenix)"] for row in rows] == ["2026-03-10", "2026-03-11", "2026-03-12"]
+    assert rows[0]["jobs"] == "1"
+    assert float(rows[0]["median_time_to_assign_s"]) == 60
+    assert rows[1]["acceptance_rate"] == ""
+
+
+def test_an_empty_report_says_so_and_a_bad_address_falls_back(desk):
+    assert "No jobs in these days" in desk.see("/reports/?days=abc&from=x&service=nothing")
+    assert span_of(desk.organization, {"days": "9999"})[2] == 366
+    assert span_of(desk.organization, {"from": "2026-03-02", "to": "2026-03-01"})[2] == 14
+
+
+def test_a_name_is_no_formula_in_a_spreadsheet(desk):
+    evil = make.service_type(desk.organization, "evil", name="=HYPERLINK(1)")
+    received(desk, 18, service_type=evil)
+    told = desk.client.get(f"/reports/csv/?by=service&from={DAY}&to={DAY}").content.decode()
+    assert "'=HYPERLINK(1)" in told
+
+
+def test_nothing_of_another_organization_is_counted(desk, browser):
+    received(desk, 18, after_s=60)
+    other = Desk(browser)
+    assert report(other.organization, DAY, DAY).total.jobs == 0
+
+
+def test_scales_begin_at_zero_and_end_at_a_round_number():
+    chart = charts.line_chart("t", ["a", "b", "c"], [("x", "good", [95, None, 10])], lambda v: f"{v:g}")
+    assert [tick.words for tick in chart.ticks] == ["0", "50", "100"]
+    assert chart.lines[0].path.count("M") == 2  # the gap is not bridged
+    times = charts.line_chart("t", ["a"], [("x", "good", [400])], lambda v: f"{v:g}", times=True)
+    assert [tick.words for tick in times.ticks] == ["0", "120", "240", "360", "480"]
+    assert charts.bar_chart("t", [], [], str).is_empty
