@@ -7,8 +7,8 @@ class Migration(migrations.Migration):
     dependencies = [
         ("accounts", "0004_schedules_scope"),
         ("capacity", "0003_texts"),
-        ("jobs", "0002_auto_pause"),
-        ("technicians", "0002_auto_pause"),
+        ("jobs", "0003_ways_to_answer"),
+        ("technicians", "0003_ways_to_answer"),
     ]
 
     operations = [
