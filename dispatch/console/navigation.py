@@ -31,6 +31,18 @@ GROUPS: dict[str, dict[str, str]] = {
         "capacity.DispatchPool": "stacks",
         "capacity.ProviderAccount": "cell_tower",
     },
+    "Leads": {
+        "leads.Lead": "contact_phone",
+        "leads.Campaign": "campaign",
+        "leads.LeadDispatch": "toggle_on",
+        "leads.DoNotCall": "do_not_disturb_on",
+        "leads.ClosedDay": "event_busy",
+        "leads.CustomerRate": "speed",
+        "leads.CallingRule": "gavel",
+        "leads.Holiday": "celebration",
+        "leads.DoNotCallEverywhere": "block",
+        "leads.EngineSwitch": "power_settings_new",
+    },
     "Outbox": {
         "outbox.MessageGroup": "list_alt",
         "outbox.Message": "outbox",

@@ -1,0 +1,99 @@
+"""Leads in the admin: switches, why a phone was not called, and what only superusers keep."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from dispatch.core.models import Event
+from dispatch.leads.models import CallingRule, Campaign, DoNotCall, EngineSwitch, LeadDispatch
+from tests import factories as make
+
+pytestmark = pytest.mark.django_db
+
+
+def browser(user) -> Client:
+    client = Client()
+    client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+    return client
+
+
+@pytest.fixture
+def campaign() -> Campaign:
+    organization = make.organization()
+    pool = make.pool(organization)
+    return Campaign.objects.create(organization=organization, pool=pool, code="spring", name="Spring")
+
+
+def url(name: str, *args: object) -> str:
+    return reverse(f"admin:leads_{name}", args=args)
+
+
+def test_a_phone_is_searched_and_its_page_says_why_it_was_not_called(campaign):
+    lead = campaign.leads.create(
+        organization=campaign.organization, phone="+16025550134", reason="campaign_paused"
+    )
+    client = browser(make.dispatcher(campaign.organization))
+    assert "+16025550134" in client.get(url("lead_changelist") + "?q=%2B16025550134").content.decode()
+    page = client.get(url("lead_change", lead.pk)).content.decode()
+    assert "Its campaign is paused." in page
+
+
+def test_campaigns_are_paused_and_resumed_from_the_list(campaign):
+    client = browser(make.dispatcher(campaign.organization))
+    for action, paused in (("pause", True), ("resume", False)):
+        client.post(url("campaign_changelist"), {"action": action, "_selected_action": [campaign.pk]})
+        campaign.refresh_from_db()
+        assert campaign.is_paused is paused
+    assert Event.objects.filter(kind__in=["campaign.paused", "campaign.resumed"]).count() == 2
+
+
+def test_an_admin_goes_live_and_a_dispatcher_cannot(campaign):
+    organization = campaign.organization
+    body = {"mode": "live", "organization": organization.pk}
+    browser(make.dispatcher(organization)).post(url("leaddispatch_add"), body)
+    assert not LeadDispatch.objects.exists()
+    answer = browser(make.admin(organization)).post(url("leaddispatch_add"), body)
+    assert answer.status_code == 302
+    assert LeadDispatch.objects.get().mode == "live"
+    assert Event.objects.filter(kind="lead_dispatch.switched").exists()
+
+
+def test_a_dispatcher_enters_who_must_not_be_called(campaign):
+    client = browser(make.dispatcher(campaign.organization))
+    client.post(
+        url("donotcall_add"), {"phone": "+16025550134", "note": "Asked", "organization": campaign.organization.pk}
+    )
+    assert DoNotCall.objects.get().source == "person"
+
+
+@pytest.mark.parametrize("model", ["callingrule", "holiday", "donotcalleverywhere", "engineswitch"])
+def test_what_holds_for_everybody_is_kept_by_superusers(campaign, model):
+    for who in (make.admin(campaign.organization), make.dispatcher(campaign.organization)):
+        assert browser(who).get(url(f"{model}_changelist")).status_code == 403
+        assert browser(who).get(url(f"{model}_add")).status_code == 403
+    root = browser(make.user("Root", is_superuser=True))
+    assert root.get(url(f"{model}_changelist")).status_code == 200
+    assert root.get(url(f"{model}_add")).status_code == 200
+
+
+def test_the_kill_switch_is_one_row_with_a_log(campaign):
+    LeadDispatch.objects.create(organization=campaign.organization)
+    root = browser(make.user("Root", is_superuser=True))
+    root.post(url("engineswitch_add"), {"is_stopped": "on"})
+    assert EngineSwitch.objects.get().is_stopped
+    assert root.get(url("engineswitch_add")).status_code == 403
+    assert Event.objects.filter(kind="lead_engine.switched", organization_id=campaign.organization_id).exists()
+
+
+def test_a_states_hours_are_edited(campaign):
+    rule = CallingRule.objects.filter(region="FL").first() or CallingRule.objects.create(region="FL", source="x")
+    root = browser(make.user("Root", is_superuser=True))
+    body = {
+        "name": "Florida", "country": "US", "region": "FL", "weekdays": "0,1,2", "window_from": "09:00",
+        "window_until": "19:00", "since": "2026-07-01", "source": "Fla. Stat. 501.616(6)",
+    }  # fmt: skip
+    assert root.post(url("callingrule_change", rule.pk), body).status_code == 302
+    rule.refresh_from_db()
+    assert (rule.weekdays, rule.since.isoformat()) == ([0, 1, 2], "2026-07-01")
