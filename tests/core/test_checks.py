@@ -21,7 +21,8 @@ def ids(found: list[Any]) -> list[str]:
     return [message.id for message in found]
 
 
-def test_development_on_embedded_servers_has_nothing_to_complain_about() -> None:
+def test_development_on_embedded_servers_has_nothing_to_complain_about(settings: Any) -> None:
+    settings.EMBEDDED_POSTGRES = settings.EMBEDDED_REDIS = True
     everything = (checks.keys, checks.addresses, checks.timeouts, checks.development)
     assert [message for check in everything for message in check(None)] == []
 
@@ -136,6 +137,7 @@ def production(transactional_db: None, settings: Any) -> dict[str, str]:
         "FIELD_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
         "PUBLIC_BASE_URL": "https://dispatch.example.com",
         "METRICS_TOKEN": "t0ken",
+        "EMAIL_URL": "smtp+tls://dispatch:secret@mail.example.com:587",
     }
 
 

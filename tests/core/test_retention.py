@@ -13,6 +13,7 @@ from dispatch.core.models import Event, EventCursor
 from dispatch.core.readers import EventReader, readers
 from dispatch.jobs.models import Job
 from tests import factories as make
+from tests.core.horizon import all_readable
 from tests.tenants import tenant
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -28,6 +29,7 @@ def reader(monkeypatch: Any) -> EventReader:
 
 
 def catch_up(reader: EventReader) -> None:
+    all_readable()
     while reader.step():
         pass
 

@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 from dispatch.jobs.models import Job
 from notifications import loops as notifier
 from tests import factories
+from tests.core.horizon import all_readable
 from tests.core.threads import Elsewhere
 from tests.phones import answer, ignore
 
@@ -20,6 +21,7 @@ def tell_people() -> None:
     """The notifier's pass, until it has read everything. Elsewhere: Playwright's event loop is in this thread."""
 
     def read_all() -> None:
+        all_readable()
         while notifier.step() == 0:
             pass
 

@@ -14,6 +14,7 @@ from dispatch.telephony.loops import place_due
 from notifications import loops
 from notifications.models import Alert, Delivery, Notification
 from tests import factories as make
+from tests.core.horizon import all_readable
 from tests.jobs.conftest import floor  # noqa: F401
 from tests.jobs.floor import Floor
 from tests.phones import Phone
@@ -58,6 +59,7 @@ class Watch:
         return Alert.objects.latest("pk")
 
     def notify(self) -> None:
+        all_readable()
         while loops.step() == 0:
             pass
 

@@ -16,6 +16,7 @@ from notifications import loops, rules
 from notifications.models import Alert, EscalationPolicy, Notification, Preference, Route
 from tests import factories as make
 from tests.api.client import Api
+from tests.core.horizon import all_readable
 from tests.tenants import Tenant, tenant
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -40,6 +41,7 @@ def turns_pending(of: Tenant) -> Event:
 
 def notify() -> None:
     """What the notifier loop does, until nothing is left."""
+    all_readable()
     while loops.step() == 0:
         pass
 

@@ -14,10 +14,12 @@ from dispatch.outbox.explain import why_stuck
 from dispatch.outbox.models import Message
 from dispatch.outbox.reader import READER, read
 from tests import factories
+from tests.core.horizon import all_readable
 from tests.outbox.world import World
 
 
 def read_all() -> None:
+    all_readable()
     while READER.step():
         pass
 
