@@ -72,6 +72,15 @@ TABLE: tuple[Rule, ...] = (
         email=True,
     ),
     Rule(
+        "schedule.failing", CRITICAL, "A schedule fails",
+        "Schedule {name} fails: {error|it gives no reason}", ("{work}", "attempts: {attempts}"),
+        ends={
+            "schedule.recovered": "settled it",
+            "schedule.deleted": "deleted the schedule",
+        },
+        email=True,
+    ),
+    Rule(
         "account.token_changed", QUIET, "A telephone account has a new token",
         "The account {name} has a new token", ("by {actor}",), to=ADMINS,
     ),

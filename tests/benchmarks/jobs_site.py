@@ -71,7 +71,8 @@ def _workers(kind: str) -> list[Spec]:
     if not kind:
         return []
     specs = []
-    for queue, count in settings.WORKERS.items():
+    for queue in (settings.DISPATCH_QUEUE, settings.DISPATCH_TIMEOUT_QUEUE):
+        count = settings.WORKERS[queue]
         for slot in range(1, count + 1):
             name = f"worker {queue} {slot}"
             if kind == FORKING and queue == settings.DISPATCH_QUEUE:

@@ -1,0 +1,218 @@
+"""The scheduler: runs that are all due at once, how late runs start beside a million that are not due yet, and
+what the executor's question costs as the table grows.
+
+The processes are those of `make up`: a dispatcher with the executor, a worker of the kind, a status worker. The
+work itself is nothing; what is measured is everything around it, from the trigger time to the recorded outcome."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import connection, connections, transaction
+
+from accounts.models import Organization
+from dispatch.core import clock
+from dispatch.core.events import SYSTEM
+from dispatch.core.queues import rq_queue
+from dispatch.core.redis import client
+from dispatch.core.statements import rows
+from dispatch.core.supervisor import Spec, Supervisor
+from dispatch.schedules import kinds, sql
+from dispatch.schedules.models import SHARDS
+from dispatch.schedules.services import managing
+from tests import factories
+from tests.benchmarks import Result, schedules_peers
+from tests.benchmarks.measuring import percentile
+from tests.benchmarks.noop_kind import KIND, MODULE, NAME
+from tests.processes import environment
+from tests.waiting import wait_until
+
+AT_ONCE = 100_000
+STORED = 1_000_000
+PUNCTUAL, OVER_S = 500, 10.0
+QUEUE = f"dispatch-{NAME}-queue"
+
+
+def run() -> Iterator[Result]:
+    kinds.register(KIND)
+    settings.SCHEDULE_KIND_QUEUES[NAME] = QUEUE
+    settings.RQ_QUEUES.setdefault(QUEUE, dict(settings.RQ_QUEUES[settings.SCHEDULE_STATUS_QUEUE]))
+    organization = factories.organization("Copper State HVAC")
+    few = _store(organization, 10_000)
+    before = _question_ms()
+    del few
+    yield from _all_at_once(organization)
+    _store(organization, STORED - 10_000)
+    after = _question_ms()
+    yield Result("executor's question, 100 due, 10,000 runs stored", before, "ms")
+    yield Result("executor's question, 100 due, 1,000,000 runs stored", after, "ms")
+    yield Result("the same, as a multiple", after / before, "times", "<= 1.5")
+    yield from _punctual(organization)
+    yield from schedules_peers.measured()
+
+
+def _all_at_once(organization: Organization) -> Iterator[Result]:
+    _store(organization, AT_ONCE, name="at once")
+    with _site():
+        due = _bring_forward("at once", timedelta(seconds=3))
+        wait_until(lambda: _left("at once") == 0, 600, lambda: f"{_left('at once')} are left", interval=0.5)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*), max(r.ended_at) FROM schedules_run r "
+            "JOIN schedules_schedule s ON s.id = r.schedule_id WHERE s.name = 'at once' AND r.status = 'succeeded'"
+        )
+        count, ended = cursor.fetchone()
+    assert count == AT_ONCE, f"{count} of {AT_ONCE} succeeded"
+    seconds = (ended - due).total_seconds()
+    yield Result(f"{AT_ONCE:,} runs due at once, outcome recorded", AT_ONCE / seconds, "runs/s", ">= 1000")
+
+
+def _punctual(organization: Organization) -> Iterator[Result]:
+    """Due one by one, at random moments of ten seconds."""
+    with _site():
+        start = clock.now() + timedelta(seconds=3)
+        chance = random.Random(7)
+        moments = [start + timedelta(seconds=chance.uniform(0, OVER_S)) for _ in range(PUNCTUAL)]
+        managing.create_many(
+            organization.pk,
+            [_values(trigger_at=moment.replace(microsecond=0), name="punctual") for moment in moments],
+            actor=SYSTEM,
+        )
+        with connection.cursor() as cursor:  # to the microsecond, which the API does not offer
+            cursor.execute(
+                "UPDATE schedules_run r SET trigger_at = v.at, due_at = v.at FROM (SELECT r2.id, m.at FROM "
+                "(SELECT r.id, row_number() OVER (ORDER BY r.id) AS n FROM schedules_run r "
+                "JOIN schedules_schedule s ON s.id = r.schedule_id WHERE s.name = 'punctual') r2 JOIN unnest(%s::timestamptz[]) "
+                "WITH ORDINALITY AS m(at, n) USING (n)) v WHERE v.id = r.id",
+                [moments],
+            )
+        wait_until(lambda: _left("punctual") == 0, 60, lambda: f"{_left('punctual')} are left", interval=0.2)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT extract(epoch FROM r.started_at - r.trigger_at) * 1000 FROM schedules_run r "
+            "JOIN schedules_schedule s ON s.id = r.schedule_id WHERE s.name = 'punctual' ORDER BY 1"
+        )
+        lags = [float(row[0]) for row in cursor.fetchall()]
+    assert len(lags) == PUNCTUAL
+    assert lags[0] >= 0, "one started early"
+    among = f"{PUNCTUAL} runs over {OVER_S:.0f} s among {STORED:,}"
+    yield Result(f"trigger to worker, median, {among}", percentile(lags, 0.5), "ms", "<= 50")
+    yield Result(f"trigger to worker, 99th percentile, {among}", percentile(lags, 0.99), "ms", "<= 250")
+
+
+def _question_ms() -> float:
+    """Median of the claim's SELECT with 100 runs due, its locks included, nothing kept."""
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE schedules_run, schedules_schedule")
+    taken = []
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "UPDATE schedules_run SET due_at = now() - interval '1 second' WHERE id IN "
+                "(SELECT id FROM schedules_run WHERE status = 'scheduled' ORDER BY id LIMIT 100)"
+            )
+        given = {"shards": list(range(SHARDS)), "limit": settings.SCHEDULE_BATCH_SIZE}
+        for _ in range(200):
+            start = time.perf_counter()
+            found = rows(sql.DUE, {**given, "now": clock.now()})
+            taken.append((time.perf_counter() - start) * 1000)
+            assert len(found) == 100
+        transaction.set_rollback(True)
+    return sorted(taken)[100]
+
+
+def _values(**fields: Any) -> dict[str, Any]:
+    return {"name": "stored", "kind": NAME, "payload": {}, "time_zone": "UTC", **fields}
+
+
+def _store(organization: Organization, count: int, name: str = "stored") -> datetime:
+    """So many schedules that run once, tomorrow or later, each with its run."""
+    now = clock.now()
+    first = now + timedelta(days=1)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            WITH made AS (
+                INSERT INTO schedules_schedule
+                    (organization_id, name, kind, payload, headers, status, time_zone, trigger_at, unit, cron,
+                    anchor,
+                     retry_schedule_s, missed, missed_after_s, overlap, shard, version, next_at, occurrences,
+                     failures, created_at, changed_at)
+                SELECT %(organization)s, %(name)s, %(kind)s, '{}', '', 'active', 'UTC',
+                       %(first)s + n * interval '1 second', '', '', %(now)s, '{}', 'last', 86400, 'allow',
+                       n %% %(shards)s, 1, %(first)s + n * interval '1 second', 1, 0, %(now)s, %(now)s
+                FROM generate_series(1, %(count)s) AS n
+                RETURNING id, organization_id, kind, shard, trigger_at
+            )
+            INSERT INTO schedules_run
+                (organization_id, schedule_id, kind, shard, number, trigger_at, due_at, status, attempt, epoch,
+                lapses,
+                 waiting_for, error, created_at)
+            SELECT organization_id, id, kind, shard, 1, trigger_at, trigger_at, 'scheduled', 1, 0, 0, '', '',
+            %(now)s
+            FROM made
+            """,
+            {
+                "organization": organization.pk, "name": name, "kind": NAME, "first": first, "now": now,
+                "count": count, "shards": SHARDS,
+            },
+        )  # fmt: skip
+    return first
+
+
+def _bring_forward(name: str, by: timedelta) -> datetime:
+    """All of that name are due together, so much from now."""
+    due = clock.now() + by
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE schedules_schedule SET trigger_at = %s, next_at = %s WHERE name = %s", [due, due, name]
+        )
+        cursor.execute(
+            "UPDATE schedules_run r SET trigger_at = %s, due_at = %s FROM schedules_schedule s "
+            "WHERE s.id = r.schedule_id AND s.name = %s",
+            [due, due, name],
+        )
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE schedules_run, schedules_schedule")
+    return max(due, clock.now())
+
+
+def _left(name: str) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM schedules_run r JOIN schedules_schedule s ON s.id = r.schedule_id "
+            "WHERE s.name = %s AND r.ended_at IS NULL",
+            [name],
+        )
+        return int(cursor.fetchone()[0])
+
+
+@contextmanager
+def _site(workers: Sequence[str] = (QUEUE, settings.SCHEDULE_STATUS_QUEUE)) -> Iterator[None]:
+    """A dispatcher with its executor, and one worker of each of these queues."""
+    manage = [sys.executable, "manage.py"]
+    only = "schedules_shards,schedules_executor,schedules_reconciler"
+    specs = [Spec("dispatcher", [*manage, "dispatcher", "--only", only])]
+    specs += [Spec(f"worker {queue}", [*manage, "worker", queue]) for queue in workers]
+    env = environment(
+        connection.settings_dict["NAME"],
+        SCHEDULE_KIND_MODULES=json.dumps({NAME: MODULE}),
+        LOG_LEVEL="WARNING",
+        LOG_FORMAT="console",
+    )
+    connections.close_all()
+    with Supervisor(specs, env, show=lambda name, line: "error" in line or "Traceback" in line):
+        wait_until(
+            lambda: rows(sql.UNHELD_SHARDS, {"shards": SHARDS})[0][0] == 0, 60, "no executor took the shards"
+        )
+        for queue in workers:
+            wait_until(lambda queue=queue: client().scard(f"rq:workers:{rq_queue(queue).name}"), 60, queue)
+        yield
