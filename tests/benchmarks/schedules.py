@@ -90,8 +90,8 @@ def _punctual(organization: Organization) -> Iterator[Result]:
             cursor.execute(
                 "UPDATE schedules_run r SET trigger_at = v.at, due_at = v.at FROM (SELECT r2.id, m.at FROM "
                 "(SELECT r.id, row_number() OVER (ORDER BY r.id) AS n FROM schedules_run r "
-                "JOIN schedules_schedule s ON s.id = r.schedule_id WHERE s.name = 'punctual') r2 JOIN unnest(%s::timestamptz[]) "
-                "WITH ORDINALITY AS m(at, n) USING (n)) v WHERE v.id = r.id",
+                "JOIN schedules_schedule s ON s.id = r.schedule_id WHERE s.name = 'punctual') r2 "
+                "JOIN unnest(%s::timestamptz[]) WITH ORDINALITY AS m(at, n) USING (n)) v WHERE v.id = r.id",
                 [moments],
             )
         wait_until(lambda: _left("punctual") == 0, 60, lambda: f"{_left('punctual')} are left", interval=0.2)

@@ -88,10 +88,8 @@ async def keep(stopping: asyncio.Event) -> None:
     thread = DatabaseThread("schedules-shards")
     try:
         while not stopping.is_set():
-            had = keeper.held()
             try:
-                if set(await thread.run(keeper.step)) - set(had):
-                    queues.wake(EXECUTOR)
+                await thread.run(_keep)
             except Exception as error:
                 log.warning("the shards could not be renewed", error=str(error).strip())
             try:
@@ -105,6 +103,12 @@ async def keep(stopping: asyncio.Event) -> None:
         except Exception as error:
             log.warning("the shards were not handed over, their leases will lapse", error=str(error).strip())
         await asyncio.to_thread(thread.close)
+
+
+def _keep() -> None:
+    had = keeper.held()
+    if set(keeper.step()) - set(had):
+        queues.wake(EXECUTOR)
 
 
 def _ticks() -> float:

@@ -63,7 +63,7 @@ def start(pairs: Sequence[Sequence[int]]) -> list[Assignment]:
     with transaction.atomic():
         found = rows(sql.START, {**given, "now": now, "lease": settings.SCHEDULE_LEASE_S})
     for row in found:
-        metrics.start_lag.observe(max(0.0, (now - row[8]).total_seconds()) if row[8] else 0.0)
+        metrics.start_lag.observe(max(0.0, (now - row[7]).total_seconds()) if row[7] else 0.0)
     return [_assignment(row) for row in found]
 
 
@@ -122,7 +122,7 @@ def _renew(left: Sequence[Assignment]) -> set[int]:
 
 
 def _assignment(row: tuple[Any, ...]) -> Assignment:
-    run_id, epoch, attempt, organization_id, schedule_id, trigger_at, number, _, _, name, payload, headers = row
+    run_id, epoch, attempt, organization_id, schedule_id, trigger_at, number, _, name, payload, headers = row
     field: Any = Schedule._meta.get_field("headers")
     return Assignment(
         run_id, epoch, attempt, organization_id, schedule_id, name, trigger_at, number,
