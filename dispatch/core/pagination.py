@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rest_framework.exceptions import NotFound
+from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.pagination import CursorPagination
 from rest_framework.request import Request
 
@@ -17,9 +17,12 @@ class NewestFirst(CursorPagination):
     max_page_size = 200
 
     def decode_cursor(self, request: Request) -> Any:
-        """As DRF's; a position that is no id is an invalid cursor, not a query that fails."""
-        cursor = super().decode_cursor(request)
+        """As DRF's; a cursor that is none of ours is a bad parameter, and so is a position that is no id."""
+        try:
+            cursor = super().decode_cursor(request)
+        except NotFound:
+            raise ValidationError({"cursor": [self.invalid_cursor_message]}) from None
         position = "0" if cursor is None or cursor.position is None else str(cursor.position)
         if not (position.isascii() and position.isdigit()):
-            raise NotFound(self.invalid_cursor_message)
+            raise ValidationError({"cursor": [self.invalid_cursor_message]})
         return cursor

@@ -222,6 +222,7 @@ class RunDetailSerializer(RunSerializer):
 class ScheduleSerializer(serializers.ModelSerializer):
     """A schedule as lists show it. `version` is what a change is decided on."""
 
+    unit = serializers.CharField(read_only=True, help_text="Of `every`; else empty.")
     header_names = serializers.SerializerMethodField()
     when = serializers.SerializerMethodField(help_text="In words.")
     summary = serializers.SerializerMethodField(help_text="What it does, in a line.")

@@ -7,7 +7,8 @@ class TelephonyConfig(AppConfig):
 
     def ready(self) -> None:
         from dispatch.capacity.truth import register_truth
-        from dispatch.telephony import checks  # noqa: F401
+        from dispatch.telephony import ageing, checks  # noqa: F401
         from dispatch.telephony.sql import OpenCalls
 
         register_truth(OpenCalls())
+        ageing.register()

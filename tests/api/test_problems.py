@@ -197,4 +197,4 @@ def test_a_cursor_that_nobody_was_given_is_refused_or_at_the_end(api, position):
     if position.isascii() and position.isdigit():
         assert answer.status_code == 200
     else:
-        is_problem(answer, 404, "not_found")
+        assert is_problem(answer, 400, "validation_error")["errors"][0]["field"] == "cursor"
