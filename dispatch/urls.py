@@ -32,6 +32,7 @@ urlpatterns = [
     path("set-password/<uidb64>/<token>/", SetPasswordView.as_view(), name="set_password"),
     path("api/v1/", include(api)),
     path("", include("dispatch.jobs.pages.urls")),
+    path("phones/", include("dispatch.console.phones.urls")),
     path("telephony/", include("dispatch.telephony.urls")),
     re_path(r"^api/", problems.unknown_address),
 ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from dispatch.capacity.models import OutboundNumber, ProviderAccount
 from dispatch.console.demo import data
+from dispatch.telephony import addresses
 
 Behaviour = dict[str, Any]
 
@@ -78,10 +79,21 @@ def accounts() -> list[dict[str, Any]]:
                 "numbers": [],
             },
         )
-        for phone in OutboundNumber.objects.filter(account=account).values_list("phone", flat=True):
-            if phone.as_e164 not in described["numbers"]:
-                described["numbers"].append(phone.as_e164)
+        known = {number["number"] for number in described["numbers"]}
+        for number in OutboundNumber.objects.filter(account=account).select_related("account").order_by("pk"):
+            if str(number.phone) not in known:
+                described["numbers"].append(_number(number))
     return list(found.values())
+
+
+def _number(number: OutboundNumber) -> dict[str, str]:
+    """A caller number, with where calls and texts to it are posted."""
+    return {
+        "number": str(number.phone),
+        "voice_url": addresses.number_webhook(number, "voice"),
+        "sms_url": addresses.number_webhook(number, "sms"),
+        "status_callback": addresses.number_webhook(number, "status"),
+    }
 
 
 def simulator_config() -> dict[str, Any]:

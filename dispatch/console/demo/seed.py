@@ -19,7 +19,7 @@ from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccou
 from dispatch.console.demo import data
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
-from dispatch.jobs.models import DispatchPolicy, ServiceType
+from dispatch.jobs.models import DispatchPolicy, PublicForm, ServiceType
 from dispatch.jobs.places import zip_position
 from dispatch.technicians.editing import create_technician, set_shifts
 from dispatch.technicians.models import Skill, Technician
@@ -27,7 +27,14 @@ from dispatch.technicians.models import Skill, Technician
 MAIN_SLUG, OTHER_SLUG = "desert-air", "silver-state"
 OTHER_ADMIN = ("admin@silver-state.example", "Imani Clarke")
 # Quick enough to watch, slow enough to follow.
-POLICY = {"answer_timeout_s": 45, "ring_timeout_s": 20, "answered_extension_s": 30, "radius_m": 60_000}
+POLICY = {
+    "offer_by_text": True,
+    "missed_call_grace_s": 15,
+    "answer_timeout_s": 45,
+    "ring_timeout_s": 20,
+    "answered_extension_s": 30,
+    "radius_m": 60_000,
+}
 
 
 class NotInDevelopment(RuntimeError):
@@ -54,6 +61,7 @@ def main_organization(name: str, slug: str, policy: Mapping[str, Any]) -> Organi
     made = Organization.objects.create(name=name, slug=slug, time_zone="America/Phoenix")
     _fill(made, data.SKILLS, data.SERVICES, data.TECHNICIANS, data.LINES)
     DispatchPolicy.objects.create(organization=made, **policy)
+    PublicForm.objects.create(organization=made)
     heat = ServiceType.objects.of(made).get(code="ac-repair")
     DispatchPolicy.objects.create(organization=made, service_type=heat, weight_distance=1.5)
     return made
@@ -114,6 +122,7 @@ def _other_organization() -> None:
     )
     _fill(made, data.OTHER_SKILLS, data.OTHER_SERVICES, data.OTHER_TECHNICIANS, data.OTHER_LINES)
     DispatchPolicy.objects.create(organization=made, **POLICY)
+    PublicForm.objects.create(organization=made, heading="Locked out? Broken glass?")
     email, name = OTHER_ADMIN
     admin = User.objects.filter(email=email).first() or User.objects.create_user(email, demo.PASSWORD, name=name)
     Membership.objects.create(organization=made, user=admin, role=Membership.Role.ADMIN, on_duty=True)
@@ -181,4 +190,6 @@ def _lines(made: Organization, phones: Sequence[str]) -> None:
             name=f"Line {n}",
             max_channels=10,
             reserved_for_alerts=1,
+            sends_texts=True,
+            texts_per_second=10.0,
         )

@@ -40,6 +40,8 @@ Control API (JSON; errors are {"error": text} with 400, 404 or 409):
     PUT    /control/numbers                    {"account", "number", "voice_url", "sms_url", ...}
     POST   /control/phones/{number}/call       {"to": one of our numbers, "keys": [...], "hang_up": {...}}
     POST   /control/phones/{number}/text       {"to", "body"}
+    GET    /control/phones                     every phone: taken?, what it does, its latest calls and texts
+    POST   /control/phones/{number}/take|release   a person holds it: it does nothing by itself meanwhile
     GET    /control/clock; POST {"advance": seconds}
     GET    /control/changes?after=VERSION&wait=SECONDS    long poll
     GET    /control/events                     the same as server-sent events

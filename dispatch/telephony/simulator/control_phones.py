@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import islice
+from typing import Any
+
 from aiohttp import web
 
-from .calls import Order
+from .calls import Call, Order
 from .config import NumberConfig
 from .control import ControlError, object_of
 from .formats import is_e164
@@ -13,6 +16,9 @@ from .messages import receive
 from .params import WORLD
 from .webhooks import url_fault
 from .world import Account, World
+
+# How far back a phone's calls and texts are looked for, and how many of them are shown.
+LATEST, SHOWN_CALLS, SHOWN_TEXTS = 2000, 2, 12
 
 
 def _target(world: World, to: str) -> tuple[Account, NumberConfig]:
@@ -58,6 +64,82 @@ async def text_us(request: web.Request) -> web.Response:
     return web.json_response(message.history(), status=201)
 
 
+async def take(request: web.Request) -> web.Response:
+    """POST: it does nothing by itself any more, also in the calls under way; `release` undoes it."""
+    world, person = request.app[WORLD], _person(request)
+    if request.match_info["action"] == "release":
+        world.handsets.release(person)
+    else:
+        world.handsets.take(person)
+        for call in _calls_of(world, person):
+            if not call.over and call.script is not None:
+                call.script.silence()
+                call.behaviour = {"do": "manual"}
+    world.feed.publish({"kind": "phone", "phone": person})
+    return web.json_response({"taken": person in world.handsets.taken})
+
+
+async def phones(request: web.Request) -> web.Response:
+    """Every phone that had to do with us: whether it is taken, what it does, its latest calls and texts."""
+    world = request.app[WORLD]
+    found: dict[str, dict[str, Any]] = {}
+
+    def phone(number: str) -> dict[str, Any]:
+        return found.setdefault(
+            number,
+            {
+                "taken": number in world.handsets.taken,
+                "does": world.handsets.does(number),
+                "calls": [],
+                "texts": [],
+            },
+        )
+
+    for number in [*world.handsets.all(), *world.handsets.taken]:
+        phone(number)
+    for call in islice(reversed(world.calls.values()), LATEST):
+        calls = phone(call.phone)["calls"]
+        if len(calls) < SHOWN_CALLS:
+            calls.append(_brief(call))
+    for message in islice(reversed(world.messages.values()), LATEST):
+        theirs = message.direction == "inbound"
+        texts = phone(message.from_ if theirs else message.to)["texts"]
+        if len(texts) < SHOWN_TEXTS:
+            texts.append(
+                {
+                    "sid": message.sid,
+                    "theirs": theirs,
+                    "number": message.to if theirs else message.from_,
+                    "body": message.body,
+                    "status": message.status,
+                    "at": message.created_date,
+                }
+            )
+    return web.json_response({"version": world.feed.version, "phones": found})
+
+
+def _brief(call: Call) -> dict[str, Any]:
+    return {
+        "sid": call.sid,
+        "inbound": call.direction == "inbound",
+        "number": call.to if call.direction == "inbound" else call.from_,
+        "status": call.status,
+        "over": call.over,
+        "asking": call.asking,
+        "said": [words["text"] for words in call.said],
+        "keys": "".join(key["key"] for key in call.keys),
+        "ended_by": call.ended_by,
+        "at": call.created_date,
+        "ended_at": call.ended_date,
+    }
+
+
+def _calls_of(world: World, person: str) -> list[Call]:
+    return [call for call in islice(reversed(world.calls.values()), LATEST) if call.phone == person]
+
+
 def add_routes(app: web.Application) -> None:
+    app.router.add_get("/control/phones", phones)
+    app.router.add_post("/control/phones/{number}/{action:take|release}", take)
     app.router.add_post("/control/phones/{number}/call", call_us)
     app.router.add_post("/control/phones/{number}/text", text_us)

@@ -105,18 +105,40 @@ class Handsets:
         self._rung: dict[str, int] = {}
         # How often each number had rung when its plan was set: a new plan starts from its first behaviour.
         self._base: dict[str, int] = {}
+        # What a phone did by itself before somebody took it; None: what all do.
+        self.taken: dict[str, list[dict[str, Any]] | None] = {}
 
     def set(self, number: str, behaviours: Any) -> None:
         """Give a number (or `default`) its behaviours; raises ValueError and changes nothing if one is wrong."""
         plan = [check_behaviour(item) for item in (behaviours if isinstance(behaviours, list) else [behaviours])]
         if not plan:
             raise ValueError("at least one behaviour")
+        self.taken.pop(number, None)
         self._plans[number] = plan
         self._base[number] = self._rung.get(number, 0)
 
     def forget(self, number: str) -> None:
         if number != "default":
             self._plans.pop(number, None)
+
+    def take(self, number: str) -> None:
+        """Somebody holds this phone now: it does nothing by itself until `release`."""
+        self.taken.setdefault(number, self._plans.get(number))
+        self._plans[number] = [{"do": "manual"}]
+
+    def release(self, number: str) -> None:
+        """It does again what it did before it was taken."""
+        if number not in self.taken:
+            return
+        plan = self.taken.pop(number)
+        if plan is None:
+            self._plans.pop(number, None)
+        else:
+            self._plans[number] = plan
+
+    def does(self, number: str) -> str:
+        """What a phone does by itself, in one word."""
+        return str((self._plans.get(number) or self._plans["default"])[-1]["do"])
 
     def all(self) -> dict[str, list[dict[str, Any]]]:
         return self._plans
@@ -151,6 +173,7 @@ class Script:
         self.call = call
         self.behaviour = behaviour
         self._rng = rng
+        self._silent = False
         self._pending: list[tuple[dict[str, Any], Callable[[], None]]] = []
         for key in behaviour.get("keys", []):
             self._pending.append((key, partial(self._press, str(key["key"]))))
@@ -165,6 +188,15 @@ class Script:
     def answered_by(self) -> str:
         return str(self.behaviour.get("answered_by", "machine_start" if self.machine else "human"))
 
+    def silence(self) -> None:
+        """Somebody took the phone: what was planned for this call does not happen."""
+        self._silent = True
+        self._pending.clear()
+        self.behaviour = {"do": "manual"}
+
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        self.call.later(seconds, lambda: None if self._silent else act())
+
     def ringing(self) -> None:
         """The phone has begun to ring: say when what will happen."""
         do = self.behaviour["do"]
@@ -173,7 +205,7 @@ class Script:
         signal = {"voicemail": "answer", "give_up": "hang_up"}.get(do, do)
         details = {k: self.behaviour[k] for k in ("error_code", "sip") if k in self.behaviour}
         wait = seconds(self.behaviour.get("after", AFTER[do]), self._rng)
-        self.call.later(wait, lambda: self.call.signal(signal, by="phone", **details))
+        self._later(wait, lambda: self.call.signal(signal, by="phone", **details))
 
     def answered(self) -> None:
         self._fire(lambda t: "after" in t and "heard" not in t, lambda t: seconds(t["after"], self._rng))
@@ -192,14 +224,14 @@ class Script:
         free = next((item for item in self._pending if not TRIGGER_KEYS & set(item[0])), None)
         if free is not None:
             self._pending.remove(free)
-            self.call.later(THINKING, free[1])
+            self._later(THINKING, free[1])
 
     def _fire(self, due: Callable[[dict[str, Any]], bool], wait: Callable[[dict[str, Any]], float]) -> None:
         ready = [item for item in self._pending if due(item[0])]
         self._pending = [item for item in self._pending if not due(item[0])]
         for trigger, act in ready:
-            self.call.later(wait(trigger), act)
+            self._later(wait(trigger), act)
 
     def _press(self, digits: str) -> None:
         for position, digit in enumerate(digits):
-            self.call.later(0.2 * position, partial(self.call.signal, "key", key=digit, by="phone"))
+            self._later(0.2 * position, partial(self.call.signal, "key", key=digit, by="phone"))

@@ -148,10 +148,16 @@ def _new(world: World, account: Account, to: str, from_: str, body: str, directi
     return message
 
 
+def _change(message: Message) -> dict[str, Any]:
+    sid, status, to, from_ = message.sid, message.status, message.to, message.from_
+    phone = from_ if message.direction == "inbound" else to
+    return {"kind": "message", "sid": sid, "status": status, "to": to, "from": from_, "phone": phone}
+
+
 def _noted(world: World, message: Message) -> None:
     at = round(world.clock.now() - message.created_at, 3)
     message.statuses.append({"at": at, "status": message.status})
-    world.feed.publish({"kind": "message", "sid": message.sid, "status": message.status, "to": message.to})
+    world.feed.publish(_change(message))
     world.log(f"{message.sid[:10]} {mask(message.from_)} > {mask(message.to)} text {message.status}")
 
 
@@ -195,7 +201,7 @@ async def _post(
         return b""
     token = account.config.auth_token
     reply = await world.webhooks.send(token, url, method, params, purpose, message.record)
-    world.feed.publish({"kind": "message", "sid": message.sid, "status": message.status, "to": message.to})
+    world.feed.publish(_change(message))
     if reply.error not in {"", "ct", "rt"}:
         world.complain("number", f"{url} cannot be called: {reply.error}")
     return reply.body if reply.ok else b""
