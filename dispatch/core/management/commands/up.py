@@ -50,9 +50,7 @@ def _banner(prepared: site.Site) -> str:
             f"  phone calls    {prepared.simulator_url}/control/calls  (as the simulated phones see them)"
         )
     if settings.DEVELOPMENT:
-        lines.append(
-            f"  phones         {prepared.base_url}/phones/  (answer, press keys, text: play the technician)"
-        )
+        lines.append(f"  phones         {prepared.base_url}/phones/  (play the technician)")
         lines += site.demo_hints()
     lines += ["Ctrl-C stops everything.", ""]
     return "\n".join(lines)
