@@ -29,7 +29,7 @@ demo: $(STAMP) ## submit forms, watch simulated technicians answer them, end wit
 	@exec $(PY) manage.py demo
 
 stop: $(STAMP) ## stop embedded servers that nobody uses (left behind when `make up` was killed)
-	@$(PY) -m dispatch.core.embedded
+	@$(PY) -m dispatch.core.embedded "$${DISPATCH_DATA_DIR:-.data}"
 
 test: $(STAMP) ## run the whole suite (ARGS="-k offer" for a part)
 	$(PY) -m pytest -m "not soak" -n $(JOBS) --dist loadfile $(ARGS)

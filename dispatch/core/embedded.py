@@ -11,6 +11,7 @@ import hashlib
 import os
 import secrets
 import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -258,9 +259,8 @@ def _stop_valkey(socket: Path) -> None:
 
 
 def main() -> None:
-    """`make stop`."""
-    data_dir = Path(os.environ.get("DISPATCH_DATA_DIR") or ".data").resolve()
-    stopped = stop_unused(data_dir)
+    """`make stop`: the data folder is the argument."""
+    stopped = stop_unused(Path(sys.argv[1]).resolve())
     print(f"Stopped: {', '.join(stopped)}." if stopped else "No server runs that nobody uses.")  # noqa: T201
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -74,9 +73,8 @@ def test_two_share_the_servers_and_the_last_one_out_stops_them(folder: Path) -> 
 
 def test_what_a_killed_process_left_behind_can_be_stopped(folder: Path) -> None:
     def stop() -> str:
-        env = {**os.environ, "DISPATCH_DATA_DIR": str(folder)}
-        command = [sys.executable, "-m", "dispatch.core.embedded"]
-        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
+        command = [sys.executable, "-m", "dispatch.core.embedded", str(folder)]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
     assert "No server runs" in stop()
     user = User(folder)

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from accounts.models import Organization
+from dispatch.capacity.models import OutboundNumber
 from dispatch.console.demo import data, phones
 from dispatch.console.demo.client import Answer, FrontEnd
 from dispatch.console.demo.lines import FILE, Line, load
@@ -97,3 +98,14 @@ def test_the_demo_organization_is_phoenix(db):
     assert seed.seed() == main
     assert Organization.objects.count() == 2
     assert len(phones.accounts()) == 2
+
+
+def test_the_demo_can_be_run_again_and_again_beside_the_demo_organization(db):
+    from dispatch.console.demo import run, seed
+
+    seed.seed()
+    for n in (1, 2):
+        run.end_earlier_runs()
+        made = seed.run_organization(f"{run.SLUG}{n}", run.POLICY)
+        assert OutboundNumber.objects.of(made).filter(is_paused=False).count() == len(data.RUN_LINES)
+    assert OutboundNumber.objects.filter(phone=data.RUN_LINES[0], is_paused=True).count() == 1

@@ -98,6 +98,7 @@ TECHNICIANS = (
 )  # fmt: skip
 
 LINES = ("+14805550100", "+14805550101", "+14805550102")
+RUN_LINES = ("+16235550100", "+16235550101", "+16235550102")
 
 OTHER_SKILLS = {"locks": "Locks", "glass": "Glass"}
 OTHER_SERVICES = (

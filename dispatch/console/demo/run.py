@@ -11,6 +11,8 @@ import requests
 from django.db.models import Count
 
 from accounts.models import ApiKey, Membership, Organization
+from dispatch.capacity import services as capacity
+from dispatch.capacity.models import OutboundNumber
 from dispatch.console.demo import phones, seed
 from dispatch.console.demo.client import Answer, Client, FrontEnd
 from dispatch.console.demo.lines import Line
@@ -165,10 +167,13 @@ class Run:
 
 
 def end_earlier_runs() -> None:
-    """Cancels what a run that was broken off left behind."""
+    """Cancels what a run that was broken off left behind, and has earlier runs give up their caller numbers, which
+    this one calls from."""
     left = Job.objects.filter(organization__slug__startswith=SLUG, status=Job.Status.DISPATCHING)
     for pk in left.values_list("pk", flat=True):
         jobs.cancel(pk, actor=SYSTEM, version=None, reason="The demo was started again.")
+    for number in OutboundNumber.objects.filter(organization__slug__startswith=SLUG, is_paused=False):
+        capacity.set_paused(number, True, actor=SYSTEM)
 
 
 def _keys(organization: Organization) -> dict[str, str]:

@@ -56,10 +56,12 @@ def seed() -> Organization:
     return main
 
 
-def main_organization(name: str, slug: str, policy: Mapping[str, Any]) -> Organization:
-    """An organization of Phoenix with the demo's technicians, service types, policy, account and lines."""
+def main_organization(
+    name: str, slug: str, policy: Mapping[str, Any], lines: Sequence[str] = data.LINES
+) -> Organization:
+    """An organization of Phoenix with the demo's technicians, service types, policy, account and these lines."""
     made = Organization.objects.create(name=name, slug=slug, time_zone="America/Phoenix")
-    _fill(made, data.SKILLS, data.SERVICES, data.TECHNICIANS, data.LINES)
+    _fill(made, data.SKILLS, data.SERVICES, data.TECHNICIANS, lines)
     DispatchPolicy.objects.create(organization=made, **policy)
     PublicForm.objects.create(organization=made)
     heat = ServiceType.objects.of(made).get(code="ac-repair")
@@ -73,7 +75,7 @@ def run_organization(slug: str, policy: Mapping[str, Any]) -> Organization:
     if not settings.DEVELOPMENT:
         raise NotInDevelopment("The demo runs only where DISPATCH_DEVELOPMENT=1 is set.")
     with transaction.atomic():
-        made = main_organization(f"Demo run {slug.removeprefix('demo-run-')}", slug, policy)
+        made = main_organization(f"Demo run {slug.removeprefix('demo-run-')}", slug, policy, data.RUN_LINES)
         for n in (1, 2):
             user = User.objects.create_user(f"dispatcher{n}@{slug}.example", name=f"Dispatcher {n}")
             Membership.objects.create(
