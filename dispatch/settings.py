@@ -135,7 +135,7 @@ LEADS_RETRY_JITTER = env.float("LEADS_RETRY_JITTER", default=0.1)
 # Schedule, dialers, reconcilers.
 LEADS_TICK_S = env.float("LEADS_TICK_S", default=0.2)  # the longest the promoter sleeps
 LEADS_PROMOTE_BATCH = env.int("LEADS_PROMOTE_BATCH", default=2000)
-LEADS_BATCH = env.int("LEADS_BATCH", default=100)  # leads in one transaction
+LEADS_BATCH = env.int("LEADS_BATCH", default=200)  # leads in one transaction
 LEADS_CLAIMERS = env.int("LEADS_CLAIMERS", default=2)  # transactions at once, of one dialer
 LEADS_IN_FLIGHT = env.int("LEADS_IN_FLIGHT", default=1000)  # taken and not yet settled, of one dialer
 LEADS_ASK_THREADS = env.int("LEADS_ASK_THREADS", default=32)  # requests at once to a provider that blocks

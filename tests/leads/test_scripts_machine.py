@@ -1,0 +1,225 @@
+"""The scripts over schedule, rooms and lines against dictionaries that do the same, step by random step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from dispatch.capacity import fast
+from dispatch.capacity.batches import PoolLimits
+from dispatch.capacity.rules import NumberLimits
+from dispatch.capacity.sql import Usable
+from dispatch.core import generation
+from dispatch.core.redis import client
+from dispatch.leads import schedule, scripts
+from dispatch.leads.schedule import Entry, Fate
+from tests.conftest import forget_redis
+
+PAST, FUTURE = 1_000, 9_000_000_000_000
+POOLS, WORKERS = st.sampled_from([1, 2]), st.sampled_from(["ann", "bob"])
+ENTRIES = st.builds(
+    Entry, POOLS, st.integers(1, 6), st.integers(1, 2), st.sampled_from([PAST, PAST + 1, PAST + 2, FUTURE])
+)
+# number → (pool, lines, reserved for alerts, for offers)
+NUMBERS = {1: (1, 3, 1, 0), 2: (1, 2, 0, 0), 3: (2, 2, 0, 1)}
+CONCURRENCY = {1: 4, 2: 5}
+
+
+class LeadScripts(RuleBasedStateMachine):
+    @initialize()
+    def begin(self) -> None:
+        forget_redis()
+        generation.ensure()
+        self.scheduled: dict[str, int] = {}
+        self.rooms: dict[int, dict[str, int]] = {1: {}, 2: {}}
+        self.held: dict[str, dict[str, int]] = {"ann": {}, "bob": {}}
+        self.leases: dict[str, tuple[int, int, int, int]] = {}  # holder → number, line slot, pool, pool slot
+
+    # --- What happens
+
+    @rule(entries=st.lists(ENTRIES, min_size=1, max_size=4))
+    def put(self, entries: list[Entry]) -> None:
+        entries = list({entry.member: entry for entry in entries}.values())
+        added = schedule.tell(scripts.SCHEDULE, entries)
+        assert added == sum(entry.member not in self.scheduled for entry in entries)
+        self.scheduled |= {entry.member: entry.due_ms for entry in entries}
+
+    @rule(entries=st.lists(ENTRIES, min_size=1, max_size=4))
+    def put_what_is_missing(self, entries: list[Entry]) -> None:
+        entries = list({entry.member: entry for entry in entries}.values())
+        missing = [entry for entry in entries if not self._is_anywhere(entry.member)]
+        assert schedule.tell(scripts.SCHEDULE_MISSING, entries) == len(missing)
+        self.scheduled |= {entry.member: entry.due_ms for entry in missing}
+
+    @rule(entry=ENTRIES)
+    def take_out(self, entry: Entry) -> None:
+        schedule.remove([entry.member])
+        self.scheduled.pop(entry.member, None)
+        self.rooms[entry.pool_id].pop(entry.member, None)
+
+    @rule(most=st.integers(1, 5))
+    def promote(self, most: int) -> None:
+        due = sorted((due, member) for member, due in self.scheduled.items() if due < FUTURE)[:most]
+        count, next_s = schedule.promote(most)
+        assert count == len(due)
+        for moment, member in due:
+            del self.scheduled[member]
+            self.rooms[_pool(member)][member] = moment
+        assert (next_s is None) == (not self.scheduled)
+        if self.scheduled and min(self.scheduled.values()) < FUTURE:
+            assert next_s == 0
+
+    @rule(worker=WORKERS, pool=POOLS, most=st.integers(1, 6))
+    def pair(self, worker: str, pool: int, most: int) -> None:
+        waiting = sorted((due, member) for member, due in self.rooms[pool].items())
+        pairs, why, _ = schedule.pair(worker, most, _limits(pool))
+        assert [(pair.due_ms, pair.member) for pair in pairs] == waiting[: len(pairs)]
+        for pair in pairs:
+            lease = (pair.number_id, pair.line_slot, pool, pair.pool_slot)
+            had = self.leases.get(_holder(pair.member))
+            if had is not None and had[2] == pool:
+                assert lease == had
+            else:
+                assert lease in self._free_for_leads(pool)
+                self.leases[_holder(pair.member)] = lease
+            self.held[worker][pair.member] = self.rooms[pool].pop(pair.member)
+        if len(pairs) < min(most, len(waiting)):
+            next_holder = _holder(waiting[len(pairs)][1])
+            assert why in ("lines_busy", "pool_full")
+            assert next_holder not in self.leases or self.leases[next_holder][2] != pool
+            assert not self._free_for_leads(pool)
+
+    @rule(worker=WORKERS, what=st.sampled_from(["called", "gone", "again", "later"]), data=st.data())
+    def settle(self, worker: str, what: str, data: st.DataObject) -> None:
+        if not self.held[worker]:
+            return
+        member = data.draw(st.sampled_from(sorted(self.held[worker])))
+        schedule.settle(worker, [Fate(member, what, PAST, member)])
+        del self.held[worker][member]
+        if what != "called":
+            self.leases.pop(_holder(member), None)
+        if what == "again":
+            self.rooms[_pool(member)][member] = PAST
+        elif what == "later":
+            self.scheduled[member] = PAST
+
+    @rule(entry=ENTRIES)
+    def a_call_ends(self, entry: Entry) -> None:
+        from dispatch.capacity import scripts as lines
+
+        fast.run(lines.RELEASE, [_holder(entry.member)])
+        self.leases.pop(_holder(entry.member), None)
+
+    @rule()
+    def nobody_is_dead(self) -> None:
+        assert schedule.bury(3600) == (0, 0)
+
+    @rule()
+    def all_are_dead(self) -> None:
+        known = {name.decode() for name in client().zrange(f"{schedule.base_key()}:workers", 0, -1)}
+        held = {member: due for worker in known for member, due in self.held[worker].items()}
+        dead, _ = schedule.bury(-1)  # whoever beat before the next moment
+        assert dead == len(known)
+        for member, due in held.items():
+            self.rooms[_pool(member)][member] = due
+        for worker in known:
+            self.held[worker] = {}
+
+    @rule(worker=WORKERS)
+    def without_the_generation_nothing_moves(self, worker: str) -> None:
+        kept = generation.current()
+        client().delete(generation.key_name())
+        for attempt in (
+            lambda: schedule.promote(5),
+            lambda: schedule.pair(worker, 5, _limits(1)),
+            lambda: schedule.beat(worker),
+            lambda: schedule.bury(-1),
+        ):
+            with pytest.raises(schedule.NotReady):
+                attempt()
+        client().set(generation.key_name(), kept or "")
+
+    # --- What always holds
+
+    @invariant()
+    def redis_holds_what_the_model_holds(self) -> None:
+        if not hasattr(self, "scheduled"):
+            return
+        base = schedule.base_key()
+        assert _sorted_set(f"{base}:schedule") == self.scheduled
+        for pool, room in self.rooms.items():
+            assert _sorted_set(f"{base}:room:{pool}") == room
+            if room:
+                assert pool in schedule.rooms()
+        for worker, held in self.held.items():
+            assert _sorted_set(f"{base}:held:{worker}") == held
+
+    @invariant()
+    def lines_are_never_held_twice_and_never_above_a_limit(self) -> None:
+        if not hasattr(self, "scheduled"):
+            return
+        stored: Any = client().hgetall(f"{fast.base_key()}:leases")
+        assert {h.decode(): tuple(map(int, v.decode().split(":")[:4])) for h, v in stored.items()} == self.leases
+        lines = [lease[:2] for lease in self.leases.values()]
+        in_pools = [lease[2:] for lease in self.leases.values()]
+        assert len(lines) == len(set(lines))
+        assert len(in_pools) == len(set(in_pools))
+        for number, (_, total, alerts, offers) in NUMBERS.items():
+            assert all(slot <= total - alerts - offers for n, slot in lines if n == number)
+        for pool, most in CONCURRENCY.items():
+            assert sum(p == pool for p, _ in in_pools) <= most
+
+    def _is_anywhere(self, member: str) -> bool:
+        known = {name.decode() for name in client().zrange(f"{schedule.base_key()}:workers", 0, -1)}
+        return (
+            member in self.scheduled
+            or member in self.rooms[_pool(member)]
+            or any(member in self.held[worker] for worker in known)
+        )
+
+    def _free_for_leads(self, pool: int) -> list[tuple[int, int, int, int]]:
+        taken = {lease[:2] for lease in self.leases.values()}
+        pool_slots = {lease[3] for lease in self.leases.values() if lease[2] == pool}
+        free_slots = set(range(1, CONCURRENCY[pool] + 1)) - pool_slots
+        if not free_slots:
+            return []
+        return [
+            (number, slot, pool, min(free_slots))
+            for number, (of, total, alerts, offers) in NUMBERS.items()
+            if of == pool
+            for slot in range(1, total - alerts - offers + 1)
+            if (number, slot) not in taken
+        ]
+
+
+def _pool(member: str) -> int:
+    return int(member.split(":")[0])
+
+
+def _holder(member: str) -> str:
+    return "lead:" + member.split(":", 1)[1]
+
+
+def _sorted_set(name: str) -> dict[str, int]:
+    found: Any = client().zrange(name, 0, -1, withscores=True)
+    return {member.decode(): int(score) for member, score in found}
+
+
+def _limits(pool: int) -> PoolLimits:
+    usable = {
+        number: Usable(NumberLimits(number, total, alerts, offers), 1, "+16025550100", CONCURRENCY[of], None, 1e6)
+        for number, (of, total, alerts, offers) in NUMBERS.items()
+        if of == pool
+    }
+    return PoolLimits(pool, usable, CONCURRENCY[pool], 0)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_scripts_do_what_dictionaries_do() -> None:
+    run_state_machine_as_test(
+        LeadScripts, settings=hypothesis_settings(max_examples=25, stateful_step_count=40, deadline=None)
+    )
