@@ -1,5 +1,5 @@
-"""A dialer dies at each point of a batch's way. What remains settles it: nothing is lost, nobody is called twice for
-one attempt, and no line stays taken."""
+"""A dialer dies at each point of a batch's way. What remains settles it: nothing is lost, nobody is called twice
+for one attempt, and no line stays taken."""
 
 from __future__ import annotations
 
