@@ -68,9 +68,11 @@ def from_full_queue(workers: str, *, with_http: bool = False) -> Iterator[Result
 def to_first_call(workers: str, rate: int, seconds: float, *, provider: str) -> Iterator[Result]:
     """A steady stream of submissions through the whole site."""
     simulated = provider != noop_provider.NAME
+    # Before the processes start: the simulator knows the accounts that there are then.
+    for_warming_up = jobs_ground.tenants(provider=provider, count=1, technicians=60)
     peer, tenants = PEERS[workers], _tenants(provider)
     with running(workers=workers, dispatcher=True, simulator=simulated) as site:
-        _warm(site, provider)
+        _warm(site, for_warming_up)
         with site.meter() as meter:
             load = jobs_load.steadily(site.base_url, tenants, per_second=rate, seconds=seconds)
             asked = _calls(_wait_for_calls(list(load.sent)), simulated=simulated)
@@ -95,9 +97,8 @@ def _tenants(provider: str) -> list[jobs_ground.Tenant]:
     return made
 
 
-def _warm(site: Site, provider: str) -> None:
+def _warm(site: Site, tenants: list[jobs_ground.Tenant]) -> None:
     """Every process has done its work before it is measured: imports, connections, caches."""
-    tenants = jobs_ground.tenants(provider=provider, count=1, technicians=60)
     load = jobs_load.steadily(site.base_url, tenants, per_second=10, seconds=2)
     _wait_for_calls(list(load.sent))
 
