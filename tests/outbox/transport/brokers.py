@@ -21,6 +21,7 @@ from tests.waiting import wait_until
 
 _SPRING, _BROKER = "http://www.springframework.org/schema/beans", "http://activemq.apache.org/schema/core"
 _SCHEMAS = (_SPRING, f"{_SPRING}/spring-beans-2.0.xsd", _BROKER, f"{_BROKER}/activemq-core.xsd")
+KEYS_PASSWORD = "rain on a tin roof"
 ACTIVEMQ_JAR = Path("/usr/share/activemq/bin/activemq.jar")
 
 
@@ -183,10 +184,15 @@ class ActiveMq(Broker):
 
 
 class ActiveMqServer:
-    """Debian's ActiveMQ with one STOMP connector on a free port."""
+    """Debian's ActiveMQ with one STOMP connector on a free port; over TLS with the keys of a PKCS #12 file."""
 
-    def __init__(self, folder: Path, scheduler: bool) -> None:
+    def __init__(self, folder: Path, scheduler: bool, keys: Path | None = None) -> None:
         self.port, self.folder = free_port(), folder
+        scheme, tls = "stomp", ""
+        if keys is not None:
+            scheme = "stomp+ssl"
+            store = f'keyStore="file:{keys}" keyStorePassword="{KEYS_PASSWORD}" keyStoreType="pkcs12"'
+            tls = f"<sslContext><sslContext {store}/></sslContext>"
         self._process: subprocess.Popen[bytes] | None = None
         (folder / "broker.xml").write_text(
             f"""<beans xmlns="http://www.springframework.org/schema/beans"
@@ -194,8 +200,9 @@ class ActiveMqServer:
                  xsi:schemaLocation="{" ".join(_SCHEMAS)}">
             <broker xmlns="http://activemq.apache.org/schema/core" brokerName="tests" useJmx="false"
                     dataDirectory="{folder}/data" schedulerSupport="{str(scheduler).lower()}">
+              {tls}
               <transportConnectors>
-                <transportConnector name="stomp" uri="stomp://127.0.0.1:{self.port}"/>
+                <transportConnector name="stomp" uri="{scheme}://127.0.0.1:{self.port}"/>
               </transportConnectors>
             </broker></beans>"""
         )
