@@ -475,6 +475,9 @@ DEFAULT_FROM_EMAIL = SERVER_EMAIL = env.str("EMAIL_FROM", default=f"Dispatch <di
 LOG_LEVEL = env.one_of("LOG_LEVEL", ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"), default="INFO")
 # What Prometheus must send as its bearer token to read /metrics; empty: no token is asked for.
 METRICS_TOKEN = env.str("METRICS_TOKEN", default="")
+# Where a dispatcher, worker or autoscaler that runs alone tells its own counters; port 0: nowhere.
+METRICS_HOST = env.str("METRICS_HOST", default="127.0.0.1")
+METRICS_PORT = env.int("METRICS_PORT", default=0)
 LOG_FORMAT = env.one_of("LOG_FORMAT", ("console", "json"), default="console" if DEVELOPMENT else "json")
 LOGGING_CONFIG = "dispatch.core.logs.configure"
 LOGGING = {"level": LOG_LEVEL, "format": LOG_FORMAT}

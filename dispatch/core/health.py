@@ -8,15 +8,16 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable
 
-import prometheus_client
 import psycopg
 from django.conf import settings
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from dispatch.core import gauges, problems  # noqa: F401  (gauges register themselves)
 from dispatch.core.loops import all_loops
+from dispatch.core.metrics import told
 from dispatch.core.redis import REDIS_ERRORS, client
 
 _migrated = False
@@ -62,7 +63,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     ):
         return HttpResponse(status=401, headers={"WWW-Authenticate": "Bearer"})
     all_loops()  # their modules register readers and gauges
-    return HttpResponse(prometheus_client.generate_latest(), content_type=prometheus_client.CONTENT_TYPE_LATEST)
+    return HttpResponse(told(), content_type=CONTENT_TYPE_LATEST)
 
 
 def missing_parts() -> dict[str, str]:

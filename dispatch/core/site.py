@@ -25,7 +25,7 @@ from django.core.checks import Error, Tags, run_checks
 from django.core.management import call_command
 from django.db import DEFAULT_DB_ALIAS, connections
 
-from dispatch.core import embedded
+from dispatch.core import embedded, metrics
 from dispatch.core.supervisor import Spec, Supervisor
 
 
@@ -72,6 +72,8 @@ def prepare(
         "SIMULATOR_URL": simulator_url,
         "LOG_FORMAT": os.environ.get("LOG_FORMAT", "console"),
         "PYTHONUNBUFFERED": "1",
+        "METRICS_PORT": "0",  # the web process tells for all of them
+        **metrics.new_folder(settings.DATA_DIR / "metrics"),
     }
     connections.close_all()
     supervisor = Supervisor(specs, child_environment, out=out, watch=_watch_servers, show=show)

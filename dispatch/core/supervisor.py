@@ -26,6 +26,8 @@ from typing import Any, TextIO
 
 import requests
 
+from dispatch.core import metrics
+
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 # So many deaths within so many seconds, and it is reported as one that keeps dying.
@@ -259,6 +261,7 @@ class Supervisor:
     def _bury(self, child: _Child, now: float) -> None:
         assert child.process is not None
         _signal_group(child.process.pid, signal.SIGKILL)  # what it left behind
+        metrics.forget_process(child.process.pid, self._env)
         if child.reader:
             child.reader.join(timeout=1)
         if child.draining:

@@ -29,9 +29,21 @@ tick = Histogram("dispatch_leads_promoter_tick_seconds", "How long one pass of t
 processing = Histogram(
     "dispatch_leads_claim_seconds", "How long one batch took from its lines to its commit.", buckets=_FAST
 )
-in_flight = Gauge("dispatch_leads_in_flight", "Leads that this process has taken and not yet settled.")
-backlog_at_rebuild = Gauge("dispatch_leads_rebuild_backlog", "Overdue leads at the last rebuild of the schedule.")
-rebuild_window = Gauge("dispatch_leads_rebuild_window_seconds", "Over how long they were spread.")
+in_flight = Gauge(
+    "dispatch_leads_in_flight",
+    "Leads that dialers have taken and not yet settled.",
+    multiprocess_mode="livesum",
+)
+backlog_at_rebuild = Gauge(
+    "dispatch_leads_rebuild_backlog",
+    "Overdue leads at the last rebuild of the schedule.",
+    multiprocess_mode="mostrecent",
+)
+rebuild_window = Gauge(
+    "dispatch_leads_rebuild_window_seconds", "Over how long they were spread.", multiprocess_mode="mostrecent"
+)
 rebuild_spread = Gauge(
-    "dispatch_leads_rebuild_spread_seconds", "Between the first and the last of them as they were scheduled."
+    "dispatch_leads_rebuild_spread_seconds",
+    "Between the first and the last of them as they were scheduled.",
+    multiprocess_mode="mostrecent",
 )

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+import requests
+from django.db import connection
 from django.test import Client
 
-from dispatch.core import generation, health
+from dispatch.core import generation, health, metrics
 from dispatch.core.queues import enqueue
 from tests.core.outages import redis_away
+from tests.processes import ROOT, environment, running
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -82,3 +92,37 @@ def test_metrics_ask_for_their_token(client: Client, settings: object) -> None:
 
 def test_probes_cannot_be_written_to(client: Client) -> None:
     assert client.post("/healthz").status_code == 405
+
+
+def test_what_dispatchers_and_workers_count_is_told_by_the_web_process_beside_them(tmp_path: Path) -> None:
+    """Processes that were given one folder write their counters there; whoever is scraped tells the sum."""
+    env = {**os.environ, **metrics.new_folder(tmp_path / "metrics"), "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    count = (
+        "import django; django.setup(); from dispatch.core import metrics;"
+        "metrics.loop_steps.labels('told_test', 'done').inc(3)"
+    )
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", count], env=env, cwd=ROOT, check=True)
+    tell = "import django; django.setup(); from dispatch.core import metrics; print(metrics.told().decode())"
+    told = subprocess.run(
+        [sys.executable, "-c", tell], env=env, cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert 'dispatch_loop_steps_total{loop="told_test",outcome="done"} 6.0' in told.stdout
+
+
+def test_a_process_that_stands_alone_tells_its_own_at_its_port() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    env = environment(connection.settings_dict["NAME"], METRICS_PORT=str(port))
+    with running("dispatcher", "--only", "retention", env=env):
+        session = requests.Session()
+        session.trust_env = False
+
+        def told() -> str:
+            try:
+                return session.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text
+            except requests.ConnectionError:
+                return ""
+
+        wait_until(lambda: "dispatch_loop_steps_total" in told(), 30)

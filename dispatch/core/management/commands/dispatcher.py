@@ -9,6 +9,7 @@ from typing import Any
 import uvloop
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from dispatch.core import metrics
 from dispatch.core.loop_runner import Runner
 from dispatch.core.loops import Loop, Service, all_loops
 
@@ -29,7 +30,9 @@ class Command(BaseCommand):
                 how = f"every {loop.interval_s:g} s{elected}" if isinstance(loop, Loop) else "all the time"
                 self.stdout.write(f"{loop.name} ({how})")
             return
-        uvloop.run(_run(_chosen(loops, options["only"])))
+        chosen = _chosen(loops, options["only"])
+        metrics.serve()
+        uvloop.run(_run(chosen))
 
 
 def _chosen(loops: list[Loop | Service], only: str) -> list[Loop | Service]:

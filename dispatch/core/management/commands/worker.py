@@ -9,6 +9,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
+from dispatch.core import metrics
 from dispatch.core.queues import rq_queue
 from dispatch.core.redis import REDIS_ERRORS, connect
 from dispatch.core.rq_worker import WORKER_TTL_S, DispatchWorker
@@ -30,6 +31,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         name = options["queue"]
+        metrics.serve()
         try:
             worker = DispatchWorker(
                 [rq_queue(name)],

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 
+from dispatch.core import metrics
 from dispatch.core.supervisor import STOP_GRACE_S, Supervisor
 from dispatch.schedules.scaling.autoscaler import Autoscaler, policies, worker_cap
 
@@ -32,7 +35,9 @@ class Command(BaseCommand):
                 f"WORKERS asks for {least} workers, but the database has connections for {cap} of them: lower "
                 "WORKERS, or raise AUTOSCALE_DB_CONNECTIONS and the server's max_connections."
             )
+        env = {**os.environ, "METRICS_PORT": "0", **metrics.collect(settings.DATA_DIR / "metrics")}
+        metrics.serve()
         # less than whoever supervises this process gives it
-        supervisor = Supervisor([], out=sys.stdout, grace_s=STOP_GRACE_S - 2)
+        supervisor = Supervisor([], env, out=sys.stdout, grace_s=STOP_GRACE_S - 2)
         with supervisor.interruptible(), supervisor:
             Autoscaler(wanted, supervisor, cap).run(supervisor.wait)
