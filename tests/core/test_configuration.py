@@ -60,7 +60,8 @@ def test_the_defaults_on_the_page_are_those_of_the_code() -> None:
 
 
 def test_nothing_else_in_the_code_reads_settings_from_the_environment() -> None:
-    allowed = {"settings.py", "asgi.py", "clock.py", "faults.py", "site.py", "supervisor.py", "metrics.py", "embedded.py"}
+    allowed = {"settings.py", "asgi.py", "clock.py", "faults.py", "site.py", "supervisor.py", "metrics.py"}
+    allowed |= {"embedded.py"}  # its `make stop` runs without the settings
     for package in ("dispatch", "accounts", "notifications"):
         for path in (ROOT / package).rglob("*.py"):
             text = path.read_text()
