@@ -15,6 +15,7 @@ from rest_framework.exceptions import ValidationError
 from dispatch.core import clock, faults, webhook_signing
 from dispatch.core.models import Event
 from dispatch.jobs.models import Submission
+from dispatch.leads.models import Campaign, Lead
 from dispatch.outbox import publishing
 from dispatch.outbox.models import Endpoint, Message
 from dispatch.outbox.services.intake import default_pool
@@ -339,3 +340,53 @@ def test_every_kind_has_a_queue_and_a_scope_and_says_what_it_does(real: World, s
         assert kind.scope in ApiKey.Scope.values
         assert kind.label
     assert kinds.get("http").summary({"url": "https://example.com"}) == "POST https://example.com"
+
+
+# --- lead ---------------------------------------------------------------------------------------------------
+
+
+def campaign(world: World) -> Campaign:
+    return Campaign.objects.create(
+        organization=world.organization,
+        code="follow-up",
+        name="Follow-up",
+        pool=factories.pool(world.organization),
+    )
+
+
+def test_a_follow_up_call_becomes_a_lead_each_time(real: World) -> None:
+    campaign(real)
+    payload = {"campaign": "follow-up", "phone": "+16025550123", "data": {"visit": 7}}
+    schedule = real.schedule(kind="lead", payload=payload, every=1, unit="week")
+    for _ in range(2):
+        real.travel(7 * 86_400)
+        real.go()
+    first, second = Lead.objects.order_by("pk")
+    assert str(first.phone) == "+16025550123"
+    assert [real.run(schedule, n).result for n in (1, 2)] == [{"lead": first.pk}, {"lead": second.pk}]
+
+
+@pytest.mark.parametrize("point", ["schedules.work.started", "schedules.work.done", "schedules.report.written"])
+def test_a_worker_killed_at_any_point_leaves_one_lead(real: World, point: str) -> None:
+    campaign(real)
+    payload = {"campaign": "follow-up", "phone": "+16025550123"}
+    schedule = real.schedule(kind="lead", payload=payload, trigger_at=clock.now())
+    real.execute()
+    with faults.arm(point), pytest.raises(faults.Interrupted):
+        real.work()
+    real.travel(LEASE_S)
+    real.reconcile()
+    real.go()
+    assert real.run(schedule).result == {"lead": Lead.objects.get().pk}
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [({"phone": "911"}, "phone"), ({"campaign": "no"}, "campaign"), ({"due_at": "2027-01-01T00:00Z"}, "due_at")],
+)
+def test_a_lead_that_could_not_be_called_is_refused(real: World, more: dict[str, Any], field: str) -> None:
+    campaign(real)
+    payload = {"campaign": "follow-up", "phone": "+16025550123", **more}
+    with pytest.raises(ValidationError) as refused:
+        kinds.get("lead").check(real.organization, payload)
+    assert field in refused.value.detail

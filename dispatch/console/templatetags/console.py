@@ -74,6 +74,12 @@ def clocked(moment: datetime | None, zone: str = "UTC") -> SafeString | str:
 
 
 @register.filter
+def hour(moment: datetime, zone: str = "UTC") -> SafeString:
+    """The local time of day without its seconds."""
+    return _time(moment, zone, f"{local(moment, zone):%H:%M}", "")
+
+
+@register.filter
 def countdown(moment: datetime | None, zone: str = "UTC") -> SafeString | str:
     """ "1:42" until `moment`, on the server's clock; the page counts on."""
     if moment is None:

@@ -15,7 +15,7 @@ from django.conf import settings
 
 from dispatch.schedules.kinds.base import Kind
 
-_MODULES = ("submission", "message", "http")
+_MODULES = ("submission", "lead", "message", "http")
 _known: dict[str, Kind] = {}
 
 

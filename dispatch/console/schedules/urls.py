@@ -1,0 +1,16 @@
+"""The addresses of the schedules' pages, below /schedules/."""
+
+from django.urls import path
+
+from dispatch.console.schedules import views
+
+urlpatterns = [
+    path("", views.overview, name="schedules"),
+    path("new/", views.new, name="new_schedule"),
+    path("preview/", views.preview, name="preview_schedule"),
+    path("<int:schedule_id>/", views.detail, name="schedule"),
+    path("<int:schedule_id>/edit/", views.edit, name="edit_schedule"),
+    path("<int:schedule_id>/act/<slug:action>/", views.act, name="act_on_schedule"),
+    path("runs/<int:run_id>/", views.run, name="schedule_run"),
+    path("runs/<int:run_id>/act/<slug:action>/", views.act_on_run, name="act_on_run"),
+]

@@ -1,0 +1,195 @@
+"""The pages of schedules, without JavaScript: what comes next, the calendar, the form and its preview, what
+people do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from html import unescape
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from dispatch.schedules.kinds.base import Outcome
+from dispatch.schedules.models import Run, Schedule
+from tests import factories as make
+from tests.schedules.world import World, noting
+
+HTMX = {"HX-Request": "true"}
+
+
+@pytest.fixture
+def world(transactional_db: None) -> Iterator[World]:
+    found = World()
+    found.travel_to("2027-03-01 16:00")  # 09:00 in Phoenix
+    with noting(found.note):
+        yield found
+
+
+@pytest.fixture
+def dora(world: World, browser: Callable[..., Client]) -> Client:
+    """A dispatcher's browser."""
+    return browser(make.dispatcher(world.organization, "Dora"))
+
+
+def text(answer: Any) -> str:
+    """What the page's main part says, without its marks."""
+    assert answer.status_code in (200, 422), answer.content[:500]
+    page = answer.content.decode()
+    page = page[page.find("<main") :] if "<main" in page else page
+    return unescape(" ".join(re.sub(r"<[^>]+>", " ", page).split()))
+
+
+def form(**fields: str) -> dict[str, str]:
+    return {
+        "kind": "http", "name": "Ping the boiler", "p-url": "https://example.com/hook", "p-method": "POST",
+        "how": "cron", "cron": "0 9 * * MON#1", "time_zone": "America/Phoenix", **fields,
+    }  # fmt: skip
+
+
+def test_nothing_scheduled_says_what_would_be_here(dora: Client) -> None:
+    assert "Nothing is scheduled" in text(dora.get("/schedules/"))
+    for view in ("calendar", "runs", "all"):
+        assert dora.get(f"/schedules/?view={view}").status_code == 200
+
+
+def test_what_comes_next_by_day(world: World, dora: Client) -> None:
+    world.schedule("Tomorrow's visit", trigger_at=world.at("2027-03-02 18:30"))
+    world.schedule("Every first Monday", cron="0 9 * * MON#1", time_zone="America/Phoenix")
+    said = text(dora.get("/schedules/"))
+    assert said.index("Tuesday 2 March 2027") < said.index("Tomorrow's visit") < said.index("Every first Monday")
+    assert "11:30:00" in said
+    assert "At 09:00 on the first Monday of the month (America/Phoenix)" in said
+    assert "Tomorrow's visit" not in text(dora.get("/schedules/?name=monday"))
+
+
+def test_the_calendar_shows_what_ran_and_what_comes(world: World, dora: Client) -> None:
+    world.schedule("Daily", every=1, unit="day", starts_at=world.at("2027-03-02 17:00"))
+    world.travel_to("2027-03-03 18:00")
+    world.go()
+    page = dora.get("/schedules/?view=calendar")
+    said = text(page)
+    assert "March 2027" in said
+    assert said.count("10:00 Daily") >= 28
+    assert "1 succeeded" in said
+    assert text(dora.get("/schedules/?view=calendar&month=2027-04")).count("10:00 Daily") >= 30
+    assert dora.get("/schedules/?view=calendar&month=nonsense").status_code == 200
+
+
+def test_the_form_shows_the_next_ten_times_in_words_and_makes_the_schedule(dora: Client) -> None:
+    assert "Next ten times" in text(dora.get("/schedules/new/?kind=http"))
+    preview = dora.post("/schedules/preview/", form(), headers=HTMX)
+    said = text(preview)
+    assert "At 09:00 on the first Monday of the month (America/Phoenix)" in said
+    assert "Mon 5 Apr 2027, 09:00 MST" in said
+    assert preview.content.decode().count("<li>") == 10
+    made = dora.post("/schedules/new/", form())
+    schedule = Schedule.objects.get()
+    assert made["Location"] == f"/schedules/{schedule.pk}/"
+    assert (schedule.cron, schedule.payload) == (
+        "0 9 * * MON#1", {"url": "https://example.com/hook", "method": "POST"},
+    )  # fmt: skip
+    assert "Ping the boiler" in text(dora.get(made["Location"]))
+
+
+def test_without_javascript_the_preview_is_a_button_and_keeps_what_was_typed(dora: Client) -> None:
+    answer = dora.post("/schedules/new/", form(preview="1"))
+    assert "Mon 5 Apr 2027, 09:00 MST" in text(answer)
+    assert 'value="Ping the boiler"' in answer.content.decode()
+    assert not Schedule.objects.exists()
+
+
+def test_a_preview_says_where_the_clocks_go_forward(dora: Client) -> None:
+    said = text(dora.post("/schedules/preview/", form(cron="30 2 14 3 *", time_zone="America/New_York")))
+    assert "Sun 14 Mar 2027, 03:00 EDT The clocks go forward: the first moment after" in said
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"cron": "never"}, "A cron expression has five fields"),
+        ({"how": "once", "trigger_at": ""}, "Say when by one of"),
+        ({"time_zone": "Mars"}, "is not a time zone name"),
+        ({"kind": "message", "p-payload": "{", "p-endpoint": "ERP"}, "This is no JSON"),
+        ({"name": ""}, "may not be blank"),
+        ({"retry_schedule_s": "soon"}, "valid integer"),
+    ],
+)
+def test_what_is_wrong_is_said_and_what_was_typed_is_kept(dora: Client, wrong: dict[str, str], said: str) -> None:
+    answer = dora.post("/schedules/new/", form(**wrong))
+    assert answer.status_code == 422
+    assert said in text(answer)
+    assert "It is not saved yet." in text(answer)
+    assert not Schedule.objects.exists()
+
+
+def test_editing_changes_it_and_refuses_when_somebody_was_faster(world: World, dora: Client) -> None:
+    schedule = world.schedule(
+        "Old", every=1, unit="day", payload={"url": "https://example.com/hook", "body": {"a": 1}}
+    )
+    page = dora.get(f"/schedules/{schedule.pk}/edit/").content.decode()
+    assert 'value="Old"' in page
+    assert "{&quot;a&quot;: 1}" in page
+    sent = form(name="New", how="every", every="2", unit="week", version="1")
+    assert dora.post(f"/schedules/{schedule.pk}/edit/", {**sent, "p-body": '{"a": 2}'}).status_code == 302
+    found = world.again(schedule)
+    assert (found.name, found.every, found.unit, found.payload["body"]) == ("New", 2, "week", {"a": 2})
+    late = dora.post(f"/schedules/{schedule.pk}/edit/", {**sent, "name": "Third"})
+    assert late.status_code == 409
+    assert "This schedule has changed." in late.content.decode()
+
+
+def test_run_now_pause_resume_and_delete_which_asks_first(world: World, dora: Client) -> None:
+    schedule = world.schedule(every=1, unit="day")
+    at = f"/schedules/{schedule.pk}"
+    assert dora.post(f"{at}/act/run-now/").status_code == 302
+    world.go()
+    assert Run.objects.get(schedule=schedule, number=None).status == "succeeded"
+    dora.post(f"{at}/act/pause/")
+    assert "None until it is resumed." in text(dora.get(f"{at}/"))
+    dora.post(f"{at}/act/resume/")
+    assert "will be cancelled" in text(dora.get(f"{at}/act/delete/"))
+    assert world.again(schedule).status == "active"
+    dora.post(f"{at}/act/delete/")
+    assert world.again(schedule).status == "deleted"
+    assert "Run now" not in text(dora.get(f"{at}/"))
+
+
+def test_a_failed_run_its_attempts_and_its_log_and_one_more_try(world: World, dora: Client) -> None:
+    schedule = world.schedule("Ping", every=1, unit="hour", retry_schedule_s=[])
+    world.note.answers = [
+        Outcome("failed", {"status": 503, "answer": "<b>busy</b>", "elapsed_s": 0.1}, "It said 503.")
+    ]
+    world.travel(3600)
+    world.go()
+    assert "Last run failed" in text(dora.get("/schedules/"))
+    assert "It said 503." in text(dora.get("/schedules/?view=runs&status=failed"))
+    run = world.run(schedule)
+    page = dora.get(f"/schedules/runs/{run.pk}/")
+    said = text(page)
+    assert "HTTP 503" in said
+    assert "&lt;b&gt;busy&lt;/b&gt;" in page.content.decode()
+    assert "Dispatch gave up after attempt 1: It said 503." in said
+    dora.post(f"/schedules/runs/{run.pk}/act/retry/")
+    world.go()
+    assert world.run(schedule).status == "succeeded"
+    again = dora.post(f"/schedules/runs/{run.pk}/act/retry/", follow=True)
+    assert "cannot be tried again" in text(again)
+
+
+def test_another_organizations_schedules_are_not_there(world: World, browser: Callable[..., Client]) -> None:
+    schedule = world.schedule("Secret", every=1, unit="day")
+    stranger = browser(make.dispatcher(make.organization()))
+    for path in ("", "edit/", "act/pause/"):
+        assert stranger.get(f"/schedules/{schedule.pk}/{path}").status_code == 404
+    assert stranger.post(f"/schedules/{schedule.pk}/act/delete/").status_code == 404
+    assert stranger.get(f"/schedules/runs/{world.run(schedule).pk}/").status_code == 404
+    for view in ("coming", "calendar", "runs", "all"):
+        assert "Secret" not in stranger.get(f"/schedules/?view={view}").content.decode()
+    assert world.again(schedule).status == "active"
+
+
+def test_nobody_gets_in_unsigned(world: World, browser: Callable[..., Client]) -> None:
+    for path in ("", "new/", "1/", "runs/1/"):
+        assert "/login/" in browser().get(f"/schedules/{path}")["Location"]
