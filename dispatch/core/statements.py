@@ -118,21 +118,21 @@ def _execute(database: Any, sql: str, params: Params) -> psycopg.Cursor[Any]:
     database.ensure_connection()
     if params is None or isinstance(params, Mapping):
         params = {"offset": clock.offset_ms() / 1000, **(params or {})}
+    _keep_plans_fresh(database.connection)
     cursor = psycopg.Cursor(database.connection)
-    _keep_plans_fresh(cursor)
     cursor.execute(sql.encode(), params, prepare=True)
     return cursor
 
 
-def _keep_plans_fresh(cursor: psycopg.Cursor[Any]) -> None:
-    raw, now = cursor.connection, time.monotonic()
+def _keep_plans_fresh(raw: psycopg.Connection[Any]) -> None:
+    now = time.monotonic()
     planned_at = _planned_at.get(raw)
     if planned_at is None:
         raw.prepare_threshold = _ONLY_ON_DEMAND
     elif now - planned_at < PLANS_S:
         return
     else:
-        cursor.execute(b"DISCARD PLANS")
+        psycopg.Cursor(raw).execute(b"DISCARD PLANS")  # a cursor of its own: in a pipeline each keeps its answers
     _planned_at[raw] = now
 
 

@@ -55,3 +55,13 @@ def test_plans_are_made_anew_after_a_while(monkeypatch):
     monkeypatch.setattr(statements, "PLANS_S", 0.0)
     statements.rows(COUNT, {"ids": [1]})
     assert b"DISCARD PLANS" in asked
+
+
+def test_answers_stay_whole_when_plans_are_made_anew_in_a_pipeline(monkeypatch):
+    monkeypatch.setattr(statements, "PLANS_S", 0.0)
+    for _ in range(2):
+        with transaction.atomic(), statements.pipelined(one_plan=True):
+            answer = statements.ask(COUNT, {"ids": [1]})
+            statements.do("SELECT 1")
+            assert statements.rows(COUNT, {"ids": [2]}) == [(0,)]
+            assert answer() == [(0,)]
