@@ -224,8 +224,7 @@ def _switch(serializer: type[Saving], paused: bool) -> Callable:
 
     switch.__name__ = "pause" if paused else "resume"
     switch.__doc__ = "No new calls; those under way go on." if paused else "New calls may begin again."
-    documented = extend_schema(request=None, responses=serializer)(switch)
-    return action(detail=True, methods=["post"])(documented)
+    return extend_schema(request=None, responses=serializer)(action(detail=True, methods=["post"])(switch))
 
 
 class PoolViewSet(LimitedViewSet):

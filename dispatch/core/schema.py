@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from drf_spectacular.extensions import OpenApiSerializerFieldExtension
 from drf_spectacular.openapi import AutoSchema
 from rest_framework import serializers
 from rest_framework.permissions import SAFE_METHODS, AllowAny
@@ -12,6 +13,15 @@ from dispatch.core import problems
 
 _ALWAYS = ("400", "401", "403", "405", "406", "429", "500")
 _WHEN_CHANGING = ("409", "413", "415", "422")
+
+
+class LocalTime(OpenApiSerializerFieldExtension):
+    """A time of day on the wall, without the offset that OpenAPI's own format "time" would want."""
+
+    target_class = "rest_framework.fields.TimeField"
+
+    def map_serializer_field(self, auto_schema: Any, direction: str) -> dict[str, Any]:
+        return {"type": "string", "pattern": r"^\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?$", "example": "08:30"}
 
 
 class ProblemErrorSerializer(serializers.Serializer):

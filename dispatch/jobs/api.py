@@ -139,7 +139,7 @@ def _acts(serializer: type[Strict]) -> Callable:
     def decorate(method: Callable) -> Callable:
         named = method.__name__.replace("_", "-")
         documented = extend_schema(request=serializer, responses=JobDetailSerializer, parameters=[_IF_MATCH])
-        return action(detail=True, methods=["post"], url_path=named)(documented(method))
+        return documented(action(detail=True, methods=["post"], url_path=named)(method))  # in this order
 
     return decorate
 

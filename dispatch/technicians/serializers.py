@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from drf_spectacular.utils import extend_schema_field
 from phonenumber_field.serializerfields import PhoneNumberField
 from rest_framework import serializers
 
@@ -22,16 +21,8 @@ class SkillSerializer(OwnedSerializer):
         fields = ["id", "code", "name"]
 
 
-@extend_schema_field({"type": "string", "pattern": r"^\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?$", "example": "08:30"})
-class LocalTime(serializers.TimeField):
-    """A time of day on the wall, without the offset that OpenAPI's own format "time" would want."""
-
-
 class ShiftSerializer(serializers.ModelSerializer):
     """One shift, in the technician's time zone. Weekday 0 is Monday; an end at or before the start is next day."""
-
-    starts = LocalTime()
-    ends = LocalTime()
 
     class Meta:
         model = Shift

@@ -1,11 +1,14 @@
 """The schema is whole, and its pages work without internet."""
 
+import copy
 import re
 
 import pytest
 from django.core.management import call_command
 from django.test import Client
+from jsonschema import Draft202012Validator
 
+from dispatch import api_examples
 from tests import factories as make
 from tests.api.client import Api
 
@@ -13,12 +16,18 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(scope="module")
-def schema(tmp_path_factory):
+def _schema(tmp_path_factory):
     import yaml
 
     path = tmp_path_factory.mktemp("schema") / "schema.yaml"
     call_command("spectacular", "--fail-on-warn", "--validate", "--file", str(path))
     return yaml.safe_load(path.read_text())
+
+
+@pytest.fixture
+def schema(_schema):
+    """A copy of it, to be changed at will."""
+    return copy.deepcopy(_schema)
 
 
 def test_every_operation_is_described(schema):
@@ -33,6 +42,37 @@ def test_every_operation_is_described(schema):
         assert operation.get("description"), (path, method)
         problem = operation["responses"]["405"]["content"]
         assert list(problem) == ["application/problem+json"], (path, method)
+
+
+def bodies(schema):
+    """(operation, component, media) of every body that is taken."""
+    for path, methods in schema["paths"].items():
+        for method, operation in methods.items():
+            for media in operation.get("requestBody", {}).get("content", {}).values():
+                yield f"{method.upper()} {path}", api_examples.component_of(media), media
+
+
+def test_every_body_has_an_example_that_fits_its_schema(schema):
+    without = {component for _, component, media in bodies(schema) if not {"example", "examples"} & media.keys()}
+    assert not without, "add an example to dispatch/api_examples.py"
+    assert not api_examples.BODIES.keys() - {component for _, component, _ in bodies(schema)}, "of no body"
+    for component in schema["components"]["schemas"].values():  # what is only answered need not be sent
+        given = component.get("properties", {})
+        component["required"] = [n for n in component.get("required", []) if not given.get(n, {}).get("readOnly")]
+    for operation, _, media in bodies(schema):
+        if "example" in media:
+            whole = {**media["schema"], "components": schema["components"]}
+            problems = [error.message for error in Draft202012Validator(whole).iter_errors(media["example"])]
+            assert not problems, (operation, problems)
+
+
+def test_examples_name_only_fields_that_there_are(schema):
+    for operation, component, media in bodies(schema):
+        known = schema["components"]["schemas"].get(media["schema"].get("$ref", "").rpartition("/")[2], {})
+        if "example" in media and component not in ("BulkForm",):
+            fields = known.get("properties", {})
+            writable = {name for name, one in fields.items() if not one.get("readOnly")}
+            assert media["example"].keys() <= writable, operation
 
 
 def test_who_may_call_is_named(schema):
