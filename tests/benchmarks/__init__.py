@@ -24,4 +24,4 @@ class Result:
             return None
         sign, _, bound = self.target.partition(" ")
         limit = float(bound.replace(",", ""))
-        return {">=": self.value >= limit, "<=": self.value <= limit}[sign]
+        return {">=": self.value >= limit, "<=": self.value <= limit, "<": self.value < limit}[sign]

@@ -22,6 +22,7 @@ from tests.benchmarks.processes import Meter
 from tests.processes import environment
 
 OURS, FORKING = "ours", "forking"
+DIALER_LOOPS = "leads_promoter,leads_dialer"
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,18 @@ class Site:
 
 
 @contextmanager
-def running(*, workers: str = "", dispatcher: bool = True, simulator: bool = False) -> Iterator[Site]:
+def running(
+    *, workers: str = "", dispatcher: bool = True, simulator: bool = False, dialers: int = 0
+) -> Iterator[Site]:
     """A site whose `dispatch-queue` is worked by our workers (`workers=OURS`), by as many plain forking ones
-    (FORKING), or by nobody."""
+    (FORKING), or by nobody; with so many processes that only call leads."""
     port, simulator_port = _free_port(), _free_port()
     base_url, simulator_url = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{simulator_port}"
     specs = [_manage("web", "web", "--port", str(port), ready=f"{base_url}/readyz")]
     if dispatcher:
         specs.append(_manage("dispatcher", "dispatcher"))
     specs += _workers(workers)
+    specs += [_manage(f"dialer {n}", "dispatcher", "--only", DIALER_LOOPS) for n in range(dialers)]
     if simulator:
         specs.insert(0, _simulator(simulator_url, simulator_port))
     connections.close_all()

@@ -77,6 +77,11 @@ def add_leads(tenant: Tenant, count: int, *, due_in_s: float = 0.0, step_s: floa
         return [Entry(tenant.campaign.pool_id, lead_id, 1, due_ms) for lead_id, due_ms in cursor.fetchall()]
 
 
+def phone() -> str:
+    """A phone that no other lead has."""
+    return f"+1{next(_phones)}"
+
+
 def analyze() -> None:
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
