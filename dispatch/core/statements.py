@@ -81,8 +81,8 @@ def ask(sql: str, params: Params = None) -> Callable[[], list[tuple[Any, ...]]]:
 
 def flush_later() -> None:
     """The commit of the running transaction does not wait for the disk. For steps that are taken anew, from rows
-    that are on disk, should the database's machine fail within half a second. Any later commit that does wait
-    brings them to the disk first; so what the world is asked for must come after such a commit."""
+    that are on disk, should the database crash within half a second. Any later commit that does wait brings them
+    to the disk first; so what the world is asked for must come after such a commit."""
     do("SET LOCAL synchronous_commit = off")
 
 

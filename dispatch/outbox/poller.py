@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 from django.conf import settings
 from django.db import transaction
 
 from dispatch.core import clock, election, faults
 from dispatch.core.loop_runner import leading
-from dispatch.outbox import metrics, publishing
+from dispatch.outbox import metrics, publishing, queues
 from dispatch.outbox.services.claims import advance, next_wake
 
 # Never a busy loop, whatever is due.
@@ -21,6 +23,7 @@ def poll() -> float | None:
     Refused (election.Deposed, nothing written) when this process no longer leads."""
     if not settings.OUTBOX_ENABLED:
         return None
+    _look_at_the_queue()
     now = clock.now()
     with transaction.atomic():
         claims, rooms = advance(now)
@@ -38,3 +41,9 @@ def poll() -> float | None:
         return None
     seconds = (min(waits) - clock.now()).total_seconds()
     return min(max(seconds, SHORTEST_PAUSE_S), settings.OUTBOX_POLL_INTERVAL_S)
+
+
+@functools.cache
+def _look_at_the_queue() -> None:
+    """Once in a process: a queue that is not there is said at the start, not with the first message."""
+    queues.warn_if_unreachable()

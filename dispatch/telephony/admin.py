@@ -11,10 +11,10 @@ from django.http import HttpResponse
 from unfold.decorators import action, display
 
 from accounts.admin_base import ACT, VIEW, OwnedAdmin, OwnedTabularInline
-from dispatch.telephony import admin_texts, services
+from dispatch.telephony import admin_numbers, admin_texts, services
 from dispatch.telephony.models import Call, CallEvent
 
-__all__ = ["CallAdmin", "admin_texts"]
+__all__ = ["CallAdmin", "admin_numbers", "admin_texts"]
 
 _LABELS = {
     "completed": "success",

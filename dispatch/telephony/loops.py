@@ -59,9 +59,12 @@ def send_due() -> float | None:
 
 
 def look_after_texts() -> None:
-    """Settles texts of unknown outcome, and deals with received ones that were left behind."""
+    """Settles texts of unknown outcome, deals with received ones that were left behind, and waits no longer for
+    what nobody will report."""
     sending.settle_doubts()
     incoming.deal_with_left_behind()
+    sending.stop_waiting_for_reports()
+    incoming.end_forgotten_calls()
 
 
 @cache

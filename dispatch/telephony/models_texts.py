@@ -98,6 +98,11 @@ class Text(OwnedModel):
         indexes = [
             models.Index(fields=["not_before"], condition=Q(status="created"), name="text_to_send"),
             models.Index(fields=["id"], condition=Q(status__in=["requesting", "unknown"]), name="text_in_doubt"),
+            models.Index(
+                fields=["submitted_at"],
+                condition=Q(status__in=["submitted", "sent"], ended_at=None),
+                name="text_unreported",
+            ),
             models.Index(fields=["number", "requested_at"], name="text_pace_of_number"),
             models.Index(fields=["organization", "to_phone", "-id"], name="text_to_phone"),
             models.Index(fields=["organization", "from_phone", "-id"], name="text_from_phone"),
@@ -154,7 +159,10 @@ class InboundCall(OwnedModel):
     class Meta:
         ordering = ["-id"]
         constraints = [models.UniqueConstraint(fields=["account", "sid"], name="one_inbound_call_per_sid")]
-        indexes = [models.Index(fields=["organization", "-id"], name="inbound_call_newest")]
+        indexes = [
+            models.Index(fields=["organization", "-id"], name="inbound_call_newest"),
+            models.Index(fields=["created_at"], condition=Q(ended_at=None), name="inbound_call_open"),
+        ]
 
     def __str__(self) -> str:
         return f"Inbound call {self.pk}"

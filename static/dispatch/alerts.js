@@ -183,9 +183,9 @@
 
   /* The newest open alert is taken note of (the key x). */
   D.acknowledgeNewest = () => {
-    const newest = [...alerts.keys()].sort((a, b) => b - a)[0];
-    const button = newest && elements.get(newest)?.querySelector("button");
-    if (button) button.click();
+    const buttons = [...alerts.keys()].sort((a, b) => b - a).map((id) => elements.get(id)?.querySelector("button"));
+    const button = buttons.find((one) => one && !one.disabled);
+    button?.click();
     return Boolean(button);
   };
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 
@@ -22,39 +20,11 @@ from dispatch.core.loop_runner import Runner, leading
 from dispatch.core.loops import Loop, all_loops, find
 from dispatch.core.models import Leadership
 from dispatch.core.queues import wake
+from tests.core.loops import runs
 from tests.processes import running
 from tests.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@contextmanager
-def runs(*loops: Loop) -> Iterator[Callable[[], None]]:
-    """Runs the loops in a thread; yields what stops them."""
-    began = threading.Event()
-    holder: list[tuple[Runner, asyncio.AbstractEventLoop]] = []
-
-    async def main() -> None:
-        runner = Runner(list(loops))
-        holder.append((runner, asyncio.get_running_loop()))
-        began.set()
-        await runner.run()
-
-    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
-    thread.start()
-    assert began.wait(PATIENCE)
-    runner, event_loop = holder[0]
-
-    def stop() -> None:
-        if thread.is_alive():
-            event_loop.call_soon_threadsafe(runner.stop)
-            thread.join(PATIENCE)
-        assert not thread.is_alive(), "the loops do not stop"
-
-    try:
-        yield stop
-    finally:
-        stop()
 
 
 def test_a_step_is_repeated_at_its_interval_or_when_it_wishes() -> None:

@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from accounts.models import User
+from tests.console.conftest import browser  # noqa: F401
 from tests.factories import PASSWORD
 from tests.jobs.conftest import floor  # noqa: F401
 from tests.waiting import PATIENCE

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from dispatch.core import clock, generation
+from dispatch.core import clock, faults, generation
 from dispatch.core.redis import client
 from dispatch.leads import loops, schedule
 from dispatch.leads.models import Lead
 from dispatch.leads.rules import spreading
 from dispatch.leads.services import repairing
+from dispatch.telephony.models import Call
 from tests import factories
 from tests.benchmarks import noop_provider
 from tests.conftest import forget_redis
+from tests.core.outages import redis_away
 from tests.leads.floor import Floor
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -28,29 +30,8 @@ def floor(settings: Any) -> Floor:
     return Floor()
 
 
-class Away:
-    """A Redis that cannot be reached while the block runs."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._patch = monkeypatch
-
-    def __enter__(self) -> None:
-        from redis.connection import ConnectionPool
-        from redis.exceptions import ConnectionError as Refused
-
-        def refuse(*args: Any, **kwargs: Any) -> Any:
-            raise Refused("refused")
-
-        self._patch.setattr(ConnectionPool, "get_connection", refuse)
-
-    def __exit__(self, *_: object) -> None:
-        self._patch.undo()
-
-
-def test_a_lead_is_accepted_while_redis_is_gone_and_called_when_it_is_back(
-    floor: Floor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Away(monkeypatch):
+def test_a_lead_is_accepted_while_redis_is_gone_and_called_when_it_is_back(floor: Floor) -> None:
+    with redis_away():
         ids = floor.add_many(3)
     schedule.believe_again()
     assert floor.outcomes(ids) == {"backlog": 3}
@@ -77,8 +58,6 @@ def test_a_flushed_redis_is_noticed_at_the_next_tick_and_rebuilt(floor: Floor) -
 
 
 def test_flushed_between_taking_and_claiming_nobody_is_called_without_a_line(floor: Floor) -> None:
-    from dispatch.core import faults
-
     (lead,) = floor.add_many(1)
     floor.promote()
     with faults.arm("leads.claim.taken", forget_redis):
@@ -131,8 +110,6 @@ def test_a_reconciler_with_a_stale_page_moves_nobody_earlier(floor: Floor) -> No
 
 
 def test_what_a_dead_worker_held_goes_to_the_next(floor: Floor) -> None:
-    from dispatch.core import faults
-
     ids = floor.add_many(4)
     floor.promote()
     with faults.arm("leads.claim.taken"), pytest.raises(faults.Interrupted):
@@ -152,8 +129,6 @@ def test_what_a_dead_worker_held_goes_to_the_next(floor: Floor) -> None:
 
 
 def test_a_claim_whose_end_nobody_told_is_ended(floor: Floor) -> None:
-    from dispatch.telephony.models import Call
-
     (lead,) = floor.add_many(1)
     floor.promote()
     floor.claim()

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import threading
-from datetime import timedelta
+from datetime import datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from dispatch.core import clock
+from dispatch.core import clock, loop_runner
+from dispatch.core import queues as queues_to_wake
 from dispatch.core.election import Deposed, Election
 from dispatch.core.loop_runner import leading
+from dispatch.core.loops import Loop
 from dispatch.core.models import Event, Leadership
 from dispatch.outbox import poller, publishing, queues
 from dispatch.outbox.models import Message
 from dispatch.outbox.pointer import MessagePointer, check_token
+from tests.core.loops import runs
+from tests.core.outages import own_valkey
 from tests.outbox.world import World
 from tests.processes import running
 from tests.waiting import wait_until
@@ -141,6 +149,45 @@ def test_5_a_queue_that_fails_leaves_messages_pending_with_nothing_spent(world: 
     world.start()
     world.all_end()
     assert world.statuses(ids) == ["COMPLETED"] * 3
+
+
+def test_5_a_queue_that_is_not_there_at_the_start_is_a_warning_and_is_tried_again(
+    world: World, test_environment: dict[str, str], tmp_path: Path
+) -> None:
+    message = world.send_one(world.endpoint(), "a")
+    with own_valkey(tmp_path) as queue:
+        queue.kill()
+        env = {**test_environment, "OUTBOX_POLL_INTERVAL_S": "0.5", "OUTBOX_QUEUE_URL": queue.url}
+        with running("dispatcher", "--only", "outbox_poller,outbox_router", env=env) as dispatcher:
+            dispatcher.says("the queue cannot be reached, tried again")
+            dispatcher.says("the queue did not take pointers, they wait")
+            queue.start()
+            world.becomes(message, "COMPLETED")
+            assert world.message(message).attempts == 1
+
+
+def test_5_a_poll_that_fails_is_logged_the_next_goes_on_and_never_two_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_runner, "FIRST_BACKOFF_S", 0.01)
+    message = world.send_one(world.endpoint(), "a")
+    advance, at_once, tries = poller.advance, threading.Semaphore(1), count()
+
+    def watched(now: datetime) -> Any:
+        assert at_once.acquire(blocking=False), "two polls at once"
+        try:
+            if next(tries) < 2:
+                raise RuntimeError("on purpose")
+            return advance(now)
+        finally:
+            at_once.release()
+
+    monkeypatch.setattr(poller, "advance", watched)
+    with capture_logs() as logs, runs(Loop("outbox_poller", poller.poll, 0.01)):
+        for _ in range(20):
+            queues_to_wake.wake("outbox_poller")
+        world.becomes(message, "QUEUED")
+    assert [line["failures"] for line in logs if line["event"] == "a step failed"] == [1, 2]
 
 
 def test_5_a_publication_that_the_queue_calls_a_duplicate_counts_as_published(world: World) -> None:

@@ -18,7 +18,7 @@ from dispatch.schedules.services import managing
 from notifications.loops import reader
 from notifications.models import Notification
 from tests import factories
-from tests.outbox.transport.test_alerts import DURATION, known, parse
+from tests.core.test_alerts import DURATION, known, parse
 from tests.schedules.world import ANA, World
 
 RULES = django_settings.BASE_DIR / "deploy" / "prometheus" / "schedules.rules.yml"

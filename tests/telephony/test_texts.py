@@ -252,6 +252,22 @@ def test_help_is_answered_also_without_a_listener(texter: Caller) -> None:
     assert texter.organization.name in Text.objects.get(purpose="reply").body
 
 
+def test_what_is_never_reported_is_over_one_day(texter: Caller, step: Callable) -> None:
+    texter.sim.phone(ANN).texts_will("silent")
+    text = services.send(create(texter).pk)
+    now_is(text, "sent")
+    said = incoming.Incoming("CA1", texter.account.account_sid, str(texter.number.phone), ANN)
+    call, _ = incoming.answer_call(texter.number, said)
+    clock.travel(2 * 86_400)
+    step("texts_reconciler")
+    assert Text.objects.get(pk=text.pk).ended_at is None
+    assert InboundCall.objects.get(pk=call.pk).status == "completed"
+    clock.travel(2 * 86_400)
+    step("texts_reconciler")
+    ended = Text.objects.get(pk=text.pk)
+    assert (ended.status, ended.ended_at is not None) == ("sent", True)
+
+
 def test_two_machines_do_not_talk_for_ever(texter: Caller, settings: Any) -> None:
     settings.TEXT_REPLIES_PER_HOUR = 3
     for n in range(5):

@@ -61,10 +61,12 @@ def _taken(job: Job, offer: Offer, call: Call) -> None:
         offer.expires_at = max(offer.expires_at, decide_by)
         until = offer.expires_at.isoformat()
         news.append(state.event_of_offer(offer, "offer.answered", expires_at=until))
+    waited = job.line_wait_until
     if call.status != Call.Status.UNKNOWN:
         job.line_wait_until = None
     if not news:
-        state.save(job, visible=False)
+        if job.line_wait_until != waited:
+            state.save(job, visible=False)
         return
     rows.update(offer, ("ringing_since", "answered_at", "expires_at"), *news)
     later = before != offer.expires_at

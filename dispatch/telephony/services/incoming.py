@@ -23,6 +23,7 @@ log = structlog.get_logger(__name__)
 
 # A text that the webhook stored and did not come to deal with is dealt with by the loop.
 LEFT_BEHIND = timedelta(seconds=20)
+LONGEST_CALL = timedelta(days=1)
 BATCH = 100
 
 
@@ -207,6 +208,12 @@ def end_call(number: OutboundNumber, said: Incoming) -> None:
             events.append(
                 call.organization_id, "inboundcall.completed", call.pk, actor=PROVIDER, purpose=call.purpose
             )
+
+
+def end_forgotten_calls() -> int:
+    """Calls to our numbers of whose end nobody told us within a day; how many."""
+    forgotten = InboundCall.objects.filter(ended_at=None, created_at__lt=clock.now() - LONGEST_CALL)
+    return forgotten.update(status=InboundCall.Status.COMPLETED, ended_at=clock.now())
 
 
 def _inbound(number: OutboundNumber, said: Incoming) -> InboundCall:

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db import transaction
 
-from dispatch.core import faults
+from dispatch.core import faults, rows
 from dispatch.telephony import providers, rules
 from dispatch.telephony.errors import NotTheirs
 from dispatch.telephony.models import Call, CallEvent
@@ -23,14 +23,14 @@ def receive(call_id: int, hook: Hook) -> Call:
     from dispatch.telephony.services.hanging_up import end_after_commit
 
     with transaction.atomic():
-        call = locked(call_id)
+        call = locked(call_id, "account")
         first = _same_call(call, hook)
-        if CallEvent.objects.filter(call=call, key=hook.key).exists():
-            return call
-        was_over = call.ended_at is not None
-        CallEvent.objects.create(
+        told = CallEvent(
             organization_id=call.organization_id, call=call, key=hook.key, kind=hook.kind, payload=hook.payload
         )
+        if not rows.insert(told, or_nothing=True):
+            return call  # it was told before
+        was_over = call.ended_at is not None
         if hook.sequence is not None and hook.sequence > call.last_sequence:
             keep(call, last_sequence=hook.sequence)
         _move(call, hook)

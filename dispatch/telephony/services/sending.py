@@ -132,7 +132,19 @@ def _write(text_id: int, outcome: Outcome) -> Text:
     return text
 
 
-# --- settling what nobody reported -------------------------------------------------------------------------------
+# --- settling what nobody reported ------------------------------------------------------------------------------
+
+# Carriers may hold a text for days, and many never say that it arrived.
+REPORTED_WITHIN = timedelta(days=3)
+
+
+def stop_waiting_for_reports() -> int:
+    """Texts of whose delivery nobody will speak any more are over, with the status they have; how many."""
+    now = clock.now()
+    silent = Text.objects.filter(
+        status__in=(Status.SUBMITTED, Status.SENT), ended_at=None, submitted_at__lt=now - REPORTED_WITHIN
+    )
+    return silent.update(ended_at=now)
 
 
 def settle_doubts() -> int:

@@ -1,0 +1,41 @@
+"""Loops as the dispatcher runs them, in a thread of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from dispatch.core.loop_runner import Runner
+from dispatch.core.loops import Loop
+from tests.waiting import PATIENCE
+
+
+@contextmanager
+def runs(*loops: Loop) -> Iterator[Callable[[], None]]:
+    """Runs the loops in a thread; yields what stops them."""
+    began = threading.Event()
+    holder: list[tuple[Runner, asyncio.AbstractEventLoop]] = []
+
+    async def main() -> None:
+        runner = Runner(list(loops))
+        holder.append((runner, asyncio.get_running_loop()))
+        began.set()
+        await runner.run()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread.start()
+    assert began.wait(PATIENCE)
+    runner, event_loop = holder[0]
+
+    def stop() -> None:
+        if thread.is_alive():
+            event_loop.call_soon_threadsafe(runner.stop)
+            thread.join(PATIENCE)
+        assert not thread.is_alive(), "the loops do not stop"
+
+    try:
+        yield stop
+    finally:
+        stop()

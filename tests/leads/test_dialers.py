@@ -1,0 +1,267 @@
+"""Dialers and promoters at work, several at once, calling through the simulator, while things go wrong."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from dispatch.core import clock
+from dispatch.core.events import SYSTEM
+from dispatch.core.problems import Conflict
+from dispatch.leads.models import DoNotCall, Lead, RetryRule
+from dispatch.leads.services import by_hand
+from dispatch.telephony.models import Call
+from tests.conftest import forget_redis
+from tests.leads.floor import Floor
+from tests.phones import Simulator, answer, busy, ignore, voicemail
+from tests.waiting import wait_until
+
+ANN, BOB = "+16025550101", "+16025550102"
+
+
+@pytest.fixture
+def floor(sim: Simulator, app_url: str, settings: Any) -> Iterator[Floor]:
+    settings.SIMULATOR_URL = sim.base_url
+    settings.LEADS_ASK_THREADS = 4
+    sim.others_will(answer(after=0.5))
+    made = Floor("twilio", lines=3, account_sid=sim.account_sid, auth_token=sim.auth_token)
+    yield made
+    made.stop()
+    wait_until(lambda: not sim.open_calls(), 20, "calls go on for ever")
+
+
+def phones_of(ids: list[int]) -> list[str]:
+    return [str(phone) for phone in Lead.objects.filter(pk__in=ids).values_list("phone", flat=True)]
+
+
+def each_called(sim: Simulator, ids: list[int], times: int = 1) -> None:
+    phones = phones_of(ids)
+    assert {phone: sim.creates_to(phone) for phone in phones} == dict.fromkeys(phones, times)
+
+
+# --- Several at once
+
+
+def test_two_leaders_and_three_dialers_call_everybody_once_and_never_above_the_lines(
+    floor: Floor, sim: Simulator
+) -> None:
+    ids = floor.add_many(18)
+    floor.start(dialers=3, promoters=2)
+    floor.all_end()
+    assert floor.outcomes() == {"answered": 18}
+    each_called(sim, ids)
+    assert sim.max_simultaneous(str(floor.number.phone)) <= 3
+    wait_until(lambda: floor.lines_in_use() == 0, 10, "a line stays taken")
+
+
+def test_redis_flushed_while_they_work(floor: Floor, sim: Simulator, settings: Any) -> None:
+    settings.LEADS_JITTER_S = 0.0
+    ids = floor.add_many(12)
+    floor.start(dialers=2)
+    wait_until(lambda: Call.objects.exists(), 20)
+    forget_redis()
+    wait_until(lambda: (floor.step("leads_near"), not Lead.objects.exclude(status="finished").exists())[1], 60)
+    each_called(sim, ids)
+    assert sim.max_simultaneous(str(floor.number.phone)) <= 3
+
+
+def test_postgres_cuts_all_connections_while_they_work(floor: Floor, sim: Simulator) -> None:
+    ids = floor.add_many(12)
+    floor.start(dialers=2)
+    for _ in range(3):
+        wait_until(lambda: Call.objects.filter(ended_at=None).exists(), 20)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+                " AND pid <> pg_backend_pid() AND query LIKE '%%leads_lead%%'"
+            )
+    wait_until(lambda: (heal(floor), not Lead.objects.exclude(status="finished").exists())[1], 60, interval=0.2)
+    assert all(sim.creates_to(phone) >= 1 for phone in phones_of(ids))
+    attempts = {call.subject_id: call.attempt for call in Call.objects.order_by("attempt")}
+    placed = Call.objects.exclude(status="not_placed")
+    assert placed.count() == sum(sim.creates_to(phone) for phone in phones_of(ids))
+    assert set(attempts) == set(ids)
+
+
+def test_a_cancel_that_races_with_the_dialer_wins_or_says_so(floor: Floor, sim: Simulator) -> None:
+    ids = floor.add_many(10)
+    floor.start(dialers=2)
+    refused, cancelled = [], []
+    for lead in reversed(ids):
+        try:
+            by_hand.cancel(lead, actor=SYSTEM)
+            cancelled.append(lead)
+        except Conflict:
+            refused.append(lead)
+    floor.all_end()
+    assert floor.outcomes(cancelled) == ({"cancelled": len(cancelled)} if cancelled else {})
+    each_called(sim, refused)
+    each_called(sim, cancelled, times=0)
+
+
+# --- What the provider does
+
+
+def test_busy_and_unanswered_calls_are_tried_again(floor: Floor, sim: Simulator) -> None:
+    for outcome in ("busy", "no_answer"):
+        RetryRule.objects.create(
+            organization=floor.organization, campaign=floor.campaign, outcome=outcome, delay_s=0, jitter=0.0
+        )
+    sim.phone(ANN).will(busy(after=0.5), answer(after=0.5))
+    sim.phone(BOB).will(ignore(), answer(after=0.5))
+    ann, bob = floor.add(ANN, BOB)
+    floor.start()
+    floor.all_end()
+    assert [call.status for call in floor.calls(ann)] == ["busy", "completed"]
+    assert [call.status for call in floor.calls(bob)] == ["no_answer", "completed"]
+    assert floor.told(ann) == ["processing", "again", "processing", "finished"]
+
+
+def test_a_provider_with_too_much_to_do_is_asked_again_later(floor: Floor, sim: Simulator) -> None:
+    sim.answer_429(times=1, retry_after=1)
+    ids = floor.add_many(2)
+    floor.start()
+    floor.all_end()
+    each_called(sim, ids)
+    assert set(Lead.objects.values_list("outcome", "attempts")) == {("answered", 1)}
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        "reset_after_creating",
+        *(pytest.param(t, marks=pytest.mark.soak) for t in ("time_out_after_creating", "answer_500")),
+    ],
+)
+def test_a_request_of_unknown_outcome_is_settled_by_the_first_webhook(
+    floor: Floor, sim: Simulator, settings: Any, trouble: str
+) -> None:
+    settings.PROVIDER_TIMEOUT_S = 2.0
+    getattr(sim, trouble)(times=1, **({"creates": True} if trouble == "answer_500" else {}))
+    ids = floor.add_many(3)
+    floor.start()
+    floor.all_end()
+    each_called(sim, ids)
+    assert floor.outcomes() == {"answered": 3}
+
+
+def test_webhooks_doubled_reordered_and_before_the_answer(floor: Floor, sim: Simulator) -> None:
+    sim.duplicate_callbacks(times=6)
+    sim.reorder_callbacks(times=2)
+    sim.callbacks_before_create_returns("completed", times=1)
+    ids = floor.add_many(4)
+    floor.start()
+    floor.all_end()
+    each_called(sim, ids)
+    assert [floor.told(lead).count("finished") for lead in ids] == [1] * 4
+
+
+def test_lost_webhooks_are_asked_for(floor: Floor, sim: Simulator) -> None:
+    sim.lose_callbacks()
+    ids = floor.add_many(3)
+    floor.start()
+    wait_until(lambda: Call.objects.exclude(sid=None).count() == 3 and not sim.open_calls(), 30)
+    floor.stop()
+    clock.travel(400)
+    heal(floor)
+    assert floor.outcomes() == {"answered": 3}
+    each_called(sim, ids)
+
+
+# --- What is heard
+
+
+def test_the_script_is_read_with_the_leads_own_data_and_answers_its_keys(floor: Floor, sim: Simulator) -> None:
+    floor.campaign.script = "Good day, {name}.\nPress 1 to be called back."
+    floor.campaign.keys = {"1": "We will call you back."}
+    floor.campaign.save()
+    sim.phone(ANN).will(answer(press="1"))
+    lead = add_with(floor, ANN, name="Dana")
+    floor.start()
+    sim.phone(ANN).rings().hears("good day, Dana").hears("we will call you back").ended()
+    floor.all_end()
+    assert floor.calls(lead)[0].keys_pressed == "1"
+
+
+def test_who_opts_out_is_never_called_again_by_any_campaign(floor: Floor, sim: Simulator) -> None:
+    sim.phone(ANN).will(answer(press="9"))
+    floor.add(ANN)
+    floor.start()
+    sim.phone(ANN).rings().hears("not be called again").ended()
+    floor.all_end()
+    assert DoNotCall.objects.get().source == "key"
+    (again,) = floor.add(ANN, to=floor.add_campaign())
+    floor.all_end()
+    assert floor.lead(again).outcome == "do_not_call"
+    assert sim.creates_to(ANN) == 1
+
+
+def test_a_call_is_handed_over_to_the_customers_own_document(floor: Floor, sim: Simulator) -> None:
+    with document("<Response><Say>Greetings from the customer.</Say></Response>") as (url, asked):
+        floor.campaign.answer_url = f"{url}?x=1"
+        floor.campaign.save()
+        (lead,) = floor.add(ANN)
+        floor.start()
+        sim.phone(ANN).rings().hears("greetings from the customer").ended()
+        floor.all_end()
+    assert asked
+    assert f"x=1&lead={lead}" in asked[0]
+
+
+def test_an_answering_machine_is_told_nothing_and_called_again(floor: Floor, sim: Simulator) -> None:
+    floor.campaign.detect_machines = True
+    floor.campaign.save()
+    sim.phone(ANN).will(voicemail())
+    (lead,) = floor.add(ANN)
+    floor.start()
+    wait_until(lambda: floor.lead(lead).last_outcome, 30)
+    assert floor.lead(lead).last_outcome == "voicemail"
+    assert sim.phone(ANN).rings().said == ""
+
+
+# --- Helpers
+
+
+def heal(floor: Floor) -> None:
+    for loop in ("leads_workers", "leads_near", "leads_stale", "calls_cut_off", "calls_unknown", "calls_end"):
+        floor.step(loop)
+
+
+def add_with(floor: Floor, phone: str, **data: Any) -> int:
+    from dispatch.leads.services.intake import NewLead
+
+    (answer_,) = floor.accept([NewLead(phone, data=data)])
+    assert answer_.id
+    return answer_.id
+
+
+@contextmanager
+def document(twiml: str) -> Iterator[tuple[str, list[str]]]:
+    """A customer's server that answers with this document: its address, and the paths it was asked for."""
+    asked: list[str] = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(200)
+            self.send_header("Content-Type", "text/xml")
+            self.end_headers()
+            self.wfile.write(twiml.encode())
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/twiml", asked
+    finally:
+        server.shutdown()
+        server.server_close()
