@@ -16,7 +16,7 @@ from dispatch.core.statements import EVENTS, do, integers, texts
 
 @dataclass(frozen=True)
 class Actor:
-    """Who did it: `type` is user, api_key, technician, provider or system."""
+    """Who did it: `type` is user, api_key, technician, customer, provider or system."""
 
     type: str = "system"
     id: int | None = None

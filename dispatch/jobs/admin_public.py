@@ -13,6 +13,8 @@ from django.urls import reverse
 from django.utils.html import format_html
 from unfold.decorators import action
 
+from accounts.admin import OrganizationAdmin
+from accounts.models import Organization
 from dispatch.jobs import links
 from dispatch.jobs.admin_setup import SetupAdmin
 from dispatch.jobs.models import PublicForm
@@ -22,7 +24,7 @@ from dispatch.technicians.admin import TechnicianAdmin
 from dispatch.technicians.models import Technician
 from dispatch.telephony.services import NoTextNumber, TextNotAllowed
 
-admin.site.unregister(Technician)
+admin.site.unregister([Organization, Technician])
 
 
 @admin.register(PublicForm)
@@ -65,6 +67,28 @@ def snippet(row: PublicForm) -> str:
 
 def _address(name: str, row: PublicForm) -> str:
     return f"{settings.PUBLIC_BASE_URL}{reverse(f'pages:{name}', args=[row.organization.slug])}"
+
+
+@admin.register(Organization)
+class OrganizationWithFormAdmin(OrganizationAdmin):
+    """Organizations, with the way to their public form."""
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list:
+        fields = list(super().get_fields(request, obj))
+        return [*fields, "public_form_is"] if obj else fields
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list:
+        return [*super().get_readonly_fields(request, obj), "public_form_is"]
+
+    @admin.display(description="public form")
+    def public_form_is(self, organization: Organization) -> str:
+        row = PublicForm.objects.of(organization).select_related("organization").first()
+        if row is None:
+            url = reverse("admin:jobs_publicform_add")
+            return format_html('There is none. <a href="{}?organization={}">Make one</a>', url, organization.pk)
+        state, address = "on" if row.is_on else "switched off", _address("form", row)
+        url = reverse("admin:jobs_publicform_change", args=[row.pk])
+        return format_html('It is {}, at {}. <a href="{}">Change it, or put it on a site</a>', state, address, url)
 
 
 @admin.register(Technician)

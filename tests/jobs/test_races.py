@@ -105,6 +105,23 @@ def test_two_keys_at_once_count_once(floor):
     assert mixed_job.count("offer.accepted") == mixed_job.count("job.assigned") == 1
 
 
+def test_an_answer_by_each_way_at_once_counts_once(floor):
+    (ann,) = floor.crew("Ann")
+    job = floor.started()
+    floor.rings(ann).answer().hears("press 1")
+    offer, call = floor.live_offer(job), Call.objects.get()
+    answers = at_once(
+        lambda: services.answer_offer(offer.pk, call.pk, "1"),
+        *[
+            lambda by=by: services.answer_offer(offer.pk, None, "1", by=services.By(by))
+            for by in ("text", "link", "call_back")
+        ],
+    )
+    assert answers == [Answer.ACCEPTED] * 4
+    assert Technician.objects.get().open_jobs == 1
+    assert floor.kinds(job).count("job.assigned") == 1
+
+
 def test_accept_and_decline_at_once_are_one_of_the_two(floor):
     (ann,) = floor.crew("Ann")
     job = floor.started()
