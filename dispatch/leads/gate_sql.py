@@ -25,10 +25,16 @@ SELECT pg_advisory_xact_lock(lock_key) FROM (
 ) AS locks
 """
 
-# The same. (organization id, phone) that may not be called; without an
-# organization for what nobody may call.
+# The same. (organization id, phone) that may not be called, also who said so by text; without an organization for
+# what nobody may call.
 REFUSED = """
 SELECT d.organization_id, d.phone FROM leads_donotcall d
+JOIN (
+    SELECT DISTINCT * FROM unnest(%(organizations)s::bigint[], %(phones)s::text[]) AS w (organization_id, phone)
+) w
+    USING (organization_id, phone)
+UNION ALL
+SELECT o.organization_id, o.phone FROM telephony_optout o
 JOIN (
     SELECT DISTINCT * FROM unnest(%(organizations)s::bigint[], %(phones)s::text[]) AS w (organization_id, phone)
 ) w

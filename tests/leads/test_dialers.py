@@ -17,6 +17,7 @@ from dispatch.core.problems import Conflict
 from dispatch.leads.models import DoNotCall, Lead, RetryRule
 from dispatch.leads.services import by_hand
 from dispatch.telephony.models import Call
+from dispatch.telephony.services.texting import is_opted_out
 from tests.conftest import forget_redis
 from tests.leads.floor import Floor
 from tests.phones import Simulator, answer, busy, ignore, voicemail
@@ -196,6 +197,7 @@ def test_who_opts_out_is_never_called_again_by_any_campaign(floor: Floor, sim: S
     sim.phone(ANN).rings().hears("not be called again").ended()
     floor.all_end()
     assert DoNotCall.objects.get().source == "key"
+    assert is_opted_out(floor.organization.pk, ANN)  # texts too
     (again,) = floor.add(ANN, to=floor.add_campaign())
     floor.all_end()
     assert floor.lead(again).outcome == "do_not_call"

@@ -20,6 +20,7 @@ from dispatch.leads.services import by_hand, ending, releasing
 from dispatch.leads.services.intake import NewLead
 from dispatch.telephony.models import Call
 from dispatch.telephony.providers.base import Outcome, RateLimited, Rejected, Submitted, Unknown
+from dispatch.telephony.services import opting
 from dispatch.telephony.services.batches import Answered
 from tests import factories
 from tests.benchmarks import noop_provider
@@ -220,6 +221,13 @@ def test_who_asked_not_to_be_called_is_not(floor: Floor) -> None:
     assert floor.lead(lead).outcome == "do_not_call"
     assert floor.told(lead) == ["created", "finished"]
     nothing_is_held(floor)
+
+
+def test_who_said_stop_by_text_is_not_called_either(floor: Floor) -> None:
+    opting.opt_out(floor.organization.pk, ANN)
+    (lead,) = floor.add(ANN)
+    assert floor.work() == 0
+    assert floor.lead(lead).outcome == "do_not_call"
 
 
 def test_the_kill_switch_stops_all_and_loses_nothing(floor: Floor) -> None:
