@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ import yaml
 from django.conf import settings as django_settings
 from prometheus_client import REGISTRY
 
-from dispatch.core import metrics
+from dispatch.core import gauges, metrics  # noqa: F401  (its gauges register themselves)
 from dispatch.core.loops import find
 
 ROOT = Path(django_settings.BASE_DIR)
@@ -26,6 +27,7 @@ TOKEN = re.compile(
     r"\s*(?:(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)|(?P<number>\d+(?:\.\d+)?)|(?P<selector>\{[^{}]*\})"
     r"|(?P<range>\[[^\[\]]*\])|(?P<operator>==|!=|>=|<=|[-+*/><,])|(?P<bracket>[()]))"
 )
+CALLED = re.compile(r"( by \([a-z_]+(?:, [a-z_]+)*\) )?\(")
 MATCHER = re.compile(r'\s*([a-zA-Z_]\w*)(=~|!~|!=|=)"((?:[^"\\]|\\.)*)"\s*')
 
 
@@ -45,7 +47,9 @@ def parse(expression: str) -> list[tuple[str, dict[str, tuple[str, str]]]]:
         position, kind = token.end(), str(token.lastgroup)
         text = str(token[kind])
         if kind == "name" and text in FUNCTIONS:
-            assert expression[position : position + 1] == "(", f"{text} is not called"
+            called = CALLED.match(expression, position)
+            assert called, f"{text} is not called"
+            position += called.end(1) - position if called[1] else 0
         elif kind == "name" and text not in WORDS:
             found.append((text, {}))
         elif kind == "selector":
@@ -110,7 +114,7 @@ def test_alerts_have_names_of_their_own() -> None:
 
 
 # Which page tells of a slice's figures.
-PAGES = {"dispatch_outbox_": "docs/outbox.md"}
+PAGES = {"dispatch_outbox_": "docs/outbox.md", "dispatch_leads_": "docs/leads.md"}
 
 
 @pytest.mark.parametrize(("prefix", "page"), PAGES.items())
@@ -140,3 +144,15 @@ def test_the_reader_of_expressions_refuses_what_is_none(broken: str) -> None:
 def test_promtool_agrees(path: Path) -> None:
     done = subprocess.run(["promtool", "check", "rules", str(path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "deploy" / "grafana").glob("*.json")), ids=lambda path: path.name)
+def test_dashboards_show_figures_that_there_are(path: Path) -> None:
+    names = known()
+    panels = json.loads(path.read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    for panel in panels:
+        for target in panel["targets"]:
+            for name, matchers in parse(target["expr"]):
+                assert name in names, f"{panel['title']}: there is no metric {name}"
+                assert set(matchers) <= names[name]
