@@ -20,6 +20,7 @@ urlpatterns = [
     path("board/map/", views.map_view, name="map"),
     path("board/jobs/<int:job_id>/", drawer.show, name="job"),
     path("board/jobs/<int:job_id>/act/<slug:action>/", drawer.act, name="act"),
+    path("leads/", include("dispatch.console.leads.urls")),
     path("outbox/", include("dispatch.console.outbox.urls")),
     path("schedules/", include("dispatch.console.schedules.urls")),
     path("reports/", reports.reports, name="reports"),

@@ -1,0 +1,1 @@
+"""The pages of leads: how campaigns go and why leads wait, a phone's history, files of leads."""

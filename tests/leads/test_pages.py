@@ -1,0 +1,155 @@
+"""The pages of leads, as dispatchers and admins use them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+from django.urls import reverse
+
+from dispatch.core import clock
+from dispatch.leads.models import Campaign, DoNotCall, Lead, LeadDispatch
+from tests import factories as make
+
+pytestmark = pytest.mark.django_db
+
+
+def browser(user) -> Client:
+    client = Client()
+    client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+    return client
+
+
+@pytest.fixture
+def campaign() -> Campaign:
+    organization = make.organization()
+    pool = make.pool(organization)
+    make.number(organization, pool=pool, max_channels=7)
+    return Campaign.objects.create(organization=organization, pool=pool, code="spring", name="Spring sale")
+
+
+@pytest.fixture
+def dispatcher(campaign) -> Client:
+    return browser(make.dispatcher(campaign.organization))
+
+
+def lead(campaign: Campaign, **fields: object) -> Lead:
+    return campaign.leads.create(organization=campaign.organization, **{"phone": make.phone(), **fields})
+
+
+def text(answer) -> str:
+    return " ".join(answer.content.decode().split())
+
+
+def test_it_says_why_leads_wait_and_until_when(campaign, dispatcher):
+    opens = clock.now() + timedelta(hours=3)
+    for _ in range(3):
+        lead(campaign, reason="outside_window", due_at=opens)
+    lead(campaign, due_at=clock.now() - timedelta(minutes=5))
+    lead(campaign, reason="campaign_paused", due_at=clock.now() + timedelta(days=365))
+    page = text(dispatcher.get(reverse("console:leads")))
+    for words in ("Outside the campaign's hours where they are", "Due now: waiting for a free line", "0 of 7"):
+        assert words in page.replace("&#x27;", "'")
+    assert "Its campaign is paused" in page
+    assert "Spring sale" in page
+
+
+def test_without_a_campaign_it_says_what_to_do():
+    organization = make.organization()
+    page = text(browser(make.admin(organization)).get(reverse("console:leads")))
+    assert "No campaign yet" in page
+    assert reverse("admin:leads_campaign_add") in page
+
+
+def test_a_campaign_is_paused_and_resumed(campaign, dispatcher):
+    for action, paused in (("pause", True), ("resume", False)):
+        dispatcher.post(reverse("console:leads_campaign", args=[campaign.pk, action]))
+        campaign.refresh_from_db()
+        assert campaign.is_paused is paused
+
+
+def test_only_an_admin_goes_live(campaign, dispatcher):
+    dispatcher.post(reverse("console:leads_switch"), {"mode": "live"})
+    assert not LeadDispatch.objects.exists()
+    admin = browser(make.admin(campaign.organization))
+    admin.post(reverse("console:leads_switch"), {"mode": "live"})
+    admin.post(reverse("console:leads_switch"), {"paused": "1"})
+    row = LeadDispatch.objects.get()
+    assert (row.mode, row.is_paused) == ("live", True)
+
+
+def test_a_phone_is_looked_up_with_why_it_was_not_called(campaign, dispatcher):
+    lead(campaign, phone="+16025550134", reason="attempts_24h", due_at=clock.now() + timedelta(hours=2))
+    DoNotCall.objects.create(organization=campaign.organization, phone="+16025550134", source="key")
+    page = text(dispatcher.get(reverse("console:leads_phone") + "?q=602 555 0134"))
+    assert "Called as often as allowed in 24 hours" in page
+    assert "On the do-not-call list" in page
+    assert "is no phone number" in text(dispatcher.get(reverse("console:leads_phone") + "?q=12"))
+    assert "Never asked for" in text(dispatcher.get(reverse("console:leads_phone") + "?q=602 555 0199"))
+
+
+def test_a_waiting_lead_is_called_now_or_cancelled(campaign, dispatcher):
+    later = lead(campaign, due_at=clock.now() + timedelta(days=1))
+    dispatcher.post(reverse("console:leads_act", args=[later.pk, "now"]))
+    later.refresh_from_db()
+    assert later.due_at <= clock.now()
+    dispatcher.post(reverse("console:leads_act", args=[later.pk, "cancel"]))
+    later.refresh_from_db()
+    assert later.outcome == "cancelled"
+
+
+def test_nobody_acts_on_anothers_leads(campaign):
+    stranger = browser(make.admin(make.organization()))
+    mine = lead(campaign)
+    assert stranger.post(reverse("console:leads_act", args=[mine.pk, "cancel"])).status_code == 404
+    assert stranger.post(reverse("console:leads_campaign", args=[campaign.pk, "pause"])).status_code == 404
+    assert "Spring sale" not in text(stranger.get(reverse("console:leads")))
+    phone = str(mine.phone).replace("+", "%2B")
+    assert "Never asked for" in text(stranger.get(reverse("console:leads_phone") + f"?q={phone}"))
+    sent = stranger.post(
+        reverse("console:leads_upload"), {"campaign": "spring", "file": file("phone\n6025550134\n")}
+    )
+    assert sent.status_code == 422
+    assert Lead.objects.count() == 1
+
+
+def file(content: str | bytes) -> SimpleUploadedFile:
+    return SimpleUploadedFile("leads.csv", content.encode() if isinstance(content, str) else content, "text/csv")
+
+
+def test_a_file_is_uploaded_and_its_bad_lines_are_named(campaign, dispatcher):
+    content = (
+        "Phone,due_at,lat,lng,external_id,First name\n"
+        "602 555 0101,2027-01-05 09:30,33.4,-112.0,A-1,Ann\n"
+        "nobody,,,,A-2,Bob\n"
+        "602 555 0102,tomorrow,,,A-3,Eve\n"
+        "602 555 0101,2027-01-05 09:30,33.4,-112.0,A-1,Ann\n"
+    )
+    answer = dispatcher.post(reverse("console:leads_upload"), {"campaign": "spring", "file": file(content)})
+    page = text(answer)
+    assert "1 added to Spring sale, 1 were there already, 2 could not be added" in page
+    assert '<td class="number">3</td><td>phone</td>' in page
+    assert '<td class="number">4</td><td>due_at</td>' in page
+    added = Lead.objects.get()
+    assert (added.external_id, added.data, added.lat) == ("A-1", {"first name": "Ann"}, 33.4)
+    assert added.due_at.isoformat() == "2027-01-05T16:30:00+00:00"  # 9:30 in Phoenix
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("name\nAnn\n", "one of them must be phone"),
+        ("phone\n", "no line below its head"),
+        ("", "one of them must be phone"),
+        (b"phone\n\xff\xfe", "not UTF-8"),
+        ('phone\n"602', "no CSV"),
+        ("phone\n" + "6025550101\n" * 10_001, "10,000 are taken at once"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_adds_nothing_and_says_why(campaign, dispatcher, content, words):
+    answer = dispatcher.post(reverse("console:leads_upload"), {"campaign": "spring", "file": file(content)})
+    assert answer.status_code == 422
+    assert words in text(answer)
+    assert not Lead.objects.exists()
