@@ -43,6 +43,15 @@ class PublicFormAdmin(SetupAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet:
         return super().get_queryset(request).select_related("organization")
 
+    def formfield_for_dbfield(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if db_field.name in ("intro", "thanks", "embed_origins"):
+            field.widget.attrs["rows"] = 3
+        return field
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False  # it is switched off
+
     @admin.display(description="address")
     def address(self, row: PublicForm) -> str:
         if not row.pk:

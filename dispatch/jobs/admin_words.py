@@ -52,6 +52,8 @@ def job_badge(job: Job) -> SafeString:
 def offer_badge(offer: Offer) -> SafeString:
     tones = {"pending": "calling", "accepted": "good", "rescinded": "off"}
     words = "Calling" if offer.status == Offer.Status.PENDING else offer.get_status_display()
+    if offer.status == Offer.Status.PENDING and offer.missed_at:
+        return badge("waiting", "Missed, may still answer")
     return badge(tones.get(offer.status, "late"), words)
 
 

@@ -200,13 +200,13 @@ class OfferSerializer(serializers.ModelSerializer):
         model = Offer
         fields = [
             "id", "attempt", "round", "technician", "status", "outcome", "reason", "distance_m", "created_at",
-            "ringing_since", "answered_at", "expires_at", "settled_at",
+            "ringing_since", "answered_at", "missed_at", "expires_at", "settled_at",
         ]  # fmt: skip
         read_only_fields = fields
 
 
 class ActorSerializer(serializers.Serializer):
-    """Who did it: user, api_key, technician, provider or system."""
+    """Who did it: user, api_key, technician, customer, provider or system."""
 
     type = serializers.CharField(source="actor_type")
     id = serializers.IntegerField(source="actor_id", allow_null=True)

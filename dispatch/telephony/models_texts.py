@@ -130,7 +130,7 @@ class OptOut(OwnedModel):
 
     class Meta:
         ordering = ["-id"]
-        verbose_name = "SMS opt-out"
+        verbose_name = "opt-out"
         constraints = [models.UniqueConstraint(fields=["organization", "phone"], name="one_opt_out_per_phone")]
 
     def __str__(self) -> str:

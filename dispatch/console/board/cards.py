@@ -43,6 +43,8 @@ class Live:
 
     @property
     def words(self) -> str:
+        if self.offer.missed_at:
+            return "missed the call, may still answer"
         if self.offer.answered_at:
             return "answered"
         return "ringing" if self.offer.ringing_since else "waits for a line"
@@ -244,6 +246,8 @@ def state_of(job: Job, live: Any) -> tuple[str, str]:
     if is_late(job):
         return "late", "Late"
     if live is not None:
+        if live.missed_at:
+            return "waiting", "Missed, may still answer"
         if live.answered_at:
             return "calling", "Answered"
         return ("calling", "Ringing") if live.ringing_since else ("waiting", "Waits for a line")

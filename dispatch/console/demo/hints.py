@@ -52,6 +52,7 @@ def lines() -> list[str]:
     return [
         *told,
         "",
+        f"The customers' form of {main.name}: {settings.PUBLIC_BASE_URL}/f/{main.slug}/",
         f"Submit a form to {main.name}, and watch its job in the admin:",
         f"  curl -X POST {settings.PUBLIC_BASE_URL}/api/v1/submissions/ \\",
         f'    -H "Authorization: Bearer {key}" -H "Content-Type: application/json" \\',
