@@ -63,7 +63,7 @@ def dry_run(organization: Organization, since: datetime, until: datetime) -> lis
 def compare(
     organization: Organization, theirs: Iterable[tuple[str, datetime]], since: datetime, until: datetime
 ) -> Comparison:
-    """The dry run of that time beside the calls of another dialer, by phone; its first call in that time counts."""
+    """The dry run of that time beside another dialer's calls, by phone; its first call in that time counts."""
     ours = dry_run(organization, since, until)
     first_here: dict[str, datetime] = {}
     for phone, at in ours:
