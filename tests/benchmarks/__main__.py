@@ -39,8 +39,8 @@ def main() -> int:
 
     rows: list[dict[str, Any]] = []
     on = machine()
-    with own_database():
-        for suite in wanted:
+    for suite in wanted:
+        with own_database():  # each its own, or one works off what another left
             for result in import_module(f"tests.benchmarks.{suite}").run():
                 print(line(suite, result), flush=True)
                 rows.append({"suite": suite, **vars(result), "machine": on})
