@@ -19,7 +19,8 @@ from tests.benchmarks import Result
 from tests.processes import database_url
 from tests.waiting import wait_until
 
-COUNT = 20_000
+# Beat compares all its entries at every tick, so that it sends ever more slowly the more there are: it gets fewer.
+COUNTS = {"apscheduler": 20_000, "celery": 2_000}
 SCRIPT = Path(__file__).parent / "peers" / "at_once.py"
 
 
@@ -31,7 +32,10 @@ def measured() -> Iterator[Result]:
         return
     for name in ("apscheduler", "celery"):
         yield Result(
-            f"{COUNT:,} runs due at once, outcome recorded", _measure(name, site), "runs/s", peer=LABELS[name]
+            f"{COUNTS[name]:,} runs due at once, outcome recorded",
+            _measure(name, site),
+            "runs/s",
+            peer=LABELS[name],
         )
 
 
@@ -52,14 +56,14 @@ def _measure(name: str, site: str) -> float:
         "PYTHONPATH": site,
         "BENCH_DATABASE": database_url(connection.settings_dict["NAME"]),
         "BENCH_REDIS": settings.REDIS_URL,
-        "BENCH_COUNT": str(COUNT),
+        "BENCH_COUNT": str(COUNTS[name]),
     }
     processes = [subprocess.Popen([sys.executable, str(SCRIPT), name, role], env=env) for role in ROLES[name]]
     try:
-        wait_until(lambda: _recorded() == COUNT, 300, lambda: f"{_recorded()} of {COUNT}", interval=0.25)
+        wait_until(lambda: _recorded() == COUNTS[name], 300, lambda: f"only {_recorded()}", interval=0.25)
         with connection.cursor() as cursor:
             cursor.execute("SELECT extract(epoch FROM max(at) - min(at)) FROM bench_peer")
-            return COUNT / float(cursor.fetchone()[0])
+            return COUNTS[name] / float(cursor.fetchone()[0])
     finally:
         for process in processes:
             process.terminate()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
@@ -14,6 +15,7 @@ from rest_framework.exceptions import APIException
 
 from accounts.models import Organization
 from accounts.permissions import ROLE_MAY
+from dispatch.core import clock
 from dispatch.core.problems import ProblemFormatter
 from dispatch.jobs.models import ServiceType
 from dispatch.leads.models import Campaign
@@ -220,7 +222,11 @@ class ScheduleForm:
 def empty(request: HttpRequest, kind: str) -> ScheduleForm:
     """A new schedule's form, with what most people want filled in."""
     organization: Organization = request.organization
-    values = {"how": "every", "every": "1", "unit": "day", "time_zone": organization.time_zone, "missed": "last"}
+    tomorrow = clock.now().astimezone(ZoneInfo(organization.time_zone)) + timedelta(days=1)
+    values = {
+        "how": "every", "every": "1", "unit": "day", "starts_at": f"{tomorrow:%Y-%m-%d}T09:00",
+        "time_zone": organization.time_zone, "missed": "last",
+    }  # fmt: skip
     return ScheduleForm(kind, values, organization, request.role)
 
 
