@@ -6,3 +6,7 @@ class AccountsConfig(AppConfig):
 
     def ready(self) -> None:
         from accounts import schema  # noqa: F401
+        from accounts.personal import PART
+        from dispatch.core.personal import register
+
+        register("accounts", PART)

@@ -8,6 +8,7 @@ from rest_framework.permissions import AllowAny
 
 from accounts.pages import JoinView, SetPasswordView
 from accounts.rq_dashboard import urlpatterns as rq_urlpatterns
+from dispatch.console import personal_page
 from dispatch.core import problems
 
 api: list[URLPattern | URLResolver] = [
@@ -27,6 +28,7 @@ urlpatterns = [
     path("", RedirectView.as_view(pattern_name="console:board", query_string=True), name="home"),
     path("", include("dispatch.console.urls")),
     path("admin/rq/", include((rq_urlpatterns, "django_rq"))),
+    path("admin/personal-data/", admin.site.admin_view(personal_page.page), name="personal_data"),
     path("admin/", admin.site.urls),
     path("join/<str:token>/", JoinView.as_view(), name="join"),
     path("set-password/<uidb64>/<token>/", SetPasswordView.as_view(), name="set_password"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.http import HttpRequest
 from django.urls import reverse
 
 GROUPS: dict[str, dict[str, str]] = {
@@ -69,7 +68,7 @@ GROUPS: dict[str, dict[str, str]] = {
 }
 
 
-def sidebar(request: HttpRequest) -> list[dict[str, Any]]:
+def sidebar(request: Any) -> list[dict[str, Any]]:
     """Unfold's navigation: groups of {title, icon, link}, without what this person may not see."""
     registered = {model._meta.label: model_admin for model, model_admin in admin.site._registry.items()}
     groups: list[dict[str, Any]] = []
@@ -85,6 +84,8 @@ def sidebar(request: HttpRequest) -> list[dict[str, Any]]:
             for label, icon in entries.items()
             if label in registered and registered[label].has_view_permission(request)
         ]
+        if title == "People" and request.user.administered_organization_ids():
+            items.append({"title": "Personal data", "icon": "privacy_tip", "link": reverse("personal_data")})
         if items:
             groups.append({"title": title, "separator": bool(groups), "items": items})
     if request.user.is_superuser:
