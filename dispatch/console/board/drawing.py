@@ -46,7 +46,7 @@ class Point:
 @dataclass(frozen=True)
 class Drawing:
     """`scale` of the bar (width in units, metres); `radius` of the job's search in units; `missing` jobs have no
-    position."""
+    position, `beyond` lie too far away to be drawn."""
 
     jobs: list[Point]
     technicians: list[Point]
@@ -59,6 +59,7 @@ class Drawing:
     job: Job | None
     missing: int
     hidden: int
+    beyond: int
     width: int = WIDTH
     height: int = HEIGHT
 
@@ -100,7 +101,7 @@ def drawing_of(organization: Organization, job: Job | None = None) -> Drawing | 
     if not points:
         return None
     reach = policies.frozen(job).radius_m if job is not None and placed else 0
-    near = _within(points, placed, reach) if reach else points
+    near = _within(points, placed, reach) if reach else _together(points)
     sheet = _Sheet(near, _reach_shown(near, placed, reach))
     centre = sheet.at(*points[0]) if reach else None
     live = _live(placed)
@@ -118,6 +119,7 @@ def drawing_of(organization: Organization, job: Job | None = None) -> Drawing | 
         job=job,
         missing=len(jobs) - len(placed),
         hidden=max(0, crew.count() - len(technicians)),
+        beyond=0 if reach else len(points) - len(near),
     )
 
 
@@ -130,6 +132,14 @@ def _open_jobs(organization: Organization) -> list[Job]:
 def _live(jobs: list[Job]) -> dict[int, Offer]:
     pending = Offer.objects.filter(job__in=[one.pk for one in jobs], status=Offer.Status.PENDING)
     return {offer.job_id: offer for offer in pending}
+
+
+def _together(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Without the few that lie far from all others: one wrong position must not make the rest a dot."""
+    lat, lng = (sorted(one[n] for one in points)[len(points) // 2] for n in (0, 1))
+    away = [max(abs(a - lat), abs(b - lng) * cos(radians(lat))) for a, b in points]
+    usual = sorted(away)[int(0.8 * (len(away) - 1))]
+    return [one for one, far in zip(points, away, strict=True) if far <= max(0.5, 4 * usual)]
 
 
 def _within(points: list[tuple[float, float]], placed: list[Job], reach: float) -> list[tuple[float, float]]:
@@ -246,7 +256,7 @@ def _towns() -> tuple[list[tuple[str, float, float]], list[tuple[str, float, flo
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     codes = []
     for row in zipcodes.list_all():
-        if row.get("lat") and row.get("long"):
+        if row.get("lat") and row.get("long") and row["zip_code_type"] == "STANDARD":
             spot = (float(row["lat"]), float(row["long"]))
             found.setdefault((row["city"], row["state"]), []).append(spot)
             codes.append((f"{row['city']} {row['zip_code']}", *spot))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
-WIDTH, HEIGHT = 560, 190
+WIDTH, WIDE, HEIGHT = 560, 1140, 190
 LEFT, RIGHT, TOP, BOTTOM = 52, 64, 14, 24
 STEPS = (1, 2, 5, 10)
 # Seconds: what a person reads at a glance.
@@ -58,8 +58,12 @@ class Chart:
     width: int = WIDTH
     height: int = HEIGHT
     left: int = LEFT
-    right: int = WIDTH - RIGHT
     floor: int = HEIGHT - BOTTOM
+
+    @property
+    def right(self) -> int:
+        """Where the scale ends and the labels begin."""
+        return self.width - RIGHT
 
     @property
     def is_empty(self) -> bool:
@@ -77,14 +81,16 @@ def line_chart(
     *,
     top: float | None = None,
     times: bool = False,
+    width: int = WIDTH,
 ) -> Chart:
     """`series`: (label, tone, a value per day; None leaves a gap). `top`: the scale's end, else a round number
     above the highest value; `times`: seconds."""
     highest = max((value for _, _, values in series for value in values if value is not None), default=0.0)
     ticks = _ticks(top or highest, times)
     end = ticks[-1]
-    lines = [_line(label, tone, values, end, days, words) for label, tone, values in series]
-    return Chart(title, _apart(lines), [], [Tick(_y(value, end), words(value)) for value in ticks], _days(days))
+    lines = [_line(label, tone, values, end, days, words, width) for label, tone, values in series]
+    marks = [Tick(_y(value, end), words(value)) for value in ticks]
+    return Chart(title, _apart(lines), [], marks, _days(days, width), width)
 
 
 def bar_chart(title: str, days: Sequence[str], values: Sequence[float], words: Callable[[float], str]) -> Chart:
@@ -103,18 +109,24 @@ def bar_chart(title: str, days: Sequence[str], values: Sequence[float], words: C
         for n, (day, value) in enumerate(zip(days, values, strict=True))
         if value
     ]
-    return Chart(title, [], bars, [Tick(_y(value, end), words(value)) for value in ticks], _days(days))
+    return Chart(title, [], bars, [Tick(_y(value, end), words(value)) for value in ticks], _days(days, WIDTH))
 
 
 def _line(
-    label: str, tone: str, values: Values, end: float, days: Sequence[str], words: Callable[[float], str]
+    label: str,
+    tone: str,
+    values: Values,
+    end: float,
+    days: Sequence[str],
+    words: Callable[[float], str],
+    width: int,
 ) -> Line:
     path, marks, pen = "", [], "M"
     for n, value in enumerate(values):
         if value is None:
             pen = "M"
             continue
-        x, y = _x(n, len(values)), _y(value, end)
+        x, y = _x(n, len(values), width), _y(value, end)
         path += f"{pen}{x} {y}"
         pen = "L"
         marks.append(Mark(x, y, f"{days[n]}, {label}: {words(value)}"))
@@ -132,8 +144,8 @@ def _apart(lines: list[Line]) -> list[Line]:
     return placed
 
 
-def _x(n: int, count: int) -> float:
-    room = (WIDTH - LEFT - RIGHT) / max(1, count)
+def _x(n: int, count: int, width: int) -> float:
+    room = (width - LEFT - RIGHT) / max(1, count)
     return round(LEFT + (n + 0.5) * room, 1)
 
 
@@ -154,8 +166,8 @@ def _ticks(highest: float, times: bool) -> list[float]:
     return [n * step for n in range(ceil(highest / step - 1e-9) + 1)]
 
 
-def _days(days: Sequence[str]) -> list[Tick]:
+def _days(days: Sequence[str], width: int) -> list[Tick]:
     """The first, the last, and some between."""
-    every = max(1, ceil(len(days) / 5))
+    every = max(1, ceil(len(days) / (width // 110)))
     shown = list(range(0, len(days), every))
-    return [Tick(_x(n, len(days)), days[n]) for n in shown]
+    return [Tick(_x(n, len(days), width), days[n]) for n in shown]

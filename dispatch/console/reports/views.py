@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET
 
 from dispatch.console import web
-from dispatch.console.reports.charts import bar_chart, line_chart
+from dispatch.console.reports.charts import WIDE, bar_chart, line_chart
 from dispatch.console.reports.figures import SPANS, Figures, Report, report, span_of
 from dispatch.console.templatetags.console import percent, seconds
 from dispatch.console.web import console_view
@@ -37,6 +37,7 @@ def reports(request: HttpRequest) -> HttpResponse:
             ],
             lambda value: seconds(value),
             times=True,
+            width=WIDE,
         ),
         bar_chart("Jobs", names, [one.jobs for one in found.days], lambda value: f"{value:g}"),
         line_chart(
