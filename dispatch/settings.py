@@ -511,8 +511,12 @@ UNFOLD = {
         }
     },
     "GLOBAL_CALLBACK": "accounts.pages.admin_context",
-    "STYLES": [lambda request: static("dispatch/notices.css")],
-    "SCRIPTS": [lambda request: static("dispatch/notices.js")],
+    "STYLES": [
+        lambda request: static("dispatch/tokens.css"),
+        lambda request: static("dispatch/notices.css"),
+        lambda request: static("dispatch/admin.css"),
+    ],
+    "SCRIPTS": [lambda request: static("dispatch/live.js"), lambda request: static("dispatch/alerts.js")],
 }
 
 os.environ.setdefault("PGAPPNAME", "dispatch")

@@ -48,7 +48,7 @@
       method: "POST",
       headers: {
         "X-CSRFToken": D.cookie("csrftoken"), "Content-Type": "application/json",
-        ...(document.body.dataset.organization ? { "X-Organization": document.body.dataset.organization } : {}),
+        "X-Organization": box.dataset.organization,
       },
       body: "{}",
     });
@@ -59,8 +59,7 @@
   /* --- the count in the title ---------------------------------------------------------------------------------- */
   async function count() {
     try {
-      const slug = document.body.dataset.organization;
-      const answer = await fetch("/api/v1/notifications/summary/", slug ? { headers: { "X-Organization": slug } } : {});
+      const answer = await fetch("/api/v1/notifications/summary/", { headers: { "X-Organization": box.dataset.organization } });
       if (!answer.ok) return;
       unread = (await answer.json()).unread;
     } catch { return; /* the connection's state says that it is gone */ }
@@ -91,8 +90,7 @@
 
   function addressOf(row) {
     if (row.subject_type !== "job") return "";
-    if (document.body.dataset.board) return `${document.body.dataset.board}?job=${row.subject_id}`;
-    return box.dataset.jobs ? `${box.dataset.jobs}${row.subject_id}/change/` : "";
+    return `${box.dataset.board}?job=${row.subject_id}`;
   }
 
   function made(row) {

@@ -67,6 +67,9 @@
   /* --- what the page shows of it ------------------------------------------------------------------------------ */
   function show(next) {
     const before = state;
+    const line = !document.getElementById("connection") && document.querySelector("#notices .state"); // the admin
+    if (line) line.textContent = { reconnecting: "Reconnecting. Alerts may be late.", stale: "Reconnecting. Alerts may be late.",
+      closed: "Alerts stopped: you are signed out, or no longer a member." }[next] || "";
     state = next;
     root.dataset.live = next;
     const box = document.getElementById("connection");
@@ -118,7 +121,7 @@
     const here = new URL(location.href);
     const address = new URL("/ws/", here);
     address.protocol = here.protocol === "https:" ? "wss:" : "ws:";
-    if (document.body.dataset.organization) address.searchParams.set("organization", document.body.dataset.organization);
+    address.searchParams.set("organization", document.getElementById("notices").dataset.organization);
     if (lastNotification) address.searchParams.set("last_event_id", lastNotification);
     if (since) address.searchParams.set("since", since);
     const mine = new WebSocket(address);
@@ -220,6 +223,11 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     if (!document.getElementById("notices")) return; // nobody who works in an organization
+    if (!document.getElementById("connection")) {
+      const line = Object.assign(document.createElement("div"), { className: "state" });
+      line.setAttribute("role", "status");
+      document.getElementById("notices").append(line);
+    }
     show("connecting");
     connect();
     setInterval(watch, 1000);

@@ -94,5 +94,5 @@ def test_the_admin_loads_nothing_from_elsewhere():
     page = client.get("/admin/").content.decode()
     for address in re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="([^"]+)"', page):
         assert address.startswith(("/", "data:")), address
-    assert "dispatch/notices.js" in page
+    assert "dispatch/alerts.js" in page
     assert 'id="notices"' in page
