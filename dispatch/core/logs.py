@@ -12,10 +12,14 @@ import structlog
 from django.http import HttpRequest, HttpResponse
 
 _PHONE = re.compile(r"\+\d{6,15}\b")
+# The signature of a link that opens a page for whoever has it.
+_SIGNATURE = re.compile(r"(?<=\d)\.[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")
 
 
 def mask(text: str) -> str:
-    """Hides all but the last two digits of every E.164 number in `text`: +16025550123 → +1********23."""
+    """Hides all but the last two digits of every E.164 number in `text`, +16025550123 → +1********23, and the
+    signatures of links."""
+    text = _SIGNATURE.sub(".…", text)
     return _PHONE.sub(lambda m: m[0][:2] + "*" * (len(m[0]) - 4) + m[0][-2:], text)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from accounts.admin_base import VIEW, OwnedAdmin, OwnedForm
+from dispatch.capacity.models import OutboundNumber
 from dispatch.jobs import policies
 from dispatch.jobs.models import DispatchPolicy, ServiceType
 from dispatch.jobs.rules.policy import FIELDS, CascadePolicy
@@ -116,6 +117,14 @@ class DispatchPolicyAdmin(SetupAdmin):
             },
         ),
     ]
+
+    def save_related(self, request: Any, form: Any, formsets: Any, change: bool) -> None:
+        super().save_related(request, form, formsets, change)
+        row = form.instance
+        numbers = OutboundNumber.objects.of(row.organization_id).filter(sends_texts=True, is_paused=False)
+        if _effective(row).offer_by_text and not numbers.exists():
+            words = "Offers are to go by text, but no number may send texts: technicians are only called."
+            messages.warning(request, words)
 
     def delete_model(self, request: Any, obj: DispatchPolicy) -> None:
         setting_up.remove(obj, actor=request.actor)

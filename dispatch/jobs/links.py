@@ -38,7 +38,8 @@ def offer_of(token: str) -> Offer:
     """Raises BadLink."""
     offer_id, technician_id = _read("offer", token, 2)
     offers = Offer.objects.select_related("technician", "job__service_type", "job__organization")
-    return _there(offers.filter(pk=offer_id, technician_id=technician_id).first())
+    theirs = offers.filter(pk=offer_id, technician_id=technician_id, technician__is_active=True)
+    return _there(theirs.filter(organization__is_active=True).first())
 
 
 def technician_url(technician: Technician) -> str:

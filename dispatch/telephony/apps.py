@@ -8,7 +8,7 @@ class TelephonyConfig(AppConfig):
     def ready(self) -> None:
         from dispatch.capacity.truth import register_truth
         from dispatch.core.personal import register
-        from dispatch.telephony import ageing, checks  # noqa: F401
+        from dispatch.telephony import ageing, checks, metrics  # noqa: F401  (checks and gauges register themselves)
         from dispatch.telephony.personal import PART
         from dispatch.telephony.sql import OpenCalls
 

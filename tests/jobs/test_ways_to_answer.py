@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import requests
+from django.test import Client
+from django.urls import reverse
 
 from dispatch.capacity.models import OutboundNumber
-from dispatch.core import clock
+from dispatch.core import clock, logs
 from dispatch.jobs import links, timeline
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.services import Answer, By, answer_offer
@@ -257,6 +259,26 @@ def test_the_same_answer_twice_is_one_and_a_race_has_one_winner(texting: Floor) 
     assert answer_offer(offer.pk, None, "1", by=By.TEXT) is Answer.ACCEPTED
     assert answer_offer(offer.pk, None, "1", by=By.LINK) is Answer.ACCEPTED
     assert texting.kinds(job).count("job.assigned") == 1
+
+
+def test_the_log_does_not_tell_links_or_numbers(texting: Floor) -> None:
+    ann = texting.technician("Ann")
+    url = page_of(ann)
+    told = logs.mask(f"Conflict: {url} for {ann.phone}")
+    assert url.rpartition(".")[2].rstrip("/") not in told
+    assert str(ann.phone) not in told
+    assert "/t/" in told
+
+
+def test_a_policy_that_texts_from_no_number_is_remarked_on_when_it_is_saved(texting: Floor) -> None:
+    OutboundNumber.objects.update(sends_texts=False)
+    boss = Client()
+    boss.force_login(factories.admin(texting.organization), backend="django.contrib.auth.backends.ModelBackend")
+    address = reverse("admin:jobs_dispatchpolicy_change", args=[texting.policy.pk])
+    data = {"organization": texting.organization.pk, "offer_by_text": "true", "missed_call_grace_s": "0"}
+    assert "stay open for a while" in boss.post(address, data).content.decode()
+    page = boss.post(address, {**data, "missed_call_grace_s": "60"}, follow=True).content.decode()
+    assert "no number may send texts" in page
 
 
 def test_guessed_links_open_nothing_and_whoever_goes_on_must_wait(texting: Floor, settings: Any) -> None:

@@ -20,7 +20,6 @@ from dispatch.console.phones.people import Handset, handsets
 
 WAIT_S = 8.0
 KEYS = "123456789*0#"
-TALKING = "in-progress"
 NOTHING: dict[str, Any] = {"taken": False, "does": "", "calls": [], "texts": []}
 
 
@@ -125,7 +124,7 @@ def _call(one: Handset, form: Any) -> None:
 
 
 def _line(one: Handset, form: Any) -> str:
-    line = str(form.get("to", ""))
+    line = str(form.get("line") or form.get("to", ""))  # the line that rang, or the one that was chosen
     return line if line in one.lines else (one.lines[0] if one.lines else "")
 
 
@@ -154,5 +153,5 @@ def _shown(one: Handset, state: dict[str, Any] | None) -> dict[str, Any]:
         "texts": state["texts"][::-1],
         # what the script needs: does it ring, and what was said last
         "state": call["status"] if call else "idle",
-        "heard": {"sid": call["sid"], "said": call["said"]} if call and call["status"] == TALKING else None,
+        "heard": {"sid": call["sid"], "said": call["said"]} if call and state["taken"] else None,
     }

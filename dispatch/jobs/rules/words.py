@@ -127,6 +127,6 @@ def job_text(organization: str, told: Told, url: str, *, by_hand: bool) -> str:
 
 
 def cut(text: str, longest: int = LONGEST_ADDRESS) -> str:
-    """On one line, and no longer than that."""
+    """On one line, and no longer than that; in letters that a text carries cheaply."""
     flat = " ".join(text.split())
-    return flat if len(flat) <= longest else flat[: longest - 1].rstrip(" ,") + "…"
+    return flat if len(flat) <= longest else flat[: longest - 3].rstrip(" ,") + "..."

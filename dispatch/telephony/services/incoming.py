@@ -10,7 +10,7 @@ from django.db import transaction
 
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock, events, faults
-from dispatch.telephony import text_rules
+from dispatch.telephony import metrics, text_rules
 from dispatch.telephony.errors import NoTextNumber, NotTheirs, TextNotAllowed
 from dispatch.telephony.models import Call, InboundCall, OptOut, Text
 from dispatch.telephony.providers.base import Incoming, TextReport
@@ -78,6 +78,7 @@ def receive_text(number: OutboundNumber, said: Incoming) -> Text:
             raise NotTheirs
         if is_new:
             record(text, "received", PROVIDER)
+            metrics.texts_received.inc()
     faults.point("telephony.text.received")
     return deal_with(text.pk)
 

@@ -14,7 +14,7 @@ from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.core import clock, events, rows
 from dispatch.core.events import SYSTEM, Actor
 from dispatch.core.queues import wake
-from dispatch.telephony import rules, text_rules
+from dispatch.telephony import metrics, rules, text_rules
 from dispatch.telephony.errors import NoTextNumber, OptedOut, TextNotAllowed
 from dispatch.telephony.models import OptOut, Text
 from dispatch.telephony.purposes import text_handler_for
@@ -88,9 +88,9 @@ def create_text(
 
 def may_text(organization_id: int, phone: Any) -> bool:
     """Whether a text to that phone could be written now: it is not opted out, and a number may send."""
-    if is_opted_out(organization_id, phone):
-        return False
-    return _sender(organization_id, str(phone), None, None) is not None
+    return _sender(organization_id, str(phone), None, None) is not None and not is_opted_out(
+        organization_id, phone
+    )
 
 
 def text_of(purpose: str, subject_id: int, attempt: int = 1) -> Text | None:
@@ -121,6 +121,8 @@ def _sender(
     )
     if number is not None and number in usable:
         return next(one for one in usable if one == number)
+    if not usable:
+        return None
     # who opted in again did so with the number that they texted: the provider keeps others closed
     theirs = Text.objects.of(organization_id).filter(from_phone=phone, direction=Text.Direction.IN)
     last = theirs.order_by("-id").values_list("number_id", flat=True).first()
@@ -168,6 +170,7 @@ def advance(text: Text, status: str, *, actor: Actor = SYSTEM, **fields: Any) ->
         fields.setdefault("ended_at", now)
     keep(text, "status", **fields)
     record(text, status, actor, code=fields.get("error_code"), message=fields.get("error_message"))
+    metrics.texts_moved.labels(text.purpose, status).inc()
     return True
 
 
