@@ -131,6 +131,15 @@ class ManySerializer(NoteSerializer):
     filter = serializers.DictField(child=serializers.CharField(max_length=255), allow_empty=False)
 
 
+class ManyDoneSerializer(serializers.Serializer):
+    """What became of many: how many were changed, how many were left alone, and the first 1,000 that were
+    changed."""
+
+    changed = serializers.IntegerField()
+    refused = serializers.IntegerField()
+    ids = serializers.ListField(child=serializers.IntegerField())
+
+
 class MessageFilter(OwnedFilterSet):
     """`?status=ERROR&endpoint=ERP&group=job:7&type=order.changed&created_after=…`"""
 
@@ -209,12 +218,11 @@ class MessageViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retrieve
         it."""
         return self._act(Action.CANCEL, request)
 
-    @extend_schema(request=ManySerializer)
+    @extend_schema(request=ManySerializer, responses=ManyDoneSerializer)
     @action(detail=False, methods=["post"], url_path="actions")
     def many(self, request: Request) -> Response:
         """The same for all that fit a filter, at most 10,000 at once, the oldest first: those in a status that
-        does
-        not allow it are left alone and counted."""
+        does not allow it are left alone and counted."""
         serializer = ManySerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
         asked = serializer.validated_data
