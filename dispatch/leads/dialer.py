@@ -22,7 +22,7 @@ from django.conf import settings
 from django.db import DatabaseError
 
 from dispatch.capacity.models import ProviderAccount
-from dispatch.core import clock, faults
+from dispatch.core import clock, faults, http_client
 from dispatch.core.batching import DatabaseThread
 from dispatch.core.redis import REDIS_ERRORS, connect
 from dispatch.leads import measures, prechecks, schedule
@@ -82,6 +82,7 @@ class Dialer:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(beating, settling, *self._tasks, return_exceptions=True)
+            await http_client.close()
             with suppress(*schedule.UNAVAILABLE):
                 await asyncio.to_thread(schedule.leave, self.name)
             self._askers.shutdown(wait=False, cancel_futures=True)
@@ -91,7 +92,7 @@ class Dialer:
     # --- Taking
 
     async def _pull(self, which: int, stopping: asyncio.Event) -> None:
-        thread, bell = self._claimers[which], self._bells[which]
+        thread, bell, away = self._claimers[which], self._bells[which], False
         while not stopping.is_set():
             free = settings.LEADS_IN_FLIGHT - self._in_flight
             if free <= 0:
@@ -103,13 +104,16 @@ class Dialer:
             try:
                 claimed = await thread.run(lambda most=most: self._turn.take(self.name, most))  # type: ignore[misc]
             except schedule.UNAVAILABLE as error:
-                log.warning("no leads are taken, Redis is away or empty", error=str(error))
+                if not away:
+                    log.warning("no leads are taken until Redis is back", error=str(error))
+                away = True
                 await _wait(stopping, TROUBLE_S)
                 continue
             except DatabaseError as error:
                 log.warning("a batch of leads could not be claimed", error=str(error).strip())
                 await _wait(stopping, TROUBLE_S)
                 continue
+            away = False
             self._start(claimed)
             if not claimed.taken:
                 began = time.monotonic()
@@ -169,19 +173,30 @@ class Dialer:
     async def _question(self, questions: Sequence[Question]) -> None:
         """Asks the campaigns' own systems, then takes the leads up again."""
         try:
-            answers: list[Verdict] = await asyncio.gather(
-                *(prechecks.ask(question.lead, question.campaign) for question in questions)
+            verdicts = await asyncio.gather(
+                *(prechecks.ask(question.lead, question.campaign) for question in questions),
+                return_exceptions=True,
             )
             faults.point("leads.precheck.answered")
-            self._start(
-                await self._claimers[0].run(
-                    lambda: claiming.claim_answered(self.name, list(zip(questions, answers, strict=True)))
-                )
-            )
-        except Exception:  # they stay held by this dialer; the reconciler of the backlog finds those not put back
-            log.exception("leads whose questions were answered could not be claimed", leads=len(questions))
+            await self._take_up(list(zip(questions, verdicts, strict=True)))
         finally:
             self._count(-len(questions))
+
+    async def _take_up(self, asked: list[tuple[Question, Verdict | BaseException]]) -> None:
+        answered, failed = [], []
+        for question, verdict in asked:
+            if isinstance(verdict, BaseException):
+                log.error("a pre-check failed", lead_id=question.lead.id, exc_info=verdict)
+                failed.append(question.pair)
+            else:
+                answered.append((question, verdict))
+        thread = self._claimers[0]
+        await thread.run(lambda: claiming.put_back(self.name, failed))
+        if answered:
+            try:
+                self._start(await thread.run(lambda: claiming.claim_answered(self.name, answered)))
+            except DatabaseError as error:
+                log.warning("a batch of leads could not be claimed", error=str(error).strip())
 
     # --- Writing what was answered
 

@@ -19,11 +19,13 @@ log = structlog.get_logger(__name__)
 # For so long (real seconds) a switch that was read is believed.
 SWITCH_S = 0.5
 _switch: tuple[float, bool] = (float("-inf"), False)
+_away = False
 _sweep = repairing.Sweep()
 
 
 def promote() -> float | None:
     """Makes due leads ready; sleeps until the next is due, or for a tick. An earlier one wakes it."""
+    global _away
     tick = settings.LEADS_TICK_S
     if _is_paused():
         return tick
@@ -34,8 +36,13 @@ def promote() -> float | None:
         generation.ensure()
         return tick
     except REDIS_ERRORS as error:
-        log.warning("nothing is promoted, Redis is away", error=str(error))
+        if not _away:
+            log.warning("nothing is promoted until Redis is back", error=str(error))
+        _away = True
         return tick
+    if _away:
+        log.info("Redis is back")
+    _away = False
     if count:
         measures.promoted.inc(count)
     if count == settings.LEADS_PROMOTE_BATCH:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter as Counts
+from collections.abc import Sequence
+
 from prometheus_client import Counter, Gauge, Histogram
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
@@ -47,3 +51,11 @@ rebuild_spread = Gauge(
     "Between the first and the last of them as they were scheduled.",
     multiprocess_mode="mostrecent",
 )
+
+
+def observe_many(histogram: Histogram, values: Sequence[float]) -> None:
+    """As `observe` for each: a batch would spend as long on counting itself as on one of its statements."""
+    counts = Counts(bisect_left(histogram._upper_bounds, value) for value in values)
+    for bucket, count in counts.items():
+        histogram._buckets[bucket].inc(count)
+    histogram._sum.inc(sum(values))

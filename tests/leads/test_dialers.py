@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -14,16 +15,18 @@ from django.db import connection
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.problems import Conflict
+from dispatch.leads import schedule
 from dispatch.leads.models import DoNotCall, Lead, RetryRule
 from dispatch.leads.services import by_hand
 from dispatch.telephony.models import Call
 from dispatch.telephony.services.texting import is_opted_out
 from tests.conftest import forget_redis
+from tests.core.outages import redis_away
 from tests.leads.floor import Floor
 from tests.phones import Simulator, answer, busy, ignore, voicemail
 from tests.waiting import wait_until
 
-ANN, BOB = "+16025550101", "+16025550102"
+ANN, BOB, CAT = "+16025550101", "+16025550102", "+16025550103"
 
 
 @pytest.fixture
@@ -69,6 +72,25 @@ def test_redis_flushed_while_they_work(floor: Floor, sim: Simulator, settings: A
     forget_redis()
     wait_until(lambda: (floor.step("leads_near"), not Lead.objects.exclude(status="finished").exists())[1], 60)
     each_called(sim, ids)
+    assert sim.max_simultaneous(str(floor.number.phone)) <= 3
+
+
+def test_redis_away_while_they_work(floor: Floor, sim: Simulator) -> None:
+    ids = floor.add_many(12)
+    floor.start(dialers=2)
+    wait_until(lambda: Call.objects.exists(), 20)
+    with redis_away():
+        during = floor.add_many(3)
+        wait_until(lambda: not Call.objects.filter(ended_at=None).exists(), 20, "calls go on for ever")
+    schedule.believe_again()
+    unfinished = Lead.objects.exclude(status="finished")
+    wait_until(
+        lambda: (heal(floor), not unfinished.exists())[1],
+        60,
+        lambda: f"{list(unfinished.values_list('id', 'status', 'reason', 'token'))} {floor.in_redis()}",
+        interval=0.2,
+    )
+    each_called(sim, [*ids, *during])
     assert sim.max_simultaneous(str(floor.number.phone)) <= 3
 
 
@@ -175,6 +197,30 @@ def test_lost_webhooks_are_asked_for(floor: Floor, sim: Simulator) -> None:
     each_called(sim, ids)
 
 
+# --- The campaign's own question
+
+
+def test_the_campaigns_own_system_is_asked_first(floor: Floor, sim: Simulator) -> None:
+    told = {ANN: {"call": True}, BOB: {"call": False}, CAT: {"call": False, "delay_seconds": 3600}}
+
+    def say(body: bytes) -> bytes:
+        return json.dumps(told[json.loads(body)["phone"]]).encode()
+
+    with document(say) as (url, asked):
+        floor.campaign.precheck_url = url
+        floor.campaign.save()
+        ann, bob, cat = floor.add(ANN, BOB, CAT)
+        floor.start()
+        wait_until(lambda: floor.lead(cat).reason and floor.lead(ann).outcome and floor.lead(bob).outcome, 30)
+    assert len(asked) == 3
+    assert floor.lead(ann).outcome == "answered"
+    assert (floor.lead(bob).outcome, floor.lead(bob).reason) == ("precheck_failed", "precheck_no")
+    assert floor.lead(cat).reason == "precheck_later"
+    assert floor.lead(cat).due_at > floor.due_in(3000)
+    assert [sim.creates_to(phone) for phone in (ANN, BOB, CAT)] == [1, 0, 0]
+    wait_until(lambda: floor.lines_in_use() == 0, 10, "a line stays taken")
+
+
 # --- What is heard
 
 
@@ -205,7 +251,8 @@ def test_who_opts_out_is_never_called_again_by_any_campaign(floor: Floor, sim: S
 
 
 def test_a_call_is_handed_over_to_the_customers_own_document(floor: Floor, sim: Simulator) -> None:
-    with document("<Response><Say>Greetings from the customer.</Say></Response>") as (url, asked):
+    twiml = b"<Response><Say>Greetings from the customer.</Say></Response>"
+    with document(lambda body: twiml, "text/xml") as (url, asked):
         floor.campaign.answer_url = f"{url}?x=1"
         floor.campaign.save()
         (lead,) = floor.add(ANN)
@@ -231,7 +278,9 @@ def test_an_answering_machine_is_told_nothing_and_called_again(floor: Floor, sim
 
 
 def heal(floor: Floor) -> None:
-    for loop in ("leads_workers", "leads_near", "leads_stale", "calls_cut_off", "calls_unknown", "calls_end"):
+    for loop in (
+        "lines", "leads_workers", "leads_near", "leads_stale", "calls_cut_off", "calls_unknown", "calls_end",
+    ):  # fmt: skip
         floor.step(loop)
 
 
@@ -244,18 +293,21 @@ def add_with(floor: Floor, phone: str, **data: Any) -> int:
 
 
 @contextmanager
-def document(twiml: str) -> Iterator[tuple[str, list[str]]]:
-    """A customer's server that answers with this document: its address, and the paths it was asked for."""
+def document(
+    say: Callable[[bytes], bytes], content_type: str = "application/json"
+) -> Iterator[tuple[str, list[str]]]:
+    """A customer's server that answers each request's body so: its address, and the paths it was asked for."""
     asked: list[str] = []
 
     class Answer(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             asked.append(self.path)
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            answer_ = say(self.rfile.read(int(self.headers.get("Content-Length", 0))))
             self.send_response(200)
-            self.send_header("Content-Type", "text/xml")
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(answer_)))
             self.end_headers()
-            self.wfile.write(twiml.encode())
+            self.wfile.write(answer_)
 
         def log_message(self, *args: Any) -> None:
             pass

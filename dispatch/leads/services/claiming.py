@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -78,6 +79,7 @@ def claim(worker: str, pool_id: int, most: int) -> Claimed:
     limits = capacity.limits_of(pool_id)
     if limits is None:
         return Claimed(why="pool_paused", wait_s=STOPPED_S)
+    _owed.pay(worker)
     with measures.processing.time():
         pairs, why, wait_s = schedule.pair(worker, most, limits)
         faults.point("leads.claim.taken")
@@ -100,13 +102,10 @@ def claim_pairs(
             batch.work()
             faults.point("leads.claim.before_commit")
     except Exception:
-        batch.put_everything_back()
+        put_back(worker, pairs)
         raise
     faults.point("leads.claim.committed")
-    try:
-        schedule.settle(worker, batch.fates.values())
-    except schedule.UNAVAILABLE as error:  # the calls are committed, and ours to ask for
-        log.warning("Redis was not told of a batch, the reconciler will tell it", error=str(error))
+    _owed.tell(worker, batch.fates.values())
     faults.point("leads.claim.settled")
     batch.claimed.accounts = _accounts.of({to_ask.call.account_id for to_ask in batch.claimed.calls})
     return batch.claimed
@@ -117,9 +116,40 @@ def claim_answered(worker: str, answered: Sequence[tuple[Question, Verdict]]) ->
     pairs = [question.pair for question, _ in answered]
     limits = capacity.limits_of(answered[0][0].campaign.pool_id)
     if limits is None or any(not limits.allows(PURPOSE, *pair[4:]) for pair in pairs):
-        schedule.settle(worker, [Fate(pair.member, "again", pair.due_ms, pair.member) for pair in pairs])
+        put_back(worker, pairs)
         return Claimed(why="pool_paused")
     return claim_pairs(worker, limits, pairs, {question.lead.id: verdict for question, verdict in answered})
+
+
+def put_back(worker: str, pairs: Iterable[Pair]) -> None:
+    """Makes pairs ready again and gives their lines back."""
+    _owed.tell(worker, [Fate(pair.member, "again", pair.due_ms, pair.member) for pair in pairs])
+
+
+class _Owed:
+    """What Redis could not be told while it was away; each dialer tells it before it takes anything more. A dialer
+    that dies first is buried, and what it held is ready again."""
+
+    def __init__(self) -> None:
+        self._fates: dict[str, list[Fate]] = {}
+        self._lock = threading.Lock()
+
+    def tell(self, worker: str, fates: Iterable[Fate]) -> None:
+        with self._lock:
+            owed = [*self._fates.pop(worker, ()), *fates]
+        try:
+            schedule.settle(worker, owed)
+        except schedule.UNAVAILABLE as error:
+            log.warning("Redis could not be told of a batch, it will be", leads=len(owed), error=str(error))
+            with self._lock:
+                self._fates.setdefault(worker, []).extend(owed)
+
+    def pay(self, worker: str) -> None:
+        if self._fates.get(worker):
+            self.tell(worker, ())
+
+
+_owed = _Owed()
 
 
 class _Accounts:
@@ -254,13 +284,15 @@ class _Batch:
                 "now": self.now,
             },
         )
+        measures.observe_many(
+            measures.due_to_dial, [max(0.0, (self.now - lead.due_at).total_seconds()) for lead in called]
+        )
         for lead in called:
             pair, call = self.pairs[lead.id], calls[lead.id]
             self.claimed.calls.append(
                 ToAsk(ids[lead.id], call, self.now + timedelta(seconds=turns[lead.id]), send_by)
             )
             self._fate(pair, "called")
-            measures.due_to_dial.observe(max(0.0, (self.now - lead.due_at).total_seconds()))
             data = (
                 f'{{"call": {ids[lead.id]}, "call_status": "requesting", "attempt": {call.attempt},'
                 f' "campaign_id": {lead.campaign_id}, "number": {call.number_id}}}'
@@ -357,13 +389,3 @@ class _Batch:
 
     def _later(self, pair: Pair, until: datetime) -> None:
         self.fates[pair.member] = Fate(pair.member, "later", schedule.ms(until), pair.member)
-
-    def put_everything_back(self) -> None:
-        """The transaction failed: all of it is ready again, if Redis can be told."""
-        self.fates.clear()
-        for pair in self.pairs.values():
-            self._again(pair)
-        try:
-            schedule.settle(self.worker, self.fates.values())
-        except schedule.UNAVAILABLE as error:
-            log.warning("a batch could not be put back, the reconciler will find it", error=str(error))
