@@ -72,7 +72,7 @@ def test_the_page_has_charts_with_tables_and_the_csv_the_same_figures(desk):
     received(desk, 18, after_s=60, offers="a")
     address = f"?from={DAY}&to={DAY + timedelta(days=2)}"
     page = desk.see(f"/reports/{address}")
-    assert page.count('role="img" aria-labelledby="chart-') == 5
+    assert page.count('role="img" aria-labelledby="chart-') == 6  # time to assign twice: wide, and for a phone
     assert "1 min" in page
     answer = desk.client.get(f"/reports/csv/{address}")
     assert f"{DAY}-{DAY + timedelta(days=2)}.csv" in answer["Content-Disposition"]

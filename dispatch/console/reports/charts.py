@@ -66,6 +66,10 @@ class Chart:
         return self.width - RIGHT
 
     @property
+    def is_wide(self) -> bool:
+        return self.width > WIDTH
+
+    @property
     def is_empty(self) -> bool:
         return not self.bars and not any(line.marks for line in self.lines)
 

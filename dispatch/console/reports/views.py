@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET
 
 from dispatch.console import web
-from dispatch.console.reports.charts import WIDE, bar_chart, line_chart
+from dispatch.console.reports.charts import WIDE, WIDTH, bar_chart, line_chart
 from dispatch.console.reports.figures import SPANS, Figures, Report, report, span_of
 from dispatch.console.templatetags.console import percent, seconds
 from dispatch.console.web import console_view
@@ -27,17 +27,13 @@ def reports(request: HttpRequest) -> HttpResponse:
     """Figures by day and by service, with their charts."""
     found, service, days = _asked(request)
     names = [one.name for one in found.days]
+    times = [
+        ("median", "calling", [one.median_s for one in found.days]),
+        ("90th pct.", "late", [one.p90_s for one in found.days]),
+    ]
     charts = [
-        line_chart(
-            "Time to assign",
-            names,
-            [
-                ("median", "calling", [one.median_s for one in found.days]),
-                ("90th pct.", "late", [one.p90_s for one in found.days]),
-            ],
-            lambda value: seconds(value),
-            times=True,
-            width=WIDE,
+        *(  # wide where there is room
+            line_chart("Time to assign", names, times, seconds, times=True, width=width) for width in (WIDE, WIDTH)
         ),
         bar_chart("Jobs", names, [one.jobs for one in found.days], lambda value: f"{value:g}"),
         line_chart(
