@@ -24,8 +24,11 @@ DB_NOW = "(clock_timestamp() + make_interval(secs => %(offset)s::float8))"
 _ONLY_ON_DEMAND = 2**31 - 1
 # A plan made while a table was small would be kept while it grows, so plans are made anew this often.
 PLANS_S = 5.0
+# Without bitmaps, for a plain scan of an index marks what is dead in it, and the next passes that over: where rows
+# change all the time, the others read all that died since the last vacuum, each time.
 _ONE_PLAN = """
-SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true)
+SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_bitmapscan', 'off', true)
 """
 _planned_at: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
 

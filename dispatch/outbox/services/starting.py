@@ -204,7 +204,7 @@ def _start(
             strict=True,
         )
     )
-    started = sql.rows(sql.START, {**given, "now": now, "lease": settings.OUTBOX_LEASE_S})
+    started = sql.rows(sql.START, {**given, "from": "QUEUED", "now": now, "lease": settings.OUTBOX_LEASE_S})
     numbers = {message_id: number for message_id, number, _ in started}
     for _, _, queued_at in started:
         metrics.delivery_seconds.observe(max(0.0, (now - queued_at).total_seconds()))

@@ -36,6 +36,7 @@ SAVE_GATES = """
 UPDATE outbox_poolgate gate SET full_at = v.full_at
 FROM unnest(%(ids)s::bigint[], %(fulls)s::timestamptz[]) AS v(id, full_at) WHERE gate.pool_id = v.id
 """
+# The status that it had is given, so that no index of all that are QUEUED is taken for that of ids.
 START = f"""
 WITH started AS (
     UPDATE outbox_message m
@@ -43,7 +44,7 @@ WITH started AS (
         lease_until = {DB_NOW} + make_interval(secs => %(lease)s), pool_id = v.pool_id, pool_slot = v.slot
     FROM unnest(%(ids)s::bigint[], %(epochs)s::int[], %(pools)s::bigint[], %(slots)s::int[])
          AS v(id, epoch, pool_id, slot)
-    WHERE m.id = v.id AND m.epoch = v.epoch AND m.status = 'QUEUED'
+    WHERE m.id = v.id AND m.epoch = v.epoch AND m.status = %(from)s::text
     RETURNING m.id, m.calls, m.epoch, m.organization_id, m.queued_at
 ), told AS (
     {EVENTS}
