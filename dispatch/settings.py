@@ -511,6 +511,7 @@ UNFOLD = {
         }
     },
     "GLOBAL_CALLBACK": "accounts.pages.admin_context",
+    "DASHBOARD_CALLBACK": "dispatch.console.admin_home.context",
     "STYLES": [
         lambda request: static("dispatch/tokens.css"),
         lambda request: static("dispatch/notices.css"),
