@@ -6,7 +6,7 @@ class NotificationsConfig(AppConfig):
 
     def ready(self) -> None:
         from dispatch.core.personal import register
-        from notifications import ageing, alert_calls, alert_texts, checks, hints  # noqa: F401
+        from notifications import ageing, alert_calls, alert_texts, checks, hints, metrics  # noqa: F401
         from notifications.personal import PART
 
         alert_calls.register()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from django.conf import settings
+from rq import Worker
 
 from dispatch.core import clock
 from dispatch.core.metrics import gauge
@@ -23,6 +24,12 @@ def queue_jobs() -> Samples:
         yield (name, "scheduled"), queue.scheduled_job_registry.get_job_count(cleanup=False)
         yield (name, "started"), queue.started_job_registry.get_job_count(cleanup=False)
         yield (name, "failed"), queue.failed_job_registry.get_job_count(cleanup=False)
+
+
+@gauge("dispatch_workers", "Workers of a queue that live.", ("queue",))
+def workers() -> Samples:
+    for name in settings.RQ_QUEUES:
+        yield (name,), len(Worker.all(queue=rq_queue(name)))  # those whose key has not ended
 
 
 @gauge("dispatch_leaderships", "1 for each leadership that somebody holds, 0 for one that lapsed.", ("name",))

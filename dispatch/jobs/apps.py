@@ -9,7 +9,7 @@ class JobsConfig(AppConfig):
         from dispatch.capacity import lines
         from dispatch.core import own_retention
         from dispatch.core.personal import register
-        from dispatch.jobs import inbound, line_waiters, offer_calls, sql
+        from dispatch.jobs import inbound, line_waiters, metrics, offer_calls, sql  # noqa: F401
         from dispatch.jobs.personal import PART
 
         offer_calls.register()

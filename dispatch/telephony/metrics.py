@@ -1,4 +1,4 @@
-"""What telephony tells Prometheus of texts."""
+"""What telephony tells Prometheus of calls and texts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from prometheus_client import Counter
 
 from dispatch.core import clock
 from dispatch.core.metrics import Samples, gauge
-from dispatch.telephony.models import Text
+from dispatch.telephony.models import Call, Text
 
 texts_moved = Counter(
     "dispatch_texts_total", "Texts of ours by what became of them, each step counted.", ["purpose", "status"]
@@ -32,3 +32,16 @@ def texts_oldest() -> Samples:
 @gauge("dispatch_texts_in_doubt", "Texts whose request had an unknown outcome, and that are not settled.")
 def texts_in_doubt() -> Samples:
     return [((), Text.objects.filter(status=Text.Status.UNKNOWN, sid=None).count())]
+
+
+@gauge("dispatch_calls_open", "Calls that have not ended, by purpose and status.", ("purpose", "status"))
+def calls_open() -> Samples:
+    counted = Call.objects.filter(ended_at=None).order_by().values_list("purpose", "status")
+    return [((purpose, status), count) for purpose, status, count in counted.annotate(count=Count("pk"))]
+
+
+@gauge("dispatch_calls_oldest_unknown_seconds", "Age of the oldest request for a call whose outcome nobody knows.")
+def oldest_unknown() -> Samples:
+    unknown = Call.objects.filter(status=Call.Status.UNKNOWN, ended_at=None)
+    since = unknown.aggregate(first=Min("requested_at"))["first"]
+    return [((), (clock.now() - since).total_seconds() if since else 0.0)]

@@ -18,7 +18,7 @@ from django.db.models import F, Min, QuerySet
 from dispatch.core import clock, events, faults
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call, Text
-from notifications import words
+from notifications import metrics, words
 from notifications.models import Alert, Channel, Delivery, Notification
 from notifications.services import alerts
 from notifications.services.policies import call_pool
@@ -113,6 +113,7 @@ def _end(row: Delivery, status: str, why: str = "") -> None:
         mine = Delivery.objects.filter(pk=row.pk, status=row.status)
         if not mine.update(status=status, next_attempt_at=None, ended_at=clock.now(), error=why[:255]):
             return
+        metrics.deliveries.labels(row.channel, status).inc()
         said: dict[str, Any] = {"channel": row.channel, "user_id": row.notification.user_id, "why": why[:200]}
         kind = f"delivery.{status}"
         events.append(row.organization_id, kind, row.pk, notification_id=row.notification_id, **said)

@@ -11,7 +11,7 @@ from django.conf import settings
 from dispatch.core import clock, events, rows
 from dispatch.core.events import SYSTEM, Actor, NewEvent
 from dispatch.core.queues import enqueue, enqueue_in, wake
-from dispatch.jobs import policies, sql
+from dispatch.jobs import metrics, policies, sql
 from dispatch.jobs.line_waiters import WAITING_LOOP
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.rules import MISSES, THERE, Outcome
@@ -138,6 +138,7 @@ def settle(
     if not changed:
         return False
     offer.status, offer.outcome, offer.reason, offer.settled_at = status, outcome, reason[:160], now
+    metrics.offers.labels(str(outcome)).inc()
     technicians.offer_over(offer.technician_id, offer.pk)
     _count_misses(offer, outcome)
     note_offer(offer, f"offer.{status}", actor=actor, outcome=str(outcome), reason=reason, **data)

@@ -1,0 +1,70 @@
+"""Every figure at /metrics is read from rows as they are, and none of them fails."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+
+from dispatch.core import clock, metrics
+from dispatch.jobs.models import Job, Submission
+from dispatch.telephony.models import Call
+from notifications.models import Alert, Delivery
+from tests.tenants import Tenant, ours, theirs, world
+
+__all__ = ["ours", "theirs", "world"]
+
+pytestmark = pytest.mark.django_db
+
+
+def figure(name: str, **labels: str) -> float:
+    """One gauge's figure, as it would be scraped now."""
+    _, names, read = metrics._gauges[name]
+    wanted = tuple(labels[label] for label in names)
+    return dict(read()).get(wanted, 0.0)
+
+
+def test_every_gauge_can_be_read(ours: Tenant) -> None:
+    page = Client().get("/metrics").content.decode()
+    failed = [line for line in page.splitlines() if line.startswith("dispatch_gauge_failures_total{")]
+    assert not failed, failed
+    assert metrics._gauges
+    for name in metrics._gauges:
+        assert f"# HELP {name} " in page, name
+
+
+def test_jobs_that_nobody_moves_on_are_seen(ours: Tenant) -> None:
+    before = figure("dispatch_jobs_overdue")
+    job = Job.objects.filter(pk=ours.row(Job).pk)
+    job.update(status="dispatching", pending_reason="", next_action_at=clock.now() - timedelta(minutes=1))
+    assert figure("dispatch_jobs_overdue") == before + 1
+    assert figure("dispatch_jobs_open", status="dispatching") >= 1
+    form = Submission.objects.filter(pk=ours.row(Submission).pk)
+    form.update(status="received", next_start_at=clock.now() - timedelta(minutes=1))
+    assert figure("dispatch_submissions_not_started") == 1
+
+
+def test_calls_are_counted_by_purpose_and_status(ours: Tenant) -> None:
+    assert figure("dispatch_calls_open", purpose="offer", status="ringing") >= 1
+    Call.objects.filter(pk=ours.row(Call).pk).update(
+        status="unknown", requested_at=clock.now() - timedelta(seconds=700)
+    )
+    assert 699 < figure("dispatch_calls_oldest_unknown_seconds") < 710
+
+
+def test_alerts_that_wait_are_seen(ours: Tenant) -> None:
+    now = clock.now()
+    Alert.objects.filter(pk=ours.row(Alert).pk).update(
+        status="open", created_at=now - timedelta(hours=1), next_action_at=now - timedelta(minutes=2),
+        next_repeat_at=now,
+    )  # fmt: skip
+    assert figure("dispatch_alerts_open") == 1
+    assert figure("dispatch_alerts_overdue") == 1
+    assert 3599 < figure("dispatch_alerts_oldest_open_seconds") < 3620
+    Delivery.objects.filter(pk=ours.row(Delivery).pk).update(status="waiting", next_attempt_at=now)
+    assert figure("dispatch_deliveries_open", channel="email") == 1
+
+
+def test_without_workers_the_figure_is_nought() -> None:
+    assert figure("dispatch_workers", queue="dispatch-queue") == 0
