@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from dispatch.core import clock
 from dispatch.jobs import links
-from dispatch.jobs.models import Job, Offer
+from dispatch.jobs.models import Offer
 from dispatch.jobs.offer_calls import SAID, told
 from dispatch.jobs.rules import words
 from dispatch.jobs.services import Answer, By, answer_offer
@@ -54,10 +54,6 @@ class Technicians:
         if not key:
             return words.ANSWER_WITH if standing(offer) is None else None
         answer = answer_offer(offer.pk, None, key, by=By.TEXT)
-        if answer is Answer.ACCEPTED:
-            job = Job.objects.select_related("organization", "service_type").get(pk=offer.job_id)
-            # the address follows in a text of its own
-            return f"Thank you. The job is yours: {job.service_type.name}, {words.cut(job.address)}."
         return words.TEXT_ANSWERS[answer]
 
     def helped(self, text: Text) -> str | None:

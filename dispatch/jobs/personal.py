@@ -9,7 +9,8 @@ from django.db.models import Q
 
 from dispatch.core import personal
 from dispatch.core.personal import ERASED, Part, Person, Trace
-from dispatch.jobs.models import Job, Submission
+from dispatch.jobs.models import Job, Offer, Submission
+from dispatch.telephony.models import Text
 
 EMAIL_FIELDS = ("email", "customer_email", "e-mail", "mail")
 
@@ -31,8 +32,20 @@ def _jobs(person: Person) -> Any:
     return Job.objects.of(person.organization_id).filter(found)
 
 
+def _texts(jobs: Iterable[int]) -> Any:
+    """What technicians were texted of these jobs: it names the customer and the place."""
+    ids = list(jobs)
+    offers = Offer.objects.filter(job__in=ids).values("pk")
+    about = Q(purpose="job", subject_id__in=ids) | Q(purpose="offer", subject_id__in=offers)
+    return Text.objects.filter(about, direction=Text.Direction.OUT)
+
+
 def rows(person: Person) -> dict[str, list[dict[str, Any]]]:
-    return {"submissions": personal.as_rows(_submissions(person)), "jobs": personal.as_rows(_jobs(person))}
+    return {
+        "submissions": personal.as_rows(_submissions(person)),
+        "jobs": personal.as_rows(_jobs(person)),
+        "texts_to_technicians": personal.as_rows(_texts(_jobs(person).values_list("pk", flat=True))),
+    }
 
 
 def blocked_by(person: Person) -> Iterable[str]:
@@ -60,7 +73,8 @@ def erase(person: Person) -> int:
     forms = {*_submissions(person).values_list("pk", flat=True), *(submission for _, submission in jobs)}
     Submission.objects.filter(pk__in=forms).update(form={}, idempotency_key="", **gone)
     Job.objects.filter(pk__in=[pk for pk, _ in jobs]).update(**gone)
-    return len(forms) + len(jobs)
+    told = _texts(pk for pk, _ in jobs).update(body="")
+    return len(forms) + len(jobs) + told
 
 
 PART = Part(rows, erase, traces, blocked_by)

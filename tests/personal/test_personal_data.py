@@ -46,6 +46,10 @@ def ours(made: Tenant) -> Tenant:
         pending_reason="", waiting_for="",
     )  # fmt: skip
     Text.objects.filter(**of).update(to_phone=DANA, body=f"Dear {NAME}", ended_at=now)
+    told = Text.objects.get(**of)
+    told.pk, told.sid, told.purpose, told.subject_id = None, "SM-job", "job", made.row(Job).pk
+    told.to_phone, told.body = made.row(Technician).phone, f"The job is yours. {NAME}, {DANA}, 9 Elm Street"
+    told.save()
     InboundCall.objects.filter(**of).update(from_phone=DANA, ended_at=now)
     Call.objects.filter(**of).update(to_phone=DANA, ended_at=now, status="completed")
     CallEvent.objects.filter(**of).update(payload={"To": DANA})
@@ -96,13 +100,13 @@ def test_nothing_is_left_and_the_history_still_reads(ours):
     left = everything(ours)
     for word in (DANA, NAME, "Whitfield", "9 Elm Street", EMAIL):
         assert word not in left, word
-    assert counts["jobs"] == 2
+    assert counts["jobs"] == 4, "the form, the job, and what its technician was texted"
     job = ours.row(Job)
     job.refresh_from_db()
     assert (job.status, job.customer_name, str(job.customer_phone)) == ("cancelled", "erased", "")
     assert "Ana cancelled the job: erased called: it works" in [one.text for one in timeline.timeline(job)]
     assert OptOut.objects.filter(phone=DANA).exists(), "they asked for it"
-    assert Event.objects.get(kind="person.erased").data["counts"]["jobs"] == 2
+    assert Event.objects.get(kind="person.erased").data["counts"]["jobs"] == 4
     assert personal.erase(person(ours, phone=DANA), actor=ANA) == {}, "twice does nothing"
 
 
@@ -221,7 +225,7 @@ def test_the_command_exports_and_erases(ours, tmp_path):
     assert NAME in (tmp_path / "dana.json").read_text()
     with pytest.raises(CommandError, match="--yes"):
         run("erase", *given)
-    assert "jobs: 2" in run("erase", *given, "--yes")
+    assert "jobs: 4" in run("erase", *given, "--yes")
     assert "There was nothing." in run("erase", *given, "--yes")
     assert Event.objects.filter(kind="person.erased").count() == 2
 
@@ -253,7 +257,7 @@ def test_an_admin_exports_and_erases_in_the_browser(ours):
     assert "Type erase to show that it is meant." in refused
     assert NAME in everything(ours)
     done = browser.post(page, {"phone": DANA, "what": "erase", "confirmation": "erase"}).content.decode()
-    assert "jobs: 2" in done
+    assert "jobs: 4" in done
     assert NAME not in everything(ours)
     assert Event.objects.get(kind="person.erased").actor_label == "Alphaville admin"
     assert "exactly one" in browser.post(page, {"what": "export"}).content.decode()

@@ -95,6 +95,7 @@ YES = frozenset({"1", "YES", "Y", "ACCEPT", "OK"})
 NO = frozenset({"2", "NO", "N", "DECLINE"})
 
 TEXT_ANSWERS = {
+    "accepted": "Thank you. The job is yours.",
     "declined": "You declined the job.",
     "taken": "Sorry, this job is already taken.",
     "expired": "Sorry, the time to accept this job is over.",
