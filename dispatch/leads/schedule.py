@@ -216,6 +216,17 @@ def bury(dead_after_s: float) -> tuple[int, int]:
     return int(dead), int(back)
 
 
+def swept_in() -> str | None:
+    """The generation of Redis in which the whole backlog was last compared with the schedule."""
+    value: Any = client().get(f"{base_key()}:swept")
+    return value.decode() if value else None
+
+
+def set_swept(current: str) -> None:
+    """All of the backlog was compared in that generation."""
+    client().set(f"{base_key()}:swept", current)
+
+
 def forget_all() -> None:
     """Deletes our keys, before they are written anew."""
     names = list(client().scan_iter(match=f"{base_key()}:*", count=1000))

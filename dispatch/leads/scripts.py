@@ -7,6 +7,7 @@ KEYS: the generation, capacity's base, ours = key("leads"). Below ours:
   rooms             set of the pools whose room may hold something
   held:<worker>     sorted set  member → the moment it was due: taken out of a room and not settled
   workers           sorted set  worker → its last heartbeat (ms)
+  swept             the generation in which the whole backlog was last compared with the schedule
 A member is "<pool>:<lead>:<the attempt that is due>": one of an earlier attempt is known for stale.
 """
 

@@ -59,28 +59,28 @@ def _schedule_missing(entries: list[Entry]) -> int:
 
 
 class Sweep:
-    """Goes slowly over the whole backlog, a page a step, and schedules what is missing: all of it within the hour,
-    and at once when Redis has lost its data."""
+    """Goes over the whole backlog, a page a step, and schedules what is missing: slowly, all of it within an hour;
+    at once while nobody has been through since Redis lost its data."""
 
     def __init__(self) -> None:
         self._position = START
         self._generation: str | None = None
-        self._hurry = False
 
     def step(self) -> bool:
-        """One page; whether there is more to do at once."""
+        """One page; whether there is more to do at once. Raises REDIS_ERRORS."""
         current = generation.current()
         if current is None:
             return False
         if current != self._generation:
             self._generation, self._position = current, START
-            self._hurry = True
         entries, self._position = page_of_due(self._position, datetime.max.replace(tzinfo=UTC))
         if entries:
             _schedule_missing(entries)
-        if len(entries) < PAGE:
-            self._position, self._hurry = START, False
-        return self._hurry
+        if len(entries) == PAGE:
+            return schedule.swept_in() != current
+        self._position = START
+        schedule.set_swept(current)
+        return False
 
 
 def rebuild() -> None:
