@@ -59,7 +59,7 @@ def test_what_comes_next_by_day(world: World, dora: Client) -> None:
     world.schedule("Every first Monday", cron="0 9 * * MON#1", time_zone="America/Phoenix")
     said = text(dora.get("/schedules/"))
     assert said.index("Tuesday 2 March 2027") < said.index("Tomorrow's visit") < said.index("Every first Monday")
-    assert "11:30:00" in said
+    assert "11:30" in said
     assert "At 09:00 on the first Monday of the month (America/Phoenix)" in said
     assert "Tomorrow's visit" not in text(dora.get("/schedules/?name=monday"))
 
