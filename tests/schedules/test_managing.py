@@ -13,6 +13,7 @@ from dispatch.schedules.kinds.base import Outcome
 from dispatch.schedules.models import Run, Schedule
 from dispatch.schedules.rules.outcomes import FAILED
 from dispatch.schedules.services import by_hand, managing
+from tests import factories
 from tests.core.threads import Elsewhere
 from tests.schedules.world import ANA, World
 
@@ -200,3 +201,17 @@ def test_the_database_refuses_a_second_next_run_and_a_second_run_of_an_occurrenc
         Run.objects.create(number=1, trigger_at=clock.now(), status="missed", ended_at=clock.now(), **of)
     with pytest.raises(IntegrityError, match="schedule_has_one_timing"), transaction.atomic():
         Schedule.objects.filter(pk=schedule.pk).update(cron="0 9 * * *")
+
+
+def test_runs_that_ended_long_ago_are_forgotten_and_no_others(world: World) -> None:
+    from dispatch.schedules.services.forgetting import forget_runs
+
+    schedule = world.schedule(every=1, unit="day", missed="all")
+    for _ in range(3):
+        world.travel(86_400)
+        world.go()
+    before = clock.now() - timedelta(days=1, hours=12)
+    other = factories.organization()
+    assert forget_runs(other.pk, before, 100) == 0
+    assert forget_runs(world.organization.pk, before, 100) == 1
+    assert world.statuses(schedule) == ["succeeded", "succeeded", "scheduled"]
