@@ -180,8 +180,10 @@ def _address(filters: Filters) -> dict[str, Any]:
 
 
 def _unread(request: HttpRequest) -> tuple[list[int], int]:
-    """Jobs that this person has unread notes about, and how many notes there are."""
-    rows = Notification.objects.of(request.organization).filter(user=person_of(request), read_at=None)
+    """Jobs that this person has unread notes about whose cause still stands, and how many such notes there are."""
+    rows = Notification.objects.of(request.organization).filter(
+        user=person_of(request), read_at=None, settled_at=None
+    )
     jobs = rows.filter(subject_type="job").order_by("-id").values_list("subject_id", flat=True)[:200]
     return sorted(set(jobs)), rows.count()
 
