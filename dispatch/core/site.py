@@ -135,6 +135,7 @@ def _addresses(notes: list[str], usual_ports: bool) -> socket.socket:
         except CannotStart:
             listening = _listen(host, 0)
             notes.append(f"Port {settings.WEB_PORT} is taken; web uses {listening.getsockname()[1]}.")
+    if settings.DEVELOPMENT and not os.environ.get("PUBLIC_BASE_URL"):
         settings.PUBLIC_BASE_URL = f"http://{host}:{listening.getsockname()[1]}"
     if settings.DEVELOPMENT and not os.environ.get("SIMULATOR_URL"):
         usual = urlsplit(settings.SIMULATOR_URL).port or 0
