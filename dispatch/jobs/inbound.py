@@ -45,7 +45,8 @@ class Technicians:
             purpose=Text.Purpose.OFFER,
             direction=Text.Direction.OUT,
             to_phone=text.from_phone,
-            requested_at__gt=clock.now() - REMEMBERED,
+            requested_at__gt=text.created_at - REMEMBERED,
+            requested_at__lte=text.created_at,  # the answer may be dealt with late
         )
         last = sent.order_by("-requested_at").first()
         offer = Offer.objects.filter(pk=last.subject_id or 0, technician=technician).first() if last else None

@@ -11,13 +11,14 @@ from django.test import Client
 from django.urls import reverse
 
 from dispatch.capacity.models import OutboundNumber
-from dispatch.core import clock, logs
+from dispatch.core import clock, faults, logs
 from dispatch.jobs import links, timeline
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.services import Answer, By, answer_offer
 from dispatch.technicians.models import Technician
 from dispatch.telephony import addresses, loops
 from dispatch.telephony.models import OptOut, Text
+from dispatch.telephony.services import incoming
 from tests import factories
 from tests.jobs.floor import Floor
 from tests.phones import answer, ignore
@@ -149,6 +150,26 @@ def test_a_reply_counts_for_the_offer_that_was_texted_and_no_later_one(texting: 
     texting.until(lambda: Job.objects.get().status == "pending")
     second = texting.started()  # its text is still on the way when she replies to the first
     reply(texting, ann, "1")
+    assert texting.job(second).technician is None
+
+
+def test_a_reply_that_is_dealt_with_late_counts_for_what_they_had_been_texted(texting: Floor) -> None:
+    ann = texting.technician("Ann", max_open_jobs=5)
+    texting.phone(ann).will(ignore())
+    first = texting.started()
+    texting.until(lambda: Offer.objects.filter(missed_at__isnull=False).exists())
+    texted(texting, ann, "Reply 1")
+    account = texting.number.account
+    said = incoming.Incoming("SM1", account.account_sid, str(texting.number.phone), str(ann.phone), body="1")
+    with faults.arm("telephony.text.received"), pytest.raises(faults.Interrupted):
+        incoming.receive_text(texting.number, said)
+    texting.later(91)
+    texting.until(lambda: texting.job(first).status == "pending")
+    second = texting.started()
+    texting.until(lambda: Offer.objects.filter(job=second, missed_at__isnull=False).exists())
+    loops.send_due()
+    loops.look_after_texts()
+    assert Text.objects.get(direction="in").handled_at
     assert texting.job(second).technician is None
 
 

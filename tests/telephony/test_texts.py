@@ -245,6 +245,19 @@ def test_a_text_whose_webhook_died_is_dealt_with_by_the_loop(
     assert Text.objects.get(direction="in").handled_at
 
 
+def test_a_stop_that_is_dealt_with_late_does_not_undo_a_later_start(texter: Caller, step: Callable) -> None:
+    def said(sid: str, body: str) -> incoming.Incoming:
+        return incoming.Incoming(sid, texter.account.account_sid, str(texter.number.phone), ANN, body=body)
+
+    with faults.arm("telephony.text.received"), pytest.raises(faults.Interrupted):
+        incoming.receive_text(texter.number, said("SM1", "STOP"))
+    incoming.receive_text(texter.number, said("SM2", "START"))
+    clock.travel(30)
+    step("texts_reconciler")
+    assert not OptOut.objects.exists()
+    assert not Text.objects.filter(handled_at=None, direction="in").exists()
+
+
 def test_help_is_answered_also_without_a_listener(texter: Caller) -> None:
     purposes._listeners.clear()
     said = incoming.Incoming("SM1", texter.account.account_sid, str(texter.number.phone), ANN, body="help")

@@ -103,7 +103,10 @@ def deal_with(text_id: int) -> Text:
 def _answer_to(text: Text) -> tuple[str, str]:
     """(who dealt with it, what to answer). The provider itself confirms STOP and START."""
     organization_id, phone = text.organization_id, text.from_phone
-    match text_rules.keyword(text.body, is_opted_out(organization_id, phone)):
+    keyword = text_rules.keyword(text.body, is_opted_out(organization_id, phone))
+    if keyword in ("stop", "start") and _changed_their_mind(text):
+        return "", ""
+    match keyword:
         case "stop":
             opting.opt_out(organization_id, phone, source=OptOut.Source.STOP, actor=PROVIDER)
             return "", ""
@@ -119,6 +122,18 @@ def _answer_to(text: Text) -> tuple[str, str]:
         if (answer := listener.replied(text)) is not None:
             return purpose, answer
     return "", ""
+
+
+def _changed_their_mind(text: Text) -> bool:
+    """Whether a STOP or START came after this one, which is dealt with late."""
+    later = Text.objects.filter(
+        organization_id=text.organization_id,
+        direction=Text.Direction.IN,
+        from_phone=text.from_phone,
+        pk__gt=text.pk,
+    )
+    bodies = later.values_list("body", flat=True)[:50]
+    return any(text_rules.keyword(body, opted_out=True) in ("stop", "start") for body in bodies)
 
 
 def _reply(text: Text, answer: str) -> None:
