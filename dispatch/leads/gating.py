@@ -17,7 +17,7 @@ from typing import Any
 from django.conf import settings
 from django.db import connection
 
-from dispatch.core.statements import do, integers, rows, texts
+from dispatch.core.statements import ask, do, integers, rows, texts
 from dispatch.leads import gate_sql as sql
 from dispatch.leads.models import CallingRule, ClosedDay, Holiday, RetryRule
 from dispatch.leads.models.rulebook import RETRIED
@@ -66,19 +66,23 @@ def campaigns(ids: Iterable[int]) -> dict[int, CampaignRules]:
 
 def read(leads: Sequence[LeadFacts], now: datetime) -> Batch:
     """What `rules.gates.decide` needs for these leads. Call it in the transaction that writes their calls."""
-    stopped, found = switches({lead.campaign_id for lead in leads})
     book = rulebook()
-    batch = Batch(now, stopped, found, book.rules, book.holidays, permissions=_permissions)
     organizations = [lead.organization_id for lead in leads]
     phones = [lead.phone for lead in leads]
+    whom = {"organizations": integers(organizations), "phones": texts(phones)}
+    # asked in one go where the caller has opened a pipeline
+    campaigns = ask(sql.CAMPAIGNS, {"ids": integers({lead.campaign_id for lead in leads})})
+    do(sql.LOCK_PHONES, whom)
+    refused = ask(sql.REFUSED, whom)
+    dialed = ask(sql.DIALED, {**whom, "since": now - timedelta(hours=24)})
+    stopped, found = _switches_of(campaigns(), book)
+    batch = Batch(now, stopped, found, book.rules, book.holidays, permissions=_permissions)
     customers = {(lead.organization_id, lead.customer or found[lead.campaign_id].customer) for lead in leads}
     customers = {pair for pair in customers if pair[1]}
-    whom = {"organizations": integers(organizations), "phones": texts(phones)}
-    do(sql.LOCK_PHONES, whom)
-    refused = rows(sql.REFUSED, whom)
-    batch.refused = {(organization, phone) for organization, phone in refused if organization}
-    batch.refused_everywhere = {phone for organization, phone in refused if not organization}
-    for organization, phone, began in rows(sql.DIALED, {**whom, "since": now - timedelta(hours=24)}):
+    told = refused()
+    batch.refused = {(organization, phone) for organization, phone in told if organization}
+    batch.refused_everywhere = {phone for organization, phone in told if not organization}
+    for organization, phone, began in dialed():
         batch.dialed.setdefault((organization, phone), []).append(began)
     if customers:
         with connection.cursor() as cursor:
@@ -101,10 +105,13 @@ def _read_rates(cursor: Any, batch: Batch, customers: list[tuple[int, str]]) -> 
 
 def switches(ids: Iterable[int]) -> tuple[bool, dict[int, CampaignRules]]:
     """Whether the kill switch is on, and the campaigns of these ids with their organizations' switches."""
-    book = rulebook()
+    return _switches_of(rows(sql.CAMPAIGNS, {"ids": integers(ids)}), rulebook())
+
+
+def _switches_of(answer: Iterable[Sequence[Any]], book: Rulebook) -> tuple[bool, dict[int, CampaignRules]]:
     found: dict[int, CampaignRules] = {}
     stopped = False
-    for row in rows(sql.CAMPAIGNS, {"ids": integers(ids)}):
+    for row in answer:
         stopped = row[0]
         if row[1] is not None:
             rules = _rules_of(row[1:], book)

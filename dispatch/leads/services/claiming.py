@@ -21,7 +21,7 @@ from dispatch.capacity.batches import PoolLimits
 from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock, events, faults
 from dispatch.core.events import EventLine
-from dispatch.core.statements import by_index
+from dispatch.core.statements import by_index, pipelined
 from dispatch.leads import gating, measures, schedule, sql
 from dispatch.leads.rules import gates
 from dispatch.leads.rules.facts import CampaignRules, Defer, End, Go, LeadFacts, Verdict
@@ -99,7 +99,8 @@ def claim_pairs(
     batch = _Batch(worker, limits, pairs, answers or {})
     try:
         with transaction.atomic():
-            batch.work()
+            with pipelined():
+                batch.work()
             faults.point("leads.claim.before_commit")
     except Exception:
         put_back(worker, pairs)

@@ -13,7 +13,7 @@ from django.db import transaction
 
 from dispatch.core import clock, events, faults, rows
 from dispatch.core.events import EventLine
-from dispatch.core.statements import by_index
+from dispatch.core.statements import by_index, pipelined
 from dispatch.leads import gating, measures, schedule, sql
 from dispatch.leads.rules import retries
 from dispatch.leads.rules.facts import Defer, End, LeadFacts
@@ -47,11 +47,13 @@ def settle(answers: Sequence[Answered]) -> list[Answered]:
     somebody else knew better meanwhile: `telephony.settle_one` is for them. Outside of any transaction."""
     telephony.heed(answers)
     with transaction.atomic():
-        by_index()
-        locked = _locked(one.call.subject_id for one in answers if _ends(one))
-        ended, others = telephony.settle_many(PURPOSE, answers)
+        with pipelined():
+            by_index()
+            locked = _locked(one.call.subject_id for one in answers if _ends(one))
+            ended, others = telephony.settle_many(PURPOSE, answers)
+            if ended:
+                _finish([_end_of(one) for one in ended], locked)
         if ended:
-            _finish([_end_of(one) for one in ended], locked)
             pools = {one.call.pool_id for one in ended}
             transaction.on_commit(partial(schedule.ring, pools), robust=True)
         faults.point("leads.settle.before_commit")
