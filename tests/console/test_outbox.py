@@ -124,6 +124,9 @@ def test_many_are_cancelled_by_filter_and_the_others_stay(dora, world, erp):
     assert answer.url == "/outbox/messages/?group=g1"
     assert set(world.statuses(ours)) == {"CANCELLED"}
     assert world.status(other) == "PENDING"
+    more = world.send(erp, *[f"n{n}" for n in range(60)], group="g3")
+    asked = dora.post("/outbox/messages/act/", {"action": "cancel", "ids": more})
+    assert asked.content.decode().count('name="ids"') == 60
     refused = dora.post("/outbox/messages/act/", {**form, "action": "retry", "sure": "1"}, follow=True)
     assert "3 messages not retried: only an error can be, and these are cancelled." in text(refused)
 
@@ -144,7 +147,16 @@ def test_messages_are_found_by_filter_and_older_ones_by_paging(dora, world, erp)
     assert [row["message"].pk for row in second.context["rows"]] == ids[9::-1]
     assert len(dora.get("/outbox/messages/?type=other.kind").context["rows"]) == 1
     assert len(dora.get(f"/outbox/messages/?id={ids[0]}&status=open&endpoint={erp.pk}").context["rows"]) == 1
-    for nonsense in ("id=x", "id=\u0663", "endpoint=-1", "status=NO", "group=%00", "before=y&group=none"):
+    assert "No such group" in text(dora.get(f"/outbox/?state=all&endpoint={'9' * 40}&page=x"))
+    for nonsense in (
+        f"endpoint={'9' * 40}",
+        "id=x",
+        "id=\u0663",
+        "endpoint=-1",
+        "status=NO",
+        "group=%00",
+        "before=y&group=none",
+    ):
         assert "No message fits" in text(dora.get(f"/outbox/messages/?{nonsense}"))
 
 

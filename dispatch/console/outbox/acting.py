@@ -86,7 +86,7 @@ def _ask(request: HttpRequest, action: Action, ids: list[int], back: str) -> Htt
         "console/outbox/sure.html",
         {
             "current": "outbox", "tab": "messages", "counts": reading.counts(request.organization.pk),
-            "action": action, "words": WORDS[action], "ids": ids if len(ids) <= reading.PAGE else [],
+            "action": action, "words": WORDS[action], "ids": ids,
             "number": len(ids), "fitting": fit.count(), "groups": fit.values("group").distinct().count(),
             "first": list(fit.select_related("endpoint", "group").order_by("id")[:10]), "back": back,
             "filters": request.POST.get("filters", ""), "everything": request.POST.get("all") == "1",

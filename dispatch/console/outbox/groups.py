@@ -33,9 +33,8 @@ def listed(request: HttpRequest) -> HttpResponse:
         found = found.filter(Q(name=query) | Q(name__startswith=query))
     endpoint = request.GET.get("endpoint", "")
     if endpoint:
-        found = (
-            found.filter(endpoint_id=int(endpoint)) if endpoint.isascii() and endpoint.isdigit() else found.none()
-        )
+        is_number = endpoint.isascii() and endpoint.isdigit() and len(endpoint) <= 18
+        found = found.filter(endpoint_id=int(endpoint)) if is_number else found.none()
     shown = Paginator(found, reading.PAGE).get_page(request.GET.get("page"))
     return web.page(
         request,
