@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 from django.http import HttpRequest
 from rest_framework.exceptions import APIException
 
-from accounts.models import Organization
+from accounts.models import Organization, time_zones
 from accounts.permissions import ROLE_MAY
 from dispatch.core import clock
 from dispatch.core.problems import ProblemFormatter
@@ -270,7 +270,7 @@ def offered() -> dict[str, Any]:
         "usual": USUAL,
         "missed_choices": Missed.choices,
         "overlap_choices": Overlap.choices,
-        "zones": sorted(available_timezones()),
+        "zones": sorted(time_zones()),
         "kinds": [kind for kind in kinds.all_kinds() if kind.name in PAYLOADS],
     }
 

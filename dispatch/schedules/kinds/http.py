@@ -107,15 +107,18 @@ class HttpKind(Kind):
         endpoint: Endpoint | None = read.get("endpoint")
         body = b"" if read["method"] == "GET" else json.dumps(read["body"], separators=(",", ":")).encode()
         own: dict[str, str] = dict((endpoint.headers or {}) if endpoint else {}) | dict(one.headers)  # type: ignore[arg-type]
-        headers = {"Content-Type": "application/json"} if body else {}
-        headers |= own | {
+        ours = {
             "Idempotency-Key": one.idempotency_key,
             "Dispatch-Run": str(one.run_id),
             "Dispatch-Attempt": str(one.attempt),
             "Dispatch-Scheduled-For": one.trigger_at.isoformat(),
         }
         if endpoint:
-            headers |= signing.headers(_secrets(endpoint), f"run_{one.run_id}", clock.now(), body)
+            ours |= signing.headers(_secrets(endpoint), f"run_{one.run_id}", clock.now(), body)
+        taken = {name.lower() for name in ours}
+        headers = {name: value for name, value in own.items() if name.lower() not in taken} | ours
+        if body and "content-type" not in {name.lower() for name in own}:
+            headers["Content-Type"] = "application/json"
         http_client.check_headers(headers)
         url = endpoint.url if endpoint else read["url"]
         return _Call(url, read["method"], body, min(read["timeout_s"], longest_timeout_s()), headers)
