@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 # Real seconds until a wait counts as failed: a bound on failures only, far above what a busy machine needs.
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 def wait_until(

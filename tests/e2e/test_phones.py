@@ -35,7 +35,7 @@ def visit(chromium: Browser, app_url: str) -> Iterator[Callable[..., Page]]:
         context = chromium.new_context(viewport=size, java_script_enabled=scripts, **options)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(120_000)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(path if path.startswith("http") else f"{app_url}{path}")
         return page

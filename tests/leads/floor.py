@@ -127,7 +127,7 @@ class Floor:
         for thread in self._threads:
             thread.stopping.set()
         for thread in self._threads:
-            thread.join(timeout=30)
+            thread.join(timeout=120)
             assert not thread.is_alive(), "a dialer or promoter does not stop"
         self._threads.clear()
 

@@ -82,7 +82,7 @@ class Watch:
             self.run()
             return condition()
 
-        return wait_until(so, 12, lambda: f"{what}\n{self.story()}")
+        return wait_until(so, message=lambda: f"{what}\n{self.story()}")
 
     def rings(self, person: User) -> Any:
         """The call that reaches this person now."""
