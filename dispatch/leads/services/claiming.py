@@ -98,6 +98,8 @@ def claim_pairs(
     """Sees pairs through the gates. `answers`: what came of the questions that were asked first, by lead."""
     batch = _Batch(worker, limits, pairs, answers or {})
     try:
+        # before anything is committed: a call whose account cannot be read could not be asked for
+        batch.claimed.accounts = _accounts.of({number.account_id for number in limits.numbers.values()})
         with transaction.atomic():
             with pipelined():
                 batch.work()
@@ -108,7 +110,6 @@ def claim_pairs(
     faults.point("leads.claim.committed")
     _owed.tell(worker, batch.fates.values())
     faults.point("leads.claim.settled")
-    batch.claimed.accounts = _accounts.of({to_ask.call.account_id for to_ask in batch.claimed.calls})
     return batch.claimed
 
 
