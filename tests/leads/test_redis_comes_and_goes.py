@@ -128,6 +128,19 @@ def test_what_a_dead_worker_held_goes_to_the_next(floor: Floor) -> None:
     assert floor.lines_in_use() == 0
 
 
+def test_killed_before_the_line_was_given_back_it_is_free_again_and_nobody_is_called_twice(floor: Floor) -> None:
+    ids = floor.add_many(3)
+    floor.promote()
+    claimed = floor.claim()
+    with faults.arm("leads.settle.before_release"), pytest.raises(faults.Interrupted):
+        floor.settle(floor.ask(claimed))
+    assert floor.outcomes(ids) == {"answered": 3}
+    assert floor.lines_in_use() == 3
+    floor.step("lines")
+    assert floor.lines_in_use() == 0
+    assert floor.work() == 0
+
+
 def test_a_claim_whose_end_nobody_told_is_ended(floor: Floor) -> None:
     (lead,) = floor.add_many(1)
     floor.promote()

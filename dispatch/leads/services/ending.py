@@ -47,6 +47,7 @@ def settle(answers: Sequence[Answered]) -> list[Answered]:
     somebody else knew better meanwhile: `telephony.settle_one` is for them. Outside of any transaction."""
     telephony.heed(answers)
     with transaction.atomic():
+        transaction.on_commit(partial(faults.point, "leads.settle.before_release"))
         with pipelined():
             by_index()
             locked = _locked(one.call.subject_id for one in answers if _ends(one))
