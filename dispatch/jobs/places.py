@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import structlog
 from django.conf import settings
 
 from accounts.models import Organization
+from dispatch.core import zips
 from dispatch.jobs.rules.states import STATES
 
 log = structlog.get_logger(__name__)
 
 GEOCODER_TIMEOUT_S = 5.0
-# Where five digits are a ZIP code. Elsewhere (10115 is Berlin as well as New York) the geocoder must tell.
-_ZIP_REGIONS = {"US", "PR", "VI", "GU", "AS", "MP"}
 
 _CODES = {name.lower(): code for code, name in STATES.items()}
 _ZIP = re.compile(r"(?<![\w#-])(\d{5})(?:-\d{4})?(?![\w-])")
@@ -82,7 +80,7 @@ def find(
 
 def warm() -> None:
     """Loads the ZIP codes (about 0.4 s and 40 MB, once per process); a worker calls it before its first job."""
-    zip_position("10001")
+    zips.zip_position("10001")
 
 
 def zip_guesses(address: str) -> list[ZipGuess]:
@@ -112,25 +110,13 @@ def _state_before(before: str) -> str:
     return code if code in STATES else ""
 
 
-@lru_cache(maxsize=4096)
-def zip_position(code: str) -> tuple[float, float, str] | None:
-    """Latitude, longitude and state of a ZIP code; None for one that does not exist or has no place (military)."""
-    import zipcodes  # its data is loaded at the first question
-
-    for entry in zipcodes.matching(code):
-        lat, lng = float(entry["lat"] or 0), float(entry["long"] or 0)
-        if (lat, lng) != (0, 0):
-            return lat, lng, entry["state"]
-    return None
-
-
 def _by_zip(address: str, organization: Organization) -> tuple[Place | None, str]:
-    if organization.default_region not in _ZIP_REGIONS:
+    if organization.default_region not in zips.REGIONS:
         return None, "The address cannot be looked up: no geocoder is configured."
     why = "The address has no ZIP code."
     try:
         for guess in zip_guesses(address):
-            position = zip_position(guess.code)
+            position = zips.zip_position(guess.code)
             if position is None:
                 why = f"The ZIP code {guess.code} is not known."
             elif guess.state and guess.state != position[2]:

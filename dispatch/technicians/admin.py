@@ -10,6 +10,7 @@ from django.http import HttpRequest
 
 from accounts.admin_base import ACT, VIEW, OwnedAdmin, OwnedTabularInline
 from dispatch.technicians import editing, services
+from dispatch.technicians.admin_sheets import TechnicianSheets
 from dispatch.technicians.models import Shift, Skill, Technician
 from dispatch.technicians.rules import distance_words
 
@@ -31,7 +32,7 @@ class ShiftInline(OwnedTabularInline):
 
 
 @admin.register(Technician)
-class TechnicianAdmin(OwnedAdmin):
+class TechnicianAdmin(TechnicianSheets, OwnedAdmin):
     """Dispatchers look, and set duty; Admins edit."""
 
     dispatcher_may = ACT
@@ -41,13 +42,16 @@ class TechnicianAdmin(OwnedAdmin):
     search_fields = ["name", "phone"]
     autocomplete_fields = ["skills"]
     inlines = [ShiftInline]
-    actions = ["on_duty_now", "off_duty_now"]
+    actions = ["on_duty_now", "off_duty_now", "export_selected"]
     readonly_fields = ["position_at", "open_jobs", "live_offer_id", "last_offered_at"]
     fieldsets = [
         (None, {"fields": ["name", "phone", "on_duty", "is_active", "skills"]}),
         ("Where", {"fields": [("lat", "lng"), "position_at", "radius_m", "time_zone"]}),
         ("Work", {"fields": ["max_open_jobs", "open_jobs", "live_offer_id", "last_offered_at"]}),
     ]
+
+    class Media:
+        css = {"all": ["dispatch/jobs_admin.css"]}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet:
         return super().get_queryset(request).select_related("organization").prefetch_related("skills")

@@ -12,7 +12,8 @@ from dispatch.console.demo import data, phones
 from dispatch.console.demo.client import Answer, FrontEnd
 from dispatch.console.demo.lines import FILE, Line, load
 from dispatch.console.demo.printing import Printer
-from dispatch.jobs.places import zip_guesses, zip_position
+from dispatch.core.zips import zip_position
+from dispatch.jobs.places import zip_guesses
 from dispatch.telephony.simulator.handsets import check_behaviour
 from tests.waiting import wait_until
 

@@ -19,8 +19,8 @@ from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccou
 from dispatch.console.demo import data
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
+from dispatch.core.zips import zip_position
 from dispatch.jobs.models import DispatchPolicy, PublicForm, ServiceType
-from dispatch.jobs.places import zip_position
 from dispatch.technicians.editing import create_technician, set_shifts
 from dispatch.technicians.models import Skill, Technician
 

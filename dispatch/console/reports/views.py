@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -13,6 +12,7 @@ from dispatch.console.reports.charts import WIDE, WIDTH, bar_chart, line_chart
 from dispatch.console.reports.figures import SPANS, Figures, Report, report, span_of
 from dispatch.console.templatetags.console import percent, seconds
 from dispatch.console.web import console_view
+from dispatch.core import spreadsheets
 from dispatch.jobs.models import ServiceType
 
 COLUMNS = (
@@ -77,15 +77,12 @@ def as_csv(request: HttpRequest) -> HttpResponse:
     found, _, _ = _asked(request)
     by = "service" if request.GET.get("by") == "service" else "day"
     name = f"dispatch-{request.organization.slug}-by-{by}-{found.first}-{found.last}.csv"
-    answer = HttpResponse(
-        content_type="text/csv; charset=utf-8", headers={"Content-Disposition": f'attachment; filename="{name}"'}
+    rows = found.services if by == "service" else found.days
+    return spreadsheets.answer(
+        name,
+        [by if by == "service" else f"day ({found.zone})", *COLUMNS],
+        ([spreadsheets.safe(one.name) if by == "service" else f"{one.day}", *_row(one)] for one in rows),
     )
-    answer.write("\ufeff")  # spreadsheets take it for UTF-8
-    table = csv.writer(answer)
-    table.writerow([by if by == "service" else f"day ({found.zone})", *COLUMNS])
-    for one in found.services if by == "service" else found.days:
-        table.writerow([_cell(one.name) if by == "service" else f"{one.day}", *_row(one)])
-    return answer
 
 
 def _asked(request: HttpRequest) -> tuple[Report, ServiceType | None, int]:
@@ -101,8 +98,3 @@ def _row(one: Figures) -> list[Any]:
         for value in (one.median_s, one.p90_s, one.acceptance, one.tries, one.exhaustion)
     ]
     return [one.jobs, one.assigned, *rounded]
-
-
-def _cell(text: str) -> str:
-    """A name that a spreadsheet would take for a formula is kept a text."""
-    return f"'{text}" if text[:1] in "=+-@\t\r" else text

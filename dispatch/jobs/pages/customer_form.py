@@ -8,7 +8,7 @@ from django import forms
 from phonenumber_field.formfields import PhoneNumberField
 
 from accounts.models import Organization
-from dispatch.jobs import places
+from dispatch.core import zips
 from dispatch.jobs.models import Priority, PublicForm, ServiceType
 
 URGENCY = (
@@ -75,7 +75,7 @@ class CustomerForm(forms.Form):
 
     def clean_postcode(self) -> str:
         code: str = self.cleaned_data["postcode"].strip()
-        if self._has_zips and places.zip_position(code[:5]) is None:
+        if self._has_zips and zips.zip_position(code[:5]) is None:
             raise forms.ValidationError("We do not know this ZIP code. Please check it.")
         return code
 

@@ -1,0 +1,230 @@
+"""Technicians as files: exported by who sees them, imported by Admins after a look at what it would do."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+from django.urls import reverse
+
+from dispatch.core.models import Event
+from dispatch.technicians.models import Technician
+from tests import factories as make
+
+pytestmark = pytest.mark.django_db
+LIST = "admin:technicians_technician_changelist"
+IMPORT = "admin:technicians_technician_import"
+EXPORT = "admin:technicians_technician_export_all"
+
+
+@pytest.fixture
+def phoenix():
+    return make.organization("Desert Air")
+
+
+def signed_in(person) -> Client:
+    client = Client()
+    client.force_login(person, backend="django.contrib.auth.backends.ModelBackend")
+    return client
+
+
+@pytest.fixture
+def admin(phoenix) -> Client:
+    return signed_in(make.admin(phoenix, "Adam"))
+
+
+def file(content: str | bytes) -> SimpleUploadedFile:
+    return SimpleUploadedFile("crew.csv", content.encode() if isinstance(content, str) else content, "text/csv")
+
+
+def text(answer) -> str:
+    return " ".join(answer.content.decode().split())
+
+
+def look(client: Client, content: str, **more):
+    return client.post(reverse(IMPORT), {"file": file(content), **more})
+
+
+def agree(client: Client, looked_at, **more):
+    """What the browser sends when the person agrees."""
+    page = looked_at.context
+    sent = {"organization": page["chosen"].pk, "digest": page["plan"].digest, "text": page["text"], **more}
+    return client.post(reverse(IMPORT), sent, follow=True)
+
+
+def exported(client: Client) -> list[dict[str, str]]:
+    answer = client.get(reverse(EXPORT))
+    assert answer["Content-Type"].startswith("text/csv")
+    return list(csv.DictReader(io.StringIO(answer.content.decode("utf-8-sig"))))
+
+
+def test_an_export_has_ones_own_technicians_and_no_formula(phoenix):
+    gas = make.skill(phoenix, "gas")
+    make.technician(phoenix, '=HYPERLINK("http://x")', phone="+16022550101", skills=(gas,), radius_m=9000)
+    make.technician(make.organization("Elsewhere"), "Stranger")
+    [row] = exported(signed_in(make.dispatcher(phoenix)))
+    assert row["name"] == '\'=HYPERLINK("http://x")'
+    assert (row["phone"], row["skills"], row["radius_m"], row["on_duty"]) == (
+        "'+16022550101",
+        "gas",
+        "9000",
+        "yes",
+    )
+
+
+def test_an_export_of_those_chosen(phoenix, admin):
+    one, _ = make.technician(phoenix, "Ana"), make.technician(phoenix, "Ben")
+    answer = admin.post(reverse(LIST), {"action": "export_selected", "_selected_action": [one.pk]})
+    assert "Ana" in answer.content.decode()
+    assert "Ben" not in answer.content.decode()
+
+
+def test_an_export_that_comes_back_changes_nothing(phoenix, admin):
+    make.technician(phoenix, "-Ana", skills=(make.skill(phoenix, "gas"), make.skill(phoenix, "cooling")))
+    make.technician(phoenix, "Gone", is_active=False, on_duty=False)
+    content = admin.get(reverse(EXPORT)).content.decode("utf-8-sig")
+    assert "0 to be added, 0 to be changed, 2 as they are, 0 with errors" in text(look(admin, content))
+
+
+def test_what_a_file_would_do_is_shown_and_nothing_written(phoenix, admin):
+    make.skill(phoenix, "gas")
+    ana = make.technician(phoenix, "Ana", phone="+16022550101", radius_m=9000)
+    content = (
+        "Name,Phone,zip,skills,radius_m,colour\n"
+        "Ana Ruiz,602 255 0101,,gas,,red\n"
+        "Ben,(602) 255-0102,85281,,12000,\n"
+        "Eve,12,00000,heating,far,\n"
+        "Ben again,+16022550102,85281,,,\n"
+    )
+    answer = look(admin, content)
+    page = text(answer)
+    assert "1 to be added, 1 to be changed, 0 as they are, 2 with errors" in page
+    assert "not read: colour" in page
+    wrong = {line.number: dict(line.errors) for line in answer.context["plan"].of("wrong")}
+    assert wrong[4].keys() == {"phone", "zip", "skills", "radius_m"}
+    assert "no skill with the code heating" in wrong[4]["skills"]
+    assert wrong[5] == {"phone": "Line 3 has this phone too."}
+    [changed] = answer.context["plan"].of("changed")
+    assert {(one.name, one.before, one.after) for one in changed.changes} == {
+        ("name", "Ana", "Ana Ruiz"), ("radius_m", "9000", "—"), ("skills", "—", "gas"),
+    }  # fmt: skip
+    ana.refresh_from_db()
+    assert (ana.name, Technician.objects.count()) == ("Ana", 1)
+
+
+def test_what_was_shown_is_written_when_agreed(phoenix, admin):
+    gas = make.skill(phoenix, "gas")
+    ana = make.technician(phoenix, "Ana", phone="+16022550101")
+    moved = ana.position_at
+    content = (
+        "name;phone;zip;skills;on_duty;max_open_jobs\n"
+        "Ana;+16022550101;;gas;no;3\nBen;+16022550102;85281;gas;;\nEve;12;85281;;;\n"
+    )
+    page = text(agree(admin, look(admin, content)))
+    assert "1 added, 1 changed. 1 line with errors left out." in page
+    ana.refresh_from_db()
+    assert (ana.on_duty, ana.max_open_jobs, ana.skill_ids, ana.position_at) == (False, 3, [gas.pk], moved)
+    ben = Technician.objects.get(name="Ben")
+    assert (ben.organization, ben.skill_ids, round(ben.lat, 1), ben.on_duty) == (phoenix, [gas.pk], 33.4, True)
+    assert Event.objects.get(kind="technician.duty_off", subject_id=ana.pk).actor_label == "Adam"
+    notes = dict(LogEntry.objects.values_list("object_id", "change_message"))
+    assert "from a file" in notes[str(ben.pk)]
+    assert "skills" in notes[str(ana.pk)]
+
+
+def test_a_change_in_between_is_shown_instead_of_overwritten(phoenix, admin):
+    looked = look(admin, "name,phone,zip\nBen,+16022550102,85281\n")
+    make.technician(phoenix, "Bert", phone="+16022550102")
+    page = text(agree(admin, looked))
+    assert "Something has changed since you looked" in page
+    assert Technician.objects.get().name == "Bert"
+
+
+def test_another_organization_s_technicians_cannot_be_reached(phoenix, admin):
+    stranger = make.technician(make.organization("Elsewhere"), "Stranger", phone="+16022550109")
+    looked = look(
+        admin, f"id,name,phone\n{stranger.pk},Hijacked,+16022550109\n", organization=stranger.organization_id
+    )
+    assert looked.context["chosen"] == phoenix
+    assert "no technician with this id" in text(looked)
+    assert "Stranger" not in text(looked)
+    agree(admin, looked, organization=stranger.organization_id)
+    stranger.refresh_from_db()
+    assert stranger.name == "Stranger"
+
+
+def test_a_phone_moves_only_to_who_is_free_of_it(phoenix, admin):
+    ana = make.technician(phoenix, "Ana", phone="+16022550101")
+    ben = make.technician(phoenix, "Ben", phone="+16022550102")
+    looked = look(admin, f"id,phone\n{ana.pk},+16022550102\n{ben.pk},+16022550103\n{ana.pk},+16022550104\n")
+    wrong = {line.number: line.errors for line in looked.context["plan"].of("wrong")}
+    assert wrong[2] == [("phone", "Ben has this phone.")]
+    assert wrong[4] == [("id", "Line 2 is the same technician.")]
+    agree(admin, looked)
+    ben.refresh_from_db()
+    assert ben.phone.as_e164 == "+16022550103"
+
+
+@pytest.mark.parametrize(
+    ("cells", "column"),
+    [
+        ("Ben,+16022550102,91,-112,", "lat"),
+        ("Ben,+16022550102,nan,-112,", "lat"),
+        ("Ben,+16022550102,33,,", "lng"),
+        ("Ben,+16022550102,,,", "lat"),
+        (",+16022550102,33,-112,", "name"),
+        ("Ben,,33,-112,", "phone"),
+        ("Ben,+16022550102,33,-112,Mars/Base", "time_zone"),
+        (f"{'B' * 121},+16022550102,33,-112,", "name"),
+    ],
+)
+def test_what_is_wrong_is_said_of_its_column(admin, cells, column):
+    looked = look(admin, f"name,phone,lat,lng,time_zone\n{cells}\n")
+    [line] = looked.context["plan"].lines
+    assert [name for name, _ in line.errors] == [column]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("name\nAna\n", "one of them must be phone"),
+        ("phone,phone\n1,2\n", "names a column twice: phone"),
+        ("phone\n", "no line below its head"),
+        (b"phone\n\xff\xfe", "not UTF-8"),
+        ('phone\n"602\n', "no CSV"),
+        ("phone\n" + "6025550134\n" * 2001, "2,000 are taken at once"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why(admin, content, words):
+    answer = admin.post(reverse(IMPORT), {"file": file(content)})
+    assert answer.status_code == 422
+    assert words in text(answer)
+
+
+def test_without_a_file_it_asks_for_one(admin):
+    assert "Choose a file." in text(admin.post(reverse(IMPORT)))
+
+
+def test_dispatchers_do_not_import(phoenix):
+    client = signed_in(make.dispatcher(phoenix))
+    assert client.get(reverse(IMPORT)).status_code == 403
+    assert look(client, "name,phone,zip\nBen,+16022550102,85281\n").status_code == 403
+    assert "Import from CSV" not in text(client.get(reverse(LIST)))
+
+
+def test_who_has_several_organizations_says_for_which(phoenix):
+    from accounts.models import Membership
+
+    other = make.organization("Silver State")
+    person = make.admin(phoenix)
+    Membership.objects.create(organization=other, user=person, role="admin")
+    client = signed_in(person)
+    looked = look(client, "name,phone,zip\nBen,+16022550102,85281\n", organization=other.pk)
+    agree(client, looked)
+    assert Technician.objects.get().organization == other
+    assert re.search(r"Silver State", client.get(reverse(EXPORT)).content.decode())
