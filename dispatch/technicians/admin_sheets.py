@@ -30,7 +30,7 @@ class TechnicianSheets:
     admin_site: Any
     model: type[Technician]
     actions_list = ["export_all", "import_file"]
-    read_only_actions = ("export_all", "import_file")
+    read_only_actions: tuple[str, ...] = ("export_all", "import_file")
 
     def get_urls(self) -> list:
         view = self.admin_site.admin_view(self.import_view)

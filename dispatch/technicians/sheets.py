@@ -238,7 +238,7 @@ class _Reader:
             if name == "skills" or name in wrong:
                 continue
             try:
-                Technician._meta.get_field(name).clean(value, None)
+                Technician._meta.get_field(name).clean(value, None)  # type: ignore[union-attr]
             except ValidationError as error:
                 line.errors.append((name, " ".join(error.messages)))
         before = line.technician
