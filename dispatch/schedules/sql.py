@@ -35,13 +35,12 @@ r.epoch,
        s.max_occurrences, s.missed, s.missed_after_s, s.overlap, s.paused_until,
        s.overlap = 'skip' AND EXISTS (
            SELECT 1 FROM schedules_run o
-           WHERE o.schedule_id = r.schedule_id AND o.id <> r.id AND o.status IN ('in_progress', 'running',
-           'retrying')
+           WHERE o.schedule_id = r.schedule_id AND o.id <> r.id
+             AND o.status IN ('in_progress', 'running', 'retrying')
        )
 FROM schedules_run r JOIN schedules_schedule s ON s.id = r.schedule_id
-WHERE r.id = ANY(ARRAY(SELECT id FROM due)) AND COALESCE(r.status, '') IN ('scheduled', 'retrying') AND r.due_at
-<= %(now)s
-  AND s.status <> 'deleted'
+WHERE r.id = ANY(ARRAY(SELECT id FROM due)) AND COALESCE(r.status, '') IN ('scheduled', 'retrying')
+  AND r.due_at <= %(now)s AND s.status <> 'deleted'
 ORDER BY r.due_at, r.id
 FOR NO KEY UPDATE OF s, r SKIP LOCKED
 """
@@ -144,8 +143,8 @@ START = f"""
 WITH mine AS (
     SELECT r.id FROM schedules_run r
     JOIN unnest(%(ids)s::bigint[], %(epochs)s::int[]) AS v(id, epoch) ON v.id = r.id AND v.epoch = r.epoch
-    WHERE r.id = ANY(%(ids)s::bigint[]) AND COALESCE(r.status, '') = 'in_progress' ORDER BY r.id FOR NO KEY UPDATE
-    OF r
+    WHERE r.id = ANY(%(ids)s::bigint[]) AND COALESCE(r.status, '') = 'in_progress'
+    ORDER BY r.id FOR NO KEY UPDATE OF r
 ), started AS (
     UPDATE schedules_run r
     SET status = 'running', started_at = %(now)s, lease_until = {DB_NOW} + make_interval(secs => %(lease)s::float8)
@@ -230,8 +229,8 @@ WITH applied AS (
         ended_at = CASE WHEN v.status = 'retrying' THEN NULL ELSE %(now)s END
     FROM unnest(%(ids)s::bigint[], %(statuses)s::text[], %(dues)s::timestamptz[]) AS v(id, status, due_at),
          schedules_runreport p
-    WHERE r.id = ANY(%(ids)s::bigint[]) AND r.id = v.id AND p.run_id = r.id AND p.epoch = r.epoch AND
-    COALESCE(r.status, '') = 'running'
+    WHERE r.id = ANY(%(ids)s::bigint[]) AND r.id = v.id AND p.run_id = r.id AND p.epoch = r.epoch
+      AND COALESCE(r.status, '') = 'running'
     RETURNING r.id, r.organization_id, r.schedule_id, r.status, r.error, p.attempt, r.due_at, p.result
 ), told AS (
     {EVENTS}

@@ -165,3 +165,17 @@ def test_a_payload_changed_before_the_run_counts(world: World) -> None:
     world.go()
     assert world.note.done[0].payload == {"url": "https://example.com/new"}
     assert Schedule.objects.get().version == 2
+
+
+def test_one_schedule_that_cannot_be_read_any_more_stops_no_other(world: World) -> None:
+    broken = world.schedule("broken", cron="0 * * * *")
+    well = world.schedule("well", cron="0 * * * *")
+    Schedule.objects.filter(pk=broken.pk).update(time_zone="Mars/Olympus")
+    world.travel(3601)
+    world.go()
+    assert world.statuses(well)[0] == "succeeded"
+    assert world.statuses(broken) == ["scheduled"]
+    Schedule.objects.filter(pk=broken.pk).update(time_zone="UTC")
+    world.travel(61)
+    world.go()
+    assert world.statuses(broken) == ["succeeded", "scheduled"]

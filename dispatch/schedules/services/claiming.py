@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import structlog
 from django.conf import settings
 from django.db import transaction
 
@@ -18,6 +19,8 @@ from dispatch.schedules.rules import due as rules
 from dispatch.schedules.rules.due import Due, Plan, Policy, Verdict, plan
 from dispatch.schedules.rules.timing import Timing
 from dispatch.schedules.services.sending import send
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,11 @@ def _plan(found: Sequence[_Row], now: datetime) -> list[tuple[_Row, Plan]]:
     for row in found:
         if not kinds.is_known(row.kind):
             continue
-        made = plan(row.timing, row.policy, row.due, now, has_open=row.has_open or row.schedule_id in opened)
+        try:
+            made = plan(row.timing, row.policy, row.due, now, has_open=row.has_open or row.schedule_id in opened)
+        except Exception:  # a zone that is no more, say: it must not stop the others of its batch
+            log.exception("when a schedule runs cannot be told, its run is put off", schedule=row.schedule_id)
+            made = Plan(Verdict.WAIT, moves_on=False)
         if made.verdict is Verdict.RUN:
             opened.add(row.schedule_id)
         plans.append((row, made))

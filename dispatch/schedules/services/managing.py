@@ -40,13 +40,9 @@ def shard_of(schedule_id: int) -> int:
     return zlib.crc32(str(schedule_id).encode()) % SHARDS
 
 
-def create(
-    organization_id: int, given: dict[str, Any], *, actor: Actor, bulk: tuple[int, int] | None = None
-) -> Schedule:
+def create(organization_id: int, given: dict[str, Any], *, actor: Actor) -> Schedule:
     """Makes a schedule of checked values, and its first run."""
-    return create_many(organization_id, [given], actor=actor, bulk=None if bulk is None else (bulk[0], [bulk[1]]))[
-        0
-    ]
+    return create_many(organization_id, [given], actor=actor)[0]
 
 
 def create_many(
