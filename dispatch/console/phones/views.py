@@ -6,8 +6,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any
+from urllib.parse import urlencode
 
 from django.conf import settings
+from django.db import connection
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
@@ -61,6 +63,8 @@ def page(request: HttpRequest) -> HttpResponse:
 def news(request: HttpRequest) -> HttpResponse:
     """The live part of each phone that changed since `after`; waits a few seconds for one."""
     after = request.GET.get("after", "0")
+    if not connection.in_atomic_block:
+        connection.close()  # others may have it while this one waits
     try:
         version, changed = simulator.changed_since(int(after) if after.isdecimal() else 0, WAIT_S)
         if not changed:
@@ -94,7 +98,7 @@ def act(request: HttpRequest, key: str, action: str) -> HttpResponse:
         problem = f"That did not work: {refused}."
     if "application/json" in request.headers.get("Accept", ""):
         return JsonResponse({"problem": problem}, status=409 if problem else 200)
-    query = f"?problem={problem}" if problem else ""
+    query = f"?{urlencode({'problem': problem})}" if problem else ""
     return HttpResponseRedirect(f"{reverse('phones:page')}{query}#phone-{key}", status=303)
 
 
