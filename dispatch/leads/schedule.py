@@ -167,8 +167,8 @@ def _spared(script: Script, args: Sequence[Any]) -> int:
 
 def promote(most: int) -> tuple[int, float | None]:
     """Makes up to `most` due leads ready; (how many, seconds until the next is due)."""
-    count, next_ms = run(scripts.PROMOTE, [clock.offset_ms(), most, bell()])
-    return int(count), (None if next_ms < 0 else next_ms / 1000)
+    count, next_us = run(scripts.PROMOTE, [clock.offset_ms(), most, bell()])
+    return int(count), (None if next_us < 0 else next_us / 1e6)
 
 
 def rooms() -> list[int]:

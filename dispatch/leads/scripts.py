@@ -90,7 +90,7 @@ return gone
 )
 
 # ARGV: clock offset, how many at most, the dialers' bell. Moves what is due into its room, the longest due first.
-# Answers {how many, ms until the next is due (-1: nothing is)}.
+# Answers {how many, µs until the next is due (-1: nothing is)}.
 PROMOTE = Script(
     "leads_promote",
     GUARD
@@ -118,8 +118,9 @@ if count > 0 then
   redis.call('ZREMRANGEBYRANK', schedule, 0, count - 1)
   redis.call('PUBLISH', ARGV[3], 'due')
 end
-local first = head()
-return {count, first and math.max(0, math.ceil(first - now)) or -1}
+local first, time = head(), redis.call('TIME')
+local exactly = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000 + tonumber(ARGV[1])
+return {count, first and math.max(0, math.ceil((first - exactly) * 1000)) or -1}
 """,
 )
 
