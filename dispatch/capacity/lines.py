@@ -55,13 +55,18 @@ class NoLine(Exception):
         return f"no line: {self.reason}"
 
 
-def propose(pool: DispatchPool, purpose: str, holder: str) -> Proposal | NoLine:
-    """A line of the pool's numbers for `holder`, who may be any text and gets the same line when it asks again.
+def propose(pool: DispatchPool, purpose: str, holder: str, *, only: int | None = None) -> Proposal | NoLine:
+    """A line of the pool's numbers, or of the one with the id `only`, for `holder`, who may be any text and gets
+    the same line when it asks again.
 
     Limits and pauses are read as they are now. Redis decides, or Postgres when Redis cannot be believed; call
     it in the transaction that writes the open call."""
     with transaction.atomic(savepoint=False):
         usable = {number.limits.id: number for number in sql.usable_numbers(pool.pk)}
+        if only is not None and usable:
+            usable = {only: usable[only]} if only in usable else {}
+            if not usable:
+                return NoLine.because("no_number")
         if not usable:
             open_pool = DispatchPool.objects.filter(pk=pool.pk, is_paused=False).exists()
             return NoLine.because("no_number" if open_pool else "pool_paused")

@@ -10,6 +10,7 @@ from django.http import HttpRequest
 
 from accounts.admin_base import ACT, VIEW, OwnedAdmin, OwnedTabularInline
 from dispatch.technicians import editing, services
+from dispatch.technicians.admin_map import PositionPicker
 from dispatch.technicians.admin_sheets import TechnicianSheets
 from dispatch.technicians.models import Shift, Skill, Technician
 from dispatch.technicians.rules import distance_words
@@ -32,7 +33,7 @@ class ShiftInline(OwnedTabularInline):
 
 
 @admin.register(Technician)
-class TechnicianAdmin(TechnicianSheets, OwnedAdmin):
+class TechnicianAdmin(TechnicianSheets, PositionPicker, OwnedAdmin):
     """Dispatchers look, and set duty; Admins edit."""
 
     dispatcher_may = ACT
@@ -43,15 +44,16 @@ class TechnicianAdmin(TechnicianSheets, OwnedAdmin):
     autocomplete_fields = ["skills"]
     inlines = [ShiftInline]
     actions = ["on_duty_now", "off_duty_now", "export_selected"]
-    readonly_fields = ["position_at", "open_jobs", "live_offer_id", "last_offered_at"]
+    readonly_fields = ["on_the_map", "position_at", "open_jobs", "live_offer_id", "last_offered_at"]
     fieldsets = [
         (None, {"fields": ["name", "phone", "on_duty", "is_active", "skills"]}),
-        ("Where", {"fields": [("lat", "lng"), "position_at", "radius_m", "time_zone"]}),
+        ("Where", {"fields": [("lat", "lng"), "on_the_map", "position_at", "radius_m", "time_zone"]}),
         ("Work", {"fields": ["max_open_jobs", "open_jobs", "live_offer_id", "last_offered_at"]}),
     ]
 
     class Media:
-        css = {"all": ["dispatch/jobs_admin.css"]}
+        css = {"all": ["dispatch/jobs_admin.css", "dispatch/map_picker.css"]}
+        js = ["dispatch/map_picker.js"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet:
         return super().get_queryset(request).select_related("organization").prefetch_related("skills")
@@ -88,11 +90,13 @@ class TechnicianAdmin(TechnicianSheets, OwnedAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False  # jobs remember their technicians: set them inactive
 
-    @admin.action(description="Put on duty", permissions=["act"])
+    @admin.action(description="Put on duty: offered jobs from now on, within their shifts", permissions=["act"])
     def on_duty_now(self, request: HttpRequest, queryset: QuerySet) -> None:
         self._set_duty(request, queryset, True)
 
-    @admin.action(description="Take off duty", permissions=["act"])
+    @admin.action(
+        description="Take off duty: no more offers, their jobs stay theirs", permissions=["act"]
+    )
     def off_duty_now(self, request: HttpRequest, queryset: QuerySet) -> None:
         self._set_duty(request, queryset, False)
 

@@ -30,6 +30,7 @@ class TechnicianSheets:
     admin_site: Any
     model: type[Technician]
     actions_list = ["export_all", "import_file"]
+    actions_without_asking: tuple[str, ...] = ("export_selected",)
     read_only_actions: tuple[str, ...] = ("export_all", "import_file")
 
     def get_urls(self) -> list:

@@ -8,10 +8,11 @@ class TelephonyConfig(AppConfig):
     def ready(self) -> None:
         from dispatch.capacity.truth import register_truth
         from dispatch.core.personal import register
-        from dispatch.telephony import ageing, checks, metrics  # noqa: F401  (checks and gauges register themselves)
+        from dispatch.telephony import ageing, checks, metrics, number_tests  # noqa: F401  (some register themselves)
         from dispatch.telephony.personal import PART
         from dispatch.telephony.sql import OpenCalls
 
         register_truth(OpenCalls())
         ageing.register()
+        number_tests.register()
         register("telephony", PART)

@@ -22,6 +22,7 @@ from dispatch.console.board.sharing import shared
 from dispatch.console.web import console_view
 from dispatch.core.problems import Conflict
 from dispatch.jobs.models import Job, Priority, ServiceType
+from dispatch.technicians import base_map
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
 from notifications import claims
@@ -60,7 +61,7 @@ def board(request: HttpRequest) -> HttpResponse:
     if wanted.isdecimal() and len(wanted) < 19:
         job = shown(request.organization).select_related("organization").filter(pk=wanted).first()
         context |= drawer.drawer_of(request, job) if job else {"no_such_job": wanted}
-    drawing.warm()
+    base_map.warm()
     if request.GET.get("map"):
         context["drawing"] = drawing.drawing_of(request.organization, context.get("job"))
     return web.page(request, "console/board/board.html", context)

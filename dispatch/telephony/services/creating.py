@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 
 from accounts.models import Organization
 from dispatch.capacity import lines
-from dispatch.capacity.models import DispatchPool
+from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.core import clock, rows
 from dispatch.telephony import rules, sql
 from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
@@ -33,12 +33,14 @@ def create_call(
     time_limit_s: int,
     place_by: datetime,
     context: dict[str, Any] | None = None,
+    number: OutboundNumber | None = None,
 ) -> Call:
     """The committed intention to call, holding a line; call `place` with its id after the commit (the placer
     does so a second later if nobody did). Must run in the caller's transaction.
 
     `to_phone` is E.164; `place_by` the moment after which nobody asks the provider any more; `context` (JSON) is
-    repeated in every event of the call. A call of the same (purpose, subject_id, attempt) is returned as it is.
+    repeated in every event of the call; `number`, one of the pool's, is the only one to call from. A call of the
+    same (purpose, subject_id, attempt) is returned as it is.
 
     Raises NoLine (try again in `retry_in_s`), PhoneBusy, CallNotAllowed; none of them spoils the transaction."""
     if not connection.in_atomic_block:
@@ -53,7 +55,7 @@ def create_call(
         return _same_attempt(in_the_way)
     holder = holder_of(purpose, subject_id, attempt)
     for _ in range(PROPOSALS):
-        line = lines.propose(pool, purpose, holder)
+        line = lines.propose(pool, purpose, holder, only=number.pk if number else None)
         if isinstance(line, NoLine):
             raise line
         now = clock.now()

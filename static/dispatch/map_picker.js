@@ -1,0 +1,100 @@
+"use strict";
+/* The map beside latitude and longitude in the admin. The fields hold the position; the map shows and moves it. */
+(() => {
+  const METRES_PER_DEGREE = 111195, NEAREST = 2000, FARTHEST = 2500000, WIDTH = 960, HEIGHT = 420;
+  const STEP = 8, BIG_STEP = 60; /* of an arrow key, in units of the drawing */
+
+  function begin(picker) {
+    const lat = document.getElementById("id_lat"), lng = document.getElementById("id_lng");
+    if (!lat || !lng || lat.readOnly) { picker.hidden = true; return; }
+    picker.innerHTML = '<div class="map" role="application" tabindex="0" aria-label="Map of the position" aria-describedby="picker-help"></div>'
+      + '<div class="row"><button type="button" data-zoom="0.5">Closer</button><button type="button" data-zoom="2">Farther</button>'
+      + '<button type="button" data-centre>Centre on the pin</button><span role="status"></span></div>'
+      + '<p id="picker-help">Click to set the position. With the keyboard: arrow keys move the pin, with Shift farther; + and − zoom.</p>';
+    const map = picker.querySelector(".map"), said = picker.querySelector("[role=status]");
+    let sheet = null, asked = 0, later = 0;
+
+    const typed = () => {
+      const at = [lat, lng].map((field) => (field.value.trim() === "" ? NaN : Number(field.value)));
+      return Number.isFinite(at[0]) && Number.isFinite(at[1]) && Math.abs(at[0]) <= 90 && Math.abs(at[1]) <= 180 ? at : null;
+    };
+    const metre = () => METRES_PER_DEGREE * sheet.units;
+    const toUnits = ([a, b]) => [WIDTH / 2 + (b - sheet.lng) * sheet.stretch * metre(), HEIGHT / 2 - (a - sheet.lat) * metre()];
+    const toDegrees = (x, y) => [sheet.lat - (y - HEIGHT / 2) / metre(), sheet.lng + (x - WIDTH / 2) / metre() / sheet.stretch];
+
+    async function draw(centre, reach) {
+      const mine = ++asked, query = new URLSearchParams();
+      if (centre) { query.set("lat", centre[0]); query.set("lng", centre[1]); }
+      if (reach) query.set("reach", reach);
+      let text;
+      try {
+        const answer = await fetch(`${picker.dataset.map}?${query}`, { headers: { "X-Requested-With": "fetch" } });
+        if (!answer.ok) throw new Error(answer.statusText);
+        text = await answer.text();
+      } catch {
+        if (mine === asked) said.textContent = "The map could not be loaded. The fields work without it.";
+        return;
+      }
+      if (mine !== asked) return; /* another one was asked for since */
+      map.innerHTML = text;
+      const data = map.querySelector("svg").dataset;
+      sheet = { lat: Number(data.lat), lng: Number(data.lng), stretch: Number(data.stretch), units: Number(data.units), reach: Number(data.reach) };
+      pin();
+    }
+
+    function pin() {
+      const at = typed(), mark = map.querySelector(".pin");
+      if (!mark || !sheet) return;
+      mark.toggleAttribute("hidden", !at);
+      if (!at) { said.textContent = "No position yet."; return; }
+      const [x, y] = toUnits(at);
+      mark.setAttribute("transform", `translate(${x.toFixed(1)} ${y.toFixed(1)})`);
+      const seen = x >= 0 && x <= WIDTH && y >= 0 && y <= HEIGHT;
+      said.textContent = `Latitude ${at[0].toFixed(5)}, longitude ${at[1].toFixed(5)}${seen ? "" : ", outside the picture"}`;
+      return seen;
+    }
+
+    function set(x, y) {
+      const [a, b] = toDegrees(x, y);
+      lat.value = Math.max(-90, Math.min(90, a)).toFixed(6);
+      lng.value = (((b + 540) % 360 + 360) % 360 - 180).toFixed(6);
+      for (const field of [lat, lng]) field.dispatchEvent(new Event("change", { bubbles: true }));
+      if (!pin()) draw(typed(), sheet.reach);
+    }
+
+    function zoom(factor) {
+      if (sheet) draw(typed() || [sheet.lat, sheet.lng], Math.max(NEAREST, Math.min(FARTHEST, sheet.reach * factor)));
+    }
+
+    map.addEventListener("click", (event) => {
+      const svg = map.querySelector("svg");
+      if (!sheet || !svg) return;
+      const point = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+      set(point.x, point.y);
+    });
+    map.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || !sheet) return;
+      const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+      if (way) {
+        const far = event.shiftKey ? BIG_STEP : STEP, [x, y] = toUnits(typed() || [sheet.lat, sheet.lng]);
+        set(x + way[0] * far, y + way[1] * far);
+      } else if (event.key === "+" || event.key === "=") zoom(0.5);
+      else if (event.key === "-") zoom(2);
+      else return;
+      event.preventDefault();
+    });
+    picker.addEventListener("click", (event) => {
+      const button = event.target.closest("button");
+      if (button?.dataset.zoom) zoom(Number(button.dataset.zoom));
+      else if (button && sheet) draw(typed() || [sheet.lat, sheet.lng], sheet.reach);
+    });
+    for (const field of [lat, lng]) field.addEventListener("input", () => {
+      const seen = pin();
+      clearTimeout(later);
+      if (typed() && !seen) later = setTimeout(() => draw(typed(), sheet?.reach), 300);
+    });
+    draw(typed());
+  }
+
+  document.addEventListener("DOMContentLoaded", () => document.querySelectorAll(".picker").forEach(begin));
+})();

@@ -1,0 +1,108 @@
+"""The test call of a caller number: placed by an Admin, heard, confirmed with a key, and in the call log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.urls import reverse
+
+from dispatch.core.models import Event
+from dispatch.telephony import number_tests, services
+from dispatch.telephony.models import Call
+from tests import factories
+from tests.telephony.conftest import Caller, now_is
+
+ANN = "+16025550101"
+
+
+def signed_in(person: Any) -> Client:
+    client = Client()
+    client.force_login(person, backend="django.contrib.auth.backends.ModelBackend")
+    return client
+
+
+@pytest.fixture
+def handled() -> None:
+    number_tests.register()
+
+
+def press(client: Client, number: Any, phone: str) -> Any:
+    """Opens the dialog and sends it."""
+    at = reverse("admin:capacity_outboundnumber_test", args=[number.pk])
+    assert client.get(at).status_code == 200
+    return client.post(at, {"_form_submitted": "True", "phone": phone})
+
+
+def said(client: Client) -> str:
+    answer = client.get(reverse("admin:capacity_outboundnumber_changelist"))
+    return " ".join(str(one) for one in answer.context["messages"])
+
+
+def test_it_rings_from_that_number_is_confirmed_and_stands_in_the_log(caller: Caller, handled: None) -> None:
+    other = factories.number(caller.organization, max_channels=50)
+    boss = signed_in(factories.admin(caller.organization, "Boss"))
+    phone = caller.sim.phone(ANN)
+
+    answer = press(boss, caller.number, "(602) 555-0101")
+
+    call = Call.objects.get()
+    log = reverse("admin:telephony_call_change", args=[call.pk])
+    assert answer["HX-Redirect"] == log
+    assert (call.purpose, call.number, call.from_phone) == ("test", caller.number, caller.number.phone)
+    assert call.number != other
+    services.place(call.pk)  # as the placer does
+    ringing = phone.rings().answer()
+    ringing.press("1").hears("confirmed").ended("completed")
+    assert "this is a test call from dispatch" in ringing.said.lower()
+    assert now_is(call, "completed").keys_pressed == "1"
+    page = boss.get(log).content.decode()
+    assert "completed" in page
+    assert Event.objects.get(kind="number.tested").actor_label == "Boss"
+    assert LogEntry.objects.filter(object_id=str(caller.number.pk), change_message__contains="test call").exists()
+
+
+def test_each_test_is_a_call_of_its_own(caller: Caller) -> None:
+    boss = signed_in(factories.admin(caller.organization))
+    press(boss, caller.number, ANN)
+    press(boss, caller.number, ANN)
+    assert "that phone has an open call already" in said(boss)
+    press(boss, caller.number, "+16025550102")
+    assert sorted(Call.objects.values_list("attempt", flat=True)) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("phone", "words"), [("12", "not a phone number"), ("+442079460018", "country not allowed"), ("", "")]
+)
+def test_a_phone_that_cannot_be_called_is_refused(caller: Caller, phone: str, words: str) -> None:
+    boss = signed_in(factories.admin(caller.organization))
+    press(boss, caller.number, phone)
+    assert words in said(boss)
+    assert not Call.objects.exists()
+
+
+def test_what_is_paused_makes_no_calls(caller: Caller) -> None:
+    boss = signed_in(factories.admin(caller.organization))
+    type(caller.pool).objects.update(is_paused=True)
+    press(boss, caller.number, ANN)
+    assert "is paused" in said(boss)
+    assert not Call.objects.exists()
+
+
+def test_a_number_whose_lines_are_taken_says_so_though_others_are_free(caller: Caller) -> None:
+    boss = signed_in(factories.admin(caller.organization))
+    full = factories.number(caller.organization, max_channels=1, reserved_for_alerts=1)
+    press(boss, full, ANN)
+    assert "all lines of this number are in use" in said(boss)
+    assert not Call.objects.exists()
+
+
+def test_only_admins_of_the_organization_place_them(caller: Caller) -> None:
+    at = reverse("admin:capacity_outboundnumber_test", args=[caller.number.pk])
+    sent = {"_form_submitted": "True", "phone": ANN}
+    stranger = factories.admin(factories.organization())
+    for person, status in ((factories.dispatcher(caller.organization), 403), (stranger, 404)):
+        assert signed_in(person).post(at, sent).status_code == status
+    assert not Call.objects.exists()
