@@ -94,9 +94,7 @@ class TechnicianAdmin(TechnicianSheets, PositionPicker, OwnedAdmin):
     def on_duty_now(self, request: HttpRequest, queryset: QuerySet) -> None:
         self._set_duty(request, queryset, True)
 
-    @admin.action(
-        description="Take off duty: no more offers, their jobs stay theirs", permissions=["act"]
-    )
+    @admin.action(description="Take off duty: no more offers, their jobs stay theirs", permissions=["act"])
     def off_duty_now(self, request: HttpRequest, queryset: QuerySet) -> None:
         self._set_duty(request, queryset, False)
 
