@@ -77,7 +77,7 @@ class NumberWithWebhooksAdmin(OutboundNumberAdmin):
         },
     )
     def test(self, request: Any, form: Any, object_id: str) -> HttpResponse:
-        number: OutboundNumber = self.get_object(request, object_id)  # type: ignore[assignment]
+        number: OutboundNumber = self.get_object(request, object_id)
         phone = PhoneNumber.from_string(
             form.cleaned_data["phone"], region=number.organization.default_region or None
         )
