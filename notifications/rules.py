@@ -56,6 +56,12 @@ TABLE: tuple[Rule, ...] = (
         "Job {id}: {technician|the technician} cannot make it", ("{note}", "{service}", "{place}"),
     ),
     Rule(
+        "technician.auto_paused", TOAST, "A technician was paused for missed calls",
+        "{name} is offered nothing for now",
+        ("{misses} calls in a row were not taken", "Call them back in on the board."),
+        ends={"technician.back": "called them back in"},
+    ),
+    Rule(
         "endpoint.disabled", TOAST, "An endpoint was switched off",
         "Endpoint {name} is switched off", ("{reason}", "Its messages are kept until somebody enables it."),
         to=ADMINS, ends={"endpoint.enabled": "enabled the endpoint"}, email=True,

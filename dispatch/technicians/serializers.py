@@ -67,8 +67,11 @@ class TechnicianSerializer(OwnedSerializer):
         fields = [
             "id", "name", "phone", "lat", "lng", "position_at", "time_zone", "skills", "shifts", "radius_m",
             "max_open_jobs", "on_duty", "is_active", "open_jobs", "live_offer_id", "last_offered_at",
+            "misses_in_a_row", "auto_paused_at",
         ]  # fmt: skip
-        read_only_fields = ["position_at", "open_jobs", "live_offer_id", "last_offered_at"]
+        read_only_fields = [
+            "position_at", "open_jobs", "live_offer_id", "last_offered_at", "misses_in_a_row", "auto_paused_at",
+        ]  # fmt: skip
 
     def create(self, validated_data: dict[str, Any]) -> Technician:
         organization = validated_data.pop("organization")
