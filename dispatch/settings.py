@@ -144,7 +144,7 @@ LEADS_WORKER_DEAD_S = env.float("LEADS_WORKER_DEAD_S", default=20.0)  # without 
 LEADS_WORKERS_INTERVAL_S = env.float("LEADS_WORKERS_INTERVAL_S", default=30.0)
 LEADS_NEAR_S = env.float("LEADS_NEAR_S", default=600.0)  # what is due so soon is near
 LEADS_NEAR_INTERVAL_S = env.float("LEADS_NEAR_INTERVAL_S", default=60.0)
-LEADS_SWEEP_INTERVAL_S = env.float("LEADS_SWEEP_INTERVAL_S", default=5.0)  # a page of 5,000 each
+LEADS_SWEEP_INTERVAL_S = env.float("LEADS_SWEEP_INTERVAL_S", default=1.0)  # a page of 1,000 each
 LEADS_STALE_S = env.float("LEADS_STALE_S", default=300.0)
 LEADS_STALE_INTERVAL_S = env.float("LEADS_STALE_INTERVAL_S", default=60.0)
 LEADS_LIFTED_INTERVAL_S = env.float("LEADS_LIFTED_INTERVAL_S", default=15.0)

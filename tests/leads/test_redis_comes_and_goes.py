@@ -154,8 +154,7 @@ def test_a_claim_whose_end_nobody_told_is_ended(floor: Floor) -> None:
 
 
 def test_the_slow_sweep_takes_the_whole_backlog(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repairing, "PAGE", 4)
-    monkeypatch.setattr(repairing.page_of_due, "__defaults__", (4,))
+    monkeypatch.setattr(repairing, "SWEEP_PAGE", 4)
     at = floor.due_in(86_400)
     ids = floor.add(*(factories.phone() for _ in range(10)), at=at)
     client().delete(f"{schedule.base_key()}:schedule")

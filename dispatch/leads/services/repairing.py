@@ -18,6 +18,8 @@ from dispatch.telephony.models import Call
 log = structlog.get_logger(__name__)
 
 PAGE = 5000
+# A small one, for the dialers of the same process wait while it is compared.
+SWEEP_PAGE = 1000
 STALE_BATCH = 500
 BEGINNING = datetime.min.replace(tzinfo=UTC)
 Position = tuple[datetime, int]
@@ -73,10 +75,10 @@ class Sweep:
             return False
         if current != self._generation:
             self._generation, self._position = current, START
-        entries, self._position = page_of_due(self._position, datetime.max.replace(tzinfo=UTC))
+        entries, self._position = page_of_due(self._position, datetime.max.replace(tzinfo=UTC), SWEEP_PAGE)
         if entries:
             _schedule_missing(entries)
-        if len(entries) == PAGE:
+        if len(entries) == SWEEP_PAGE:
             return schedule.swept_in() != current
         self._position = START
         schedule.set_swept(current)
