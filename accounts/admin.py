@@ -297,7 +297,7 @@ class ApiKeyAdmin(OwnedAdmin):
         text = "Copy the key now: it is kept nowhere and never shown again."
         return shown_once(self, request, f"The API key “{obj.name}” was made", text, request.shown_once)
 
-    @admin.action(description="Revoke the selected keys", permissions=["act"])
+    @admin.action(description="Revoke: they stop working at once, and cannot be brought back", permissions=["act"])
     def revoke(self, request: HttpRequest, queryset: models.QuerySet) -> None:
         for key in queryset:
             self._revoke(request, key)

@@ -31,7 +31,9 @@ several when a row is added, and never changed afterwards. State changes belong 
 and `delete_model` to call them where a model has some; what they refuse (a Conflict, any APIException below 500)
 is told as a message. An action that names no permissions asks for "change". A custom `form` derives from
 OwnedForm. Unfold's actions (`actions_list`, `_row`, `_detail`) run by GET, so each must have a `dialog` (a POST
-with the CSRF token), or be named in `read_only_actions`. Models that nobody edits by form: `admin_may = ACT`."""
+with the CSRF token), or be named in `read_only_actions`. Actions on many rows ask first (`admin_asking`):
+the description "Pause: no new calls" gives the button and what it says; those in `actions_without_asking` do not
+ask. Models that nobody edits by form: `admin_may = ACT`."""
 
 from __future__ import annotations
 
@@ -50,6 +52,7 @@ from unfold.admin import ModelAdmin, StackedInline, TabularInline
 from unfold.dataclasses import UnfoldAction
 from unfold.forms import PaginationInlineFormSet
 
+from accounts.admin_asking import AsksFirst
 from accounts.admin_scope import ACT, EVERYTHING, VIEW, OwnedForm, RoleRules, organization_id_of, owned_filter
 from accounts.models import Organization
 from accounts.scoping import OwnedModel
@@ -57,7 +60,7 @@ from accounts.scoping import OwnedModel
 __all__ = ["ACT", "EVERYTHING", "VIEW", "OwnedAdmin", "OwnedForm", "OwnedStackedInline", "OwnedTabularInline"]
 
 
-class OwnedAdmin(RoleRules, ModelAdmin):
+class OwnedAdmin(AsksFirst, RoleRules, ModelAdmin):
     """See the module."""
 
     form = OwnedForm
@@ -121,7 +124,7 @@ class OwnedAdmin(RoleRules, ModelAdmin):
         return found
 
     def response_action(self, request: HttpRequest, queryset: models.QuerySet) -> Any:
-        """An action gets only the rows on which the person holds the permissions it asks for."""
+        """An action asks first, and gets only the rows on which the person holds the permissions it asks for."""
         chosen = request.POST.getlist("action")
         for name in set(chosen) & set(self.get_actions(request)):
             function = self.get_actions(request)[name][0]
@@ -130,6 +133,8 @@ class OwnedAdmin(RoleRules, ModelAdmin):
                 organizations = self.organizations_where(request, permission)
                 if organizations is not None:
                     queryset = self.of_organizations(queryset, organizations)
+            if (page := self.asks(request, name, queryset)) is not None:
+                return page
         return super().response_action(request, queryset)
 
     # --- refusals ---------------------------------------------------------------------------------------------

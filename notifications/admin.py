@@ -50,6 +50,7 @@ class NotificationAdmin(OwnedAdmin):
     list_select_related = ["acknowledged_by"]
     search_fields = ["title", "body"]
     actions = ["acknowledge", "mark_read"]
+    actions_without_asking = ("acknowledge", "mark_read")
     inlines = [DeliveriesOfNotification]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet:

@@ -107,7 +107,7 @@ class LimitedAdmin(OwnedAdmin):
     def pause(self, request: HttpRequest, queryset: QuerySet) -> None:
         self._set_paused(request, queryset, True)
 
-    @admin.action(description="Resume", permissions=["act"])
+    @admin.action(description="Resume: calls are made again", permissions=["act"])
     def resume(self, request: HttpRequest, queryset: QuerySet) -> None:
         self._set_paused(request, queryset, False)
 

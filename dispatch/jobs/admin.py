@@ -58,6 +58,7 @@ class JobAdmin(JobPage, ManyJobs, OwnedAdmin):
     ordering = ["-id"]
     show_full_result_count = False
     actions = ["assign_selected", "dispatch_selected_again"]
+    actions_without_asking = ("assign_selected", "dispatch_selected_again")  # their own pages ask
     fields = ["status"]
 
     class Media:

@@ -168,7 +168,7 @@ class CampaignAdmin(OwnedAdmin):
     def pause(self, request: Any, queryset: QuerySet) -> None:
         self._switch(request, queryset, True)
 
-    @admin.action(description="Resume", permissions=["act"])
+    @admin.action(description="Resume: leads are called again", permissions=["act"])
     def resume(self, request: Any, queryset: QuerySet) -> None:
         self._switch(request, queryset, False)
 
@@ -232,11 +232,11 @@ class LeadAdmin(OwnedAdmin):
             return "None yet"
         return format_html("<ol>{}</ol>", format_html_join("", "<li value='{}'>{}: {}</li>", rows))
 
-    @admin.action(description="Call now, through every gate", permissions=["act"])
+    @admin.action(description="Call now: due at once, through every gate", permissions=["act"])
     def call_now(self, request: Any, queryset: QuerySet) -> None:
         self._each(request, queryset, by_hand.dispatch_now, "due now")
 
-    @admin.action(description="Cancel", permissions=["act"])
+    @admin.action(description="Cancel: they are not called any more, and it cannot be undone", permissions=["act"])
     def cancel(self, request: Any, queryset: QuerySet) -> None:
         self._each(request, queryset, by_hand.cancel, "cancelled")
 

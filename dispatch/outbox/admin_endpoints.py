@@ -260,7 +260,7 @@ class EndpointAdmin(OwnedAdmin):
         done = [row for row in queryset if targets.pause(row.pk, "", actor=request.actor)]
         messages.success(request, f"{len(done)} paused.")
 
-    @admin.action(description="Resume", permissions=["act"])
+    @admin.action(description="Resume: what waited goes on at once", permissions=["act"])
     def resume(self, request: Any, queryset: QuerySet) -> None:
         done = [row for row in queryset if targets.resume(row.pk, actor=request.actor)]
         messages.success(request, f"{len(done)} resumed.")

@@ -93,7 +93,7 @@ class CallAdmin(OwnedAdmin):
     def state(self, call: Call) -> tuple[str, str]:
         return call.status, call.get_status_display()
 
-    @admin.action(description="Hang up", permissions=["act"])
+    @admin.action(description="Hang up: whoever is on the phone is cut off", permissions=["act"])
     def hang_up(self, request: Any, queryset: QuerySet) -> None:
         open_calls = list(queryset.filter(ended_at=None).values_list("pk", flat=True))
         for call_id in open_calls:

@@ -160,7 +160,8 @@ def test_actions_on_foreign_rows_change_nothing(model, ours, theirs, rf):
     for name in admin_of(model).get_actions(request):
         for client in both(ours).values():
             for across in ("0", "1"):
-                asked = {"action": name, "_selected_action": [foreign.pk], "select_across": across, "post": "yes"}
+                asked = {"action": name, "_selected_action": [foreign.pk], "select_across": across}
+                asked |= {"post": "yes", "confirmed": "1"}
                 answer = client.post(url(model, "changelist"), asked)
                 assert answer.status_code in (200, 302, 403), name
                 assert not leaks(answer), name

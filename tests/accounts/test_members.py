@@ -154,7 +154,10 @@ def test_the_admin_shows_a_new_key_once(organization, admin):
 def test_the_admin_revokes_many_keys(organization, admin):
     keys = [make.api_key(organization) for _ in range(2)]
     ids = [key.pk for key in ApiKey.objects.all()]
-    page(admin).post(reverse("admin:accounts_apikey_changelist"), {"action": "revoke", "_selected_action": ids})
+    page(admin).post(
+        reverse("admin:accounts_apikey_changelist"),
+        {"action": "revoke", "confirmed": "1", "_selected_action": ids},
+    )
     assert [Api(key=key).get("me/").status_code for key in keys] == [401, 401]
 
 

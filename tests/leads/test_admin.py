@@ -43,7 +43,9 @@ def test_a_phone_is_searched_and_its_page_says_why_it_was_not_called(campaign):
 def test_campaigns_are_paused_and_resumed_from_the_list(campaign):
     client = browser(make.dispatcher(campaign.organization))
     for action, paused in (("pause", True), ("resume", False)):
-        client.post(url("campaign_changelist"), {"action": action, "_selected_action": [campaign.pk]})
+        client.post(
+            url("campaign_changelist"), {"action": action, "confirmed": "1", "_selected_action": [campaign.pk]}
+        )
         campaign.refresh_from_db()
         assert campaign.is_paused is paused
     assert Event.objects.filter(kind__in=["campaign.paused", "campaign.resumed"]).count() == 2

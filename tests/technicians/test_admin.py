@@ -62,9 +62,12 @@ def test_a_dispatcher_takes_many_off_duty_at_once_and_edits_none(phoenix):
     ids = [make.technician(phoenix).pk for _ in range(3)]
     stranger = make.technician(make.organization("Elsewhere"))
     client = signed_in(make.dispatcher(phoenix, "Dora"))
-    answer = client.post(
-        reverse(LIST), {"action": "off_duty_now", "_selected_action": [*ids, stranger.pk]}, follow=True
-    )
+    chosen = {"action": "off_duty_now", "_selected_action": [*ids, stranger.pk]}
+    asked = " ".join(client.post(reverse(LIST), chosen).content.decode().split())
+    assert "Take off duty: 3 technicians" in asked
+    assert str(stranger) not in asked
+    assert not Technician.objects.filter(on_duty=False).exists()
+    answer = client.post(reverse(LIST), {**chosen, "confirmed": "1", "seen": "3"}, follow=True)
     assert "3 technicians are now off duty." in answer.content.decode()
     assert Technician.objects.filter(on_duty=True).get() == stranger
     assert Event.objects.filter(kind="technician.duty_off", actor_label="Dora").count() == 3

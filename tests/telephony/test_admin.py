@@ -76,7 +76,9 @@ def test_pausing_counts_at_once_and_is_in_the_log(office: Lines, model: str, row
     address = reverse(f"admin:capacity_{model}_changelist")
 
     for name, paused in (("pause", True), ("pause", True), ("resume", False)):
-        answer = dispatcher.post(address, {"action": name, "_selected_action": [row.pk]}, follow=True)
+        answer = dispatcher.post(
+            address, {"action": name, "confirmed": "1", "_selected_action": [row.pk]}, follow=True
+        )
         assert answer.status_code == 200
         assert rows.objects.get().is_paused is paused
         assert isinstance(office.slot(), str) is paused
@@ -166,7 +168,7 @@ def test_a_caller_number_belongs_to_one_organization(office: Lines, boss: Client
     with pytest.raises(capacity.NumberTaken):
         capacity.set_paused(taken, False, actor=SYSTEM)
     theirs = signed_in(factories.admin(taken.organization))
-    data = {"action": "resume", "_selected_action": [taken.pk]}
+    data = {"action": "resume", "confirmed": "1", "_selected_action": [taken.pk]}
     said = theirs.post(reverse("admin:capacity_outboundnumber_changelist"), data, follow=True).content.decode()
     assert "already called from" in said
     assert OutboundNumber.objects.get(pk=taken.pk).is_paused
@@ -220,7 +222,7 @@ def test_a_dispatcher_hangs_up_by_hand(office: Lines) -> None:
 
     answer = dispatcher.post(
         reverse("admin:telephony_call_changelist"),
-        {"action": "hang_up", "_selected_action": [call.pk, over.pk]},
+        {"action": "hang_up", "confirmed": "1", "_selected_action": [call.pk, over.pk]},
         follow=True,
     )
 
@@ -246,7 +248,7 @@ def test_nobody_sees_or_touches_anothers(office: Lines, boss: Client) -> None:
     for app, model, action in (("capacity", "dispatchpool", "pause"), ("telephony", "call", "hang_up")):
         row = foreign[app, model]
         address = reverse(f"admin:{app}_{model}_changelist")
-        boss.post(address, {"action": action, "_selected_action": [row.pk]}, follow=True)
+        boss.post(address, {"action": action, "confirmed": "1", "_selected_action": [row.pk]}, follow=True)
     assert Call.objects.get(pk=call.pk).ended_at is None
     assert not DispatchPool.objects.get(pk=theirs.pool.pk).is_paused
 

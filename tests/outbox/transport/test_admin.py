@@ -53,7 +53,12 @@ def press(client: Client, model: str, name: str, row: Any, **fields: Any) -> Any
 
 def run(client: Client, model: str, name: str, *rows: Any, everywhere: bool = False, query: str = "") -> str:
     """Runs an action on the chosen rows, or on all that the filter finds; what it said."""
-    sent = {"action": name, "_selected_action": [row.pk for row in rows], "select_across": str(int(everywhere))}
+    sent = {
+        "action": name,
+        "confirmed": "1",
+        "_selected_action": [row.pk for row in rows],
+        "select_across": str(int(everywhere)),
+    }
     answer = client.post(page(model) + query, sent, follow=True)
     assert answer.status_code == 200
     return " ".join(str(message) for message in answer.context["messages"])

@@ -1,0 +1,81 @@
+"""What is done to many rows at once asks first."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib import admin
+from django.test import Client
+from django.urls import reverse
+
+from dispatch.capacity.models import DispatchPool
+from tests import factories as make
+
+pytestmark = pytest.mark.django_db
+POOLS = "admin:capacity_dispatchpool_changelist"
+
+
+@pytest.fixture
+def phoenix():
+    return make.organization("Desert Air")
+
+
+@pytest.fixture
+def boss(phoenix) -> Client:
+    client = Client()
+    client.force_login(make.admin(phoenix), backend="django.contrib.auth.backends.ModelBackend")
+    return client
+
+
+def text(answer) -> str:
+    return " ".join(answer.content.decode().split())
+
+
+def hidden(page) -> dict[str, object]:
+    """What the page's form would send back."""
+    context = page.context
+    return {
+        "action": context["action"], "confirmed": "1", "seen": context["count"],
+        "select_across": context["everywhere"], "_selected_action": context["chosen"],
+    }  # fmt: skip
+
+
+def test_it_says_how_many_and_which_and_does_it_when_confirmed(phoenix, boss):
+    pools = [make.pool(phoenix, name=code) for code in ("north", "south")]
+    make.pool(phoenix, name="west")
+    asked = boss.post(reverse(POOLS), {"action": "pause", "_selected_action": [pool.pk for pool in pools]})
+    page = text(asked)
+    assert "Pause: 2 dispatch pools" in page
+    assert "No new calls, those under way go on." in page
+    assert "<li>north</li><li>south</li>" in page
+    assert "west" not in page
+    assert not DispatchPool.objects.filter(is_paused=True).exists()
+    assert "2 paused." in text(boss.post(reverse(POOLS), hidden(asked), follow=True))
+    assert DispatchPool.objects.get(is_paused=False).name == "west"
+
+
+def test_all_that_a_filter_finds_and_no_more_than_was_seen(phoenix, boss):
+    make.pool(phoenix, kind="messages")
+    for _ in range(2):
+        make.pool(phoenix)
+    make.pool(make.organization("Elsewhere"))
+    calls = reverse(POOLS) + "?kind__exact=calls"
+    asked = boss.post(calls, {"action": "pause", "select_across": "1", "_selected_action": ["0"]})
+    assert "Pause: 2 dispatch pools" in text(asked)
+    make.pool(phoenix)
+    again = boss.post(calls, hidden(asked))
+    assert "when you looked there were 2, now there are 3" in text(again)
+    assert not DispatchPool.objects.filter(is_paused=True).exists()
+    boss.post(calls, hidden(again))
+    assert DispatchPool.objects.filter(is_paused=True).count() == 3
+
+
+def test_only_what_is_named_goes_without_asking():
+    without = {
+        f"{model._meta.label_lower}.{name}"
+        for model, own in admin.site._registry.items()
+        for name in getattr(own, "actions_without_asking", ())
+    }
+    assert without == {
+        "technicians.technician.export_selected", "jobs.job.assign_selected", "jobs.job.dispatch_selected_again",
+        "notifications.notification.acknowledge", "notifications.notification.mark_read",
+    }  # fmt: skip
