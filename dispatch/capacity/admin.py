@@ -74,7 +74,10 @@ class ProviderAccountAdmin(OwnedAdmin):
         },
     )
     def end_rotation(self, request: Any, form: Any, object_id: str) -> HttpResponse:
-        ended = services.end_rotation(self.get_object(request, object_id), actor=request.actor)
+        account = self.get_object(request, object_id)
+        ended = services.end_rotation(account, actor=request.actor)
+        if ended:
+            self.log_change(request, account, "Ended the key rotation.")
         messages.success(request, "The rotation is ended." if ended else "There was no rotation under way.")
         return self.back_to(object_id)
 

@@ -14,13 +14,13 @@ from django.utils.html import format_html
 from django.utils.text import Truncator
 
 from accounts.admin_base import ACT, VIEW, OwnedAdmin
-from dispatch.jobs import admin_public, admin_setup
+from dispatch.jobs import admin_calls, admin_public, admin_setup
 from dispatch.jobs.admin_many import ManyJobs
 from dispatch.jobs.admin_page import JobPage
 from dispatch.jobs.admin_words import badge, job_badge, since
 from dispatch.jobs.models import Job, Offer, Submission
 
-__all__ = ["JobAdmin", "SubmissionAdmin", "admin_public", "admin_setup"]
+__all__ = ["JobAdmin", "SubmissionAdmin", "admin_calls", "admin_public", "admin_setup"]
 
 
 class NeedsAHand(admin.SimpleListFilter):

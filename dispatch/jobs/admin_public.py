@@ -147,5 +147,6 @@ class TechnicianWithPageAdmin(TechnicianAdmin):
     )
     def void_links(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         editing.void_links(int(object_id), actor=request.actor)
+        self.log_change(request, self.get_object(request, object_id), "Voided the links to their page.")
         messages.success(request, "Links given before open nothing any more.")
         return self.back_to(object_id)

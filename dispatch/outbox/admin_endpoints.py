@@ -254,15 +254,24 @@ class EndpointAdmin(OwnedAdmin):
         """Without what hangs on them: an endpoint with messages is refused by the service, in words."""
         return [str(endpoint) for endpoint in objs], {"endpoints": len(objs)}, set(), []
 
+    def _note(self, request: HttpRequest, object_id: str, words: str) -> None:
+        """Into the row's history, when something was done."""
+        if words:
+            self.log_change(request, self.get_object(request, object_id), words)
+
     # --- actions ----------------------------------------------------------------------------------------------
     @admin.action(description="Pause: messages are kept", permissions=["act"])
     def pause(self, request: Any, queryset: QuerySet) -> None:
         done = [row for row in queryset if targets.pause(row.pk, "", actor=request.actor)]
+        for row in done:
+            self.log_change(request, row, "Paused.")
         messages.success(request, f"{len(done)} paused.")
 
     @admin.action(description="Resume: what waited goes on at once", permissions=["act"])
     def resume(self, request: Any, queryset: QuerySet) -> None:
         done = [row for row in queryset if targets.resume(row.pk, actor=request.actor)]
+        for row in done:
+            self.log_change(request, row, "Resumed.")
         messages.success(request, f"{len(done)} resumed.")
 
     @action(
@@ -276,6 +285,7 @@ class EndpointAdmin(OwnedAdmin):
     )
     def pause_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         done = targets.pause(int(object_id), form.cleaned_data["reason"], actor=request.actor)
+        self._note(request, object_id, "Paused." if done else "")
         messages.success(request, "Paused." if done else "It was paused already.")
         return self.back_to(object_id)
 
@@ -286,6 +296,7 @@ class EndpointAdmin(OwnedAdmin):
     )
     def resume_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         done = targets.resume(int(object_id), actor=request.actor)
+        self._note(request, object_id, "Resumed." if done else "")
         messages.success(request, "Resumed." if done else "It was not paused.")
         return self.back_to(object_id)
 
@@ -332,6 +343,7 @@ class EndpointAdmin(OwnedAdmin):
     )
     def disable(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         done = targets.disable(int(object_id), form.cleaned_data["reason"] or "By hand.", actor=request.actor)
+        self._note(request, object_id, "Disabled." if done else "")
         messages.success(request, "Disabled." if done else "It was disabled already.")
         return self.back_to(object_id)
 
@@ -342,6 +354,7 @@ class EndpointAdmin(OwnedAdmin):
     )
     def enable(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         done = targets.enable(int(object_id), actor=request.actor)
+        self._note(request, object_id, "Enabled." if done else "")
         messages.success(request, "Enabled." if done else "It was not disabled.")
         return self.back_to(object_id)
 

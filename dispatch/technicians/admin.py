@@ -99,11 +99,12 @@ class TechnicianAdmin(TechnicianSheets, PositionPicker, OwnedAdmin):
         self._set_duty(request, queryset, False)
 
     def _set_duty(self, request: HttpRequest, queryset: QuerySet, on_duty: bool) -> None:
-        changed = sum(
-            editing.set_duty(pk, on_duty, actor=request.actor) for pk in queryset.values_list("pk", flat=True)
-        )
         words = "on" if on_duty else "off"
-        same = len(queryset) - changed
+        rows = list(queryset)
+        moved = [one for one in rows if editing.set_duty(one.pk, on_duty, actor=request.actor)]
+        for one in moved:
+            self.log_change(request, one, "Put on duty." if on_duty else "Taken off duty.")
+        changed, same = len(moved), len(rows) - len(moved)
         note = f"; {same} already {'was' if same == 1 else 'were'}" if same else ""
         count = "1 technician is" if changed == 1 else f"{changed} technicians are"
         self.message_user(request, f"{count} now {words} duty{note}.", messages.SUCCESS)

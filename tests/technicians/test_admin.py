@@ -71,6 +71,8 @@ def test_a_dispatcher_takes_many_off_duty_at_once_and_edits_none(phoenix):
     assert "3 technicians are now off duty." in answer.content.decode()
     assert Technician.objects.filter(on_duty=True).get() == stranger
     assert Event.objects.filter(kind="technician.duty_off", actor_label="Dora").count() == 3
+    history = client.get(reverse("admin:technicians_technician_history", args=[ids[0]])).content.decode()
+    assert "Taken off duty." in history
     assert client.post(reverse("admin:technicians_technician_change", args=[ids[0]]), form()).status_code == 403
 
 
