@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import reverse
 
@@ -142,6 +143,9 @@ def test_a_dispatcher_pauses_and_tries_out_but_does_not_set_up(dispatcher: Clien
     shown = dispatcher.get(page("endpoint", row.pk)).content.decode()
     assert "maintenance tonight" in shown
     press(dispatcher, "endpoint", "resume_this", row)
+    press(dispatcher, "endpoint", "resume_this", row)
+    said = LogEntry.objects.filter(object_id=str(row.pk)).order_by("pk").values_list("change_message", flat=True)
+    assert list(said) == ["Paused.", "Resumed."]
     press(dispatcher, "endpoint", "test", row)
     assert Message.objects.get().type == "endpoint.test"
     assert dispatcher.get(reverse("admin:outbox_endpoint_add")).status_code == 403
