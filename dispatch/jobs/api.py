@@ -17,6 +17,7 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
+from structlog.contextvars import bind_contextvars
 
 from accounts.models import ApiKey
 from accounts.owned_api import OrganizationViewSet, OwnedFilterSet, answer_once
@@ -175,6 +176,11 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
     @property
     def _pk(self) -> int:
         return int(self.kwargs["pk"])
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if "pk" in kwargs:
+            bind_contextvars(job=self._pk)
 
     def get_serializer_class(self) -> Any:
         return JobSerializer if self.action == "list" else JobDetailSerializer

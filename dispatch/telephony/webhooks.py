@@ -36,6 +36,8 @@ def webhook(request: HttpRequest, provider: str, call_id: int, kind: str) -> Htt
     call = _the_call(provider, call_id) if kind in KINDS else None
     if call is None:
         return refused()
+    # what the call is for: its job, its lead
+    structlog.contextvars.bind_contextvars(**{name.removesuffix("_id"): of for name, of in call.context.items()})
     try:
         speaker = providers.for_account(call.account)
     except providers.UnknownProvider:

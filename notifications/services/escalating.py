@@ -93,7 +93,7 @@ def staff_of(alert: Alert) -> steps.Staff:
     on_duty = set(duty.values_list("user_id", flat=True))
     users = {user.pk: user for user in User.objects.filter(pk__in=everybody)}
     can = {pk: _can(alert.organization_id, user) for pk, user in users.items()}
-    wants = wants_of(alert.organization_id, everybody, alert.kind)
+    wants = wants_of(alert.organization_id, everybody, alert.kind, is_alert=True)
     chosen = {
         pk: {
             channel

@@ -24,16 +24,19 @@ class Wants:
     voice: bool
 
 
-def default_of(kind: str) -> Wants:
-    """What counts for who chose nothing: the table of rules."""
+def default_of(kind: str, *, is_alert: bool | None = None) -> Wants:
+    """What counts for who chose nothing: the table of rules. `is_alert`: whether it is one here, for an
+    organization may have made it one."""
     rule = rules.BY_KIND[kind]
-    is_alert = rule.level == rules.CRITICAL
+    is_alert = rule.level == rules.CRITICAL if is_alert is None else is_alert
     return Wants(shown=True, email=rule.email, sms=is_alert, voice=is_alert)
 
 
-def wants_of(organization_id: int, users: Collection[int], kind: str) -> dict[int, Wants]:
-    """What each of these users wants of that kind."""
-    usual = default_of(kind)
+def wants_of(
+    organization_id: int, users: Collection[int], kind: str, *, is_alert: bool | None = None
+) -> dict[int, Wants]:
+    """What each of these users wants of that kind; see `default_of`."""
+    usual = default_of(kind, is_alert=is_alert)
     chosen = Preference.objects.of(organization_id).filter(user_id__in=users, kind=kind)
     own = {row.user_id: Wants(row.shown, row.email, row.sms, row.voice) for row in chosen}
     return {user: own.get(user, usual) for user in users}

@@ -65,7 +65,7 @@ def _notify(rule: rules.Rule, event: Event) -> None:
     alert = _raise_alert(event, message) if level == Level.CRITICAL else None
     if alert is not None and alert.status != Alert.Status.OPEN:
         return  # the log was read a second time
-    wants = wants_of(event.organization_id, users, rule.kind)
+    wants = wants_of(event.organization_id, users, rule.kind, is_alert=alert is not None)
     write(event.organization_id, users, wants, event=event, level=level, message=message, alert=alert)
 
 

@@ -8,12 +8,14 @@ from datetime import timedelta
 import pytest
 from django.core.exceptions import ValidationError
 
+from accounts.models import User
 from dispatch.core import clock, events
 from dispatch.core.models import Event
 from dispatch.jobs.models import Job
 from notifications import ageing, loops, services
 from notifications.models import Alert, Delivery, EscalationPolicy, Notification, Preference, Route
 from notifications.services import delivering
+from notifications.services.escalating import staff_of
 from notifications.services.preferences import Wants
 from tests.notifications.test_alerts import ANA, notify, turns_pending
 from tests.tenants import Tenant, tenant
@@ -133,8 +135,11 @@ def test_a_kind_that_matters_more_somewhere_becomes_an_alert_there(ours):
     Route.objects.create(organization=ours.organization, kind="job.cannot_make_it", level="critical")
     events.append(ours.organization.pk, "job.cannot_make_it", ours.row(Job).pk, technician="Unit 12")
     notify()
-    assert Alert.objects.get().status == "open"
+    alert = Alert.objects.get()
+    assert alert.status == "open"
     assert Notification.objects.get().is_open_alert
+    User.objects.filter(pk=ours.dispatcher.pk).update(phone="+16025550199")
+    assert "voice" in staff_of(alert).ways[ours.dispatcher.pk], "and calls, as every alert"
 
 
 @pytest.mark.parametrize("change", [{"is_on": False}, {"level": "quiet"}, {"kind": "job.nothing"}])

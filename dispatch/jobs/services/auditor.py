@@ -116,18 +116,23 @@ def _each(rows: Iterable[tuple], move: Callable) -> int:
     found = 0
     for pk, token in list(rows):
         found += 1
-        if not _take(pk, token):
-            _hand_over_if_hopeless(pk, token)
-            continue
-        try:
-            move(pk, token)
-        except Exception:
-            log.exception("a job could not be moved on", job=pk)
-            _put_off(pk, token)
-            _hand_over_if_hopeless(pk, token)
-        else:  # mostly the step has saved the job, and with it the count
-            _step_of(pk, token).filter(failed_steps__gt=0).update(failed_steps=0)
+        with structlog.contextvars.bound_contextvars(job=pk):
+            _one(pk, token, move)
     return found
+
+
+def _one(pk: int, token: uuid.UUID, move: Callable) -> None:
+    if not _take(pk, token):
+        _hand_over_if_hopeless(pk, token)
+        return
+    try:
+        move(pk, token)
+    except Exception:
+        log.exception("a job could not be moved on")
+        _put_off(pk, token)
+        _hand_over_if_hopeless(pk, token)
+    else:  # mostly the step has saved the job, and with it the count
+        _step_of(pk, token).filter(failed_steps__gt=0).update(failed_steps=0)
 
 
 def _step_of(job_id: int, token: uuid.UUID) -> QuerySet[Job]:

@@ -1,0 +1,56 @@
+"""Every log line of a piece of work says whose it is, and no number is written out."""
+
+from __future__ import annotations
+
+import pytest
+import structlog
+from structlog.testing import LogCapture
+
+from dispatch.core import logs
+from dispatch.jobs import tasks
+from tests.api.client import Api
+from tests.tenants import Job, ours, theirs, world
+
+__all__ = ["ours", "theirs", "world"]
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> LogCapture:
+    """What is logged while the test runs, with its context."""
+    structlog.contextvars.clear_contextvars()  # what a request before left in this thread
+    captured = LogCapture()
+    before = structlog.get_config()
+    structlog.configure(processors=[structlog.contextvars.merge_contextvars, captured])
+    yield captured
+    structlog.configure(**before)
+
+
+def test_work_on_a_job_carries_its_id_and_no_longer(lines: LogCapture, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = structlog.get_logger("test")
+    monkeypatch.setattr("dispatch.jobs.services.offer_next", lambda *args: log.info("inside"))
+    tasks.offer_next(7, "token")
+    log.info("outside")
+    assert [(line["event"], line.get("job")) for line in lines.entries] == [("inside", 7), ("outside", None)]
+
+
+@pytest.mark.django_db
+def test_a_request_about_a_job_carries_both_ids(ours, lines: LogCapture, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = structlog.get_logger("test")
+    monkeypatch.setattr("dispatch.jobs.services.pause", lambda *args, **kwargs: log.info("inside"))
+    job = ours.row(Job)
+    answer = Api(user=ours.admin).post(f"jobs/{job.pk}/pause/", {}, X_Request_ID="from-the-client-1")
+    assert answer["X-Request-ID"] == "from-the-client-1"
+    line = next(line for line in lines.entries if line["event"] == "inside")
+    assert (line["request_id"], line["job"]) == ("from-the-client-1", job.pk)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("calling +16025550123 now", "calling +1********23 now"),
+        ("+4930123456", "+4*******56"),
+        ("job 16025550123", "job 16025550123"),
+    ],
+)
+def test_numbers_are_masked(said: str, shown: str) -> None:
+    assert logs.mask(said) == shown
