@@ -369,8 +369,14 @@
       if (event.detail.elt.id !== "filters") return;
       const given = event.detail.parameters;
       for (const name of Object.keys(given)) if (!given[name]) delete given[name];
-      if (openJob()) given.job = openJob();
-      if (!document.getElementById("map").hidden) given.map = "1";
+    });
+    /* While the filters were asked for, a job or the map may have been opened or closed: the address keeps what is. */
+    document.addEventListener("htmx:beforeHistoryUpdate", (event) => {
+      if (event.detail.target.id !== "lists") return;
+      const at = new URL(event.detail.history.path, location);
+      if (openJob()) at.searchParams.set("job", openJob());
+      if (!document.getElementById("map").hidden) at.searchParams.set("map", "1");
+      event.detail.history.path = at.pathname + at.search;
     });
     document.addEventListener("htmx:afterSettle", (event) => {
       if (event.target.id === "drawer-slot" || event.detail.target?.id === "drawer-slot") settled(document.getElementById("drawer-slot"));

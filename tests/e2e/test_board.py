@@ -67,6 +67,11 @@ def card(page: Page, name: str, job: Job):
     return column(page, name).locator(f'a[data-open="{job.pk}"]')
 
 
+def box(locator) -> dict[str, float]:
+    """Where an element stands, read at one moment: the board may draw it anew at any time."""
+    return locator.evaluate("one => one.getBoundingClientRect().toJSON()")
+
+
 def accessible(page: Page) -> None:
     page.wait_for_timeout(0)
     found = Axe().run(page, options=WCAG)
@@ -238,17 +243,17 @@ def test_calling_the_next_and_pausing_from_the_keyboard(floor, sign_in):
 def test_on_a_phone_attention_comes_first_and_the_drawer_is_a_sheet(floor, sign_in, pending):
     page = live(sign_in(make.dispatcher(floor.organization, "Dana"), width=390, path="/board/"))
     first = card(page, "attention", pending)
-    assert first.bounding_box()["y"] < page.locator("#filters").bounding_box()["y"]
+    assert box(first)["y"] < box(page.locator("#filters"))["y"]
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert column(page, "attention").get_by_role("button", name="Claim").bounding_box()["height"] >= 44
+    assert box(column(page, "attention").get_by_role("button", name="Claim"))["height"] >= 44
     first.click()
     sheet = page.locator("#drawer")
     expect(sheet).to_be_visible()
-    box = sheet.bounding_box()
-    assert (box["x"], box["width"]) == (0, 390)
-    assert box["y"] + box["height"] == pytest.approx(900, abs=1)
+    place = box(sheet)
+    assert (place["x"], place["width"]) == (0, 390)
+    assert place["y"] + place["height"] == pytest.approx(900, abs=1)
     for button in page.locator(".acts .button").all():
-        assert button.bounding_box()["height"] >= 44
+        assert box(button)["height"] >= 44
     accessible(page)
     page.locator("#drawer-close").click()
     expect(first).to_be_focused()

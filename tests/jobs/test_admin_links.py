@@ -34,7 +34,7 @@ def signed_in(person: Any) -> Client:
 
 
 def send(client: Client, crew: list[Technician]) -> str:
-    data = {"action": "send_links", "_selected_action": [one.pk for one in crew]}
+    data = {"action": "send_links", "_selected_action": [one.pk for one in crew], "confirmed": 1}
     return client.post(reverse(LIST), data, follow=True).content.decode()
 
 
