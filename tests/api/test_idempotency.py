@@ -15,7 +15,7 @@ from dispatch.core import clock, idempotency
 from dispatch.core.models import RememberedAnswer
 from dispatch.technicians.models import Skill
 from tests import factories as make
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -140,7 +140,7 @@ def test_a_repeat_that_waited_for_a_failure_becomes_the_first(organization):
             with pytest.raises(RuntimeError):
                 send(organization, fails_late)
             return None
-        assert begun.wait(10)
+        assert begun.wait(PATIENCE)
         return send(organization, Work(organization))
 
     assert in_threads(2, run)[1][2] is False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from django.db import transaction
@@ -17,6 +17,15 @@ from dispatch.core import clock
 from dispatch.telephony.models import Call
 from tests.capacity.conftest import Lines, OwnRedis
 
+TICK = timedelta(milliseconds=2)  # Redis counts by its own clock, in whole milliseconds, rounded up
+
+
+class Asked(NamedTuple):
+    """A turn was taken between these two moments, however slow the machine."""
+
+    after: datetime
+    before: datetime
+
 
 class Asker:
     """Asks the provider as often as it may; each request is a Call's, as Postgres counts them."""
@@ -25,7 +34,7 @@ class Asker:
         self.lines = lines
         lines.number(1000)
         DispatchPool.objects.filter(pk=lines.pool.pk).update(concurrency=1000)
-        self.moments: list[datetime] = []
+        self.moments: list[Asked] = []
 
     def limits(self, calls_per_second: float = 1000.0, rate_per_minute: int | None = None) -> None:
         ProviderAccount.objects.update(calls_per_second=calls_per_second)
@@ -35,12 +44,19 @@ class Asker:
         call = self.lines.call()
         with transaction.atomic():
             account = ProviderAccount.objects.get(pk=call.account_id)
-            wait_s = rates.take(account, DispatchPool.objects.get(pk=call.pool_id))
+            pool = DispatchPool.objects.get(pk=call.pool_id)
+            begun = clock.now()
+            wait_s = rates.take(account, pool)
             if not wait_s:
                 now = clock.now()
                 Call.objects.filter(pk=call.pk).update(requested_at=now)
-                self.moments.append(now)
+                self.moments.append(Asked(begun, now))
         return wait_s
+
+
+def surely_apart(one: Asked, other: Asked) -> timedelta:
+    """The longest that may have lain between two turns: at least what did."""
+    return other.before - one.after + TICK
 
 
 @pytest.fixture
@@ -69,7 +85,7 @@ def test_a_pool_asks_so_often_in_any_minute(asker: Asker) -> None:
     clock.travel(wait + 0.01)
     assert asker.ask() == 0
     first, second, *_ = asker.moments
-    assert 0 < asker.ask() <= (second - first).total_seconds()
+    assert 0 < asker.ask() <= surely_apart(first, second).total_seconds()
 
 
 def test_a_changed_rate_counts_at_once(asker: Asker) -> None:
@@ -84,9 +100,9 @@ def test_a_changed_rate_counts_at_once(asker: Asker) -> None:
 @pytest.mark.parametrize("loss", ["flush", "outage"])
 def test_what_was_asked_counts_after_redis_was_lost(lines: Lines, own_redis: OwnRedis, loss: str) -> None:
     asker = Asker(lines)
-    asker.limits(calls_per_second=0.2, rate_per_minute=2)
+    asker.limits(calls_per_second=0.1, rate_per_minute=2)
     assert asker.ask() == 0
-    clock.travel(5.01)
+    clock.travel(10.01)
     if loss == "flush":
         assert asker.ask() == 0
         own_redis.flush()
@@ -96,9 +112,9 @@ def test_what_was_asked_counts_after_redis_was_lost(lines: Lines, own_redis: Own
         own_redis.start()
         fast._gone_until = 0.0
 
-    assert asker.ask() > 4
+    assert asker.ask() > 0
     clock.travel(10)
-    assert 20 < asker.ask() < 46
+    assert 20 < asker.ask() <= 40
 
 
 steps = st.lists(st.tuples(st.floats(0, 25), st.integers(1, 4)), min_size=1, max_size=12)
@@ -121,9 +137,8 @@ def test_no_window_ever_holds_more(asker: Asker, steps: Any, cps: float, rate: i
 
     moments = asker.moments
     assert moments
-    slack = timedelta(milliseconds=20)  # Redis counts by its own clock
     for earlier, later in itertools.pairwise(moments):
-        assert later - earlier >= timedelta(seconds=1 / cps) - slack
+        assert surely_apart(earlier, later) >= timedelta(seconds=1 / cps)
     if rate:
         for first, beyond in zip(moments, moments[rate:], strict=False):
-            assert beyond - first >= timedelta(minutes=1) - slack
+            assert surely_apart(first, beyond) >= timedelta(minutes=1)

@@ -125,4 +125,4 @@ def test_a_process_that_stands_alone_tells_its_own_at_its_port() -> None:
             except requests.ConnectionError:
                 return ""
 
-        wait_until(lambda: "dispatch_loop_steps_total" in told(), 30)
+        wait_until(lambda: "dispatch_loop_steps_total" in told())

@@ -11,7 +11,9 @@ from django.db import transaction
 from dispatch.core import events, readers
 from dispatch.core.models import Event, EventCursor
 from dispatch.core.readers import CounterWentBack, EventReader
+from tests.core.horizon import all_readable
 from tests.core.threads import Elsewhere
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -26,7 +28,10 @@ class Seen:
     def _take(self, found: list[Event]) -> None:
         self.subjects += [event.subject_id for event in found]
 
-    def drain(self) -> list[int]:
+    def drain(self, *, held: bool = False) -> list[int]:
+        """Reads all there is to read; `held`: while a transaction of the test is open, so that not all may be."""
+        if not held:
+            all_readable()
         while self.reader.step():
             pass
         return self.subjects
@@ -45,10 +50,10 @@ def open_transaction(body: Callable[[], object]) -> tuple[Elsewhere, threading.E
         with transaction.atomic():
             body()
             done.set()
-            assert commit.wait(20)
+            assert commit.wait(PATIENCE)
 
     thread = Elsewhere(run)
-    assert done.wait(10)
+    assert done.wait(PATIENCE)
     return thread, commit
 
 
@@ -66,7 +71,7 @@ def test_an_event_that_commits_late_is_not_skipped() -> None:
     seen = Seen()
     slow, commit = open_transaction(lambda: events.append(1, "job.created", 1))
     append(2)  # a higher id, committed first
-    assert seen.drain() == []  # 2 waits: 1 may still come
+    assert seen.drain(held=True) == []  # 2 waits: 1 may still come
     commit.set()
     slow.finish()
     assert seen.drain() == [1, 2]
@@ -84,13 +89,13 @@ def test_a_transaction_that_began_early_and_wrote_late_is_not_skipped() -> None:
         with transaction.atomic():
             EventCursor.objects.create(name="something else")
             began.set()
-            assert go.wait(20)
+            assert go.wait(PATIENCE)
             events.append(1, "job.created", 2)
 
     slow = Elsewhere(body)
-    assert began.wait(10)
+    assert began.wait(PATIENCE)
     append(3)
-    assert seen.drain() == [1]
+    assert seen.drain(held=True) == [1]
     go.set()
     slow.finish()
     assert seen.drain() == [1, 2, 3]
@@ -114,6 +119,7 @@ def test_what_was_applied_before_a_crash_is_applied_again_only_if_it_was_not_com
         raise RuntimeError("the process ends here")
 
     append(1)
+    all_readable()
     with pytest.raises(RuntimeError):
         EventReader("test", write_and_die).step()
     assert not written.exists()  # neither the result nor the cursor
@@ -130,12 +136,13 @@ def test_what_was_applied_before_a_crash_is_applied_again_only_if_it_was_not_com
 def test_two_processes_with_the_same_reader_share_the_work_without_doubling_it() -> None:
     for subject in range(100):
         append(subject)
+    all_readable()
     seen: list[int] = []
     together = threading.Barrier(4)
 
     def work() -> None:
         reader = EventReader("test", lambda found: seen.extend(e.subject_id for e in found), batch=7)
-        together.wait(10)
+        together.wait(PATIENCE)
         while reader.step():
             pass
 
@@ -157,6 +164,7 @@ def test_an_idle_reader_writes_nothing_until_much_has_passed(monkeypatch: pytest
     seen.drain()
     before = EventCursor.objects.get(name="test")
     append(2, "job.created")
+    all_readable()
     assert seen.reader.step() == 0
     assert EventCursor.objects.get(name="test").xid == before.xid
     monkeypatch.setattr(readers, "IDLE_STRIDE", 1)
@@ -212,6 +220,6 @@ def test_the_lag_is_the_age_of_the_oldest_event_not_applied() -> None:
     assert seen.reader.lag_s() == 0
     append(2, "job.pending")
     clock.travel(90)
-    assert 89 < seen.reader.lag_s() < 92
+    assert 89 < seen.reader.lag_s() < 90 + PATIENCE
     seen.drain()
     assert seen.reader.lag_s() == 0

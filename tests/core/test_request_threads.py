@@ -15,6 +15,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import path
 
 from dispatch.core.request_threads import RequestThreads
+from tests.waiting import PATIENCE
 
 THREADS = 3
 
@@ -91,6 +92,6 @@ def test_clients_that_leave_before_they_are_answered_harm_nobody(app_url: str) -
                 client.sendall(sent)
     with ThreadPoolExecutor(30) as clients:
         answers = list(
-            clients.map(lambda _: requests.get(f"{app_url}/healthz", timeout=30).status_code, range(60))
+            clients.map(lambda _: requests.get(f"{app_url}/healthz", timeout=PATIENCE).status_code, range(60))
         )
     assert answers == [200] * 60

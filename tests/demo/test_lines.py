@@ -15,7 +15,7 @@ from dispatch.console.demo.printing import Printer
 from dispatch.core.zips import zip_position
 from dispatch.jobs.places import zip_guesses
 from dispatch.telephony.simulator.handsets import check_behaviour
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 
 def test_there_are_enough_forms_and_many_ways_to_fail():
@@ -67,7 +67,7 @@ class Recorder:
 
     def submit(self, line):
         if line.ref == "first":
-            self.hold.wait(5)
+            self.hold.wait(PATIENCE)
         self.sent.append(line.ref)
         return Answer(202, {"id": 1}, 0.0)
 

@@ -13,6 +13,7 @@ from dispatch.jobs.models import Job, Submission
 from tests import factories
 from tests.api.client import Api
 from tests.jobs.test_auditor import without_redis  # noqa: F401
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db
 
@@ -124,7 +125,7 @@ def test_the_same_key_at_the_same_moment_makes_one_submission(organization):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE)
     assert len(ids) == 6
     assert len(set(ids)) == Submission.objects.count() == 1
 

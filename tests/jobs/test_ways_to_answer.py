@@ -22,6 +22,7 @@ from dispatch.telephony.services import incoming
 from tests import factories
 from tests.jobs.floor import Floor
 from tests.phones import answer, ignore
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -187,7 +188,7 @@ def test_help_sends_the_link_to_their_page_and_strangers_get_none(texting: Floor
     ann = texting.technician("Ann")
     reply(texting, ann, "help")
     body = texted(texting, ann, "Your page")
-    assert requests.get(link_in(body), timeout=10).status_code == 200
+    assert requests.get(link_in(body), timeout=PATIENCE).status_code == 200
 
     stranger = factories.technician(factories.organization(), "Zoe")
     texting.phone(stranger).texts_us(str(texting.number.phone), "help")
@@ -236,7 +237,7 @@ def test_the_link_shows_the_offer_and_only_a_post_answers_it(texting: Floor) -> 
     url = link_in(texted(texting, ann, "Reply 1"))
 
     for _ in range(2):  # chat programs open links by themselves
-        page = requests.get(url, timeout=10)
+        page = requests.get(url, timeout=PATIENCE)
         assert page.status_code == 200
         assert "Accept the job" in page.text
         assert "<svg" in page.text
@@ -245,7 +246,7 @@ def test_the_link_shows_the_offer_and_only_a_post_answers_it(texting: Floor) -> 
     assert "no-store" in page.headers["Cache-Control"]
     assert page.headers["X-Frame-Options"] == "DENY"
 
-    done = requests.post(url, data={"answer": "accept"}, timeout=10)
+    done = requests.post(url, data={"answer": "accept"}, timeout=PATIENCE)
     assert "The job is yours" in done.text
     assert "Dana Whitfield" in done.text
     assert texting.job(job).technician == ann
@@ -261,16 +262,16 @@ def test_the_link_says_what_became_of_an_offer_that_is_over(texting: Floor) -> N
     texting.later(91)
     texting.rings(bob)
 
-    late = requests.post(url, data={"answer": "accept"}, timeout=10)
+    late = requests.post(url, data={"answer": "accept"}, timeout=PATIENCE)
     assert "The time to accept is over" in late.text
     assert "Dana Whitfield" not in late.text
     assert texting.job(job).technician is None
 
     offer = texting.live_offer(job)
     answer_offer(offer.pk, None, "1", by=By.LINK)
-    assert "already taken" in requests.get(url, timeout=10).text
+    assert "already taken" in requests.get(url, timeout=PATIENCE).text
     clock.travel(2 * 86_400)
-    assert requests.get(url, timeout=10).status_code == 410
+    assert requests.get(url, timeout=PATIENCE).status_code == 410
 
 
 def test_the_same_answer_twice_is_one_and_a_race_has_one_winner(texting: Floor) -> None:
@@ -311,10 +312,10 @@ def test_guessed_links_open_nothing_and_whoever_goes_on_must_wait(texting: Floor
     token = good.rstrip("/").rsplit("/", 1)[-1]
     other_kind = good.replace("/o/", "/t/")
     changed = good.replace(token, f"{offer.pk + 1}-{token.partition('-')[2]}")
-    assert [requests.post(url, timeout=10).status_code for url in (other_kind, changed)] == [404, 404]
-    assert requests.get(good[:-10] + "/", timeout=10).status_code == 404
-    assert requests.get(changed, timeout=10).status_code == 429
-    assert requests.get(good, timeout=10).status_code == 200
+    assert [requests.post(url, timeout=PATIENCE).status_code for url in (other_kind, changed)] == [404, 404]
+    assert requests.get(good[:-10] + "/", timeout=PATIENCE).status_code == 404
+    assert requests.get(changed, timeout=PATIENCE).status_code == 429
+    assert requests.get(good, timeout=PATIENCE).status_code == 200
 
 
 # --- the technician's own page ----------------------------------------------------------------------------------
@@ -325,7 +326,7 @@ def page_of(technician: Technician) -> str:
 
 
 def post(url: str, **data: Any) -> requests.Response:
-    return requests.post(url, data=data, timeout=10)
+    return requests.post(url, data=data, timeout=PATIENCE)
 
 
 def test_duty_and_position_are_set_on_the_page(texting: Floor) -> None:
@@ -352,7 +353,7 @@ def test_jobs_are_done_or_given_back_on_the_page(texting: Floor) -> None:
     first = texting.started()
     texting.until(lambda: texting.status(first) == "assigned")
     url = page_of(ann)
-    assert "Dana Whitfield" in requests.get(url, timeout=10).text
+    assert "Dana Whitfield" in requests.get(url, timeout=PATIENCE).text
     back = post(url, do="cannot", job=first.pk, note="Flat tyre")
     assert "goes to another technician" in back.text
     texting.rings(bob)
@@ -372,7 +373,7 @@ def test_a_page_shows_nothing_of_others_and_old_links_open_nothing(texting: Floo
     job = texting.started()
     answer_offer(texting.live_offer(job).pk, None, "1", by=By.LINK)
     url = page_of(foreign)
-    assert "Dana" not in requests.get(url, timeout=10).text
+    assert "Dana" not in requests.get(url, timeout=PATIENCE).text
     assert post(url, do="done", job=job.pk).status_code == 409
     assert texting.job(job).status == "assigned"
 
@@ -381,10 +382,10 @@ def test_a_page_shows_nothing_of_others_and_old_links_open_nothing(texting: Floo
 
     old = page_of(ann)
     editing.change_technician(ann.pk, {"phone": factories.phone()}, actor=SYSTEM)
-    assert requests.get(old, timeout=10).status_code == 404
+    assert requests.get(old, timeout=PATIENCE).status_code == 404
     new = page_of(ann)
-    assert requests.get(new, timeout=10).status_code == 200
+    assert requests.get(new, timeout=PATIENCE).status_code == 200
     editing.void_links(ann.pk, actor=SYSTEM)
-    assert requests.get(new, timeout=10).status_code == 404
+    assert requests.get(new, timeout=PATIENCE).status_code == 404
     clock.travel(31 * 86_400)
-    assert requests.get(new, timeout=10).status_code == 410
+    assert requests.get(new, timeout=PATIENCE).status_code == 410

@@ -13,7 +13,7 @@ from dispatch.technicians import editing, services
 from dispatch.technicians.cells import cell_of
 from dispatch.technicians.models import Shift, Technician
 from tests import factories as make
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 ANA = Actor("user", 7, "Ana")
 
@@ -83,7 +83,7 @@ def test_of_two_offers_at_the_same_moment_one_wins():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE)
     assert sorted(won) == [False] * 7 + [True]
 
 
@@ -108,7 +108,7 @@ def test_a_locked_fitness_waits_for_the_one_before_and_sees_what_it_did():
         thread.start()
         wait_until(_somebody_waits_for_a_lock, message="nobody waits for the row")
         assert services.offer_begun(one.pk, 5)
-    thread.join(20)
+    thread.join(PATIENCE)
     assert seen == ["deferred"]
 
 

@@ -14,7 +14,7 @@ from dispatch.telephony import services
 from dispatch.telephony.models import Call
 from tests.phones import answer, busy, manual
 from tests.telephony.conftest import Caller, history, now_is
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 ANN, BOB = "+16025550101", "+16025550102"
 
@@ -185,7 +185,7 @@ def test_a_provider_that_is_slow_to_list_its_calls_delays_no_hang_up(caller: Cal
     step("calls_hang_up")
     wait_until(lambda: not caller.sim.open_calls())
     assert asking.is_alive(), "the list is still being waited for"
-    asking.join(20)
+    asking.join(PATIENCE)
 
 
 @pytest.mark.usefixtures("impatient")

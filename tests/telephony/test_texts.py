@@ -20,7 +20,7 @@ from dispatch.telephony.purposes import Prompt
 from dispatch.telephony.services import incoming
 from tests import factories
 from tests.telephony.conftest import Caller
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 ANN = "+16025550101"
 
@@ -94,7 +94,7 @@ def now_is(text: Text, status: str) -> Text:
         row = Text.objects.get(pk=text.pk)
         return row if row.status == status else None
 
-    return wait_until(there, 10, lambda: f"text is {Text.objects.get(pk=text.pk).status}, not {status}")  # type: ignore[return-value]
+    return wait_until(there, message=lambda: f"text is {Text.objects.get(pk=text.pk).status}, not {status}")  # type: ignore[return-value]
 
 
 def kinds(text: Text) -> list[str]:
@@ -129,7 +129,7 @@ def test_a_process_that_dies_while_asking_never_asks_again(texter: Caller, step:
     text = create(texter)
     with faults.arm("telephony.text.sent"), pytest.raises(faults.Interrupted):
         services.send(text.pk)
-    wait_until(lambda: Text.objects.get(pk=text.pk).status != "requesting", 10, "no webhook settled it")
+    wait_until(lambda: Text.objects.get(pk=text.pk).status != "requesting", message="no webhook settled it")
     clock.travel(60)
     step("texts_reconciler")
     step("texts")
@@ -195,7 +195,7 @@ def test_stop_ends_texts_of_this_organization_only_and_start_begins_them_again(t
     other = factories.organization()
     factories.number(other, sends_texts=True)
     texter.sim.phone(ANN).texts_us(str(texter.number.phone), " Stop. ")
-    wait_until(lambda: OptOut.objects.exists(), 10, "nobody opted out")
+    wait_until(lambda: OptOut.objects.exists(), message="nobody opted out")
 
     assert now_is(waiting, "canceled")
     with pytest.raises(services.OptedOut):
@@ -203,7 +203,7 @@ def test_stop_ends_texts_of_this_organization_only_and_start_begins_them_again(t
     assert services.may_text(other.pk, ANN)
 
     texter.sim.phone(ANN).texts_us(str(texter.number.phone), "START")
-    wait_until(lambda: not OptOut.objects.exists(), 10, "nobody opted in")
+    wait_until(lambda: not OptOut.objects.exists(), message="nobody opted in")
     assert create(texter, subject_id=3).status == "created"
 
 
@@ -223,7 +223,7 @@ def test_a_reply_goes_to_its_purpose_once_and_is_answered(
     services.send(create(texter).pk)
     texter.sim.phone(ANN).texts_us(str(texter.number.phone), "On my way")
     wait_until(
-        lambda: Text.objects.filter(direction="in", handled_at__isnull=False).exists(), 10, "not dealt with"
+        lambda: Text.objects.filter(direction="in", handled_at__isnull=False).exists(), message="not dealt with"
     )
     received = Text.objects.get(direction="in")
     assert (received.purpose, answering.heard.count("On my way")) == ("test", 1)
@@ -296,7 +296,7 @@ def test_whoever_calls_our_number_hears_its_listener_and_their_key_counts(
     call = texter.sim.phone(ANN).calls_us(str(texter.number.phone), press="1")
     call.hears("the job is yours")
     assert answering.keys == ["1"]
-    ended = wait_until(lambda: InboundCall.objects.filter(status="completed").first(), 10, "it never ended")
+    ended = wait_until(lambda: InboundCall.objects.filter(status="completed").first(), message="it never ended")
     assert (ended.from_phone, ended.purpose, ended.subject_id, ended.keys_pressed) == (ANN, "test", 7, "1")
 
 
@@ -316,7 +316,7 @@ def test_only_what_the_numbers_account_signed_counts(texter: Caller, app_url: st
         fields = form | changes
         signature = RequestValidator(token).compute_signature(f"{app_url}{path}", fields)
         headers = {"X-Twilio-Signature": signature}
-        return requests.post(f"{app_url}{path}", data=fields, headers=headers, timeout=10).status_code
+        return requests.post(f"{app_url}{path}", data=fields, headers=headers, timeout=PATIENCE).status_code
 
     ours = f"/telephony/twilio/numbers/{texter.number.pk}/sms"
     token = texter.sim.auth_token
@@ -330,7 +330,7 @@ def test_only_what_the_numbers_account_signed_counts(texter: Caller, app_url: st
         post(f"/telephony/twilio/numbers/{texter.number.pk}/nonsense", token),
         post(f"/telephony/twilio/texts/{text.pk}/status", "another", MessageStatus="delivered"),
         post(f"/telephony/twilio/texts/{text.pk}/status", token, AccountSid="AC-other", MessageStatus="sent"),
-        requests.get(f"{app_url}{ours}", timeout=10).status_code,
+        requests.get(f"{app_url}{ours}", timeout=PATIENCE).status_code,
     ] == [403] * 8 + [405]
     assert not OptOut.objects.exists()
     assert Text.objects.get(pk=text.pk).status == "created"

@@ -6,7 +6,7 @@ What becomes of a message to a number is an object: `do` is `delivered` (default
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,7 @@ class Message:
     error_code: int | None = None
     statuses: list[dict[str, Any]] = field(default_factory=list)
     webhooks: list[dict[str, Any]] = field(default_factory=list)
+    outbox: deque[dict[str, str]] = field(default_factory=deque)
 
     def resource(self) -> dict[str, Any]:
         """The message as the provider's REST API shows it."""
@@ -81,6 +82,7 @@ class Message:
         """The message as the control API shows it."""
         data = asdict(self)
         data["from"] = data.pop("from_")
+        del data["outbox"]
         return data
 
     def record(self, attempt: Attempt) -> None:
@@ -162,6 +164,7 @@ def _noted(world: World, message: Message) -> None:
 
 
 def _notify(world: World, account: Account, message: Message) -> None:
+    """Reports the status: one report at a time and in order for each message, unless a fault says otherwise."""
     if not message.status_callback or message.status not in CALLBACK_STATES:
         return
     params = {
@@ -181,16 +184,24 @@ def _notify(world: World, account: Account, message: Message) -> None:
     if kind == "lose":
         message.webhooks.append({"purpose": "status", "fault": "lose", "params": params})
         return
-    post: Callable[[], Any] = lambda: world.spawn(  # noqa: E731
-        _post(world, account, message, message.status_callback, "POST", params, "status")
-    )
     if kind in {"delay", "reorder"} and fault is not None:
-        step = 1.5 * world.config.timing.message_step
-        world.later(fault.span() if kind == "delay" else step, lambda: post())
+        wait = fault.span() if kind == "delay" else 1.5 * world.config.timing.message_step
+        world.later(wait, lambda: world.spawn(_report(world, account, message, params)))
         return
-    post()
-    if kind == "duplicate":
-        post()
+    idle = not message.outbox
+    message.outbox.extend([params, params] if kind == "duplicate" else [params])
+    if idle:
+        world.spawn(_drain(world, account, message))
+
+
+async def _drain(world: World, account: Account, message: Message) -> None:
+    while message.outbox:
+        await _report(world, account, message, message.outbox[0])
+        message.outbox.popleft()
+
+
+async def _report(world: World, account: Account, message: Message, params: dict[str, str]) -> None:
+    await _post(world, account, message, message.status_callback, "POST", params, "status")
 
 
 async def _post(

@@ -7,6 +7,7 @@ from email.utils import parsedate_to_datetime
 import pytest
 
 from tests.phones import Simulator, answer, busy
+from tests.waiting import PATIENCE
 
 from .conftest import ANN, Caller
 from .server import OurServer
@@ -90,7 +91,7 @@ def test_retries_follow_the_overrides_in_the_address(
     ours.breaks("/status", *troubles)
     call = place(status_callback=ours.base + "/status" + fragment, status_callback_event=["completed"])
     call.ended("busy")
-    sim.until(lambda: len(call.callbacks()) >= attempts, 5, call.story)
+    sim.until(lambda: len(call.callbacks()) >= attempts, PATIENCE, call.story)
     last = call.callbacks()[-1]
     assert len(ours.waits_for("/status", attempts)) == attempts == last["number"]
     assert (last["status"] == 200) == (attempts > len(troubles))
@@ -100,7 +101,7 @@ def test_a_refused_connection_is_tried_again_once(sim: Simulator, place: Caller,
     sim.phone(ANN).will(busy(0))
     call = place(status_callback=f"http://127.0.0.1:{unused_tcp_port}/status", status_callback_event=["completed"])
     call.ended("busy")
-    sim.until(lambda: len(call.callbacks()) == 2, 5, call.story)
+    sim.until(lambda: len(call.callbacks()) == 2, PATIENCE, call.story)
     assert [hook["error"] for hook in call.callbacks()] == ["ct", "ct"]
 
 

@@ -24,7 +24,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "dispatch.telephony.simulator", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL
+    )
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.1", "example.com"])
@@ -63,10 +65,10 @@ def test_it_stops_cleanly_in_the_middle_of_everything(tmp_path: Path, how: signa
         sid = "AC" + "1".rjust(32, "0")
         form = {"To": ANN, "From": US, "Twiml": "<Response><Pause length='600'/></Response>"}
         account = {"sid": sid, "auth_token": "simulator-token", "owns_any_number": True}
-        requests.put(f"{base}/control/accounts", json=account, timeout=60).raise_for_status()
+        requests.put(f"{base}/control/accounts", json=account, timeout=PATIENCE).raise_for_status()
         url = f"{base}/2010-04-01/Accounts/{sid}/Calls.json"
-        assert requests.post(url, data=form, auth=(sid, "simulator-token"), timeout=60).status_code == 201
-        streaming = requests.get(f"{base}/control/events", stream=True, timeout=60)
+        assert requests.post(url, data=form, auth=(sid, "simulator-token"), timeout=PATIENCE).status_code == 201
+        streaming = requests.get(f"{base}/control/events", stream=True, timeout=PATIENCE)
         process.send_signal(how)
         _, log = process.communicate(timeout=PATIENCE)
         streaming.close()
@@ -94,7 +96,7 @@ def test_the_real_client_of_a_dead_simulator_gets_an_error_at_once() -> None:
 
 
 def test_changes_can_be_followed_as_a_stream(sim: Simulator, place: Caller) -> None:
-    with requests.get(f"{sim.base_url}/control/events", stream=True, timeout=60) as stream:
+    with requests.get(f"{sim.base_url}/control/events", stream=True, timeout=PATIENCE) as stream:
         sim.phone(ANN).will(busy(0.2))
         call = place()
         seen: list[dict[str, Any]] = []
@@ -126,7 +128,7 @@ def test_a_burst_of_calls_is_borne(sim: Simulator, place: Caller) -> None:
     numbers = [f"+1602556{n:04}" for n in range(200)]
     with ThreadPoolExecutor(8) as pool:
         calls = list(pool.map(place, numbers))
-    sim.until(lambda: sim.get("/control/state")["live"] == 0, 20, "all calls over")
+    sim.until(lambda: sim.get("/control/state")["live"] == 0, PATIENCE, "all calls over")
     wait_until(lambda: place.ours.statuses().count("completed") == 200)
     assert {call["status"] for call in sim.calls()} == {"completed"}
     assert all(request.signed for request in place.ours.received)
@@ -147,7 +149,9 @@ def test_it_stands_alone() -> None:
     script = (
         "import sys, dispatch.telephony.simulator.app; print({'django', 'psycopg', 'twilio'} & set(sys.modules))"
     )
-    alone = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    alone = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert alone.stdout.strip() == "set()", alone.stderr
 
 
