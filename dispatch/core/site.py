@@ -49,14 +49,16 @@ def prepare(
     usual_ports: bool = True,
     show: Callable[[str, str], bool] = lambda name, line: True,
 ) -> Site:
-    """Checks, migrates, loads demo data into an empty database (development only), chooses ports.
+    """Checks, chooses ports, migrates, loads demo data into an empty database (development only).
 
     `show(name, line)` decides which of the children's lines are printed; `usual_ports=False` takes free ports at
     once, so that several may run side by side. The embedded servers are held by this process. Raises
     CannotStart."""
     notes: list[str] = []
+    _check()
+    listening = _web_address(notes, usual_ports)  # before what takes long, for it may be refused
     _migrate(notes)
-    listening = _addresses(notes, usual_ports)
+    _simulator_address(notes, usual_ports)  # after it, for nobody keeps that port meanwhile
     base_url, simulator_url = settings.PUBLIC_BASE_URL, settings.SIMULATOR_URL
     _refuse_or_seed()
     if not settings.DEVELOPMENT:
@@ -94,7 +96,7 @@ def demo_hints() -> list[str]:
     return [line for lines in _hints for line in lines()]
 
 
-def _migrate(notes: list[str]) -> None:
+def _check() -> None:
     # First what needs no server: with wrong keys, say, the others could not even read their rows.
     for tags, databases in ((None, None), ([Tags.database], [DEFAULT_DB_ALIAS])):
         problems = [found for found in run_checks(tags=tags, databases=databases) if isinstance(found, Error)]
@@ -105,6 +107,9 @@ def _migrate(notes: list[str]) -> None:
                     "To only try it here, with demo data and simulated phones, set DISPATCH_DEVELOPMENT=1."
                 )
             raise CannotStart("\n".join(told))
+
+
+def _migrate(notes: list[str]) -> None:
     said = io.StringIO()
     call_command("migrate", verbosity=1, interactive=False, skip_checks=True, stdout=said)
     if applied := said.getvalue().count(" OK\n"):
@@ -123,9 +128,9 @@ def _refuse_or_seed() -> None:
         )
 
 
-def _addresses(notes: list[str], usual_ports: bool) -> socket.socket:
-    """The socket on which web will listen. In development, web and simulator move to free ports when theirs are
-    taken and nobody chose them; the settings are changed to say so."""
+def _web_address(notes: list[str], usual_ports: bool) -> socket.socket:
+    """The socket on which web will listen. In development it moves to a free port when its own is taken and nobody
+    chose it; the settings are changed to say so."""
     host = settings.WEB_HOST
     if not settings.DEVELOPMENT or os.environ.get("PUBLIC_BASE_URL") or os.environ.get("WEB_PORT"):
         listening = _listen(host, settings.WEB_PORT)
@@ -137,13 +142,17 @@ def _addresses(notes: list[str], usual_ports: bool) -> socket.socket:
             notes.append(f"Port {settings.WEB_PORT} is taken; web uses {listening.getsockname()[1]}.")
     if settings.DEVELOPMENT and not os.environ.get("PUBLIC_BASE_URL"):
         settings.PUBLIC_BASE_URL = f"http://{host}:{listening.getsockname()[1]}"
+    return listening
+
+
+def _simulator_address(notes: list[str], usual_ports: bool) -> None:
+    """In development the simulator moves likewise."""
     if settings.DEVELOPMENT and not os.environ.get("SIMULATOR_URL"):
         usual = urlsplit(settings.SIMULATOR_URL).port or 0
         port = _free_port(usual if usual_ports else 0)
         if usual_ports and port != usual:
             notes.append(f"Port {usual} is taken; the simulator uses {port}.")
         settings.SIMULATOR_URL = f"http://127.0.0.1:{port}"
-    return listening
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -84,7 +84,7 @@ class Run:
 
     def complaints(self) -> list[str]:
         """What the simulated provider found wrong with our requests and answers."""
-        found = _plain().get(f"{self._simulator_url}/control/complaints", timeout=10).json()
+        found = _plain().get(f"{self._simulator_url}/control/complaints", timeout=60).json()
         return [f"{one['about']}: {one['text']}" for one in found["complaints"]]
 
     # --- as it goes -------------------------------------------------------------------------------------------
@@ -92,9 +92,9 @@ class Run:
     def _tell_the_simulator(self) -> None:
         session = _plain()
         for account in phones.accounts():
-            session.put(f"{self._simulator_url}/control/accounts", json=account, timeout=10).raise_for_status()
+            session.put(f"{self._simulator_url}/control/accounts", json=account, timeout=60).raise_for_status()
         handsets = phones.drawn_handsets(self._chance)
-        session.put(f"{self._simulator_url}/control/handsets", json=handsets, timeout=10).raise_for_status()
+        session.put(f"{self._simulator_url}/control/handsets", json=handsets, timeout=60).raise_for_status()
 
     def _answered(self, line: Line, answer: Answer) -> None:
         self._answers[line.ref] = answer
