@@ -97,6 +97,22 @@ def set_duty(membership_id: int, on_duty: bool, *, actor: Actor) -> Membership:
     return membership
 
 
+def change_own_phone(user: User, phone: str, *, actor: Actor) -> bool:
+    """Changes the number by which alerts reach the person (E.164, empty for none); whether it was another
+    one. Each of their organizations' logs is told, without the number."""
+    with transaction.atomic():
+        row = User.objects.select_for_update().get(pk=user.pk)
+        if str(row.phone or "") == phone:
+            return False
+        row.phone = phone
+        row.save(update_fields=["phone"])
+        for membership in row.active_memberships:
+            events.append(
+                membership.organization_id, "membership.phone_changed", membership.pk, actor=actor, user_id=row.pk
+            )
+    return True
+
+
 def add_member(
     organization: Organization, *, email: str, name: str, role: str, actor: Actor, phone: str = ""
 ) -> tuple[Membership, bool]:

@@ -1,4 +1,5 @@
-"""A person's own notifications and preferences, and what Admins set up: who is told, and how alerts escalate."""
+"""A person's own notifications, and what Admins set up: who is told, and how alerts escalate. What reaches oneself
+is chosen in the console."""
 
 from __future__ import annotations
 
@@ -22,10 +23,8 @@ from notifications.models import (
     EscalationPolicy,
     EscalationStep,
     Notification,
-    Preference,
     Route,
 )
-from notifications.services.preferences import Wants
 
 
 class ReadOnlyInline(OwnedTabularInline):
@@ -117,26 +116,6 @@ class KindForm(OwnedForm):
         if "kind" in self.fields:
             field: Any = self.fields["kind"]
             field.choices = [(rule.kind, f"{rule.label} ({rule.level})") for rule in rules.TABLE]
-
-
-@admin.register(Preference)
-class PreferenceAdmin(OwnedAdmin):
-    """Each person's own; who has no row for a kind gets what the table of rules says."""
-
-    form = KindForm
-    dispatcher_may = frozenset({"view", "add", "change", "delete"})
-    list_display = ["__str__", "shown", "email", "sms", "voice"]
-    fields = ["kind", "shown", "email", "sms", "voice"]
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet:
-        rows = super().get_queryset(request)
-        return rows if request.user.is_superuser else rows.filter(user=request.user)
-
-    def save_model(self, request: HttpRequest, obj: Preference, form: Any, change: bool) -> None:
-        owner = obj.user if change else person_of(request)
-        wants = Wants(obj.shown, obj.email, obj.sms, obj.voice)
-        saved = services.save_preference(owner, obj.organization_id, obj.kind, wants, actor=request.actor)
-        obj.pk, obj.user, obj._state.adding = saved.pk, saved.user, False
 
 
 class NotedAdmin(OwnedAdmin):

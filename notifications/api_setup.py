@@ -21,9 +21,9 @@ from accounts.versions import Stale, Versioned, etag, named_etags
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import events
 from notifications import rules, services
-from notifications.models import EscalationPolicy, EscalationStep, Level, Preference, Route
+from notifications.models import EscalationPolicy, EscalationStep, Level, Route
 from notifications.services.policies import plan_of
-from notifications.services.preferences import Wants, default_of
+from notifications.services.preferences import Wants
 
 _READ, _MANAGE = ApiKey.Scope.READ, ApiKey.Scope.MANAGE
 _KIND = OpenApiParameter("kind", OpenApiTypes.STR, OpenApiParameter.PATH, enum=list(rules.BY_KIND))
@@ -72,18 +72,19 @@ class PreferenceView(APIView):
 
 
 def _preferences(request: Request) -> dict[str, dict[str, Any]]:
-    own = {row.kind: row for row in Preference.objects.of(request.organization).filter(user=person_of(request))}
-    found = {}
-    for rule in rules.TABLE:
-        wants = own.get(rule.kind) or default_of(rule.kind)
-        found[rule.kind] = {
-            "kind": rule.kind,
-            "label": rule.label,
-            "level": rule.level,
-            **{name: getattr(wants, name) for name in ("shown", "email", "sms", "voice")},
-            "is_own": rule.kind in own,
+    return {
+        choice.rule.kind: {
+            "kind": choice.rule.kind,
+            "label": choice.rule.label,
+            "level": choice.level,
+            "shown": choice.wants.shown,
+            "email": choice.wants.email,
+            "sms": choice.wants.sms,
+            "voice": choice.wants.voice,
+            "is_own": choice.is_own,
         }
-    return found
+        for choice in services.choices_of(person_of(request), request.organization.pk)
+    }
 
 
 class RouteSerializer(OwnedSerializer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dispatch.jobs.models import Job
+from dispatch.leads.models import Campaign
 from dispatch.outbox.models import Endpoint
 
 
@@ -18,7 +19,12 @@ def _endpoint(endpoint_id: int) -> dict[str, str]:
     return {"name": endpoint.name} if endpoint else {}
 
 
-_ABOUT: dict[str, Callable[[int], dict[str, str]]] = {"job": _job, "endpoint": _endpoint}
+def _campaign(campaign_id: int) -> dict[str, str]:
+    campaign = Campaign.objects.filter(pk=campaign_id).first()
+    return {"name": campaign.name} if campaign else {}
+
+
+_ABOUT: dict[str, Callable[[int], dict[str, str]]] = {"job": _job, "endpoint": _endpoint, "campaign": _campaign}
 
 
 def facts_of(subject_type: str, subject_id: int) -> dict[str, str]:

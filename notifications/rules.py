@@ -24,7 +24,8 @@ class Rule:
     event's data, from `id` (the subject's), `actor`, and from what is known of the subject (`facts`); a part
     without a value is left out. `ends`: the kinds of events about the same subject that end the cause, with what
     is said of the actor. `when`: whether this event counts at all. `once_in_s`: not again for the organization
-    within so many seconds. `email`: sent by e-mail as well, unless the user chose otherwise."""
+    within so many seconds. `email`: sent by e-mail as well, unless the user chose otherwise. `says`: what the
+    event's data mean, in words, by name."""
 
     kind: str
     level: str
@@ -36,6 +37,39 @@ class Rule:
     when: Callable[[Mapping[str, Any]], bool] = lambda data: True
     once_in_s: int = 0
     email: bool = False
+    says: Callable[[Mapping[str, Any]], Mapping[str, str]] = lambda data: {}
+
+
+def _words_of(data: Mapping[str, Any], words: Mapping[tuple[str, Any], str]) -> str:
+    """What is said of each of the event's fields that has words for its value."""
+    return " and ".join(said for (name, value), said in words.items() if data.get(name) == value)
+
+
+def _leads_now(data: Mapping[str, Any]) -> Mapping[str, str]:
+    now = _words_of(
+        data,
+        {
+            ("mode", "live"): "live: they are called",
+            ("mode", "dry_run"): "a dry run: nobody is called",
+            ("mode", "off"): "off",
+            ("is_paused", True): "paused",
+            ("is_paused", False): "no longer paused",
+        },
+    )
+    return {"now": now}
+
+
+def _engine_did(data: Mapping[str, Any]) -> Mapping[str, str]:
+    did = _words_of(
+        data,
+        {
+            ("is_stopped", True): "stopped all calling of leads",
+            ("is_stopped", False): "let leads be called again",
+            ("promoter_paused", True): "paused the scheduling of leads",
+            ("promoter_paused", False): "resumed the scheduling of leads",
+        },
+    )
+    return {"did": did}
 
 
 TABLE: tuple[Rule, ...] = (
@@ -85,6 +119,19 @@ TABLE: tuple[Rule, ...] = (
             "schedule.deleted": "deleted the schedule",
         },
         email=True,
+    ),
+    Rule(
+        "campaign.paused", QUIET, "A campaign was paused",
+        "Campaign {name} is paused", ("by {actor}", "Its leads wait."),
+        ends={"campaign.resumed": "resumed the campaign"},
+    ),
+    Rule(
+        "lead_dispatch.switched", TOAST, "The calling of leads was switched",
+        "The calling of leads is {now}", ("by {actor}",), says=_leads_now,
+    ),
+    Rule(
+        "lead_engine.switched", TOAST, "The calling of leads was stopped or started for all",
+        "{actor} {did}", ("in every organization",), says=_engine_did,
     ),
     Rule(
         "account.token_changed", QUIET, "A telephone account has a new token",

@@ -13,6 +13,16 @@ from notifications.models import Notification
 
 # GSM texts of several parts arrive late and cost more each: at most two of them.
 LONGEST_TEXT = 300
+# Where in the browser a thing is dealt with: on its own page, or on one of its kind.
+PAGES = {
+    "schedule": "console:schedule",
+    "endpoint": "console:outbox_endpoint",
+}
+LISTS = {
+    "campaign": "console:leads",
+    "lead_dispatch": "console:leads",
+    "lead_engine": "console:leads",
+}
 
 
 @dataclass(frozen=True)
@@ -52,10 +62,21 @@ def spoken(what: str, row: Notification) -> tuple[str, ...]:
 
 
 def link_to(row: Notification) -> str:
-    """Where in the browser it is dealt with."""
+    """Where in the browser it is dealt with; it names the organization, for people who work in several."""
+    return _address(path_to(row) or reverse("console:notifications"), row)
+
+
+def _address(path: str, row: Notification) -> str:
+    return f"{settings.PUBLIC_BASE_URL}{path}{'&' if '?' in path else '?'}in={row.organization.slug}"
+
+
+def path_to(row: Notification) -> str:
+    """The page of what it is about; empty when there is none."""
     if row.subject_type == "job":
-        return settings.PUBLIC_BASE_URL + reverse("admin:jobs_job_change", args=[row.subject_id])
-    return settings.PUBLIC_BASE_URL + reverse("admin:notifications_notification_changelist")
+        return f"{reverse('console:board')}?job={row.subject_id}"
+    if page := PAGES.get(row.subject_type):
+        return reverse(page, args=[row.subject_id])
+    return reverse(LISTS[row.subject_type]) if row.subject_type in LISTS else ""
 
 
 def _given(row: Notification) -> dict[str, Any]:
@@ -65,4 +86,5 @@ def _given(row: Notification) -> dict[str, Any]:
         "organization": row.organization,
         "user": row.user,
         "link": link_to(row),
+        "choices_link": _address(reverse("console:notification_choices"), row),
     }

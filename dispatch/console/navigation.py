@@ -61,7 +61,6 @@ GROUPS: dict[str, dict[str, str]] = {
         "accounts.RetentionRule": "auto_delete",
     },
     "Notifications": {
-        "notifications.Preference": "tune",
         "notifications.Route": "alt_route",
         "notifications.EscalationPolicy": "escalator_warning",
     },
@@ -86,6 +85,10 @@ def sidebar(request: Any) -> list[dict[str, Any]]:
         ]
         if title == "People" and request.user.administered_organization_ids():
             items.append({"title": "Personal data", "icon": "privacy_tip", "link": reverse("personal_data")})
+        if title == "Notifications":
+            items.append(
+                {"title": "What reaches you", "icon": "tune", "link": reverse("console:notification_choices")}
+            )
         if items:
             groups.append({"title": title, "separator": bool(groups), "items": items})
     if request.user.is_superuser:

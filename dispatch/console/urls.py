@@ -21,6 +21,7 @@ urlpatterns = [
     path("board/jobs/<int:job_id>/", drawer.show, name="job"),
     path("board/jobs/<int:job_id>/act/<slug:action>/", drawer.act, name="act"),
     path("leads/", include("dispatch.console.leads.urls")),
+    path("notifications/", include("dispatch.console.notices.urls")),
     path("outbox/", include("dispatch.console.outbox.urls")),
     path("schedules/", include("dispatch.console.schedules.urls")),
     path("reports/", reports.reports, name="reports"),

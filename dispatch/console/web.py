@@ -13,6 +13,7 @@ from django.shortcuts import render, resolve_url
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 
+from accounts.current import SESSION_KEY
 from accounts.models import Membership, Organization, User
 from dispatch.console import health
 from dispatch.console.menu import menu
@@ -24,12 +25,15 @@ View = Callable[..., HttpResponse]
 
 def console_view(view: View) -> View:
     """For a signed-in Dispatcher or Admin who works in an organization; `request.organization`, `.role` and
-    `.actor` are set. Others are sent to sign in, or told why not."""
+    `.actor` are set. Others are sent to sign in, or told why not. A link from outside names its organization
+    (`?in=<slug>`): whoever works in several goes on in that one."""
 
     @wraps(view)
     def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if not isinstance(request.user, User):
             return to_sign_in(request)
+        if (slug := request.GET.get("in")) and request.method == "GET" and _goes_on_in(request, slug):
+            return HttpResponseRedirect(f"{request.path}?{_without_in(request)}")
         if request.organization is None or request.role not in Membership.Role.values:
             return page(request, "console/nowhere.html", {}, status=403)
         answer = view(request, *args, **kwargs)
@@ -38,6 +42,23 @@ def console_view(view: View) -> View:
         return answer
 
     return guarded
+
+
+def _goes_on_in(request: HttpRequest, slug: str) -> bool:
+    """Whether it is another organization of the person's, which is then the one they work in."""
+    assert isinstance(request.user, User)
+    if request.organization is not None and request.organization.slug == slug:
+        return False
+    chosen = next((one for one in organizations_of(request.user) if one.slug == slug), None)
+    if chosen is not None:
+        request.session[SESSION_KEY] = chosen.pk
+    return chosen is not None
+
+
+def _without_in(request: HttpRequest) -> str:
+    query = request.GET.copy()
+    del query["in"]
+    return str(query.urlencode())
 
 
 def is_fragment(request: HttpRequest) -> bool:

@@ -11,7 +11,7 @@ from accounts.models import User
 from dispatch.core import events
 from dispatch.core.events import Actor
 from notifications import rules
-from notifications.models import Preference
+from notifications.models import Preference, Route
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,41 @@ def wants_of(
     return {user: own.get(user, usual) for user in users}
 
 
+@dataclass(frozen=True)
+class Choice:
+    """One kind of event as it is told in an organization, and what one user wants of it. `is_own`: chosen, not by
+    default. `is_told`: the organization has it told at all."""
+
+    rule: rules.Rule
+    level: str
+    to: str
+    is_told: bool
+    wants: Wants
+    is_own: bool
+
+    @property
+    def is_alert(self) -> bool:
+        return self.level == rules.CRITICAL
+
+
+def choices_of(user: User, organization_id: int) -> list[Choice]:
+    """Every kind in the order of the table."""
+    routes = {row.kind: row for row in Route.objects.of(organization_id)}
+    own = {row.kind: row for row in Preference.objects.of(organization_id).filter(user=user)}
+    found = []
+    for rule in rules.TABLE:
+        route = routes.get(rule.kind) or Route()
+        level = route.level or rule.level
+        row = own.get(rule.kind)
+        wants = (
+            Wants(row.shown, row.email, row.sms, row.voice)
+            if row
+            else default_of(rule.kind, is_alert=level == rules.CRITICAL)
+        )
+        found.append(Choice(rule, level, route.to or rule.to, route.is_on, wants, row is not None))
+    return found
+
+
 def save_preference(user: User, organization_id: int, kind: str, wants: Wants, *, actor: Actor) -> Preference:
     """Writes what the user chose. Raises KeyError for a kind that is not in the table."""
     if rules.BY_KIND[kind].level == rules.CRITICAL:
@@ -57,3 +92,20 @@ def save_preference(user: User, organization_id: int, kind: str, wants: Wants, *
             organization_id, "preference.changed", row.pk, actor=actor, kind_of_event=kind, user_id=user.pk
         )
     return row
+
+
+def forget_preferences(user: User, organization_id: int, *, actor: Actor) -> int:
+    """What the user chose there counts no longer, the defaults do; how many kinds that were."""
+    with transaction.atomic():
+        own = Preference.objects.of(organization_id).filter(user=user).select_for_update()
+        for row in own:
+            events.append(
+                organization_id,
+                "preference.forgotten",
+                row.pk,
+                actor=actor,
+                kind_of_event=row.kind,
+                user_id=user.pk,
+            )
+        count, _ = Preference.objects.filter(pk__in=[row.pk for row in own]).delete()
+    return count

@@ -54,6 +54,7 @@ def _notify(rule: rules.Rule, event: Event) -> None:
     given = {
         **facts_of(event.subject_type, event.subject_id),
         **event.data,
+        **rule.says(event.data),
         "id": event.subject_id,
         "actor": event.actor_label,
     }

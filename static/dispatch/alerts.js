@@ -140,7 +140,7 @@
     more = null;
     if (hidden.length) {
       more = element("article", "", "toast critical");
-      more.append(shape("triangle"), element("strong", `${hidden.length} more alert${hidden.length === 1 ? "" : "s"} wait for somebody`));
+      more.append(shape("triangle"), element("strong", `${hidden.length} more ${hidden.length === 1 ? "alert waits" : "alerts wait"} for somebody`));
       const line = element("div", "", "row");
       const all = element("button", `Acknowledge all ${open.length}`, "button");
       all.type = "button";

@@ -9,6 +9,9 @@ from django.test import Client
 
 from accounts.models import User
 from dispatch.console import health
+from tests.tenants import ours, world
+
+__all__ = ["ours", "world"]
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 

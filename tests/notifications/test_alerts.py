@@ -9,6 +9,8 @@ from dispatch.core import clock, events
 from dispatch.core.events import Actor
 from dispatch.core.models import Event, EventCursor
 from dispatch.jobs.models import Job
+from dispatch.leads.models import Campaign, LeadDispatch
+from dispatch.leads.services import switches
 from dispatch.outbox.models import Endpoint
 from dispatch.outbox.services import targets
 from dispatch.telephony.models import Call
@@ -232,3 +234,43 @@ def test_a_provider_that_refuses_all_calls_is_told_once_in_a_while(ours):
     clock.travel(901)
     refused("configuration")
     assert Notification.objects.count() == 2
+
+
+def test_a_paused_campaign_is_listed_until_it_goes_on(ours):
+    campaign = ours.row(Campaign)
+    switches.pause_campaign(campaign.pk, False, actor=ANA)
+    switches.pause_campaign(campaign.pk, True, actor=ANA)
+    notify()
+    row = Notification.objects.get()
+    assert (row.user, row.level, row.settled_how) == (ours.dispatcher, "quiet", "")
+    assert (row.title, row.body) == (f"Campaign {campaign.name} is paused", "by Ana · Its leads wait.")
+    switches.pause_campaign(campaign.pk, False, actor=ANA)
+    notify()
+    assert Notification.objects.get(pk=row.pk).settled_how == "Ana resumed the campaign"
+
+
+@pytest.mark.parametrize(
+    ("data", "title"),
+    [
+        ({"mode": "live"}, "The calling of leads is live: they are called"),
+        ({"mode": "off", "is_paused": True}, "The calling of leads is off and paused"),
+        ({"is_paused": False}, "The calling of leads is no longer paused"),
+        ({}, "The calling of leads was switched"),
+    ],
+)
+def test_who_switched_the_calling_of_leads_to_what(ours, data, title):
+    events.append(ours.organization.pk, "lead_dispatch.switched", 1, actor=ANA, **data)
+    notify()
+    row = Notification.objects.get()
+    assert (row.title, row.body, row.level) == (title, "by Ana", "toast")
+
+
+def test_the_kill_switch_is_told_in_every_organization_with_leads(ours):
+    LeadDispatch.objects.get_or_create(organization=ours.organization)
+    switches.set_engine(is_stopped=True, actor=ANA)
+    switches.set_engine(is_stopped=False, promoter_paused=True, actor=ANA)
+    notify()
+    assert [row.title for row in Notification.objects.filter(organization=ours.organization).order_by("pk")] == [
+        "Ana stopped all calling of leads",
+        "Ana let leads be called again and paused the scheduling of leads",
+    ]

@@ -39,7 +39,8 @@ def test_an_alert_goes_out_by_email_at_once(ours, mailoutbox, settings):
     job = ours.row(Job)
     assert mail.to == [ours.dispatcher.email]
     assert mail.subject == f"[Alphaville Heating] Job {job.pk} needs a dispatcher: Nobody accepted"
-    assert f"{settings.PUBLIC_BASE_URL}/admin/jobs/job/{job.pk}/change/" in mail.body
+    assert f"{settings.PUBLIC_BASE_URL}/board/?job={job.pk}&in=alphaville" in mail.body
+    assert "/notifications/choices/?in=alphaville" in mail.body
     assert "1 Alphaville Street" in mail.body
     assert "<h1" in mail.alternatives[0][0]
     loops.send_email()

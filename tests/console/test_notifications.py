@@ -1,0 +1,228 @@
+"""A person's own pages: what they were told, and what is to reach them how. Without JavaScript."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html import unescape
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from accounts.models import Organization, User
+from dispatch.core.models import Event
+from notifications.models import Alert, Notification, Preference, Route
+from notifications.services.preferences import Wants, wants_of
+from tests import factories as make
+from tests.tenants import Tenant
+
+pytestmark = pytest.mark.django_db
+
+LIST, CHOICES = "/notifications/", "/notifications/choices/"
+Browser = Callable[..., Client]
+
+
+@pytest.fixture
+def office() -> Organization:
+    return make.organization("Desert Air")
+
+
+@pytest.fixture
+def dora(office: Organization) -> User:
+    return make.dispatcher(office, "Dora")
+
+
+def text(answer: Any) -> str:
+    """What the page's main part says, without its marks."""
+    assert answer.status_code in (200, 422), answer.content[:500]
+    page = answer.content.decode()
+    return unescape(" ".join(re.sub(r"<[^>]+>", " ", page[page.find("<main") :]).split()))
+
+
+def ticked(answer: Any) -> set[str]:
+    """The boxes that are ticked."""
+    found = re.findall(r'<input type="checkbox" name="([^"]+:[^"]+)"( checked)?>', answer.content.decode())
+    return {name for name, is_on in found if is_on}
+
+
+def kinds(answer: Any) -> list[str]:
+    return re.findall(r'name="kind" value="([^"]+)"', answer.content.decode())
+
+
+def note(of: Organization, user: User, title: str, **fields: Any) -> Notification:
+    fields = {"kind": "job.cannot_make_it", "subject_type": "job", "subject_id": 12, **fields}
+    event = Event.objects.create(
+        organization=of, kind=fields["kind"], subject_type=fields["subject_type"], subject_id=12, actor={}
+    )
+    return Notification.objects.create(organization=of, user=user, event_id=event.pk, title=title, **fields)
+
+
+# --- what one was told --------------------------------------------------------------------------------------
+
+
+def test_nothing_told_says_what_would_be_here(browser: Browser, dora: User) -> None:
+    said = text(browser(dora).get(LIST))
+    assert "Nothing yet" in said
+    assert "a job that needs a dispatcher" in said
+
+
+def test_only_ones_own_the_newest_first_and_each_leads_to_what_it_is_about(
+    browser: Browser, office: Organization, dora: User
+) -> None:
+    note(office, dora, "Job 12: Sam cannot make it")
+    note(office, dora, "Schedule Boiler fails", subject_type="schedule", subject_id=4)
+    note(office, make.dispatcher(office), "A colleague's")
+    elsewhere = make.organization()
+    note(elsewhere, dora, "Elsewhere")
+    page = browser(dora).get(LIST)
+    said = text(page)
+    assert said.index("Schedule Boiler fails") < said.index("Job 12: Sam cannot make it")
+    assert "A colleague's" not in said
+    assert "Elsewhere" not in said
+    assert 'href="/board/?job=12"' in page.content.decode()
+    assert 'href="/schedules/4/"' in page.content.decode()
+
+
+def test_one_and_then_all_are_marked_read(browser: Browser, office: Organization, dora: User) -> None:
+    rows = [note(office, dora, f"Note {n}") for n in range(3)]
+    strange = note(office, make.dispatcher(office), "A colleague's")
+    here = browser(dora)
+    here.post("/notifications/read/", {"id": rows[0].pk})
+    here.post("/notifications/read/", {"id": strange.pk})
+    assert {row.pk for row in Notification.objects.filter(read_at=None)} == {rows[1].pk, rows[2].pk, strange.pk}
+    assert "Note 0" not in text(here.get(LIST + "?view=unread"))
+    answer = here.post("/notifications/read/", {"view": "unread"}, follow=True)
+    assert answer.request["QUERY_STRING"] == "view=unread"
+    assert "2 marked as read." in text(answer)
+    assert list(Notification.objects.filter(read_at=None)) == [strange]
+    assert here.post("/notifications/read/", {"id": "twelve"}).status_code == 404
+
+
+def test_an_alert_is_acknowledged_for_all(browser: Browser, ours: Tenant) -> None:
+    row = ours.row(Notification)
+    here = browser(ours.dispatcher)
+    assert "Waits for somebody" in text(here.get(LIST + "?view=alerts"))
+    said = text(here.post(f"/notifications/{row.pk}/acknowledge/", follow=True))
+    assert f"{ours.dispatcher} acknowledged it" in said
+    assert Alert.objects.get(pk=row.alert_id).status == "acknowledged"
+    colleague = browser(make.dispatcher(ours.organization))
+    assert colleague.post(f"/notifications/{row.pk}/acknowledge/").status_code == 404
+
+
+def test_older_ones_are_a_page_on(browser: Browser, office: Organization, dora: User) -> None:
+    for n in range(52):
+        note(office, dora, f"Note {n:02}")
+    here = browser(dora)
+    first = here.get(LIST)
+    assert "Note 02" in text(first)
+    assert "Note 01" not in text(first)
+    older = re.search(r'href="(\?[^"]*before=\d+)"', first.content.decode())
+    assert older
+    said = text(here.get(LIST + unescape(older[1])))
+    assert "Note 01" in said
+    assert "Note 02" not in said
+    assert "Nothing here" in text(here.get(LIST + "?before=1"))
+
+
+# --- what reaches one ---------------------------------------------------------------------------------------
+
+
+def test_what_counts_without_a_choice_is_ticked(browser: Browser, dora: User) -> None:
+    page = browser(dora).get(CHOICES)
+    on = ticked(page)
+    assert {"job.pending:email", "job.pending:sms", "job.pending:voice", "job.cannot_make_it:shown"} <= on
+    assert "job.cannot_make_it:email" not in on
+    assert "job.pending:shown" not in page.content.decode()  # an alert is always shown
+    assert "job.cannot_make_it:voice" not in page.content.decode()  # only alerts call
+    assert "As usual for all" not in text(page)
+
+
+def test_only_what_can_reach_one_is_asked(browser: Browser, office: Organization, dora: User) -> None:
+    assert "endpoint.disabled" not in kinds(browser(dora).get(CHOICES))
+    boss = browser(make.admin(office))
+    assert "endpoint.disabled" in kinds(boss.get(CHOICES))
+    assert "to you when nobody takes it on" in text(boss.get(CHOICES))
+    Route.objects.create(organization=office, kind="endpoint.disabled", to="dispatchers")
+    Route.objects.create(organization=office, kind="job.cannot_make_it", is_on=False)
+    Route.objects.create(organization=office, kind="technician.auto_paused", level="critical")
+    page = browser(dora).get(CHOICES)
+    assert "endpoint.disabled" in kinds(page)
+    assert "job.cannot_make_it" not in kinds(page)
+    assert "technician.auto_paused:voice" in ticked(page)  # the organization made it an alert
+
+
+def test_a_choice_counts_and_can_be_taken_back(browser: Browser, office: Organization, dora: User) -> None:
+    here = browser(dora)
+    page = here.get(CHOICES)
+    on = ticked(page) - {"job.pending:sms"} | {"job.cannot_make_it:email"}
+    answer = here.post(CHOICES, {"kind": kinds(page), **dict.fromkeys(on, "on")}, follow=True)
+    assert "Saved." in text(answer)
+    assert ticked(answer) == on
+    assert set(Preference.objects.values_list("kind", flat=True)) == {"job.pending", "job.cannot_make_it"}
+    assert wants_of(office.pk, [dora.pk], "job.pending")[dora.pk] == Wants(True, True, False, True)
+    assert Event.objects.filter(kind="preference.changed").count() == 2
+
+    again = here.post(CHOICES, {"kind": kinds(page), **dict.fromkeys(on, "on")}, follow=True)
+    assert "Nothing was changed." in text(again)
+
+    usual = here.post("/notifications/choices/usual/", follow=True)
+    assert ticked(usual) == ticked(page)
+    assert not Preference.objects.exists()
+    assert Event.objects.filter(kind="preference.forgotten").count() == 2
+
+
+def test_what_the_page_did_not_ask_is_not_changed(browser: Browser, office: Organization, dora: User) -> None:
+    here = browser(dora)
+    here.post(CHOICES, {"kind": ["endpoint.disabled", "no.such"], "endpoint.disabled:email": "on"})
+    here.post(CHOICES, {"job.pending:email": "on"})
+    assert not Preference.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ("hello", "That is not a phone number."),
+        ("602 555", "There is no such number."),
+        ("+44 20 7946 0958", "country not allowed"),
+    ],
+)
+def test_a_number_that_cannot_be_called_is_refused(browser: Browser, dora: User, given: str, error: str) -> None:
+    answer = browser(dora).post("/notifications/phone/", {"phone": given})
+    assert answer.status_code == 422
+    assert error in text(answer)
+    assert f'value="{given}"' in answer.content.decode()
+    assert not User.objects.get(pk=dora.pk).phone
+
+
+def test_ones_own_number_is_changed_and_noted_without_it(browser: Browser, dora: User) -> None:
+    here = browser(dora)
+    assert "no text and no call can reach you" in text(here.get(CHOICES))
+    here.post("/notifications/phone/", {"phone": "(602) 555-0134"})
+    here.post("/notifications/phone/", {"phone": "602 555 0134"})
+    assert str(User.objects.get(pk=dora.pk).phone) == "+16025550134"
+    told = Event.objects.get(kind="membership.phone_changed")
+    assert "555" not in str(told.data)
+    here.post("/notifications/phone/", {"phone": ""})
+    assert not User.objects.get(pk=dora.pk).phone
+
+
+def test_strangers_are_sent_to_sign_in(browser: Browser) -> None:
+    for address in (LIST, CHOICES):
+        answer = browser(None).get(address)
+        assert answer.status_code == 302
+        assert answer.url.startswith("/admin/login/")
+
+
+def test_a_link_from_outside_goes_on_in_the_organization_that_it_is_about(
+    browser: Browser, office: Organization
+) -> None:
+    root = make.user("Root", is_superuser=True)
+    other = make.organization("Another")
+    here = browser(root)
+    for one in (office, other):
+        answer = here.get(f"/board/?job=12&in={one.slug}", follow=True)
+        assert answer.request["QUERY_STRING"] in ("job=12", f"job=12&in={one.slug}")
+        assert one.name in answer.content.decode().partition("</header>")[0]
+    dora = browser(make.dispatcher(office))
+    assert office.name in dora.get(f"/board/?in={other.slug}").content.decode()
