@@ -33,7 +33,7 @@ def console_view(view: View) -> View:
         if not isinstance(request.user, User):
             return to_sign_in(request)
         if (slug := request.GET.get("in")) and request.method == "GET" and _goes_on_in(request, slug):
-            return HttpResponseRedirect(f"{request.path}?{_without_in(request)}")
+            return HttpResponseRedirect(_without_in(request))
         if request.organization is None or request.role not in Membership.Role.values:
             return page(request, "console/nowhere.html", {}, status=403)
         answer = view(request, *args, **kwargs)
@@ -56,9 +56,10 @@ def _goes_on_in(request: HttpRequest, slug: str) -> bool:
 
 
 def _without_in(request: HttpRequest) -> str:
+    """This address without `?in=`."""
     query = request.GET.copy()
     del query["in"]
-    return str(query.urlencode())
+    return f"{request.path}?{query.urlencode()}" if query else request.path
 
 
 def is_fragment(request: HttpRequest) -> bool:

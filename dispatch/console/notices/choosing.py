@@ -108,15 +108,18 @@ def _boxes(choice: Choice) -> list[dict[str, Any]]:
             "name": f"{choice.rule.kind}:{way}",
             "words": words,
             "on": getattr(choice.wants, way),
-            "fixed": {"shown": "Always", "voice": ""}[way] if not _is_open(choice, way) else None,
+            "instead": _instead(choice, way),
         }
         for way, words in WAYS.items()
     ]
 
 
-def _is_open(choice: Choice, way: str) -> bool:
-    """Whether there is something to choose: an alert is always shown, and only alerts call."""
-    return not (way == "shown" and choice.is_alert) and not (way == "voice" and not choice.is_alert)
+def _instead(choice: Choice, way: str) -> str | None:
+    """What stands there where nothing can be chosen: an alert is always shown, what is quiet is only listed, and
+    only alerts call. None: it can."""
+    if way == "shown":
+        return {rules.CRITICAL: "Always shown", rules.QUIET: "In the list"}.get(choice.level)
+    return "" if way == "voice" and not choice.is_alert else None
 
 
 def _save(request: HttpRequest) -> int:
@@ -127,7 +130,7 @@ def _save(request: HttpRequest) -> int:
         chosen = {
             way: (
                 f"{choice.rule.kind}:{way}" in request.POST
-                if _is_open(choice, way)
+                if _instead(choice, way) is None
                 else getattr(choice.wants, way)
             )
             for way in WAYS
