@@ -31,11 +31,15 @@ def blocks() -> list[tuple[str, Any]]:
 
 @pytest.fixture
 def organization(app_url: str, test_environment: dict[str, str]) -> Iterator[Any]:
-    """One without anybody near the tour's place, and a worker that makes jobs."""
+    """One without anybody near the tour's place, a worker that makes jobs, and the loop that writes alerts."""
     made = make.organization()
     environment = {**test_environment, "PUBLIC_BASE_URL": app_url}
-    with running("worker", django_settings.DISPATCH_QUEUE, env=environment) as worker:
+    with (
+        running("worker", django_settings.DISPATCH_QUEUE, env=environment) as worker,
+        running("dispatcher", "--only", "notifier", env=environment) as dispatcher,
+    ):
         worker.says("the worker listens")
+        dispatcher.says("runs")
         yield made
 
 

@@ -11,6 +11,7 @@ import pytest
 from django.test import Client
 
 from accounts.models import Organization, User
+from dispatch.core import events
 from dispatch.core.models import Event
 from notifications.models import Alert, Notification, Preference, Route
 from notifications.services.preferences import Wants, wants_of
@@ -52,9 +53,7 @@ def kinds(answer: Any) -> list[str]:
 
 def note(of: Organization, user: User, title: str, **fields: Any) -> Notification:
     fields = {"kind": "job.cannot_make_it", "subject_type": "job", "subject_id": 12, **fields}
-    event = Event.objects.create(
-        organization=of, kind=fields["kind"], subject_type=fields["subject_type"], subject_id=12, actor={}
-    )
+    event = events.append(of.pk, fields["kind"], 12)
     return Notification.objects.create(organization=of, user=user, event_id=event.pk, title=title, **fields)
 
 
@@ -90,12 +89,16 @@ def test_one_and_then_all_are_marked_read(browser: Browser, office: Organization
     here = browser(dora)
     here.post("/notifications/read/", {"id": rows[0].pk})
     here.post("/notifications/read/", {"id": strange.pk})
-    assert {row.pk for row in Notification.objects.filter(read_at=None)} == {rows[1].pk, rows[2].pk, strange.pk}
+    assert {row.pk for row in Notification.objects.filter(organization=office, read_at=None)} == {
+        rows[1].pk,
+        rows[2].pk,
+        strange.pk,
+    }
     assert "Note 0" not in text(here.get(LIST + "?view=unread"))
     answer = here.post("/notifications/read/", {"view": "unread"}, follow=True)
     assert answer.request["QUERY_STRING"] == "view=unread"
     assert "2 marked as read." in text(answer)
-    assert list(Notification.objects.filter(read_at=None)) == [strange]
+    assert list(Notification.objects.filter(organization=office, read_at=None)) == [strange]
     assert here.post("/notifications/read/", {"id": "twelve"}).status_code == 404
 
 
@@ -159,24 +162,27 @@ def test_a_choice_counts_and_can_be_taken_back(browser: Browser, office: Organiz
     answer = here.post(CHOICES, {"kind": kinds(page), **dict.fromkeys(on, "on")}, follow=True)
     assert "Saved." in text(answer)
     assert ticked(answer) == on
-    assert set(Preference.objects.values_list("kind", flat=True)) == {"job.pending", "job.cannot_make_it"}
+    assert set(Preference.objects.filter(user=dora).values_list("kind", flat=True)) == {
+        "job.pending",
+        "job.cannot_make_it",
+    }
     assert wants_of(office.pk, [dora.pk], "job.pending")[dora.pk] == Wants(True, True, False, True)
-    assert Event.objects.filter(kind="preference.changed").count() == 2
+    assert Event.objects.filter(kind="preference.changed", organization_id=office.pk).count() == 2
 
     again = here.post(CHOICES, {"kind": kinds(page), **dict.fromkeys(on, "on")}, follow=True)
     assert "Nothing was changed." in text(again)
 
     usual = here.post("/notifications/choices/usual/", follow=True)
     assert ticked(usual) == ticked(page)
-    assert not Preference.objects.exists()
-    assert Event.objects.filter(kind="preference.forgotten").count() == 2
+    assert not Preference.objects.filter(user=dora).exists()
+    assert Event.objects.filter(kind="preference.forgotten", organization_id=office.pk).count() == 2
 
 
 def test_what_the_page_did_not_ask_is_not_changed(browser: Browser, office: Organization, dora: User) -> None:
     here = browser(dora)
     here.post(CHOICES, {"kind": ["endpoint.disabled", "no.such"], "endpoint.disabled:email": "on"})
     here.post(CHOICES, {"job.pending:email": "on"})
-    assert not Preference.objects.exists()
+    assert not Preference.objects.filter(user=dora).exists()
 
 
 @pytest.mark.parametrize(
