@@ -21,6 +21,7 @@ from accounts.admin import shown_once
 from accounts.admin_base import ACT, OwnedAdmin, OwnedForm
 from dispatch.core import clock
 from dispatch.core.target_urls import check_target_url
+from dispatch.outbox.admin_messages import cut
 from dispatch.outbox.endpoint_checks import (
     check_event_type,
     check_own_headers,
@@ -162,7 +163,7 @@ class HealthFilter(admin.SimpleListFilter):
 class EndpointAdmin(OwnedAdmin):
     form = EndpointForm
     dispatcher_may = ACT
-    list_display = ["name", "url", "state", "told_of", "mode", "pool"]
+    list_display = ["name", "address", "state", "told_of", "mode", "pool"]
     list_filter = [HealthFilter, "mode", "pool"]
     list_select_related = ["pool", "target"]
     search_fields = ["name", "url"]
@@ -185,6 +186,10 @@ class EndpointAdmin(OwnedAdmin):
             options["fields"] = [name for name in options["fields"] if name not in hidden]
         return found
 
+    @display(description="URL", ordering="url")
+    def address(self, endpoint: Endpoint) -> str:
+        return cut(endpoint.url)
+
     @display(description="health", label=STATE_LABELS)
     def state(self, endpoint: Endpoint) -> tuple[str, str]:
         found = services.health_of(endpoint).state
@@ -192,11 +197,11 @@ class EndpointAdmin(OwnedAdmin):
 
     @display(description="is told of")
     def told_of(self, endpoint: Endpoint) -> str:
-        return ", ".join(endpoint.event_types) or "messages sent to it by name"
+        return cut(", ".join(endpoint.event_types)) or "messages sent to it by name"
 
     @display(description="health")
     def health(self, endpoint: Endpoint) -> str:
-        return services.health_of(endpoint).words
+        return services.health_of(endpoint, endpoint.organization.time_zone).words
 
     @display(description="waiting")
     def waiting(self, endpoint: Endpoint) -> str:

@@ -83,7 +83,7 @@ class AttemptInline(OwnedTabularInline):
 
     @display(description="asked")
     def asked(self, attempt: Attempt) -> str:
-        return f"POST {attempt.url}" if attempt.url else "—"
+        return f"POST {cut(attempt.url, 200)}" if attempt.url else "—"
 
     @display(description="answered")
     def answered(self, attempt: Attempt) -> str:
@@ -133,7 +133,7 @@ class MessageAdmin(OwnedAdmin):
 
     @display(description="why it is where it is")
     def why(self, message: Message) -> str:
-        return why_stuck(message)
+        return why_stuck(message, message.organization.time_zone)
 
     @display(description="status", ordering="status", label=STATUS_LABELS)
     def state(self, message: Message) -> tuple[str, str]:
@@ -150,13 +150,13 @@ class MessageAdmin(OwnedAdmin):
 
     @display(description="to", ordering="endpoint__name")
     def to(self, message: Message) -> str:
-        return message.endpoint.name if message.endpoint else message.url
+        return cut(message.endpoint.name if message.endpoint else message.url)
 
     @display(description="group", ordering="group__name")
     def in_group(self, message: Message) -> str:
         if message.mode == "IMMEDIATE":
-            return format_html("{} (no order)", message.group.name)
-        return link(self, message.group, message.group.name)
+            return format_html("{} (no order)", cut(message.group.name))
+        return link(self, message.group, cut(message.group.name))
 
     @display(description="payload")
     def body(self, message: Message) -> str:
@@ -236,7 +236,7 @@ class MessageGroupAdmin(OwnedAdmin):
 
     admin_may = ACT
     dispatcher_may = ACT
-    list_display = ["name", "endpoint", "state", "blocked_since"]
+    list_display = ["named", "to", "state", "blocked_since"]
     list_filter = [("blocked_by", admin.EmptyFieldListFilter), "endpoint"]
     list_select_related = ["endpoint"]
     search_fields = ["=name"]
@@ -245,6 +245,14 @@ class MessageGroupAdmin(OwnedAdmin):
     fields = ["name", "endpoint", "is_now", "blocked_since", "line"]
     readonly_fields = fields
     actions = ["retry_blockers", "ignore_blockers", "resolve_blockers"]
+
+    @display(description="name", ordering="name")
+    def named(self, group: MessageGroup) -> str:
+        return cut(group.name)
+
+    @display(description="endpoint", ordering="endpoint__name", empty_value="URLs of their own")
+    def to(self, group: MessageGroup) -> str | None:
+        return cut(group.endpoint.name) if group.endpoint else None
 
     @display(description="state", label={"blocked": "danger", "waiting": "info", "idle": "success"})
     def state(self, group: MessageGroup) -> tuple[str, str]:
@@ -268,7 +276,7 @@ class MessageGroupAdmin(OwnedAdmin):
             return "empty"
         rows = (
             (link(MessageAdmin(Message, self.admin_site), row, f"{row.pk} {row.type}"), row.sequence,
-             row.get_status_display(), why_stuck(row))
+             row.get_status_display(), why_stuck(row, group.organization.time_zone))
             for row in found[:SHOWN_OF_GROUP]
         )  # fmt: skip
         listed = format_html_join("", "<li>{} (sequence {}): {}. {}</li>", rows)
@@ -308,6 +316,11 @@ def link(own: OwnedAdmin, row: Any, words: str) -> str:
     name = f"{own.admin_site.name}:{row._meta.app_label}_{row._meta.model_name}_change"
     at = reverse(name, args=[row.pk])
     return format_html('<a class="text-primary-600 dark:text-primary-500" href="{}">{}</a>', at, words)
+
+
+def cut(text: str, longest: int = 60) -> str:
+    """For lists: the beginning of what is longer, which its page shows whole."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def exact(moment: datetime, zone: str) -> str:

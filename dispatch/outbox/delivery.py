@@ -53,10 +53,10 @@ def headers_of(call: Call, body: bytes) -> dict[str, str]:
     """The endpoint's own headers, ours, and the signature over exactly this body, made now."""
     now, endpoint = clock.now(), call.endpoint
     given: Mapping[str, Any] = (endpoint.headers or {}) if endpoint else {}  # type: ignore[assignment]
-    own = {str(name): str(value) for name, value in given.items()}
-    headers = {name: value for name, value in own.items() if not name.lower().startswith("webhook-")}
+    headers = {str(n): str(value) for n, value in given.items() if not n.lower().startswith("webhook-")}
+    if not any(name.lower() == "content-type" for name in headers):
+        headers["Content-Type"] = "application/json"
     headers |= {
-        "Content-Type": headers.get("Content-Type", "application/json"),
         "Dispatch-Type": call.type,
         "Dispatch-Sequence": str(call.sequence),
         "Dispatch-Call": str(call.number),
@@ -75,8 +75,9 @@ def headers_of(call: Call, body: bytes) -> dict[str, str]:
 def headers_shown(message: Message, number: int, at: datetime | None) -> dict[str, str]:
     """The headers of the call `number` of a message, as far as they may be shown: what an endpoint adds of its own
     stays hidden, and signatures are not kept."""
-    shown = {
-        "Content-Type": "application/json",
+    own: Mapping[str, Any] = (message.endpoint.headers or {}) if message.endpoint else {}  # type: ignore[assignment]
+    shown = {} if any(name.lower() == "content-type" for name in own) else {"Content-Type": "application/json"}
+    shown |= {
         "Dispatch-Type": message.type,
         "Dispatch-Sequence": str(message.sequence),
         "Dispatch-Call": str(number),
@@ -88,7 +89,6 @@ def headers_shown(message: Message, number: int, at: datetime | None) -> dict[st
         shown["webhook-timestamp"] = str(int(at.timestamp()))
     if message.endpoint:
         shown["webhook-signature"] = "v1,…"
-        own: Mapping[str, Any] = message.endpoint.headers or {}  # type: ignore[assignment]
         shown |= dict.fromkeys(own, "(not shown)")
     return shown
 

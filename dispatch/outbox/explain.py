@@ -10,12 +10,12 @@ from dispatch.outbox.models import Message, Mode
 from dispatch.outbox.rules.words import Situation, why
 
 
-def why_stuck(message: Message) -> str:
-    """Why this message is where it is, in words."""
-    return why(situation(message))
+def why_stuck(message: Message, zone: str = "UTC") -> str:
+    """Why this message is where it is, in words; times are told in `zone`."""
+    return why(situation(message, zone))
 
 
-def situation(message: Message) -> Situation:
+def situation(message: Message, zone: str = "UTC") -> Situation:
     """What stands around a message, read now."""
     now = clock.now()
     endpoint, target = message.endpoint, message.target
@@ -36,7 +36,7 @@ def situation(message: Message) -> Situation:
         disabled_reason=(endpoint.disabled_reason or "disabled.") if endpoint and endpoint.disabled_at else "",
         pool=pool.name if pool else "", is_pool_paused=bool(pool and pool.is_paused),
         is_pool_full=bool(pool and in_flight >= pool.concurrency), circuit_open_until=target.open_until,
-        is_outbox_enabled=settings.OUTBOX_ENABLED,
+        is_outbox_enabled=settings.OUTBOX_ENABLED, zone=zone,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from dispatch.core.models import Event
 from dispatch.core.readers import EventReader
 from dispatch.outbox.models import Endpoint
 from dispatch.outbox.rules.heads import passes_filter
-from dispatch.outbox.services.intake import NewMessage, accept
+from dispatch.outbox.services.intake import NewMessage, accept_of_several
 
 # Whose subject an event's group is, when its data names one: an offer's news goes in line with its job's.
 OWNERS = ("job", "lead")
@@ -29,8 +29,7 @@ def read(events: list[Event]) -> None:
         for endpoint in endpoints[event.organization_id]:
             if passes_filter(endpoint.event_types, event.kind):
                 made[event.organization_id].append(_message(event, endpoint))
-    for organization_id in sorted(made):
-        accept(organization_id, made[organization_id])
+    accept_of_several(made)
 
 
 def group_of(event: Event) -> str:

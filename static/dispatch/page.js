@@ -24,7 +24,7 @@
       let words;
       if (time.dataset.time === "left") {
         const left = Math.max(0, Math.floor((ms - now) / 1000));
-        words = `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}`;
+        words = left < 3600 ? `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}` : span(left);
       } else {
         words = span(Math.max(0, Math.floor((now - ms) / 1000)));
         if (time.dataset.time === "ago") words += " ago";

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.test import Client
 
+from accounts.models import Organization
+from dispatch.capacity.models import DispatchPool
+from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.outbox import publishing
@@ -163,11 +168,13 @@ def test_messages_are_found_by_filter_and_older_ones_by_paging(dora, world, erp)
 @pytest.mark.parametrize(
     ("state", "words"),
     [("paused", "ERP is paused"), ("disabled", "ERP is disabled"), ("retry", "failed and is tried again"),
-     ("later", "waits for its time"), ("queued", "is on the queue"), ("due", "is due")],
+     ("later", "waits for its time"), ("queued", "is on the queue"), ("due", "is due"),
+     ("put off", "was put off by the receiver, which asked for less (429)"),
+     ("pool paused", "the pool Messages is paused"), ("pool full", "all places of the pool Messages are taken")],
 )  # fmt: skip
 def test_a_group_says_what_stands_at_its_head(dora, world, erp, state, words):
-    if state == "retry":
-        world.receiver.answer("a", 500)
+    if state in ("retry", "put off"):
+        world.receiver.answer("a", {"retry": 500, "put off": 429}[state])
     scheduled = world.organization.created_at.replace(year=2100) if state == "later" else None
     message = world.send_one(erp, "a", group="job:7", scheduled_for=scheduled)
     match state:
@@ -178,6 +185,15 @@ def test_a_group_says_what_stands_at_its_head(dora, world, erp, state, words):
         case "retry":
             world.start()
             wait_until(lambda: Message.objects.filter(pk=message, waiting_for="retry").exists())
+        case "put off":
+            world.start()
+            wait_until(lambda: Message.objects.filter(pk=message, waiting_for="too_many_requests").exists())
+        case "pool paused":
+            DispatchPool.objects.filter(pk=world.pool.pk).update(is_paused=True)
+        case "pool full":
+            DispatchPool.objects.filter(pk=world.pool.pk).update(concurrency=1)
+            world.poll()
+            message = world.send_one(erp, "b", group="job:8")
         case "queued":
             world.poll()
     assert f"Message {message} {words}" in text(dora.get("/outbox/?state=busy")).replace("waits: ", "")
@@ -203,6 +219,24 @@ def test_the_health_of_endpoints_and_what_a_dispatcher_may_do(dora, world, erp, 
         assert ada.post(act, {"action": action, "reason": "gone"}).status_code == 302
         erp.refresh_from_db()
         assert (erp.disabled_at is not None) is disabled
+
+
+def test_a_receiver_that_refuses_everything_is_not_called_healthy(dora, world, erp, blocked):
+    page = text(dora.get("/outbox/endpoints/"))
+    assert "Failing It refuses what is sent: The receiver answered 422." in page
+    world.start()
+    world.send(erp, "fine", group="job:8")
+    world.all_end()
+    assert "Healthy Nothing fails there." in text(dora.get("/outbox/endpoints/"))
+
+
+def test_times_are_those_of_the_organization(dora, world, erp):
+    Organization.objects.filter(pk=world.organization.pk).update(time_zone="America/Phoenix")
+    at = clock.now() + timedelta(hours=30)
+    message = world.send_one(erp, "later", scheduled_for=at)
+    local = at.astimezone(ZoneInfo("America/Phoenix"))
+    assert f"It is scheduled at {local:%Y-%m-%d %H:%M:%S} MST." in text(dora.get(f"/outbox/messages/{message}/"))
+    assert "in 1 d" in text(dora.get("/outbox/"))
 
 
 def test_a_test_message_is_sent_and_followed(dora, world, erp):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from tests.outbox.world import World
 from tests.waiting import wait_until
 
 MARIA = Actor("user", 7, "Maria")
+DIRECT = {"type": "t", "payload": {}, "target_url": "https://x.example/"}
+LATER = (datetime.now(UTC) + timedelta(days=300)).isoformat()
 
 
 @pytest.fixture
@@ -156,6 +159,13 @@ def test_14_many_by_filter(world: World, api: Any) -> None:
     assert world.statuses([*failed, waiting, other]) == ["PENDING"] * 6 + ["ERROR"]
     assert api("POST", "messages/actions/", {"action": "retry", "filter": {"nonsense": "1"}}).status_code == 400
     assert api("POST", "messages/actions/", {"action": "retry", "filter": {}}).status_code == 400
+    wrong = api("POST", "messages/actions/", {"action": "retry", "filter": {"id": "7,x"}})
+    assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (400, "filter.id")
+    assert api("GET", "messages/?id=x").status_code == 400
+    assert [one["id"] for one in api("GET", f"messages/?id={failed[0]},{other}").json()["results"]] == [
+        other,
+        failed[0],
+    ]
 
 
 def test_messages_are_sent_one_or_many_and_the_same_key_gives_the_same_message(world: World, api: Any) -> None:
@@ -195,6 +205,11 @@ def test_messages_are_sent_one_or_many_and_the_same_key_gives_the_same_message(w
         ({"type": "spaces are not", "payload": {}, "target_url": "https://x.example/"}, "type"),
         ({"type": "t", "target_url": "https://x.example/"}, "payload"),
         ({"type": "t", "payload": {}, "target_url": "https://x.example/", "mode": "LATER"}, "mode"),
+        ({"type": "t", "payload": {}, "target_url": "https://x.example/", "gruop": "job:7"}, "gruop"),
+        ({**DIRECT, "scheduled_for": "9999-12-31T23:59:59Z"}, "scheduled_for"),
+        ({**DIRECT, "scheduled_for": "2050-01-02T00:00:00Z"}, "scheduled_for"),
+        ({**DIRECT, "scheduled_for": LATER, "expires_at": LATER}, "expires_at"),
+        ([{**DIRECT}, {**DIRECT, "sequence": "first"}], "1.sequence"),
         ([], None),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -10,11 +11,13 @@ from typing import Any
 import pytest
 import requests
 from django.db import IntegrityError
+from django.test import AsyncRequestFactory
 from prometheus_client import REGISTRY
 
 from dispatch.core import clock
 from dispatch.core.redis import client
 from dispatch.outbox import processing, publishing, queues
+from dispatch.outbox.api.process import process
 from dispatch.outbox.checks import contradictions
 from dispatch.outbox.models import Attempt, Message, QuarantinedPointer
 from dispatch.outbox.pointer import MessagePointer, make_token
@@ -262,6 +265,29 @@ def test_somebodys_own_router_can_stand_in_for_ours_with_nothing_but_an_http_cli
     wait_until(route)
     assert world.receiver.names == ["a", "b", "b", "c"]
     assert world.receiver.overlaps() == []
+
+
+def test_a_router_that_hangs_up_during_the_call_loses_nothing(world: World) -> None:
+    erp = world.endpoint()
+    world.receiver.hold("a")
+    message = world.send_one(erp, "a")
+    world.poll()
+    (pointer,) = queued(world)
+    request = AsyncRequestFactory().post("/", data=pointer.to_json(), content_type="application/json")
+
+    async def hang_up() -> None:
+        asked = asyncio.create_task(process(request))
+        await asyncio.to_thread(world.receiver.got, "a")
+        asked.cancel()  # as the server does when the connection is gone
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        world.receiver.let_go("a")
+        await asyncio.to_thread(world.becomes, message, "COMPLETED")
+        await processing.close()
+
+    asyncio.run(hang_up())
+    assert world.receiver.names == ["a"]
+    assert Attempt.objects.get(message=message).outcome == "delivered"
 
 
 def test_the_process_address_refuses_what_is_no_pointer(app_url: str) -> None:

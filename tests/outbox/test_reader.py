@@ -7,14 +7,21 @@ from datetime import timedelta
 
 import pytest
 import requests
+import standardwebhooks
+from django.db import transaction
+from standardwebhooks.webhooks import WebhookVerificationError
 
 from dispatch.core import clock, events
 from dispatch.core.models import EventCursor
 from dispatch.outbox.explain import why_stuck
-from dispatch.outbox.models import Message
+from dispatch.outbox.models import Message, MessageGroup
 from dispatch.outbox.reader import READER, read
+from dispatch.outbox.services import endpoints
+from dispatch.outbox.services.claims import lock_groups
+from dispatch.outbox.services.intake import NewMessage, accept
 from tests import factories
 from tests.core.horizon import all_readable
+from tests.core.threads import Elsewhere
 from tests.outbox.world import World
 
 
@@ -64,6 +71,43 @@ def test_an_event_read_twice_makes_one_message(world: World) -> None:
     assert Message.objects.filter(event_id=event.pk).count() == 1
 
 
+def test_the_locks_of_groups_are_taken_in_one_order_whosever_they_are(world: World) -> None:
+    """Or the reader and the end of a call, which locks groups of many organizations, wait for each other."""
+    mine, theirs = world.endpoint("mine", event_types=["job.*"]), factories.organization()
+    world.endpoint("theirs", event_types=["job.*"], organization=theirs)
+    assert mine.organization_id < theirs.pk
+    for organization in (theirs.pk, mine.organization_id):  # theirs has the lower id
+        read([events.append(organization, "job.created", 1)])
+    low, high = MessageGroup.objects.order_by("pk")
+    news = [events.append(organization, "job.assigned", 1) for organization in (mine.organization_id, theirs.pk)]
+    with transaction.atomic():
+        lock_groups([low.pk])
+        reading = Elsewhere(lambda: read(news))
+        reading.wait_for_lock()
+        MessageGroup.objects.select_for_update(nowait=True).get(pk=high.pk)
+    reading.finish()
+    assert Message.objects.filter(event_id__in=[event.pk for event in news]).count() == 2
+
+
+@pytest.mark.parametrize("first_mode", ["BLOCK_ON_ERROR", "IMMEDIATE"])
+def test_nor_does_it_matter_which_of_a_batch_are_in_order(world: World, first_mode: str) -> None:
+    erp = world.endpoint()
+    for group in ("low", "high"):
+        world.send_one(erp, "a", group=group)
+    low, high = (world.group(name) for name in ("low", "high"))
+    second_mode = {"BLOCK_ON_ERROR": "IMMEDIATE", "IMMEDIATE": "BLOCK_ON_ERROR"}[first_mode]
+    batch = [
+        NewMessage(type="t", payload="{}", endpoint=erp, group=group, mode=mode)
+        for group, mode in (("low", first_mode), ("high", second_mode))
+    ]
+    with transaction.atomic():
+        lock_groups([low.pk])
+        taking_in = Elsewhere(lambda: accept(erp.organization_id, batch))
+        taking_in.wait_for_lock()
+        MessageGroup.objects.select_for_update(nowait=True).get(pk=high.pk)
+    taking_in.finish()
+
+
 def test_events_of_others_and_of_messages_make_none_and_a_disabled_endpoint_gets_its_own_later(
     world: World,
 ) -> None:
@@ -111,3 +155,27 @@ def test_what_people_switched_off_is_said(world: World, change: dict, words: str
         setattr(erp, name, clock.now() if value == "now" else value)
     erp.save()
     assert words in why_stuck(world.message(message))
+
+
+def test_a_content_type_of_the_endpoints_own_is_sent_however_it_is_written(world: World) -> None:
+    world.send(world.endpoint("own", headers={"content-type": "application/vnd.acme+json"}), "a")
+    world.send(world.endpoint("plain"), "b", group="h")
+    world.start()
+    world.all_end()
+    sent = {visit.name: visit.headers["content-type"] for visit in world.receiver.visits}
+    assert sent == {"a": "application/vnd.acme+json", "b": "application/json"}
+
+
+def test_what_arrives_is_verified_by_the_specifications_own_library(world: World) -> None:
+    erp = world.endpoint()
+    before = erp.secret
+    _, after, _ = endpoints.rotate_secret(erp.pk, actor=events.SYSTEM)
+    payload = {"name": "a", "customer": "Müller \u2603 عربي", "amount": 1.50}
+    accept(world.organization.pk, [NewMessage(type="t", payload=json.dumps(payload), endpoint=erp)])
+    world.start()
+    world.all_end()
+    (visit,) = world.receiver.visits
+    for secret in (before, after):
+        assert standardwebhooks.Webhook(secret).verify(visit.body, visit.headers) == payload
+    with pytest.raises(WebhookVerificationError):
+        standardwebhooks.Webhook(after).verify(visit.body.replace(b"1.5", b"9.5"), visit.headers)

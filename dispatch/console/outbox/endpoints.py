@@ -31,7 +31,7 @@ def listed(request: HttpRequest) -> HttpResponse:
     errors = Counter(dict(wrong.values_list("endpoint").annotate(n=Count("pk")).order_by()))
     rows: list[dict[str, Any]] = []
     for endpoint in reading.endpoints_of(organization_id):
-        health = services.health_of(endpoint)
+        health = services.health_of(endpoint, request.organization.time_zone)
         rows.append(
             {
                 "endpoint": endpoint, "health": health, "state": reading.HEALTH[health.state],
@@ -50,7 +50,7 @@ def listed(request: HttpRequest) -> HttpResponse:
 @console_view
 def one(request: HttpRequest, endpoint_id: int) -> HttpResponse:
     endpoint = get_object_or_404(reading.endpoints_of(request.organization.pk), pk=endpoint_id)
-    report = services.report(endpoint)
+    report = services.report(endpoint, request.organization.time_zone)
     calls = Attempt.objects.filter(message__endpoint=endpoint, message__organization_id=endpoint.organization_id)
     history = Event.objects.filter(
         organization_id=endpoint.organization_id, subject_type="endpoint", subject_id=endpoint.pk

@@ -50,11 +50,15 @@ def listed(request: HttpRequest) -> HttpResponse:
 @require_GET
 @console_view
 def one(request: HttpRequest, group_id: int) -> HttpResponse:
-    found = MessageGroup.objects.of(request.organization.pk).select_related("endpoint", "target")
+    found = MessageGroup.objects.of(request.organization.pk).select_related("endpoint__pool", "target__pool")
     group = get_object_or_404(found, pk=group_id)
     queue = list(reading.queue_of(group)[: SHOWN_OF_GROUP + 1])
     rows = [
-        {"message": message, "tone": reading.TONES[message.status], "why": why_stuck(message)}
+        {
+            "message": message,
+            "tone": reading.TONES[message.status],
+            "why": why_stuck(message, request.organization.time_zone),
+        }
         for message in queue[:SHOWN_OF_GROUP]
     ]
     given = {

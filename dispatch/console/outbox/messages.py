@@ -55,7 +55,8 @@ def one(request: HttpRequest, message_id: int) -> HttpResponse:
     )
     given = {
         "current": "outbox", "tab": "messages", "message": message, "tone": reading.TONES[message.status],
-        "why": why_stuck(message), "attempts": _attempts(message), "events": _events(message),
+        "why": why_stuck(message, request.organization.time_zone),
+        "attempts": _attempts(message), "events": _events(message),
         "is_open": message.status in reading.OPEN or message.in_flight,
         "actions": [action for action in Action if message.status in action.before],
     }  # fmt: skip

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Min, Q, QuerySet
+from django.db.models import Count, Min, Q, QuerySet
 from django.http import QueryDict
 
+from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.outbox import sql
 from dispatch.outbox.models import Endpoint, Message, MessageGroup, Mode, Status
@@ -44,6 +45,14 @@ class Counts:
     in_flight: int
     due_since: datetime | None
 
+
+# What the head of a group waits for, when its time has not come.
+LATER = {
+    "retry": "failed and is tried again",
+    "too_many_requests": "was put off by the receiver, which asked for less (429)",
+    "not_acknowledged": "was put off by the receiver",
+    "lease": "is sent again: its last call ended without a result",
+}
 
 # Paused and disabled endpoints, and receivers that are left alone, are not late.
 _NOT_HELD = Q(target__open_until=None) & (
@@ -89,7 +98,7 @@ class Line:
 
 def groups_in(organization_id: int, state: str) -> QuerySet[MessageGroup]:
     """`state` is "blocked", "busy" (in flight or waiting) or anything else for all."""
-    found = MessageGroup.objects.of(organization_id).select_related("endpoint", "target")
+    found = MessageGroup.objects.of(organization_id).select_related("endpoint__pool", "target__pool")
     if state == "blocked":
         return found.filter(blocked_by__isnull=False).order_by("blocked_since", "id")
     if state == "busy":
@@ -105,10 +114,30 @@ def lines(groups: Sequence[MessageGroup]) -> list[Line]:
     rows = {row[0]: row for row in sql.rows(sql.HEADS, sql.heads_of([group.pk for group in groups], now))}
     wanted = {row[at] for row in rows.values() for at in (4, 5, 8) if row[at]}
     messages = Message.objects.in_bulk(wanted)
-    return [_line(group, rows.get(group.pk), messages, now) for group in groups]
+    full = _full_pools({pool for group in groups if (pool := _pool_of(group))})
+    return [_line(group, rows.get(group.pk), messages, full, now) for group in groups]
 
 
-def _line(group: MessageGroup, row: tuple[Any, ...] | None, messages: dict[int, Message], now: datetime) -> Line:
+def _pool_of(group: MessageGroup) -> DispatchPool | None:
+    if group.endpoint:
+        return group.endpoint.pool
+    return group.target.pool if group.target else None
+
+
+def _full_pools(pools: set[DispatchPool]) -> set[int]:
+    """Ids of those whose places are all taken."""
+    taken = Message.objects.filter(in_flight=True, pool__in=pools).values_list("pool").annotate(n=Count("pk"))
+    numbers = dict(taken.order_by())
+    return {pool.pk for pool in pools if numbers.get(pool.pk, 0) >= pool.concurrency}
+
+
+def _line(
+    group: MessageGroup,
+    row: tuple[Any, ...] | None,
+    messages: dict[int, Message],
+    full: set[int],
+    now: datetime,
+) -> Line:
     _, wake_at, _, since, flying, head, due_at, _, held_by = row or (None,) * 9
     if held_by:
         bad = messages.get(held_by)
@@ -122,25 +151,30 @@ def _line(group: MessageGroup, row: tuple[Any, ...] | None, messages: dict[int, 
         return Line(group, "calling", "In flight", words, since=at, message=going)
     if head and due_at and due_at > now:
         first = messages.get(head)
-        is_retry = first is not None and first.waiting_for == "retry"
-        words = f"Message {head} {'failed and is tried again' if is_retry else 'waits for its time'}"
+        waits_for = first.waiting_for if first else ""
+        is_retry = waits_for == "retry"
+        words = f"Message {head} {LATER.get(waits_for, 'waits for its time')}"
         return Line(
             group, "late" if is_retry else "waiting", "Retrying" if is_retry else "Waiting", words,
             until=due_at, message=first,
         )  # fmt: skip
     if head:
-        return Line(group, *_held_up(group, head, now), since=wake_at, message=messages.get(head))
+        return Line(group, *_held_up(group, head, full, now), since=wake_at, message=messages.get(head))
     return Line(group, "plain", "Idle", "Nothing waits")
 
 
-def _held_up(group: MessageGroup, head: int, now: datetime) -> tuple[str, str, str]:
-    endpoint, target = group.endpoint, group.target
+def _held_up(group: MessageGroup, head: int, full: set[int], now: datetime) -> tuple[str, str, str]:
+    endpoint, target, pool = group.endpoint, group.target, _pool_of(group)
     if endpoint and endpoint.disabled_at:
         return "attention", "Waiting", f"Message {head} waits: {endpoint.name} is disabled"
     if endpoint and endpoint.is_paused:
         return "waiting", "Waiting", f"Message {head} waits: {endpoint.name} is paused"
     if target and target.open_until:
         return "late", "Waiting", f"Message {head} waits: the receiver fails and is left alone for a while"
+    if pool and pool.is_paused:
+        return "waiting", "Waiting", f"Message {head} waits: the pool {pool.name} is paused"
+    if pool and pool.pk in full:
+        return "waiting", "In line", f"Message {head} is due: all places of the pool {pool.name} are taken"
     return "waiting", "In line", f"Message {head} is due"
 
 

@@ -81,11 +81,12 @@ def hour(moment: datetime, zone: str = "UTC") -> SafeString:
 
 @register.filter
 def countdown(moment: datetime | None, zone: str = "UTC") -> SafeString | str:
-    """ "1:42" until `moment`, on the server's clock; the page counts on."""
+    """ "1:42" until `moment`, "2 h 5 min" when it is far; on the server's clock, and the page counts on."""
     if moment is None:
         return "—"
     left = max(0, int((moment - clock.now()).total_seconds()))
-    return _time(moment, zone, f"{left // 60}:{left % 60:02d}", "left")
+    words = f"{left // 60}:{left % 60:02d}" if left < 3600 else span(timedelta(seconds=left))
+    return _time(moment, zone, words, "left")
 
 
 @register.filter

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 from typing import Any
 
 import django_filters
@@ -18,6 +19,7 @@ from rest_framework.routers import SimpleRouter
 from accounts.models import ApiKey
 from accounts.owned_api import OrganizationViewSet, OwnedFilterSet, OwnedSlugRelatedField, answer_once
 from dispatch.capacity.models import DispatchPool
+from dispatch.core import clock
 from dispatch.core.target_urls import check_target_url
 from dispatch.outbox.explain import why_stuck
 from dispatch.outbox.models import (
@@ -37,6 +39,12 @@ _READ, _WRITE = ApiKey.Scope.READ, ApiKey.Scope.MESSAGES
 MOST_AT_ONCE = 1000
 MOST_BY_FILTER = 10_000
 LARGEST_PAYLOAD = 256 * 1024
+FURTHEST_AHEAD = timedelta(days=3660)
+
+
+def _not_too_far(moment: datetime) -> None:
+    if moment > clock.now() + FURTHEST_AHEAD:
+        raise serializers.ValidationError("At most ten years ahead.")
 
 
 class SendSerializer(serializers.Serializer):
@@ -50,15 +58,24 @@ class SendSerializer(serializers.Serializer):
     group = serializers.CharField(max_length=LONGEST_GROUP, required=False, allow_null=True, allow_blank=True)
     sequence = serializers.IntegerField(default=DEFAULT_SEQUENCE, min_value=-(2**31), max_value=2**31 - 1)
     mode = serializers.ChoiceField(choices=Mode.choices, required=False)
-    scheduled_for = serializers.DateTimeField(required=False, allow_null=True)
-    expires_at = serializers.DateTimeField(required=False, allow_null=True)
+    scheduled_for = serializers.DateTimeField(required=False, allow_null=True, validators=[_not_too_far])
+    expires_at = serializers.DateTimeField(required=False, allow_null=True, validators=[_not_too_far])
     idempotency_key = serializers.RegexField(r"^[\x21-\x7e]{1,255}$", required=False)
+
+    def to_internal_value(self, data: Any) -> Any:
+        # A "gruop" that is passed over would lose the order without a word.
+        if isinstance(data, dict) and (unknown := sorted(set(data) - set(self.fields))):
+            raise serializers.ValidationError(dict.fromkeys(unknown[:20], "A message has no such member."))
+        return super().to_internal_value(data)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if ("endpoint" in attrs) == ("target_url" in attrs):
             raise serializers.ValidationError({"endpoint": "Name an endpoint or a target_url, one of them."})
         if "pool" in attrs and "endpoint" in attrs:
             raise serializers.ValidationError({"pool": "An endpoint has its own pool."})
+        begins, ends = attrs.get("scheduled_for"), attrs.get("expires_at")
+        if begins and ends and ends <= begins:
+            raise serializers.ValidationError({"expires_at": "It would expire before its time comes."})
         if len(json.dumps(attrs["payload"])) > LARGEST_PAYLOAD:
             raise serializers.ValidationError({"payload": f"At most {LARGEST_PAYLOAD} bytes."})
         return attrs
@@ -140,6 +157,10 @@ class ManyDoneSerializer(serializers.Serializer):
     ids = serializers.ListField(child=serializers.IntegerField())
 
 
+class _NumbersFilter(django_filters.BaseInFilter, django_filters.NumberFilter):
+    """`?id=7,8,9`"""
+
+
 class MessageFilter(OwnedFilterSet):
     """`?status=ERROR&endpoint=ERP&group=job:7&type=order.changed&created_after=…`"""
 
@@ -147,7 +168,7 @@ class MessageFilter(OwnedFilterSet):
     group = django_filters.CharFilter(field_name="group__name")
     created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
-    id = django_filters.BaseInFilter(field_name="id")
+    id = _NumbersFilter(field_name="id")
 
     class Meta:
         model = Message

@@ -5,11 +5,14 @@
     200 {"ack": false, "delaySeconds": 5}   nothing happened: hand it in again after that time
     400, 401                                no pointer, or a token that is not good for it: nothing was touched
 
+A router that hangs up before the answer ends nothing: the call goes on and its result is written.
+
 The token in the pointer is the authorization; `Authorization: Bearer <token>` may carry it instead of the body.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import structlog
@@ -20,11 +23,13 @@ from django.views.decorators.csrf import csrf_exempt
 from dispatch.core import problems
 from dispatch.outbox import processing
 from dispatch.outbox.pointer import BadToken
+from dispatch.outbox.services.starting import Refused
 
 log = structlog.get_logger(__name__)
 
 AGAIN_S = 5
 LONGEST_BODY = 16_384
+_under_way: set[asyncio.Future[Refused | None]] = set()
 
 
 @csrf_exempt
@@ -35,9 +40,12 @@ async def process(request: HttpRequest) -> HttpResponse:
     found = _read(request)
     if found is None:
         return problems.response(400, "parse_error", "The body is not a pointer.")
-    message_id, token = found
+    work = asyncio.ensure_future(processing.shared().process(*found))
+    _under_way.add(work)
+    work.add_done_callback(_ended)
+    message_id, _ = found
     try:
-        refused = await processing.shared().process(message_id, token)
+        refused = await asyncio.shield(work)
     except BadToken as error:
         log.warning("a pointer's token was refused", message=message_id, reason=str(error))
         return problems.response(401, "not_authenticated", "The token is not good for this message.")
@@ -45,6 +53,12 @@ async def process(request: HttpRequest) -> HttpResponse:
         log.warning("the database is away, the router asks again", error=str(error).strip())
         return JsonResponse({"ack": False, "delaySeconds": AGAIN_S})
     return JsonResponse({"ack": True, "result": refused.name.lower() if refused else "called"})
+
+
+def _ended(work: asyncio.Future[Refused | None]) -> None:
+    _under_way.discard(work)
+    if not work.cancelled():
+        work.exception()  # told to the router, if it still listens; a call without a result is recovered
 
 
 def _read(request: HttpRequest) -> tuple[str, str] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from zoneinfo import ZoneInfo
 
 DISABLED, PAUSED, CIRCUIT_OPEN, PROBING, FAILING, HEALTHY = (
     "disabled", "paused", "circuit_open", "probing", "failing", "healthy",
@@ -34,8 +35,8 @@ class Health:
     since: datetime | None = None
 
 
-def health(seen: Condition, now: datetime) -> Health:
-    """The gravest thing that is true of the endpoint."""
+def health(seen: Condition, now: datetime, zone: str = "UTC") -> Health:
+    """The gravest thing that is true of the endpoint; times are told in `zone`."""
     if seen.disabled_at:
         words = f"Disabled: {_sentence(seen.disabled_reason)} Its messages are kept until it is enabled."
         return Health(DISABLED, words, seen.disabled_at)
@@ -43,14 +44,18 @@ def health(seen: Condition, now: datetime) -> Health:
         reason = f": {_sentence(seen.paused_reason)}" if seen.paused_reason else "."
         return Health(PAUSED, f"Paused{reason} Its messages are kept until it is resumed.")
     if seen.open_until and seen.open_until > now:
-        words = f"{_failed(seen)} It is left alone until {_clock(seen.open_until)}, then tried with one message."
+        until = _clock(seen.open_until, zone)
+        words = f"{_failed(seen)} It is left alone until {until}, then tried with one message."
         return Health(CIRCUIT_OPEN, words, seen.failing_since)
     if seen.open_until:
         words = f"{_failed(seen)} One message tries whether it answers again."
         return Health(PROBING, words, seen.failing_since)
     if seen.failures:
         return Health(FAILING, _failed(seen), seen.failing_since)
-    return Health(HEALTHY, "It takes what is sent.")
+    if seen.failing_since:  # it answers, but takes nothing
+        why = f": {_sentence(seen.last_error)}" if seen.last_error else "."
+        return Health(FAILING, f"It refuses what is sent{why}", seen.failing_since)
+    return Health(HEALTHY, "Nothing fails there.")
 
 
 def _failed(seen: Condition) -> str:
@@ -64,5 +69,5 @@ def _sentence(text: str) -> str:
     return text if not text or text[-1] in ".!?" else f"{text}."
 
 
-def _clock(at: datetime) -> str:
-    return f"{at:%H:%M:%S} UTC"
+def _clock(at: datetime, zone: str) -> str:
+    return f"{at.astimezone(ZoneInfo(zone)):%H:%M:%S %Z}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from zoneinfo import ZoneInfo
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Situation:
     is_pool_full: bool = False
     circuit_open_until: datetime | None = None
     is_outbox_enabled: bool = True
+    zone: str = "UTC"
 
 
 def why(it: Situation) -> str:
@@ -51,9 +53,10 @@ def why(it: Situation) -> str:
         }.get(it.mode, "It holds nobody up.")
         return f"It failed after {_times(it.attempts)}: {it.last_error or 'no reason is known'} {stops}"
     if it.status == "PROCESSING":
-        return f"It is being called; if its process died, it comes back when its lease ends{_at(it.lease_until)}."
+        ends = _at(it, it.lease_until)
+        return f"It is being called; if its process died, it comes back when its lease ends{ends}."
     if it.status == "QUEUED":
-        return f"It is on the queue{_at(it.queued_at, 'since')} and waits for a router. Does one run?"
+        return f"It is on the queue{_at(it, it.queued_at, 'since')} and waits for a router. Does one run?"
     return _pending(it)
 
 
@@ -72,12 +75,12 @@ def _pending(it: Situation) -> str:
     if it.due_at > it.now:
         what = {
             "": "It is scheduled",
-            "retry": f"It failed ({it.last_error or 'no answer'}) and is tried again",
+            "retry": f"It failed ({it.last_error.rstrip('.') or 'no answer'}) and is tried again",
             "too_many_requests": "The receiver asked for less (429); it is sent again",
             "not_acknowledged": "The receiver did not take it yet; it is sent again",
             "lease": "Its last call ended without a result; it is sent again",
         }.get(it.waiting_for, "It waits")
-        return f"{what}{_at(it.due_at, 'at')}."
+        return f"{what}{_at(it, it.due_at)}."
     if it.disabled_reason:
         return f"The endpoint {it.endpoint} is disabled: {it.disabled_reason} Nothing is lost; enable it."
     if it.is_endpoint_paused:
@@ -85,10 +88,8 @@ def _pending(it: Situation) -> str:
     if it.is_pool_paused:
         return f"The pool {it.pool} is paused."
     if it.circuit_open_until is not None:
-        return (
-            f"Its target failed too often and is left alone{_at(it.circuit_open_until, 'until')}; then one message"
-            " is tried."
-        )
+        until = _at(it, it.circuit_open_until, "until")
+        return f"Its target failed too often and is left alone{until}; then one message is tried."
     if it.waiting_for == "queue":
         return "The queue could not be reached; it is published as soon as it can be."
     if it.waiting_for == "rate":
@@ -102,5 +103,5 @@ def _times(attempts: int) -> str:
     return "one attempt" if attempts == 1 else f"{attempts} attempts"
 
 
-def _at(when: datetime | None, word: str = "at") -> str:
-    return f" {word} {when:%Y-%m-%d %H:%M:%S} UTC" if when else ""
+def _at(it: Situation, when: datetime | None, word: str = "at") -> str:
+    return f" {word} {when.astimezone(ZoneInfo(it.zone)):%Y-%m-%d %H:%M:%S %Z}" if when else ""

@@ -24,8 +24,8 @@ class Action(Enum):
     """name → (from which statuses, to which, resolution, verb, whether it begins anew)."""
 
     RETRY = ("retry", ("ERROR",), "PENDING", "", "retried", True)
-    IGNORE = ("ignore", ("ERROR",), "CANCELLED", "ignored", "ignored", False)
     RESOLVE = ("resolve", ("ERROR",), "COMPLETED", "resolved", "resolved", False)
+    IGNORE = ("ignore", ("ERROR",), "CANCELLED", "ignored", "ignored", False)
     CANCEL = ("cancel", ("PENDING", "QUEUED", "PROCESSING"), "CANCELLED", "", "cancelled", False)
 
     def __init__(

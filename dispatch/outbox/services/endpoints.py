@@ -129,13 +129,13 @@ class Report:
     open_until: datetime | None
 
 
-def health_of(endpoint: Endpoint) -> Health:
+def health_of(endpoint: Endpoint, zone: str = "UTC") -> Health:
     """For lists: reads `endpoint.target`, nothing else."""
-    return judge(_condition(endpoint), clock.now())
+    return judge(_condition(endpoint), clock.now(), zone)
 
 
-def report(endpoint: Endpoint) -> Report:
-    """All about one endpoint."""
+def report(endpoint: Endpoint, zone: str = "UTC") -> Report:
+    """All about one endpoint; words tell times in `zone`."""
     seen, now = _condition(endpoint), clock.now()
     own = Message.objects.of(endpoint.organization_id).filter(endpoint=endpoint)
     # Counted apart, as the indexes of what is pending are kept.
@@ -143,7 +143,7 @@ def report(endpoint: Endpoint) -> Report:
     immediate = own.filter(target__endpoint=endpoint, mode=Mode.IMMEDIATE, status=Status.PENDING)
     due = [rows.filter(due_at__lte=now).aggregate(at=Min("due_at"))["at"] for rows in (ordered, immediate)]
     return Report(
-        health=judge(seen, now),
+        health=judge(seen, now, zone),
         pending=_counted(ordered) + _counted(immediate),
         in_flight=_counted(own.filter(in_flight=True)),
         errors=_counted(own.filter(status=Status.ERROR)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,7 +17,7 @@ from dispatch.core.events import SYSTEM, Actor
 from dispatch.outbox import sql
 from dispatch.outbox.models import DEFAULT_GROUP, DEFAULT_SEQUENCE, Endpoint, Message, Mode, Target
 from dispatch.outbox.pointer import group_hash
-from dispatch.outbox.services.claims import settle
+from dispatch.outbox.services.claims import lock_groups, settle
 from dispatch.outbox.services.targets import POLLER
 
 
@@ -90,6 +90,24 @@ def accept(organization_id: int, items: Sequence[NewMessage], *, actor: Actor = 
         ]
 
 
+def accept_of_several(items: Mapping[int, Sequence[NewMessage]], *, actor: Actor = SYSTEM) -> None:
+    """As `accept`, for several organizations (id → their messages) in one transaction. The locks of all groups are
+    taken first, by id as everybody does: one organization after the other, it and the end of a call could wait for
+    each other."""
+    now = clock.now()
+    with transaction.atomic():
+        found = [
+            (group, _mode(item))
+            for organization_id in sorted(items)
+            for item, group in zip(
+                items[organization_id], _groups(organization_id, items[organization_id], now), strict=True
+            )
+        ]
+        lock_groups(group for group, mode in found if mode != Mode.IMMEDIATE)
+        for organization_id in sorted(items):
+            accept(organization_id, items[organization_id], actor=actor)
+
+
 def default_pool(organization_id: int) -> DispatchPool:
     """The organization's default pool for messages; the first time it is made, as OUTBOX_DEFAULT_POOL."""
     pools = DispatchPool.objects.of(organization_id).filter(kind=DispatchPool.Kind.MESSAGES)
@@ -154,10 +172,9 @@ def _locked_groups(
     while True:
         groups = _groups(organization_id, items, now)
         ordered = {group for group, mode in zip(groups, modes, strict=True) if mode != Mode.IMMEDIATE}
-        found = len(sql.rows(sql.LOCK_GROUPS, {"ids": sorted(ordered)})) if ordered else 0
-        if others := sorted(set(groups) - ordered):
-            found += len(sql.rows(sql.KEEP_GROUPS, {"ids": others}))
-        if found == len(set(groups)):
+        # Those without order are locked as the others are when both are given, or the order of locks is lost.
+        lock = sql.LOCK_GROUPS if ordered else sql.KEEP_GROUPS
+        if len(sql.rows(lock, {"ids": sorted(set(groups))})) == len(set(groups)):
             return groups, ordered
         # One was forgotten since it was found: it is made anew.
 
