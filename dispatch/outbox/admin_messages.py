@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.contrib import admin, messages
-from django.db.models import F, QuerySet
+from django.db.models import Count, F, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
@@ -330,13 +331,17 @@ def exact(moment: datetime, zone: str) -> str:
 
 def done_to(request: Any, what: Action, rows: QuerySet) -> None:
     """Does it to all of these, and says to how many, and why not to the others."""
-    done = act(what, rows.order_by("pk").values_list("pk", flat=True), actor=request.actor)
-    if done.changed or not done.refused:
+    others = rows.exclude(status__in=what.before).order_by().values_list("status").annotate(number=Count("pk"))
+    refused = Counter(dict(others))
+    fitting = rows.filter(status__in=what.before).order_by("pk")
+    done = act(what, fitting.values_list("pk", flat=True), actor=request.actor)
+    refused.update(done.refused.values())
+    if done.changed or not refused:
         messages.success(request, f"{len(done.changed):,} {what.verb}.")
-    if done.refused:
-        stood = ", ".join(sorted(set(done.refused.values())))
+    if refused:
+        stood = ", ".join(sorted(refused))
         wanted = "only what is in ERROR" if what.before == ("ERROR",) else "only what has not ended"
-        messages.warning(request, f"{len(done.refused):,} not {what.verb}: {wanted} can be; they are {stood}.")
+        messages.warning(request, f"{refused.total():,} not {what.verb}: {wanted} can be; they are {stood}.")
 
 
 def _blockers(groups: QuerySet) -> QuerySet:

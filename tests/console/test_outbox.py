@@ -239,6 +239,22 @@ def test_times_are_those_of_the_organization(dora, world, erp):
     assert "in 1 d" in text(dora.get("/outbox/"))
 
 
+def test_all_are_those_to_which_it_can_be_done_however_many_others_there_are(dora, world, erp, monkeypatch):
+    monkeypatch.setattr("dispatch.console.outbox.acting.MOST_BY_FILTER", 2)
+    ids = [world.send_one(erp, f"{n}", group=f"{n}") for n in range(6)]
+    Message.objects.filter(pk__in=ids[:3]).update(status="COMPLETED")
+    Message.objects.filter(pk__in=ids[3:]).update(status="ERROR")
+    everything = {"action": "retry", "all": "1", "filters": ""}
+    asked = text(dora.post("/outbox/messages/act/", everything))
+    assert "Retry 2 messages in 2 groups" in asked
+    assert "At most 2 at once, the oldest first: do it again for the rest." in asked
+    dora.post("/outbox/messages/act/", {**everything, "sure": "1"})
+    assert world.statuses(ids[3:]) == ["PENDING", "PENDING", "ERROR"]
+    dora.post("/outbox/messages/act/", {**everything, "sure": "1"})
+    nothing = dora.post("/outbox/messages/act/", {**everything, "sure": "1"}, follow=True)
+    assert "None of them is in error." in text(nothing)
+
+
 def test_a_test_message_is_sent_and_followed(dora, world, erp):
     world.start()
     answer = dora.post(f"/outbox/endpoints/{erp.pk}/act/", {"action": "test"})

@@ -168,6 +168,19 @@ def test_14_many_by_filter(world: World, api: Any) -> None:
     ]
 
 
+def test_14_many_old_messages_that_ended_do_not_hide_those_that_did_not(
+    world: World, api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatch.outbox.api.messages.MOST_BY_FILTER", 2)
+    erp = world.endpoint()
+    ids = [world.send_one(erp, f"{n}", group=f"{n}") for n in range(6)]
+    Message.objects.filter(pk__in=ids[:3]).update(status="COMPLETED")
+    Message.objects.filter(pk__in=ids[3:]).update(status="ERROR")
+    asked = {"action": "retry", "filter": {"endpoint": "ERP"}}
+    assert api("POST", "messages/actions/", asked).json() == {"changed": 2, "refused": 2, "ids": ids[3:5]}
+    assert api("POST", "messages/actions/", asked).json()["ids"] == ids[5:]
+
+
 def test_messages_are_sent_one_or_many_and_the_same_key_gives_the_same_message(world: World, api: Any) -> None:
     world.endpoint("ERP")
     world.start()

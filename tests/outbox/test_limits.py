@@ -11,7 +11,7 @@ from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.outbox.models import Attempt, Message
 from dispatch.outbox.rules import calls, rooms
-from dispatch.outbox.services import targets
+from dispatch.outbox.services import starting, targets
 from tests.outbox.world import World
 from tests.waiting import wait_until
 
@@ -215,6 +215,20 @@ def test_8_a_circuit_opens_makes_no_calls_spends_no_attempts_probes_and_closes_a
     assert world.statuses(failing + waiting) == ["COMPLETED"] * 8
     ill.target.refresh_from_db()
     assert (ill.target.failures, ill.target.failing_since) == (0, None)
+
+
+def test_8_a_probe_for_which_there_is_no_slot_is_made_as_soon_as_there_is_one(world: World) -> None:
+    ill, busy = world.endpoint("ill"), world.endpoint("busy")
+    probe, other = world.send_one(ill, "probe"), world.send_one(busy, "other")
+    world.poll()
+    assert isinstance(starting.start([(other, 1)])[0][0], starting.Call)  # it has the only slot
+    world.pool.concurrency = 1
+    world.pool.save()
+    ill.target.open_until = clock.now() - timedelta(seconds=1)
+    ill.target.save()
+    assert starting.start([(probe, 1)])[0] == [starting.Refused.PUT_BACK]
+    ill.target.refresh_from_db()
+    assert ill.target.probe_until is None
 
 
 def test_8_pointers_on_their_way_when_the_circuit_opens_are_put_back_unspent(world: World) -> None:

@@ -58,10 +58,13 @@ def act(request: HttpRequest) -> HttpResponse:
         action = Action.of(request.POST.get("action", ""))
     except KeyError:
         return HttpResponseBadRequest("There is no such action.")
-    ids = _chosen(request)
+    ids = _chosen(request, action)
     back = _back(request)
     if not ids:
-        messages.warning(request, "Nothing is chosen: tick messages first.")
+        is_all = request.POST.get("all") == "1"
+        wanted = "in error" if action.before == ("ERROR",) else "on its way"
+        nothing = f"None of them is {wanted}." if is_all else "Nothing is chosen: tick messages first."
+        messages.warning(request, nothing)
         return web.back_to(request, back)
     if request.POST.get("sure") != "1":
         return _ask(request, action, ids, back)
@@ -90,14 +93,17 @@ def _ask(request: HttpRequest, action: Action, ids: list[int], back: str) -> Htt
             "number": len(ids), "fitting": fit.count(), "groups": fit.values("group").distinct().count(),
             "first": list(fit.select_related("endpoint", "group").order_by("id")[:10]), "back": back,
             "filters": request.POST.get("filters", ""), "everything": request.POST.get("all") == "1",
+            "is_cut": len(ids) == MOST_BY_FILTER, "most": MOST_BY_FILTER,
         },
     )  # fmt: skip
 
 
-def _chosen(request: HttpRequest) -> list[int]:
-    """Ids of this organization's messages, the oldest first."""
+def _chosen(request: HttpRequest, action: Action) -> list[int]:
+    """Ids of this organization's messages, the oldest first: those that were ticked, or of all that the filters
+    find those to which it can be done."""
     if request.POST.get("all") == "1":
         found = reading.messages_in(request.organization.pk, QueryDict(request.POST.get("filters", "")))
+        found = found.filter(status__in=action.before)
     else:
         asked = [
             int(one) for one in request.POST.getlist("ids") if one.isascii() and one.isdigit() and len(one) <= 18

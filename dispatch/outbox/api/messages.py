@@ -242,8 +242,8 @@ class MessageViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retrieve
     @extend_schema(request=ManySerializer, responses=ManyDoneSerializer)
     @action(detail=False, methods=["post"], url_path="actions")
     def many(self, request: Request) -> Response:
-        """The same for all that fit a filter, at most 10,000 at once, the oldest first: those in a status that
-        does not allow it are left alone and counted."""
+        """The same for all that fit a filter and are in a status that allows it, the oldest first, at most 10,000
+        at once; the others are left alone and counted, up to 10,000."""
         serializer = ManySerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
         asked = serializer.validated_data
@@ -252,9 +252,14 @@ class MessageViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retrieve
             raise serializers.ValidationError({"filter": f"There is no {', '.join(unknown)}."})
         if not filters.is_valid():
             raise serializers.ValidationError({"filter": filters.errors})
-        ids = list(filters.qs.order_by("id").values_list("pk", flat=True)[:MOST_BY_FILTER])
-        done = by_hand.act(Action.of(asked["action"]), ids, actor=request.actor, note=asked["note"])
-        return Response({"changed": len(done.changed), "refused": len(done.refused), "ids": done.changed[:1000]})
+        what = Action.of(asked["action"])
+        fitting = filters.qs.filter(status__in=what.before).order_by("id")
+        others = filters.qs.exclude(status__in=what.before).order_by()[:MOST_BY_FILTER].count()
+        done = by_hand.act(
+            what, fitting.values_list("pk", flat=True)[:MOST_BY_FILTER], actor=request.actor, note=asked["note"]
+        )
+        refused = len(done.refused) + others
+        return Response({"changed": len(done.changed), "refused": refused, "ids": done.changed[:1000]})
 
     def _act(self, what: Action, request: Request) -> Response:
         serializer = NoteSerializer(data=request.data)

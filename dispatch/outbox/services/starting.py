@@ -119,6 +119,8 @@ def start(pointers: Sequence[tuple[int, int]]) -> tuple[list[Call | Refused], li
             else:
                 ready.append(row)
         started = _start(ready, waits, now, asked)
+        if unmade := sorted({row.target_id for row, _ in waits if row.is_probe}):
+            sql.do(sql.UNPROBE, {"ids": unmade})
         faults.point("outbox.start.before_commit")
     faults.point("outbox.start.committed")
     endpoints = _endpoints([row for row, *_ in started])

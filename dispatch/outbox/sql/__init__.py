@@ -20,6 +20,7 @@ from dispatch.outbox.sql.calls import (
     SLOTS_IN_USE,
     START,
     START_READ,
+    UNPROBE,
 )
 from dispatch.outbox.sql.changes import (
     ADD_MESSAGES,
@@ -96,6 +97,7 @@ __all__ = [
     "STALE",
     "START",
     "START_READ",
+    "UNPROBE",
     "ask",
     "columns",
     "do",

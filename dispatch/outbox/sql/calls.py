@@ -21,6 +21,10 @@ UPDATE outbox_target SET probe_until = {DB_NOW} + make_interval(secs => %(lease)
 WHERE id = %(id)s AND open_until <= %(now)s AND (probe_until IS NULL OR probe_until <= {DB_NOW})
 RETURNING id
 """
+# Of a probe that was not made, for there was no slot for it.
+UNPROBE = """
+UPDATE outbox_target SET probe_until = NULL WHERE id = ANY(%(ids)s::bigint[])
+"""
 ADD_GATES = """
 INSERT INTO outbox_poolgate (pool_id, full_at) SELECT unnest(%(ids)s::bigint[]), %(now)s ON CONFLICT DO NOTHING
 """
