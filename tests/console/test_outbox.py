@@ -132,7 +132,7 @@ def test_many_are_cancelled_by_filter_and_the_others_stay(dora, world, erp):
     more = world.send(erp, *[f"n{n}" for n in range(60)], group="g3")
     asked = dora.post("/outbox/messages/act/", {"action": "cancel", "ids": more})
     assert asked.content.decode().count('name="ids"') == 60
-    refused = dora.post("/outbox/messages/act/", {**form, "action": "retry", "sure": "1"}, follow=True)
+    refused = dora.post("/outbox/messages/act/", {"action": "retry", "ids": ours, "sure": "1"}, follow=True)
     assert "3 messages not retried: only an error can be, and these are cancelled." in text(refused)
 
 
