@@ -99,7 +99,7 @@ class MessageAdmin(OwnedAdmin):
 
     admin_may = ACT
     dispatcher_may = ACT
-    list_display = ["id", "type", "to", "in_group", "sequence", "state", "created", "calls", "last_error"]
+    list_display = ["id", "type", "sent_to", "named_group", "sequence", "state", "created", "calls", "last_error"]
     list_filter = [StuckFilter, "status", "mode", "endpoint"]
     list_filter_sheet = True
     list_select_related = ["endpoint", "group", "organization"]
@@ -149,15 +149,23 @@ class MessageAdmin(OwnedAdmin):
     def created(self, message: Message) -> str:
         return exact(message.created_at, message.organization.time_zone)
 
-    @display(description="to", ordering="endpoint__name")
+    @display(description="to")
     def to(self, message: Message) -> str:
-        return cut(message.endpoint.name if message.endpoint else message.url)
+        return message.endpoint.name if message.endpoint else message.url
 
-    @display(description="group", ordering="group__name")
+    @display(description="to", ordering="endpoint__name")
+    def sent_to(self, message: Message) -> str:
+        return cut(self.to(message))
+
+    @display(description="group")
     def in_group(self, message: Message) -> str:
         if message.mode == "IMMEDIATE":
-            return format_html("{} (no order)", cut(message.group.name))
-        return link(self, message.group, cut(message.group.name))
+            return format_html("{} (no order)", message.group.name)
+        return link(self, message.group, message.group.name)
+
+    @display(description="group", ordering="group__name")
+    def named_group(self, message: Message) -> str:
+        return cut(message.group.name) + (" (no order)" if message.mode == "IMMEDIATE" else "")
 
     @display(description="payload")
     def body(self, message: Message) -> str:
