@@ -170,7 +170,8 @@ def test_messages_are_found_by_filter_and_older_ones_by_paging(dora, world, erp)
     [("paused", "ERP is paused"), ("disabled", "ERP is disabled"), ("retry", "failed and is tried again"),
      ("later", "waits for its time"), ("queued", "is on the queue"), ("due", "is due"),
      ("put off", "was put off by the receiver, which asked for less (429)"),
-     ("pool paused", "the pool Messages is paused"), ("pool full", "all places of the pool Messages are taken")],
+     ("pool paused", "the pool Messages is paused"),
+     ("pool full", "is due: all places of the pool Messages are taken")],
 )  # fmt: skip
 def test_a_group_says_what_stands_at_its_head(dora, world, erp, state, words):
     if state in ("retry", "put off"):
@@ -225,8 +226,7 @@ def test_a_receiver_that_refuses_everything_is_not_called_healthy(dora, world, e
     page = text(dora.get("/outbox/endpoints/"))
     assert "Failing It refuses what is sent: The receiver answered 422." in page
     world.start()
-    world.send(erp, "fine", group="job:8")
-    world.all_end()
+    world.becomes(world.send_one(erp, "fine", group="job:8"), "COMPLETED")
     assert "Healthy Nothing fails there." in text(dora.get("/outbox/endpoints/"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -171,7 +172,7 @@ def test_14_many_by_filter(world: World, api: Any) -> None:
 def test_14_many_old_messages_that_ended_do_not_hide_those_that_did_not(
     world: World, api: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dispatch.outbox.api.messages.MOST_BY_FILTER", 2)
+    monkeypatch.setattr(import_module("dispatch.outbox.api.messages"), "MOST_BY_FILTER", 2)
     erp = world.endpoint()
     ids = [world.send_one(erp, f"{n}", group=f"{n}") for n in range(6)]
     Message.objects.filter(pk__in=ids[:3]).update(status="COMPLETED")
