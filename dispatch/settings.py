@@ -517,7 +517,11 @@ UNFOLD = {
         lambda request: static("dispatch/notices.css"),
         lambda request: static("dispatch/admin.css"),
     ],
-    "SCRIPTS": [lambda request: static("dispatch/live.js"), lambda request: static("dispatch/alerts.js")],
+    "SCRIPTS": [
+        lambda request: static("dispatch/press.js"),
+        lambda request: static("dispatch/live.js"),
+        lambda request: static("dispatch/alerts.js"),
+    ],
 }
 
 os.environ.setdefault("PGAPPNAME", "dispatch")

@@ -18,6 +18,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
+import time
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qs
@@ -42,6 +45,19 @@ NOT_SIGNED_IN, NOT_A_MEMBER = 4401, 4403
 BATCH = 500
 # Hints that come within so short a time travel together (seconds).
 TOGETHER_S = 0.03
+# What was missed is read once for all sockets that look again within so short a time (seconds).
+SHARED_S = 0.5
+
+
+@dataclass(frozen=True)
+class Missed:
+    """What a socket may have missed: notifications (`BATCH` at most), hints of events above its floor, whether
+    these are all of them, and the floor from which to look next time."""
+
+    rows: list[dict[str, Any]]
+    hints: list[dict[str, Any]]
+    complete: bool
+    floor: int
 
 
 class NotificationsConsumer(AsyncJsonWebsocketConsumer):
@@ -60,6 +76,7 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         self.group = push.group_of(self.organization_id)
         await self.channel_layer.group_add(self.group, self.channel_name)
         await self.accept()
+        joined = time.monotonic()
         given = query.get("last_event_id", "")
         welcome = await self._welcome()
         self.last_id = _id(given, welcome["last_event_id"])
@@ -67,9 +84,16 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         self.told: set[int] = set()  # ids of events that this socket was told of, above its floor
         self.waiting: list[dict[str, Any]] = []
         await self.send_json(welcome)
-        await self._send_missed()
-        await self._send_missed_events()
+        await self._tell(await self._missed(joined))
         self.watch = asyncio.create_task(self._keep_asking())
+
+    async def dispatch(self, message: dict[str, Any]) -> None:
+        # The most frequent message needs no database: it is spared the visit to the one thread that all sockets
+        # share for theirs, with which Channels begins every message.
+        if message["type"] == "events.happened":
+            await self.events_happened(message)
+        else:
+            await super().dispatch(message)
 
     async def disconnect(self, code: int) -> None:
         if watch := getattr(self, "watch", None):
@@ -111,14 +135,18 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
 
     async def _keep_asking(self) -> None:
         try:
+            # Not all at once: a thousand sockets that were opened together would ask together for ever.
+            await asyncio.sleep(settings.SOCKET_RECHECK_S * random.random())
             while True:
-                await asyncio.sleep(settings.SOCKET_RECHECK_S)
-                await self._stay_or_close()
-                await self._send_missed()  # a hint may have been lost
-                await self._send_missed_events()
-                self.floor = await database_sync_to_async(hints.floor)(self.organization_id)
+                refused, missed = await self._look_again()
+                if refused:
+                    await self.close(code=refused)
+                    return
+                await self._tell(missed)  # a hint may have been lost
+                self.floor = missed.floor
                 self.told = {one for one in self.told if one > self.floor}
                 await self.send_json({"type": "beat", "now": clock.now_ms(), "floor": self.floor})
+                await asyncio.sleep(settings.SOCKET_RECHECK_S)
         except Exception:  # the database is gone: the client comes back when it is there again
             log.warning("a socket could not be kept up to date", exc_info=True)
             await self.close(code=1011)
@@ -129,10 +157,26 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
 
     async def _send_missed(self) -> None:
         while rows := await self._after(self.last_id):
-            for row in rows:
-                if row["id"] > self.last_id:
-                    self.last_id = row["id"]
-                    await self.send_json({"type": "notification", **row})
+            await self._send_rows(rows)
+
+    async def _send_rows(self, rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            if row["id"] > self.last_id:
+                self.last_id = row["id"]
+                await self.send_json({"type": "notification", **row})
+
+    async def _tell(self, missed: Missed) -> None:
+        """Notifications and hints of events that this socket has not sent yet."""
+        await self._send_rows(missed.rows)
+        if len(missed.rows) == BATCH:
+            await self._send_missed()
+        fresh = [hint for hint in missed.hints if hint["id"] not in self.told]
+        if missed.complete and len(fresh) <= hints.MOST_MISSED:
+            self.waiting = [*fresh, *self.waiting]
+            await self._send_events()
+        else:
+            self.told |= {hint["id"] for hint in fresh}
+            await self.send_json({"type": "refetch"})
 
     async def _send_events(self) -> None:
         fresh = [hint for hint in self.waiting if hint["id"] not in self.told]
@@ -143,16 +187,26 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         with contextlib.suppress(Exception):  # closed meanwhile: it is told again when it comes back
             await self.send_json({"type": "events", "items": fresh})
 
-    async def _send_missed_events(self) -> None:
-        found, all_of_them = await database_sync_to_async(hints.missed)(self.organization_id, self.floor)
-        if all_of_them:
-            self.waiting = [*found, *self.waiting]
-            await self._send_events()
-        else:
-            await self.send_json({"type": "refetch"})
+    @database_sync_to_async
+    def _look_again(self) -> tuple[int, Missed]:
+        """Whether the person may still listen (as `_enter`), and what was missed: one visit to the database."""
+        if refused := self._may_listen():
+            return refused, Missed([], [], True, self.floor)
+        return 0, self._read_missed(time.monotonic() - SHARED_S)
+
+    @database_sync_to_async
+    def _missed(self, joined: float) -> Missed:
+        return self._read_missed(joined)
+
+    def _read_missed(self, not_before: float) -> Missed:
+        found, complete = hints.missed(self.organization_id, self.floor, not_before)
+        return Missed(self._rows_after(self.last_id), found, complete, hints.floor(self.organization_id))
 
     @database_sync_to_async
     def _enter(self) -> int:
+        return self._may_listen()
+
+    def _may_listen(self) -> int:
         """0 when the person may listen, else the code to close with. Reads session, user and membership anew."""
         request = HttpRequest()
         request.session = import_module(settings.SESSION_ENGINE).SessionStore(self.scope["session"].session_key)
@@ -189,6 +243,9 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
 
     @database_sync_to_async
     def _after(self, last_id: int) -> list[dict[str, Any]]:
+        return self._rows_after(last_id)
+
+    def _rows_after(self, last_id: int) -> list[dict[str, Any]]:
         rows = self._rows().filter(pk__gt=last_id).order_by("pk")[:BATCH]
         return list(NotificationSerializer(rows, many=True).data)
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Max
+from django.db.models import Max, Q
 
 from dispatch.core import clock, events
 from dispatch.core.models import Event
@@ -27,9 +27,12 @@ SUBJECTS = frozenset(
 # … but of calls, what a person may have to look into.
 KINDS = frozenset({"call.rejected", "call.failed", "call.unknown", "call.lost"})
 LOOK_BACK = timedelta(seconds=10)
-MOST_MISSED = 200
+# With more hints that it has not heard of, a page had better fetch everything; many more are not even read.
+MOST_MISSED, MOST_READ = 200, 2000
+MOST_KEPT = 200
 _KEPT_S = 1.0
 _floors: dict[int, tuple[float, int]] = {}
+_missed: dict[tuple[int, int], tuple[float, tuple[list[dict[str, Any]], bool]]] = {}  # and when it was read
 
 
 def listen() -> None:
@@ -75,9 +78,18 @@ def newest(organization_id: int) -> int:
     return Event.objects.filter(organization_id=organization_id).aggregate(id=Max("id"))["id"] or 0
 
 
-def missed(organization_id: int, since: int) -> tuple[list[dict[str, Any]], bool]:
-    """Hints of the events with a higher id, oldest first, and whether these are all: beyond `MOST_MISSED` a page
-    had better fetch everything."""
-    rows = Event.objects.filter(organization_id=organization_id, pk__gt=since).order_by("id")
-    found = [hint_of(event) for event in rows[: 5 * MOST_MISSED] if is_told(event)]
-    return found[:MOST_MISSED], len(found) <= MOST_MISSED and rows.count() <= 5 * MOST_MISSED
+def missed(organization_id: int, since: int, not_before: float) -> tuple[list[dict[str, Any]], bool]:
+    """Hints of the events with a higher id, oldest first, and whether these are all: at most `MOST_READ` are read.
+    What many sockets ask for is read once, and again when that was before `not_before` (of time.monotonic())."""
+    key = (organization_id, since)
+    if (kept := _missed.get(key)) and kept[0] >= not_before:
+        return kept[1]
+    at = time.monotonic()
+    told = Q(subject_type__in=SUBJECTS) | Q(kind__in=KINDS)
+    rows = Event.objects.filter(told, organization_id=organization_id, pk__gt=since).order_by("id")
+    found = [hint_of(event) for event in rows[: MOST_READ + 1]]
+    answer = found, len(found) <= MOST_READ
+    if len(_missed) >= MOST_KEPT:
+        _missed.clear()
+    _missed[key] = (at, answer)
+    return answer

@@ -93,13 +93,20 @@
     return `${box.dataset.board}?job=${row.subject_id}`;
   }
 
+  /* "Service · name · place": each in its own direction of writing. */
+  function inParts(body) {
+    const line = element("p");
+    body.split(" · ").forEach((part, at) => line.append(at ? " · " : "", element("bdi", part)));
+    return line;
+  }
+
   function made(row) {
     const critical = row.level === "critical";
     const toast = element("article", "", "toast " + (critical ? "critical" : "calling"));
     toast.dataset.id = row.id;
     if (critical) toast.setAttribute("role", "alert");
     toast.append(shape(critical ? "triangle" : "dot"), element("strong", row.title));
-    if (row.body) toast.append(element("p", row.body));
+    if (row.body) toast.append(inParts(row.body));
     const line = element("div", "", "row");
     const button = element("button", critical ? "Acknowledge" : "Mark as read", critical ? "button primary" : "button");
     button.type = "button";
@@ -124,7 +131,9 @@
     }
   }
 
-  function arrange() {
+  function arrange() { window.whenLetGo(place); }
+
+  function place() {
     const open = [...alerts.values()].sort((a, b) => b.id - a.id);
     for (const [id] of elements) if (elements.get(id).classList.contains("critical") && !alerts.has(id)) remove(id);
     const most = open.length <= 2 && !narrow.matches ? 2 : 1;
@@ -159,7 +168,7 @@
     elements.set(row.id, shown);
     box.append(shown);
     let left = 0;
-    const start = () => { left = setTimeout(() => remove(row.id), TOAST_MS); };
+    const start = () => { left = setTimeout(() => window.whenLetGo(() => remove(row.id)), TOAST_MS); };
     for (const kind of ["pointerenter", "focusin"]) shown.addEventListener(kind, () => clearTimeout(left));
     for (const kind of ["pointerleave", "focusout"]) shown.addEventListener(kind, start);
     start();
@@ -195,7 +204,7 @@
         if (!known) ring(row);
       } else alerts.delete(row.id);
       arrange();
-    } else if (row.level === "toast" && isOpen(row) && !elements.has(row.id)) toast(row);
+    } else if (row.level === "toast" && isOpen(row) && !elements.has(row.id)) window.whenLetGo(() => toast(row));
     countSoon();
   }
 
@@ -327,6 +336,7 @@
   document.addEventListener("DOMContentLoaded", () => {
     box = document.getElementById("notices");
     if (!box) return;
+    new ResizeObserver(() => document.documentElement.style.setProperty("--alerts", `${box.offsetHeight}px`)).observe(box);
     const mute = document.getElementById("mute");
     const loudness = document.getElementById("volume");
     if (mute) {

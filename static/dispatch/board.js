@@ -13,6 +13,7 @@
   const MAP_EVERY_MS = 5000;
   const hovers = window.matchMedia("(hover: hover)");
   const narrow = window.matchMedia("(width < 720px)");
+  const MOVING = /(<time[^>]*>)[^<]*/g;
   const JOBS = new Set(["job", "offer", "call", "call_error", "submission"]);
 
   let board = null;
@@ -24,6 +25,10 @@
   let last = 0; // the event last heard of
   let timer = 0;
   let mapAt = 0;
+  let asking = 0; // requests for the drawer that are under way
+  let news = 0; // events heard of so far …
+  let newsOfAll = 0; // … when all was asked for anew, …
+  const newsOf = new Map(); // … and job → when it was last told of
 
   /* --- where we are ------------------------------------------------------------------------------------------- */
   function params() { return new URLSearchParams(location.search); }
@@ -71,6 +76,7 @@
       }
       if (!answer.ok) throw new Error(String(answer.status));
       const told = await answer.json();
+      await new Promise(window.whenLetGo);
       if (filters().toString() === filter) apply(told);
       else everything = wanted = true;
     } catch {
@@ -91,7 +97,7 @@
     for (const section of document.querySelectorAll("[data-list]")) {
       const list = { section, cards: section.querySelector("[data-cards]"), held: new Map() };
       lists.set(section.dataset.list, list);
-      const leave = () => setTimeout(() => { if (!looking(list)) letIn(list); }, 0);
+      const leave = () => setTimeout(() => window.whenLetGo(() => { if (!looking(list)) letIn(list); }), 0);
       list.cards.addEventListener("pointerleave", leave);
       list.cards.addEventListener("focusout", leave);
       section.querySelector(".news").addEventListener("click", () => letIn(list));
@@ -117,8 +123,9 @@
   function rowOf(list, id) { return list.cards.querySelector(`:scope > li[data-id="${CSS.escape(String(id))}"]`); }
 
   function fill(row, html) {
-    if (row.kept === html) return;
-    row.kept = html;
+    const kept = html.replace(MOVING, "$1"); // times go on by themselves
+    if (row.kept === kept) return;
+    row.kept = kept;
     const had = row.contains(document.activeElement) ? document.activeElement : null;
     const path = had?.name ? `[name="${had.name}"][value="${had.value}"]` : had ? "a.open" : "";
     row.innerHTML = html;
@@ -301,9 +308,23 @@
     if (asked && first?.tagName === "TEXTAREA" && !first.required) asked.querySelector("[data-do]").focus();
   }
 
+  /* What is heard while a request for the drawer is under way is asked for after it: its answer may be older. */
   function refreshDrawer() {
     const body = document.getElementById("drawer-body");
-    if (body) window.htmx.trigger(body, "refresh");
+    if (body && !asking) window.htmx.trigger(body, "refresh");
+  }
+
+  function isDrawer(part) { return part?.id === "drawer-slot" || part?.id === "drawer-body"; }
+
+  function drawerAsked({ target, xhr }) {
+    if (!isDrawer(target)) return;
+    const asOf = news;
+    asking += 1;
+    xhr.addEventListener("loadend", () => {
+      asking -= 1;
+      if (!xhr.status || xhr.status >= 500) setTimeout(refreshDrawer, RETRY_MS);
+      else if (Math.max(newsOf.get(openJob()) || 0, newsOfAll) > asOf) refreshDrawer();
+    });
   }
 
   /* --- the map --------------------------------------------------------------------------------------------------- */
@@ -334,6 +355,8 @@
     document.body.addEventListener("dispatch:events", (event) => {
       for (const one of event.detail) {
         last = one.id;
+        news += 1;
+        if (one.job) newsOf.set(String(one.job), news);
         if (one.job) ids.add(one.job);
         if (one.job || JOBS.has(one.subject)) wanted = true;
       }
@@ -344,6 +367,8 @@
     });
     document.body.addEventListener("dispatch:refetch", () => {
       everything = wanted = true;
+      newsOfAll = news += 1;
+      newsOf.clear();
       soon();
       refreshDrawer();
     });
@@ -378,6 +403,7 @@
       if (!document.getElementById("map").hidden) at.searchParams.set("map", "1");
       event.detail.history.path = at.pathname + at.search;
     });
+    document.addEventListener("htmx:beforeSend", (event) => drawerAsked(event.detail));
     document.addEventListener("htmx:afterSettle", (event) => {
       if (event.target.id === "drawer-slot" || event.detail.target?.id === "drawer-slot") settled(document.getElementById("drawer-slot"));
       else if (event.detail.target?.id === "lists" || event.target.id === "lists") {

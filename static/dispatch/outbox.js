@@ -3,10 +3,12 @@
 (() => {
   "use strict";
 
-  document.addEventListener("htmx:beforeRequest", (event) => {
-    const part = event.target.closest?.("[data-rests]");
-    if (part && part === event.target && part.querySelector("details[open], form:focus-within, summary:focus-visible")) event.preventDefault();
-  });
+  function rests(part) {
+    return Boolean(part?.matches?.("[data-rests]") && part.querySelector("details[open], form:focus-within, summary:focus-visible"));
+  }
+
+  document.addEventListener("htmx:beforeRequest", (event) => { if (rests(event.target)) event.preventDefault(); });
+  document.addEventListener("htmx:beforeSwap", (event) => { if (rests(event.target)) event.detail.shouldSwap = false; });
 
   const form = document.getElementById("many");
   if (!form) return;

@@ -59,6 +59,7 @@
         const news = await answer.json();
         if (!answer.ok) throw new Error(news.problem || answer.status);
         version = news.version;
+        await new Promise(window.whenLetGo);
         for (const [key, one] of Object.entries(news.phones)) show(key, one);
         if (Object.keys(news.phones).length) showRinging();
         if (problem.dataset.of === "news") { tell(""); problem.dataset.of = ""; }

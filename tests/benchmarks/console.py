@@ -91,6 +91,7 @@ def _browser(site: Site, session: str) -> aiohttp.ClientSession:
         cookies={settings.SESSION_COOKIE_NAME: session},
         headers={"Origin": site.base_url, "HX-Request": "true"},
         connector=aiohttp.TCPConnector(limit=0),
+        cookie_jar=aiohttp.CookieJar(unsafe=True),  # the host is an address, whose cookies are else not kept
     )
 
 

@@ -1,0 +1,93 @@
+"""A press is not lost to news: what is drawn anew by itself waits until a pointer or a key has been let go."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from dispatch.core import events
+from dispatch.jobs.models import Job
+from tests import factories as make
+from tests.core.threads import Elsewhere
+from tests.e2e.test_board import card, column, live
+from tests.phones import ignore
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def waiting(floor) -> Job:
+    """A job that nobody accepted."""
+    floor.phone(floor.technician("Ann")).will(ignore())
+    job = floor.started()
+    floor.until(lambda: floor.status(job) == "pending")
+    return floor.job(job)
+
+
+def moves(job: Job, address: str) -> None:
+    """The job's place is corrected by another process."""
+
+    def correct() -> None:
+        Job.objects.filter(pk=job.pk).update(address=address)
+        events.append(job.organization_id, "job.edited", job.pk)
+
+    Elsewhere(correct).finish()
+
+
+def press(page: Page, locator) -> None:
+    """The pointer goes down on it, and stays down."""
+    locator.hover()
+    page.mouse.down()
+
+
+def test_a_click_counts_although_its_card_is_drawn_anew_meanwhile(floor, sign_in, waiting):
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
+    place = column(page, "attention").locator(".where")
+    press(page, column(page, "attention").get_by_role("button", name="Claim"))
+    with page.expect_response("**/board/changes/**"):
+        moves(waiting, "9 New Street, Phoenix")
+    expect(place).not_to_contain_text("9 New Street")
+    page.mouse.up()
+    expect(column(page, "attention")).to_contain_text("You have it")
+    expect(place).to_contain_text("9 New Street")
+
+
+def test_a_click_in_the_drawer_counts_although_it_is_drawn_anew_meanwhile(floor, sign_in, waiting):
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path=f"/board/?job={waiting.pk}"))
+    press(page, page.locator("#act-assign"))
+    with page.expect_response(f"**/board/jobs/{waiting.pk}/?part=body"):
+        moves(waiting, "9 New Street, Phoenix")
+    page.mouse.up()
+    expect(page.locator("#ask")).to_contain_text("Assign")
+    expect(page.locator("#drawer-body")).to_contain_text("9 New Street")
+    assert page.evaluate("window.neverReloaded")
+
+
+def test_the_space_bar_counts_although_the_button_is_drawn_anew_meanwhile(floor, sign_in, waiting):
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
+    column(page, "attention").get_by_role("button", name="Claim").focus()
+    page.keyboard.down("Space")
+    with page.expect_response("**/board/changes/**"):
+        moves(waiting, "9 New Street, Phoenix")
+    page.keyboard.up("Space")
+    expect(column(page, "attention")).to_contain_text("You have it")
+
+
+def test_what_happens_while_the_drawer_is_fetched_is_shown_too(floor, sign_in, waiting):
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
+    old: list[bytes] = []
+
+    def answer_late(route) -> None:
+        """With what was true before the place was corrected."""
+        answer = route.fetch()
+        if not old:
+            old.append(answer.body())
+            moves(waiting, "9 New Street, Phoenix")
+            expect(column(page, "attention").locator(".where")).to_contain_text("9 New Street")
+        route.fulfill(response=answer)
+
+    page.route(f"**/board/jobs/{waiting.pk}/", answer_late)
+    page.locator("#text").focus()
+    card(page, "attention", waiting).evaluate("one => one.click()")
+    expect(page.locator("#drawer-body")).to_contain_text("9 New Street")
+    assert b"9 New Street" not in old[0]
