@@ -261,6 +261,7 @@ class NewKeyForm(OwnedForm):
 class ApiKeyAdmin(OwnedAdmin):
     """A key is made, shown once, and revoked; never edited."""
 
+    subject = "api_key"
     admin_may = frozenset({"view", "add", "act"})
     form = NewKeyForm
     list_display = ["name", "prefix", "may", "state", "last_used_at", "expires_at", "created_by"]
@@ -347,6 +348,7 @@ class RetentionRuleForm(OwnedForm):
 class RetentionRuleAdmin(OwnedAdmin):
     """How long things are kept; what has no rule keeps the installation's default."""
 
+    subject = "retention"
     form = RetentionRuleForm
     list_display = ["shown", "days"]
     fields = ["what", "days"]

@@ -33,7 +33,8 @@ is told as a message. An action that names no permissions asks for "change". A c
 OwnedForm. Unfold's actions (`actions_list`, `_row`, `_detail`) run by GET, so each must have a `dialog` (a POST
 with the CSRF token), or be named in `read_only_actions`. Actions on many rows ask first (`admin_asking`):
 the description "Pause: no new calls" gives the button and what it says; those in `actions_without_asking` do not
-ask. Models that nobody edits by form: `admin_may = ACT`."""
+ask. Models that nobody edits by form: `admin_may = ACT`. A row's history tells its events (`admin_history`);
+`subject` names its model in the event log where that is not the model's name."""
 
 from __future__ import annotations
 
@@ -53,6 +54,7 @@ from unfold.dataclasses import UnfoldAction
 from unfold.forms import PaginationInlineFormSet
 
 from accounts.admin_asking import AsksFirst
+from accounts.admin_history import TellsEvents
 from accounts.admin_scope import ACT, EVERYTHING, VIEW, OwnedForm, RoleRules, organization_id_of, owned_filter
 from accounts.models import Organization
 from accounts.scoping import OwnedModel
@@ -60,7 +62,7 @@ from accounts.scoping import OwnedModel
 __all__ = ["ACT", "EVERYTHING", "VIEW", "OwnedAdmin", "OwnedForm", "OwnedStackedInline", "OwnedTabularInline"]
 
 
-class OwnedAdmin(AsksFirst, RoleRules, ModelAdmin):
+class OwnedAdmin(AsksFirst, TellsEvents, RoleRules, ModelAdmin):
     """See the module."""
 
     form = OwnedForm

@@ -43,6 +43,7 @@ class AccountForm(OwnedForm):
 
 @admin.register(ProviderAccount)
 class ProviderAccountAdmin(OwnedAdmin):
+    subject = "account"
     form = AccountForm
     list_display = ["name", "provider", "account_sid", "calls_per_second", "is_active", "rotating"]
     list_filter = ["is_active", "provider"]
@@ -134,6 +135,7 @@ class LimitedAdmin(OwnedAdmin):
 
 @admin.register(DispatchPool)
 class DispatchPoolAdmin(LimitedAdmin):
+    subject = "pool"
     limit_field = "concurrency"
     list_display = ["name", "code", "kind", "use", "rate_per_minute", "is_default", "state"]
     list_filter = ["kind", "is_paused"]
@@ -144,6 +146,7 @@ class DispatchPoolAdmin(LimitedAdmin):
 
 @admin.register(OutboundNumber)
 class OutboundNumberAdmin(LimitedAdmin):
+    subject = "number"
     limit_field = "max_channels"
     list_display = ["phone", "name", "pool", "account", "use", "reserved", "sends_texts", "state"]
     list_filter = ["pool", "account", "is_paused"]

@@ -31,6 +31,7 @@ admin.site.unregister([Organization, Technician])
 class PublicFormAdmin(SetupAdmin):
     """One for each organization. The address and the snippet stand where the switch is."""
 
+    subject = "public_form"
     list_display = ["__str__", "is_on", "address", "per_hour"]
     list_filter = ["is_on"]
     readonly_fields = ["address", "snippet"]

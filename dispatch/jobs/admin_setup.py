@@ -40,6 +40,7 @@ class SetupAdmin(OwnedAdmin):
 
 @admin.register(ServiceType)
 class ServiceTypeAdmin(SetupAdmin):
+    subject = "service_type"
     dispatcher_may = VIEW
     list_display = ["name", "code", "spoken_name", "is_active"]
     list_filter = ["is_active", "required_skills"]
@@ -79,6 +80,7 @@ class DispatchPolicyForm(OwnedForm):
 
 @admin.register(DispatchPolicy)
 class DispatchPolicyAdmin(SetupAdmin):
+    subject = "policy"
     form = DispatchPolicyForm
     dispatcher_may = VIEW
     list_display = ["__str__", "delay", "ring", "reach", "most", "rounds_in_effect", "call_pool"]

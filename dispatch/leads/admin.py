@@ -277,6 +277,7 @@ class LeadAdmin(OwnedAdmin):
 class LeadDispatchAdmin(OwnedAdmin):
     """How far an organization's leads go; off until it is set."""
 
+    subject = "lead_dispatch"
     list_display = ["organization", "state"]
     fields = ["mode", "is_paused"]
 

@@ -28,6 +28,7 @@ _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 class DoNotCallAdmin(OwnedAdmin):
     """From the moment a phone is added, no campaign calls it; a call that rings is hung up."""
 
+    subject = "do_not_call"
     dispatcher_may = frozenset({"view", "add"})
     admin_may = frozenset({"view", "add", "delete"})
     list_display = ["phone", "source", "note", "created_at"]

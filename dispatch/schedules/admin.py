@@ -273,6 +273,7 @@ class RunAdmin(OwnedAdmin):
 class BulkImportAdmin(OwnedAdmin):
     """How far bulk creations have come, and which rows were refused."""
 
+    subject = "bulk"
     admin_may = ACT
     dispatcher_may = VIEW
     list_display = ["id", "status", "total", "created", "refused", "created_at"]

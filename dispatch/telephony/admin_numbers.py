@@ -62,7 +62,7 @@ class NumberWithWebhooksAdmin(OutboundNumberAdmin):
     def webhooks(self, number: OutboundNumber) -> SafeString:
         return format_html_join(
             "",
-            '<p>{} (POST)<br><code class="break-all select-all">{}</code></p>',
+            '<p>{} (POST)<br><code class="select-all" style="overflow-wrap:anywhere">{}</code></p>',
             ((words, addresses.number_webhook(number, kind)) for words, kind in _ENTRIES),
         )
 

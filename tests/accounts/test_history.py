@@ -1,0 +1,108 @@
+"""The admin's history of a row: what was done to it by whom, wherever it was done, and at whose time of day."""
+
+from __future__ import annotations
+
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from accounts.models import ApiKey, RetentionRule
+from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
+from dispatch.core import events
+from dispatch.core.events import Actor
+from dispatch.jobs.models import DispatchPolicy, Job, PublicForm, ServiceType
+from dispatch.leads.models import Campaign, DoNotCall, Lead
+from dispatch.leads.services import by_hand
+from dispatch.outbox.models import Endpoint, Message
+from dispatch.schedules.models import Run, Schedule
+from dispatch.technicians.models import Technician
+from notifications.models import EscalationPolicy, Route
+from tests.tenants import Tenant, tenant
+
+pytestmark = pytest.mark.django_db
+
+SUBJECTS = {
+    ApiKey: "api_key",
+    Campaign: "campaign",
+    DispatchPolicy: "policy",
+    DispatchPool: "pool",
+    DoNotCall: "do_not_call",
+    Endpoint: "endpoint",
+    EscalationPolicy: "escalation_policy",
+    Job: "job",
+    Lead: "lead",
+    Message: "message",
+    OutboundNumber: "number",
+    ProviderAccount: "account",
+    PublicForm: "public_form",
+    RetentionRule: "retention",
+    Route: "notification_rule",
+    Run: "run",
+    Schedule: "schedule",
+    ServiceType: "service_type",
+    Technician: "technician",
+}
+
+
+@pytest.fixture
+def ours() -> Tenant:
+    return tenant("Alphaville")
+
+
+def history(ours: Tenant, row) -> str:
+    browser = Client()
+    browser.force_login(ours.admin, backend="django.contrib.auth.backends.ModelBackend")
+    page = browser.get(reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_history", args=[row.pk]))
+    assert page.status_code == 200
+    return " ".join(page.content.decode().split())
+
+
+@pytest.mark.parametrize("model", SUBJECTS, ids=lambda model: model.__name__)
+def test_it_tells_the_events_of_the_row_and_of_no_other(ours, model):
+    row, theirs = ours.row(model), tenant("Bravotown")
+    kim, bob = Actor("user", 7, "Kim Ash"), Actor("user", 8, "Bob Marsh")
+    told = {
+        "fields": ["name", "is_paused"],
+        "note": "she asked for it",
+        "seconds": 30,
+        "is_on": False,
+        "gone": None,
+        "x_id": 5,
+    }
+    events.append(ours.organization.pk, f"{SUBJECTS[model]}.set_right", row.pk, actor=kim, **told)
+    events.append(theirs.organization.pk, f"{SUBJECTS[model]}.set_right", row.pk, actor=bob)
+    events.append(ours.organization.pk, f"{SUBJECTS[model]}.set_right", row.pk + 1, actor=bob)
+    page = history(ours, row)
+    assert "Kim Ash" in page
+    assert "Set right" in page
+    for said in ("fields: name, is_paused", "note: she asked for it", "seconds: 30", "is on: no"):
+        assert said in page
+    assert "x id" not in page
+    assert "Bob Marsh" not in page
+
+
+def test_a_lead_that_a_dispatcher_cancelled_says_so(ours):
+    lead = ours.row(Lead)
+    by_hand.cancel(lead.pk, actor=Actor("user", 7, "Kim Ash"))
+    page = history(ours, lead)
+    assert "Kim Ash" in page
+    assert "Finished" in page
+
+
+def test_a_row_without_events_shows_what_was_saved(ours):
+    from dispatch.core.models import Event
+
+    row = ours.row(Technician)
+    Event.objects.all().delete()
+    assert "doesn’t have a change history" in history(ours, row)
+
+
+def test_the_admin_tells_times_as_the_organization_lives(ours):
+    ours.organization.time_zone = "America/Phoenix"
+    ours.organization.save()
+    done = events.append(ours.organization.pk, "technician.duty_off", ours.row(Technician).pk)
+    page = history(ours, ours.row(Technician))
+    assert f"{done.at.astimezone(ZoneInfo('America/Phoenix')):%H:%M:%S}" in page
+    assert "America/Phoenix" in page
