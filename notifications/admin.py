@@ -3,13 +3,17 @@ is chosen in the console."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django import forms
+from django.conf import settings
 from django.contrib import admin
 from django.db import models, transaction
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
+from django.utils import formats, timezone
+from django.utils.html import format_html, format_html_join
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectWidget
 
@@ -25,6 +29,8 @@ from notifications.models import (
     Notification,
     Route,
 )
+from notifications.services.policies import default_steps
+from notifications.words import path_to
 
 
 class ReadOnlyInline(OwnedTabularInline):
@@ -92,7 +98,8 @@ class AlertAdmin(OwnedAdmin):
     list_filter = ["status", "kind", "created_at"]
     list_select_related = ["acknowledged_by"]
     search_fields = ["title", "body"]
-    exclude = ["plan", "step_token"]
+    fields = ["title", "body", "about", "state", "created_at", "taken_on", "settled", "coming", "sent_out"]
+    readonly_fields = fields
 
     def get_queryset(self, request: HttpRequest) -> QuerySet:
         return super().get_queryset(request).annotate(reached=Count("notifications__deliveries"))
@@ -104,6 +111,51 @@ class AlertAdmin(OwnedAdmin):
     @display(description="sent out", ordering="reached")
     def told(self, alert: Any) -> int:
         return int(alert.reached)
+
+    @display(description="about")
+    def about(self, alert: Alert) -> str:
+        words = f"{alert.subject_type} {alert.subject_id}".capitalize()
+        address = path_to(alert)
+        link = '<a class="text-primary-600 dark:text-primary-500" href="{}">{}</a>'
+        return format_html(link, address, words) if address else words
+
+    @display(description="taken on")
+    def taken_on(self, alert: Alert) -> str:
+        if alert.acknowledged_at is None:
+            return "by nobody"
+        how = {"app": "in the browser", "phone": "in a call", "text": "by text"}.get(alert.acknowledged_via, "")
+        return f"by {alert.acknowledged_by or 'somebody'}, {_at(alert.acknowledged_at)} {how}".strip()
+
+    @display(description="settled")
+    def settled(self, alert: Alert) -> str:
+        return f"{alert.settled_how}, {_at(alert.settled_at)}" if alert.settled_at else "not yet"
+
+    @display(description="goes on")
+    def coming(self, alert: Alert) -> str:
+        if alert.next_action_at is None:
+            return f"no more; it was repeated {alert.repeats} times"
+        return f"step {alert.step + 1} at {_at(alert.next_action_at)}; repeated {alert.repeats} times so far"
+
+    @display(description="sent out")
+    def sent_out(self, alert: Alert) -> str:
+        """To whom, by what, and how that went."""
+        rows = Delivery.objects.filter(notification__alert=alert).select_related("notification__user")
+        lines = [
+            (_at(row.created_at), row.notification.user, row.get_channel_display(), _how(row))
+            for row in rows.order_by("pk")
+        ]
+        found = format_html_join("", "<li>{} {}: {}, {}</li>", lines)
+        return format_html("<ul>{}</ul>", found) if lines else "to nobody yet"
+
+
+def _at(moment: datetime | None) -> str:
+    """The time as the admin writes it."""
+    return formats.date_format(timezone.localtime(moment), "DATETIME_FORMAT") if moment else ""
+
+
+def _how(row: Delivery) -> str:
+    words = row.get_status_display().lower()
+    return f"{words} ({row.error})" if row.error else words
 
 
 class KindForm(OwnedForm):
@@ -154,6 +206,19 @@ class RouteAdmin(NotedAdmin):
     fields = ["kind", "is_on", "to", "level"]
 
 
+def installed_plan() -> str:
+    """What counts where an organization has set up nothing, in words."""
+    steps = [
+        f"{number}. {EscalationStep.Audience(step.audience).label.lower()} after {step.after_s} s"
+        + (f", {step.spacing_s} s between people" if step.spacing_s else "")
+        for number, step in enumerate(default_steps(), start=1)
+    ]
+    return (
+        f"What stays empty is as installed: repeated every {settings.ALERT_REPEAT_S} s; {'; '.join(steps)}; "
+        f"again after {settings.ALERT_AGAIN_AFTER_S} s. Steps of your own replace all of these."
+    )
+
+
 class StepsOfPolicy(OwnedTabularInline):
     """In their order; without any, the installation's steps count."""
 
@@ -171,5 +236,9 @@ class EscalationPolicyAdmin(NotedAdmin):
     dispatcher_may = VIEW
     list_display = ["__str__", "repeat_s", "again_after_s", "call_pool"]
     list_select_related = ["call_pool"]
-    fields = ["repeat_s", "again_after_s", "call_pool"]
     inlines = [StepsOfPolicy]
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """With what counts where a field stays empty."""
+        fields = ["repeat_s", "again_after_s", "call_pool"]
+        return [(None, {"fields": fields, "description": format_html("{}", installed_plan())})]

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.template.loader import render_to_string
 from django.urls import reverse
 
-from notifications.models import Notification
+from notifications.models import Alert, Notification
 
 # GSM texts of several parts arrive late and cost more each: at most two of them.
 LONGEST_TEXT = 300
@@ -70,7 +70,7 @@ def _address(path: str, row: Notification) -> str:
     return f"{settings.PUBLIC_BASE_URL}{path}{'&' if '?' in path else '?'}in={row.organization.slug}"
 
 
-def path_to(row: Notification) -> str:
+def path_to(row: Notification | Alert) -> str:
     """The page of what it is about; empty when there is none."""
     if row.subject_type == "job":
         return f"{reverse('console:board')}?job={row.subject_id}"

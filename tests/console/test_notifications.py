@@ -13,7 +13,7 @@ from django.test import Client
 from accounts.models import Organization, User
 from dispatch.core import events
 from dispatch.core.models import Event
-from notifications.models import Alert, Notification, Preference, Route
+from notifications.models import Alert, Delivery, Notification, Preference, Route
 from notifications.services.preferences import Wants, wants_of
 from tests import factories as make
 from tests.tenants import Tenant
@@ -38,7 +38,7 @@ def text(answer: Any) -> str:
     """What the page's main part says, without its marks."""
     assert answer.status_code in (200, 422), answer.content[:500]
     page = answer.content.decode()
-    return unescape(" ".join(re.sub(r"<[^>]+>", " ", page[page.find("<main") :]).split()))
+    return unescape(" ".join(re.sub(r"<[^>]+>", " ", page[max(0, page.find("<main")) :]).split()))
 
 
 def ticked(answer: Any) -> set[str]:
@@ -232,3 +232,14 @@ def test_a_link_from_outside_goes_on_in_the_organization_that_it_is_about(
         assert one.name in answer.content.decode().partition("</header>")[0]
     dora = browser(make.dispatcher(office))
     assert office.name in dora.get(f"/board/?in={other.slug}").content.decode()
+
+
+def test_the_admin_shows_whom_an_alert_reached_and_what_is_installed(browser: Browser, ours: Tenant) -> None:
+    here = browser(ours.admin)
+    ours.row(Delivery)
+    said = text(here.get(f"/admin/notifications/alert/{ours.row(Alert).pk}/change/"))
+    assert f"{ours.dispatcher}: E-mail, failed ({ours.tag})" in said
+    assert "Taken on" in said
+    assert "by nobody" in said
+    said = text(here.get("/admin/notifications/escalationpolicy/add/"))
+    assert "1. dispatchers on duty after 120 s, 45 s between people; 2. all dispatchers after 60 s" in said

@@ -1,0 +1,78 @@
+"""README and guides: links lead somewhere, and the files, commands and codes that they name exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.core.management import get_commands
+
+from dispatch.telephony.providers import twilio_words
+
+ROOT = Path(settings.BASE_DIR)
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Written by `make bench`; and a provider that somebody adds.
+NOT_HERE = {"bench.json", "dispatch/telephony/providers/acme.py"}
+
+by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+@by_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if link.startswith("https://"):
+            continue
+        target, _, anchor = link.partition("#")
+        there = page.parent / target if target else page
+        assert there.exists(), link
+        assert not anchor or anchor in anchors(there), link
+
+
+@by_page
+def test_files_that_are_named_exist(page: Path) -> None:
+    named = set(re.findall(r"`([\w./-]+\.(?:py|html|yml|yaml|json|css|js|md|txt|jsonl))`", page.read_text()))
+    folders = set(
+        re.findall(r"`((?:dispatch|tests|templates|deploy|notifications|accounts)/[\w./-]*)`", page.read_text())
+    )
+    for name in (named | folders) - NOT_HERE:
+        found = (ROOT / name).exists() or any(
+            next((ROOT / part).rglob(name), None) for part in ("dispatch", "tests", "docs", "deploy", "templates")
+        )
+        assert found, name
+
+
+@by_page
+def test_commands_that_are_named_exist(page: Path) -> None:
+    text = page.read_text()
+    assert set(re.findall(r"manage\.py ([a-z_]+)", text)) <= set(get_commands())
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z]+)[` ]", text)) <= targets
+
+
+def test_every_guide_can_be_found() -> None:
+    """From the README, by one or two clicks."""
+    linked = set(
+        re.findall(r"\]\((?:docs/)?([\w-]+\.md)", PAGES[0].read_text() + (ROOT / "docs/operations.md").read_text())
+    )
+    assert {page.name for page in PAGES[2:]} <= linked
+
+
+def test_twilios_codes_are_explained() -> None:
+    table = (ROOT / "docs" / "twilio.md").read_text().partition("| code |")[2]
+    told = {int(code) for row in re.findall(r"^\| ([\d, ]+) \|", table, re.MULTILINE) for code in row.split(", ")}
+    dealt_with = (
+        twilio_words.NUMBER
+        | twilio_words.PERMISSION
+        | twilio_words.CONFIGURATION
+        | twilio_words.OPTED_OUT
+        | twilio_words.LATER
+    )
+    assert told == dealt_with
