@@ -95,10 +95,12 @@ class TestEveryQueue:
         settings.OUTBOX_VISIBILITY_S = 2.0
         with broker.publisher() as publisher, broker.consumer("one") as dead, broker.consumer("two") as other:
             publisher.publish(make_pointer(message=9), "9-1")
+            began = time.monotonic()
             (lost,) = take(dead, 1)
-            assert other.receive(1, wait_s=0.3) == []
+            early = other.receive(1, wait_s=0.3)
+            assert early == [] or time.monotonic() - began >= 2.0  # on a machine that stood still
             broker.die(dead)
-            (found,) = take(other, 1)
+            (found,) = early or take(other, 1)
             assert found.pointer_json == lost.pointer_json
             found.ack()
         assert broker.left() == 0
