@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -57,6 +57,7 @@ class Dialer:
         self._askers = ThreadPoolExecutor(settings.LEADS_ASK_THREADS, thread_name_prefix="leads-ask")
         self._tasks: set[asyncio.Task[None]] = set()
         self._bells = [asyncio.Event() for _ in self._claimers]
+        self._idle: set[int] = set()  # pullers that wait for their bell
         self._room = asyncio.Event()
         self._in_flight = 0
         self._turn = _Turn()
@@ -93,6 +94,12 @@ class Dialer:
 
     async def _pull(self, which: int, stopping: asyncio.Event) -> None:
         thread, bell, away = self._claimers[which], self._bells[which], False
+        loop = asyncio.get_running_loop()
+
+        def committed(claimed: Claimed) -> None:
+            """In the claimer's thread: the provider is asked while Redis is still being told."""
+            loop.call_soon_threadsafe(self._start, claimed)
+
         while not stopping.is_set():
             free = settings.LEADS_IN_FLIGHT - self._in_flight
             if free <= 0:
@@ -102,7 +109,9 @@ class Dialer:
             bell.clear()
             most = min(free, settings.LEADS_BATCH)
             try:
-                claimed = await thread.run(lambda most=most: self._turn.take(self.name, most))  # type: ignore[misc]
+                claimed = await thread.run(
+                    lambda most=most: self._turn.take(self.name, most, committed)  # type: ignore[misc]
+                )
             except schedule.UNAVAILABLE as error:
                 if not away:
                     log.warning("no leads are taken until Redis is back", error=str(error))
@@ -114,10 +123,11 @@ class Dialer:
                 await _wait(stopping, TROUBLE_S)
                 continue
             away = False
-            self._start(claimed)
             if not claimed.taken:
                 began = time.monotonic()
+                self._idle.add(which)
                 await _wait(bell, claimed.wait_s)
+                self._idle.discard(which)
                 if claimed.why in NO_LINES:
                     measures.line_wait.observe(time.monotonic() - began)
 
@@ -224,8 +234,15 @@ class Dialer:
     # --- Being woken, and being seen to live
 
     def _hear(self, message: str) -> None:
-        if message.startswith("line:"):
-            self._turn.line_freed(int(message[5:]))
+        what, _, pool = message.partition(":")
+        if what == "line":
+            self._turn.line_freed(int(pool))
+        if what == "one":  # a single lead: one puller is enough, and need not look for the room
+            self._turn.hint(int(pool))
+            for which in self._idle:
+                if not self._bells[which].is_set():
+                    self._bells[which].set()
+                    return
         for bell in self._bells:
             bell.set()
 
@@ -250,17 +267,19 @@ class _Turn:
     def __init__(self) -> None:
         self._last = 0
         self._waiting: dict[int, tuple[float, str]] = {}  # pool → not before (monotonic), why
+        self._hints: list[int] = []
         self._lock = threading.Lock()
 
-    def take(self, worker: str, most: int) -> Claimed:
-        """A batch from the first room in turn that has one; else how long to wait."""
+    def take(self, worker: str, most: int, committed: Callable[[Claimed], None]) -> Claimed:
+        """A batch from the first room in turn that has one; else how long to wait. `committed`: see
+        `claiming.claim`."""
         now, wait_s, why = time.monotonic(), IDLE_S, "empty"
-        for pool_id in self._in_turn(schedule.rooms()):
+        for pool_id in self._rooms():
             until, reason = self._waiting.get(pool_id, (0.0, ""))
             if until > now:
                 wait_s, why = min(wait_s, until - now), reason
                 continue
-            claimed = claiming.claim(worker, pool_id, most)
+            claimed = claiming.claim(worker, pool_id, most, committed)
             self._last = pool_id
             if claimed.wait_s > 0:
                 longest = settings.LEADS_TICK_S if claimed.why in NO_LINES else IDLE_S
@@ -276,6 +295,18 @@ class _Turn:
         with self._lock:
             if self._waiting.get(pool_id, (0.0, ""))[1] in NO_LINES:
                 del self._waiting[pool_id]
+
+    def hint(self, pool_id: int) -> None:
+        """A lead has just come into that pool's room."""
+        with self._lock:
+            self._hints.append(pool_id)
+
+    def _rooms(self) -> Iterator[int]:
+        """Where to look: first where something has just come in, then every room in turn."""
+        with self._lock:
+            hints, self._hints = dict.fromkeys(self._hints), []
+        yield from hints
+        yield from (pool_id for pool_id in self._in_turn(schedule.rooms()) if pool_id not in hints)
 
     def _in_turn(self, pools: list[int]) -> list[int]:
         with self._lock:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from dispatch.capacity import fast
 from dispatch.core import clock
 from dispatch.core.redis import client
 from dispatch.leads.schedule import base_key, ms
@@ -33,6 +34,15 @@ def held() -> dict[str, int]:
     found: Any = client().zrange(f"{base_key()}:workers", 0, -1)
     names = [name.decode() for name in found]
     return dict(zip(names, _cards(f"{base_key()}:held:{name}" for name in names), strict=True))
+
+
+def leased(number_ids: Iterable[int]) -> dict[int, int]:
+    """Lines of each number that Redis believes to be taken."""
+    ids = list(number_ids)
+    with client().pipeline(transaction=False) as pipe:
+        for number_id in ids:
+            pipe.hlen(f"{fast.base_key()}:line:{number_id}")
+        return dict(zip(ids, pipe.execute(), strict=True))
 
 
 def _cards(keys: Iterable[str]) -> list[int]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from django.db.models import Count, F
 
 from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.core import clock
 from dispatch.core.metrics import Samples, gauge
+from dispatch.core.redis import REDIS_ERRORS
 from dispatch.leads import figures
 from dispatch.leads.models import Lead
 from dispatch.telephony.models import Call
@@ -54,9 +57,18 @@ def held() -> Samples:
     return [((worker,), count) for worker, count in figures.held().items()]
 
 
-@gauge("dispatch_number_lines", "Lines of a number: those there are, and those in use.", ("number", "what"))
+@gauge(
+    "dispatch_number_lines",
+    "Lines of a number: those there are, those that open calls use or leave free, and those taken in Redis.",
+    ("number", "what"),
+)
 def lines() -> Samples:
     used = dict(Call.objects.filter(ended_at=None).values_list("number_id").annotate(count=Count("pk")).order_by())
-    for pk, channels in OutboundNumber.objects.values_list("pk", F("max_channels")):
-        yield (str(pk), "there"), channels
+    channels = dict(OutboundNumber.objects.values_list("pk", F("max_channels")))
+    for pk, there in channels.items():
+        yield (str(pk), "there"), there
         yield (str(pk), "used"), used.get(pk, 0)
+        yield (str(pk), "free"), max(0, there - used.get(pk, 0))
+    with suppress(*REDIS_ERRORS):
+        for pk, count in figures.leased(channels).items():
+            yield (str(pk), "leased"), count

@@ -116,7 +116,7 @@ if count > 0 then
     redis.call('SADD', rooms, pool)
   end
   redis.call('ZREMRANGEBYRANK', schedule, 0, count - 1)
-  redis.call('PUBLISH', ARGV[3], 'due')
+  redis.call('PUBLISH', ARGV[3], count == 1 and 'one:' .. next(by_pool) or 'due')
 end
 local first, time = head(), redis.call('TIME')
 local exactly = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000 + tonumber(ARGV[1])
@@ -238,7 +238,10 @@ for n = 1, #held, 2000 do
   redis.call('ZADD', ours .. ':held:' .. worker, unpack(held, n, math.min(n + 1999, #held)))
 end
 if #held > 0 then redis.call('ZADD', workers, 'NX', taken_ms, worker) end
-if answer[1] == '' and wanted == ready then answer[1] = 'empty' end
+if answer[1] == '' and wanted == ready then
+  redis.call('SREM', rooms, pool)
+  answer[1] = 'empty'
+end
 return answer
 """,
 )

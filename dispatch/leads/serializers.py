@@ -11,7 +11,16 @@ from accounts.owned_api import OwnedSerializer, OwnedSlugRelatedField
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import webhook_signing
 from dispatch.core.target_urls import check_target_url
-from dispatch.leads.models import Campaign, ClosedDay, CustomerRate, DoNotCall, Lead, LeadDispatch, RetryRule
+from dispatch.leads.models import (
+    Campaign,
+    ClosedDay,
+    CustomerRate,
+    DoNotCall,
+    EngineSwitch,
+    Lead,
+    LeadDispatch,
+    RetryRule,
+)
 from dispatch.leads.why import why
 from dispatch.technicians.serializers import Degrees, PhoneField
 from dispatch.telephony.models import Call
@@ -171,6 +180,14 @@ class CustomerRateSerializer(OwnedSerializer):
     class Meta:
         model = CustomerRate
         fields = ["id", "customer", "most", "per_s"]
+
+
+class EngineSwitchSerializer(serializers.ModelSerializer):
+    """`is_stopped`: nobody's lead is called. `promoter_paused`: due leads stay in the schedule."""
+
+    class Meta:
+        model = EngineSwitch
+        fields = ["is_stopped", "promoter_paused"]
 
 
 class LeadDispatchSerializer(serializers.ModelSerializer):

@@ -1,16 +1,23 @@
-"""The same work on plain RQ, beside which ours is measured: a job for each lead on `rq.SimpleWorker`s.
+"""The same work on plain RQ or Celery, beside which ours is measured: a job for each lead.
 
-    python -m tests.benchmarks.leads_peer QUEUE
+    python -m tests.benchmarks.leads_peer rq | celery NAME | celery-send LEAD…
 
 Each job does what one lead takes, with Django's ORM as one would write it: the row locked, the gates asked, the
 Call and the Event written; the provider asked; Call, lead and Event written again."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
 import django
 
 QUEUE = "leads-peer"
 LINES = 500
+THREADS = 8
 
 
 def call(lead_id: int) -> None:
@@ -68,8 +75,8 @@ def call(lead_id: int) -> None:
         events.append(lead.organization_id, "lead.finished", lead.pk, outcome="answered", call=made.pk)
 
 
-if __name__ == "__main__":
-    django.setup()
+def work_by_rq() -> None:
+    """One SimpleWorker, until it is stopped."""
     from rq import Queue, SimpleWorker
     from rq.serializers import JSONSerializer
 
@@ -78,3 +85,40 @@ if __name__ == "__main__":
     connection = connect(socket_timeout=500)
     queue = Queue(QUEUE, connection=connection, serializer=JSONSerializer)
     SimpleWorker([queue], connection=connection, serializer=JSONSerializer).work(logging_level=None)
+
+
+def celery_app() -> Any:
+    """An app with the one task, on our Redis. Its packages come after ours, which they must not replace."""
+    sys.path.append(os.environ["BENCH_PEERS"])
+    from celery import Celery
+    from django.conf import settings
+
+    url = settings.REDIS_URL
+    app = Celery("leads", broker=f"redis+socket://{urlsplit(url).path}" if url.startswith("unix") else url)
+    app.conf.update(task_default_queue=QUEUE, task_ignore_result=True, worker_prefetch_multiplier=16)
+    app.task(name="call", ignore_result=True)(call)
+    return app
+
+
+def work_by_celery(name: str) -> None:
+    """One worker with threads, until it is stopped."""
+    celery_app().worker_main(
+        ["worker", "--pool", "threads", "--concurrency", str(THREADS), "--loglevel", "ERROR",
+         "--hostname", f"{name}@leads", "--without-gossip", "--without-mingle"]
+    )  # fmt: skip
+
+
+def send_to_celery(lead_ids: Sequence[int]) -> None:
+    app = celery_app()
+    for lead_id in lead_ids:
+        app.send_task("call", args=(lead_id,))
+
+
+if __name__ == "__main__":
+    django.setup()
+    if sys.argv[1] == "rq":
+        work_by_rq()
+    elif sys.argv[1] == "celery":
+        work_by_celery(sys.argv[2])
+    else:
+        send_to_celery([int(lead_id) for lead_id in sys.argv[2:]])

@@ -155,12 +155,11 @@ class Floor:
         events = Event.objects.filter(subject_type="lead", subject_id=lead_id).order_by("id")
         return [kind.partition(".")[2] for kind in events.values_list("kind", flat=True)]
 
-    def all_end(self, timeout: float = 60.0) -> None:
+    def all_end(self) -> None:
         open_leads = Lead.objects.exclude(status="finished")
         wait_until(
             lambda: not open_leads.exists(),
-            timeout,
-            lambda: f"still open: {list(open_leads.values('id', 'status', 'reason', 'due_at')[:10])}",
+            message=lambda: f"still open: {list(open_leads.values('id', 'status', 'reason', 'due_at')[:10])}",
             interval=0.1,
         )
 

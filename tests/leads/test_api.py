@@ -187,6 +187,24 @@ def test_the_organizations_switch_is_off_until_it_is_set(api, campaign):
     assert Event.objects.filter(kind="lead_dispatch.switched").count() == 2
 
 
+def test_superusers_stop_all_calling_and_nobody_else(api, campaign):
+    LeadDispatch.objects.create(organization=campaign.organization)
+    root = Api(user=make.user("Root", is_superuser=True), organization=campaign.organization.slug)
+    assert root.get("lead-engine/").json() == {"is_stopped": False, "promoter_paused": False}
+    assert root.patch("lead-engine/", {"is_stopped": True}).json() == {
+        "is_stopped": True,
+        "promoter_paused": False,
+    }
+    assert root.patch("lead-engine/", {"is_stopped": "maybe"}).status_code == 400
+    told = Event.objects.get(kind="lead_engine.switched")
+    assert (told.organization_id, told.data) == (campaign.organization_id, {"is_stopped": True})
+    for other in (api, Api(user=make.admin(campaign.organization)), Api()):
+        assert other.get("lead-engine/").status_code in (401, 403)
+        assert other.patch("lead-engine/", {"is_stopped": False}).status_code in (401, 403)
+    assert root.get("lead-engine/").json()["is_stopped"]
+    assert root.patch("lead-engine/", {"is_stopped": False, "promoter_paused": True}).json()["promoter_paused"]
+
+
 def test_who_must_not_be_called_is_listed_and_taken_off(api, campaign):
     made = api.post("do-not-call/", {"phone": "602 555 0134", "note": "asked by mail"})
     assert (made.status_code, made.json()["phone"], made.json()["source"]) == (201, "+16025550134", "api")

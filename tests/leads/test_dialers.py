@@ -37,7 +37,7 @@ def floor(sim: Simulator, app_url: str, settings: Any) -> Iterator[Floor]:
     made = Floor("twilio", lines=3, account_sid=sim.account_sid, auth_token=sim.auth_token)
     yield made
     made.stop()
-    wait_until(lambda: not sim.open_calls(), 20, "calls go on for ever")
+    wait_until(lambda: not sim.open_calls(), message="calls go on for ever")
 
 
 def phones_of(ids: list[int]) -> list[str]:
@@ -61,16 +61,16 @@ def test_two_leaders_and_three_dialers_call_everybody_once_and_never_above_the_l
     assert floor.outcomes() == {"answered": 18}
     each_called(sim, ids)
     assert sim.max_simultaneous(str(floor.number.phone)) <= 3
-    wait_until(lambda: floor.lines_in_use() == 0, 10, "a line stays taken")
+    wait_until(lambda: floor.lines_in_use() == 0, message="a line stays taken")
 
 
 def test_redis_flushed_while_they_work(floor: Floor, sim: Simulator, settings: Any) -> None:
     settings.LEADS_JITTER_S = 0.0
     ids = floor.add_many(12)
     floor.start(dialers=2)
-    wait_until(lambda: Call.objects.exists(), 20)
+    wait_until(lambda: Call.objects.exists())
     forget_redis()
-    wait_until(lambda: (floor.step("leads_near"), not Lead.objects.exclude(status="finished").exists())[1], 60)
+    wait_until(lambda: (floor.step("leads_near"), not Lead.objects.exclude(status="finished").exists())[1])
     each_called(sim, ids)
     assert sim.max_simultaneous(str(floor.number.phone)) <= 3
 
@@ -78,16 +78,15 @@ def test_redis_flushed_while_they_work(floor: Floor, sim: Simulator, settings: A
 def test_redis_away_while_they_work(floor: Floor, sim: Simulator) -> None:
     ids = floor.add_many(12)
     floor.start(dialers=2)
-    wait_until(lambda: Call.objects.exists(), 20)
+    wait_until(lambda: Call.objects.exists())
     with redis_away():
         during = floor.add_many(3)
-        wait_until(lambda: not Call.objects.filter(ended_at=None).exists(), 20, "calls go on for ever")
+        wait_until(lambda: not Call.objects.filter(ended_at=None).exists(), message="calls go on for ever")
     schedule.believe_again()
     unfinished = Lead.objects.exclude(status="finished")
     wait_until(
         lambda: (heal(floor), not unfinished.exists())[1],
-        60,
-        lambda: f"{list(unfinished.values_list('id', 'status', 'reason', 'token'))} {floor.in_redis()}",
+        message=lambda: f"{list(unfinished.values_list('id', 'status', 'reason', 'token'))} {floor.in_redis()}",
         interval=0.2,
     )
     each_called(sim, [*ids, *during])
@@ -98,13 +97,13 @@ def test_postgres_cuts_all_connections_while_they_work(floor: Floor, sim: Simula
     ids = floor.add_many(12)
     floor.start(dialers=2)
     for _ in range(3):
-        wait_until(lambda: Call.objects.filter(ended_at=None).exists(), 20)
+        wait_until(lambda: Call.objects.filter(ended_at=None).exists())
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
                 " AND pid <> pg_backend_pid() AND query LIKE '%%leads_lead%%'"
             )
-    wait_until(lambda: (heal(floor), not Lead.objects.exclude(status="finished").exists())[1], 60, interval=0.2)
+    wait_until(lambda: (heal(floor), not Lead.objects.exclude(status="finished").exists())[1], interval=0.2)
     assert all(sim.creates_to(phone) >= 1 for phone in phones_of(ids))
     attempts = {call.subject_id: call.attempt for call in Call.objects.order_by("attempt")}
     placed = Call.objects.exclude(status="not_placed")
@@ -189,7 +188,7 @@ def test_lost_webhooks_are_asked_for(floor: Floor, sim: Simulator) -> None:
     sim.lose_callbacks()
     ids = floor.add_many(3)
     floor.start()
-    wait_until(lambda: Call.objects.exclude(sid=None).count() == 3 and not sim.open_calls(), 30)
+    wait_until(lambda: Call.objects.exclude(sid=None).count() == 3 and not sim.open_calls())
     floor.stop()
     clock.travel(400)
     heal(floor)
@@ -211,14 +210,14 @@ def test_the_campaigns_own_system_is_asked_first(floor: Floor, sim: Simulator) -
         floor.campaign.save()
         ann, bob, cat = floor.add(ANN, BOB, CAT)
         floor.start()
-        wait_until(lambda: floor.lead(cat).reason and floor.lead(ann).outcome and floor.lead(bob).outcome, 30)
+        wait_until(lambda: floor.lead(cat).reason and floor.lead(ann).outcome and floor.lead(bob).outcome)
     assert len(asked) == 3
     assert floor.lead(ann).outcome == "answered"
     assert (floor.lead(bob).outcome, floor.lead(bob).reason) == ("precheck_failed", "precheck_no")
     assert floor.lead(cat).reason == "precheck_later"
     assert floor.lead(cat).due_at > floor.due_in(3000)
     assert [sim.creates_to(phone) for phone in (ANN, BOB, CAT)] == [1, 0, 0]
-    wait_until(lambda: floor.lines_in_use() == 0, 10, "a line stays taken")
+    wait_until(lambda: floor.lines_in_use() == 0, message="a line stays taken")
 
 
 # --- What is heard
@@ -269,7 +268,7 @@ def test_an_answering_machine_is_told_nothing_and_called_again(floor: Floor, sim
     sim.phone(ANN).will(voicemail())
     (lead,) = floor.add(ANN)
     floor.start()
-    wait_until(lambda: floor.lead(lead).last_outcome, 30)
+    wait_until(lambda: floor.lead(lead).last_outcome)
     assert floor.lead(lead).last_outcome == "voicemail"
     assert sim.phone(ANN).rings().said == ""
 

@@ -9,12 +9,13 @@ import pytest
 
 from dispatch.core import clock, faults, generation
 from dispatch.core.redis import client
-from dispatch.leads import loops, schedule
+from dispatch.leads import loops, metrics, schedule
 from dispatch.leads.models import Lead
 from dispatch.leads.rules import spreading
 from dispatch.leads.services import repairing
 from dispatch.telephony.models import Call
 from tests import factories
+from tests.api.client import Api
 from tests.benchmarks import noop_provider
 from tests.conftest import forget_redis
 from tests.core.outages import redis_away
@@ -38,6 +39,40 @@ def test_a_lead_is_accepted_while_redis_is_gone_and_called_when_it_is_back(floor
     assert floor.work() == 0
     floor.step("leads_near")
     assert floor.work() == 3
+
+
+def test_a_request_is_answered_with_201_while_redis_is_gone(floor: Floor) -> None:
+    api = Api(key=factories.api_key(floor.organization, "leads:write", "read"))
+    lead = {"phone": factories.phone()}
+    with redis_away():
+        one = api.post("leads/", {"campaign": floor.campaign.code, **lead}, Idempotency_Key="once")
+        again = api.post("leads/", {"campaign": floor.campaign.code, **lead}, Idempotency_Key="once")
+        many = api.post("leads/bulk/", {"campaign": floor.campaign.code, "leads": [{"phone": factories.phone()}]})
+        assert (one.status_code, again.status_code, many.status_code) == (201, 201, 201)
+        assert one.json() == again.json()
+        cancelled = api.delete(f"leads/{many.json()['results'][0]['id']}/")
+        assert cancelled.status_code == 204
+    schedule.believe_again()
+    floor.step("leads_near")
+    assert floor.work() == 1
+    assert floor.outcomes() == {"answered": 1, "cancelled": 1}
+
+
+def test_lines_are_told_as_postgres_and_as_redis_have_them(floor: Floor) -> None:
+    def told() -> dict[str, float]:
+        return {what: value for (number, what), value in metrics.lines() if number == str(floor.number.pk)}
+
+    floor.add_many(2)
+    floor.promote()
+    claimed = floor.claim()
+    assert told() == {"there": 5, "used": 2, "free": 3, "leased": 2}
+    forget_redis()
+    assert told() == {"there": 5, "used": 2, "free": 3, "leased": 0}
+    with redis_away():
+        assert told() == {"there": 5, "used": 2, "free": 3}
+    generation.ensure()
+    floor.settle(floor.ask(claimed))
+    assert told()["used"] == 0
 
 
 def test_a_flushed_redis_is_noticed_at_the_next_tick_and_rebuilt(floor: Floor) -> None:

@@ -16,7 +16,8 @@ from dispatch.core.models import Event
 from dispatch.leads import schedule
 from dispatch.leads.models import DoNotCall, EngineSwitch, Lead, LeadDispatch
 from dispatch.leads.rules.words import Reason
-from dispatch.leads.services import by_hand, ending, releasing
+from dispatch.leads.services import by_hand, claiming, ending, releasing
+from dispatch.leads.services.claiming import Claimed
 from dispatch.leads.services.intake import NewLead
 from dispatch.telephony.models import Call
 from dispatch.telephony.providers.base import Outcome, RateLimited, Rejected, Submitted, Unknown
@@ -95,6 +96,29 @@ def test_an_earlier_lead_wakes_the_promoter_and_a_later_one_does_not(floor: Floo
     assert heard() == []
     floor.add(CAT, at=floor.due_in(30))
     assert heard() == [schedule.PROMOTER]
+
+
+def test_the_dialers_hear_of_one_lead_where_it_is_and_of_many_that_there_are_some(floor: Floor) -> None:
+    heard = heard_on(schedule.bell())
+    floor.add_many(1)
+    floor.promote()
+    assert heard() == [f"one:{floor.pool.pk}"]
+    floor.add_many(2)
+    floor.promote()
+    assert heard() == ["due"]
+
+
+def test_who_is_to_be_called_is_known_before_redis_is_told(floor: Floor) -> None:
+    floor.add_many(2)
+    floor.promote()
+    seen = []
+
+    def committed(claimed: Claimed) -> None:
+        seen.append((len(claimed.calls), Call.objects.count(), floor.in_redis()["held:tester"]))
+
+    claiming.claim("tester", floor.pool.pk, 100, committed)
+    assert seen == [(2, 2, 2)]
+    assert "held:tester" not in floor.in_redis()
 
 
 def test_many_are_written_with_one_event_and_an_answer_for_each(floor: Floor) -> None:
@@ -466,8 +490,6 @@ def heard_on(channel: str) -> Callable[[], list[str]]:
 
 
 def use(floor: Floor, provider: str) -> None:
-    from dispatch.leads.services import claiming
-
     floor.account.provider = provider
     floor.account.save()
     claiming._accounts._read.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -71,8 +71,13 @@ class Claimed:
     wait_s: float = 0.0
 
 
-def claim(worker: str, pool_id: int, most: int) -> Claimed:
-    """Takes up to `most` ready leads of a pool with their lines, and sees them through the gates.
+def nothing(claimed: Claimed) -> None:
+    """For who looks at what was claimed only when all is told."""
+
+
+def claim(worker: str, pool_id: int, most: int, committed: Callable[[Claimed], None] = nothing) -> Claimed:
+    """Takes up to `most` ready leads of a pool with their lines, and sees them through the gates. `committed` is
+    called with what they came to as soon as that is on disk, before Redis is told.
 
     Outside of any transaction. Raises schedule.NotReady, REDIS_ERRORS, DatabaseError; what was taken then is put
     back, or found by the reconcilers."""
@@ -87,13 +92,17 @@ def claim(worker: str, pool_id: int, most: int) -> Claimed:
             measures.line_waits.labels(why).inc()
         if not pairs:
             return Claimed(why=why, wait_s=wait_s)
-        claimed = claim_pairs(worker, limits, pairs)
+        claimed = claim_pairs(worker, limits, pairs, committed=committed)
         claimed.why, claimed.wait_s = claimed.why or why, claimed.wait_s or wait_s
         return claimed
 
 
 def claim_pairs(
-    worker: str, limits: PoolLimits, pairs: Sequence[Pair], answers: Mapping[int, Verdict] | None = None
+    worker: str,
+    limits: PoolLimits,
+    pairs: Sequence[Pair],
+    answers: Mapping[int, Verdict] | None = None,
+    committed: Callable[[Claimed], None] = nothing,
 ) -> Claimed:
     """Sees pairs through the gates. `answers`: what came of the questions that were asked first, by lead."""
     batch = _Batch(worker, limits, pairs, answers or {})
@@ -108,6 +117,7 @@ def claim_pairs(
         put_back(worker, pairs)
         raise
     faults.point("leads.claim.committed")
+    committed(batch.claimed)
     _owed.tell(worker, batch.fates.values())
     faults.point("leads.claim.settled")
     return batch.claimed

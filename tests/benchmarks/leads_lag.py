@@ -1,0 +1,66 @@
+"""How late leads are asked for, beside many that are due later; and what those cost while nothing is due."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from dispatch.core import generation
+from dispatch.core.redis import client
+from dispatch.leads import schedule
+from dispatch.telephony.models import Call
+from tests.benchmarks import Result, leads_ground, noop_provider
+from tests.benchmarks.leads_site import LONGEST_S, finished, running
+from tests.benchmarks.measuring import percentile
+from tests.conftest import forget_redis
+from tests.waiting import wait_until
+
+FAR_S = 30 * 86_400.0
+LAGGING, OVER_S = 500, 10.0
+IDLE_S = 10.0
+LOOPS = "redis_generation,leads_promoter,leads_dialer,leads_near,leads_sweep,leads_workers,leads_stale"
+
+
+def run() -> Iterator[Result]:
+    median, late = yield from lag(200_000, "<= 5", "<= 25")
+    more, later = yield from lag(1_000_000, "", "")
+    yield Result("due lag, median: 1,000,000 far ones against 200,000", more / median, "times", "<= 1.5")
+    yield Result("due lag, 99th percentile: the same", later / late, "times", "<= 1.5")
+
+
+def lag(far: int, median_target: str, late_target: str) -> Any:
+    """From its due time to the provider being asked, for leads spread over ten seconds, while so many wait for
+    later; what each of those takes in Redis, and what all of it costs while nothing is due."""
+    (tenant,) = leads_ground.tenants("noop-ends", 1)
+    forget_redis()
+    generation.ensure()
+    before = client().info("memory")["used_memory"]  # type: ignore[index]
+    for start in range(0, far, 100_000):
+        leads_ground.put(leads_ground.add_leads(tenant, min(100_000, far - start), due_in_s=FAR_S, step_s=0.1))
+    used = client().info("memory")["used_memory"] - before  # type: ignore[index]
+    leads_ground.analyze()
+    yield Result(f"Redis for a scheduled lead, {far:,}", used / far, "bytes", "<= 120")
+    with running(1, LOOPS) as meter:
+        warm = leads_ground.add_leads(tenant, 50, due_in_s=0.5, step_s=0.02)
+        leads_ground.put(warm)
+        wait_until(lambda: finished([entry.lead_id for entry in warm]) == len(warm), LONGEST_S)
+        # The whole backlog is compared once; from then on slowly.
+        wait_until(lambda: schedule.swept_in() == generation.current(), LONGEST_S, interval=0.5)
+        threading.Event().wait(2)
+        with meter:
+            threading.Event().wait(IDLE_S)
+        idle = sum(spent for name, spent in meter.spent.items() if name.startswith("dialer")) / IDLE_S
+        yield Result(f"CPU of an idle dispatcher, {far:,} scheduled", idle * 100, "% of a core", "< 2")
+        entries = leads_ground.add_leads(tenant, LAGGING, due_in_s=2.0, step_s=OVER_S / LAGGING)
+        leads_ground.put(entries)
+        ids = [entry.lead_id for entry in entries]
+        wait_until(lambda: finished(ids) == len(ids), LONGEST_S, interval=0.5)
+    due = {entry.lead_id: entry.due_ms / 1000 for entry in entries}
+    asked = Call.objects.filter(purpose="lead", subject_id__in=ids).values_list("subject_id", "sid")
+    lags = sorted((noop_provider.asked_at(sid) - due[lead]) * 1000 for lead, sid in asked)
+    median, late = percentile(lags, 0.5), percentile(lags, 0.99)
+    yield Result(f"due lag, median, {far:,} far ones", median, "ms", median_target)
+    yield Result(f"due lag, 99th percentile, {far:,} far ones", late, "ms", late_target)
+    yield Result("  called early", sum(one < 0 for one in lags), "leads", "<= 0")
+    return median, late

@@ -1,0 +1,111 @@
+"""PostgreSQL and Redis really go and come back while dispatcher processes call leads through the simulator."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+from django.conf import settings as django_settings
+from django.db import connection, connections
+
+from dispatch.core import embedded
+from dispatch.leads import schedule
+from dispatch.leads.models import Lead
+from dispatch.telephony.models import Call
+from tests.capacity.conftest import OwnRedis, own_redis
+from tests.leads.floor import Floor
+from tests.leads.test_kills import LOOPS, QUICK
+from tests.phones import Simulator, answer
+from tests.processes import Process, environment, running
+from tests.waiting import PATIENCE, wait_until
+
+__all__ = ["own_redis"]
+LEADS, LINES = 16, 2
+OUTAGE_S = 10.0
+
+
+@pytest.fixture
+def floor(sim: Simulator, app_url: str, settings: Any) -> Floor:
+    settings.SIMULATOR_URL = sim.base_url
+    sim.others_will(answer(after=0.5))
+    made = Floor("twilio", lines=LINES, account_sid=sim.account_sid, auth_token=sim.auth_token)
+    # What nobody reported while a server was away is asked for soon after these.
+    made.campaign.ring_timeout_s, made.campaign.time_limit_s = 5, 10
+    made.campaign.save()
+    return made
+
+
+@pytest.fixture
+def durable() -> Iterator[None]:
+    """What this process commits survives a crash of the server, which tests otherwise do without."""
+    options = connection.settings_dict["OPTIONS"]
+    before = options.pop("options", None)
+    connections.close_all()
+    yield
+    if before is not None:
+        options["options"] = before
+    connections.close_all()
+
+
+def dispatcher(sim: Simulator) -> Any:
+    env = environment(connection.settings_dict["NAME"], SIMULATOR_URL=sim.base_url, **QUICK)
+    return running("dispatcher", "--only", LOOPS, env=env)
+
+
+def in_the_middle() -> bool:
+    """Some leads were called, some are being called, some wait."""
+    found = set(Lead.objects.values_list("status", flat=True))
+    return found == {"backlog", "processing", "finished"}
+
+
+def everybody_was_called_once(floor: Floor, sim: Simulator, process: Process, count: int) -> None:
+    leads = Lead.objects.exclude(status="finished")
+    wait_until(
+        lambda: not leads.exists(), 2 * PATIENCE, lambda: f"{list(leads.values())[:3]}\n{process.log()[-6000:]}"
+    )
+    assert floor.outcomes() == {"answered": count}
+    placed = {str(phone): sim.creates_to(str(phone)) for phone in Lead.objects.values_list("phone", flat=True)}
+    assert placed == dict.fromkeys(placed, 1)
+    assert sim.max_simultaneous(str(floor.number.phone)) <= LINES
+    assert not Call.objects.filter(ended_at=None).exists()
+    wait_until(lambda: floor.lines_in_use() == 0, message="a line stays taken")
+
+
+@pytest.mark.parametrize("comes_back", ["empty", pytest.param("as it was", marks=pytest.mark.soak)])
+def test_redis_stopped_for_ten_seconds_in_the_middle(
+    own_redis: OwnRedis, floor: Floor, sim: Simulator, comes_back: str
+) -> None:
+    floor.add_many(LEADS)
+    with dispatcher(sim) as process:
+        wait_until(in_the_middle, message=process.log)
+        if comes_back == "empty":
+            own_redis.flush()
+        own_redis.stop()
+        floor.add_many(2)
+        threading.Event().wait(OUTAGE_S)
+        own_redis.start()
+        schedule.believe_again()
+        everybody_was_called_once(floor, sim, process, LEADS + 2)
+
+
+@pytest.mark.skipif(not django_settings.EMBEDDED_POSTGRES, reason="a server that was given is not ours to stop")
+@pytest.mark.usefixtures("durable")
+def test_postgresql_crashes_and_starts_again_in_the_middle(floor: Floor, sim: Simulator) -> None:
+    floor.add_many(LEADS)
+    with dispatcher(sim) as process:
+        wait_until(in_the_middle, message=process.log)
+        server = psutil.Process(
+            int((django_settings.DATA_DIR / "postgres" / "postmaster.pid").read_text().split()[0])
+        )
+        os.kill(server.pid, signal.SIGQUIT)  # no goodbye and no checkpoint: it recovers from its log
+        psutil.wait_procs([server], timeout=PATIENCE)
+        assert not server.is_running()
+        process.says("a leadership could not be renewed")
+        assert embedded.restart_postgres_if_dead(django_settings.DATA_DIR)
+        connections.close_all()
+        everybody_was_called_once(floor, sim, process, LEADS)
