@@ -134,6 +134,8 @@ LEADS_RETRY_LONGEST_S = env.int("LEADS_RETRY_LONGEST_S", default=86_400)
 LEADS_RETRY_JITTER = env.float("LEADS_RETRY_JITTER", default=0.1)
 # Schedule, dialers, reconcilers.
 LEADS_TICK_S = env.float("LEADS_TICK_S", default=0.2)  # the longest the promoter sleeps
+# So long before its time a lead goes through the gates, so that it is asked for at its time.
+LEADS_AHEAD_S = env.float("LEADS_AHEAD_S", default=0.01)
 LEADS_PROMOTE_BATCH = env.int("LEADS_PROMOTE_BATCH", default=2000)
 LEADS_BATCH = env.int("LEADS_BATCH", default=200)  # leads in one transaction
 LEADS_CLAIMERS = env.int("LEADS_CLAIMERS", default=2)  # transactions at once, of one dialer
@@ -144,7 +146,7 @@ LEADS_WORKER_DEAD_S = env.float("LEADS_WORKER_DEAD_S", default=20.0)  # without 
 LEADS_WORKERS_INTERVAL_S = env.float("LEADS_WORKERS_INTERVAL_S", default=30.0)
 LEADS_NEAR_S = env.float("LEADS_NEAR_S", default=600.0)  # what is due so soon is near
 LEADS_NEAR_INTERVAL_S = env.float("LEADS_NEAR_INTERVAL_S", default=60.0)
-LEADS_SWEEP_INTERVAL_S = env.float("LEADS_SWEEP_INTERVAL_S", default=1.0)  # a page of 1,000 each
+LEADS_SWEEP_INTERVAL_S = env.float("LEADS_SWEEP_INTERVAL_S", default=1.0)  # one small page each
 LEADS_STALE_S = env.float("LEADS_STALE_S", default=300.0)
 LEADS_STALE_INTERVAL_S = env.float("LEADS_STALE_INTERVAL_S", default=60.0)
 LEADS_LIFTED_INTERVAL_S = env.float("LEADS_LIFTED_INTERVAL_S", default=15.0)

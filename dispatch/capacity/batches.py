@@ -3,6 +3,7 @@ not know enough, there is nothing to take, and whoever wants lines waits for it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,15 +48,34 @@ def limits_of(pool_id: int) -> PoolLimits | None:
     return PoolLimits(pool_id, usable, one.concurrency, one.rate_per_minute or 0)
 
 
-def take(account_id: int, calls_per_second: float, pool_id: int, rate_per_minute: int, wanted: int) -> list[float]:
+def take(
+    account_id: int,
+    calls_per_second: float,
+    pool_id: int,
+    rate_per_minute: int,
+    wanted: int,
+    not_before_s: Sequence[float] = (),
+) -> list[float]:
     """How many of `wanted` requests may be made about now: for each that may, and counts, the seconds from now at
-    which it is its turn (at most 0.1). The rest must ask again."""
+    which it is its turn (at most 0.1). The rest must ask again.
+
+    `not_before_s`: when some come a moment too soon, for each the seconds from now until it is wanted, ascending;
+    its turn is not before."""
     interval_ms = rules.pace_interval_s(calls_per_second) * 1000
     answer = fast.ask(
-        scripts.TAKE_MANY, fast.offset_ms(), account_id, interval_ms, pool_id, rate_per_minute, wanted
+        scripts.TAKE_MANY,
+        fast.offset_ms(),
+        account_id,
+        interval_ms,
+        pool_id,
+        rate_per_minute,
+        wanted,
+        *(seconds * 1000 for seconds in not_before_s),
     )
     if answer is None:
         return []
+    if not_before_s:
+        return [float(moment_ms) / 1000 for moment_ms in answer[1 : 1 + int(answer[0])]]
     taken, first_ms = int(answer[0]), float(answer[1])
     return [(first_ms + n * interval_ms) / 1000 for n in range(taken)]
 

@@ -194,8 +194,10 @@ local function in_window(pool, rate, now)
 end
 """
 
-# ARGV: clock offset, account, ms between its requests, pool, its rate per minute (0: none), how many are wanted.
-# Answers {how many were counted, ms until the first, as text}; the others follow at the account's interval.
+# ARGV: clock offset, account, ms between its requests, pool, its rate per minute (0: none), how many are wanted;
+# then perhaps, for each of these, ms from now before which it is not wanted, the soonest first.
+# Answers {how many were counted, ms until each, as text}; without those, only until the first, and the others
+# follow at the account's interval.
 TAKE_MANY = Script(
     "capacity_take_many",
     GUARD
@@ -207,15 +209,23 @@ local by_pace, free_at = paced(account, interval, now)
 local by_rate = in_window(pool, rate, now)
 local taken = math.min(wanted, by_pace, by_rate)
 if taken <= 0 then return {0, '0'} end
-redis.call('SET', KEYS[2] .. ':pace:' .. account, string.format('%.3f', free_at + taken * interval),
-           'PX', math.ceil(interval) + AHEAD + 1000)
 local window, moment = KEYS[2] .. ':window:' .. pool, string.format('%.0f', math.ceil(free_at))
-local moments = {}
-for i = 1, taken do moments[i] = moment end
+local moments, answer, last = {}, {taken, string.format('%.3f', free_at - now)}, free_at + (taken - 1) * interval
+if ARGV[7] then
+  last = free_at - interval
+  for i = 1, taken do
+    last = math.max(last + interval, now + tonumber(ARGV[6 + i]))
+    moments[i], answer[1 + i] = string.format('%.0f', math.ceil(last)), string.format('%.3f', last - now)
+  end
+else
+  for i = 1, taken do moments[i] = moment end
+end
+redis.call('SET', KEYS[2] .. ':pace:' .. account, string.format('%.3f', last + interval),
+           'PX', math.ceil(interval) + AHEAD + 1000)
 for i = 1, taken, 1000 do redis.call('LPUSH', window, unpack(moments, i, math.min(i + 999, taken))) end
 redis.call('LTRIM', window, 0, math.max(rate, 10000) - 1)
 redis.call('PEXPIRE', window, 61000)
-return {taken, string.format('%.3f', free_at - now)}
+return answer
 """,
 )
 

@@ -28,7 +28,7 @@ When a call has ended: `rules.retries.outcome_of_call(status, answered_by, bad_n
 `chance` a random number from 0 to 1, for jitter) answers Defer(until, Reason.RETRY) or End(outcome, reason).
 
 Keeps: the Call row is committed before the provider is asked, and asked for at most once; a lead in `processing`
-has exactly one attempt under way, and its `token` is that Call's attempt number; a lead is not called
-before `due_at`, nor while a gate says no; a line is given back whatever happens. Postgres is the truth: the
-schedule, the rooms and the record of who holds what are rebuilt from it. Locks are taken in the order Lead →
-Call."""
+has exactly one attempt under way, and its `token` is that Call's attempt number; a lead is not called before
+`due_at` (it is judged as of then, up to LEADS_AHEAD_S before), nor while a gate says no; a line is given back
+whatever happens. Postgres is the truth: the schedule, the rooms and the record of who holds what are rebuilt from
+it. Locks are taken in the order Lead → Call."""

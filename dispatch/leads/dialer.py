@@ -54,6 +54,7 @@ class Dialer:
         self._settler = DatabaseThread("leads-settle")
         self._answers: list[Answered] = []
         self._answered = asyncio.Event()
+        self._lates: list[float] = []  # of those asked for and not yet counted, how late they were
         self._askers = ThreadPoolExecutor(settings.LEADS_ASK_THREADS, thread_name_prefix="leads-ask")
         self._tasks: set[asyncio.Task[None]] = set()
         self._bells = [asyncio.Event() for _ in self._claimers]
@@ -153,9 +154,9 @@ class Dialer:
     # --- Asking
 
     async def _ask(self, to_ask: ToAsk, account: ProviderAccount) -> None:
-        early_s = (to_ask.turn_at - clock.now()).total_seconds()
-        if early_s > 0:
+        while (early_s := (to_ask.turn_at - clock.now()).total_seconds()) > 0:
             await asyncio.sleep(early_s)
+        self._lates.append(max(0.0, (clock.now() - to_ask.due_at).total_seconds()))
         faults.point("leads.ask.before")
         outcome = await self._outcome(to_ask, account)
         faults.point("leads.ask.after")
@@ -217,6 +218,8 @@ class Dialer:
                 self._answered.clear()
                 await self._answered.wait()
             batch, self._answers = self._answers[:SETTLE_MOST], self._answers[SETTLE_MOST:]
+            lates, self._lates = self._lates, []
+            measures.observe_many(measures.due_to_dial, lates)
             await self._settle_batch(batch)
             self._count(-len(batch))
 

@@ -24,7 +24,9 @@ asked = Counter(
     "dispatch_leads_calls_asked_total", "Calls that the provider was asked for, by its answer.", ["answer"]
 )
 due_to_dial = Histogram(
-    "dispatch_leads_due_to_dial_seconds", "From the moment a lead was due to its claim.", buckets=_FAST
+    "dispatch_leads_due_to_dial_seconds",
+    "From the moment a lead was due to the provider being asked.",
+    buckets=_FAST,
 )
 line_wait = Histogram(
     "dispatch_leads_line_wait_seconds", "How long a dialer with ready leads waited for a line.", buckets=_FAST

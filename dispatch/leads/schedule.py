@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import structlog
+from django.conf import settings
 
 from dispatch.capacity import fast
 from dispatch.capacity.batches import PoolLimits
@@ -166,8 +167,10 @@ def _spared(script: Script, args: Sequence[Any]) -> int:
 
 
 def promote(most: int) -> tuple[int, float | None]:
-    """Makes up to `most` due leads ready; (how many, seconds until the next is due)."""
-    count, next_us = run(scripts.PROMOTE, [clock.offset_ms(), most, bell()])
+    """Makes up to `most` leads ready that are due, or will be in LEADS_AHEAD_S; (how many, seconds until it is the
+    next one's turn)."""
+    ahead_ms = int(settings.LEADS_AHEAD_S * 1000)
+    count, next_us = run(scripts.PROMOTE, [clock.offset_ms(), most, bell(), ahead_ms])
     return int(count), (None if next_us < 0 else next_us / 1e6)
 
 

@@ -89,15 +89,15 @@ return gone
 """,
 )
 
-# ARGV: clock offset, how many at most, the dialers' bell. Moves what is due into its room, the longest due first.
-# Answers {how many, µs until the next is due (-1: nothing is)}.
+# ARGV: clock offset, how many at most, the dialers' bell, ms. Moves what is due within so many ms into its room,
+# the longest due first. Answers {how many, µs until it is the next one's turn (-1: nothing is there)}.
 PROMOTE = Script(
     "leads_promote",
     GUARD
     + _NAMES
     + """
-local now = now_ms(ARGV[1])
-local due = redis.call('ZRANGE', schedule, '-inf', string.format('%.0f', now), 'BYSCORE',
+local until_ms = now_ms(ARGV[1]) + ARGV[4]
+local due = redis.call('ZRANGE', schedule, '-inf', string.format('%.0f', until_ms), 'BYSCORE',
                        'LIMIT', 0, ARGV[2], 'WITHSCORES')
 local count = #due / 2
 if count > 0 then
@@ -119,7 +119,7 @@ if count > 0 then
   redis.call('PUBLISH', ARGV[3], count == 1 and 'one:' .. next(by_pool) or 'due')
 end
 local first, time = head(), redis.call('TIME')
-local exactly = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000 + tonumber(ARGV[1])
+local exactly = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000 + ARGV[1] + ARGV[4]
 return {count, first and math.max(0, math.ceil((first - exactly) * 1000)) or -1}
 """,
 )

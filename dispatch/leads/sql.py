@@ -86,10 +86,12 @@ SELECT external_id, id FROM leads_lead
 WHERE campaign_id = %(campaign)s AND external_id = ANY(%(externals)s::text[]) AND external_id <> ''
 """
 
-# --- What the schedule should hold: (pool, lead, next attempt, due in Unix ms), in the order (due_at, id)
+# --- What the schedule should hold: (pool, lead, next attempt, due in Unix ms), in the order (due_at, id); and due
+# in Unix µs, for the driver is slow over timestamps
 
 DUE = """
-SELECT c.pool_id, l.id, l.token + 1, (extract(epoch FROM l.due_at) * 1000)::bigint, l.due_at
+SELECT c.pool_id, l.id, l.token + 1, ceil(extract(epoch FROM l.due_at) * 1000)::bigint,
+       (extract(epoch FROM l.due_at) * 1000000)::bigint
 FROM leads_lead l JOIN leads_campaign c ON c.id = l.campaign_id
 WHERE l.status = 'backlog' AND (l.due_at, l.id) > (%(after)s::timestamptz, %(after_id)s) AND l.due_at <= %(until)s
 ORDER BY l.due_at, l.id LIMIT %(limit)s
@@ -129,5 +131,5 @@ FROM (
     ORDER BY w.id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
 ) chosen, leads_campaign c
 WHERE l.id = chosen.id AND c.id = l.campaign_id
-RETURNING c.pool_id, l.id, l.token + 1, (extract(epoch FROM l.due_at) * 1000)::bigint
+RETURNING c.pool_id, l.id, l.token + 1, ceil(extract(epoch FROM l.due_at) * 1000)::bigint
 """

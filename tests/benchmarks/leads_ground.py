@@ -26,7 +26,7 @@ SELECT %(organization)s, %(campaign)s, '+1' || n, '', '', '{}', 'backlog', '', '
        now()
 FROM generate_series(%(first)s::bigint, %(last)s::bigint) n,
 LATERAL (SELECT %(from)s::timestamptz + make_interval(secs => %(step)s::float8 * (n - %(first)s)) AS due) d
-RETURNING id, (extract(epoch FROM due_at) * 1000)::bigint
+RETURNING id, ceil(extract(epoch FROM due_at) * 1000)::bigint
 """
 
 

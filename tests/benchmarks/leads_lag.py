@@ -9,6 +9,7 @@ from typing import Any
 from dispatch.core import generation
 from dispatch.core.redis import client
 from dispatch.leads import schedule
+from dispatch.leads.models import Lead
 from dispatch.telephony.models import Call
 from tests.benchmarks import Result, leads_ground, noop_provider
 from tests.benchmarks.leads_site import LONGEST_S, finished, running
@@ -56,7 +57,7 @@ def lag(far: int, median_target: str, late_target: str) -> Any:
         leads_ground.put(entries)
         ids = [entry.lead_id for entry in entries]
         wait_until(lambda: finished(ids) == len(ids), LONGEST_S, interval=0.5)
-    due = {entry.lead_id: entry.due_ms / 1000 for entry in entries}
+    due = {pk: moment.timestamp() for pk, moment in Lead.objects.filter(pk__in=ids).values_list("pk", "due_at")}
     asked = Call.objects.filter(purpose="lead", subject_id__in=ids).values_list("subject_id", "sid")
     lags = sorted((noop_provider.asked_at(sid) - due[lead]) * 1000 for lead, sid in asked)
     median, late = percentile(lags, 0.5), percentile(lags, 0.99)

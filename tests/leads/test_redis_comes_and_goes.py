@@ -9,7 +9,7 @@ import pytest
 
 from dispatch.core import clock, faults, generation
 from dispatch.core.redis import client
-from dispatch.leads import loops, metrics, schedule
+from dispatch.leads import loops, schedule
 from dispatch.leads.models import Lead
 from dispatch.leads.rules import spreading
 from dispatch.leads.services import repairing
@@ -56,23 +56,6 @@ def test_a_request_is_answered_with_201_while_redis_is_gone(floor: Floor) -> Non
     floor.step("leads_near")
     assert floor.work() == 1
     assert floor.outcomes() == {"answered": 1, "cancelled": 1}
-
-
-def test_lines_are_told_as_postgres_and_as_redis_have_them(floor: Floor) -> None:
-    def told() -> dict[str, float]:
-        return {what: value for (number, what), value in metrics.lines() if number == str(floor.number.pk)}
-
-    floor.add_many(2)
-    floor.promote()
-    claimed = floor.claim()
-    assert told() == {"there": 5, "used": 2, "free": 3, "leased": 2}
-    forget_redis()
-    assert told() == {"there": 5, "used": 2, "free": 3, "leased": 0}
-    with redis_away():
-        assert told() == {"there": 5, "used": 2, "free": 3}
-    generation.ensure()
-    floor.settle(floor.ask(claimed))
-    assert told()["used"] == 0
 
 
 def test_a_flushed_redis_is_noticed_at_the_next_tick_and_rebuilt(floor: Floor) -> None:
@@ -197,3 +180,11 @@ def test_the_slow_sweep_takes_the_whole_backlog(floor: Floor, monkeypatch: pytes
     steps = [sweep.step() for _ in range(4)]
     assert steps == [True, True, False, False]
     assert floor.in_redis()["schedule"] == len(ids)
+
+
+def test_the_sweep_takes_as_much_at_a_time_as_brings_it_round_within_the_hour() -> None:
+    assert repairing.sweep_page(0) == repairing.SWEEP_LEAST
+    for backlog in (200_000, 1_000_000, 5_000_000):
+        assert backlog / repairing.sweep_page(backlog) <= 3600
+    assert repairing.sweep_page(1_000_000) < repairing.SWEEP_PAGE
+    assert repairing.sweep_page(10**9) == repairing.PAGE

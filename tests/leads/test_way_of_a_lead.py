@@ -447,23 +447,6 @@ def test_a_campaign_that_moves_to_another_pool_takes_its_leads_along(floor: Floo
     assert floor.calls(lead)[0].pool_id == other.pk
 
 
-def test_a_batch_is_counted_as_its_leads_would_be() -> None:
-    from prometheus_client import CollectorRegistry, Histogram
-
-    from dispatch.leads.measures import observe_many
-
-    registry = CollectorRegistry()
-    one, many = (Histogram(name, "", buckets=(0.1, 1, 5), registry=registry) for name in ("one", "many"))
-    values = [0.05, 0.1, 0.2, 3.0, 99.0]
-    for value in values:
-        one.observe(value)
-    observe_many(many, values)
-    found = {sample.name + str(sample.labels): sample.value for f in registry.collect() for sample in f.samples}
-    for name, value in found.items():
-        if name.startswith("one") and "created" not in name:
-            assert found["many" + name.removeprefix("one")] == pytest.approx(value)
-
-
 # --- Helpers
 
 

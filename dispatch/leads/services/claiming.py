@@ -41,12 +41,14 @@ ACCOUNTS_S = 1.0
 
 
 class ToAsk(NamedTuple):
-    """A committed call that the provider is to be asked for, not before `turn_at`, and never after `send_by`."""
+    """A committed call that the provider is to be asked for, not before `turn_at`, and never after `send_by`; its
+    lead was due at `due_at`."""
 
     call_id: int
     call: NewCall
     turn_at: datetime
     send_by: datetime
+    due_at: datetime
 
 
 class Question(NamedTuple):
@@ -182,14 +184,17 @@ _accounts = _Accounts()
 
 
 class _Batch:
-    """One batch on its way through the gates; `fates` says of each pair what became of it."""
+    """One batch on its way through the gates; `fates` says of each pair what became of it.
+
+    Leads come a moment before they are due (`settings.LEADS_AHEAD_S`): they are judged as of the moment at which
+    the last of them is due, and the provider is asked for each at its own."""
 
     def __init__(
         self, worker: str, limits: PoolLimits, pairs: Sequence[Pair], answers: Mapping[int, Verdict]
     ) -> None:
         self.worker, self.limits, self.answers = worker, limits, answers
         self.pairs = {pair.lead_id: pair for pair in pairs}
-        self.now = clock.now()
+        self.now = self.as_of = clock.now()
         self.claimed = Claimed(taken=len(pairs))
         self.fates: dict[str, Fate] = {}
         self.events: list[EventLine] = []
@@ -201,7 +206,8 @@ class _Batch:
         leads = self._lock()
         if not leads:
             return
-        context = gating.read(leads, self.now)
+        self.as_of = max(self.now, *(lead.due_at for lead in leads))
+        context = gating.read(leads, self.as_of)
         if context.stopped:
             self.claimed.why, self.claimed.wait_s = "stopped", STOPPED_S
             for lead in leads:
@@ -216,6 +222,7 @@ class _Batch:
     def _lock(self) -> list[LeadFacts]:
         """Locks the rows; those that may be called now."""
         found = sql.rows(sql.LOCK, {"ids": sql.integers(self.pairs)})
+        horizon = self.now + timedelta(seconds=settings.LEADS_AHEAD_S)
         leads = []
         for row in found:
             lead, status = sql.facts_of(row), row[-1]
@@ -224,7 +231,7 @@ class _Batch:
                 self._fate(pair, "called")  # by a dialer that died before it could say so: the line is its call's
             elif status != Status.BACKLOG or lead.token + 1 != pair.attempt:
                 self._fate(pair, "gone")
-            elif lead.due_at > self.now:
+            elif lead.due_at > horizon:
                 self._later(pair, lead.due_at)
             else:
                 leads.append(lead)
@@ -296,14 +303,10 @@ class _Batch:
                 "now": self.now,
             },
         )
-        measures.observe_many(
-            measures.due_to_dial, [max(0.0, (self.now - lead.due_at).total_seconds()) for lead in called]
-        )
         for lead in called:
             pair, call = self.pairs[lead.id], calls[lead.id]
-            self.claimed.calls.append(
-                ToAsk(ids[lead.id], call, self.now + timedelta(seconds=turns[lead.id]), send_by)
-            )
+            turn_at = max(self.now + timedelta(seconds=turns[lead.id]), lead.due_at)
+            self.claimed.calls.append(ToAsk(ids[lead.id], call, turn_at, send_by, lead.due_at))
             self._fate(pair, "called")
             data = (
                 f'{{"call": {ids[lead.id]}, "call_status": "requesting", "attempt": {call.attempt},'
@@ -312,17 +315,21 @@ class _Batch:
             self.events.append(EventLine(lead.organization_id, "lead.processing", lead.id, data))
 
     def _turns(self, leads: Sequence[LeadFacts]) -> dict[int, float]:
-        """Those whose turn it is about now, by the rates of their lines' accounts and of the pool: lead → seconds
-        until it is. The others are ready again at once."""
+        """Those whose turn it is about now, by when they are due and the rates of their lines' accounts and of the
+        pool: lead → seconds until it is. The others are ready again at once."""
         by_account: dict[int, list[LeadFacts]] = {}
         for lead in leads:
             number = self.limits.numbers[self.pairs[lead.id].number_id]
             by_account.setdefault(number.account_id, []).append(lead)
         turns: dict[int, float] = {}
         for account_id, some in by_account.items():
+            not_before_s: list[float] = []
+            if self.as_of > self.now:
+                some.sort(key=lambda lead: lead.due_at)
+                not_before_s = [(lead.due_at - self.now).total_seconds() for lead in some]
             per_second = self.limits.numbers[self.pairs[some[0].id].number_id].calls_per_second
             waits = capacity.take(
-                account_id, per_second, self.limits.pool_id, self.limits.rate_per_minute, len(some)
+                account_id, per_second, self.limits.pool_id, self.limits.rate_per_minute, len(some), not_before_s
             )
             turns |= {lead.id: wait_s for lead, wait_s in zip(some, waits, strict=False)}
             for lead in some[len(waits) :]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from datetime import UTC, datetime, timedelta
 
@@ -9,7 +10,7 @@ import structlog
 from django.conf import settings
 
 from dispatch.core import clock, generation
-from dispatch.leads import measures, schedule, scripts, sql
+from dispatch.leads import figures, measures, schedule, scripts, sql
 from dispatch.leads.rules import spreading
 from dispatch.leads.schedule import Entry
 from dispatch.leads.services import ending
@@ -18,10 +19,13 @@ from dispatch.telephony.models import Call
 log = structlog.get_logger(__name__)
 
 PAGE = 5000
-# A small one, for the dialers of the same process wait while it is compared.
-SWEEP_PAGE = 1000
+# Small ones, for the dialers of the same process wait while one is compared: as large as brings the whole backlog
+# within half an hour, in these bounds.
+SWEEP_PAGE, SWEEP_LEAST = 1000, 100
+SWEEP_OVER_S = 1800.0
 STALE_BATCH = 500
 BEGINNING = datetime.min.replace(tzinfo=UTC)
+EPOCH = datetime.fromtimestamp(0, UTC)
 Position = tuple[datetime, int]
 START: Position = (BEGINNING, 0)
 
@@ -34,7 +38,7 @@ def page_of_due(after: Position, until: datetime, limit: int = PAGE) -> tuple[li
     if not found:
         return [], after
     last = found[-1]
-    return [Entry(*row[:4]) for row in found], (last[4], last[1])
+    return [Entry(*row[:4]) for row in found], (EPOCH + timedelta(microseconds=last[4]), last[1])
 
 
 def schedule_near() -> int:
@@ -60,6 +64,12 @@ def _schedule_missing(entries: list[Entry]) -> int:
     return added
 
 
+def sweep_page(scheduled: int) -> int:
+    """How many rows a step of the sweep takes, while so many leads are scheduled."""
+    wanted = math.ceil(scheduled * settings.LEADS_SWEEP_INTERVAL_S / SWEEP_OVER_S)
+    return min(max(wanted, SWEEP_LEAST), PAGE)
+
+
 class Sweep:
     """Goes over the whole backlog, a page a step, and schedules what is missing: slowly, all of it within an hour;
     at once while nobody has been through since Redis lost its data."""
@@ -75,11 +85,13 @@ class Sweep:
             return False
         if current != self._generation:
             self._generation, self._position = current, START
-        entries, self._position = page_of_due(self._position, datetime.max.replace(tzinfo=UTC), SWEEP_PAGE)
+        at_once = schedule.swept_in() != current
+        page = SWEEP_PAGE if at_once else sweep_page(figures.schedule_size())
+        entries, self._position = page_of_due(self._position, datetime.max.replace(tzinfo=UTC), page)
         if entries:
             _schedule_missing(entries)
-        if len(entries) == SWEEP_PAGE:
-            return schedule.swept_in() != current
+        if len(entries) == page:
+            return at_once
         self._position = START
         schedule.set_swept(current)
         return False
