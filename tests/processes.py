@@ -50,6 +50,7 @@ class Process:
 
     def __init__(self, arguments: tuple[str, ...], env: Mapping[str, str], pass_fds: tuple[int, ...] = ()) -> None:
         self.arguments = arguments
+        self._started_with = (arguments, env, pass_fds)
         self._log = Path(tempfile.mkdtemp(prefix="process-")) / "log"
         with self._log.open("wb") as out:
             self._process = subprocess.Popen(
@@ -57,6 +58,10 @@ class Process:
                 cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
                 pass_fds=pass_fds,
             )  # fmt: skip
+
+    def again(self) -> Process:
+        """The same command, started anew."""
+        return Process(*self._started_with)
 
     @property
     def pid(self) -> int:

@@ -53,7 +53,7 @@ def test_one_that_is_late_does_not_wait_for_one_that_is_early(floor: Floor) -> N
 def test_the_gates_are_asked_as_of_the_moment_of_the_call(floor: Floor) -> None:
     opens = clock.now().astimezone(ZoneInfo("America/Phoenix")).replace(hour=9, minute=0, second=0, microsecond=0)
     opens += timedelta(days=1)
-    campaign = floor.add_campaign(window_from="09:00", window_until="10:00")
+    campaign = floor.add_campaign(window_from="09:00", window_until="10:00", weekdays=list(range(7)))
     floor.accept([NewLead(ANN, opens)], to=campaign)
     clock.travel((opens - clock.now()).total_seconds() - 20)
     floor.promote()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +25,7 @@ from tests.leads.floor import Floor
 from tests.leads.test_kills import LOOPS, QUICK
 from tests.phones import Simulator, busy
 from tests.processes import Process, environment
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
@@ -30,6 +33,23 @@ LEADS = int(os.environ.get("SOAK_LEADS", "20000"))
 NUMBERS, LINES = 5, 10
 DIALERS = 2
 LONGEST_S = 3000.0
+
+
+@contextmanager
+def site(sim: Simulator) -> Iterator[list[Process]]:
+    """A web process for the webhooks, and dialers; all of them end with the block."""
+    with ExitStack() as stack:
+        door = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=2048))
+        url = f"http://127.0.0.1:{door.getsockname()[1]}"
+        env = environment(
+            connection.settings_dict["NAME"], SIMULATOR_URL=sim.base_url, **{**QUICK, "PUBLIC_BASE_URL": url}
+        )
+        web = Process(("web", "--fd", str(door.fileno())), env, pass_fds=(door.fileno(),))
+        stack.callback(web.kill)
+        dialers: list[Process] = []
+        stack.callback(lambda: [dialer.kill() for dialer in dialers])
+        dialers += [Process(("dispatcher", "--only", LOOPS), env) for _ in range(DIALERS)]
+        yield dialers
 
 
 def test_twenty_thousand_in_one_second_over_fifty_lines(sim: Simulator, app_url: str, settings: Any) -> None:
@@ -42,22 +62,26 @@ def test_twenty_thousand_in_one_second_over_fifty_lines(sim: Simulator, app_url:
     ]
     floor.campaign.max_attempts = 1
     floor.campaign.save()
+    due = clock.now() + timedelta(seconds=30)
     for _ in range(LEADS // 1000):
-        floor.add_many(1000, at=clock.now() + timedelta(seconds=20))
-    env = environment(connection.settings_dict["NAME"], SIMULATOR_URL=sim.base_url, **QUICK)
-    chance = random.Random(7)
-    with ExitStack() as stack:
-        dialers = [Process(("dispatcher", "--only", LOOPS), env) for _ in range(DIALERS)]
-        stack.callback(lambda: [dialer.kill() for dialer in dialers])
-        until, trouble_at = time.monotonic() + LONGEST_S, time.monotonic() + 40
-        while Lead.objects.exclude(status="finished").exists():
+        floor.add_many(1000, at=due)
+    chance, troubles = random.Random(7), Counter[str]()
+    waiting = Lead.objects.exclude(status="finished")
+    with site(sim) as dialers:
+        wait_until(lambda: Call.objects.exists())
+        began = time.monotonic()
+        until, trouble_at = began + LONGEST_S, began + chance.uniform(5, 15)
+        while left := waiting.count():
+            print(f"{time.monotonic() - began:.0f} s: {left} left, {dict(troubles)}", flush=True)  # noqa: T201
             assert time.monotonic() < until, floor.outcomes()
             if time.monotonic() > trouble_at:
                 victim = chance.randrange(DIALERS)
                 dialers[victim].kill()
-                dialers[victim] = Process(("dispatcher", "--only", LOOPS), env)
+                dialers[victim] = dialers[victim].again()
+                troubles["killed"] += 1
                 if chance.random() < 0.3:
                     forget_redis()
+                    troubles["flushed"] += 1
                 trouble_at = time.monotonic() + chance.uniform(10, 30)
             threading.Event().wait(1.0)
     outcomes = floor.outcomes()
