@@ -21,6 +21,7 @@ from accounts.admin_base import ACT, OwnedAdmin, OwnedForm, OwnedTabularInline
 from dispatch.core import clock, webhook_signing
 from dispatch.core.target_urls import check_target_url
 from dispatch.leads import admin_rulebook
+from dispatch.leads.admin_hours import Weekdays, said
 from dispatch.leads.models import Campaign, Lead, LeadDispatch, RetryRule
 from dispatch.leads.rules import telling
 from dispatch.leads.services import by_hand, switches
@@ -81,7 +82,7 @@ class RetryRuleInline(OwnedTabularInline):
 
 
 @admin.register(Campaign)
-class CampaignAdmin(OwnedAdmin):
+class CampaignAdmin(Weekdays, OwnedAdmin):
     """Campaigns are not deleted, but paused: their leads remember them."""
 
     form = CampaignForm
@@ -149,7 +150,7 @@ class CampaignAdmin(OwnedAdmin):
 
     @display(description="hours")
     def hours(self, campaign: Campaign) -> str:
-        return f"{campaign.window_from:%H:%M}–{campaign.window_until:%H:%M}"
+        return said(campaign.window_from, campaign.window_until)
 
     @display(description="waiting", ordering="waiting_count")
     def waiting(self, campaign: Any) -> str:

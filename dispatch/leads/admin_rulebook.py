@@ -10,6 +10,7 @@ from django.http import HttpRequest
 from unfold.decorators import display
 
 from accounts.admin_base import EVERYTHING, VIEW, OwnedAdmin
+from dispatch.leads.admin_hours import DAYS, Weekdays, said
 from dispatch.leads.models import (
     CallingRule,
     ClosedDay,
@@ -20,8 +21,6 @@ from dispatch.leads.models import (
     Holiday,
 )
 from dispatch.leads.services import do_not_call, switches
-
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
 @admin.register(DoNotCall)
@@ -76,7 +75,7 @@ class EverybodysAdmin(OwnedAdmin):
 
 
 @admin.register(CallingRule)
-class CallingRuleAdmin(EverybodysAdmin):
+class CallingRuleAdmin(Weekdays, EverybodysAdmin):
     list_display = ["name", "place", "days", "hours", "since", "until", "source"]
     list_filter = ["country"]
     search_fields = ["name", "region", "source"]
@@ -91,11 +90,11 @@ class CallingRuleAdmin(EverybodysAdmin):
 
     @display(description="days")
     def days(self, rule: CallingRule) -> str:
-        return "every day" if len(rule.weekdays) == len(_DAYS) else ", ".join(_DAYS[day] for day in rule.weekdays)
+        return "every day" if len(rule.weekdays) == len(DAYS) else ", ".join(DAYS[day] for day in rule.weekdays)
 
     @display(description="hours")
     def hours(self, rule: CallingRule) -> str:
-        return f"{rule.window_from:%H:%M}–{rule.window_until:%H:%M}"
+        return said(rule.window_from, rule.window_until)
 
 
 @admin.register(Holiday)

@@ -93,9 +93,14 @@ def test_a_states_hours_are_edited(campaign):
     rule = CallingRule.objects.filter(region="FL").first() or CallingRule.objects.create(region="FL", source="x")
     root = browser(make.user("Root", is_superuser=True))
     body = {
-        "name": "Florida", "country": "US", "region": "FL", "weekdays": "0,1,2", "window_from": "09:00",
+        "name": "Florida", "country": "US", "region": "FL", "weekdays": ["0", "1", "2"], "window_from": "09:00",
         "window_until": "19:00", "since": "2026-07-01", "source": "Fla. Stat. 501.616(6)",
     }  # fmt: skip
     assert root.post(url("callingrule_change", rule.pk), body).status_code == 302
     rule.refresh_from_db()
     assert (rule.weekdays, rule.since.isoformat()) == ([0, 1, 2], "2026-07-01")
+    page = root.get(url("callingrule_change", rule.pk)).content.decode()
+    assert [day in page for day in ("Monday", "Sunday")] == [True, True]
+    assert root.post(url("callingrule_change", rule.pk), {**body, "weekdays": ["7"]}).status_code == 200
+    rule.refresh_from_db()
+    assert rule.weekdays == [0, 1, 2]

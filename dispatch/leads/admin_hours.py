@@ -1,0 +1,34 @@
+"""Hours and weekdays in the admin."""
+
+from __future__ import annotations
+
+from datetime import time
+from typing import Any
+
+from django import forms
+from django.db import models
+from django.http import HttpRequest
+from unfold.widgets import UnfoldAdminCheckboxSelectMultiple
+
+DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_CHOICES = list(enumerate(("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")))
+
+
+def said(window_from: time, window_until: time) -> str:
+    """A window in a list."""
+    return "at any hour" if window_from == window_until else f"{window_from:%H:%M}–{window_until:%H:%M}"
+
+
+class Weekdays:
+    """Mixed into an admin, before its base: weekdays are ticked."""
+
+    def formfield_for_dbfield(self, db_field: models.Field, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.name == "weekdays":
+            return forms.TypedMultipleChoiceField(
+                choices=_CHOICES,
+                coerce=int,
+                initial=[day for day, _ in _CHOICES],
+                widget=UnfoldAdminCheckboxSelectMultiple,
+                help_text="Of a window that runs past midnight, the day on which it begins.",
+            )
+        return super().formfield_for_dbfield(db_field, request, **kwargs)  # type: ignore[misc]
