@@ -13,6 +13,7 @@ from accounts.models import ApiKey, Membership
 MEMBER = "member"  # a signed-in person of any role; no key
 ADMIN = "admin"  # a signed-in Admin; no key, whatever its scopes
 ANYONE = "anyone"  # whoever is recognised, person or key
+SUPERUSER = "superuser"  # a signed-in superuser, for what holds for all organizations; no key
 
 _SCOPE = ApiKey.Scope
 ROLE_MAY: dict[str, frozenset[str]] = {
@@ -31,7 +32,7 @@ class InOrganization(BasePermission):
         required = {"list": "read", "retrieve": "read", "create": "submissions:write", "assign": "jobs:write"}
 
     A value is an API key's scope ("read", "submissions:write", "jobs:write", "manage"), which people have by their
-    role, or one of MEMBER, ADMIN, ANYONE; a tuple means any of its values, as (MEMBER, "manage"). An action that
+    role, or one of MEMBER, ADMIN, ANYONE, SUPERUSER; a tuple means any of its values, as (MEMBER, "manage"). An action that
     is not named is denied to all."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
@@ -46,6 +47,8 @@ class InOrganization(BasePermission):
 
 def may(request: Request, needed: str) -> bool:
     """Whether the caller, person or key, has what `needed` names."""
+    if needed == SUPERUSER:
+        return bool(request.user.is_superuser)
     if isinstance(request.auth, ApiKey):
         return needed == ANYONE or needed in request.auth.scopes
     return needed in ROLE_MAY.get(request.role or "", frozenset())

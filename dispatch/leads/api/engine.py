@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.urls import path
 from drf_spectacular.utils import extend_schema
-from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from accounts.permissions import SUPERUSER
 from dispatch.leads.models import EngineSwitch
 from dispatch.leads.serializers import EngineSwitchSerializer
 from dispatch.leads.services import switches
 
 
-class IsSuperuser(BasePermission):
-    """A signed-in superuser; no API key, whatever its scopes, for it belongs to one organization."""
-
-    message = "These switches are for all organizations: only superusers see and change them."
-
-    def has_permission(self, request: Request, view: Any) -> bool:
-        return bool(request.user and request.user.is_active and request.user.is_superuser)
-
-
 class EngineSwitchView(APIView):
     """The kill switch and the promoter's pause, for all organizations."""
 
-    permission_classes = [IsSuperuser]
+    required = {"get": SUPERUSER, "patch": SUPERUSER}
 
     @extend_schema(responses=EngineSwitchSerializer)
     def get(self, request: Request) -> Response:
