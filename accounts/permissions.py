@@ -32,8 +32,8 @@ class InOrganization(BasePermission):
         required = {"list": "read", "retrieve": "read", "create": "submissions:write", "assign": "jobs:write"}
 
     A value is an API key's scope ("read", "submissions:write", "jobs:write", "manage"), which people have by their
-    role, or one of MEMBER, ADMIN, ANYONE, SUPERUSER; a tuple means any of its values, as (MEMBER, "manage"). An action that
-    is not named is denied to all."""
+    role, or one of MEMBER, ADMIN, ANYONE, SUPERUSER; a tuple means any of its values, as (MEMBER, "manage"). An
+    action that is not named is denied to all."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         if getattr(request, "organization", None) is None:
