@@ -135,7 +135,7 @@ LEADS_RETRY_JITTER = env.float("LEADS_RETRY_JITTER", default=0.1)
 # Schedule, dialers, reconcilers.
 LEADS_TICK_S = env.float("LEADS_TICK_S", default=0.2)  # the longest the promoter sleeps
 # So long before its time a lead goes through the gates, so that it is asked for at its time.
-LEADS_AHEAD_S = env.float("LEADS_AHEAD_S", default=0.01)
+LEADS_AHEAD_S = env.float("LEADS_AHEAD_S", default=0.02)
 LEADS_PROMOTE_BATCH = env.int("LEADS_PROMOTE_BATCH", default=2000)
 LEADS_BATCH = env.int("LEADS_BATCH", default=200)  # leads in one transaction
 LEADS_CLAIMERS = env.int("LEADS_CLAIMERS", default=2)  # transactions at once, of one dialer

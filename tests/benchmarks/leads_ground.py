@@ -87,5 +87,13 @@ def analyze() -> None:
         cursor.execute("ANALYZE")
 
 
+def settle_down() -> None:
+    """What PostgreSQL does by itself in the minutes after a million rows were loaded, now."""
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM (ANALYZE) leads_lead")
+        cursor.execute("ANALYZE")
+        cursor.execute("CHECKPOINT")
+
+
 def put(entries: list[Entry]) -> None:
     assert schedule.put(entries), "Redis did not take the leads"

@@ -40,7 +40,7 @@ def lag(far: int, median_target: str, late_target: str) -> Any:
     for start in range(0, far, 100_000):
         leads_ground.put(leads_ground.add_leads(tenant, min(100_000, far - start), due_in_s=FAR_S, step_s=0.1))
     used = client().info("memory")["used_memory"] - before  # type: ignore[index]
-    leads_ground.analyze()
+    leads_ground.settle_down()
     yield Result(f"Redis for a scheduled lead, {far:,}", used / far, "bytes", "<= 120")
     with running(1, LOOPS) as meter:
         warm = leads_ground.add_leads(tenant, 50, due_in_s=0.5, step_s=0.02)
