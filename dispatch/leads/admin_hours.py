@@ -8,7 +8,7 @@ from typing import Any
 from django import forms
 from django.db import models
 from django.http import HttpRequest
-from unfold.widgets import UnfoldAdminCheckboxSelectMultiple
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _CHOICES = list(enumerate(("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")))
@@ -28,7 +28,7 @@ class Weekdays:
                 choices=_CHOICES,
                 coerce=int,
                 initial=[day for day, _ in _CHOICES],
-                widget=UnfoldAdminCheckboxSelectMultiple,
+                widget=UnfoldAdminCheckboxSelectMultipleWidget,
                 help_text="Of a window that runs past midnight, the day on which it begins.",
             )
         return super().formfield_for_dbfield(db_field, request, **kwargs)  # type: ignore[misc]
