@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from django.templatetags.static import static
 from django.urls import reverse_lazy
 
+from dispatch.api_enums import ENUM_NAMES
+from dispatch.console.admin_look import UNFOLD as UNFOLD
 from dispatch.core import embedded
 from dispatch.core.environment import Environment, postgres_address, redis_address, site_port
 
@@ -441,25 +442,7 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
-    "ENUM_NAME_OVERRIDES": {
-        "JobStatus": "dispatch.jobs.models.Job.Status",
-        "SubmissionStatus": "dispatch.jobs.models.Submission.Status",
-        "MessageStatus": "dispatch.outbox.models.Status",
-        "ScheduleStatus": "dispatch.schedules.models.Schedule.Status",
-        "RunStatus": "dispatch.schedules.models.RunStatus",
-        "BulkStatus": "dispatch.schedules.models.BulkImport.Status",
-        "NotificationLevel": "notifications.models.Level",
-        "EventKind": "notifications.rules.KIND_CHOICES",
-        "PoolKind": "dispatch.capacity.models.DispatchPool.Kind",
-        "AlertStatus": "notifications.models.Alert.Status",
-        "DeliveryStatus": "notifications.models.Delivery.Status",
-        "LeadStatus": "dispatch.leads.models.leads.Lead.Status",
-        "LeadOutcome": "dispatch.leads.models.leads.Lead.Outcome",
-        "MessageMode": "dispatch.outbox.models.Mode",
-        "LeadMode": "dispatch.leads.models.leads.LeadDispatch.Mode",
-        "RetriedOutcome": "dispatch.leads.models.rulebook.RETRIED_CHOICES",
-        "CallStatus": "dispatch.telephony.models.Call.Status",
-    },
+    "ENUM_NAME_OVERRIDES": ENUM_NAMES,
 }
 
 # --- E-mail -----------------------------------------------------------------------------------------------------
@@ -484,46 +467,5 @@ METRICS_PORT = env.int("METRICS_PORT", default=0)
 LOG_FORMAT = env.one_of("LOG_FORMAT", ("console", "json"), default="console" if DEVELOPMENT else "json")
 LOGGING_CONFIG = "dispatch.core.logs.configure"
 LOGGING = {"level": LOG_LEVEL, "format": LOG_FORMAT}
-
-UNFOLD = {
-    "SITE_TITLE": "Dispatch",
-    "SITE_HEADER": "Dispatch",
-    "SITE_SYMBOL": "headset_mic",
-    "SITE_URL": None,
-    "SHOW_HISTORY": True,
-    "SHOW_VIEW_ON_SITE": False,
-    "SITE_FAVICONS": [
-        {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("dispatch/favicon.svg")}
-    ],
-    "SIDEBAR": {"navigation": "dispatch.console.navigation.sidebar"},
-    # The blue of "in flight"; everything else that is coloured is a state.
-    "COLORS": {
-        "primary": {
-            "50": "oklch(97% .014 254.6)",
-            "100": "oklch(93.2% .032 255.6)",
-            "200": "oklch(88.2% .059 254.1)",
-            "300": "oklch(80.9% .105 251.8)",
-            "400": "oklch(70.7% .165 254.6)",
-            "500": "oklch(62.3% .19 259.8)",
-            "600": "oklch(51% .2 262)",
-            "700": "oklch(45% .19 263)",
-            "800": "oklch(39% .16 264)",
-            "900": "oklch(34% .13 265)",
-            "950": "oklch(26% .09 267)",
-        }
-    },
-    "GLOBAL_CALLBACK": "accounts.pages.admin_context",
-    "DASHBOARD_CALLBACK": "dispatch.console.admin_home.context",
-    "STYLES": [
-        lambda request: static("dispatch/tokens.css"),
-        lambda request: static("dispatch/notices.css"),
-        lambda request: static("dispatch/admin.css"),
-    ],
-    "SCRIPTS": [
-        lambda request: static("dispatch/press.js"),
-        lambda request: static("dispatch/live.js"),
-        lambda request: static("dispatch/alerts.js"),
-    ],
-}
 
 os.environ.setdefault("PGAPPNAME", "dispatch")
