@@ -8,6 +8,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 from django.core.exceptions import ImproperlyConfigured
 
+from dispatch.outbox import queues
 from dispatch.outbox.processing import LEASE_MARGIN_S
 
 SMALLEST_BATCH = 20
@@ -75,4 +76,14 @@ def contradictions(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
         Error(what, hint=hint, id=f"dispatch.E{600 + number}")
         for number, (is_wrong, what, hint) in enumerate(wrong)
         if is_wrong
-    ]
+    ] + _unusable_queue()
+
+
+def _unusable_queue() -> list[CheckMessage]:
+    """A queue that cannot be used as it is set. One that is only not there is a warning, when it is first used."""
+    try:
+        queues.publisher().close()
+    except ImproperlyConfigured as error:
+        hint = "Set OUTBOX_QUEUE_TYPE and OUTBOX_QUEUE_URL as docs/outbox.md says."
+        return [Error(str(error), hint=hint, id="dispatch.E650")]
+    return []

@@ -23,6 +23,8 @@ def read_events() -> float | None:
 
 def recover_calls() -> float | None:
     """Lapsed leases and what expired."""
+    if not settings.OUTBOX_ENABLED:  # its end would claim the next
+        return None
     lapsed, claims = recovery.recover_lapsed()
     publishing.publish(claims)
     expired, claims = recovery.expire()
@@ -32,6 +34,8 @@ def recover_calls() -> float | None:
 
 def recover_pointers() -> float | None:
     """Pointers that led to nothing, groups in no line, endpoints that fail for days."""
+    if not settings.OUTBOX_ENABLED:
+        return None
     recovery.recover_stale()
     recovery.find_forgotten()
     targets.disable_failing()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -16,7 +17,7 @@ from prometheus_client import REGISTRY
 
 from dispatch.core import clock
 from dispatch.core.redis import client
-from dispatch.outbox import processing, publishing, queues
+from dispatch.outbox import loops, processing, publishing, queues
 from dispatch.outbox.api.process import process
 from dispatch.outbox.checks import contradictions
 from dispatch.outbox.models import Attempt, Message, QuarantinedPointer
@@ -288,6 +289,33 @@ def test_a_router_that_hangs_up_during_the_call_loses_nothing(world: World) -> N
     asyncio.run(hang_up())
     assert world.receiver.names == ["a"]
     assert Attempt.objects.get(message=message).outcome == "delivered"
+
+
+def test_while_it_is_switched_off_nobody_is_called_and_nothing_is_claimed(world: World, settings: object) -> None:
+    erp = world.endpoint()
+    first, gone, next_one = (
+        world.send_one(erp, "first", group="a"),
+        world.send_one(erp, "gone", group="b", expires_at=clock.now() + timedelta(seconds=60)),
+        world.send_one(erp, "next", group="b"),
+    )
+    world.pool.concurrency = 1
+    world.pool.save()
+    world.poll()
+    (pointer,) = queued(world)
+    settings.OUTBOX_ENABLED = False  # type: ignore[attr-defined]
+    request = AsyncRequestFactory().post("/", data=pointer.to_json(), content_type="application/json")
+    answer = asyncio.run(process(request))  # type: ignore[arg-type]
+    assert json.loads(answer.content) == {"ack": False, "delaySeconds": 60}
+    world.pool.concurrency = 10
+    world.pool.save()
+    world.travel(61)
+    loops.recover_calls()
+    assert world.statuses([first, gone, next_one]) == ["QUEUED", "PENDING", "PENDING"]
+    settings.OUTBOX_ENABLED = True  # type: ignore[attr-defined]
+    world.start()
+    world.recover()
+    world.all_end()
+    assert world.statuses([first, gone, next_one]) == ["COMPLETED", "EXPIRED", "COMPLETED"]
 
 
 def test_the_process_address_refuses_what_is_no_pointer(app_url: str) -> None:

@@ -16,6 +16,7 @@ import asyncio
 import json
 
 import structlog
+from django.conf import settings
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
@@ -28,6 +29,8 @@ from dispatch.outbox.services.starting import Refused
 log = structlog.get_logger(__name__)
 
 AGAIN_S = 5
+# While the outbox is switched off nobody is called.
+OFF_S = 60
 LONGEST_BODY = 16_384
 _under_way: set[asyncio.Future[Refused | None]] = set()
 
@@ -40,6 +43,8 @@ async def process(request: HttpRequest) -> HttpResponse:
     found = _read(request)
     if found is None:
         return problems.response(400, "parse_error", "The body is not a pointer.")
+    if not settings.OUTBOX_ENABLED:
+        return JsonResponse({"ack": False, "delaySeconds": OFF_S})
     work = asyncio.ensure_future(processing.shared().process(*found))
     _under_way.add(work)
     work.add_done_callback(_ended)

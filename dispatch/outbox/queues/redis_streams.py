@@ -14,6 +14,7 @@ from typing import Any
 
 import redis
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 
 from dispatch.core import clock
 from dispatch.core.redis import Script, client, key
@@ -90,8 +91,14 @@ def consumer(url: str, name: str) -> Consumer:
 
 
 def _server(url: str) -> Callable[[], redis.Redis]:
-    """How to come by a client of `url`; empty: the Redis of the application."""
-    return functools.partial(_client_of, url) if url else client
+    """How to come by a client of `url`; empty: the Redis of the application. Raises ImproperlyConfigured."""
+    if not url:
+        return client
+    try:
+        redis.connection.parse_url(url)
+    except ValueError as error:
+        raise ImproperlyConfigured(f"OUTBOX_QUEUE_URL is not usable: {error}.") from None
+    return functools.partial(_client_of, url)
 
 
 @functools.cache

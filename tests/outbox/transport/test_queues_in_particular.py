@@ -13,6 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from dispatch.core import clock, redis
 from dispatch.outbox import queues
+from dispatch.outbox.checks import contradictions, refuse_contradictions
 from dispatch.outbox.queues import QueueUnavailable, redis_streams
 from dispatch.outbox.queues.stomp_link import Place
 from tests.waiting import wait_until
@@ -26,7 +27,7 @@ class TestConfiguration:
         ("kind", "url", "file"),
         [("rabbit", "", ""), ("", "", ""), ("embedded", "", ""), ("sqs", "", ""), ("activemq", "", ""),
          ("sqs", "https://sqs.us-east-1.amazonaws.com/1/not-fifo", ""), ("activemq", "http://mq.example/q", ""),
-         ("activemq", "stomp://mq.example/", "")],
+         ("activemq", "stomp://mq.example/", ""), ("redis", "redis//typo", ""), ("redis", "redis://h:many/0", "")],
     )  # fmt: skip
     def test_what_is_wrong_is_said_at_once(self, settings: Any, kind: str, url: str, file: str) -> None:
         settings.OUTBOX_QUEUE_TYPE, settings.OUTBOX_QUEUE_URL, settings.OUTBOX_EMBEDDED_FILE = kind, url, file
@@ -34,6 +35,10 @@ class TestConfiguration:
             queues.publisher()
         with pytest.raises(ImproperlyConfigured, match="OUTBOX_"):
             queues.consumer("one")
+        (found,) = contradictions()
+        assert found.id == "dispatch.E650"
+        with pytest.raises(ImproperlyConfigured, match="OUTBOX_"):  # a process that delivers does not start
+            refuse_contradictions()
 
     def test_a_missing_package_names_the_extra(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         settings.OUTBOX_QUEUE_TYPE = "sqs"
