@@ -117,7 +117,15 @@ def named(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
     """Variables whose words must mean something here."""
     found: list[CheckMessage] = []
     for variable in ("WORKERS", "WORKERS_MAX"):
-        for queue in getattr(settings, variable):
+        for queue, count in getattr(settings, variable).items():
+            if count < 0:
+                found.append(
+                    Error(
+                        f"{variable} asks for {count} workers of {queue}.",
+                        hint="Give a number from 0 on.",
+                        id="dispatch.E028",
+                    )
+                )
             if queue not in settings.RQ_QUEUES:
                 found.append(
                     Error(

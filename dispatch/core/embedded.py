@@ -260,6 +260,8 @@ def _stop_valkey(socket: Path) -> None:
 
 def main() -> None:
     """`make stop`: the data folder is the argument."""
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m dispatch.core.embedded DATA_FOLDER")
     stopped = stop_unused(Path(sys.argv[1]).resolve())
     print(f"Stopped: {', '.join(stopped)}." if stopped else "No server runs that nobody uses.")  # noqa: T201
 

@@ -32,6 +32,13 @@ def _mask_numbers(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMa
     return event
 
 
+def _of_strangers(record: logging.LogRecord) -> bool:
+    """A request under a name that is not ours tells of who sent it: a line, and no error of ours with a trace."""
+    record.levelno, record.levelname = logging.WARNING, "WARNING"
+    record.exc_info = None
+    return True
+
+
 def configure(config: dict[str, str]) -> None:
     """Django's LOGGING_CONFIG: `config` has `level` and `format` (console or json)."""
     shared: list[Any] = [
@@ -70,9 +77,11 @@ def configure(config: dict[str, str]) -> None:
                     "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *ends],
                 }
             },
+            "filters": {"of_strangers": {"()": lambda: _of_strangers}},
             "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines"}},
             "root": {"handlers": ["stderr"], "level": config["level"]},
             "loggers": {
+                "django.security.DisallowedHost": {"filters": ["of_strangers"]},
                 "rq": {"level": "WARNING"},
                 "rq.worker": {"level": "WARNING"},
                 "twilio": {"level": "WARNING"},

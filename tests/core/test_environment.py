@@ -14,6 +14,7 @@ from dispatch.core import checks
 from dispatch.core.environment import Environment, postgres_address, redis_address, site_port
 from tests.core.test_checks import ids
 from tests.processes import ROOT
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -83,6 +84,8 @@ def test_names_of_queues_and_rates_must_mean_something(settings: Any) -> None:
     assert checks.named(None) == []
     settings.WORKERS = {"dispatch-que": 1}
     assert ids(checks.named(None)) == ["dispatch.E025"]
+    settings.WORKERS = {"dispatch-queue": -1}
+    assert ids(checks.named(None)) == ["dispatch.E028"]
     settings.WORKERS = {}
     settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"read": "fast", "write": "0/min"}}
     assert ids(checks.named(None)) == ["dispatch.E026", "dispatch.E026"]
@@ -108,9 +111,29 @@ def test_the_site_says_what_to_correct_and_shows_no_trace(name: str, value: str)
     env = {key: text for key, text in os.environ.items() if key not in ("DJANGO_SETTINGS_MODULE", "LOG_LEVEL")}
     done = subprocess.run(
         [sys.executable, "manage.py", "up"],
-        cwd=ROOT, env={**env, name: value}, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL,
+        cwd=ROOT, env={**env, name: value}, capture_output=True, text=True,
+        timeout=PATIENCE, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.returncode != 0
     assert name in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) <= 2, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["manage.py", "web", "--port", "99999"], "Port 99999 cannot be listened on"),
+        (["manage.py", "web", "--fd", "99"], "--fd 99 is no socket"),
+        (["-m", "dispatch.core.embedded"], "usage:"),
+        (["-m", "dispatch.telephony.simulator", "--port", "99999"], "a port is a number up to 65535"),
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_refused_without_a_trace(arguments: list[str], said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

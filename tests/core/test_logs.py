@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import structlog
+from django.test import Client
 from structlog.testing import LogCapture
 
 from dispatch.core import logs
@@ -42,6 +45,15 @@ def test_a_request_about_a_job_carries_both_ids(ours, lines: LogCapture, monkeyp
     assert answer["X-Request-ID"] == "from-the-client-1"
     line = next(line for line in lines.entries if line["event"] == "inside")
     assert (line["request_id"], line["job"]) == ("from-the-client-1", job.pk)
+
+
+def test_a_request_under_a_name_that_is_not_ours_is_a_warning_without_a_trace(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert client.get("/sign-in/", headers={"host": "evil.example"}).status_code == 400
+    (line,) = [record for record in caplog.records if record.name == "django.security.DisallowedHost"]
+    assert (line.levelno, line.exc_info) == (logging.WARNING, None)
+    assert "evil.example" in line.getMessage()
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,21 @@ def test_what_the_phones_do_follows_from_the_seed():
 
 def test_a_file_that_is_wrong_is_named_with_the_line(tmp_path):
     path = tmp_path / "forms.jsonl"
-    path.write_text(FILE.read_text().splitlines()[0] + '\n{"ref": "2", "colour": "blue"}\n')
-    with pytest.raises(ValueError, match=r"forms\.jsonl, line 2"):
-        load(path)
+    first = FILE.read_text().splitlines()[0]
+    for second, wrong in (
+        ('{"ref": "2", "expect": "job", "colour": "blue"}', "line 2: unknown: colour"),
+        ('{"ref": "2"}', "line 2: missing: expect"),
+        ('{"ref": "2", "expect": "rejected"}', "line 2: expect 'rejected' is none of"),
+        ("[]", "line 2: it is no JSON object"),
+        ("nothing", "line 2: Expecting value"),
+    ):
+        path.write_text(f"{first}\n{second}\n")
+        with pytest.raises(ValueError, match=rf"^forms\.jsonl, {wrong}"):
+            load(path)
+    for content, wrong in ((b"", "holds no forms"), (b"\xff\xfe", "is no text")):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=rf"^forms\.jsonl {wrong}"):
+            load(path)
 
 
 class Recorder:

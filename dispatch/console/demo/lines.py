@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).with_name("submissions.jsonl")
+NEEDED = {"ref", "expect"}
+_EXPECT = re.compile(r"job|repeat|pending(:\w+)?|rejected:\d{3}")
 
 
 @dataclass(frozen=True)
@@ -34,21 +37,40 @@ class Line:
     @property
     def label(self) -> str:
         """Service and town, or what is wrong with the line."""
-        if self.why:
-            return self.why
-        service = str(self.body["service_type"]).replace("-", " ")
-        return f"{service}, {_town(self.body.get('address', ''))}"
+        if self.why or not isinstance(self.body, dict):
+            return self.why or self.ref
+        service = str(self.body.get("service_type", "")).replace("-", " ")
+        return f"{service}, {_town(str(self.body.get('address', '')))}"
 
 
 def load(path: Path = FILE) -> list[Line]:
-    """The lines of a file of forms. Raises ValueError naming the line that is wrong."""
+    """The lines of a file of forms. Raises ValueError naming the line that is wrong, OSError without the file."""
     found = []
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        texts = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise ValueError(f"{path.name} is no text in UTF-8.") from None
+    for number, text in enumerate(texts, 1):
         try:
-            found.append(Line(**json.loads(text)))
-        except (TypeError, ValueError) as error:
+            found.append(_line(json.loads(text)))
+        except ValueError as error:
             raise ValueError(f"{path.name}, line {number}: {error}") from None
+    if not found:
+        raise ValueError(f"{path.name} holds no forms.")
     return found
+
+
+def _line(given: Any) -> Line:
+    """Raises ValueError saying what is wrong."""
+    if not isinstance(given, dict):
+        raise ValueError("it is no JSON object")
+    if unknown := given.keys() - {field.name for field in fields(Line)}:
+        raise ValueError(f"unknown: {', '.join(sorted(unknown))}")
+    if missing := NEEDED - given.keys():
+        raise ValueError(f"missing: {', '.join(sorted(missing))}")
+    if not _EXPECT.fullmatch(str(given["expect"])):
+        raise ValueError(f"expect {given['expect']!r} is none of job, repeat, pending:reason, rejected:status")
+    return Line(**given)
 
 
 def _town(address: str) -> str:

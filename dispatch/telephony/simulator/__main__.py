@@ -35,6 +35,8 @@ def main() -> int:
     given = parser.parse_args()
     if not is_loopback(given.host):
         parser.error(f"the simulator listens on loopback only, not on {given.host}")
+    if not 0 <= given.port <= 65_535:
+        parser.error(f"a port is a number up to 65535, not {given.port}")
     try:
         config = load(given.config)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:

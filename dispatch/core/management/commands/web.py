@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+LAST_PORT = 65_535
 
 
 class Command(BaseCommand):
@@ -20,6 +23,12 @@ class Command(BaseCommand):
         parser.add_argument("--fd", type=int, help="a listening socket that was inherited, instead of an address")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if not 0 <= options["port"] <= LAST_PORT:
+            raise CommandError(
+                f"Port {options['port']} cannot be listened on: a port is a number up to {LAST_PORT}."
+            )
+        if options["fd"] is not None and not _is_socket(options["fd"]):
+            raise CommandError(f"--fd {options['fd']} is no socket that was inherited.")
         # Started anew, not imported: the web process has other database settings (see asgi.py).
         command = [sys.executable, "-m", "dispatch.core.webserver"]
         if options["fd"] is None:
@@ -30,3 +39,10 @@ class Command(BaseCommand):
             command += ["--trust-proxy", settings.FORWARDED_ALLOW_IPS]
         os.chdir(settings.BASE_DIR)
         os.execv(sys.executable, command)  # noqa: S606  (no shell wanted)
+
+
+def _is_socket(number: int) -> bool:
+    try:
+        return stat.S_ISSOCK(os.fstat(number).st_mode)
+    except OSError:
+        return False
