@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -41,16 +41,22 @@ class Site:
 
 @contextmanager
 def running(
-    *, workers: str = "", dispatcher: bool = True, simulator: bool = False, dialers: int = 0
+    *,
+    workers: str = "",
+    dispatcher: bool = True,
+    simulator: bool = False,
+    dialers: int = 0,
+    queues: Sequence[str] = (),
 ) -> Iterator[Site]:
     """A site whose `dispatch-queue` is worked by our workers (`workers=OURS`), by as many plain forking ones
-    (FORKING), or by nobody; with so many processes that only call leads."""
+    (FORKING), or by nobody; with so many processes that only call leads, and a worker of each of `queues`."""
     port, simulator_port = _free_port(), _free_port()
     base_url, simulator_url = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{simulator_port}"
     specs = [_manage("web", "web", "--port", str(port), ready=f"{base_url}/readyz")]
     if dispatcher:
         specs.append(_manage("dispatcher", "dispatcher"))
     specs += _workers(workers)
+    specs += [_manage(f"worker {queue}", "worker", queue) for queue in queues]
     specs += [_manage(f"dialer {n}", "dispatcher", "--only", DIALER_LOOPS) for n in range(dialers)]
     if simulator:
         specs.insert(0, _simulator(simulator_url, simulator_port))

@@ -29,7 +29,7 @@ from dispatch.schedules import kinds, sql
 from dispatch.schedules.models import SHARDS
 from dispatch.schedules.services import managing
 from tests import factories
-from tests.benchmarks import Result, schedules_peers
+from tests.benchmarks import Result
 from tests.benchmarks.measuring import percentile
 from tests.benchmarks.noop_kind import KIND, MODULE, NAME
 from tests.processes import environment
@@ -46,9 +46,8 @@ def run() -> Iterator[Result]:
     settings.SCHEDULE_KIND_QUEUES[NAME] = QUEUE
     settings.RQ_QUEUES.setdefault(QUEUE, dict(settings.RQ_QUEUES[settings.SCHEDULE_STATUS_QUEUE]))
     organization = factories.organization("Copper State HVAC")
-    few = _store(organization, 10_000)
+    _store(organization, 10_000)
     before = _question_ms()
-    del few
     yield from _all_at_once(organization)
     _store(organization, STORED - 10_000)
     after = _question_ms()
@@ -56,7 +55,6 @@ def run() -> Iterator[Result]:
     yield Result("executor's question, 100 due, 1,000,000 runs stored", after, "ms")
     yield Result("the same, as a multiple", after / before, "times", "<= 1.5")
     yield from _punctual(organization)
-    yield from schedules_peers.measured()
 
 
 def _all_at_once(organization: Organization) -> Iterator[Result]:
