@@ -102,9 +102,15 @@ def _counters() -> CollectorRegistry:
 
 
 def new_folder(folder: Path) -> dict[str, str]:
-    """Empties the folder, and answers what makes children write their counters there."""
+    """Empties the folder, and answers what makes children write their counters there. Raises CommandError when it
+    cannot be made."""
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(
+            f"{folder} cannot be made ({error.strerror}): set DISPATCH_DATA_DIR to a folder that can be written."
+        ) from error
     return {FOLDER: str(folder)}
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +20,9 @@ kubernetes_validate = pytest.importorskip("kubernetes_validate")
 
 MANIFESTS = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
 COMPOSE = ROOT / "deploy" / "compose.yaml"
+PROMETHEUS = ROOT / "deploy" / "prometheus"
+DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
+SCALING = (ROOT / "docs" / "scaling.md").read_text()
 VERSIONS = ("1.31", "1.37")
 VARIABLES = set(re.findall(r"^\| `([A-Z_]+)`", (ROOT / "docs" / "configuration.md").read_text(), re.MULTILINE))
 
@@ -70,6 +76,77 @@ def test_every_queue_has_workers_and_what_scales_them_asks_for_figures_that_ther
         for metric in one["spec"]["metrics"]:
             if metric["type"] == "External":
                 assert metric["external"]["metric"]["name"] in _gauges, name
+
+
+def test_what_a_cluster_scales_by_is_told_once_however_many_web_processes_tell_it() -> None:
+    rules = {
+        rule["seriesQuery"]: rule
+        for rule in yaml.safe_load((PROMETHEUS / "adapter.yml").read_text())["externalRules"]
+    }
+    asked = [
+        metric["external"]["metric"]
+        for one in SCALED.values()
+        for metric in one["spec"]["metrics"]
+        if metric["type"] == "External"
+    ]
+    assert set(rules) == {metric["name"] for metric in asked}
+    from dispatch.core.metrics import _gauges
+
+    for metric in asked:
+        _, labels, _ = _gauges[metric["name"]]
+        assert set(metric.get("selector", {}).get("matchLabels", {})) <= set(labels)
+        query = f"max by ({', '.join(labels)}) ({metric['name']}{{<<.LabelMatchers>>}})"
+        assert rules[metric["name"]]["metricsQuery"] == query
+        assert rules[metric["name"]]["resources"] == {"namespaced": False}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_agrees_with_the_scrapes(tmp_path: Path) -> None:
+    text = (PROMETHEUS / "prometheus.yml").read_text()
+    # A build of promtool need not know of Kubernetes.
+    checked = tmp_path / "prometheus.yml"
+    checked.write_text(re.sub(r"kubernetes_sd_configs: .*", "static_configs: [{targets: [here]}]", text))
+    told = subprocess.run(
+        ["promtool", "check", "config", "--syntax-only", checked], capture_output=True, text=True
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+def test_every_process_is_scraped_where_it_tells_its_figures() -> None:
+    port = OURS["config/ConfigMap/dispatch-config"]["data"]["METRICS_PORT"]
+    jobs = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
+    kept = {job["job_name"]: job["relabel_configs"][1] for job in jobs}
+    assert kept["dispatch-web"]["regex"] == "web"
+    assert (kept["dispatch"]["regex"], kept["dispatch"]["action"]) == ("web|migrate", "drop")
+    assert jobs[1]["relabel_configs"][-1]["replacement"] == f"$1:{port}"
+
+
+def test_the_first_step_has_all_that_the_migration_needs() -> None:
+    first = {name for name, one in RESOURCES.items() if one["metadata"].get("labels", {}).get("apply") == "first"}
+    assert first == {"namespace/Namespace/dispatch", "config/ConfigMap/dispatch-config", "migrate/Job/migrate"}
+    assert "-l apply=first" in SCALING
+    assert "-l apply!=first" in SCALING
+
+
+def test_every_container_has_a_folder_that_it_may_write() -> None:
+    (folder,) = re.findall(r"^ENV DISPATCH_DATA_DIR=(\S+)$", DOCKERFILE, re.MULTILINE)
+    for name, container in containers():
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        mounted = [mount["mountPath"] for mount in container["volumeMounts"]]
+        assert any(Path(folder).is_relative_to(at) for at in mounted), name
+    assert Path(folder).is_relative_to("/tmp")  # the compose file mounts nothing
+
+
+def test_the_limits_are_as_the_scaling_page_adds_them_up() -> None:
+    def most(process: str) -> int:
+        return sum(
+            one["spec"]["maxReplicas"] for one in SCALED.values() if one["metadata"]["name"].startswith(process)
+        )
+
+    told = re.search(r"(\d+) workers, (\d+) dispatchers, (\d+) lead dialers and (\d+) web processes", SCALING)
+    assert told, "docs/scaling.md does not say how many processes there are at most"
+    found = [most("worker-"), most("dispatcher"), most("lead-dialer"), most("web")]
+    assert [int(number) for number in told.groups()] == found
 
 
 def test_nothing_that_holds_timers_is_ever_none_and_all_have_time_to_end() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -118,4 +119,14 @@ def test_more_workers_than_connections_are_refused_in_one_line() -> None:
     wait_until(lambda: scaler.returncode is not None)
     assert scaler.returncode == 1
     assert "WORKERS asks for 9 workers, but the database has connections for 4" in scaler.log()
+    assert "Traceback" not in scaler.log()
+
+
+def test_a_folder_that_cannot_be_made_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    env = environment(connection.settings_dict["NAME"], DISPATCH_DATA_DIR=str(tmp_path / "file" / "data"))
+    scaler = Process(("autoscale",), env)
+    wait_until(lambda: scaler.returncode is not None)
+    assert scaler.returncode == 1
+    assert "set DISPATCH_DATA_DIR to a folder that can be written" in scaler.log()
     assert "Traceback" not in scaler.log()
