@@ -118,6 +118,11 @@ class Schedule(OwnedModel):
         return self.name
 
     @property
+    def taken(self) -> int:
+        """How many occurrences were taken or passed over: all that were made but the one that waits."""
+        return self.occurrences - (1 if self.next_at else 0)
+
+    @property
     def timing(self) -> timing.Timing:
         """When it runs, as the rules understand it."""
         return timing.Timing(

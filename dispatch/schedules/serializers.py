@@ -51,13 +51,15 @@ class TimingSerializer(Strict):
     max_occurrences = serializers.IntegerField(min_value=1, max_value=2**31 - 1, required=False, allow_null=True)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if not self._says_when(attrs):
+            return attrs
         when = self._when(attrs)
         now = clock.now()
         try:
             timing.check(_timing_of(when, now), now, settings.SCHEDULE_SHORTEST_INTERVAL_S)
         except BadTiming as error:
             raise serializers.ValidationError({error.field: str(error)}) from None
-        return {**attrs, **when} if self._says_when(attrs) else attrs
+        return {**attrs, **when}
 
     def _says_when(self, attrs: dict[str, Any]) -> bool:
         return self.instance is None or any(name in attrs for name in (*_WHEN, "time_zone"))
@@ -325,13 +327,13 @@ def occurrences_of(row: Schedule) -> list[dict[str, Any]]:
     return [occurrence(at, row.timing) for at in found]
 
 
-def preview_of(when: dict[str, Any]) -> dict[str, Any]:
-    """Words and next times of a checked timing that is no schedule yet."""
+def preview_of(when: dict[str, Any], made: int = 0) -> dict[str, Any]:
+    """Words and next times of a checked timing that is no schedule yet, or of one that has `made` occurrences."""
     now = clock.now()
-    made = _timing_of(when, now)
+    read = _timing_of(when, now)
     return {
-        "words": words.describe(made),
-        "next": [occurrence(at, made) for at in timing.preview(made, now, SHOWN)],
+        "words": words.describe(read),
+        "next": [occurrence(at, read) for at in timing.preview(read, now, SHOWN, made)],
     }
 
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from html import unescape
 from typing import Any
 
 import pytest
 from django.test import Client
 
+from dispatch.outbox.models import Endpoint
+from dispatch.outbox.services.intake import default_pool
 from dispatch.schedules.kinds.base import Outcome
 from dispatch.schedules.models import Run, Schedule
+from dispatch.schedules.serializers import occurrences_of
 from tests import factories as make
 from tests.schedules.world import World, noting
 
 HTMX = {"HX-Request": "true"}
+SOON = datetime(2027, 3, 7, 19, 3, 37, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -48,6 +53,22 @@ def form(**fields: str) -> dict[str, str]:
     }  # fmt: skip
 
 
+def filled(page: str) -> dict[str, str]:
+    """What a browser would send of the form as it is shown."""
+    found: dict[str, str] = {}
+    shown = page[page.index('id="schedule-form"') : page.index("</form>", page.index('id="schedule-form"'))]
+    for tag in re.findall(r"<input[^>]*>", shown):
+        given = {name: unescape(value) for name, value in re.findall(r'([\w-]+)="([^"]*)"', tag)}
+        if given.get("type") != "radio" or " checked" in tag:
+            found[given["name"]] = given.get("value", "")
+    for name, inner in re.findall(r'<textarea[^>]* name="([^"]+)"[^>]*>(.*?)</textarea>', shown, re.DOTALL):
+        found[name] = unescape(inner)
+    for name, inner in re.findall(r'<select[^>]* name="([^"]+)"[^>]*>(.*?)</select>', shown, re.DOTALL):
+        options = re.findall(r'<option value="([^"]*)"( selected)?', inner)
+        found[name] = next((value for value, chosen in options if chosen), options[0][0])
+    return found
+
+
 def test_nothing_scheduled_says_what_would_be_here(dora: Client) -> None:
     assert "Nothing is scheduled" in text(dora.get("/schedules/"))
     for view in ("calendar", "runs", "all"):
@@ -75,6 +96,34 @@ def test_the_calendar_shows_what_ran_and_what_comes(world: World, dora: Client) 
     assert "1 succeeded" in said
     assert text(dora.get("/schedules/?view=calendar&month=2027-04")).count("10:00 Daily") >= 30
     assert dora.get("/schedules/?view=calendar&month=nonsense").status_code == 200
+
+
+def test_the_calendar_of_a_later_month_has_what_runs_often_and_what_runs_for_long(
+    world: World, dora: Client
+) -> None:
+    world.schedule("Hourly", every=1, unit="hour")
+    world.schedule("Twice", cron="0 8,20 * * *")
+    world.schedule("Daily", cron="0 9 * * *")
+    world.schedule("Five times", every=1, unit="week", starts_at=world.at("2027-05-20 17:00"), max_occurrences=5)
+    world.schedule("Till then", cron="30 9 * * *", ends_at=world.at("2027-06-10 17:00"))
+    said = text(dora.get("/schedules/?view=calendar&month=2027-06"))
+    squares = 35  # 31 May to 4 July
+    assert said.count("00:00 often Hourly") == squares
+    assert said.count("08:00 2 times Twice") == squares
+    assert said.count("09:00 Daily") == squares
+    assert said.count("10:00 Five times") == 3  # 3, 10 and 17 June are the last three of five
+    assert said.count("09:30 Till then") == 11
+    assert "too much to show" not in said
+
+
+def test_a_calendar_that_cannot_show_all_says_so(world: World, dora: Client) -> None:
+    world.schedule("Counted", every=10, unit="second", max_occurrences=1_000_000)
+    world.schedule("Daily", cron="0 9 * * *")
+    said = text(dora.get("/schedules/?view=calendar&month=2027-04"))
+    assert "too much to show" in said
+    assert said.count("09:00 Daily") == 35
+    for month in ("9999-12", "0001-01", "1999-12", "2027-13"):
+        assert "March 2027" in text(dora.get(f"/schedules/?view=calendar&month={month}"))
 
 
 def test_the_form_shows_the_next_ten_times_in_words_and_makes_the_schedule(dora: Client) -> None:
@@ -138,6 +187,51 @@ def test_editing_changes_it_and_refuses_when_somebody_was_faster(world: World, d
     late = dora.post(f"/schedules/{schedule.pk}/edit/", {**sent, "name": "Third"})
     assert late.status_code == 409
     assert "This schedule has changed." in late.content.decode()
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        {"trigger_at": SOON},
+        {"every": 1, "unit": "hour"},
+        {
+            "every": 2,
+            "unit": "week",
+            "starts_at": datetime(2027, 3, 7, 19, 3, 37, tzinfo=UTC),
+            "max_occurrences": 9,
+        },
+        # the second of two equal hours in New York
+        {"trigger_at": datetime(2027, 11, 7, 6, 30, tzinfo=UTC), "time_zone": "America/New_York"},
+        {"cron": "0 9 * * MON#1", "ends_at": datetime(2027, 12, 31, 23, 59, 59, tzinfo=UTC)},
+    ],
+)
+@pytest.mark.parametrize("payload", [{"url": "https://example.com/hook"}, {"endpoint": "ERP", "method": "GET"}])
+def test_a_new_name_changes_nothing_else(
+    world: World, dora: Client, when: dict[str, Any], payload: dict[str, Any]
+) -> None:
+    pool = default_pool(world.organization.pk)
+    Endpoint.objects.create(organization=world.organization, name="ERP", url="https://example.com/hook", pool=pool)
+    schedule = world.schedule("Old", payload=payload, **when)
+    before = {**vars(world.again(schedule)), "next": [one["words"] for one in occurrences_of(schedule)]}
+    world.travel(600)
+    page = dora.get(f"/schedules/{schedule.pk}/edit/").content.decode()
+    sent = filled(page)
+    assert unescape(page).count('<li><span class="figure">') == len(before["next"])
+    shown = text(dora.post("/schedules/preview/", sent, headers=HTMX))
+    assert all(one in shown for one in before["next"])
+    assert dora.post(f"/schedules/{schedule.pk}/edit/", {**sent, "name": "New"}).status_code == 302
+    after = world.again(schedule)
+    changed = {name for name, value in vars(after).items() if name != "_state" and value != before[name]}
+    assert changed == {"name", "version", "changed_at"}
+
+
+def test_what_has_ended_can_be_renamed(world: World, dora: Client) -> None:
+    schedule = world.schedule("Old", cron="0 9 * * *", ends_at=world.at("2027-03-02 17:00"))
+    world.go_until("2027-03-03 17:00", 3600)
+    assert world.again(schedule).status == "ended"
+    sent = filled(dora.get(f"/schedules/{schedule.pk}/edit/").content.decode())
+    assert dora.post(f"/schedules/{schedule.pk}/edit/", {**sent, "name": "New"}).status_code == 302
+    assert (world.again(schedule).name, world.again(schedule).status) == ("New", "ended")
 
 
 def test_run_now_pause_resume_and_delete_which_asks_first(world: World, dora: Client) -> None:

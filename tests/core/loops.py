@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from dispatch.core.loop_runner import Runner
-from dispatch.core.loops import Loop
+from dispatch.core.loops import Loop, Service
 from tests.waiting import PATIENCE
 
 
 @contextmanager
-def runs(*loops: Loop) -> Iterator[Callable[[], None]]:
+def runs(*loops: Loop | Service) -> Iterator[Callable[[], None]]:
     """Runs the loops in a thread; yields what stops them."""
     began = threading.Event()
     holder: list[tuple[Runner, asyncio.AbstractEventLoop]] = []

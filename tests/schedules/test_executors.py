@@ -6,14 +6,20 @@ import threading
 from collections import Counter
 
 from django.db import connection, connections
+from structlog.testing import capture_logs
 
 from dispatch.core import clock
+from dispatch.core.loops import Service
+from dispatch.core.queues import wake_channel
+from dispatch.core.redis import client
 from dispatch.core.statements import rows
 from dispatch.schedules import sql
 from dispatch.schedules.models import SHARDS, Executor, Run, ShardLease
 from dispatch.schedules.services import managing
 from dispatch.schedules.services.claiming import claim
-from dispatch.schedules.services.shards import Keeper
+from dispatch.schedules.services.shards import EXECUTOR, Keeper, keep
+from dispatch.schedules.services.shards import keeper as this_process
+from tests.core.loops import runs
 from tests.processes import environment, running
 from tests.schedules.world import ALL, World
 from tests.waiting import wait_until
@@ -61,6 +67,25 @@ def test_one_that_leaves_hands_them_over_at_once(world: World) -> None:
     two.step()
     assert two.held() == list(ALL)
     assert rows(sql.UNHELD_SHARDS, {"shards": SHARDS}) == [(0,)]
+
+
+def test_in_the_dispatcher_they_are_kept_the_executor_is_woken_and_all_are_handed_over(world: World) -> None:
+    """In a running event loop, where a question to the database on the loop's own thread is refused."""
+    listener = client().pubsub(ignore_subscribe_messages=True)
+    listener.subscribe(wake_channel())
+    heard: list[bytes] = []
+
+    def is_woken() -> bool:
+        message = listener.get_message(timeout=0.1)
+        heard.extend([message["data"]] if message else [])
+        return EXECUTOR.encode() in heard
+
+    with capture_logs() as logs, runs(Service("schedules_shards", keep)):
+        wait_until(lambda: this_process.held() == list(ALL))
+        wait_until(is_woken)
+    assert held_by_somebody() == 0
+    assert [one for one in logs if one["log_level"] in ("warning", "error")] == []
+    listener.close()
 
 
 def test_a_schedule_keeps_its_shard_and_many_spread_over_all(world: World) -> None:

@@ -17,19 +17,36 @@ from dispatch.core import clock
 from dispatch.schedules.models import Run, Schedule
 from dispatch.schedules.rules import timing
 
-# So many schedules are counted forward through the month; of the others only the next run is shown.
-MOST_SCHEDULES, MOST_EACH = 200, 62
+# So many schedules are counted forward through the month, and of each so many occurrences.
+MOST_SCHEDULES, MOST_EACH = 200, 500
+# More than so many times a day is "often".
+COUNTED_IN_A_DAY = 3
 SHOWN_IN_A_DAY = 4
+YEARS = range(2000, 2200)
+_INSTANT = timedelta(microseconds=1)
+
+
+@dataclass
+class Coming:
+    """A schedule on one day: when it runs first, and how often as far as that was counted."""
+
+    at: datetime
+    schedule: Schedule
+    times: int = 1
+
+    @property
+    def is_often(self) -> bool:
+        return self.times > COUNTED_IN_A_DAY
 
 
 @dataclass
 class Day:
-    """One square. `coming`: (time, schedule) in order; `more` of them are not listed; `ran`: counts by status."""
+    """One square. `coming`: what runs, in order; `more` of them are not listed; `ran`: counts by status."""
 
     date: date
     in_month: bool
     is_today: bool
-    coming: list[tuple[datetime, Schedule]] = field(default_factory=list)
+    coming: list[Coming] = field(default_factory=list)
     more: int = 0
     ran: dict[str, int] = field(default_factory=dict)
 
@@ -57,7 +74,7 @@ def month_of(organization: Organization, wanted: str) -> Month:
     is_whole = _coming(organization, days, max(begin, now), end, zone)
     _ran(organization, days, begin, min(end, now), zone)
     for day in days.values():
-        day.coming.sort(key=lambda one: (one[0], one[1].pk))
+        day.coming.sort(key=lambda one: (one.at, one.schedule.pk))
         day.more = max(0, len(day.coming) - SHOWN_IN_A_DAY)
         del day.coming[SHOWN_IN_A_DAY:]
     return Month(
@@ -74,15 +91,33 @@ def _coming(
 ) -> bool:
     found: Any = Schedule.objects.of(organization).filter(status="active", next_at__lt=end).order_by("next_at")
     schedules = list(found[: MOST_SCHEDULES + 1])
-    for schedule in schedules[:MOST_SCHEDULES]:
-        at, made, seen = schedule.next_at, schedule.occurrences, 0
-        while at is not None and at < end and seen < MOST_EACH:
-            day = at.astimezone(zone).date()
-            if at >= begin and day in days:
-                days[day].coming.append((at, schedule))
-            at = timing.next_after(schedule.timing, at, made)
-            made, seen = made + 1, seen + 1
-    return len(schedules) <= MOST_SCHEDULES
+    done = [_forward(schedule, days, begin, end, zone) for schedule in schedules[:MOST_SCHEDULES]]
+    return len(schedules) <= MOST_SCHEDULES and all(done)
+
+
+def _forward(schedule: Schedule, days: dict[date, Day], begin: datetime, end: datetime, zone: ZoneInfo) -> bool:
+    """Enters one schedule into the days; whether all of it. One with a number of occurrences cannot be looked up
+    for a later day: each has to be gone through."""
+    at, made, when = schedule.next_at, schedule.occurrences, schedule.timing
+    counts = when.max_occurrences is not None
+    if at is not None and at < begin and not counts:
+        at = timing.next_after(when, begin - _INSTANT)
+    last: Coming | None = None
+    for _ in range(MOST_EACH):
+        if at is None or at >= end:
+            return True
+        day = at.astimezone(zone).date()
+        after = at
+        if at >= begin and day in days:
+            if last is None or last.at.astimezone(zone).date() != day:
+                days[day].coming.append(last := Coming(at, schedule))
+            else:
+                last.times += 1
+                if last.is_often and not counts:
+                    after = _midnight(day + timedelta(days=1), zone) - _INSTANT
+        at = timing.next_after(when, after, made if counts else 0)
+        made += 1
+    return False
 
 
 def _ran(
@@ -100,9 +135,10 @@ def _ran(
 
 def _first(wanted: str, today: date) -> date:
     try:
-        return datetime.strptime(wanted, "%Y-%m").replace(tzinfo=UTC).date()
+        found = datetime.strptime(wanted, "%Y-%m").replace(tzinfo=UTC).date()
     except ValueError:
         return today.replace(day=1)
+    return found if found.year in YEARS else today.replace(day=1)
 
 
 def _midnight(day: date, zone: ZoneInfo) -> datetime:

@@ -22,7 +22,8 @@ from dispatch.leads.models import Campaign
 from dispatch.outbox.models import Endpoint
 from dispatch.schedules import kinds
 from dispatch.schedules.models import Missed, Overlap, Schedule, Unit
-from dispatch.schedules.serializers import ScheduleFormSerializer, TimingSerializer, preview_of
+from dispatch.schedules.rules import words
+from dispatch.schedules.serializers import ScheduleFormSerializer, TimingSerializer, occurrences_of, preview_of
 
 Choices = Callable[[Organization], list[tuple[str, str]]]
 # How a timing is said: the field that decides, in the order of the form.
@@ -103,6 +104,7 @@ PAYLOADS: dict[str, tuple[Field, ...]] = {
     ),
 }
 _TIMING = ("trigger_at", "every", "unit", "cron", "time_zone", "starts_at", "ends_at", "max_occurrences")
+_LIMITS = ("starts_at", "ends_at", "max_occurrences")
 _RULES = ("missed", "missed_after_s", "overlap", "retry_schedule_s")
 
 
@@ -153,26 +155,35 @@ class ScheduleForm:
 
     def preview(self) -> dict[str, Any] | None:
         """Words and next times of the timing as it stands; None with `errors` when it cannot be read."""
+        if self.schedule is not None and self._keeps_timing():
+            return {"words": words.describe(self.schedule.timing), "next": occurrences_of(self.schedule)}
         serializer = TimingSerializer(data=self._timing(), context=self._context())
         try:
             serializer.is_valid(raise_exception=True)
         except APIException as error:
             self._tell(error)
             return None
-        return preview_of(serializer.validated_data)
+        return preview_of(serializer.validated_data, self.schedule.taken if self.schedule else 0)
 
     def _context(self) -> dict[str, Any]:
         return {"request": self, "may": partial(_may, self.role)}
 
+    def _keeps_timing(self) -> bool:
+        """Whether it still says when as the schedule does. The inputs have no seconds, and cannot name the second
+        of two equal hours: what was not touched must not become another moment by being shown."""
+        if self.schedule is None:
+            return False
+        shown = _when_of(self.schedule)
+        return all(self.values.get(name, "").strip() == shown[name] for name in ("how", *_said(shown["how"])))
+
     def _timing(self) -> dict[str, Any]:
+        if self._keeps_timing():
+            return {}
         said = {name: self.values.get(name, "").strip() for name in _TIMING}
-        once, every = self.how == "once", self.how == "every"
-        keep: tuple[str, ...] = ("trigger_at",) if once else ("every", "unit") if every else ("cron",)
-        keep += () if once else ("starts_at", "ends_at", "max_occurrences")
-        body: dict[str, Any] = {name: said[name] for name in keep if said[name]}
+        body: dict[str, Any] = {name: said[name] for name in _said(self.how) if said[name]}
         body["time_zone"] = said["time_zone"] or self.organization.time_zone
         if self.schedule is not None:  # what was emptied is taken away
-            body = dict.fromkeys(("starts_at", "ends_at", "max_occurrences")) | body
+            body = dict.fromkeys(_LIMITS) | body
         return body
 
     def _body(self) -> dict[str, Any]:
@@ -232,28 +243,45 @@ def empty(request: HttpRequest, kind: str) -> ScheduleForm:
 
 def of_schedule(request: HttpRequest, schedule: Schedule) -> ScheduleForm:
     """The form of a schedule as it is."""
-    zone = ZoneInfo(schedule.time_zone)
     values = {
+        **_when_of(schedule),
         "name": schedule.name,
-        "how": "once" if schedule.trigger_at else "cron" if schedule.cron else "every",
-        "every": str(schedule.every or ""),
-        "unit": schedule.unit,
-        "cron": schedule.cron,
-        "time_zone": schedule.time_zone,
-        "max_occurrences": str(schedule.max_occurrences or ""),
         "missed": schedule.missed,
         "missed_after_s": str(schedule.missed_after_s),
         "overlap": schedule.overlap,
         "retry_schedule_s": ", ".join(map(str, schedule.retry_schedule_s)),
         "version": str(schedule.version),
     }
+    for one in PAYLOADS.get(schedule.kind, ()):
+        value = schedule.payload.get(one.name)
+        if value is not None:
+            text = json.dumps(value, ensure_ascii=False) if one.type == "json" else str(value)
+            values[f"p-{one.name}"] = text
+    return ScheduleForm(schedule.kind, values, request.organization, request.role, schedule)
+
+
+def _when_of(schedule: Schedule) -> dict[str, str]:
+    """How the inputs say when a schedule runs."""
+    zone = ZoneInfo(schedule.time_zone)
+    values = {
+        "how": "once" if schedule.trigger_at else "cron" if schedule.cron else "every",
+        "every": str(schedule.every or ""),
+        "unit": schedule.unit,
+        "cron": schedule.cron,
+        "time_zone": schedule.time_zone,
+        "max_occurrences": str(schedule.max_occurrences or ""),
+    }
     for name in ("trigger_at", "starts_at", "ends_at"):
         moment = getattr(schedule, name)
         values[name] = f"{moment.astimezone(zone):%Y-%m-%dT%H:%M}" if moment else ""
-    for one in PAYLOADS.get(schedule.kind, ()):
-        value = schedule.payload.get(one.name, "")
-        values[f"p-{one.name}"] = json.dumps(value, ensure_ascii=False) if one.type == "json" else str(value)
-    return ScheduleForm(schedule.kind, values, request.organization, request.role, schedule)
+    return values
+
+
+def _said(how: str) -> tuple[str, ...]:
+    """The inputs that count for this way of saying when."""
+    if how == "once":
+        return ("trigger_at", "time_zone")
+    return (*(("every", "unit") if how == "every" else ("cron",)), *_LIMITS, "time_zone")
 
 
 def posted(request: HttpRequest, kind: str, schedule: Schedule | None = None) -> ScheduleForm:

@@ -104,11 +104,9 @@ def edit(request: HttpRequest, schedule_id: int) -> HttpResponse:
         return _form(request, form, preview=form.preview())
     if not form.is_valid():
         return _form(request, form, status=422)
-    version = request.POST.get("version", "")
+    version = _number(request.POST.get("version", ""))
     try:
-        managing.change(
-            schedule.pk, form.cleaned, actor=request.actor, version=int(version) if version.isdigit() else None
-        )
+        managing.change(schedule.pk, form.cleaned, actor=request.actor, version=version)
     except Conflict as error:
         form.errors[""] = str(error.detail)
         return _form(request, form, status=409)
@@ -120,7 +118,9 @@ def edit(request: HttpRequest, schedule_id: int) -> HttpResponse:
 @console_view
 def preview(request: HttpRequest) -> HttpResponse:
     """The next ten times of the timing in the form, for htmx."""
-    form = forms.posted(request, request.POST.get("kind", ""))
+    pk = _number(request.POST.get("schedule", ""))
+    schedule = None if pk is None else _schedule(request, pk)
+    form = forms.posted(request, request.POST.get("kind", ""), schedule)
     found = form.preview()
     return web.fragment(request, "console/schedules/_preview.html", {"preview": found, "form": form})
 
@@ -271,8 +271,11 @@ def _runs(request: HttpRequest) -> dict[str, Any]:
 
 
 def _page_number(request: HttpRequest) -> int:
-    given = request.GET.get("page", "1")
-    return min(max(1, int(given)), 10_000) if given.isascii() and given.isdigit() else 1
+    return min(max(1, _number(request.GET.get("page", "")) or 1), 10_000)
+
+
+def _number(given: str) -> int | None:
+    return int(given) if given.isascii() and given.isdigit() and len(given) <= 18 else None
 
 
 def _created(found: Run) -> dict[str, str] | None:
