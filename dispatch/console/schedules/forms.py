@@ -201,12 +201,15 @@ class ScheduleForm:
         return body
 
     def _payload(self) -> dict[str, Any]:
-        # What the form does not show of a payload (a position, further fields) is kept.
+        # What the form does not show of a payload (a position, further fields) is kept, and what was not touched.
         shown = {one.name for one in PAYLOADS.get(self.kind, ())}
-        before = self.schedule.payload if self.schedule is not None and self.schedule.kind == self.kind else {}
-        payload = {name: value for name, value in before.items() if name not in shown}
+        before = self.schedule.payload if self.schedule is not None and self.schedule.kind == self.kind else None
+        payload = {name: value for name, value in (before or {}).items() if name not in shown}
         for one in PAYLOADS.get(self.kind, ()):
             value = self.values.get(f"p-{one.name}", "").strip()
+            if before is not None and value == self._shown(one, before):
+                payload |= {one.name: before[one.name]} if one.name in before else {}
+                continue
             if not value:
                 continue
             if one.type != "json":
@@ -217,6 +220,13 @@ class ScheduleForm:
             except ValueError as error:
                 self.errors[f"p-{one.name}"] = f"This is no JSON: {error}."
         return payload
+
+    def _shown(self, one: Field, payload: Mapping[str, Any]) -> str:
+        """What the input shows of this payload; a list that has nothing to show shows its first choice."""
+        said = _input_of(one, payload)
+        if said or one.choices is None or one.required:
+            return said
+        return one.choices(self.organization)[0][0]
 
     def _tell(self, error: APIException) -> None:
         context: Any = {}
@@ -253,11 +263,15 @@ def of_schedule(request: HttpRequest, schedule: Schedule) -> ScheduleForm:
         "version": str(schedule.version),
     }
     for one in PAYLOADS.get(schedule.kind, ()):
-        value = schedule.payload.get(one.name)
-        if value is not None:
-            text = json.dumps(value, ensure_ascii=False) if one.type == "json" else str(value)
-            values[f"p-{one.name}"] = text
+        values[f"p-{one.name}"] = _input_of(one, schedule.payload)
     return ScheduleForm(schedule.kind, values, request.organization, request.role, schedule)
+
+
+def _input_of(one: Field, payload: Mapping[str, Any]) -> str:
+    value = payload.get(one.name)
+    if value is None:
+        return ""
+    return json.dumps(value, ensure_ascii=False) if one.type == "json" else str(value).strip()
 
 
 def _when_of(schedule: Schedule) -> dict[str, str]:
