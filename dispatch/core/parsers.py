@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from io import BytesIO
 from typing import IO, Any
 
 from rest_framework.exceptions import ParseError
-from rest_framework.parsers import JSONParser
+from rest_framework.parsers import BaseParser, JSONParser
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
@@ -25,6 +26,24 @@ class PlainJSONParser(JSONParser):
         if not storable(value):
             raise ParseError("The body holds a NUL character or half of a surrogate pair.")
         return value
+
+
+class LargeJSONParser(BaseParser):
+    """As PlainJSONParser, for the few endpoints that take more than DATA_UPLOAD_MAX_MEMORY_SIZE (2.5 MB, which
+    holds everywhere else): up to `limit` bytes. Raises TooLarge."""
+
+    media_type = PlainJSONParser.media_type
+    limit = 16 * 2**20
+
+    def parse(
+        self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        from dispatch.core.problems import TooLarge  # which needs DRF's settings, which name this module
+
+        read = stream.read(self.limit + 1)
+        if len(read) > self.limit:
+            raise TooLarge(f"The body is too large: at most {self.limit // 2**20} MiB.")
+        return PlainJSONParser().parse(BytesIO(read), media_type, parser_context)
 
 
 def storable(value: Any) -> bool:

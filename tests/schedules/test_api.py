@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dispatch.core import clock
+from dispatch.schedules.api.bulk import ImportParser
 from dispatch.schedules.models import BulkImport, Run, Schedule
 from dispatch.schedules.services import bulk
 from tests import factories
@@ -284,6 +285,25 @@ def test_in_bulk_the_scopes_of_who_asked_count(world: World) -> None:
     found = bare.get(f"schedule-imports/{answer.json()['id']}/").json()
     assert found["refused"] == 1
     assert found["row_errors"][0]["errors"][0]["field"] == "kind"
+
+
+def test_a_great_many_fit_into_one_request_and_more_is_refused_in_words(
+    api: Api, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        {"name": f"Visit {n}", "payload": {"url": "https://example.com", "body": "x" * 200_000}} for n in range(20)
+    ]
+    body = {"defaults": {"kind": "http", "cron": "0 9 * * *"}, "schedules": rows}  # 4 MB
+    made = api.post("schedule-imports/", body)
+    assert made.status_code == 202
+    work_bulk(world)
+    assert api.get(f"schedule-imports/{made.json()['id']}/").json()["created"] == 20
+    monkeypatch.setattr(ImportParser, "limit", 2**20)
+    answer = api.post("schedule-imports/", body)
+    assert answer.status_code == 413
+    assert "at most 1 MiB" in answer.json()["detail"]
+    # elsewhere a body of that size is still too large
+    assert api.post("schedules/preview/", {"cron": "0 9 * * *", "x": "y" * 4_000_000}).status_code == 413
 
 
 def test_too_many_or_none_are_refused(api: Api) -> None:

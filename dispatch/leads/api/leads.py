@@ -14,6 +14,7 @@ from rest_framework.routers import SimpleRouter
 
 from accounts.models import ApiKey
 from accounts.owned_api import OrganizationViewSet, OwnedFilterSet, OwnedSlugRelatedField, answer_once
+from dispatch.core.parsers import LargeJSONParser
 from dispatch.leads import bulk
 from dispatch.leads.models import Campaign, Lead
 from dispatch.leads.serializers import LeadDetailSerializer, LeadSerializer, NewLeadSerializer
@@ -117,7 +118,7 @@ class LeadViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMod
         return answer_once(request, "leads", make)
 
     @extend_schema(request=LeadBulkSerializer, responses={201: _RESULTS})
-    @action(detail=False, methods=["post"])
+    @action(detail=False, methods=["post"], parser_classes=[LargeJSONParser])
     def bulk(self, request: Request) -> Response:
         """Up to 10,000 at once. Bad lines are reported and the good ones kept."""
         serializer = LeadBulkSerializer(data=request.data, context=self.get_serializer_context())

@@ -16,14 +16,17 @@ from rest_framework.response import Response
 from accounts.models import ApiKey
 from accounts.owned_api import OrganizationViewSet, answer_once
 from accounts.permissions import may
-from dispatch.core.problems import TooLarge
+from dispatch.core.parsers import LargeJSONParser
 from dispatch.schedules.api.schedules import IDEMPOTENCY
 from dispatch.schedules.models import BulkImport
 from dispatch.schedules.serializers import BulkDetailSerializer, BulkFormSerializer, BulkSerializer
 from dispatch.schedules.services import bulk
 
 _READ, _WRITE = ApiKey.Scope.READ, ApiKey.Scope.SCHEDULES
-LARGEST_BODY = 64 * 1024 * 1024
+
+
+class ImportParser(LargeJSONParser):
+    limit = 64 * 2**20
 
 
 class BulkViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveModelMixin):
@@ -31,6 +34,7 @@ class BulkViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMod
 
     queryset: QuerySet = BulkImport.objects.order_by("-id")
     filterset_fields = ["status"]
+    parser_classes = (ImportParser,)
     lookup_value_regex = r"\d{1,18}"
     required = {"list": _READ, "retrieve": _READ, "create": _WRITE, "cancel": _WRITE}
 
@@ -41,8 +45,6 @@ class BulkViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMod
     def create(self, request: Request) -> Response:
         """Takes up to 100,000 schedules (64 MiB), which a worker checks and creates; look at `Location` for how
         far it has come. A row that is refused stops no other."""
-        if int(request.headers.get("Content-Length") or 0) > LARGEST_BODY:
-            raise TooLarge
         form = BulkFormSerializer(data=request.data)
         form.is_valid(raise_exception=True)
 
