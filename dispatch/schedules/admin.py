@@ -23,7 +23,9 @@ from dispatch.schedules.rules import words
 from dispatch.schedules.serializers import occurrences_of
 from dispatch.schedules.services import bulk, by_hand, managing
 
-STATUS_LABELS = {"active": "success", "paused": "warning", "ended": "info", "deleted": "warning"}
+STATUS_LABELS = {
+    "active": "success", "failing": "danger", "paused": "warning", "ended": "info", "deleted": "warning",
+}  # fmt: skip
 RUN_LABELS = {
     "scheduled": "info", "in_progress": "info", "running": "info", "retrying": "warning", "succeeded": "success",
     "failed": "danger", "skipped": "warning", "missed": "warning", "cancelled": "warning",
@@ -77,18 +79,19 @@ class ScheduleAdmin(OwnedAdmin):
         ("What", {"fields": ["body", "header_names"]}),
         (
             "Rules",
-            {"fields": ["retry_schedule_s", "missed", "missed_after_s", "overlap", "max_occurrences", "ends_at"]},
+            {"fields": ["retries", "missed", "missed_after_s", "overlap", "max_occurrences", "ends_at"]},
         ),
         ("Counts", {"fields": ["occurrences", "failures", "version", "shard", "created_at", "changed_at"]}),
     ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         model = [field.name for field in Schedule._meta.fields if field.name not in ("organization", "headers")]
-        return [*model, "is_now", "when", "next_times", "last_runs", "body", "header_names"]
+        return [*model, "is_now", "when", "next_times", "last_runs", "body", "header_names", "retries"]
 
     @display(description="status", ordering="status", label=STATUS_LABELS)
     def state(self, schedule: Schedule) -> tuple[str, str]:
-        return schedule.status, self.is_now(schedule)
+        failing = schedule.failures and schedule.status == Schedule.Status.ACTIVE
+        return "failing" if failing else schedule.status, self.is_now(schedule)
 
     @display(description="status")
     def is_now(self, schedule: Schedule) -> str:
@@ -125,6 +128,10 @@ class ScheduleAdmin(OwnedAdmin):
     @display(description="payload")
     def body(self, schedule: Schedule) -> str:
         return pretty(schedule.payload)
+
+    @display(description="retries")
+    def retries(self, schedule: Schedule) -> str:
+        return ", ".join(f"after {delay} s" for delay in schedule.retry_schedule_s) or "none"
 
     @display(description="headers")
     def header_names(self, schedule: Schedule) -> str:

@@ -100,7 +100,7 @@ def _fill(name: str, parts: bool = False) -> None:
         FROM generate_series(1, %(count)s) AS n
         CROSS JOIN LATERAL (
             SELECT now() + CASE WHEN n <= 100 * {PARTITIONS} THEN interval '-1 s'
-                                ELSE interval '1 day' + n * interval '365 days' / %(count)s END AS at
+                                ELSE interval '1 day' + n::float8 / %(count)s * interval '365 days' END AS at
         ) t
         """,
         {"count": GROWTH, "shards": SHARDS},
@@ -120,7 +120,7 @@ def _forgetting() -> Iterator[Result]:
             INSERT INTO bench_ended ({_COLUMNS})
             SELECT n, 1, n, 'noop', mod(n, {SHARDS}), 1, t.at, t.at, 'succeeded', 1, 1, 0, '', '', t.at, t.at
             FROM generate_series(1, {MONTH}) AS n
-            CROSS JOIN LATERAL (SELECT '2026-0{month}-01'::timestamptz + n * interval '27 days' / {MONTH} AS at) t
+            CROSS JOIN LATERAL (SELECT '2026-0{month}-01'::timestamptz + n::float8 / {MONTH} * interval '27 days' AS at) t
             """
         )
     _index("bench_ended", parts=True)
