@@ -120,7 +120,9 @@ def _forgetting() -> Iterator[Result]:
             INSERT INTO bench_ended ({_COLUMNS})
             SELECT n, 1, n, 'noop', mod(n, {SHARDS}), 1, t.at, t.at, 'succeeded', 1, 1, 0, '', '', t.at, t.at
             FROM generate_series(1, {MONTH}) AS n
-            CROSS JOIN LATERAL (SELECT '2026-0{month}-01'::timestamptz + n::float8 / {MONTH} * interval '27 days' AS at) t
+            CROSS JOIN LATERAL (
+                SELECT '2026-0{month}-01'::timestamptz + n::float8 / {MONTH} * interval '27 days' AS at
+            ) t
             """
         )
     _index("bench_ended", parts=True)
