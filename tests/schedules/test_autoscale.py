@@ -123,8 +123,8 @@ def test_more_workers_than_connections_are_refused_in_one_line() -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_said_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    env = environment(connection.settings_dict["NAME"], DISPATCH_DATA_DIR=str(tmp_path / "file" / "data"))
+    (tmp_path / "metrics").write_text("")  # where the folder should be
+    env = environment(connection.settings_dict["NAME"], DISPATCH_DATA_DIR=str(tmp_path))
     scaler = Process(("autoscale",), env)
     wait_until(lambda: scaler.returncode is not None)
     assert scaler.returncode == 1
