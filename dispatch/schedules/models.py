@@ -50,6 +50,8 @@ class Schedule(OwnedModel):
         ENDED = "ended", "Ended"
         DELETED = "deleted", "Deleted"
 
+    OVER = (Status.ENDED, Status.DELETED)
+
     name = models.CharField(max_length=120)
     kind = models.CharField(max_length=32)
     payload = models.JSONField(default=dict)
@@ -112,6 +114,11 @@ class Schedule(OwnedModel):
                 fields=["organization", "next_at"], condition=Q(next_at__isnull=False), name="schedule_next"
             ),
             models.Index(fields=["organization"], condition=Q(failures__gt=0), name="schedule_failing"),
+            models.Index(
+                fields=["organization", "changed_at"],
+                condition=Q(status__in=["ended", "deleted"]),
+                name="schedule_over",
+            ),
         ]
 
     def __str__(self) -> str:

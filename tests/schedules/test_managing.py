@@ -215,3 +215,25 @@ def test_runs_that_ended_long_ago_are_forgotten_and_no_others(world: World) -> N
     assert forget_runs(other.pk, before, 100) == 0
     assert forget_runs(world.organization.pk, before, 100) == 1
     assert world.statuses(schedule) == ["succeeded", "succeeded", "scheduled"]
+
+
+def test_a_schedule_is_forgotten_when_it_has_ended_and_its_runs_are_forgotten(world: World) -> None:
+    from dispatch.schedules.services.forgetting import forget_runs, forget_schedules
+
+    ours = world.organization.pk
+    once = world.schedule("Once", trigger_at=clock.now())
+    deleted = world.schedule("Deleted", every=1, unit="day")
+    paused = world.schedule("Paused", every=1, unit="day")
+    managing.pause(paused.pk, actor=ANA)
+    managing.delete(deleted.pk, actor=ANA)
+    world.go()
+    world.travel(100 * 86_400)
+    assert forget_schedules(ours, clock.now(), 100) == 0  # their runs are there
+    assert forget_runs(ours, clock.now(), 100) == 2
+    late = managing.run_now(once.pk, actor=ANA)
+    assert forget_schedules(ours, world.again(deleted).changed_at, 100) == 0  # not old enough
+    assert forget_schedules(factories.organization().pk, clock.now(), 100) == 0
+    assert forget_schedules(ours, clock.now(), 100) == 1
+    assert list(Schedule.objects.values_list("name", flat=True)) == ["Once", "Paused"]
+    world.go()
+    assert Run.objects.get(pk=late.pk).status == "succeeded"
