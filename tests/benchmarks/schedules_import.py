@@ -57,7 +57,8 @@ def _created(
     site: jobs_site.Site, organization: Organization, key: str, what: str, defaults: Any, rows: list[Any]
 ) -> Iterator[Result]:
     there = Schedule.objects.of(organization).count()
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", "Idempotency-Key": defaults["kind"]}
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    headers["Idempotency-Key"] = defaults["kind"]
     body = json.dumps({"defaults": defaults, "schedules": rows})
     began = time.perf_counter()
     answer = requests.post(f"{site.base_url}/api/v1/schedule-imports/", body, headers=headers, timeout=LONGEST_S)
