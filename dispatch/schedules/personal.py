@@ -16,6 +16,7 @@ from dispatch.schedules.models import Run, RunReport, Schedule
 
 # Under which names payloads have a phone, in whatever way it was written.
 _PHONES = ("customer_phone", "phone")
+_NAMES = ("customer_name", "address")
 _OPEN = (Schedule.Status.ACTIVE, Schedule.Status.PAUSED)
 
 
@@ -62,11 +63,13 @@ def blocked_by(person: Person) -> Iterable[str]:
 
 
 def traces(person: Person) -> list[Trace]:
-    """A schedule is often called by its customer's name."""
+    """A schedule is often called by its customer's name, and a receiver may answer with it."""
     ids = _ids(person)
-    names = sorted(set(Schedule.objects.filter(pk__in=ids).values_list("name", flat=True)))
+    names: set[str] = set()
+    for name, payload in Schedule.objects.filter(pk__in=ids).values_list("name", "payload"):
+        names |= {name, *(str(payload[key]) for key in _NAMES if payload.get(key))}
     runs = list(Run.objects.filter(schedule_id__in=ids).values_list("pk", flat=True))
-    return [Trace("schedule", ids, names), Trace("run", runs)]
+    return [Trace("schedule", ids, sorted(names, key=len, reverse=True)), Trace("run", runs)]
 
 
 def erase(person: Person) -> int:
