@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import phonenumbers
-from django.db.models import F, Func, Q, Value
+from django.db.models import F, Func, Q, TextField, Value
 from django.db.models.fields.json import KeyTextTransform
 
 from dispatch.core import personal
@@ -28,8 +28,10 @@ def _of(person: Person) -> Any:
     if person.phone:
         spellings = _spellings(person.phone)
         for name in _PHONES:
-            digits = Func(KeyTextTransform(name, "payload"), Value(r"\D"), Value(""), Value("g"))
-            digits.function = "regexp_replace"
+            digits = Func(
+                KeyTextTransform(name, "payload"), Value(r"\D"), Value(""), Value("g"),
+                function="regexp_replace", output_field=TextField(),
+            )  # fmt: skip
             schedules = schedules.annotate(**{f"{name}_digits": digits})
             found |= Q(**{f"{name}_digits__in": spellings})
     return schedules.filter(found)

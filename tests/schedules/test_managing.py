@@ -234,6 +234,6 @@ def test_a_schedule_is_forgotten_when_it_has_ended_and_its_runs_are_forgotten(wo
     assert forget_schedules(ours, world.again(deleted).changed_at, 100) == 0  # not old enough
     assert forget_schedules(factories.organization().pk, clock.now(), 100) == 0
     assert forget_schedules(ours, clock.now(), 100) == 1
-    assert list(Schedule.objects.values_list("name", flat=True)) == ["Once", "Paused"]
+    assert set(Schedule.objects.values_list("name", flat=True)) == {"Once", "Paused"}
     world.go()
     assert Run.objects.get(pk=late.pk).status == "succeeded"
