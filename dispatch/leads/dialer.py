@@ -241,9 +241,9 @@ class Dialer:
         if what == "line":
             self._turn.line_freed(int(pool))
         if what == "one":  # a single lead: one puller is enough, and need not look for the room
-            self._turn.hint(int(pool))
             for which in self._idle:
                 if not self._bells[which].is_set():
+                    self._turn.hint(int(pool))
                     self._bells[which].set()
                     return
         for bell in self._bells:
@@ -300,7 +300,8 @@ class _Turn:
                 del self._waiting[pool_id]
 
     def hint(self, pool_id: int) -> None:
-        """A lead has just come into that pool's room."""
+        """A lead has just come into that pool's room, and whoever looks next has nothing else to do: who is busy
+        goes on from room to room, or a pool with a steady trickle would hold up the others."""
         with self._lock:
             self._hints.append(pool_id)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.problems import Conflict
 from dispatch.leads import schedule
+from dispatch.leads.dialer import Dialer
 from dispatch.leads.models import DoNotCall, Lead, RetryRule
 from dispatch.leads.services import by_hand
 from dispatch.telephony.models import Call
@@ -125,6 +127,19 @@ def test_a_cancel_that_races_with_the_dialer_wins_or_says_so(floor: Floor, sim: 
     assert floor.outcomes(cancelled) == ({"cancelled": len(cancelled)} if cancelled else {})
     each_called(sim, refused)
     each_called(sim, cancelled, times=0)
+
+
+def test_a_single_lead_wakes_one_that_is_idle_and_shows_the_way_only_to_it() -> None:
+    async def main() -> None:
+        dialer = Dialer("tester")
+        first, second = dialer._bells
+        dialer._idle = {0}
+        dialer._hear("one:7")
+        assert (first.is_set(), second.is_set(), dialer._turn._hints) == (True, False, [7])
+        dialer._hear("one:8")  # nobody is idle any more: all look, each in its turn
+        assert (first.is_set(), second.is_set(), dialer._turn._hints) == (True, True, [7])
+
+    asyncio.run(main())
 
 
 # --- What the provider does
