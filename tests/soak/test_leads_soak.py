@@ -31,21 +31,22 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
 LEADS = int(os.environ.get("SOAK_LEADS", "20000"))
 NUMBERS, LINES = 5, 10
-DIALERS = 2
+DIALERS, WEBS = 2, 2  # a web process hears the ends of some forty calls a second
 LONGEST_S = 3000.0
 
 
 @contextmanager
 def site(sim: Simulator) -> Iterator[list[Process]]:
-    """A web process for the webhooks, and dialers; all of them end with the block."""
+    """Web processes for the webhooks, and dialers; all of them end with the block."""
     with ExitStack() as stack:
         door = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=2048))
         url = f"http://127.0.0.1:{door.getsockname()[1]}"
         env = environment(
             connection.settings_dict["NAME"], SIMULATOR_URL=sim.base_url, **{**QUICK, "PUBLIC_BASE_URL": url}
         )
-        web = Process(("web", "--fd", str(door.fileno())), env, pass_fds=(door.fileno(),))
-        stack.callback(web.kill)
+        for _ in range(WEBS):
+            web = Process(("web", "--fd", str(door.fileno())), env, pass_fds=(door.fileno(),))
+            stack.callback(web.kill)
         dialers: list[Process] = []
         stack.callback(lambda: [dialer.kill() for dialer in dialers])
         dialers += [Process(("dispatcher", "--only", LOOPS), env) for _ in range(DIALERS)]
