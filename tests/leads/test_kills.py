@@ -63,6 +63,12 @@ def everybody_was_called_once(floor: Floor, sim: Simulator) -> None:
     assert not Call.objects.filter(ended_at=None).exists()
 
 
+def complains_of_nothing_but_the_kill(sim: Simulator) -> None:
+    """A process that was killed while it asked has cut the connection."""
+    assert [complaint for complaint in sim.complaints() if "Connection lost" not in complaint] == []
+    sim.forgive()
+
+
 def reconcile(floor: Floor, seconds: float) -> None:
     clock.travel(seconds)
     for loop in (
@@ -112,6 +118,7 @@ def killed(floor: Floor, sim: Simulator, kill: Callable[[Any], None], **fault: s
         )
         # While it still runs: a line that was taken for a lead which is over by now is its to give back.
         everybody_was_called_once(floor, sim)
+    complains_of_nothing_but_the_kill(sim)
 
 
 SUITE = {"leads.claim.committed", "leads.ask.after"}

@@ -22,7 +22,7 @@ from dispatch.telephony.models import Call
 from tests import factories
 from tests.conftest import forget_redis
 from tests.leads.floor import Floor
-from tests.leads.test_kills import LOOPS, QUICK
+from tests.leads.test_kills import LOOPS, QUICK, complains_of_nothing_but_the_kill
 from tests.phones import Simulator, busy
 from tests.processes import Process, environment
 from tests.waiting import wait_until
@@ -85,6 +85,7 @@ def test_twenty_thousand_in_one_second_over_fifty_lines(sim: Simulator, app_url:
                     troubles["flushed"] += 1
                 trouble_at = time.monotonic() + chance.uniform(10, 30)
             threading.Event().wait(1.0)
+    complains_of_nothing_but_the_kill(sim)
     outcomes = floor.outcomes()
     assert sum(outcomes.values()) == LEADS
     created = {phone: found["created"] for phone, found in sim.get("/control/creates").items()}
