@@ -9,17 +9,20 @@ from rest_framework import serializers
 
 from accounts.owned_api import OwnedSerializer
 from notifications.models import Alert, Delivery, Notification
+from notifications.words import path_to
 
 
 class NotificationSerializer(OwnedSerializer):
-    """`acknowledged_by` is who took an alert on, by name; `settled_how` what ended its cause."""
+    """`acknowledged_by` is who took an alert on, by name; `settled_how` what ended its cause; `page` the path
+    of the console's page where it is dealt with, empty when there is none."""
 
     acknowledged_by = serializers.SerializerMethodField()
+    page = serializers.SerializerMethodField()
 
     class Meta:
         model = Notification
         fields = [
-            "id", "alert", "event_id", "kind", "level", "title", "body", "subject_type", "subject_id",
+            "id", "alert", "event_id", "kind", "level", "title", "body", "subject_type", "subject_id", "page",
             "created_at", "read_at", "acknowledged_at", "acknowledged_by", "settled_at", "settled_how",
         ]  # fmt: skip
         read_only_fields = fields
@@ -27,6 +30,9 @@ class NotificationSerializer(OwnedSerializer):
     @extend_schema_field(serializers.CharField(allow_null=True))
     def get_acknowledged_by(self, row: Notification) -> Any:
         return str(row.acknowledged_by) if row.acknowledged_by else None
+
+    def get_page(self, row: Notification) -> str:
+        return path_to(row)
 
 
 class DeliverySerializer(serializers.ModelSerializer):

@@ -88,11 +88,6 @@
     elements.delete(id);
   }
 
-  function addressOf(row) {
-    if (row.subject_type !== "job") return "";
-    return `${box.dataset.board}?job=${row.subject_id}`;
-  }
-
   /* "Service · name · place": each in its own direction of writing. */
   function inParts(body) {
     const line = element("p");
@@ -112,9 +107,9 @@
     button.type = "button";
     button.addEventListener("click", () => settle(row, button));
     line.append(button);
-    if (addressOf(row)) {
-      const link = element("a", "Open the job", "button plain");
-      link.href = addressOf(row);
+    if (row.page) {
+      const link = element("a", row.subject_type === "job" ? "Open the job" : "Open it", "button plain");
+      link.href = row.page;
       line.append(link);
     }
     toast.append(line);
@@ -306,7 +301,7 @@
       shown.onclick = () => {
         window.focus();
         shown.close();
-        if (addressOf(row)) location.href = addressOf(row);
+        if (row.page) location.href = row.page;
       };
     } catch { /* a phone's browser wants a service worker for this */ }
   }

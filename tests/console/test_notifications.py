@@ -81,6 +81,8 @@ def test_only_ones_own_the_newest_first_and_each_leads_to_what_it_is_about(
     assert "Elsewhere" not in said
     assert 'href="/board/?job=12"' in page.content.decode()
     assert 'href="/schedules/4/"' in page.content.decode()
+    told = browser(dora).get("/api/v1/notifications/", headers={"X-Organization": office.slug}).json()["results"]
+    assert [row["page"] for row in told] == ["/schedules/4/", "/board/?job=12"]
 
 
 def test_one_and_then_all_are_marked_read(browser: Browser, office: Organization, dora: User) -> None:
@@ -243,3 +245,15 @@ def test_the_admin_shows_whom_an_alert_reached_and_what_is_installed(browser: Br
     assert "by nobody" in said
     said = text(here.get("/admin/notifications/escalationpolicy/add/"))
     assert "1. dispatchers on duty after 120 s, 45 s between people; 2. all dispatchers after 60 s" in said
+
+
+def test_an_empty_list_of_the_admin_says_whether_nothing_is_there_or_nothing_fits(
+    browser: Browser, office: Organization
+) -> None:
+    here = browser(make.admin(office))
+    said = text(here.get("/admin/notifications/route/"))
+    assert "No notification rules yet" in said
+    assert "Add the first notification rule" in said
+    assert "When there are some, they stand here" in text(here.get("/admin/notifications/alert/"))
+    assert "No alerts fit" in text(here.get("/admin/notifications/alert/?status__exact=open"))
+    assert "Show all" in text(here.get("/admin/notifications/alert/?q=boiler"))

@@ -1,15 +1,19 @@
-"""Every page of the console, with a row of each kind, as axe sees it: WCAG 2.2 AA, light and dark, and no page
-wider than a phone."""
+"""Every page of the console, of customers and of technicians, with a row of each kind, as axe sees it: WCAG 2.2
+AA, light and dark, and no page wider than a phone."""
 
 from __future__ import annotations
+
+from urllib.parse import urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from dispatch.jobs.models import Job
+from dispatch.jobs import links
+from dispatch.jobs.models import Job, Offer, PublicForm, Submission
 from dispatch.outbox.models import Endpoint, Message, MessageGroup
 from dispatch.schedules.models import Run, Schedule
+from dispatch.technicians.models import Technician
 from tests.e2e.test_board import WCAG
 from tests.tenants import Tenant, tenant
 
@@ -37,7 +41,12 @@ def pages(ours: Tenant) -> list[str]:
         f"/schedules/{ours.row(Schedule).pk}/",
         f"/schedules/runs/{ours.row(Run).pk}/",
         "/notifications/",
+        "/notifications/choices/",
         "/phones/",
+        f"/f/{ours.row(PublicForm).organization.slug}/",
+        urlsplit(links.status_url(ours.row(Submission))).path,
+        urlsplit(links.offer_url(ours.row(Offer))).path,
+        urlsplit(links.technician_url(ours.row(Technician))).path,
     ]
 
 
