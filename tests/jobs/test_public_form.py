@@ -231,12 +231,12 @@ def test_the_status_in_the_customers_words(site: Site) -> None:
         return site.browser.get(path).content.decode()
 
     assert "We are calling technicians" in page()
-    assert 'http-equiv="refresh"' in page()
+    assert "look again" in page()
     assert "A dispatcher is taking care" in page(status="pending", pending_reason="exhausted", next_action_at=None)
     assert "Unit 12 is on the way" in page(status="assigned", pending_reason="", technician=unit)
     done = page(status="completed")
     assert "The work is done" in done
-    assert 'http-equiv="refresh"' not in done
+    assert "look again" not in done
     assert "was cancelled" in page(status="cancelled")
     assert "6025550177" not in done, "who holds the link learns no more than they told us"
     assert tell(Submission.objects.get()).final
