@@ -90,6 +90,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "ClosedDay": {"date": "2026-12-25", "name": "Christmas Day"},
     "CustomerRate": {"customer": "acme", "most": 100, "per_s": 3600},
     "LeadDispatch": {"is_paused": True},
+    "EngineSwitch": {"is_stopped": True},
     # --- outbox
     "Endpoint": {
         "name": "ERP",
