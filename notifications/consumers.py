@@ -65,6 +65,7 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
     members and every SOCKET_RECHECK_S."""
 
     organization_id = 0  # of none yet
+    watch: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
         query = {name: values[-1] for name, values in parse_qs(self.scope["query_string"].decode()).items()}
@@ -92,12 +93,12 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         # share for theirs, with which Channels begins every message.
         if message["type"] == "events.happened":
             await self.events_happened(message)
-        else:
-            await super().dispatch(message)
+            return
+        if message["type"] == "websocket.disconnect" and self.watch is not None:
+            self.watch.cancel()  # at once: there is nobody to tell any more
+        await super().dispatch(message)
 
     async def disconnect(self, code: int) -> None:
-        if watch := getattr(self, "watch", None):
-            watch.cancel()
         if group := getattr(self, "group", None):
             with contextlib.suppress(Exception):  # the layer may be gone
                 await self.channel_layer.group_discard(group, self.channel_name)
@@ -147,6 +148,8 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
                 self.told = {one for one in self.told if one > self.floor}
                 await self.send_json({"type": "beat", "now": clock.now_ms(), "floor": self.floor})
                 await asyncio.sleep(settings.SOCKET_RECHECK_S)
+        except OSError:  # the client has gone
+            return
         except Exception:  # the database is gone: the client comes back when it is there again
             log.warning("a socket could not be kept up to date", exc_info=True)
             await self.close(code=1011)

@@ -28,6 +28,7 @@ def main() -> None:
         proxy_headers=bool(given.trust_proxy),
         forwarded_allow_ips=given.trust_proxy or None,
         timeout_graceful_shutdown=GRACE_S,
+        ws_per_message_deflate=False,  # hints are short: a compressor for each socket costs more than it saves
     )
     sockets = None if given.fd is None else [socket.socket(fileno=given.fd)]
     uvicorn.Server(config).run(sockets=sockets)

@@ -203,11 +203,13 @@ def tell_of_text(text: Text) -> None:
 
 
 def _news(delivery_id: int, status: str, why: str = "") -> None:
-    row = Delivery.objects.select_related("notification__alert").filter(pk=delivery_id).first()
-    if row is None or row.status in (status, Status.FAILED, Status.DROPPED):
-        return
-    is_dropped = status == Status.FAILED and not is_needed(row.notification)
-    _end(row, Status.DROPPED if is_dropped else status, "" if is_dropped else why)
+    with transaction.atomic():  # one after the other: "sent" and "did not arrive" may come in the same moment
+        rows = Delivery.objects.select_for_update(of=("self",)).select_related("notification__alert")
+        row = rows.filter(pk=delivery_id).first()
+        if row is None or row.status in (status, Status.FAILED, Status.DROPPED):
+            return
+        is_dropped = status == Status.FAILED and not is_needed(row.notification)
+        _end(row, Status.DROPPED if is_dropped else status, "" if is_dropped else why)
 
 
 def _patience(row: Delivery, pause: timedelta) -> timedelta | None:

@@ -25,6 +25,7 @@
   let last = 0; // the event last heard of
   let timer = 0;
   let mapAt = 0;
+  let mapTimer = 0;
   let asking = 0; // requests for the drawer that are under way
   let news = 0; // events heard of so far …
   let newsOfAll = 0; // … when all was asked for anew, …
@@ -331,7 +332,16 @@
   async function drawMap() {
     mapAt = Date.now();
     const job = openJob();
-    await window.htmx.ajax("GET", board.dataset.map + (job ? `?job=${job}` : ""), { target: "#map", swap: "innerHTML" });
+    await window.htmx.ajax("GET", board.dataset.map + (job ? `?job=${job}` : ""), { source: "#map", target: "#map", swap: "innerHTML" });
+  }
+
+  /* At most every few seconds, but never without the last of what happened. */
+  function drawMapSoon() {
+    if (document.getElementById("map").hidden || mapTimer) return;
+    mapTimer = setTimeout(() => {
+      mapTimer = 0;
+      if (!document.getElementById("map").hidden) drawMap();
+    }, Math.max(0, mapAt + MAP_EVERY_MS - Date.now()));
   }
 
   function toggleMap() {
@@ -341,6 +351,28 @@
     history.replaceState({ board: true }, "", address({ map: map.hidden ? "" : "1" }));
     markOpen();
     if (!map.hidden) drawMap();
+  }
+
+  /* --- the technicians --------------------------------------------------------------------------------------------- */
+  let crewKept = null;
+
+  /* What was opened in the strip stays open, and the focus where it was, when the strip is drawn anew. */
+  function keepCrew(slot) {
+    const at = slot.contains(document.activeElement) ? document.activeElement : null;
+    const group = at?.closest("details")?.dataset.group;
+    const address = at?.getAttribute("href");
+    const label = at?.getAttribute("aria-label");
+    crewKept = {
+      open: slot.querySelector("details[open]")?.dataset.group,
+      focus: address ? `[href="${address}"]` : label ? `[aria-label="${CSS.escape(label)}"]` : group ? `[data-group="${group}"] summary` : "",
+    };
+  }
+
+  function restoreCrew(slot) {
+    const open = crewKept?.open && slot.querySelector(`[data-group="${crewKept.open}"]`);
+    if (open) open.open = true;
+    if (crewKept?.focus) slot.querySelector(crewKept.focus)?.focus({ preventScroll: true });
+    crewKept = null;
   }
 
   /* --- what happens ------------------------------------------------------------------------------------------------ */
@@ -362,8 +394,7 @@
       }
       if (wanted) soon();
       if (event.detail.some((one) => String(one.job) === openJob())) refreshDrawer();
-      const shown = !document.getElementById("map").hidden;
-      if (shown && Date.now() - mapAt > MAP_EVERY_MS && event.detail.some((one) => one.subject === "technician" || one.subject === "job")) drawMap();
+      if (event.detail.some((one) => one.subject === "technician" || one.subject === "job")) drawMapSoon();
     });
     document.body.addEventListener("dispatch:refetch", () => {
       everything = wanted = true;
@@ -371,10 +402,16 @@
       newsOf.clear();
       soon();
       refreshDrawer();
+      drawMapSoon();
     });
     document.body.addEventListener("claimed", () => { wanted = true; last = 0; soon(); });
-    /* Late is a matter of time, not of an event. */
-    setInterval(() => { if (D.state === "live") { wanted = true; soon(); } }, 20000);
+    /* Late is a matter of time, not of an event; so is the age of a position. */
+    setInterval(() => {
+      if (D.state !== "live") return;
+      wanted = true;
+      soon();
+      if (!document.hidden) drawMapSoon();
+    }, 20000);
 
     document.addEventListener("click", (event) => {
       if (event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
@@ -404,7 +441,9 @@
       event.detail.history.path = at.pathname + at.search;
     });
     document.addEventListener("htmx:beforeSend", (event) => drawerAsked(event.detail));
+    document.addEventListener("htmx:beforeSwap", (event) => { if (event.detail.target.id === "crew-slot") keepCrew(event.detail.target); });
     document.addEventListener("htmx:afterSettle", (event) => {
+      if (event.detail.target?.id === "crew-slot") return restoreCrew(event.detail.target);
       if (event.target.id === "drawer-slot" || event.detail.target?.id === "drawer-slot") settled(document.getElementById("drawer-slot"));
       else if (event.detail.target?.id === "lists" || event.target.id === "lists") {
         bind();

@@ -6,7 +6,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from dispatch.core import events
+from dispatch.core.events import SYSTEM
 from dispatch.jobs.models import Job
+from dispatch.technicians import editing
 from tests import factories as make
 from tests.core.threads import Elsewhere
 from tests.e2e.test_board import card, column, live
@@ -91,3 +93,15 @@ def test_what_happens_while_the_drawer_is_fetched_is_shown_too(floor, sign_in, w
     card(page, "attention", waiting).evaluate("one => one.click()")
     expect(page.locator("#drawer-body")).to_contain_text("9 New Street")
     assert b"9 New Street" not in old[0]
+
+
+def test_what_is_open_in_the_strip_of_technicians_stays_open(floor, sign_in):
+    ann, _ = floor.crew("Ann", "Bo")
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
+    crew = page.locator("#crew-slot")
+    crew.locator("summary", has_text="Available").click()
+    crew.get_by_role("link", name="Bo").focus()
+    Elsewhere(lambda: editing.set_duty(ann.pk, False, actor=SYSTEM)).finish()
+    expect(crew).to_contain_text("Off duty")
+    expect(crew.get_by_role("link", name="Bo")).to_be_focused()
+    expect(crew.get_by_role("link", name="Ann")).to_be_hidden()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.db import transaction
 
 from accounts.current import actor_of
 from accounts.models import User
@@ -12,8 +13,10 @@ from dispatch.telephony import addresses, services
 from dispatch.telephony.loops import LOOPS
 from dispatch.telephony.models import Text
 from notifications import loops, words
-from notifications.models import Alert, Notification, Preference
+from notifications.models import Alert, Delivery, Notification, Preference
 from notifications.services import acknowledge
+from notifications.services.delivering import tell_of_text
+from tests.core.threads import Elsewhere
 from tests.notifications.conftest import Watch
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -124,3 +127,20 @@ def test_a_text_that_did_not_arrive_after_all_is_failed(texting):
     alert = texting.alert()
     text_goes_out(texting, ana)
     texting.until(lambda: ("Ana", "sms", "failed") in texting.ways(alert))
+
+
+def test_that_it_was_sent_and_did_not_arrive_may_be_told_in_the_same_moment(texting):
+    ana = texting.dispatcher("Ana")
+    only_texts(texting, ana)
+    texting.alert()
+    texting.after(121)
+    text = Text.objects.get(purpose="alert")
+    text.status, text.ended_at, text.error_message = "undelivered", clock.now(), "Unreachable"
+    with transaction.atomic():
+        sending = Delivery.objects.filter(pk=text.subject_id, status="sending")
+        assert sending.update(status="sent", next_attempt_at=None, ended_at=clock.now())
+        late = Elsewhere(lambda: tell_of_text(text))
+        late.wait_for_lock()
+    late.finish()
+    delivery = Delivery.objects.get(pk=text.subject_id)
+    assert (delivery.status, delivery.error) == ("failed", "Unreachable")

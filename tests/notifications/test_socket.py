@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -256,3 +257,25 @@ def test_too_much_missed_is_not_told_but_fetched(app_url, ours, monkeypatch):
     with listening(app_url, ours.dispatcher, f"?since={start}") as socket:
         hear(socket)
         assert hear(socket) == {"type": "refetch"}
+
+
+def test_what_was_told_already_is_not_taken_for_missed(app_url, ours, monkeypatch, settings):
+    settings.SOCKET_RECHECK_S = 0.2
+    monkeypatch.setattr(hints, "MOST_MISSED", 2)
+    with listening(app_url, ours.dispatcher, f"?since={hints.newest(ours.organization.pk)}") as socket:
+        hear(socket)
+        for n in range(3):
+            events.append(ours.organization.pk, "job.paused", n)
+            assert kinds_heard(socket) == ["job.paused"]
+        hear(socket, "beat")
+        assert hear(socket, "beat", "refetch", "events")["type"] == "beat"
+
+
+def test_what_other_sockets_read_before_one_came_does_not_count_for_it(ours):
+    start = hints.newest(ours.organization.pk)
+    assert hints.missed(ours.organization.pk, start, time.monotonic()) == ([], True)
+    earlier = time.monotonic() - 10
+    events.append(ours.organization.pk, "job.paused", 7)
+    assert hints.missed(ours.organization.pk, start, earlier) == ([], True)  # read once for all
+    found, complete = hints.missed(ours.organization.pk, start, time.monotonic())
+    assert ([hint["kind"] for hint in found], complete) == (["job.paused"], True)
