@@ -126,6 +126,7 @@ def _of_calls(status: str, code: str, calls: list[Call]) -> Item:
         "lost": "The end of calls was never reported",
     }[status]
     told = newest.error_message or ("" if code else "Whether these phones rang is being looked into.")
+    told = told[:1].upper() + told[1:]
     many = f"{len(calls)} call{'' if len(calls) == 1 else 's'} in the last hour"
     return Item(
         kind=CALL_ERROR,
