@@ -178,8 +178,8 @@
     close.append(shape("close"));
     close.addEventListener("click", () => shown.remove());
     shown.append(shape({ good: "check", late: "bar", attention: "triangle" }[tone] || "dot"), element("strong", text), close);
-    box.append(shown);
-    setTimeout(() => { if (!shown.matches(":hover, :focus-within")) shown.remove(); }, TOAST_MS);
+    window.whenLetGo(() => box.append(shown));
+    setTimeout(() => window.whenLetGo(() => { if (!shown.matches(":hover, :focus-within")) shown.remove(); }), TOAST_MS);
     D.say(text);
   };
 

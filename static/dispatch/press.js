@@ -46,7 +46,7 @@
   /* A part of a page that fetches itself again is asked for once more when it may be replaced. */
   document.addEventListener("htmx:beforeSwap", (event) => {
     const asked = event.detail.requestConfig;
-    if (!pressed || !event.detail.shouldSwap || asked.elt !== event.detail.target) return;
+    if (!pressed || !event.detail.shouldSwap || asked?.elt !== event.detail.target) return;
     event.detail.shouldSwap = false;
     window.whenLetGo(() => window.htmx.ajax("GET", asked.path, { source: asked.elt, target: asked.elt }));
   });
