@@ -149,7 +149,8 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
                 await self.send_json({"type": "beat", "now": clock.now_ms(), "floor": self.floor})
                 await asyncio.sleep(settings.SOCKET_RECHECK_S)
         except OSError:  # the client has gone
-            return
+            with contextlib.suppress(Exception):
+                await self.close(code=1011)
         except Exception:  # the database is gone: the client comes back when it is there again
             log.warning("a socket could not be kept up to date", exc_info=True)
             await self.close(code=1011)
