@@ -41,7 +41,6 @@ def pages(ours: Tenant) -> list[str]:
         f"/schedules/{ours.row(Schedule).pk}/",
         f"/schedules/runs/{ours.row(Run).pk}/",
         "/notifications/",
-        "/notifications/choices/",
         "/phones/",
         f"/f/{ours.row(PublicForm).organization.slug}/",
         urlsplit(links.status_url(ours.row(Submission))).path,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from dispatch.core import events
 from dispatch.core.events import SYSTEM
@@ -13,6 +13,7 @@ from tests import factories as make
 from tests.core.threads import Elsewhere
 from tests.e2e.test_board import card, column, live
 from tests.phones import ignore
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -77,22 +78,17 @@ def test_the_space_bar_counts_although_the_button_is_drawn_anew_meanwhile(floor,
 
 def test_what_happens_while_the_drawer_is_fetched_is_shown_too(floor, sign_in, waiting):
     page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
-    old: list[bytes] = []
-
-    def answer_late(route) -> None:
-        """With what was true before the place was corrected."""
-        answer = route.fetch()
-        if not old:
-            old.append(answer.body())
-            moves(waiting, "9 New Street, Phoenix")
-            expect(column(page, "attention").locator(".where")).to_contain_text("9 New Street")
-        route.fulfill(response=answer)
-
-    page.route(f"**/board/jobs/{waiting.pk}/", answer_late)
+    asked: list[Route] = []
+    page.route(f"**/board/jobs/{waiting.pk}/", asked.append)
     page.locator("#text").focus()
     card(page, "attention", waiting).evaluate("one => one.click()")
+    wait_until(lambda: page.wait_for_timeout(20) or asked)
+    old = asked[0].fetch()  # answered before the place was corrected, and arriving after
+    moves(waiting, "9 New Street, Phoenix")
+    expect(column(page, "attention").locator(".where")).to_contain_text("9 New Street")
+    asked[0].fulfill(response=old)
     expect(page.locator("#drawer-body")).to_contain_text("9 New Street")
-    assert b"9 New Street" not in old[0]
+    assert "9 New Street" not in old.text()
 
 
 def test_what_is_open_in_the_strip_of_technicians_stays_open(floor, sign_in):
