@@ -191,16 +191,17 @@ async def _seen(site: Site, people: list[tuple[User, str]], jobs: list[int], *, 
     taken = []
     async with AsyncExitStack() as stack:
         pages = await _open(stack, site, people, 100)
-        one, other = pages[0], pages[1]
+        one, other = (pages[1], pages[0]) if watching else (pages[0], pages[1])
+        do = "take_over" if watching else "claim"  # the second time round somebody has them already
         for page in pages[2 : 2 + watching]:
             page.fetches = True
         async with one.browser.get("/board/", headers={"HX-Request": "false"}) as answer:
             token = (await answer.text()).split('"X-CSRFToken": "')[1].split('"')[0]
         for n in range(CHANGES):
-            job = jobs[-1 - 2 * (n + (CHANGES if watching else 0))]  # one that waits, and that nobody has
+            job = jobs[-1 - 2 * n]
             known = set(other.at)
             start = time.perf_counter()
-            form = {"kind": "job", "key": str(job), "do": "claim"}
+            form = {"kind": "job", "key": str(job), "do": do}
             async with one.browser.post("/board/claims/", data=form, headers={"X-CSRFToken": token}) as answer:
                 assert answer.status == 204, await answer.text()
             async with asyncio.timeout(PATIENCE_S):

@@ -79,7 +79,7 @@ def test_the_space_bar_counts_although_the_button_is_drawn_anew_meanwhile(floor,
 def test_what_happens_while_the_drawer_is_fetched_is_shown_too(floor, sign_in, waiting):
     page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
     asked: list[Route] = []
-    page.route(f"**/board/jobs/{waiting.pk}/", asked.append)
+    page.route(f"**/board/jobs/{waiting.pk}/", lambda route: asked.append(route))
     page.locator("#text").focus()
     card(page, "attention", waiting).evaluate("one => one.click()")
     wait_until(lambda: page.wait_for_timeout(20) or asked)
