@@ -27,10 +27,9 @@ def figure(name: str, **labels: str) -> float:
 
 def test_every_gauge_can_be_read(ours: Tenant) -> None:
     page = Client().get("/metrics").content.decode()
-    failed = [line for line in page.splitlines() if line.startswith("dispatch_gauge_failures_total{")]
-    assert not failed, failed
     assert metrics._gauges
-    for name in metrics._gauges:
+    for name, (_, _, read) in metrics._gauges.items():
+        list(read())  # the page would count what fails, and go on
         assert f"# HELP {name} " in page, name
 
 

@@ -16,6 +16,7 @@ from notifications import loops as notifier
 from tests import factories as make
 from tests.core.threads import Elsewhere
 from tests.phones import answer, ignore
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -68,8 +69,8 @@ def card(page: Page, name: str, job: Job):
 
 
 def box(locator) -> dict[str, float]:
-    """Where an element stands, read at one moment: the board may draw it anew at any time."""
-    return locator.evaluate("one => one.getBoundingClientRect().toJSON()")
+    """Where an element stands; asked for again when the board has just drawn it anew."""
+    return wait_until(locator.bounding_box)
 
 
 def accessible(page: Page) -> None:
