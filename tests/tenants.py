@@ -271,7 +271,7 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
     ),
     Alert: lambda t: Alert.objects.create(
         organization=t.organization,
-        event_id=t.organization.pk,
+        event_id=-t.organization.pk,  # of no event that a test appends
         kind="job.pending",
         title=f"{t.tag} job needs a dispatcher",
         body=t.tag,
@@ -308,7 +308,7 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
         organization=t.organization,
         user=t.dispatcher,
         alert=t.row(Alert),
-        event_id=t.organization.pk,
+        event_id=-t.organization.pk,  # of no event that a test appends
         kind="job.pending",
         level="critical",
         title=f"{t.tag} job needs a dispatcher",

@@ -4,7 +4,7 @@
   "use strict";
 
   const CLICK_MS = 50; // so long after the pointer a click may still come
-  const LONGEST_MS = 3000; // a press whose end nobody saw is over then
+  const LONGEST_MS = 30000; // a press whose end nobody saw is over then, if nothing was pressed since
 
   let pressed = false;
   let over = 0;
@@ -39,6 +39,8 @@
   hear("pointerdown", (event) => { if (event.isPrimary && !event.button) press(); });
   hear("pointerup", () => release(CLICK_MS));
   hear("pointercancel", () => release(0));
+  hear("dragend", () => release(0));
+  window.addEventListener("blur", () => release(0)); // of the window alone: it ends somewhere else
   hear("click", () => release(0));
   hear("keydown", (event) => { if (event.key === " ") press(); }); // a button is pressed at the end of it
   hear("keyup", () => release(0));

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from dispatch.core import events
 from dispatch.core.events import SYSTEM
@@ -13,6 +13,7 @@ from tests import factories as make
 from tests.core.threads import Elsewhere
 from tests.e2e.test_board import column, live
 from tests.phones import ignore
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -73,6 +74,21 @@ def test_the_space_bar_counts_although_the_button_is_drawn_anew_meanwhile(floor,
         moves(waiting, "9 New Street, Phoenix")
     page.keyboard.up("Space")
     expect(column(page, "attention")).to_contain_text("You have it")
+
+
+def test_what_happens_while_the_drawer_is_fetched_is_shown_too(floor, sign_in, waiting):
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
+    asked: list[Route] = []
+    page.route(f"**/board/jobs/{waiting.pk}/", lambda route: asked.append(route))
+    expect(column(page, "attention").locator("a.open")).to_be_visible()
+    page.evaluate("document.querySelector('[data-list=attention] a.open').click()")
+    wait_until(lambda: page.wait_for_timeout(20) or asked)
+    old = asked[0].fetch()  # answered before the place was corrected, and arriving after
+    moves(waiting, "9 New Street, Phoenix")
+    expect(column(page, "attention").locator(".where")).to_contain_text("9 New Street")
+    asked[0].fulfill(response=old)
+    expect(page.locator("#drawer-body")).to_contain_text("9 New Street")
+    assert "9 New Street" not in old.text()
 
 
 def test_what_is_open_in_the_strip_of_technicians_stays_open(floor, sign_in):
