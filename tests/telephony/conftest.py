@@ -98,6 +98,16 @@ def now_is(call: Call, status: str, within: float = PATIENCE) -> Call:
     )  # type: ignore[return-value]
 
 
+def is_placed(call: Call) -> Call:
+    """Waits until the provider has taken the call, and returns the row: it may ring already."""
+
+    def there() -> Call | None:
+        row = Call.objects.get(pk=call.pk)
+        return row if row.sid and row.status not in ("created", "requesting", "unknown") else None
+
+    return wait_until(there, message=lambda: f"call is {Call.objects.get(pk=call.pk).status}, not placed")  # type: ignore[return-value]
+
+
 def history(call: Call) -> list[str]:
     """The call's events, oldest first."""
     events = Event.objects.filter(subject_type="call", subject_id=call.pk).order_by("id")

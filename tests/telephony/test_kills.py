@@ -12,7 +12,7 @@ from dispatch.telephony import services
 from dispatch.telephony.models import Call
 from tests.phones import answer
 from tests.processes import environment, running
-from tests.telephony.conftest import Caller, history, now_is, run_loop
+from tests.telephony.conftest import Caller, history, is_placed, now_is, run_loop
 from tests.waiting import wait_until
 
 ANN = "+16025550101"
@@ -102,7 +102,7 @@ def test_killed_before_placing_the_placer_takes_it_up(caller: Caller) -> None:
 
     reconcile(1.1)
 
-    now_is(call, "submitted")
+    is_placed(call)
     assert caller.sim.asked_for(ANN) == 1
 
 

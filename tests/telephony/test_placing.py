@@ -18,7 +18,7 @@ from dispatch.telephony.models import Call
 from dispatch.telephony.services import placing
 from tests import factories
 from tests.phones import answer, refused
-from tests.telephony.conftest import Caller, history, now_is
+from tests.telephony.conftest import Caller, history, is_placed
 from tests.waiting import wait_until
 
 ANN = "+16025550101"
@@ -51,7 +51,7 @@ def test_a_429_is_sent_again_when_the_provider_said(caller: Caller, step: Callab
     clock.travel(7.1)
     step("placer")
 
-    now_is(call, "submitted")
+    is_placed(call)
     assert caller.sim.asked_for(ANN) == 2
     assert caller.sim.creates_to(ANN) == 1
     assert history(call)[:4] == ["created", "requesting", "held_back", "requesting"]
@@ -73,7 +73,7 @@ def test_a_provider_that_cannot_be_reached_is_tried_again(caller: Caller, settin
     clock.travel(3)
     step("placer")
 
-    now_is(call, "submitted")
+    is_placed(call)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_process_that_slept_after_claiming_does_not_send(caller: Caller, step:
     assert caller.sim.asked_for(ANN) == 0
     assert Call.objects.get(pk=call.pk).status == "created"
     step("placer")
-    assert now_is(call, "submitted").sid
+    is_placed(call)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_what_is_paused_after_the_row_was_written_waits(
     model.objects.update(**{name: not value for name, value in change.items()})
     clock.travel(1.1)
     step("placer")
-    now_is(call, "submitted")
+    is_placed(call)
 
 
 def test_calls_wait_for_the_accounts_pace(caller: Caller, step: Callable) -> None:
@@ -225,7 +225,7 @@ def test_the_placer_takes_up_what_its_creator_left(caller: Caller, step: Callabl
     clock.travel(1.1)
     step("placer")
 
-    now_is(call, "submitted")
+    is_placed(call)
 
 
 def test_alerts_go_before_offers_before_leads_that_wait_longer(caller: Caller) -> None:
