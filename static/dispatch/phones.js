@@ -27,11 +27,11 @@
     document.title = (now.length ? `(${now.length}) ` : "") + "Phones · Dispatch";
   }
 
-  function readOut(heard) {
+  function readOut(heard, lives) {
     if (!heard) return;
     const from = spoken.get(heard.sid) ?? 0;
     spoken.set(heard.sid, heard.said.length);
-    if (!aloud.checked || !window.speechSynthesis) return;
+    if (!aloud.checked || !window.speechSynthesis || !lives) return;
     for (const line of heard.said.slice(from)) speechSynthesis.speak(new SpeechSynthesisUtterance(line));
   }
 
@@ -40,12 +40,13 @@
     if (!card) return;
     const live = card.querySelector(".live"), focused = live.contains(document.activeElement) && document.activeElement;
     const name = focused && focused.dataset.focus;
-    if (card.dataset.state === "in-progress" && news.state !== "in-progress" && window.speechSynthesis) speechSynthesis.cancel();
+    const lives = card.dataset.state !== "idle" || news.state !== "idle"; // a call that was over before is not read out
+    if (card.dataset.state === "in-progress" && news.heard?.cut && window.speechSynthesis) speechSynthesis.cancel();
     card.dataset.state = news.state;
     live.innerHTML = news.html; // our own template, in which everything is escaped
     settle(live);
     if (name) (live.querySelector(`[data-focus="${CSS.escape(name)}"]`) || live.querySelector("button"))?.focus({ preventScroll: true });
-    readOut(news.heard);
+    readOut(news.heard, lives);
   }
 
   function settle(within) {

@@ -87,7 +87,8 @@ def test_a_visitor_takes_a_phone_that_answers_by_itself_and_accepts_the_job(text
     expect(card.get_by_role("button", name="You have this phone")).to_be_visible()
     expect(card.get_by_text("There is a job for you")).to_be_visible()
     card.get_by_role("button", name="1", exact=True).click()
-    expect(card.get_by_text("The job is yours")).to_be_visible()
+    expect(card).to_have_attribute("data-state", "idle")
+    expect(card.get_by_text("The job is yours")).to_be_visible()  # also when it was said and over between two news
     assert texting.job(job).technician == ann
     assert page.evaluate("window.neverReloaded")
     card.get_by_role("button", name="You have this phone").click()

@@ -148,6 +148,7 @@ def _shown(one: Handset, state: dict[str, Any] | None) -> dict[str, Any]:
     state = state or NOTHING
     call = next((call for call in state["calls"] if not call["over"]), None)
     last = None if call else next(iter(state["calls"]), None)
+    latest = call or last
     return {
         "one": one,
         "taken": state["taken"],
@@ -155,7 +156,12 @@ def _shown(one: Handset, state: dict[str, Any] | None) -> dict[str, Any]:
         "last": last,
         "ended": datetime.fromtimestamp(last["ended_at"], UTC) if last and last["ended_at"] else None,
         "texts": state["texts"][::-1],
-        # what the script needs: does it ring, and what was said last
+        # what the script needs: does it ring, and what was said
         "state": call["status"] if call else "idle",
-        "heard": {"sid": call["sid"], "said": call["said"]} if call and state["taken"] else None,
+        "heard": _heard(latest) if latest and state["taken"] else None,
     }
+
+
+def _heard(call: dict[str, Any]) -> dict[str, Any]:
+    """What the script reads aloud; `cut` when the person hung up, who wants to hear no more."""
+    return {"sid": call["sid"], "said": call["said"], "cut": call["ended_by"] == "control"}
