@@ -148,8 +148,9 @@ LEADS_WORKERS_INTERVAL_S = env.float("LEADS_WORKERS_INTERVAL_S", default=30.0)
 LEADS_NEAR_S = env.float("LEADS_NEAR_S", default=600.0)  # what is due so soon is near
 LEADS_NEAR_INTERVAL_S = env.float("LEADS_NEAR_INTERVAL_S", default=60.0)
 LEADS_SWEEP_INTERVAL_S = env.float("LEADS_SWEEP_INTERVAL_S", default=1.0)  # one small page each
-LEADS_STALE_S = env.float("LEADS_STALE_S", default=300.0)
-LEADS_STALE_INTERVAL_S = env.float("LEADS_STALE_INTERVAL_S", default=60.0)
+LEADS_STALE_S = env.float("LEADS_STALE_S", default=300.0)  # a claim without a call
+LEADS_UNTOLD_S = env.float("LEADS_UNTOLD_S", default=15.0)  # after the end of its call
+LEADS_STALE_INTERVAL_S = env.float("LEADS_STALE_INTERVAL_S", default=30.0)
 LEADS_LIFTED_INTERVAL_S = env.float("LEADS_LIFTED_INTERVAL_S", default=15.0)
 # After an outage what is overdue is spread over LEADS_JITTER_S, once more for every LEADS_JITTER_PER of it.
 LEADS_JITTER_S = env.float("LEADS_JITTER_S", default=5.0)

@@ -110,10 +110,11 @@ WHERE EXISTS (
 
 # Claims whose call ended without a word to the lead, or that have no call at all.
 STALE = """
-SELECT l.id, l.token, call.id, call.status
+SELECT l.id, l.token, call.id
 FROM leads_lead l
 LEFT JOIN telephony_call call ON call.purpose = 'lead' AND call.subject_id = l.id AND call.attempt = l.token
-WHERE l.status = 'processing' AND l.claimed_at <= %(before)s AND (call.id IS NULL OR call.ended_at IS NOT NULL)
+WHERE l.status = 'processing'
+  AND (call.ended_at <= %(ended_before)s OR call.id IS NULL AND l.claimed_at <= %(claimed_before)s)
 ORDER BY l.claimed_at LIMIT %(limit)s
 """
 

@@ -11,9 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 
-from dispatch.core import clock
+from dispatch.core import clock, faults
 from dispatch.core.events import SYSTEM
 from dispatch.core.problems import Conflict
 from dispatch.leads import schedule
@@ -209,6 +209,28 @@ def test_lost_webhooks_are_asked_for(floor: Floor, sim: Simulator) -> None:
     heal(floor)
     assert floor.outcomes() == {"answered": 3}
     each_called(sim, ids)
+
+
+def test_an_end_that_the_lead_was_not_told_of_is_found(floor: Floor, sim: Simulator) -> None:
+    """The database goes away between the end of the call and that of its lead, for longer than the provider repeats
+    its webhook."""
+    refused: list[int] = []
+
+    def away() -> None:
+        if Call.objects.exclude(ended_at=None).exists():
+            refused.append(1)
+            raise OperationalError("the server closed the connection unexpectedly")
+
+    with faults.arm("telephony.webhook.committed", away):
+        (lead,) = floor.add(ANN)
+        floor.start()
+        wait_until(lambda: refused)
+        floor.stop()
+        assert (floor.status(lead), floor.calls(lead)[0].status) == ("processing", "completed")
+        clock.travel(16)
+        floor.step("leads_stale")
+        assert floor.lead(lead).outcome == "answered"
+    each_called(sim, [lead])
 
 
 # --- The campaign's own question

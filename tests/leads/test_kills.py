@@ -41,6 +41,8 @@ QUICK = {
     "PROVIDER_TIMEOUT_S": "3",
     "UNKNOWN_LISTING_GAP_S": "1",
     "LINE_RECONCILER_INTERVAL_S": "1",
+    "LEADS_UNTOLD_S": "2",
+    "LEADS_STALE_INTERVAL_S": "1",
 }
 LOOPS = (
     "redis_generation,leads_promoter,leads_dialer,leads_workers,leads_near,leads_stale,lines,"

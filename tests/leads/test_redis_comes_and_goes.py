@@ -165,10 +165,25 @@ def test_a_claim_whose_end_nobody_told_is_ended(floor: Floor) -> None:
     floor.claim()
     Call.objects.update(status="completed", ended_at=clock.now())
     floor.step("leads_stale")
-    assert floor.status(lead) == "processing"
-    clock.travel(301)
+    assert floor.status(lead) == "processing"  # whoever wrote the end may be about to tell
+    clock.travel(16)
     floor.step("leads_stale")
     assert floor.lead(lead).outcome == "answered"
+    assert floor.told(lead) == ["created", "processing", "finished"]
+
+
+def test_a_claim_whose_call_goes_on_is_left_alone_and_one_without_a_call_is_ended(floor: Floor) -> None:
+    talking, without = floor.add_many(2)
+    floor.promote()
+    floor.claim()
+    Call.objects.filter(subject_id=without).delete()
+    clock.travel(299)
+    floor.step("leads_stale")
+    assert floor.outcomes() == {"processing": 2}
+    clock.travel(3)
+    floor.step("leads_stale")
+    assert floor.status(talking) == "processing"
+    assert floor.status(without) == "backlog"
 
 
 def test_the_slow_sweep_takes_the_whole_backlog(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,6 @@ def test_redis_stopped_for_ten_seconds_in_the_middle(
         everybody_was_called_once(floor, sim, process, LEADS + 2)
 
 
-@pytest.mark.soak  # seen to leave one of ten leads open for two minutes, in 3 of 16 runs; why is not known yet
 @pytest.mark.skipif(not django_settings.EMBEDDED_POSTGRES, reason="a server that was given is not ours to stop")
 @pytest.mark.usefixtures("durable")
 def test_postgresql_crashes_and_starts_again_in_the_middle(floor: Floor, sim: Simulator) -> None:

@@ -140,10 +140,20 @@ def bury_workers() -> int:
 
 
 def end_stale_claims(limit: int = STALE_BATCH) -> int:
-    """Ends claims whose call is over without a word to the lead; how many."""
-    before = clock.now() - timedelta(seconds=settings.LEADS_STALE_S)
-    found = sql.rows(sql.STALE, {"before": before, "limit": limit})
-    for lead_id, token, call_id, _ in found:
+    """Ends claims whose call is over without a word to the lead, or that have none; how many.
+
+    A call's end and its lead's are two transactions. Between them the process may die or the database go away, for
+    longer than the provider repeats its webhook."""
+    now = clock.now()
+    found = sql.rows(
+        sql.STALE,
+        {
+            "ended_before": now - timedelta(seconds=settings.LEADS_UNTOLD_S),
+            "claimed_before": now - timedelta(seconds=settings.LEADS_STALE_S),
+            "limit": limit,
+        },
+    )
+    for lead_id, token, call_id in found:
         if call_id is None:
             ending.without_call(lead_id, token)
         else:
