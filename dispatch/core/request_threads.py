@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import IO, Any
 
 from asgiref.sync import iscoroutinefunction
@@ -17,7 +19,7 @@ from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
 from django.core.handlers.base import BaseHandler
 from django.http import HttpResponseBase
-from django.urls import Resolver404, resolve, set_script_prefix
+from django.urls import URLResolver, get_resolver, set_script_prefix
 
 
 class RequestThreads(ASGIHandler):
@@ -32,7 +34,7 @@ class RequestThreads(ASGIHandler):
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """Answers one HTTP request. A client that leaves is noticed when the answer is sent."""
-        if scope["type"] != "http" or _is_asynchronous(scope["path"].removeprefix(get_script_prefix(scope))):
+        if scope["type"] != "http" or self._is_asynchronous(scope):
             await self._asynchronous(scope, receive, send)
             return
         try:
@@ -62,9 +64,34 @@ class RequestThreads(ASGIHandler):
             response.close()
         return response
 
+    def _is_asynchronous(self, scope: dict[str, Any]) -> bool:
+        """Whether the path may lead to an asynchronous view. Only the few routes to such are compared: Django
+        looks through all that there are when it answers, and once is enough."""
+        path = scope["path"].removeprefix(get_script_prefix(scope))
+        return any(_leads_along(route, path) for route in self._asynchronous_routes)
 
-def _is_asynchronous(path: str) -> bool:
-    try:
-        return iscoroutinefunction(resolve(path).func)
-    except Resolver404:
-        return False
+    @cached_property
+    def _asynchronous_routes(self) -> list[_Route]:
+        return list(_asynchronous(get_resolver()))
+
+
+# The patterns of the resolvers from the root on, and of the view.
+_Route = tuple[Any, ...]
+
+
+def _asynchronous(resolver: URLResolver, before: _Route = ()) -> Iterator[_Route]:
+    route = (*before, resolver.pattern)
+    for entry in resolver.url_patterns:
+        if isinstance(entry, URLResolver):
+            yield from _asynchronous(entry, route)
+        elif iscoroutinefunction(entry.callback):
+            yield (*route, entry.pattern)
+
+
+def _leads_along(route: _Route, path: str) -> bool:
+    for pattern in route:
+        match = pattern.match(path)
+        if match is None:
+            return False
+        path = match[0]
+    return True

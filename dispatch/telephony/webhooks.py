@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
+from dispatch.core import rows
 from dispatch.telephony import addresses, providers
 from dispatch.telephony.errors import NotTheirs
 from dispatch.telephony.models import Call
@@ -83,12 +84,8 @@ def _spoken(speaker: Provider, call: Call, prompt: Prompt | HandOver, step: int)
 
 
 def _the_call(provider: str, call_id: int) -> Call | None:
-    call: Call | None = (
-        Call.objects.select_related("account").filter(pk=call_id, account__provider=provider).first()
-        if call_id < 2**63
-        else None
-    )
-    return call
+    call = rows.one(Call, "t.id = %s", [call_id], "account") if call_id < 2**63 else None
+    return call if call is not None and call.account.provider == provider else None
 
 
 def refused() -> HttpResponse:
