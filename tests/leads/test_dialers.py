@@ -212,8 +212,8 @@ def test_lost_webhooks_are_asked_for(floor: Floor, sim: Simulator) -> None:
 
 
 def test_an_end_that_the_lead_was_not_told_of_is_found(floor: Floor, sim: Simulator) -> None:
-    """The database goes away between the end of the call and that of its lead, for longer than the provider repeats
-    its webhook."""
+    """The database goes away between the end of the call and that of its lead, for longer than the provider
+    repeats its webhook."""
     refused: list[int] = []
 
     def away() -> None:
