@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.exceptions import ValidationError as ModelValidationError
@@ -79,13 +80,54 @@ class _Owned(serializers.RelatedField):
         request = self.context.get("request")
         return of_organization(queryset, getattr(request, "organization", None))
 
+    @property
+    def what(self) -> str:
+        """What the rows are called."""
+        return str(self.get_queryset().model._meta.verbose_name)
+
 
 class OwnedRelatedField(_Owned, serializers.PrimaryKeyRelatedField):
     """A row named by its id."""
 
+    default_error_messages = {
+        "does_not_exist": "There is no {what} with the id {pk_value} here.",
+        "incorrect_type": "Give the id of the {what}, a number.",
+    }
+
+    def fail(self, key: str, **kwargs: Any) -> NoReturn:
+        super().fail(key, what=self.what, **kwargs)
+
 
 class OwnedSlugRelatedField(_Owned, serializers.SlugRelatedField):
-    """A row named by a field that is unique in its organization, such as `code`."""
+    """A row named by a field that is unique in its organization, such as `code`. Who names another is told which
+    there are."""
+
+    default_error_messages = {
+        "does_not_exist": "There is no {what} {value} here. {known}",
+        "invalid": "Give the {slug_name} of the {what}, a text.",
+    }
+    told = 20
+
+    def to_internal_value(self, data: Any) -> Any:
+        if isinstance(data, (bool, list, dict)):
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+    def fail(self, key: str, **kwargs: Any) -> NoReturn:
+        if key == "does_not_exist":
+            value = kwargs["value"]
+            kwargs["value"] = json.dumps(value if len(value) <= 64 else f"{value[:60]} …", ensure_ascii=False)
+            kwargs["known"] = self._known()
+        super().fail(key, **{"slug_name": self.slug_field, **kwargs, "what": self.what})
+
+    def _known(self) -> str:
+        names = self.get_queryset().order_by(self.slug_field).values_list(self.slug_field, flat=True)
+        first = list(names[: self.told + 1])
+        if not first:
+            return "There is none yet."
+        if len(first) > self.told:
+            return f"There are {names.count()}, among them {', '.join(first[: self.told])}."
+        return f"Give one of these: {', '.join(first)}."
 
 
 class OwnedSerializer(serializers.ModelSerializer):

@@ -9,6 +9,7 @@ from django.db.models import Q
 from phonenumber_field.modelfields import PhoneNumberField
 
 from accounts.scoping import OwnedModel
+from dispatch.capacity import providers
 from dispatch.core import clock
 from dispatch.core.crypto import EncryptedTextField
 
@@ -22,7 +23,7 @@ class ProviderAccount(OwnedModel):
     """An organization's account at a telephone provider."""
 
     name = models.CharField(max_length=80)
-    provider = models.CharField(max_length=32, default="twilio")
+    provider = models.CharField(max_length=32, default="twilio", choices=providers.choices)
     account_sid = models.CharField("account id", max_length=64)
     auth_token = EncryptedTextField(help_text="Stored encrypted; signs webhooks and requests.")
     previous_auth_token = EncryptedTextField(

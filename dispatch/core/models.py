@@ -81,7 +81,7 @@ class RememberedAnswer(models.Model):
     key = models.CharField(max_length=255)
     body_hash = models.CharField(max_length=64)
     status_code = models.PositiveSmallIntegerField()
-    body = models.JSONField()
+    body = models.TextField(help_text="JSON, its members in the order in which they were answered.")
     created_at = models.DateTimeField(default=clock.now, db_index=True)
 
     class Meta:

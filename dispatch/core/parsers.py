@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from io import BytesIO
 from typing import IO, Any
 
-from rest_framework.exceptions import ParseError
+from rest_framework.exceptions import ErrorDetail, ParseError, ValidationError
 from rest_framework.parsers import BaseParser, JSONParser
+from rest_framework.settings import api_settings
 
+_LONGEST_PATH = 200
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -24,7 +26,8 @@ class PlainJSONParser(JSONParser):
         except RecursionError:
             raise ParseError("The body is nested too deeply.") from None
         if not storable(value):
-            raise ParseError("The body holds a NUL character or half of a surrogate pair.")
+            told = ErrorDetail("This holds a NUL character or half of a surrogate pair.", code="unstorable")
+            raise ValidationError({unstorable(value) or api_settings.NON_FIELD_ERRORS_KEY: [told]})
         return value
 
 
@@ -59,3 +62,21 @@ def storable(value: Any) -> bool:
         elif isinstance(item, list):
             waiting += item
     return True
+
+
+def unstorable(value: Any) -> str | None:
+    """The dotted path of a text that PostgreSQL refuses ("extra.gate", "stops.2.lat"): of what is around it where
+    the name of a member is one, "" for the value itself. None when all can be stored."""
+    waiting: list[tuple[str, Any]] = [("", value)]
+    while waiting:
+        where, item = waiting.pop()
+        if isinstance(item, str):
+            if not storable(item):
+                return where
+        elif isinstance(item, (dict, list)):
+            members = item.items() if isinstance(item, dict) else enumerate(item)
+            for name, one in members:
+                if not storable(name):
+                    return where
+                waiting.append(((f"{where}.{name}" if where else str(name))[:_LONGEST_PATH], one))
+    return None

@@ -93,6 +93,15 @@ def test_a_token_goes_in_and_never_comes_out(ours):
     assert api.post("provider-accounts/", {"name": "Third", "account_sid": "AC3"}).status_code == 400
 
 
+def test_a_provider_is_one_of_those_that_are_known(ours):
+    api = Api(user=ours.admin)
+    given = {"name": "Second", "account_sid": "AC2", "auth_token": "s3cret-token", "provider": "carrier-pigeon"}
+    refused = api.post("provider-accounts/", given)
+    assert (refused.status_code, [one["field"] for one in refused.json()["errors"]]) == (400, ["provider"])
+    assert api.get("provider-accounts/?provider=carrier-pigeon").status_code == 400
+    assert api.get("provider-accounts/?provider=twilio").json()["results"]
+
+
 def test_pools_and_numbers_are_paused_and_say_what_is_in_use(ours):
     api = Api(user=ours.dispatcher)
     pool = ours.row(DispatchPool)

@@ -125,6 +125,8 @@ def test_the_site_says_what_to_correct_and_shows_no_trace(name: str, value: str)
     [
         (["manage.py", "web", "--port", "99999"], "Port 99999 cannot be listened on"),
         (["manage.py", "web", "--fd", "99"], "--fd 99 is no socket"),
+        (["manage.py", "worker", "dispatch-queue", "--slot", "1; rm"], "--slot '1; rm' cannot name a place"),
+        (["manage.py", "worker", "dispatch-queue", "--slot", ""], "--slot '' cannot name a place"),
         (["-m", "dispatch.core.embedded"], "usage:"),
         (["-m", "dispatch.telephony.simulator", "--port", "99999"], "a port is a number up to 65535"),
     ],

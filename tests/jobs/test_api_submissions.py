@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
@@ -9,7 +10,7 @@ from django.conf import settings
 from django.db import connections
 
 from dispatch.core.queues import rq_queue
-from dispatch.jobs.models import Job, Submission
+from dispatch.jobs.models import Job, ServiceType, Submission
 from tests import factories
 from tests.api.client import Api
 from tests.jobs.test_auditor import without_redis  # noqa: F401
@@ -95,11 +96,30 @@ def test_what_is_missing_is_named(api, name):
     assert refused(api.post("submissions/", body), name) == "This field is required."
 
 
-def test_an_inactive_or_foreign_service_type_is_not_known(api, organization):
+def test_an_inactive_or_foreign_service_type_is_not_known_and_those_that_are_are_named(api, organization):
     factories.service_type(organization, "retired", is_active=False)
+    factories.service_type(organization, "heating")
     factories.service_type(factories.organization(), "theirs")
-    for code in ("retired", "theirs"):
-        assert "does not exist" in refused(api.post("submissions/", form(service_type=code)), "service_type")
+    for code in ("retired", "theirs", 'a "b" {c}'):
+        told = refused(api.post("submissions/", form(service_type=code)), "service_type")
+        assert told == f"There is no service type {json.dumps(code)} here. Give one of these: heating, plumbing."
+
+
+def test_of_many_service_types_some_are_named_and_of_none_it_is_said(api, organization):
+    for n in range(24):
+        factories.service_type(organization, f"kind-{n:02}")
+    told = refused(api.post("submissions/", form(service_type="x" * 500)), "service_type")
+    assert told.startswith(f'There is no service type "{"x" * 60} …" here. There are 25, among them kind-00, ')
+    assert told.endswith(", kind-19.")
+    ServiceType.objects.update(is_active=False)
+    told = refused(api.post("submissions/", form()), "service_type")
+    assert told == 'There is no service type "plumbing" here. There is none yet.'
+
+
+@pytest.mark.parametrize("code", [["plumbing"], {"code": "plumbing"}, True])
+def test_a_service_type_that_is_no_text_is_refused_in_words(api, code):
+    told = refused(api.post("submissions/", form(service_type=code)), "service_type")
+    assert told == "Give the code of the service type, a text."
 
 
 @pytest.mark.django_db(transaction=True)
@@ -107,7 +127,7 @@ def test_the_same_key_gets_the_first_answer_and_one_submission(api):
     body = form()
     first = api.post("submissions/", body, Idempotency_Key="order-1")
     again = api.post("submissions/", body, Idempotency_Key="order-1")
-    assert (again.status_code, again.json(), again["Location"]) == (202, first.json(), first["Location"])
+    assert (again.status_code, again.content, again["Location"]) == (202, first.content, first["Location"])
     other = api.post("submissions/", form(notes="something else"), Idempotency_Key="order-1")
     assert other.status_code == 422
     assert Submission.objects.count() == 1

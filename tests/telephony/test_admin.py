@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.core.checks import Error
 from django.db import connection
 from django.test import Client
 from django.urls import reverse
@@ -127,6 +126,9 @@ def test_a_new_account(office: Lines, boss: Client) -> None:
     }
     address = reverse("admin:capacity_provideraccount_add")
     assert "needs a token" in boss.post(address, form).content.decode()
+    other = boss.post(address, {**form, "token": "new", "provider": "carrier-pigeon"})
+    assert "carrier-pigeon is not one of the available choices" in other.content.decode()
+    assert '<option value="twilio" selected>Twilio</option>' in boss.get(address).content.decode()
 
     assert boss.post(address, {**form, "token": "new"}).status_code == 302
 
@@ -139,9 +141,15 @@ def test_an_active_account_without_a_token_is_reported(office: Lines) -> None:
 
     found = account_tokens(None, databases=["default"])
 
-    assert [type(one) for one in found] == [Error]
+    assert [one.id for one in found] == ["dispatch.E101"]
     ProviderAccount.objects.filter(pk=office.account.pk).update(is_active=False)
     assert account_tokens(None, databases=["default"]) == []
+
+
+def test_an_active_account_of_an_unknown_provider_is_reported(office: Lines) -> None:
+    ProviderAccount.objects.filter(pk=office.account.pk).update(provider="carrier-pigeon")
+    (found,) = account_tokens(None, databases=["default"])
+    assert (found.id, "carrier-pigeon" in found.msg, "(twilio)" in found.hint) == ("dispatch.E102", True, True)
 
 
 def test_a_caller_number_belongs_to_one_organization(office: Lines, boss: Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -135,7 +136,7 @@ class OneByOne(Kind):
         found = RememberedAnswer.objects.filter(
             organization_id__in=organizations, endpoint=CREATED, key__in=list(keys)
         )
-        return {keys[row.key]: row.body for row in found}
+        return {keys[row.key]: json.loads(row.body) for row in found}
 
 
 class Keep:

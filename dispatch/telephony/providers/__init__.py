@@ -11,7 +11,7 @@ from django.conf import settings
 from dispatch.capacity.models import ProviderAccount
 from dispatch.telephony.providers.base import Provider
 
-NAMES = ("twilio",)
+NAMES = {"twilio": "Twilio"}  # with what people read
 
 _of_thread = threading.local()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -13,6 +14,8 @@ from dispatch.core import metrics
 from dispatch.core.queues import rq_queue
 from dispatch.core.redis import REDIS_ERRORS, connect
 from dispatch.core.rq_worker import WORKER_TTL_S, DispatchWorker
+
+_SLOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)  # a number, or the name of a pod
 
 
 class Command(BaseCommand):
@@ -31,6 +34,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         name = options["queue"]
+        if not _SLOT.fullmatch(options["slot"]):
+            raise CommandError(
+                f"--slot {options['slot']!r} cannot name a place: give a number, or letters, digits, . and -."
+            )
         metrics.serve()
         try:
             worker = DispatchWorker(
