@@ -202,15 +202,9 @@ for n = 1, wanted do
   local holder = 'lead:' .. string.match(member, ':(.+)$')
   local number, slot, pool_slot
   local had = redis.call('HGET', leases, holder)  -- of a worker that died with it, or of its call
-  if had then
-    local had_pool
-    number, slot, had_pool, pool_slot = parts(had)
-    if had_pool ~= pool then
-      drop(holder)
-      had = nil
-    end
-  end
-  if not had then
+  local had_pool
+  if had then number, slot, had_pool, pool_slot = parts(had) end
+  if had_pool ~= pool then
     local why, wait
     pool_slot = pool_room > 0 and lowest_free(in_pool, 1, concurrency) or -1
     if pool_slot < 0 then
@@ -225,6 +219,7 @@ for n = 1, wanted do
       answer[1], answer[2] = why, wait
       break
     end
+    if had then drop(holder) end  -- the line of its former pool, kept until there is one of this
     hold(holder, number, slot, pool, pool_slot, taken_ms)
     pool_room = pool_room - 1
   end

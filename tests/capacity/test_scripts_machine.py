@@ -134,8 +134,17 @@ class LineScripts(RuleBasedStateMachine):
         return fast.run(scripts.PROPOSE, args)
 
 
+EXAMPLES, SOAK_EXAMPLES = 30, 600
+
+
 @pytest.mark.django_db(transaction=True)
-def test_the_line_scripts_do_what_a_dictionary_does() -> None:
+@pytest.mark.parametrize("at_random", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_the_line_scripts_do_what_a_dictionary_does(at_random: bool) -> None:
     run_state_machine_as_test(
-        LineScripts, settings=hypothesis_settings(max_examples=30, stateful_step_count=30, deadline=None)
+        LineScripts,
+        settings=hypothesis_settings(
+            max_examples=SOAK_EXAMPLES if at_random else EXAMPLES,
+            stateful_step_count=30,
+            derandomize=not at_random,
+        ),
     )

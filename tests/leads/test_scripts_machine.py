@@ -218,8 +218,32 @@ def _limits(pool: int) -> PoolLimits:
     return PoolLimits(pool, usable, CONCURRENCY[pool], 0)
 
 
+EXAMPLES, SOAK_EXAMPLES = 25, 600
+
+
 @pytest.mark.django_db(transaction=True)
-def test_the_scripts_do_what_dictionaries_do() -> None:
+@pytest.mark.parametrize("at_random", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_the_scripts_do_what_dictionaries_do(at_random: bool) -> None:
     run_state_machine_as_test(
-        LeadScripts, settings=hypothesis_settings(max_examples=25, stateful_step_count=40, deadline=None)
+        LeadScripts,
+        settings=hypothesis_settings(
+            max_examples=SOAK_EXAMPLES if at_random else EXAMPLES,
+            stateful_step_count=40,
+            derandomize=not at_random,
+        ),
     )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_lead_moved_to_a_pool_without_a_free_line_keeps_the_one_it_has() -> None:
+    steps = LeadScripts()
+    steps.begin()
+    steps.put([Entry(1, 1, 1, PAST), Entry(2, 2, 1, PAST)])
+    steps.promote(2)
+    steps.pair("ann", 1, 1)
+    steps.pair("ann", 2, 1)  # the only line of the second pool that is not reserved
+    steps.put([Entry(2, 1, 1, PAST)])
+    steps.promote(1)
+    steps.pair("bob", 2, 1)
+    steps.lines_are_never_held_twice_and_never_above_a_limit()
+    assert steps.leases["lead:1:1"][2] == 1
