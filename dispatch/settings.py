@@ -308,7 +308,8 @@ USE_TZ = True
 STATIC_URL = "static/"
 STATIC_ROOT = BASE_DIR / "staticfiles"
 STATICFILES_DIRS = [BASE_DIR / "static"]
-WHITENOISE_USE_FINDERS = WHITENOISE_AUTOREFRESH = DEVELOPMENT  # straight from the sources, nothing collected
+WHITENOISE_USE_FINDERS = True  # straight from the sources, nothing collected
+WHITENOISE_AUTOREFRESH = DEVELOPMENT
 PHONENUMBER_DB_FORMAT = "E164"
 PHONENUMBER_DEFAULT_FORMAT = "E164"
 TEST_RUNNER = "django.test.runner.DiscoverRunner"

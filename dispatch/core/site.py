@@ -61,8 +61,6 @@ def prepare(
     _simulator_address(notes, usual_ports)  # after it, for nobody keeps that port meanwhile
     base_url, simulator_url = settings.PUBLIC_BASE_URL, settings.SIMULATOR_URL
     _refuse_or_seed()
-    if not settings.DEVELOPMENT:
-        call_command("collectstatic", interactive=False, verbosity=0, skip_checks=True)
     specs = _specs(listening)
     child_environment = {
         **os.environ,

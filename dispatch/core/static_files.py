@@ -10,7 +10,13 @@ from whitenoise.middleware import WhiteNoiseMiddleware
 
 class StaticFilesMiddleware(WhiteNoiseMiddleware):
     """WhiteNoise, answering with the whole file at once. Its own answer is read block by block through an iterator
-    that is not asynchronous, for which the web process would need a thread per file; ours are small."""
+    that is not asynchronous, for which the web process would need a thread per file; ours are small.
+
+    Files are served from the sources that are installed: nothing has to be collected before a web process starts,
+    and what an earlier version collected is never served."""
+
+    def add_files(self, root: str, prefix: str | None = None) -> None:
+        """Leaves STATIC_ROOT out, which is only for a proxy that is to serve the files itself."""
 
     @staticmethod
     def serve(static_file: Any, request: HttpRequest) -> HttpResponse:
