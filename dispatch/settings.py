@@ -92,9 +92,8 @@ RQ_QUEUES = {name: dict(_rq) for name in (DISPATCH_QUEUE, DISPATCH_TIMEOUT_QUEUE
 RQ_FAILURE_TTL_S = env.int("RQ_FAILURE_TTL_S", default=7 * 86400)
 # How few and how many workers of each queue the autoscaler runs. Two, so that one that waits for the provider
 # holds up nobody.
-WORKERS = env.dict(
+WORKERS = env.counts(
     "WORKERS",
-    cast={"value": int},
     default={
         DISPATCH_QUEUE: 2,
         DISPATCH_TIMEOUT_QUEUE: 1,
@@ -102,9 +101,8 @@ WORKERS = env.dict(
         SCHEDULE_IMPORT_QUEUE: 0,
     },
 )
-WORKERS_MAX = env.dict(
+WORKERS_MAX = env.counts(
     "WORKERS_MAX",
-    cast={"value": int},
     default={
         DISPATCH_QUEUE: 6,
         DISPATCH_TIMEOUT_QUEUE: 2,

@@ -34,6 +34,15 @@ class Environment(environ.Env):
                 f"The environment's {var} cannot be read ({_reason(error)}). See docs/configuration.md."
             ) from error
 
+    def counts(self, var: str, default: dict[str, int]) -> dict[str, int]:
+        """The variable as whole numbers by name (a=1;b=2); one number alone is that of each name in `default`.
+        Raises ImproperlyConfigured."""
+        given = self.str(var, default="").strip()
+        if given.isdecimal():
+            return dict.fromkeys(default, int(given))
+        counts: dict[str, int] = self.dict(var, cast={"value": int}, default=default)
+        return counts
+
     def one_of(self, var: str, choices: Iterable[str], default: str) -> str:
         """The variable, which must be one of `choices`. Raises ImproperlyConfigured."""
         value = self.str(var, default=default)
@@ -85,7 +94,7 @@ def _number(value: Any) -> float:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, IndexError | KeyError):
-        return "pairs such as name=1,other=2 are expected"
+        return "pairs such as name=1;other=2 are expected"
     text = str(error)
     if text.startswith("invalid literal for int"):
         return "not a whole number"

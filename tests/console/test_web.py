@@ -69,9 +69,16 @@ def test_a_superuser_chooses_among_all_organizations(browser):
     make.number(second, max_channels=3)
     boss = make.user("Boss", is_superuser=True)
     client = browser(boss)
-    assert client.get("/health/").status_code == 403
+    refused = client.get("/board/")
+    assert (refused.status_code, b"Choose one in the menu" in refused.content) == (403, True)
     client.post("/organization/", {"organization": second.slug})
     assert "of 3" in client.get("/health/").content.decode()
+
+
+def test_the_first_superuser_is_told_where_organizations_are_made(browser):
+    answer = browser(make.user("Boss", is_superuser=True)).get("/board/")
+    assert answer.status_code == 403
+    assert '<a href="/admin/">Make one in the admin</a>' in answer.content.decode()
 
 
 def test_going_on_duty_and_off_is_recorded(browser):

@@ -80,6 +80,31 @@ def test_addresses_that_can_be_used_or_are_not_given() -> None:
         site_port("http://example.com:port")
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (None, {"a": 2, "b": 1}),
+        ("0", {"a": 0, "b": 0}),
+        (" 3 ", {"a": 3, "b": 3}),
+        ("a=4;c=1", {"a": 4, "c": 1}),
+        ("", {}),
+    ],
+)
+def test_workers_are_counted_by_queue_or_all_alike(
+    given: str | None, meant: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if given is not None:
+        monkeypatch.setenv("WORKERS_HERE", given)
+    assert Environment().counts("WORKERS_HERE", {"a": 2, "b": 1}) == meant
+
+
+@pytest.mark.parametrize("given", ["a=1,b=2", "a", "-1", "a=x"])
+def test_workers_that_cannot_be_counted_are_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKERS_HERE", given)
+    with pytest.raises(ImproperlyConfigured, match="WORKERS_HERE"):
+        Environment().counts("WORKERS_HERE", {"a": 2})
+
+
 def test_names_of_queues_and_rates_must_mean_something(settings: Any) -> None:
     assert checks.named(None) == []
     settings.WORKERS = {"dispatch-que": 1}
