@@ -29,7 +29,7 @@ from dispatch.leads.services import claiming, ending
 from dispatch.leads.services.claiming import Claimed, Question, ToAsk
 from dispatch.leads.turns import IDLE_S, NO_LINES, TROUBLE_S, Ears, Turn
 from dispatch.telephony import providers
-from dispatch.telephony.providers.base import Order, Outcome, RateLimited, Rejected, Unknown
+from dispatch.telephony.providers.base import Outcome, RateLimited, Rejected, Unknown
 from dispatch.telephony.services import batches as telephony
 from dispatch.telephony.services.batches import Answered
 
@@ -56,6 +56,10 @@ class Dialer:
         self._idle: set[int] = set()  # pullers that wait for their bell
         self._room = asyncio.Event()
         self._in_flight = 0
+        # What is claimed is called, whatever is paused meanwhile: where the provider's client blocks, no more is
+        # claimed than there are threads to ask for it at once. Until one is known, it is taken for one that does.
+        self._blocks = True
+        self._unasked = 0
         self._turn = Turn()
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -97,7 +101,7 @@ class Dialer:
             loop.call_soon_threadsafe(self._start, claimed)
 
         while not stopping.is_set():
-            free = settings.LEADS_IN_FLIGHT - self._in_flight
+            free = self._free()
             if free <= 0:
                 self._room.clear()
                 await _wait(self._room, IDLE_S)
@@ -127,8 +131,14 @@ class Dialer:
                 if claimed.why in NO_LINES:
                     measures.line_wait.observe(time.monotonic() - began)
 
+    def _free(self) -> int:
+        """How many more may be taken."""
+        free = settings.LEADS_IN_FLIGHT - self._in_flight
+        return min(free, settings.LEADS_ASK_THREADS - self._unasked) if self._blocks else free
+
     def _start(self, claimed: Claimed) -> None:
         self._count(len(claimed.calls) + len(claimed.questions))
+        self._unasked += len(claimed.calls)
         for to_ask in claimed.calls:
             self._spawn(self._ask(to_ask, claimed.accounts[to_ask.call.account_id]))
         if claimed.questions:
@@ -161,20 +171,36 @@ class Dialer:
     async def _outcome(self, to_ask: ToAsk, account: ProviderAccount) -> Outcome:
         left_s = (to_ask.send_by - clock.now()).total_seconds()
         if left_s <= 0:  # this process slept; nothing was sent
+            self._began()
             return RateLimited(0.0, "the claim had lapsed before it was sent")
         order = telephony.order(to_ask.call, to_ask.call_id, account.provider, left_s)
         try:
             provider = providers.for_account(account)
         except Exception as error:
+            self._began()
             log.exception("the account's provider cannot be used", account=account.pk)
             return Rejected(False, "", str(error)[:255], "configuration")
+        self._blocks = not provider.is_async
         try:
             if provider.is_async:
+                self._began()
                 return await provider.place_async(order)
-            return await asyncio.get_running_loop().run_in_executor(self._askers, _place, account, order)
+            loop = asyncio.get_running_loop()
+
+            def place() -> Outcome:
+                loop.call_soon_threadsafe(self._began)
+                return providers.for_account(account).place(order)
+
+            return await loop.run_in_executor(self._askers, place)
         except Exception as error:  # a provider that breaks its word; it may have asked
             log.exception("the provider raised", account=account.pk)
             return Unknown(type(error).__name__)
+
+    def _began(self) -> None:
+        """The provider is being asked for one more."""
+        self._unasked -= 1
+        if self._blocks:
+            self._room.set()
 
     async def _question(self, questions: Sequence[Question]) -> None:
         """Asks the campaigns' own systems, then takes the leads up again."""
@@ -262,10 +288,6 @@ class Dialer:
 def _write(answers: Sequence[Answered]) -> None:
     for other in ending.settle(answers):
         telephony.settle_one(other)
-
-
-def _place(account: ProviderAccount, order: Order) -> Outcome:
-    return providers.for_account(account).place(order)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

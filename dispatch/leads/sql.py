@@ -98,6 +98,15 @@ ORDER BY l.due_at, l.id LIMIT %(limit)s
 """
 OVERDUE = "SELECT count(*) FROM leads_lead WHERE status = 'backlog' AND due_at <= %(now)s"
 
+# An organization's leads, counted in one pass; `hour`: of those that wait, how many of %(hours)s have come when
+# they are due.
+COUNTED = """
+SELECT campaign_id, status, outcome, reason,
+       CASE WHEN status = 'backlog' THEN width_bucket(due_at, %(hours)s::timestamptz[]) END AS hour,
+       count(*), count(*) FILTER (WHERE status = 'backlog' AND reason = '' AND due_at <= %(now)s), min(due_at)
+FROM leads_lead WHERE organization_id = %(organization)s GROUP BY 1, 2, 3, 4, 5
+"""
+
 # Which of these campaigns' leads wait for these reasons, one of each for a pair.
 WAITING_FOR = """
 SELECT w.campaign_id, w.reason FROM unnest(%(campaigns)s::bigint[], %(reasons)s::text[]) AS w (campaign_id, reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -18,21 +19,30 @@ from tests.conftest import forget_redis
 from tests.waiting import wait_until
 
 FAR_S = 30 * 86_400.0
-LAGGING, OVER_S = 500, 10.0
-IDLE_S = 10.0
+# How many far ones; BENCH_FAR names one or both, for a machine that is only free for minutes at a time.
+FAR = [int(count) for count in os.environ.get("BENCH_FAR", "200000,1000000").split(",")]
+# Each window is measured by itself: what disturbs the machine for a moment spoils one of them.
+LAGGING, OVER_S, WINDOWS = 500, 10.0, 3
+IDLE_S = 20.0
 LOOPS = "redis_generation,leads_promoter,leads_dialer,leads_near,leads_sweep,leads_workers,leads_stale"
 
 
 def run() -> Iterator[Result]:
-    median, late = yield from lag(200_000, "<= 5", "<= 25")
-    more, later = yield from lag(1_000_000, "", "")
-    yield Result("due lag, median: 1,000,000 far ones against 200,000", more / median, "times", "<= 1.5")
-    yield Result("due lag, 99th percentile: the same", later / late, "times", "<= 1.5")
+    found = []
+    for far in FAR:
+        found.append((yield from lag(far, *(("<= 5", "<= 25") if far <= 200_000 else ("", "")))))
+    if len(found) == 2:
+        (median, late), (more, later) = found
+        name = f"{FAR[1]:,} far ones against {FAR[0]:,}"
+        yield Result(f"due lag, median: {name}", more / median, "times", "<= 1.5")
+        yield Result("due lag, 99th percentile: the same", later / late, "times", "<= 1.5")
 
 
 def lag(far: int, median_target: str, late_target: str) -> Any:
     """From its due time to the provider being asked, for leads spread over ten seconds, while so many wait for
-    later; what each of those takes in Redis, and what all of it costs while nothing is due."""
+    later; what each of those takes in Redis, and what all of it costs while nothing is due.
+
+    Gives (median, 99th percentile) in ms, each of the window in the middle by it."""
     (tenant,) = leads_ground.tenants("noop-ends", 1)
     forget_redis()
     generation.ensure()
@@ -53,15 +63,23 @@ def lag(far: int, median_target: str, late_target: str) -> Any:
             threading.Event().wait(IDLE_S)
         idle = sum(spent for name, spent in meter.spent.items() if name.startswith("dialer")) / IDLE_S
         yield Result(f"CPU of an idle dispatcher, {far:,} scheduled", idle * 100, "% of a core", "< 2")
-        entries = leads_ground.add_leads(tenant, LAGGING, due_in_s=2.0, step_s=OVER_S / LAGGING)
-        leads_ground.put(entries)
-        ids = [entry.lead_id for entry in entries]
-        wait_until(lambda: finished(ids) == len(ids), LONGEST_S, interval=0.5)
-    due = {pk: moment.timestamp() for pk, moment in Lead.objects.filter(pk__in=ids).values_list("pk", "due_at")}
-    asked = Call.objects.filter(purpose="lead", subject_id__in=ids).values_list("subject_id", "sid")
-    lags = sorted((noop_provider.asked_at(sid) - due[lead]) * 1000 for lead, sid in asked)
-    median, late = percentile(lags, 0.5), percentile(lags, 0.99)
+        windows = [_window(tenant) for _ in range(WINDOWS)]
+    median, late = (percentile(sorted(percentile(lags, share) for lags in windows), 0.5) for share in (0.5, 0.99))
     yield Result(f"due lag, median, {far:,} far ones", median, "ms", median_target)
     yield Result(f"due lag, 99th percentile, {far:,} far ones", late, "ms", late_target)
-    yield Result("  called early", sum(one < 0 for one in lags), "leads", "<= 0")
+    for which, pick in (("best", min), ("worst", max)):
+        one = pick(percentile(lags, 0.99) for lags in windows)
+        yield Result(f"  of the {which} of {WINDOWS} windows", one, "ms")
+    yield Result("  called early", sum(one < 0 for lags in windows for one in lags), "leads", "<= 0")
     return median, late
+
+
+def _window(tenant: leads_ground.Tenant) -> list[float]:
+    """How late each was asked for (ms), the least first, of leads that are due one after another."""
+    entries = leads_ground.add_leads(tenant, LAGGING, due_in_s=2.0, step_s=OVER_S / LAGGING)
+    leads_ground.put(entries)
+    ids = [entry.lead_id for entry in entries]
+    wait_until(lambda: finished(ids) == len(ids), LONGEST_S, interval=0.5)
+    due = {pk: moment.timestamp() for pk, moment in Lead.objects.filter(pk__in=ids).values_list("pk", "due_at")}
+    asked = Call.objects.filter(purpose="lead", subject_id__in=ids).values_list("subject_id", "sid")
+    return sorted((noop_provider.asked_at(sid) - due[lead]) * 1000 for lead, sid in asked)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.urls import reverse
 
+from dispatch.console.leads import reading
 from dispatch.core import clock
+from dispatch.leads import progress
 from dispatch.leads.models import Campaign, DoNotCall, Lead, LeadDispatch
 from tests import factories as make
 
@@ -153,3 +156,33 @@ def test_a_file_that_cannot_be_read_adds_nothing_and_says_why(campaign, dispatch
     assert answer.status_code == 422
     assert words in text(answer)
     assert not Lead.objects.exists()
+
+
+def test_leads_are_counted_by_the_hour_where_the_organization_is(campaign, dispatcher):
+    begins = clock.now().replace(minute=0, second=0, microsecond=0)
+    for hours, count in ((-3, 1), (0, 2), (5, 3), (23, 1), (24, 4)):
+        for _ in range(count):
+            lead(campaign, due_at=begins + timedelta(hours=hours, minutes=59))
+    found = reading.overview(campaign.organization)
+    zone = ZoneInfo(campaign.organization.time_zone)
+    assert [tally.words for tally in found.hours] == [
+        f"{(begins + timedelta(hours=hour)).astimezone(zone):%H}" for hour in range(24)
+    ]
+    assert {n: tally.count for n, tally in enumerate(found.hours) if tally.count} == {0: 3, 5: 3, 23: 1}
+    assert sum(wait.count for wait in found.waits) == found.waiting == 11
+
+
+def test_very_many_leads_are_counted_once_for_all_who_look(campaign, monkeypatch, django_assert_num_queries):
+    monkeypatch.setattr(progress, "MANY", 3)
+    monkeypatch.setattr(progress, "KEPT_TIMES", 10**6)
+    monkeypatch.setattr(progress, "_kept", {})
+    for _ in range(3):
+        lead(campaign)
+    hours = [clock.now() + timedelta(hours=step) for step in range(3)]
+    before = progress.counted(campaign.organization_id, hours)
+    lead(campaign)
+    with django_assert_num_queries(0):
+        assert progress.counted(campaign.organization_id, hours) == before
+    other = make.organization()
+    assert progress.counted(other.pk, hours) == []
+    assert sum(one.leads for one in progress.counted(campaign.organization_id, hours[1:])) == 4

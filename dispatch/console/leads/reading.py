@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from django.db.models import Count, Min, QuerySet
-from django.db.models.functions import TruncHour
+from django.db.models import Count, QuerySet
 
 from accounts.models import Organization
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
+from dispatch.leads import progress
 from dispatch.leads.models import Campaign, Lead, LeadDispatch
+from dispatch.leads.progress import Counted
 from dispatch.leads.rules import telling
 from dispatch.leads.rules.words import Outcome
 from dispatch.telephony.models import Call
@@ -109,31 +110,34 @@ class Overview:
 def overview(organization: Organization) -> Overview:
     """The state of an organization's leads, now."""
     now = clock.now()
+    hours = _next_hours(organization, now)
+    counts = progress.counted(organization.pk, hours)
     lines = {
         campaign.pk: CampaignLine(campaign)
         for campaign in Campaign.objects.of(organization).select_related("pool").order_by("-id")
     }
     waits: dict[str, list[tuple[int, datetime]]] = {}
     outcomes: dict[str, int] = {}
-    for pk, status, outcome, reason, count, first in _counts(organization):
-        line = lines[pk]
-        if status == Lead.Status.BACKLOG:
-            line.waiting += count
-            key = reason or ("due" if first <= now else "")
-            waits.setdefault(key, []).append((count, first))
-        elif status == Lead.Status.PROCESSING:
-            line.calling += count
+    for one in counts:
+        if (line := lines.get(one.campaign_id)) is None:
+            continue  # of a campaign that came after
+        if one.status == Lead.Status.BACKLOG:
+            line.waiting += one.leads
+            if one.leads > one.due:
+                waits.setdefault(one.reason, []).append((one.leads - one.due, one.first))
+        elif one.status == Lead.Status.PROCESSING:
+            line.calling += one.leads
         else:
-            line.finished += count
-            line.answered += count if outcome == Outcome.ANSWERED else 0
-            outcomes[outcome] = outcomes.get(outcome, 0) + count
-    due = Lead.objects.of(organization).filter(status="backlog", reason="", due_at__lte=now).count()
+            line.finished += one.leads
+            line.answered += one.leads if one.outcome == Outcome.ANSWERED else 0
+            outcomes[one.outcome] = outcomes.get(one.outcome, 0) + one.leads
+    due = sum(one.due for one in counts)
     found = Overview(
         dispatch=LeadDispatch.objects.of(organization).first() or LeadDispatch(organization=organization),
         campaigns=list(lines.values()),
         waits=_waits(waits, due, now),
         outcomes=_bars(sorted(outcomes.items(), key=lambda item: -item[1])),
-        hours=_hours(organization, now),
+        hours=_hours(organization, hours, counts),
         numbers=_numbers(organization),
         due=due,
     )
@@ -156,26 +160,15 @@ def calls_of(leads: Iterable[Lead]) -> dict[int, list[Call]]:
     return found
 
 
-def _counts(organization: Organization) -> QuerySet:
-    rows = Lead.objects.of(organization).values_list("campaign", "status", "outcome", "reason").order_by()
-    return rows.annotate(count=Count("pk"), first=Min("due_at"))
-
-
 def _waits(found: dict[str, list[tuple[int, datetime]]], due: int, now: datetime) -> list[Wait]:
     """Those that are due first, then by how many."""
     rows = [Wait("Due now: waiting for a free line", due, None, "calling")] if due else []
     for reason, counted in found.items():
         count, first = sum(one for one, _ in counted), min(moment for _, moment in counted)
-        if reason in ("", "due"):
-            count -= due if reason == "due" else 0
-            words, reason = "Scheduled for later", ""
-        else:
-            words = telling.waits(reason)
-        if count > 0:
-            held = first > now + timedelta(days=60)
-            rows.append(
-                Wait(words, count, first if not held and first > now else None, "late" if held else "waiting")
-            )
+        words = telling.waits(reason) if reason else "Scheduled for later"
+        held = first > now + timedelta(days=60)
+        until = first if not held and first > now else None
+        rows.append(Wait(words, count, until, "late" if held else "waiting"))
     return (
         rows[:1] + sorted(rows[1:], key=lambda row: -row.count)
         if due
@@ -196,25 +189,25 @@ def _bars(counts: list[tuple[str, int]]) -> list[Tally]:
     ]
 
 
-def _hours(organization: Organization, now: datetime) -> list[Tally]:
+def _next_hours(organization: Organization, now: datetime) -> list[datetime]:
+    """When the present hour began where the organization is, each of the next, and the end of the last."""
+    here = now.astimezone(ZoneInfo(organization.time_zone))
+    since = timedelta(minutes=here.minute, seconds=here.second, microseconds=here.microsecond)
+    first = here.astimezone(UTC) - since
+    return [first + timedelta(hours=step) for step in range(HOURS + 1)]
+
+
+def _hours(organization: Organization, hours: list[datetime], counts: Iterable[Counted]) -> list[Tally]:
     """The waiting leads of the next day, by the hour in which they are due; what is overdue is in the first."""
     zone = ZoneInfo(organization.time_zone)
-    first = now.astimezone(zone).replace(minute=0, second=0, microsecond=0)
-    ahead = Lead.objects.of(organization).filter(status="backlog", due_at__lt=first + timedelta(hours=HOURS))
-    counted: dict[datetime, int] = {}
-    for hour, count in (
-        ahead.annotate(hour=TruncHour("due_at", tzinfo=zone))
-        .values_list("hour")
-        .annotate(count=Count("pk"))
-        .order_by()
-    ):
-        at = max(hour, first)
-        counted[at] = counted.get(at, 0) + count
-    most = max(counted.values(), default=0)
-    hours = [first + timedelta(hours=step) for step in range(HOURS)]
+    by_hour = [0] * HOURS
+    for one in counts:
+        if one.hour is not None and one.hour <= HOURS:
+            by_hour[max(one.hour - 1, 0)] += one.leads
+    most = max(by_hour)
     return [
-        Tally(f"{hour:%H}", counted.get(hour, 0), 100 * counted.get(hour, 0) / most if most else 0.0)
-        for hour in hours
+        Tally(f"{hour.astimezone(zone):%H}", count, 100 * count / most if most else 0.0)
+        for hour, count in zip(hours, by_hour, strict=False)
     ]
 
 

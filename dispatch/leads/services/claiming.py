@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 # What is locked by somebody else at this moment, or met an open call to its phone, is tried again after so long.
 LOCKED_S = 1.0
-STOPPED_S = 1.0
+STOPPED_S = 0.5
 PHONE_BUSY = timedelta(seconds=10)
 ACCOUNTS_S = 1.0
 

@@ -1,0 +1,120 @@
+"""Each switch holds from the next batch on, and loses nobody when it is lifted. How soon that is in a running site
+is measured by the benchmark `leads_pauses`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dispatch.capacity import services as capacity
+from dispatch.capacity.models import ProviderAccount
+from dispatch.core.events import SYSTEM
+from dispatch.core.models import Event
+from dispatch.leads import loops
+from dispatch.leads.services import switches
+from dispatch.telephony.models import Call
+from dispatch.telephony.providers.base import Order, Outcome
+from tests.benchmarks import noop_provider
+from tests.leads.floor import Floor
+from tests.waiting import PATIENCE, wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+# How it is switched, and the kind of the Event that tells of it.
+SWITCHES: dict[str, tuple[Callable[[Floor, bool], object], str]] = {
+    "everything": (
+        lambda floor, on: switches.set_engine(is_stopped=on, actor=SYSTEM),
+        "lead_engine.switched",
+    ),
+    "the promoter": (
+        lambda floor, on: switches.set_engine(promoter_paused=on, actor=SYSTEM),
+        "lead_engine.switched",
+    ),
+    "the organization": (
+        lambda floor, on: switches.set_dispatch(floor.organization.pk, is_paused=on, actor=SYSTEM),
+        "lead_dispatch.switched",
+    ),
+    "the campaign": (
+        lambda floor, on: switches.pause_campaign(floor.campaign.pk, on, actor=SYSTEM),
+        "campaign.paused",
+    ),
+    "the pool": (lambda floor, on: capacity.set_paused(floor.pool, on, actor=SYSTEM), "pool.paused"),
+    "the number": (lambda floor, on: capacity.set_paused(floor.number, on, actor=SYSTEM), "number.paused"),
+}
+
+
+class Slow(noop_provider.Noop):
+    """A provider whose client blocks, and which answers when it may."""
+
+    is_async = False
+    may_answer = threading.Event()
+    asked = 0
+
+    def place(self, order: Order) -> Outcome:
+        type(self).asked += 1
+        assert self.may_answer.wait(PATIENCE)
+        return super().place(order)
+
+
+def make(account: ProviderAccount) -> Slow:
+    """Called by name, as any provider's module."""
+    return Slow("completed")
+
+
+@pytest.fixture
+def floor(settings: Any) -> Iterator[Floor]:
+    settings.PROVIDER_MODULES = {**noop_provider.MODULES, "slow": __name__}
+    Slow.may_answer.clear()
+    Slow.asked = 0
+    made = Floor(lines=100)
+    yield made
+    Slow.may_answer.set()
+    made.stop()
+
+
+@pytest.mark.parametrize("what", SWITCHES)
+def test_nobody_is_called_while_it_is_paused_and_everybody_when_it_is_lifted(floor: Floor, what: str) -> None:
+    switch, told = SWITCHES[what]
+    ids = floor.add_many(6)
+    if what != "the promoter":
+        floor.promote()
+        floor.dial(2)
+        assert Call.objects.count() == 2
+
+    switch(floor, True)
+    wait_until(lambda: loops._is_paused() == (what == "the promoter"))  # it looks again twice a second
+    ids += floor.add_many(2)
+    before = Call.objects.count()
+    for _ in range(3):
+        floor.promote()
+        floor.dial()
+    assert Call.objects.count() == before
+    assert floor.lines_in_use() == 0
+    assert Event.objects.filter(kind=told).count() == 1
+
+    switch(floor, False)
+    wait_until(lambda: not loops._is_paused())
+    floor.step(switches.LIFTED)
+    floor.work()
+    assert floor.outcomes(ids) == {"answered": 8}
+    assert Call.objects.count() == 8
+
+
+def test_a_slow_provider_is_not_kept_busy_after_a_pause_by_what_was_claimed_before(
+    floor: Floor, settings: Any
+) -> None:
+    settings.LEADS_ASK_THREADS = 2
+    floor.account.provider = "slow"
+    floor.account.save()
+    floor.add_many(60)
+    floor.start()
+    wait_until(lambda: Slow.asked == 2)
+    switches.pause_campaign(floor.campaign.pk, True, actor=SYSTEM)
+    Slow.may_answer.set()
+    wait_until(lambda: "processing" not in floor.outcomes(), message=lambda: str(floor.outcomes()))
+    # what is asked for, what waits for the threads, and what the other claimer took beside it
+    assert Slow.asked <= 3 * settings.LEADS_ASK_THREADS
+    assert Call.objects.count() == Slow.asked
