@@ -102,7 +102,7 @@ def run(script: Script, args: Sequence[Any]) -> Any:
 def put(entries: Sequence[Entry]) -> bool:
     """Schedules them, or moves them. False when Redis is gone: they are found later. After the commit."""
     try:
-        tell(scripts.SCHEDULE, entries)
+        tell(entries)
     except Gone:
         return False
     measures.scheduled.inc(len(entries))
@@ -132,15 +132,20 @@ class Gone(Exception):
     """Redis is away, or empty and not yet rebuilt."""
 
 
-def tell(script: Script, entries: Sequence[Entry]) -> int:
-    """Runs SCHEDULE or SCHEDULE_MISSING over the entries; how many are new. Raises Gone."""
+def tell(entries: Sequence[Entry]) -> int:
+    """Schedules or moves the entries; how many are new. Raises Gone."""
     added = 0
     for some in _chunks(entries):
         args: list[Any] = [wake_channel(), PROMOTER]
         for entry in some:
             args += (entry.due_ms, entry.member)
-        added += _spared(script, args)
+        added += _spared(scripts.SCHEDULE, args)
     return added
+
+
+def tell_missing(page: str) -> int:
+    """Schedules what is nowhere of a page as `sql.PAGE_OF_DUE` gives it; how many those are. Raises Gone."""
+    return _spared(scripts.SCHEDULE_MISSING, [wake_channel(), PROMOTER, page])
 
 
 def _spared(script: Script, args: Sequence[Any]) -> int:

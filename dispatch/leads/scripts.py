@@ -48,7 +48,9 @@ return added
 """,
 )
 
-# As SCHEDULE, but only what is nowhere: neither scheduled, nor in its room, nor held by a worker.
+# ARGV: wake channel, promoter's name, due moments (ms) and members in turn, as one text with blanks between them:
+# hundreds are compared every second, and a text costs the process that asks nearly nothing. Adds only what is
+# nowhere: neither scheduled, nor in its room, nor held by a worker. Answers how many those are.
 SCHEDULE_MISSING = Script(
     "leads_schedule_missing",
     GUARD
@@ -62,11 +64,10 @@ local function held(member)
   end
   return false
 end
-for i = 3, #ARGV, 2 do
-  local member = ARGV[i + 1]
+for due, member in string.gmatch(ARGV[3], '(%S+) (%S+)') do
   if not redis.call('ZSCORE', schedule, member) and not redis.call('ZSCORE', room_of(member), member)
      and not held(member) then
-    redis.call('ZADD', schedule, ARGV[i], member)
+    redis.call('ZADD', schedule, due, member)
     added = added + 1
   end
 end

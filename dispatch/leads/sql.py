@@ -96,6 +96,13 @@ FROM leads_lead l JOIN leads_campaign c ON c.id = l.campaign_id
 WHERE l.status = 'backlog' AND (l.due_at, l.id) > (%(after)s::timestamptz, %(after_id)s) AND l.due_at <= %(until)s
 ORDER BY l.due_at, l.id LIMIT %(limit)s
 """
+# The same as one text, for who compares it with the schedule: due in Unix ms and <pool>:<lead>:<attempt> in turn,
+# with blanks between them; how many those are, and the position of the last.
+PAGE_OF_DUE = f"""
+SELECT string_agg(due_ms || ' ' || pool_id || ':' || id || ':' || attempt, ' '), count(*),
+       (array_agg(due_us ORDER BY due_us DESC, id DESC))[1], (array_agg(id ORDER BY due_us DESC, id DESC))[1]
+FROM ({DUE}) page (pool_id, id, attempt, due_ms, due_us)
+"""
 OVERDUE = "SELECT count(*) FROM leads_lead WHERE status = 'backlog' AND due_at <= %(now)s"
 
 # An organization's leads, counted in one pass; `hour`: of those that wait, how many of %(hours)s have come when

@@ -117,11 +117,12 @@ def test_the_window_grows_with_the_backlog_up_to_its_most() -> None:
 
 def test_a_reconciler_with_a_stale_page_moves_nobody_earlier(floor: Floor) -> None:
     (lead,) = floor.add_many(1)
-    page, _ = repairing.page_of_due(repairing.START, clock.now() + timedelta(minutes=10))
+    page = repairing.page_to_compare(repairing.START, clock.now() + timedelta(minutes=10), 10)
+    assert page.leads == 1
     Lead.objects.filter(pk=lead).update(due_at=clock.now() + timedelta(hours=1))
     floor.promote()
     assert floor.claim().calls == []  # it is moved to where its row says
-    repairing._schedule_missing(page)
+    repairing.schedule_missing(page)
     assert floor.work() == 0
     stored: Any = client().zrange(f"{schedule.base_key()}:schedule", 0, -1, withscores=True)
     assert stored[0][1] >= clock.now_ms() + 3_500_000

@@ -15,7 +15,7 @@ from dispatch.capacity.rules import NumberLimits
 from dispatch.capacity.sql import Usable
 from dispatch.core import generation
 from dispatch.core.redis import client
-from dispatch.leads import schedule, scripts
+from dispatch.leads import schedule
 from dispatch.leads.schedule import Entry, Fate
 from tests.conftest import forget_redis
 
@@ -44,7 +44,7 @@ class LeadScripts(RuleBasedStateMachine):
     @rule(entries=st.lists(ENTRIES, min_size=1, max_size=4))
     def put(self, entries: list[Entry]) -> None:
         entries = list({entry.member: entry for entry in entries}.values())
-        added = schedule.tell(scripts.SCHEDULE, entries)
+        added = schedule.tell(entries)
         assert added == sum(entry.member not in self.scheduled for entry in entries)
         self.scheduled |= {entry.member: entry.due_ms for entry in entries}
 
@@ -52,7 +52,8 @@ class LeadScripts(RuleBasedStateMachine):
     def put_what_is_missing(self, entries: list[Entry]) -> None:
         entries = list({entry.member: entry for entry in entries}.values())
         missing = [entry for entry in entries if not self._is_anywhere(entry.member)]
-        assert schedule.tell(scripts.SCHEDULE_MISSING, entries) == len(missing)
+        page = " ".join(f"{entry.due_ms} {entry.member}" for entry in entries)
+        assert schedule.tell_missing(page) == len(missing)
         self.scheduled |= {entry.member: entry.due_ms for entry in missing}
 
     @rule(entry=ENTRIES)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import random
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import structlog
 from django.conf import settings
 
 from dispatch.core import clock, generation
-from dispatch.leads import figures, measures, schedule, scripts, sql
+from dispatch.leads import figures, measures, schedule, sql
 from dispatch.leads.rules import spreading
 from dispatch.leads.schedule import Entry
 from dispatch.leads.services import ending
@@ -19,6 +20,8 @@ from dispatch.telephony.models import Call
 log = structlog.get_logger(__name__)
 
 PAGE = 5000
+# Of what is compared with the schedule, in one script.
+COMPARED = 1000
 # Small ones, for the dialers of the same process wait while one is compared: as large as brings the whole backlog
 # within half an hour, in these bounds.
 SWEEP_PAGE, SWEEP_LEAST = 1000, 100
@@ -46,16 +49,34 @@ def schedule_near() -> int:
     until = clock.now() + timedelta(seconds=settings.LEADS_NEAR_S)
     position, added = START, 0
     while True:
-        entries, position = page_of_due(position, until)
-        if entries:
-            added += _schedule_missing(entries)
-        if len(entries) < PAGE:
+        page = page_to_compare(position, until, COMPARED)
+        added += schedule_missing(page)
+        if page.leads < COMPARED:
             return added
+        position = page.last
 
 
-def _schedule_missing(entries: list[Entry]) -> int:
+class Page(NamedTuple):
+    """What the schedule should hold, as text (`sql.PAGE_OF_DUE`): so many leads, up to a position."""
+
+    text: str
+    leads: int
+    last: Position
+
+
+def page_to_compare(after: Position, until: datetime, limit: int) -> Page:
+    """The next page from a position on, in the order in which it is due."""
+    given = {"after": after[0], "after_id": after[1], "until": until, "limit": limit}
+    ((text, count, due_us, lead_id),) = sql.rows(sql.PAGE_OF_DUE, given)
+    return Page(text, count, (EPOCH + timedelta(microseconds=due_us), lead_id)) if count else Page("", 0, after)
+
+
+def schedule_missing(page: Page) -> int:
+    """Schedules those of a page that are nowhere in Redis; how many those were."""
+    if not page.leads:
+        return 0
     try:
-        added = schedule.tell(scripts.SCHEDULE_MISSING, entries)
+        added = schedule.tell_missing(page.text)
     except schedule.Gone:
         return 0
     if added:
@@ -86,11 +107,16 @@ class Sweep:
         if current != self._generation:
             self._generation, self._position = current, START
         at_once = schedule.swept_in() != current
-        page = SWEEP_PAGE if at_once else sweep_page(figures.schedule_size())
-        entries, self._position = page_of_due(self._position, datetime.max.replace(tzinfo=UTC), page)
-        if entries:
-            _schedule_missing(entries)
-        if len(entries) == page:
+        left = SWEEP_PAGE if at_once else sweep_page(figures.schedule_size())
+        while left > 0:
+            most = min(left, COMPARED)
+            page = page_to_compare(self._position, datetime.max.replace(tzinfo=UTC), most)
+            schedule_missing(page)
+            if page.leads < most:
+                break
+            self._position = page.last
+            left -= most
+        else:
             return at_once
         self._position = START
         schedule.set_swept(current)
