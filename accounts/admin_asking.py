@@ -29,7 +29,7 @@ class AsksFirst:
         chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)
         everywhere = request.POST.get("select_across", "0") not in ("", "0")
         if not everywhere:
-            rows = rows.filter(pk__in=[pk for pk in chosen if pk.isdecimal()])
+            rows = rows.filter(pk__in=chosen)
         count = rows.count()
         if not count:
             if chosen or everywhere:

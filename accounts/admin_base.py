@@ -44,7 +44,8 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.core.exceptions import ImproperlyConfigured, PermissionDenied
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.core.exceptions import BadRequest, ImproperlyConfigured, PermissionDenied
 from django.db import models
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
@@ -58,6 +59,7 @@ from accounts.admin_history import TellsEvents
 from accounts.admin_scope import ACT, EVERYTHING, VIEW, OwnedForm, RoleRules, organization_id_of, owned_filter
 from accounts.models import Organization
 from accounts.scoping import OwnedModel
+from dispatch.core.ids import read_id
 
 __all__ = ["ACT", "EVERYTHING", "VIEW", "OwnedAdmin", "OwnedForm", "OwnedStackedInline", "OwnedTabularInline"]
 
@@ -127,6 +129,8 @@ class OwnedAdmin(AsksFirst, TellsEvents, RoleRules, ModelAdmin):
 
     def response_action(self, request: HttpRequest, queryset: models.QuerySet) -> Any:
         """An action asks first, and gets only the rows on which the person holds the permissions it asks for."""
+        if None in map(read_id, request.POST.getlist(ACTION_CHECKBOX_NAME)):
+            raise BadRequest("What was chosen is no row.")
         chosen = request.POST.getlist("action")
         for name in set(chosen) & set(self.get_actions(request)):
             function = self.get_actions(request)[name][0]

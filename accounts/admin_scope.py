@@ -12,6 +12,7 @@ from django.http import HttpRequest
 
 from accounts.models import Membership, Organization, User
 from accounts.scoping import OwnedModel
+from dispatch.core.ids import read_ids
 
 VIEW = frozenset({"view"})
 ACT = frozenset({"view", "act"})
@@ -140,10 +141,7 @@ class OwnedChoices:
             return given
         named = given if isinstance(given, list) else [given]
         known = {
-            str(pk)
-            for pk in self._visible.filter(pk__in=[n for n in named if str(n).isdigit()]).values_list(
-                "pk", flat=True
-            )
+            str(pk) for pk in self._visible.filter(pk__in=read_ids(map(str, named))).values_list("pk", flat=True)
         }
         kept = [name for name in named if str(name) in known]
         return kept if isinstance(given, list) else (kept[0] if kept else None)

@@ -21,6 +21,7 @@ from rest_framework.viewsets import GenericViewSet
 from accounts.filters import OwnedFilterBackend, OwnedFilterSet
 from accounts.scoping import of_organization
 from dispatch.core import idempotency
+from dispatch.core.ids import ADDRESSED
 
 __all__ = [
     "OrganizationViewSet",
@@ -65,6 +66,7 @@ class OrganizationViewSet(OwnedView, GenericViewSet):
     for what can be required, and `accounts.api.answer_once` for Idempotency-Key."""
 
     required: dict[str, str | tuple[str, ...]] = {}
+    lookup_value_regex = ADDRESSED
 
 
 OwnedViewSet = OrganizationViewSet

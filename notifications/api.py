@@ -38,7 +38,6 @@ class NotificationViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Orga
     """The caller's own notifications, newest first. For people only: a key has none."""
 
     queryset = Notification.objects.select_related("acknowledged_by")
-    lookup_value_regex = r"\d{1,18}"
     serializer_class = NotificationSerializer
     filterset_class = NotificationFilter
     required = dict.fromkeys(["list", "retrieve", "read", "read_all", "acknowledge", "summary"], MEMBER)
@@ -99,7 +98,6 @@ class AlertViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Organizatio
     )
     serializer_class = AlertSerializer
     filterset_class = AlertFilter
-    lookup_value_regex = r"\d{1,18}"
     required = {"list": ApiKey.Scope.READ, "retrieve": ApiKey.Scope.READ, "acknowledge": MEMBER}
 
     @extend_schema(request=None, responses=AlertSerializer)

@@ -35,6 +35,7 @@ from django.http import HttpRequest
 from accounts import current
 from accounts.models import User
 from dispatch.core import clock
+from dispatch.core.ids import read_id
 from notifications import hints, push, services
 from notifications.models import Notification
 from notifications.serializers import NotificationSerializer
@@ -78,10 +79,10 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         await self.channel_layer.group_add(self.group, self.channel_name)
         await self.accept()
         joined = time.monotonic()
-        given = query.get("last_event_id", "")
+        last, since = read_id(query.get("last_event_id")), read_id(query.get("since"))
         welcome = await self._welcome()
-        self.last_id = _id(given, welcome["last_event_id"])
-        self.floor = _id(query.get("since", ""), welcome["floor"])
+        self.last_id = welcome["last_event_id"] if last is None else last
+        self.floor = welcome["floor"] if since is None else since
         self.told: set[int] = set()  # ids of events that this socket was told of, above its floor
         self.waiting: list[dict[str, Any]] = []
         await self.send_json(welcome)
@@ -256,7 +257,3 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
     @database_sync_to_async
     def _own(self, ids: list[int]) -> list[dict[str, Any]]:
         return list(NotificationSerializer(self._rows().filter(pk__in=ids).order_by("pk"), many=True).data)
-
-
-def _id(given: str, otherwise: int) -> int:
-    return int(given) if given.isdecimal() and len(given) < 19 else otherwise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from phonenumber_field.phonenumber import PhoneNumber
 
 from accounts.models import Membership, Organization
+from dispatch.core.ids import read_id
 from dispatch.core.personal import Person
 from dispatch.technicians.models import Technician
 
@@ -28,7 +29,7 @@ def find(
     if email:
         return Person(organization.pk, email=email.strip().lower())
     if technician:
-        row = Technician.objects.of(organization).filter(pk=technician if technician.isdecimal() else 0).first()
+        row = Technician.objects.of(organization).filter(pk=read_id(technician) or 0).first()
         if row is None:
             raise Unclear(f"There is no technician {technician} in {organization}.")
         return Person(organization.pk, phone=str(row.phone), technician_id=row.pk)

@@ -8,6 +8,8 @@ from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.pagination import CursorPagination
 from rest_framework.request import Request
 
+from dispatch.core.ids import read_id
+
 
 class NewestFirst(CursorPagination):
     """`?page_size=` up to 200; `next` and `previous` are whole URLs."""
@@ -23,6 +25,6 @@ class NewestFirst(CursorPagination):
         except NotFound:
             raise ValidationError({"cursor": [self.invalid_cursor_message]}) from None
         position = "0" if cursor is None or cursor.position is None else str(cursor.position)
-        if not (position.isascii() and position.isdigit()):
+        if read_id(position) is None:
             raise ValidationError({"cursor": [self.invalid_cursor_message]})
         return cursor

@@ -10,11 +10,10 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 
+from dispatch.core.ids import read_id
 from dispatch.jobs.models import Offer
 from dispatch.telephony.admin import CallAdmin
 from dispatch.telephony.models import Call
-
-_LARGEST = 2**63 - 1
 
 admin.site.unregister(Call)
 
@@ -30,10 +29,10 @@ class CallOfJobAdmin(CallAdmin):
     ) -> tuple[QuerySet, bool]:
         """`#123` finds the calls of that job's offers."""
         term = search_term.strip()
-        job_id = term[1:] if term.startswith("#") else ""
-        if not (job_id.isascii() and job_id.isdigit() and int(job_id) <= _LARGEST):
+        job_id = read_id(term[1:]) if term.startswith("#") else None
+        if job_id is None:
             return super().get_search_results(request, queryset, search_term)
-        offers = Offer.objects.filter(job_id=int(job_id)).values("pk")
+        offers = Offer.objects.filter(job_id=job_id).values("pk")
         return queryset.filter(purpose=Call.Purpose.OFFER, subject_id__in=offers), False
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:

@@ -12,6 +12,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
+from dispatch.core.ids import read_id, read_ids
 from dispatch.core.problems import Conflict
 from dispatch.jobs import services
 from dispatch.jobs.models import Job
@@ -33,8 +34,8 @@ class ManyJobs:
             messages.error(request, "Choose jobs of one organization.")
             return None
         crew = Technician.objects.of(owners.pop()).filter(is_active=True).order_by("name")
-        applied, picked = "apply" in request.POST, request.POST.get("technician", "")
-        chosen = crew.filter(pk=picked).first() if applied and picked.isdecimal() else None
+        applied, picked = "apply" in request.POST, read_id(request.POST.get("technician"))
+        chosen = crew.filter(pk=picked).first() if applied and picked is not None else None
         if chosen is None:
             return self._ask(request, "assign_many", "Assign", jobs, seen, technicians=crew, missing=applied)
         note, sure = _note(request), "confirm_unfit" in request.POST
@@ -70,7 +71,7 @@ class ManyJobs:
         """The jobs, and the version of each that the person saw: now, or on the page that asked."""
         applied = "apply" in request.POST
         if applied:  # also those that left the list's filter since the page was shown: they are told of
-            ids = [pk for pk in request.POST.getlist("_selected_action") if pk.isdecimal()]
+            ids = read_ids(request.POST.getlist("_selected_action"))
             queryset = self.get_queryset(request).filter(pk__in=ids).order_by("-pk")  # type: ignore[attr-defined]
         jobs = list(queryset)
         return jobs, {job.pk: _version_seen(request, job) if applied else job.version for job in jobs}
@@ -123,8 +124,7 @@ def _each(
 
 def _version_seen(request: HttpRequest, job: Job) -> int | None:
     """The version of the job that the page showed on which the person decided."""
-    sent = request.POST.get(f"version_{job.pk}", "")
-    return int(sent) if sent.isdecimal() else None
+    return read_id(request.POST.get(f"version_{job.pk}"))
 
 
 def _note(request: HttpRequest) -> str:

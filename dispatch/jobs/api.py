@@ -70,7 +70,6 @@ class SubmissionViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retri
     queryset = Submission.objects.select_related("service_type", "job")
     serializer_class = SubmissionSerializer
     filterset_class = SubmissionFilter
-    lookup_value_regex = r"\d{1,18}"
     required = {"list": _SCOPE.READ, "retrieve": _SCOPE.READ, "create": _SCOPE.SUBMIT}
 
     @extend_schema(
@@ -150,7 +149,6 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
 
     queryset = Job.objects.select_related("service_type", "technician", "organization")
     filterset_class = JobFilter
-    lookup_value_regex = r"\d{1,18}"
     required = {
         "list": _SCOPE.READ,
         "retrieve": _SCOPE.READ,

@@ -14,6 +14,7 @@ from django.db import DatabaseError
 
 from dispatch.core import faults
 from dispatch.core.batching import Batcher, DatabaseThread
+from dispatch.core.ids import read_id
 from dispatch.outbox import processing, queues
 from dispatch.outbox.models import QuarantinedPointer
 from dispatch.outbox.pointer import BadPointer, BadToken, MessagePointer
@@ -97,7 +98,7 @@ class Router:
     async def _handle(self, processor: Processor, delivery: Delivery) -> None:
         try:
             pointer = MessagePointer.from_json(delivery.pointer_json)
-            if not pointer.id.isascii() or not pointer.id.isdigit() or len(pointer.id) > 18:
+            if read_id(pointer.id) is None:
                 raise BadPointer("its id is not one of ours")
             refused = await processor.process(pointer.id, pointer.authToken)
             if refused is Refused.UNKNOWN:

@@ -22,6 +22,7 @@ from phonenumber_field.phonenumber import PhoneNumber
 from accounts.models import Organization
 from dispatch.core import zips
 from dispatch.core.events import Actor
+from dispatch.core.ids import read_id
 from dispatch.core.spreadsheets import safe, unsafe
 from dispatch.technicians import editing
 from dispatch.technicians.models import Skill, Technician
@@ -186,7 +187,7 @@ class _Reader:
 
     def _who(self, line: Line, cells: dict[str, str], phone: str) -> Technician | None:
         if text := cells.get("id"):
-            found = self.by_id.get(int(text)) if text.isascii() and text.isdigit() else None
+            found = self.by_id.get(read_id(text) or 0)
             if found is None:
                 line.errors.append(("id", "There is no technician with this id. Leave it empty to add them."))
         else:

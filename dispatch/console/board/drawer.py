@@ -15,6 +15,7 @@ from dispatch.console import web
 from dispatch.console.board import picker
 from dispatch.console.board.cards import cards_of, shown
 from dispatch.console.web import console_view
+from dispatch.core.ids import read_id
 from dispatch.core.problems import Conflict
 from dispatch.jobs import policies, rules
 from dispatch.jobs.decisions import BUTTONS, PRIMARY, ActionForm, consequence, perform
@@ -181,8 +182,8 @@ def _kept(given: Any, *, form_of: Action) -> dict[str, Any]:
     if form_of is not Action.ASSIGN:
         return {}
     kept = {name: given[name] for name in ("note", "version") if given.get(name)}
-    if str(given.get("technician", "")).isdecimal():
-        kept["technician"] = int(given["technician"])
+    if technician := read_id(given.get("technician")):
+        kept["technician"] = technician
     return kept
 
 
@@ -202,7 +203,7 @@ def _ask(request: HttpRequest, action: Action, job: Job, form: ActionForm, refus
         given = request.POST if request.method == "POST" else request.GET
         chosen = str(given.get("technician") or "")
         text = str(given.get("who") or "")[:80]
-        found, more = picker.choices(job, text, int(chosen) if chosen.isdecimal() and len(chosen) < 19 else 0)
+        found, more = picker.choices(job, text, read_id(chosen) or 0)
         asked |= {"choices": found, "more": more, "who": text, "chosen": chosen}
     return asked
 

@@ -9,6 +9,7 @@ from typing import Any
 from django.db.models import Q, QuerySet
 from django.http import QueryDict
 
+from dispatch.core.ids import read_id
 from dispatch.jobs.models import Offer, Priority
 
 _PRIORITIES = {one.name.lower(): one for one in Priority}
@@ -29,12 +30,11 @@ class Filters:
     def of(cls, query: QueryDict) -> Filters:
         """What makes no sense is left out, never an error: addresses are edited by hand."""
         priority = query.get("priority", "")
-        technician = query.get("technician", "")
         return cls(
             service=query.get("service", "")[:64],
             area=query.get("area", "").strip()[:80],
             priority=priority if priority in _PRIORITIES else "",
-            technician=int(technician) if technician.isdecimal() and len(technician) < 19 else 0,
+            technician=read_id(query.get("technician")) or 0,
             text=query.get("text", "").strip()[:120],
         )
 

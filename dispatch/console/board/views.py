@@ -20,6 +20,7 @@ from dispatch.console.board.crew import strip
 from dispatch.console.board.filters import Filters
 from dispatch.console.board.sharing import shared
 from dispatch.console.web import console_view
+from dispatch.core.ids import read_id, read_ids
 from dispatch.core.problems import Conflict
 from dispatch.jobs.models import Job, Priority, ServiceType
 from dispatch.technicians import base_map
@@ -58,8 +59,8 @@ def board(request: HttpRequest) -> HttpResponse:
     if filters.technician:
         context["technician"] = Technician.objects.of(request.organization).filter(pk=filters.technician).first()
     wanted = request.GET.get("job", "")
-    if wanted.isdecimal() and len(wanted) < 19:
-        job = shown(request.organization).select_related("organization").filter(pk=wanted).first()
+    if (job_id := read_id(wanted)) is not None:
+        job = shown(request.organization).select_related("organization").filter(pk=job_id).first()
         context |= drawer.drawer_of(request, job) if job else {"no_such_job": wanted}
     base_map.warm()
     if request.GET.get("map"):
@@ -74,8 +75,8 @@ def changes(request: HttpRequest) -> HttpResponse:
     is shown), the `counts` of the columns, the list `attention` and this person's `unread`. `event` is the newest
     event that the page has heard of; `all`: all first pages anew."""
     filters = Filters.of(request.GET)
-    ids = sorted({int(one) for one in request.GET.get("ids", "").split(",") if one.isdecimal() and len(one) < 19})
-    event = request.GET.get("event", "")
+    ids = sorted(set(read_ids(request.GET.get("ids", "").split(","))))
+    event = read_id(request.GET.get("event")) or 0
     organization = request.organization
 
     def read() -> dict[str, Any]:
@@ -96,7 +97,7 @@ def changes(request: HttpRequest) -> HttpResponse:
         }
 
     key = (organization.pk, filters, tuple(ids), bool(request.GET.get("all")))
-    told = shared(key, int(event) if event.isdecimal() and len(event) < 19 else 0, read)
+    told = shared(key, event, read)
     unread, count = _unread(request)
     return JsonResponse({**told, "unread_jobs": unread, "unread": count})
 
@@ -105,11 +106,11 @@ def changes(request: HttpRequest) -> HttpResponse:
 @console_view
 def column(request: HttpRequest, name: str) -> HttpResponse:
     """Another page of one column: its cards, and what leads to the next."""
-    page = request.GET.get("page", "1")
-    if name not in COLUMNS or not page.isdecimal() or not 1 <= int(page) <= MOST_PAGES:
+    page = read_id(request.GET.get("page", "1"))
+    if name not in COLUMNS or page is None or not 1 <= page <= MOST_PAGES:
         raise Http404
     filters = Filters.of(request.GET)
-    found = one_column(request.organization, filters, name, int(page))
+    found = one_column(request.organization, filters, name, page)
     return web.fragment(request, "console/board/_cards.html", {"column": found, **_address(filters)})
 
 
@@ -118,9 +119,9 @@ def column(request: HttpRequest, name: str) -> HttpResponse:
 def claim(request: HttpRequest) -> HttpResponse:
     """Claims (`do` is claim or take_over) or releases what needs attention."""
     kind, key, do = (request.POST.get(name, "") for name in ("kind", "key", "do"))
-    if kind not in (claims.JOB, claims.CALL_ERROR) or not key.isdecimal() or len(key) > 18:
+    subject = read_id(key)
+    if kind not in (claims.JOB, claims.CALL_ERROR) or subject is None:
         raise Http404
-    subject = int(key)
     if kind == claims.JOB:
         get_object_or_404(Job.objects.of(request.organization), pk=subject)
     refused = ""
@@ -166,10 +167,8 @@ def crew(request: HttpRequest) -> HttpResponse:
 @console_view
 def map_view(request: HttpRequest) -> HttpResponse:
     """The map, of one job (`?job=`) or of all that are open."""
-    wanted = request.GET.get("job", "")
-    job = None
-    if wanted.isdecimal() and len(wanted) < 19:
-        job = shown(request.organization).filter(pk=wanted).first()
+    wanted = read_id(request.GET.get("job"))
+    job = None if wanted is None else shown(request.organization).filter(pk=wanted).first()
     return web.fragment(
         request, "console/board/_map.html", {"drawing": drawing.drawing_of(request.organization, job)}
     )

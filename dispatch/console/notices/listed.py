@@ -12,6 +12,7 @@ from django.views.decorators.http import require_GET, require_POST
 from accounts.current import person_of
 from dispatch.console import web
 from dispatch.console.web import console_view
+from dispatch.core.ids import read_id, read_ids
 from notifications import services
 from notifications.models import Notification
 from notifications.words import path_to
@@ -19,7 +20,6 @@ from notifications.words import path_to
 PAGE = 50
 VIEWS = (("", "All"), ("unread", "Unread"), ("alerts", "Alerts"))
 TONES = {"critical": "attention", "toast": "calling", "quiet": "plain"}
-LONGEST_ID = 18  # digits of what may be an id
 
 
 @require_GET
@@ -34,9 +34,8 @@ def page(request: HttpRequest) -> HttpResponse:
         found = own.filter(read_at=None)
     elif view == "alerts":
         found = own.filter(level=Notification.Level.CRITICAL)
-    before = request.GET.get("before", "")
-    if before.isascii() and before.isdigit() and len(before) <= LONGEST_ID:
-        found = found.filter(pk__lt=int(before))
+    if (before := read_id(request.GET.get("before"))) is not None:
+        found = found.filter(pk__lt=before)
     rows = list(found.select_related("acknowledged_by")[: PAGE + 1])
     context = {
         "current": "notifications",
@@ -57,9 +56,9 @@ def page(request: HttpRequest) -> HttpResponse:
 def read(request: HttpRequest) -> HttpResponse:
     """Marks one (`id`) or all of one's own read."""
     only = request.POST.get("id", "")
-    if only and not (only.isascii() and only.isdigit() and len(only) <= LONGEST_ID):
+    if only and read_id(only) is None:
         raise Http404
-    count = services.read(person_of(request), request.organization.pk, [int(only)] if only else None)
+    count = services.read(person_of(request), request.organization.pk, read_ids([only]) if only else None)
     if not only:
         messages.success(request, f"{count} marked as read." if count else "Everything was read already.")
     return web.back_to(request, _back(request))

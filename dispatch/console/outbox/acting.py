@@ -15,6 +15,7 @@ from accounts.models import Membership
 from dispatch.console import web
 from dispatch.console.outbox import reading
 from dispatch.console.web import console_view
+from dispatch.core.ids import read_ids
 from dispatch.outbox.models import Message
 from dispatch.outbox.services import by_hand, endpoints, targets
 from dispatch.outbox.services.by_hand import Action
@@ -105,10 +106,7 @@ def _chosen(request: HttpRequest, action: Action) -> list[int]:
         found = reading.messages_in(request.organization.pk, QueryDict(request.POST.get("filters", "")))
         found = found.filter(status__in=action.before)
     else:
-        asked = [
-            int(one) for one in request.POST.getlist("ids") if one.isascii() and one.isdigit() and len(one) <= 18
-        ]
-        found = Message.objects.of(request.organization.pk).filter(pk__in=asked)
+        found = Message.objects.of(request.organization.pk).filter(pk__in=read_ids(request.POST.getlist("ids")))
     return list(found.order_by("id").values_list("pk", flat=True)[:MOST_BY_FILTER])
 
 

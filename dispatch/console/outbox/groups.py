@@ -11,6 +11,7 @@ from django.views.decorators.http import require_GET
 from dispatch.console import web
 from dispatch.console.outbox import reading
 from dispatch.console.web import console_view
+from dispatch.core.ids import read_ids
 from dispatch.outbox.explain import why_stuck
 from dispatch.outbox.models import MessageGroup
 
@@ -33,8 +34,7 @@ def listed(request: HttpRequest) -> HttpResponse:
         found = found.filter(Q(name=query) | Q(name__startswith=query))
     endpoint = request.GET.get("endpoint", "")
     if endpoint:
-        is_number = endpoint.isascii() and endpoint.isdigit() and len(endpoint) <= 18
-        found = found.filter(endpoint_id=int(endpoint)) if is_number else found.none()
+        found = found.filter(endpoint_id__in=read_ids([endpoint]))
     shown = Paginator(found, reading.PAGE).get_page(request.GET.get("page"))
     return web.page(
         request,

@@ -11,6 +11,7 @@ from django.views.decorators.http import require_GET
 from dispatch.console import web
 from dispatch.console.outbox import reading
 from dispatch.console.web import console_view
+from dispatch.core.ids import read_id
 from dispatch.core.models import Event
 from dispatch.outbox import delivery
 from dispatch.outbox.explain import why_stuck
@@ -27,9 +28,8 @@ def listed(request: HttpRequest) -> HttpResponse:
     """`?status=…&endpoint=…&type=…&group=…&id=…`, and `&before=<id>` for what is older."""
     organization_id = request.organization.pk
     found = reading.messages_in(organization_id, request.GET)
-    before = request.GET.get("before", "")
-    if before.isascii() and before.isdigit() and len(before) <= 18:
-        found = found.filter(pk__lt=int(before))
+    if (before := read_id(request.GET.get("before"))) is not None:
+        found = found.filter(pk__lt=before)
     rows = list(found[: reading.PAGE + 1])
     return web.page(
         request,

@@ -13,6 +13,7 @@ from django.http import QueryDict
 
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
+from dispatch.core.ids import read_ids
 from dispatch.outbox import sql
 from dispatch.outbox.models import Endpoint, Message, MessageGroup, Mode, Status
 
@@ -203,8 +204,7 @@ def messages_in(organization_id: int, asked: QueryDict) -> QuerySet[Message]:
         found = found.filter(status=status)
     for name, column in (("endpoint", "endpoint_id"), ("id", "pk")):
         if value := asked.get(name, "").strip():
-            is_number = value.isascii() and value.isdigit() and len(value) <= 18
-            found = found.filter(**{column: int(value)}) if is_number else found.none()
+            found = found.filter(**{f"{column}__in": read_ids([value])})
     for name, column in (("type", "type"), ("group", "group__name")):
         if value := asked.get(name, "").strip():
             found = found.filter(**{column: value.replace("\x00", "")})

@@ -19,6 +19,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from dispatch.console.phones import simulator
 from dispatch.console.phones.people import Handset, handsets
+from dispatch.core.ids import read_id
 
 WAIT_S = 8.0
 KEYS = "123456789*0#"
@@ -62,11 +63,11 @@ def page(request: HttpRequest) -> HttpResponse:
 @require_GET
 def news(request: HttpRequest) -> HttpResponse:
     """The live part of each phone that changed since `after`; waits a few seconds for one."""
-    after = request.GET.get("after", "0")
+    after = read_id(request.GET.get("after")) or 0
     if not connection.in_atomic_block:
         connection.close()  # others may have it while this one waits
     try:
-        version, changed = simulator.changed_since(int(after) if after.isdecimal() else 0, WAIT_S)
+        version, changed = simulator.changed_since(after, WAIT_S)
         if not changed:
             return JsonResponse({"version": version, "phones": {}})
         _, states = simulator.phones()  # perhaps newer than `version`: then the next question brings it once more

@@ -11,6 +11,7 @@ from django.db import connection
 
 from accounts.models import Organization
 from dispatch.core import clock
+from dispatch.core.ids import read_id
 from dispatch.jobs.models import ServiceType
 
 SPANS = (7, 14, 30, 90)
@@ -112,9 +113,8 @@ def span_of(organization: Organization, query: Any) -> tuple[date, date, int]:
             return first, last, (last - first).days + 1
     except ValueError:
         pass
-    asked = query.get("days", "")
-    days = int(asked) if asked.isdecimal() and len(asked) < 9 else DEFAULT_SPAN
-    days = min(max(days, 1), LONGEST_SPAN)
+    days = read_id(query.get("days"))
+    days = DEFAULT_SPAN if days is None else min(max(days, 1), LONGEST_SPAN)
     return today - timedelta(days=days - 1), today, days
 
 

@@ -18,6 +18,7 @@ from rest_framework.exceptions import APIException
 from dispatch.console import web
 from dispatch.console.schedules import calendar, forms
 from dispatch.console.web import console_view
+from dispatch.core.ids import read_id
 from dispatch.core.problems import Conflict
 from dispatch.schedules import history, kinds
 from dispatch.schedules.models import Run, RunStatus, Schedule
@@ -104,7 +105,7 @@ def edit(request: HttpRequest, schedule_id: int) -> HttpResponse:
         return _form(request, form, preview=form.preview())
     if not form.is_valid():
         return _form(request, form, status=422)
-    version = _number(request.POST.get("version", ""))
+    version = read_id(request.POST.get("version", ""))
     try:
         managing.change(schedule.pk, form.cleaned, actor=request.actor, version=version)
     except Conflict as error:
@@ -118,7 +119,7 @@ def edit(request: HttpRequest, schedule_id: int) -> HttpResponse:
 @console_view
 def preview(request: HttpRequest) -> HttpResponse:
     """The next ten times of the timing in the form, for htmx."""
-    pk = _number(request.POST.get("schedule", ""))
+    pk = read_id(request.POST.get("schedule", ""))
     schedule = None if pk is None else _schedule(request, pk)
     form = forms.posted(request, request.POST.get("kind", ""), schedule)
     found = form.preview()
@@ -271,11 +272,7 @@ def _runs(request: HttpRequest) -> dict[str, Any]:
 
 
 def _page_number(request: HttpRequest) -> int:
-    return min(max(1, _number(request.GET.get("page", "")) or 1), 10_000)
-
-
-def _number(given: str) -> int | None:
-    return int(given) if given.isascii() and given.isdigit() and len(given) <= 18 else None
+    return min(max(1, read_id(request.GET.get("page", "")) or 1), 10_000)
 
 
 def _created(found: Run) -> dict[str, str] | None:

@@ -15,6 +15,7 @@ from django.shortcuts import render
 
 from dispatch.core import clock
 from dispatch.core.events import Actor
+from dispatch.core.ids import read_id
 from dispatch.core.problems import Conflict
 from dispatch.jobs import links, places, services
 from dispatch.jobs.models import Job, Offer
@@ -115,8 +116,7 @@ _ACTIONS: dict[str, Callable[[Technician, Any], str]] = {
 def _own_job(technician: Technician, form: Any) -> tuple[Job, int]:
     """The job as this technician has it, and the version that says so: should it change in between, the service
     refuses."""
-    number = form.get("job", "")
-    job = Job.objects.of(technician.organization_id).filter(pk=int(number) if number.isdecimal() else 0).first()
+    job = Job.objects.of(technician.organization_id).filter(pk=read_id(form.get("job")) or 0).first()
     if job is None or job.technician_id != technician.pk or job.status != Job.Status.ASSIGNED:
         raise Refused("This job is not yours any more.")
     return job, job.version

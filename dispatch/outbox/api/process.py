@@ -22,6 +22,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 
 from dispatch.core import problems
+from dispatch.core.ids import read_id
 from dispatch.outbox import processing
 from dispatch.outbox.pointer import BadToken
 from dispatch.outbox.services.starting import Refused
@@ -80,11 +81,6 @@ def _read(request: HttpRequest) -> tuple[str, str] | None:
     scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
     if token is None and scheme.lower() == "bearer":
         token = bearer.strip()
-    if (
-        not isinstance(message_id, str)
-        or not message_id.isascii()
-        or not message_id.isdigit()
-        or len(message_id) > 18
-    ):
+    if read_id(message_id) is None:
         return None
     return message_id, token if isinstance(token, str) else ""

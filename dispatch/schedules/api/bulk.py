@@ -35,7 +35,6 @@ class BulkViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMod
     queryset: QuerySet = BulkImport.objects.order_by("-id")
     filterset_fields = ["status"]
     parser_classes = (ImportParser,)
-    lookup_value_regex = r"\d{1,18}"
     required = {"list": _READ, "retrieve": _READ, "create": _WRITE, "cancel": _WRITE}
 
     def get_serializer_class(self) -> Any:

@@ -40,7 +40,6 @@ class RunViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
 
     queryset: QuerySet = Run.objects.select_related("schedule").order_by("-id")
     filterset_class = RunFilter
-    lookup_value_regex = r"\d{1,18}"
     required = {"list": _READ, "retrieve": _READ, "cancel": _WRITE, "retry": _WRITE}
 
     def get_queryset(self) -> QuerySet:

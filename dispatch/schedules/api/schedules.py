@@ -70,7 +70,6 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
 
     queryset = Schedule.objects.all()
     filterset_class = ScheduleFilter
-    lookup_value_regex = r"\d{1,18}"
     required = {
         "list": _READ,
         "retrieve": _READ,
