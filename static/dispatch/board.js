@@ -125,14 +125,31 @@
 
   function fill(row, html) {
     const kept = html.replace(MOVING, "$1"); // times go on by themselves
-    if (row.kept === kept) return;
+    const before = row.kept;
     row.kept = kept;
+    if (before === kept || (before === undefined && row.firstElementChild && says(row) === says(rowFrom(html)))) return;
     const had = row.contains(document.activeElement) ? document.activeElement : null;
     const path = had?.name ? `[name="${had.name}"][value="${had.value}"]` : had ? "a.open" : "";
     row.innerHTML = html;
     window.htmx.process(row);
     markMine(row);
     if (had) (row.querySelector(path) || row.querySelector("a.open") || row.querySelector("button"))?.focus({ preventScroll: true });
+  }
+
+  function rowFrom(html) {
+    const row = document.createElement("li");
+    row.innerHTML = html;
+    return row;
+  }
+
+  /* Of a row that came with the page: what it tells, without what the page put into it. */
+  function says(row) {
+    const copy = row.cloneNode(true);
+    markMine(copy);
+    for (const token of copy.querySelectorAll("[name=csrfmiddlewaretoken]")) token.remove();
+    for (const one of copy.querySelectorAll("a.open, [data-acts]")) for (const name of ["href", "aria-current", "aria-disabled"]) one.removeAttribute(name);
+    copy.firstElementChild.classList.remove("unread");
+    return copy.innerHTML.replace(MOVING, "$1");
   }
 
   function put(name, id, sort, html) {

@@ -12,6 +12,7 @@ from dispatch.core.events import Actor
 from dispatch.jobs import services
 from dispatch.jobs.models import Job
 from dispatch.technicians.models import Technician
+from notifications import claims
 from notifications import loops as notifier
 from tests import factories as make
 from tests.core.threads import Elsewhere
@@ -179,6 +180,25 @@ def test_a_list_does_not_move_under_the_focus(floor, sign_in, pending):
     expect(card(page, "done", newer)).to_be_visible()
 
 
+def test_what_did_not_change_is_not_drawn_anew(floor, sign_in, pending):
+    """Not even by the first news of a page: who is about to press a button presses the one that they saw."""
+    dana = make.dispatcher(floor.organization, "Dana")
+    mine, theirs, other = (make_pending(floor) for _ in range(3))
+    claims.claim(floor.organization, claims.JOB, mine.pk, user=dana, actor=BOB)
+    kim = make.dispatcher(floor.organization, "Kim")
+    claims.claim(floor.organization, claims.JOB, theirs.pk, user=kim, actor=BOB)
+    tell_people()
+    page = live(sign_in(dana, path=f"/board/?job={pending.pk}"))
+    page.evaluate("for (const one of document.querySelectorAll('#lists article')) one.was = true")
+    elsewhere(lambda: services.cancel(other.pk, "Called off", actor=BOB))
+    expect(card(page, "attention", other)).to_have_count(0)
+    same = "article => article.was === true"
+    for job in (pending, mine, theirs):
+        assert card(page, "attention", job).locator("xpath=ancestor::article").evaluate(same), job
+    elsewhere(lambda: claims.claim(floor.organization, claims.JOB, pending.pk, user=kim, actor=BOB))
+    expect(column(page, "attention").locator(f"li[data-id='job-{pending.pk}']")).to_contain_text("Kim has it")
+
+
 def test_everything_works_from_the_keyboard(floor, sign_in, pending):
     second = make_pending(floor)
     page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
@@ -282,7 +302,7 @@ def test_the_pages_are_accessible(floor, app_url, sign_in, pending, scheme):
     expect(page.locator("#ask")).to_be_visible()
     accessible(page)
     page.goto(f"{app_url}/reports/")
-    expect(page.locator(".chart svg").first).to_be_visible()
+    expect(page.locator(".plot svg").first).to_be_visible()
     accessible(page)
 
 
