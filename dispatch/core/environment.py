@@ -5,6 +5,7 @@ Imported by settings: no models, no apps."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -76,6 +77,17 @@ def redis_address(url: str) -> str:
     if url and url.partition("://")[0] not in REDIS:
         raise ImproperlyConfigured("REDIS_URL must look like redis://host:6379/0 (or rediss://, unix://).")
     return url
+
+
+def made_folder(path: Path) -> Path:
+    """The folder, below DISPATCH_DATA_DIR, which is made if it is not there. Raises ImproperlyConfigured."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ImproperlyConfigured(
+            f"{path} cannot be made ({error.strerror}): set DISPATCH_DATA_DIR to a folder that can be written."
+        ) from error
+    return path
 
 
 def _flag(value: Any) -> bool:

@@ -21,6 +21,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
+from dispatch.core.environment import made_folder
+
 log = structlog.get_logger(__name__)
 
 enqueue_failures = Counter(
@@ -102,16 +104,10 @@ def _counters() -> CollectorRegistry:
 
 
 def new_folder(folder: Path) -> dict[str, str]:
-    """Empties the folder, and answers what makes children write their counters there. Raises CommandError when it
-    cannot be made."""
+    """Empties the folder, and answers what makes children write their counters there. Raises ImproperlyConfigured
+    when it cannot be made."""
     shutil.rmtree(folder, ignore_errors=True)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CommandError(
-            f"{folder} cannot be made ({error.strerror}): set DISPATCH_DATA_DIR to a folder that can be written."
-        ) from error
-    return {FOLDER: str(folder)}
+    return {FOLDER: str(made_folder(folder))}
 
 
 def collect(folder: Path) -> dict[str, str]:
