@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -204,7 +205,13 @@ def entry(event: Event) -> Entry:
 
 
 def _who(data: Data) -> str:
-    return str(data.get("technician") or "the technician")
+    return _in_its_direction(str(data.get("technician") or "the technician"))
+
+
+def _in_its_direction(name: str) -> str:
+    """A name that is written from right to left is set apart: what follows it ("2 of 2") stays in order."""
+    written = {unicodedata.bidirectional(letter) for letter in name}
+    return f"\u2068{name}\u2069" if written & {"R", "AL"} else name
 
 
 def _of(data: Data, name: str, form: str) -> str:

@@ -9,6 +9,7 @@ from dispatch.core import clock
 from dispatch.core.models import Event
 from dispatch.jobs import services
 from dispatch.jobs.models import DispatchPolicy, Job
+from dispatch.jobs.timeline import entry
 from dispatch.technicians.models import Technician
 from tests import factories
 from tests.api.client import Api
@@ -256,3 +257,10 @@ def test_the_schema_is_clean(db, capsys):
     told = capsys.readouterr().err
     ours = [line for line in told.splitlines() if "dispatch/jobs" in line or "jobs." in line]
     assert ours == []
+
+
+def test_a_name_written_from_right_to_left_leaves_the_figures_behind_it_in_order():
+    skipped = {"technician": "محمد الأحمدي", "reason": "2 of 2 open jobs"}
+    told = entry(Event(kind="job.skipped", actor_label="Dispatch", data=skipped))
+    assert told.text == "Dispatch passed over \u2068محمد الأحمدي\u2069: 2 of 2 open jobs"
+    assert entry(Event(kind="job.skipped", data={"technician": "Müßig"})).did == "passed over Müßig"
