@@ -42,5 +42,6 @@ UNFOLD = {
         lambda request: static("dispatch/press.js"),
         lambda request: static("dispatch/live.js"),
         lambda request: static("dispatch/alerts.js"),
+        lambda request: static("dispatch/admin.js"),
     ],
 }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from django.test import Client
 
 from accounts.models import Membership
-from dispatch.console import health
+from dispatch.console import chrome, health
 from dispatch.core import redis as core_redis
 from tests import factories as make
 
@@ -91,3 +92,40 @@ def test_going_on_duty_and_off_is_recorded(browser):
     answer = client.post("/duty/", {"on_duty": "0"}, headers={"Referer": "https://elsewhere.example/"})
     assert answer.url == "/"
     assert not Membership.objects.get(user=person).on_duty
+
+
+def test_what_is_not_there_is_said_in_the_pages_own_look(browser):
+    person = make.dispatcher(make.organization())
+    for path in ("/nowhere/", "/outbox/groups/999999/", "/f/nobody/"):
+        answer = browser(person).get(path)
+        assert answer.status_code == 404
+        told = answer.content.decode()
+        assert "There is nothing here" in told
+        assert 'href="/"' in told
+        assert "dispatch/tokens" in told
+    assert "To the board" not in browser().get("/nowhere/").content.decode()
+
+
+def test_what_is_refused_is_said_with_what_to_do(browser):
+    told = browser(make.admin(make.organization())).get("/admin/rq/")
+    assert told.status_code == 403
+    assert "ask an Admin of your organization" in told.content.decode()
+    told = browser(make.dispatcher(make.organization())).get("/board/?text=%00")
+    assert told.status_code == 400
+    assert "Nothing was changed" in told.content.decode()
+    forged = Client(enforce_csrf_checks=True).post("/admin/login/", {"username": "a"})
+    assert forged.status_code == 403
+    assert "Please send it once more" in forged.content.decode()
+
+
+def test_a_failure_is_said_to_be_logged(browser, monkeypatch):
+    def fails(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    client = browser(make.dispatcher(make.organization()))
+    client.raise_request_exception = False
+    monkeypatch.setattr(chrome.health, "of", fails)
+    told = client.get("/health/")
+    assert told.status_code == 500
+    assert "It was logged" in told.content.decode()
+    assert "broken" not in told.content.decode()

@@ -1,5 +1,5 @@
-"""Every page of the console, of customers and of technicians, with a row of each kind, as axe sees it: WCAG 2.2
-AA, light and dark, and no page wider than a phone."""
+"""Every page of the console, of customers and of technicians, and one of each kind of the admin, with a row of
+each kind, as axe sees it: WCAG 2.2 AA, light and dark, and no page wider than a phone."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from urllib.parse import urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from dispatch.jobs import links
 from dispatch.jobs.models import Job, Offer, PublicForm, Submission
 from dispatch.outbox.models import Endpoint, Message, MessageGroup
 from dispatch.schedules.models import Run, Schedule
-from dispatch.technicians.models import Technician
+from dispatch.technicians.models import Skill, Technician
 from tests.e2e.test_board import WCAG
 from tests.tenants import Tenant, tenant
 
@@ -41,12 +41,39 @@ def pages(ours: Tenant) -> list[str]:
         f"/schedules/{ours.row(Schedule).pk}/",
         f"/schedules/runs/{ours.row(Run).pk}/",
         "/notifications/",
+        "/notifications/choices/",
         "/phones/",
         f"/f/{ours.row(PublicForm).organization.slug}/",
         urlsplit(links.status_url(ours.row(Submission))).path,
         urlsplit(links.offer_url(ours.row(Offer))).path,
         urlsplit(links.technician_url(ours.row(Technician))).path,
     ]
+
+
+def pages_of_the_admin(ours: Tenant) -> list[str]:
+    """One of each kind: lists, forms with choices of several, maps and inlines, a job, a history, questions."""
+    return [
+        "/admin/",
+        "/admin/jobs/job/",
+        f"/admin/jobs/job/{ours.row(Job).pk}/change/",
+        f"/admin/jobs/job/{ours.row(Job).pk}/history/",
+        "/admin/technicians/technician/",
+        f"/admin/technicians/technician/{ours.row(Technician).pk}/change/",
+        f"/admin/outbox/endpoint/{ours.row(Endpoint).pk}/change/",
+        f"/admin/technicians/skill/{ours.row(Skill).pk}/delete/",
+        "/admin/accounts/apikey/add/",
+        "/admin/personal-data/",
+    ]
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 390), ("dark", 1440)])
+def test_the_admin_is_accessible_and_fits(app_url, sign_in, scheme, width):
+    ours = tenant("Alphaville")
+    page = sign_in(ours.admin, scheme=scheme, width=width, path="/admin/")
+    for path in pages_of_the_admin(ours):
+        answer = page.goto(app_url + path)
+        assert answer.status == 200, path
+        accessible_and_fitting(page, width)
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1440), ("dark", 390)])
@@ -57,6 +84,13 @@ def test_every_page_is_accessible_and_fits(app_url, sign_in, scheme, width):
         answer = page.goto(app_url + path)
         assert answer.status == 200, path
         expect(page.locator("h1, h2").first).to_be_attached()
-        found = Axe().run(page, options=WCAG)
-        assert found.violations_count == 0, f"{path}\n{found.generate_report()}"
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        accessible_and_fitting(page, width)
+    missing = page.goto(f"{app_url}/nowhere/")
+    assert missing.status == 404
+    accessible_and_fitting(page, width)
+
+
+def accessible_and_fitting(page: Page, width: int) -> None:
+    found = Axe().run(page, options=WCAG)
+    assert found.violations_count == 0, f"{page.url}\n{found.generate_report()}"
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, page.url

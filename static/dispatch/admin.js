@@ -1,0 +1,19 @@
+/* The theme's boxes for choosing several: the field to search in has no label, so it gets its field's; the list that
+   it stands in is none to who reads aloud. They are drawn after the page, and again with each choice. */
+(() => {
+  "use strict";
+
+  function name() {
+    for (const box of document.querySelectorAll(".select2-container")) {
+      const label = box.previousElementSibling?.labels?.[0]?.textContent.trim();
+      if (label) box.querySelector("input.select2-search__field")?.setAttribute("aria-label", label);
+      for (const part of box.querySelectorAll("ul.select2-selection__rendered, ul.select2-selection__rendered > li")) part.setAttribute("role", "none");
+    }
+  }
+
+  let drawn = 0;
+  document.addEventListener("DOMContentLoaded", () => {
+    new MutationObserver(() => { drawn ||= requestAnimationFrame(() => { drawn = 0; name(); }); }).observe(document.body, { childList: true, subtree: true });
+    name();
+  });
+})();
