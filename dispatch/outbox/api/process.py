@@ -81,6 +81,6 @@ def _read(request: HttpRequest) -> tuple[str, str] | None:
     scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
     if token is None and scheme.lower() == "bearer":
         token = bearer.strip()
-    if read_id(message_id) is None:
+    if not isinstance(message_id, str) or read_id(message_id) is None:
         return None
     return message_id, token if isinstance(token, str) else ""
