@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -43,6 +45,16 @@ def environment(database: str, **more: str) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         **more,
     }
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens at, for a process that cannot choose one by itself. It lies below
+    those that the system hands out, so nobody is given it by chance before that process has taken it."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 30_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Process:

@@ -49,6 +49,8 @@ class Receiver:
         self.on_visit: Callable[[Visit], None] | None = None
         self._answers: dict[str, list[Answer]] = defaultdict(list)
         self._held: dict[str, asyncio.Event] = {}
+        self._gate: asyncio.Event | None = None
+        self._free_visits = 0
         self._open = 0
         self.most_open = 0
         self._started = threading.Event()
@@ -81,6 +83,16 @@ class Receiver:
 
     def let_go(self, name: str) -> None:
         self._loop.call_soon_threadsafe(self._held.pop(name).set)
+
+    def hold_all(self, after: int = 0) -> None:
+        """Keeps whoever comes, after so many more, waiting for their answer."""
+        self._free_visits = len(self.visits) + after
+        self._gate = asyncio.Event()
+
+    def let_all_go(self) -> None:
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            self._loop.call_soon_threadsafe(gate.set)
 
     def heal(self) -> None:
         """Forgets all special answers."""
@@ -122,6 +134,7 @@ class Receiver:
         return found
 
     def close(self) -> None:
+        self.let_all_go()
         for event in self._held.values():
             self._loop.call_soon_threadsafe(event.set)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -154,6 +167,7 @@ class Receiver:
             path=request.path,
         )
         self.visits.append(visit)
+        place = len(self.visits)
         self._open += 1
         self.most_open = max(self.most_open, self._open)
         try:
@@ -162,6 +176,8 @@ class Receiver:
             answer = self._answer(visit.name)
             if held := self._held.get(visit.name):
                 await held.wait()
+            if (gate := self._gate) and place > self._free_visits:
+                await gate.wait()
             if answer.after_s:
                 await asyncio.sleep(answer.after_s)
             return web.Response(status=answer.status, text=answer.body, headers=answer.headers)

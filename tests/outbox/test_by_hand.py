@@ -83,30 +83,30 @@ def test_14_a_cancelled_call_that_never_ends_lets_its_group_go_when_its_lease_la
     assert isinstance(starting.start([(a, 1)])[0][0], starting.Call)
     world.act("cancel", a)
     world.start()
-    world.travel(59)
+    world.travel(30)
     world.recover()
     assert world.receiver.names == []
-    world.travel(2)
+    world.travel(31)
     world.recover()
     world.receiver.got("b")
     assert world.status(a) == "CANCELLED"
 
 
 def test_14_retry_has_a_fresh_budget_keeps_the_history_and_goes_before_those_it_held(world: World) -> None:
-    erp = world.endpoint(retry_schedule_s=[1])
+    erp = world.endpoint(retry_schedule_s=[600])
     world.receiver.answer("a", 500, times=3)
     a, _ = world.send(erp, "a", "b")
     world.start()
     world.receiver.count(1)
     world.rests()
-    world.travel(2)
+    world.travel(601)
     world.becomes(a, "ERROR")
     by_hand.act(Action.RETRY, [a], actor=MARIA, note="they fixed it")
     world.receiver.count(3)
     world.rests()
     assert world.status(a) == "PENDING"  # the third failure is the first of the new budget
     assert world.message(a).attempts == 1
-    world.travel(2)
+    world.travel(601)
     world.all_end()
     assert world.receiver.names == ["a"] * 4 + ["b"]
     assert [x.number for x in Attempt.objects.filter(message=a)] == [1, 2, 3, 4]

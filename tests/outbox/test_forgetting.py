@@ -13,7 +13,7 @@ from dispatch.outbox.models import Attempt, Message, MessageGroup
 from dispatch.outbox.services import forgetting
 from tests import factories
 from tests.outbox.world import World
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 DAY_S = 86_400
 
@@ -96,7 +96,7 @@ def test_a_message_that_joins_its_group_while_that_is_forgotten_is_taken_in(worl
             assert forgetting.forget(world.organization.pk, clock.now(), 10) == 1
             thread.start()  # it has found the group, and waits for its lock
             wait_until(_somebody_waits)
-        thread.join(10)
+        thread.join(PATIENCE)
         assert world.status(joined[0]) == "PENDING"
         world.act("cancel", *joined)
         Message.objects.all().delete()

@@ -19,27 +19,32 @@ from tests.waiting import wait_until
 def test_6_simultaneous_calls_never_exceed_the_concurrency_over_all_routers_also_while_it_is_changed(
     world: World,
 ) -> None:
-    erp = world.endpoint()
+    erp = world.endpoint(timeout_s=30)
     world.pool.concurrency = 6
     world.pool.save()
     world.receiver.default.after_s = 0.02
     for n in range(120):
         world.send(erp, f"{n}", group=f"{n}")
+    world.receiver.hold_all(after=30)  # else all could be over before the limit is changed
     world.start(pollers=3, routers=3)
     world.receiver.count(30)
     assert world.receiver.most_open <= 6
     world.pool.concurrency = 2
     world.pool.save()
+    world.receiver.let_all_go()
+    world.receiver.hold_all(after=25)
+    seen = len(world.receiver.visits)
     wait_until(lambda: Message.objects.filter(status="PROCESSING").count() <= 2)
     world.receiver.most_open = 0
-    seen = len(world.receiver.visits)
     world.receiver.count(seen + 20)
     assert world.receiver.most_open <= 2
     world.pool.concurrency = 12
     world.pool.save()
     world.receiver.most_open = 0
-    world.all_end(60)
-    assert 2 < world.receiver.most_open <= 12
+    wait_until(lambda: world.receiver.most_open > 2, message="no more come at once than before")
+    world.receiver.let_all_go()
+    world.all_end()
+    assert world.receiver.most_open <= 12
     assert Attempt.objects.count() == 120
     assert set(Message.objects.values_list("attempts", flat=True)) == {1}
 
@@ -103,9 +108,9 @@ def test_6_a_pool_that_is_paused_after_publishing_puts_its_messages_back_without
 @pytest.mark.parametrize(
     ("status", "body", "headers", "after_s"),
     [
-        (429, "", {"Retry-After": "40"}, 40),
+        (429, "", {"Retry-After": "400"}, 400),
         (429, "", {}, 30),
-        (200, '{"ack": false, "delaySeconds": 15}', {}, 15),
+        (200, '{"ack": false, "delaySeconds": 150}', {}, 150),
         (200, '{"ack": false}', {}, 30),
     ],
 )
@@ -135,14 +140,14 @@ def test_7_a_deferral_spends_no_retry_and_waits_as_asked(
 
 
 def test_7_retries_follow_the_endpoints_schedule_and_then_it_is_an_error(world: World) -> None:
-    erp = world.endpoint(retry_schedule_s=[10, 100], permanent_codes=[410])
+    erp = world.endpoint(retry_schedule_s=[600, 1200], permanent_codes=[410])
     world.receiver.answer("a", 503)
     world.receiver.answer("gone", 410)
     message = world.send_one(erp, "a")
     gone = world.send_one(erp, "gone", group="h")
     world.start()
     world.becomes(gone, "ERROR")
-    for turn, wait in enumerate([10, 100]):
+    for turn, wait in enumerate([600, 1200]):
         world.receiver.count(turn + 2)
         world.rests()
         assert world.status(message) == "PENDING"
@@ -170,10 +175,10 @@ def test_7_jitter_makes_a_retry_later_never_earlier() -> None:
 def test_7_a_target_that_does_not_answer_or_is_not_there_is_a_failure_and_a_forbidden_one_an_error(
     world: World, settings: object
 ) -> None:
-    slow = world.endpoint("slow", timeout_s=0.3)
-    gone = world.endpoint("gone", url="http://127.0.0.1:1024/")
+    slow = world.endpoint("slow", timeout_s=0.3, retry_schedule_s=[600])
+    gone = world.endpoint("gone", url="http://127.0.0.1:1024/", retry_schedule_s=[600])
     inside = world.endpoint("inside", url="http://169.254.169.254/latest/meta-data")
-    world.receiver.answer("slow", after_s=3)
+    world.receiver.hold("slow")
     ids = [world.send_one(endpoint, "slow") for endpoint in (slow, gone, inside)]
     world.start()
     wait_until(lambda: Attempt.objects.count() == 3)
@@ -211,7 +216,7 @@ def test_8_a_circuit_opens_makes_no_calls_spends_no_attempts_probes_and_closes_a
     world.receiver.heal()
     world.travel(61)
     wait_until(lambda: Event.objects.filter(kind="endpoint.circuit_closed").exists())
-    world.all_end(30)
+    world.all_end()
     assert world.statuses(failing + waiting) == ["COMPLETED"] * 8
     ill.target.refresh_from_db()
     assert (ill.target.failures, ill.target.failing_since) == (0, None)

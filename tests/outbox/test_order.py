@@ -76,7 +76,7 @@ def test_2_one_of_a_group_is_in_flight_with_three_pollers_and_three_routers(worl
     for names in expected.values():
         world.receiver.answer(chance.choice(names), after_s=chance.uniform(0, 0.05))
     world.start(pollers=3, routers=3)
-    world.all_end(60)
+    world.all_end()
     assert {group: world.receiver.of(group) for group in expected} == expected
     assert world.receiver.overlaps() == []
     assert len(world.receiver.visits) == 240
@@ -101,7 +101,7 @@ def test_2_the_transaction_that_ends_one_claims_the_next_and_publishes_it_withou
 
 
 def test_3_a_head_that_waits_for_its_retry_holds_its_group(world: World) -> None:
-    erp = world.endpoint()
+    erp = world.endpoint(retry_schedule_s=[600])
     world.receiver.answer("a", 500, times=1)
     a, b = world.send(erp, "a", "b")
     world.send(erp, "elsewhere", group="h")
@@ -110,7 +110,7 @@ def test_3_a_head_that_waits_for_its_retry_holds_its_group(world: World) -> None
     world.rests()
     assert world.statuses([a, b]) == ["PENDING", "PENDING"]
     assert sorted(world.receiver.names) == ["a", "elsewhere"]
-    world.travel(6)
+    world.travel(601)
     world.all_end()
     assert world.receiver.of("g") == ["a", "a", "b"]
 

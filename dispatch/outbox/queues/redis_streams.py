@@ -24,6 +24,8 @@ GROUP = "routers"
 BODY = b"pointer"
 # A consumer that asked for nothing for this long and holds nothing is struck off the group's list.
 FORGET_CONSUMER_AFTER_MS = 3_600_000
+# A router that is asked to stop does so within this.
+LONGEST_BLOCK_MS = 1000
 
 # KEYS: stream, one per deduplication id. ARGV: how long to remember (ms), then the pointers. All or nothing.
 _PUBLISH = Script(
@@ -162,7 +164,8 @@ class RedisConsumer(Consumer):
                 if found or left_ms <= 0:
                     return found
                 # Not longer than the socket may be silent, nor than until the next delayed one is due.
-                block_ms = min(left_ms, int(settings.REDIS_TIMEOUT_S * 500), *([next_due_ms] * (next_due_ms >= 0)))
+                longest_ms = min(LONGEST_BLOCK_MS, int(settings.REDIS_TIMEOUT_S * 500))
+                block_ms = min(left_ms, longest_ms, *([next_due_ms] * (next_due_ms >= 0)))
                 if found := self._read(max_n, max(1, block_ms)):
                     return found
 

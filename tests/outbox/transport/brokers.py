@@ -17,18 +17,13 @@ from django.conf import settings as django_settings
 from dispatch.core import redis
 from dispatch.outbox import queues
 from dispatch.outbox.queues import Consumer, Publisher
+from tests.processes import free_port
 from tests.waiting import wait_until
 
 _SPRING, _BROKER = "http://www.springframework.org/schema/beans", "http://activemq.apache.org/schema/core"
 _SCHEMAS = (_SPRING, f"{_SPRING}/spring-beans-2.0.xsd", _BROKER, f"{_BROKER}/activemq-core.xsd")
 KEYS_PASSWORD = "rain on a tin roof"
 ACTIVEMQ_JAR = Path("/usr/share/activemq/bin/activemq.jar")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Broker(ABC):

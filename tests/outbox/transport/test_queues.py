@@ -14,7 +14,7 @@ import pytest
 from dispatch.outbox import queues
 from dispatch.outbox.pointer import MessagePointer
 from dispatch.outbox.queues import Consumer, Delivery, QueueUnavailable
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 from .brokers import Broker
 from .conftest import Make
@@ -29,7 +29,7 @@ ALL = [
 pytestmark = pytest.mark.parametrize("broker", ALL, indirect=True)
 
 
-def take(consumer: Consumer, how_many: int, within_s: float = 10.0) -> list[Delivery]:
+def take(consumer: Consumer, how_many: int, within_s: float = PATIENCE) -> list[Delivery]:
     """So many deliveries, in the order in which they came."""
     found: list[Delivery] = []
     deadline = time.monotonic() + within_s
@@ -119,7 +119,7 @@ class TestEveryQueue:
             waited = time.monotonic() - released
             again.ack()
         assert again.pointer_json == delivery.pointer_json
-        assert 1.99 <= waited < 10.0
+        assert waited >= 1.99
 
     def test_what_is_released_at_once_returns_at_once_to_anybody(self, broker: Broker, make_pointer: Make) -> None:
         with broker.publisher() as publisher, broker.consumer("one") as consumer:
@@ -168,13 +168,13 @@ class TestEveryQueue:
             consumer.receive(1, wait_s=0)  # connected
             begin = time.monotonic()
             assert consumer.receive(1, wait_s=0.4) == []
-            assert 0.4 <= time.monotonic() - begin < 5.0
+            assert 0.4 <= time.monotonic() - begin < 60.0
             with ThreadPoolExecutor(1) as threads:
+                begin = time.monotonic()
                 waiting = threads.submit(consumer.receive, 1, 15.0)
                 publisher.publish(make_pointer(), "1-1")
-                begin = time.monotonic()
-                (delivery,) = waiting.result(20)
-                assert time.monotonic() - begin < 5.0
+                (delivery,) = waiting.result(PATIENCE)
+                assert time.monotonic() - begin < 15.0  # it did not sleep to the end
                 delivery.ack()
 
     @pytest.mark.parametrize("text", ["not a pointer", '{"id": 1}', "{" * 300, "ünïcödé \u2603"])

@@ -16,9 +16,9 @@ from dispatch.outbox import queues
 from dispatch.outbox.checks import contradictions, refuse_contradictions
 from dispatch.outbox.queues import QueueUnavailable, redis_streams
 from dispatch.outbox.queues.stomp_link import Place
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
-from .brokers import File, Redis, free_port
+from .brokers import File, Redis
 from .conftest import Make
 
 
@@ -70,7 +70,7 @@ class TestConfiguration:
         monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         place = {"redis": "redis://{}/0", "sqs": "http://{}/1/q.fifo", "activemq": "stomp://{}/q"}[kind]
         settings.OUTBOX_QUEUE_TYPE = kind
-        settings.OUTBOX_QUEUE_URL = place.format(f"127.0.0.1:{free_port()}")
+        settings.OUTBOX_QUEUE_URL = place.format("127.0.0.1:1")
         assert queues.warn_if_unreachable() is False
         with queues.publisher() as publisher, queues.consumer("one") as consumer:
             with pytest.raises(QueueUnavailable):
@@ -89,9 +89,9 @@ class TestRedis:
         with queues.publisher() as publisher, queues.consumer("one") as consumer:
             publisher.publish(make_pointer(), "1-1")
             consumer.receive(1, 1)[0].release(600)
-            clock.travel(599)
+            clock.travel(500)
             assert consumer.receive(1, 0) == []
-            clock.travel(2)
+            clock.travel(101)
             assert len(consumer.receive(1, 0)) == 1
 
     def test_a_redis_that_was_emptied_starts_anew(self, make_pointer: Make) -> None:
@@ -156,7 +156,7 @@ class TestRedis:
                 found = consumer.receive(200, 1)
                 consumer.ack_many(found)
                 taken += len(found)
-        assert time.monotonic() - begin < 10.0
+        assert time.monotonic() - begin < 60.0  # and not one a round
 
 
 TAKE_ALL = """
@@ -188,7 +188,7 @@ class TestFile:
                 for name in ("a", "b", "c")
             ]
             publisher.publish(make_pointer(message=999), "999-1")
-            taken = [process.communicate(timeout=60)[0].split() for process in started]
+            taken = [process.communicate(timeout=PATIENCE)[0].split() for process in started]
         assert sorted(name for names in taken for name in names) == sorted(
             [*(pointer.id for pointer in pointers), "999"]
         )
