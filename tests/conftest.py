@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from django.conf import settings as django_settings
 from django.db import connection
+from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from dispatch.core import clock
@@ -25,7 +26,9 @@ from tests.waiting import PATIENCE, wait_until
 pytest_plugins = ["tests.phones.fixtures"]
 use_instead_of_flush()
 # The suite tries the same examples each time, on a busy machine too; those of the soak ask for chance themselves.
-hypothesis_settings.register_profile("suite", derandomize=True, deadline=None, database=None)
+hypothesis_settings.register_profile(
+    "suite", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
 hypothesis_settings.load_profile("suite")
 
 

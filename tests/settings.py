@@ -8,11 +8,13 @@ _worker = os.environ.get("PYTEST_XDIST_WORKER", "")
 
 os.environ["DISPATCH_DEVELOPMENT"] = "1"
 os.environ.setdefault("DISPATCH_DATA_DIR", ".data/test")
-if _worker:  # each worker of a parallel run has servers of its own
+if _worker and os.path.basename(os.environ["DISPATCH_DATA_DIR"]) != _worker:
+    # each worker of a parallel run has servers of its own, which its children use too
     os.environ["DISPATCH_DATA_DIR"] = os.path.join(os.environ["DISPATCH_DATA_DIR"], _worker)
 os.environ["REDIS_PREFIX"] = f"test-{_worker or 'main'}-{os.getpid()}:"
 os.environ["DB_POOL_SIZE"] = "0"  # of this process; its children choose for themselves
 os.environ.setdefault("LOG_LEVEL", "WARNING")
+os.environ.setdefault("REDIS_TIMEOUT_S", "20")  # a machine that stands still is no outage
 
 from dispatch.settings import *  # noqa: E402, F403
 from dispatch.settings import DATABASES  # noqa: E402

@@ -15,6 +15,7 @@ from django.conf import settings as django_settings
 
 from tests import factories as make
 from tests.processes import running
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -47,7 +48,7 @@ def test_the_page_is_run_from_top_to_bottom(app_url: str, organization: Any) -> 
     script = "set -uo pipefail\n" + "".join(f"{commands}\necho\necho '{MARK}'\n" for commands, _ in blocks())
     environment = {**os.environ, "DISPATCH_URL": app_url, "DISPATCH_KEY": make.api_key(organization)}
     done = subprocess.run(
-        ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=100, check=False
+        ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=2 * PATIENCE, check=False
     )
     answers = done.stdout.split(MARK)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr

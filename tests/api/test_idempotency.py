@@ -150,9 +150,9 @@ def test_a_repeat_that_waited_for_a_failure_becomes_the_first(organization):
 def test_an_answer_is_kept_seven_days_and_not_longer(organization):
     work = Work(organization)
     send(organization, work)
-    clock.travel(7 * 86400 - 5)
+    clock.travel(7 * 86400 - 300)
     assert send(organization, work)[2] is True
-    clock.travel(10)
+    clock.travel(301)
     assert send(organization, work, body={"another": "body"})[2] is False, "the key is free again"
     assert work.runs == 2
 

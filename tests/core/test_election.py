@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 from django.db import connection, transaction
@@ -11,8 +12,15 @@ from dispatch.core import clock
 from dispatch.core.election import Deposed, Election, fence
 from dispatch.core.models import EventCursor, Leadership
 from tests.core.threads import Elsewhere
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _long_lease(settings: Any) -> None:
+    """No lease ends because the machine stood still for a while."""
+    settings.LEADER_LEASE_S = 1000.0
 
 
 def test_the_first_who_asks_leads_and_the_second_does_not() -> None:
@@ -32,7 +40,7 @@ def test_a_leader_stays_leader_by_renewing_in_time() -> None:
     leader, other = Election("auditor"), Election("auditor")
     leader.step()
     for _ in range(5):
-        clock.travel(4)  # of a lease of 5
+        clock.travel(700)  # of a lease of 1000
         assert leader.step() == 1
         assert other.step() is None
 
@@ -40,7 +48,7 @@ def test_a_leader_stays_leader_by_renewing_in_time() -> None:
 def test_a_leader_that_pauses_past_its_lease_is_followed_and_knows_it() -> None:
     paused, next_one = Election("auditor"), Election("auditor")
     paused.step()
-    clock.travel(5.1)
+    clock.travel(1000.1)
     assert not paused.is_leader  # without asking the database
     assert next_one.step() == 2
     assert paused.step() is None
@@ -51,7 +59,7 @@ def test_a_leader_that_pauses_past_its_lease_is_followed_and_knows_it() -> None:
 def test_who_comes_back_to_a_lapsed_lease_leads_a_new_term() -> None:
     leader = Election("auditor")
     leader.step()
-    clock.travel(6)
+    clock.travel(1001)
     assert leader.step() == 2  # what it wrote in its first term is fenced off
 
 
@@ -66,7 +74,7 @@ def test_resigning_hands_over_at_once() -> None:
 def test_resigning_after_being_followed_does_not_touch_the_follower() -> None:
     late, follower = Election("auditor"), Election("auditor")
     late.step()
-    clock.travel(6)
+    clock.travel(1001)
     follower.step()
     late.resign()
     assert follower.step() == 2
@@ -79,7 +87,7 @@ def test_of_many_who_ask_at_once_on_their_own_connections_one_leads() -> None:
 
     def stand() -> None:
         candidate = Election("auditor")
-        together.wait(timeout=60)
+        together.wait(PATIENCE)
         epochs.append(candidate.step())
 
     threads = [Elsewhere(stand) for _ in range(8)]
@@ -91,7 +99,7 @@ def test_of_many_who_ask_at_once_on_their_own_connections_one_leads() -> None:
 def test_a_deposed_leader_cannot_commit() -> None:
     paused, follower = Election("auditor"), Election("auditor")
     epoch = paused.step()
-    clock.travel(6)
+    clock.travel(1001)
     follower.step()
     with pytest.raises(Deposed), transaction.atomic():
         EventCursor.objects.create(name="written by the deposed")
@@ -102,7 +110,7 @@ def test_a_deposed_leader_cannot_commit() -> None:
 def test_nobody_takes_over_between_the_fence_and_the_commit() -> None:
     leader, follower = Election("auditor"), Election("auditor")
     epoch = leader.step()
-    clock.travel(6)
+    clock.travel(1001)
     order: list[str] = []
 
     def follow() -> None:

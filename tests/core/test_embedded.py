@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.processes import ROOT
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 USE = (
     "import sys; from pathlib import Path; from dispatch.core import embedded\n"
@@ -38,12 +38,12 @@ class User:
         return int(self.process.stdout.readline())
 
     def leave(self) -> None:
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=PATIENCE)
         assert self.process.returncode == 0
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=PATIENCE)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ from django.test import Client
 from dispatch.core import generation, health, metrics
 from dispatch.core.queues import enqueue
 from tests.core.outages import redis_away
-from tests.processes import ROOT, environment, running
+from tests.processes import ROOT, environment, free_port, running
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -111,9 +110,7 @@ def test_what_dispatchers_and_workers_count_is_told_by_the_web_process_beside_th
 
 
 def test_a_process_that_stands_alone_tells_its_own_at_its_port() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     env = environment(connection.settings_dict["NAME"], METRICS_PORT=str(port))
     with running("dispatcher", "--only", "retention", env=env):
         session = requests.Session()
@@ -122,7 +119,7 @@ def test_a_process_that_stands_alone_tells_its_own_at_its_port() -> None:
         def told() -> str:
             try:
                 return session.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text
-            except requests.ConnectionError:
+            except requests.RequestException:
                 return ""
 
         wait_until(lambda: "dispatch_loop_steps_total" in told())

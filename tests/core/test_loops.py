@@ -230,5 +230,5 @@ def test_the_dispatcher_refuses_a_loop_that_does_not_exist(test_environment: dic
 def test_leadership_lapses_with_the_moved_clock(settings: object) -> None:
     leader = Election("loop:x")
     leader.step()
-    clock.travel(60)
+    clock.travel(leader.lease_s + 1)
     assert not leader.is_leader

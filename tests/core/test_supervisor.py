@@ -87,20 +87,17 @@ def test_children_end_stage_by_stage(tmp_path: Path) -> None:
         for name, stage in (("simulator", 2), ("web", 1), ("worker", 0))
     ]
     out = io.StringIO()
-    with Supervisor(specs, out=out):
+    with Supervisor(specs, out=out, grace_s=PATIENCE):
         wait_until(lambda: out.getvalue().count("| up") == 3)
     assert order.read_text().split() == ["worker", "web", "simulator"]
 
 
-def test_nothing_is_left_behind_not_even_what_ignores_the_signal_or_was_started_by_a_child(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(supervision, "STOP_GRACE_S", 0.5)
+def test_nothing_is_left_behind_not_even_what_ignores_the_signal_or_was_started_by_a_child() -> None:
     stubborn = python("stubborn", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP)
     child = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {SLEEP!r}]).pid); " + SLEEP
     out = io.StringIO()
-    with Supervisor([stubborn, python("parent", child)], out=out) as children:
-        wait_until(lambda: out.getvalue().count("| up") >= 2)
+    with Supervisor([stubborn, python("parent", child)], out=out, grace_s=0.5) as children:
+        wait_until(lambda: out.getvalue().count("| up") == 3)
         mother, parent = children.pid_of("stubborn"), children.pid_of("parent")
         grandchildren = psutil.Process(parent).children()
         assert grandchildren

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.phones import PhoneCall, Simulator
+from tests.processes import free_port
 
 from .server import OurServer
 
@@ -55,6 +55,4 @@ def place(sim: Simulator, ours: OurServer) -> Caller:
 @pytest.fixture
 def unused_tcp_port() -> int:
     """A port on which nobody listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    return free_port()

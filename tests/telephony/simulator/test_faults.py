@@ -121,7 +121,7 @@ def test_duplicated_callbacks_carry_the_same_number(sim: Simulator, ours: OurSer
 
 def test_delayed_callbacks_arrive_after_later_ones(sim: Simulator, ours: OurServer, place: Caller) -> None:
     sim.phone(ANN).will(busy())
-    sim.delay_callbacks(8, event="ringing")
+    sim.delay_callbacks(40, event="ringing")
     place().ended("busy")
     ours.waits_for("/status", 3)
     assert ours.statuses() == ["initiated", "busy", "ringing"]

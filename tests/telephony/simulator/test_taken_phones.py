@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.phones import Simulator, answer, busy
 
-from .conftest import ANN, BOB, Caller
+from .conftest import ANN, Caller
 from .server import OurServer
 
 
@@ -12,18 +12,21 @@ def state_of(sim: Simulator, number: str) -> dict:
     return sim.get("/control/phones")["phones"][number]
 
 
-def test_a_phone_that_is_taken_while_it_rings_does_nothing_by_itself(
-    sim: Simulator, ours: OurServer, place: Caller
-) -> None:
-    sim.phone(ANN).will(answer(after=20, press="2"))
-    call = place()
-    sim.phone(ANN).rings()
-    sim.request("POST", f"/control/phones/{ANN}/take")
-    assert state_of(sim, ANN)["taken"]
-    sim.phone(BOB).will(answer(after=25, hang_up_after=1))
-    place(to=BOB).ended("completed")  # by now the script would have answered
-    assert call.status == "ringing"
-    call.answer().press("1").hears("the job is yours")
+def test_a_phone_that_is_taken_while_it_rings_does_nothing_by_itself(ours: OurServer) -> None:
+    with Simulator.start(clock="manual") as sim:
+        sim.phone(ANN).will(answer(after=20, press="2"))
+        call = Caller(sim, ours)(timeout=100)
+        sim.advance(10)
+        assert call.status == "ringing"
+        sim.request("POST", f"/control/phones/{ANN}/take")
+        assert state_of(sim, ANN)["taken"]
+        sim.advance(30)  # by now the script would have answered
+        assert call.status == "ringing"
+        call.answer()
+        sim.advance(3)
+        call.press("1")
+        sim.advance(3)
+        call.hears("the job is yours")
 
 
 def test_a_phone_that_is_given_back_does_what_it_did(sim: Simulator, ours: OurServer, place: Caller) -> None:
