@@ -184,7 +184,8 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
             await self.send_json({"type": "refetch"})
 
     async def _send_events(self) -> None:
-        fresh = [hint for hint in self.waiting if hint["id"] not in self.told]
+        # by id: one may have been heard twice, or heard and found among the missed
+        fresh = list({hint["id"]: hint for hint in self.waiting if hint["id"] not in self.told}.values())
         self.waiting = []
         if not fresh:
             return

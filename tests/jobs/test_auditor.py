@@ -15,6 +15,7 @@ from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call
 from tests.conftest import forget_redis
 from tests.phones import answer, busy
+from tests.waiting import PATIENCE
 
 
 def dies(point: str, action) -> None:
@@ -118,7 +119,7 @@ def test_with_redis_gone_from_beginning_to_end_the_job_finds_its_technician(floo
     floor.phone(bob).will(answer(press="1"))
     submission = floor.submit()
     floor.sim.until(
-        lambda: floor.status(submission) == "assigned" or (audit_soon(floor), False)[1], 20, floor.story
+        lambda: floor.status(submission) == "assigned" or (audit_soon(floor), False)[1], PATIENCE, floor.story
     )
     assert floor.offers(floor.job(submission)) == [("Ann", "busy"), ("Bob", "accepted")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from dispatch.core import clock
 from dispatch.core.models import Event
 from dispatch.jobs import links
 from dispatch.jobs.models import Job, PublicForm, ServiceType, Submission
+from dispatch.jobs.pages import form
 from dispatch.jobs.pages.status import tell
 from tests import factories
 
@@ -108,16 +110,19 @@ def test_mistakes_are_said_where_they_are_and_what_was_typed_is_kept(
     assert not Submission.objects.exists()
 
 
-def test_machines_are_asked_again_and_so_is_a_person_taken_for_one(site: Site) -> None:
+def test_machines_are_asked_again_and_so_is_a_person_taken_for_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trapped = site.send(website="https://spam.example")
     assert trapped.status_code == 400
     assert "leave the field" in trapped.content.decode()
 
+    monkeypatch.setattr(form, "QUICKEST", timedelta(minutes=5))  # slow machines are quick, too
     ticket = site.open().context["ticket"]
     quick = site.send(ticket)
     assert "That was quick" in quick.content.decode()
     assert not Submission.objects.exists()
-    clock.travel(5)
+    clock.travel(301)
     assert site.send(quick.context["ticket"]).status_code == 303, "the person sends it once more"
 
 

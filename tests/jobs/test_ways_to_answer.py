@@ -304,7 +304,7 @@ def test_a_policy_that_texts_from_no_number_is_remarked_on_when_it_is_saved(text
 
 
 def test_guessed_links_open_nothing_and_whoever_goes_on_must_wait(texting: Floor, settings: Any) -> None:
-    settings.LINK_GUESS_RATE = "3/min"
+    settings.LINK_GUESS_RATE = "3/hour"
     texting.technician("Ann")
     job = texting.started()
     offer = texting.live_offer(job)

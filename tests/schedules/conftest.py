@@ -15,6 +15,7 @@ from tests.schedules.world import World, noting
 
 @pytest.fixture
 def world(transactional_db: None, settings: Any) -> Iterator[World]:
+    settings.LEADER_LEASE_S = 1000.0  # no lease ends because the machine stood still for a while
     found = World()
     with noting(found.note):
         yield found

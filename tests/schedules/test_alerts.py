@@ -18,6 +18,7 @@ from dispatch.schedules.services import managing
 from notifications.loops import reader
 from notifications.models import Notification
 from tests import factories
+from tests.core.horizon import all_readable
 from tests.core.test_alerts import DURATION, known, parse
 from tests.schedules.world import ANA, World
 
@@ -87,6 +88,13 @@ def test_every_figure_can_be_read(world: World) -> None:
     world.go()
 
 
+def read_all() -> None:
+    """What the notifier does, until nothing is left."""
+    all_readable()
+    while reader.step():
+        pass
+
+
 def test_a_schedule_that_fails_for_good_alerts_the_dispatchers_until_it_is_well(world: World) -> None:
     ann, bob = factories.dispatcher(world.organization), factories.dispatcher(world.organization)
     schedule = world.schedule("Boiler maintenance", every=1, unit="hour", retry_schedule_s=[])
@@ -94,16 +102,14 @@ def test_a_schedule_that_fails_for_good_alerts_the_dispatchers_until_it_is_well(
     for _ in range(2):
         world.travel(3600)
         world.go()
-    while reader.step():
-        pass
+    read_all()
     alerts = Notification.objects.filter(kind="schedule.failing")
     assert {alert.user for alert in alerts} == {ann, bob}
     assert alerts[0].title == "Schedule Boiler maintenance fails: The receiver answered 503."
     assert alerts[0].level == "critical"
     world.travel(3600)
     world.go()
-    while reader.step():
-        pass
+    read_all()
     assert all(alert.settled_at for alert in Notification.objects.filter(kind="schedule.failing"))
     assert managing.pause(schedule.pk, actor=ANA).status == "paused"
 

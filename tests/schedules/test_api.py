@@ -104,7 +104,8 @@ def test_a_payload_is_checked_as_the_kinds_own_api(transactional_db: None) -> No
     assert {"payload.customer_phone", "payload.service_type"} <= set(found)
 
 
-def test_a_time_without_an_offset_is_the_zones_own(api: Api) -> None:
+def test_a_time_without_an_offset_is_the_zones_own(api: Api, world: World) -> None:
+    world.travel_to("2026-12-02 00:00")
     found = made(api, cron="", trigger_at="2027-07-01T09:00", time_zone="America/New_York")
     assert found["next_at"] == "2027-07-01T13:00:00Z"
     found = made(api, cron="", trigger_at="2027-07-01T09:00Z", time_zone="America/New_York")
@@ -113,7 +114,8 @@ def test_a_time_without_an_offset_is_the_zones_own(api: Api) -> None:
     assert found["next_at"] == "2027-03-14T07:00:00Z"
 
 
-def test_a_start_alone_is_a_trigger_time_and_with_an_interval_its_anchor(api: Api) -> None:
+def test_a_start_alone_is_a_trigger_time_and_with_an_interval_its_anchor(api: Api, world: World) -> None:
+    world.travel_to("2026-12-02 00:00")
     assert made(api, cron="", starts_at="2027-01-31T09:00Z")["trigger_at"] == "2027-01-31T09:00:00Z"
     found = made(api, cron="", every=1, unit="month", starts_at="2027-01-31T09:00Z", time_zone="UTC")
     assert [one["at"][:10] for one in found["next"]][:3] == ["2027-01-31", "2027-02-28", "2027-03-31"]

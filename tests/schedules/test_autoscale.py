@@ -11,10 +11,12 @@ import psutil
 import pytest
 from django.conf import settings
 from django.db import connection
+from rq.suspension import resume, suspend
 
 from dispatch.core import queues
 from dispatch.core import supervisor as supervision
 from dispatch.core.queues import rq_queue
+from dispatch.core.redis import client
 from dispatch.core.supervisor import Supervisor
 from dispatch.schedules.scaling import metrics
 from dispatch.schedules.scaling.autoscaler import Autoscaler
@@ -40,6 +42,7 @@ def put(count: int) -> None:
 
 
 def test_workers_come_with_a_wave_and_are_drained_when_it_is_over(children: Supervisor) -> None:
+    suspend(client())  # nobody works until all have been asked for, however slow this machine is
     scaler = Autoscaler({QUEUE: POLICY}, children, cap=10)
     scaler.step(0)
     assert scaler.workers(QUEUE) == 1
@@ -47,18 +50,20 @@ def test_workers_come_with_a_wave_and_are_drained_when_it_is_over(children: Supe
     scaler.step(1)
     scaler.step(2)
     assert scaler.workers(QUEUE) == 3
-    wait_until(lambda: rq_queue(QUEUE).count == 0, 60)
-    wait_until(lambda: rq_queue(QUEUE).started_job_registry.count == 0, 60)
+    resume(client())
+    wait_until(lambda: rq_queue(QUEUE).count == 0)
+    wait_until(lambda: rq_queue(QUEUE).started_job_registry.count == 0)
     scaler.step(100)
     assert scaler.workers(QUEUE) == 3  # a lull
     scaler.step(161)
     scaler.step(222)
     assert scaler.workers(QUEUE) == 1
-    wait_until(lambda: children.names() == [f"worker {QUEUE} 1"], 30)
+    wait_until(lambda: children.names() == [f"worker {QUEUE} 1"])
     assert rq_queue(QUEUE).failed_job_registry.count == 0  # nobody was stopped in the middle
 
 
 def test_all_that_the_database_has_room_for_and_no_more(children: Supervisor) -> None:
+    suspend(client())
     scaler = Autoscaler({QUEUE: POLICY}, children, cap=2)
     scaler.step(0)
     put(200)
@@ -77,9 +82,9 @@ def test_a_worker_that_is_killed_is_replaced_in_its_place(
     scaler = Autoscaler({QUEUE: POLICY}, children, cap=10)
     scaler.step(0)
     name = f"worker {QUEUE} 1"
-    first = wait_until(lambda: children.pid_of(name), 20)
+    first = wait_until(lambda: children.pid_of(name))
     os.kill(first, signal.SIGKILL)
-    wait_until(lambda: children.pid_of(name) not in (None, first), 20)
+    wait_until(lambda: children.pid_of(name) not in (None, first))
     assert children.names() == [name]
 
 

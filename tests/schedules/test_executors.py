@@ -22,7 +22,7 @@ from dispatch.schedules.services.shards import keeper as this_process
 from tests.core.loops import runs
 from tests.processes import environment, running
 from tests.schedules.world import ALL, World
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 
 def test_one_executor_has_all_shards(world: World) -> None:
@@ -47,10 +47,10 @@ def test_of_one_that_died_they_are_taken_over_when_its_lease_is_over(world: Worl
     for keeper in (one, two, one, two):
         keeper.step()
     assert len(two.held()) == SHARDS // 2
-    world.travel(2)
+    world.travel(500)
     two.step()
     assert len(two.held()) == SHARDS // 2  # the other may only be slow
-    world.travel(4)
+    world.travel(501)
     two.step()
     assert two.held() == list(ALL)
     assert one.held() == []  # it knows by itself
@@ -112,7 +112,7 @@ def test_two_executors_that_both_believe_to_hold_everything_take_each_run_once(w
 
     def execute() -> None:
         try:
-            together.wait()
+            together.wait(PATIENCE)
             while claim(ALL, limit=17).found:
                 pass
         except BaseException as error:
@@ -124,7 +124,7 @@ def test_two_executors_that_both_believe_to_hold_everything_take_each_run_once(w
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert errors == []
     world.execute()
     assert Run.objects.filter(status="in_progress").count() == 200
@@ -137,13 +137,14 @@ def test_a_killed_dispatcher_process_is_followed_by_the_other(world: World, test
     env = environment(connection.settings_dict["NAME"])
     only = ("--only", "schedules_shards,schedules_executor,schedules_reconciler")
     with running("dispatcher", *only, env=env) as first:
-        wait_until(lambda: held_by_somebody() == SHARDS, 30, first.log)
+        wait_until(lambda: held_by_somebody() == SHARDS, message=first.log)
         with running("dispatcher", *only, env=env) as second:
-            wait_until(lambda: ShardLease.objects.values("holder").distinct().count() == 2, 30, second.log)
+            wait_until(lambda: ShardLease.objects.values("holder").distinct().count() == 2, message=second.log)
             first.kill()
             schedules = [world.schedule(f"S{n}", trigger_at=clock.now()) for n in range(40)]
             wait_until(
-                lambda: Run.objects.filter(status="in_progress").count() == 40, 40, lambda: second.log()[-3000:]
+                lambda: Run.objects.filter(status="in_progress").count() == 40,
+                message=lambda: second.log()[-3000:],
             )
             assert second.stop() == 0
     assert held_by_somebody() == 0  # handed over at once

@@ -24,6 +24,7 @@ from dispatch.schedules.models import Schedule
 from tests import factories
 from tests.schedules.conftest import promises_hold
 from tests.schedules.world import World
+from tests.waiting import PATIENCE
 
 LEASE_S = 91.0
 
@@ -276,7 +277,7 @@ def test_nobody_listening_is_retried(real: World) -> None:
 
 
 def test_many_calls_of_one_message_are_made_side_by_side(real: World, receiver: Receiver) -> None:
-    together = threading.Barrier(5, timeout=20)
+    together = threading.Barrier(5, timeout=PATIENCE)
     schedules = [
         real.schedule(f"S{n}", kind="http", payload={"url": f"{receiver.url}/{n}"}, trigger_at=clock.now())
         for n in range(5)

@@ -44,9 +44,9 @@ class Listener:
         self.changes.append((call.pk, call.status))
 
     def told(self, call: Call) -> list[str]:
-        """The statuses that it was told for this call, in order, repetitions left out."""
-        heard = [status for pk, status in self.changes if pk == call.pk]
-        return [status for i, status in enumerate(heard) if i == 0 or heard[i - 1] != status]
+        """The statuses that it was told for this call, each once, in the order in which it first heard of them:
+        several threads tell, and one may say late what another has said."""
+        return list(dict.fromkeys(status for pk, status in self.changes if pk == call.pk))
 
 
 class Caller:

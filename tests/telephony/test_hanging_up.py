@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 import requests
@@ -14,6 +15,7 @@ from dispatch.core.events import Actor
 from dispatch.core.models import Event
 from dispatch.telephony import services
 from dispatch.telephony.models import Call
+from dispatch.telephony.services import reconciling
 from tests.phones import manual
 from tests.telephony.conftest import Caller, history, now_is
 from tests.waiting import wait_until
@@ -149,7 +151,10 @@ def test_of_an_unknown_call_whoever_answers_hears_nothing(caller: Caller, unknow
     now_is(unknown, "completed")
 
 
-def test_a_hang_up_that_the_provider_did_not_hear_is_said_again(caller: Caller, step: Callable) -> None:
+def test_a_hang_up_that_the_provider_did_not_hear_is_said_again(
+    caller: Caller, step: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciling, "HANG_UP_AGAIN", timedelta(minutes=2))  # which a slow machine keeps
     phone = caller.sim.phone(ANN).will(manual())
     call = caller.call(ANN)
     phone.rings()
@@ -159,7 +164,7 @@ def test_a_hang_up_that_the_provider_did_not_hear_is_said_again(caller: Caller, 
     assert caller.sim.open_calls()
     step("calls")
     assert caller.sim.open_calls(), "it was asked a moment ago"
-    clock.travel(16)
+    clock.travel(121)
     step("calls")
 
     now_is(call, "canceled")

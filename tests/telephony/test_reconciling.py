@@ -12,6 +12,7 @@ from django.db import connections
 from dispatch.core import clock, faults
 from dispatch.telephony import services
 from dispatch.telephony.models import Call
+from dispatch.telephony.services import reconciling
 from tests.phones import answer, busy, manual
 from tests.telephony.conftest import Caller, history, now_is
 from tests.waiting import PATIENCE, wait_until
@@ -166,7 +167,9 @@ def test_the_call_of_an_organization_that_shares_the_account_is_not_taken_for_it
     assert Call.objects.get(pk=theirs.pk).sid == theirs.sid
 
 
-def test_a_provider_that_is_slow_to_list_its_calls_delays_no_hang_up(caller: Caller, step: Callable) -> None:
+def test_a_provider_that_is_slow_to_list_its_calls_delays_no_hang_up(
+    caller: Caller, step: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     phone = caller.sim.phone(BOB).will(manual())
     ringing = caller.call(BOB)
     phone.rings()
@@ -174,7 +177,14 @@ def test_a_provider_that_is_slow_to_list_its_calls_delays_no_hang_up(caller: Cal
     services.hang_up(ringing.pk)
     unknown(caller, created=False)
     clock.travel(16)
-    caller.sim.time_out_before_creating(on="list", hold=5)
+    began, answer_now, listed = threading.Event(), threading.Event(), reconciling._listed
+
+    def slow(call: Call) -> Any:
+        began.set()
+        answer_now.wait(PATIENCE)
+        return listed(call)
+
+    monkeypatch.setattr(reconciling, "_listed", slow)
 
     def ask() -> None:
         step("calls_unknown")
@@ -182,10 +192,12 @@ def test_a_provider_that_is_slow_to_list_its_calls_delays_no_hang_up(caller: Cal
 
     asking = threading.Thread(target=ask)
     asking.start()
+    assert began.wait(PATIENCE)
     step("calls_hang_up")
     wait_until(lambda: not caller.sim.open_calls())
-    assert asking.is_alive(), "the list is still being waited for"
+    answer_now.set()
     asking.join(PATIENCE)
+    assert not asking.is_alive()
 
 
 @pytest.mark.usefixtures("impatient")
@@ -256,10 +268,10 @@ def test_an_end_that_was_never_reported_is_asked_for(caller: Caller, step: Calla
     caller.sim.phone(ANN).rings().ended("busy")
     now_is(call, "ringing")
 
-    clock.travel(60)
+    clock.travel(30)
     step("calls")
     assert Call.objects.get(pk=call.pk).status == "ringing"
-    clock.travel(25)
+    clock.travel(55)
     step("calls")
 
     assert now_is(call, "busy").ended_at
