@@ -11,6 +11,7 @@
   const RETRY_MS = 2000;
   const MOST_IDS = 100;
   const MAP_EVERY_MS = 5000;
+  const CREW_EVERY_MS = 2000;
   const hovers = window.matchMedia("(hover: hover)");
   const narrow = window.matchMedia("(width < 720px)");
   const MOVING = /(<time[^>]*>)[^<]*/g;
@@ -26,6 +27,8 @@
   let timer = 0;
   let mapAt = 0;
   let mapTimer = 0;
+  let crewAt = 0;
+  let crewTimer = 0;
   let asking = 0; // requests for the drawer that are under way
   let news = 0; // events heard of so far …
   let newsOfAll = 0; // … when all was asked for anew, …
@@ -371,6 +374,16 @@
   }
 
   /* --- the technicians --------------------------------------------------------------------------------------------- */
+  /* At most every two seconds, but never without the last of what happened. */
+  function drawCrewSoon() {
+    if (crewTimer) return;
+    crewTimer = setTimeout(() => {
+      crewTimer = 0;
+      crewAt = Date.now();
+      window.htmx.trigger("#crew-slot", "refresh");
+    }, Math.max(0, crewAt + CREW_EVERY_MS - Date.now()));
+  }
+
   let crewKept = null;
 
   /* What was opened in the strip stays open, and the focus where it was, when the strip is drawn anew. */
@@ -412,6 +425,7 @@
       if (wanted) soon();
       if (event.detail.some((one) => String(one.job) === openJob())) refreshDrawer();
       if (event.detail.some((one) => one.subject === "technician" || one.subject === "job")) drawMapSoon();
+      if (event.detail.some((one) => one.subject === "technician" || one.subject === "offer")) drawCrewSoon();
     });
     document.body.addEventListener("dispatch:refetch", () => {
       everything = wanted = true;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Page, Route, expect
 
@@ -37,6 +39,13 @@ def moves(job: Job, address: str) -> None:
     Elsewhere(correct).finish()
 
 
+def caught_up(page: Page) -> Page:
+    """The page has fetched what had happened before it was there. (While it waits for a press to end, it fetches
+    nothing else.)"""
+    expect(live(page).locator("html")).to_have_attribute("data-applied", re.compile(r"\d"))
+    return page
+
+
 def press(page: Page, locator) -> None:
     """The pointer goes down on it, and stays down."""
     locator.hover()
@@ -44,10 +53,10 @@ def press(page: Page, locator) -> None:
 
 
 def test_a_click_counts_although_its_card_is_drawn_anew_meanwhile(floor, sign_in, waiting):
-    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
+    page = caught_up(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
     place = column(page, "attention").locator(".where")
-    press(page, column(page, "attention").get_by_role("button", name="Claim"))
     with page.expect_response("**/board/changes/**"):
+        press(page, column(page, "attention").get_by_role("button", name="Claim"))
         moves(waiting, "9 New Street, Phoenix")
     expect(place).not_to_contain_text("9 New Street")
     page.mouse.up()
@@ -67,10 +76,10 @@ def test_a_click_in_the_drawer_counts_although_it_is_drawn_anew_meanwhile(floor,
 
 
 def test_the_space_bar_counts_although_the_button_is_drawn_anew_meanwhile(floor, sign_in, waiting):
-    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
+    page = caught_up(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
     column(page, "attention").get_by_role("button", name="Claim").focus()
-    page.keyboard.down("Space")
     with page.expect_response("**/board/changes/**"):
+        page.keyboard.down("Space")
         moves(waiting, "9 New Street, Phoenix")
     page.keyboard.up("Space")
     expect(column(page, "attention")).to_contain_text("You have it")
@@ -89,6 +98,14 @@ def test_what_happens_while_the_drawer_is_fetched_is_shown_too(floor, sign_in, w
     asked[0].fulfill(response=old)
     expect(page.locator("#drawer-body")).to_contain_text("9 New Street")
     assert "9 New Street" not in old.text()
+
+
+def test_of_changes_in_quick_succession_the_strip_of_technicians_shows_the_last(floor, sign_in):
+    crew = floor.crew("Ann", "Bo", "Cy")
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
+    for one in crew:
+        Elsewhere(lambda pk=one.pk: editing.set_duty(pk, False, actor=SYSTEM)).finish()
+    expect(page.locator("#crew-slot")).to_contain_text("Off duty 3")
 
 
 def test_what_is_open_in_the_strip_of_technicians_stays_open(floor, sign_in):

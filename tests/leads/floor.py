@@ -28,7 +28,7 @@ from dispatch.telephony.providers.base import Outcome
 from dispatch.telephony.services import batches as telephony
 from dispatch.telephony.services.batches import Answered
 from tests import factories
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 ALWAYS = {"window_from": "00:00", "window_until": "00:00", "keeps_holidays": False}
 
@@ -127,7 +127,7 @@ class Floor:
         for thread in self._threads:
             thread.stopping.set()
         for thread in self._threads:
-            thread.join(timeout=120)
+            thread.join(timeout=PATIENCE)
             assert not thread.is_alive(), "a dialer or promoter does not stop"
         self._threads.clear()
 

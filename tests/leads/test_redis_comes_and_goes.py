@@ -96,12 +96,13 @@ def test_after_an_outage_what_is_overdue_is_spread_and_nothing_is_early(floor: F
     forget_redis()
     before = clock.now_ms()
     generation.ensure()
+    after = clock.now_ms()
     stored: Any = client().zrange(f"{schedule.base_key()}:schedule", 0, -1, withscores=True)
     moments = [score for member, score in stored if f":{later}:" not in member.decode()]
     assert len(moments) == 20
     window = spreading.window_s(20, 10.0, 5, settings.LEADS_JITTER_MOST_S) * 1000
     assert window == 50_000
-    assert all(before <= moment <= before + window + 5000 for moment in moments)
+    assert all(before <= moment <= after + window for moment in moments)
     assert moments[-1] - moments[0] > window / 2
     assert stored[-1][1] >= Lead.objects.get(pk=later).due_at.timestamp() * 1000
 
@@ -135,11 +136,11 @@ def test_what_a_dead_worker_held_goes_to_the_next(floor: Floor) -> None:
         floor.claim(worker="dead")
     schedule.beat("alive")
     assert floor.claim().calls == []
-    clock.travel(15)
+    clock.travel(2)
     schedule.beat("alive")
     floor.step("leads_workers")
     assert floor.claim().calls == []
-    clock.travel(6)
+    clock.travel(19)
     schedule.beat("alive")
     floor.step("leads_workers")
     assert floor.work() == 4

@@ -21,7 +21,7 @@ from dispatch.telephony.models import Call
 from tests.capacity.conftest import OwnRedis, own_redis
 from tests.leads.floor import Floor
 from tests.leads.test_kills import LOOPS, QUICK
-from tests.phones import Simulator, answer
+from tests.phones import Simulator, answer, manual
 from tests.processes import Process, environment, running
 from tests.waiting import PATIENCE, wait_until
 
@@ -33,7 +33,7 @@ OUTAGE_S = 10.0
 @pytest.fixture
 def floor(sim: Simulator, app_url: str, settings: Any) -> Floor:
     settings.SIMULATOR_URL = sim.base_url
-    sim.others_will(answer(after=0.5))
+    sim.others_will(manual())  # until it goes on
     return Floor("twilio", lines=LINES, account_sid=sim.account_sid, auth_token=sim.auth_token)
 
 
@@ -54,10 +54,23 @@ def dispatcher(sim: Simulator) -> Any:
     return running("dispatcher", "--only", LOOPS, env=env)
 
 
-def in_the_middle() -> bool:
-    """Some leads were called, some are being called, some wait."""
-    found = set(Lead.objects.values_list("status", flat=True))
-    return found == {"backlog", "processing", "finished"}
+def stops_in_the_middle(sim: Simulator, process: Process) -> None:
+    """Some leads were called, some ring and go on ringing, some wait."""
+    wait_until(sim.open_calls, message=process.log)
+    sim.open_calls()[0].answer()
+
+    def in_the_middle() -> bool:
+        found = set(Lead.objects.values_list("status", flat=True))
+        return found == {"backlog", "processing", "finished"} and len(sim.open_calls()) == LINES
+
+    wait_until(in_the_middle, message=process.log)
+
+
+def goes_on(sim: Simulator) -> None:
+    """Whoever is called, or is called later, answers."""
+    sim.others_will(answer(after=0.5))
+    for call in sim.open_calls():
+        call.answer()
 
 
 def left(leads: Any) -> list[Any]:
@@ -92,10 +105,11 @@ def test_redis_stopped_for_ten_seconds_in_the_middle(
 ) -> None:
     floor.add_many(LEADS)
     with dispatcher(sim) as process:
-        wait_until(in_the_middle, message=process.log)
+        stops_in_the_middle(sim, process)
         if comes_back == "empty":
             own_redis.flush()
         own_redis.stop()
+        goes_on(sim)
         floor.add_many(2)
         threading.Event().wait(OUTAGE_S)
         own_redis.start()
@@ -108,13 +122,14 @@ def test_redis_stopped_for_ten_seconds_in_the_middle(
 def test_postgresql_crashes_and_starts_again_in_the_middle(floor: Floor, sim: Simulator) -> None:
     floor.add_many(LEADS)
     with dispatcher(sim) as process:
-        wait_until(in_the_middle, message=process.log)
+        stops_in_the_middle(sim, process)
         server = psutil.Process(
             int((django_settings.DATA_DIR / "postgres" / "postmaster.pid").read_text().split()[0])
         )
         os.kill(server.pid, signal.SIGQUIT)  # no goodbye and no checkpoint: it recovers from its log
         psutil.wait_procs([server], timeout=PATIENCE)
         assert not server.is_running()
+        goes_on(sim)
         process.says("a leadership could not be renewed")
         assert embedded.restart_postgres_if_dead(django_settings.DATA_DIR)
         connections.close_all()

@@ -13,6 +13,7 @@ import pytest
 from dispatch.core import clock, faults
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
+from dispatch.core.redis import client, connect
 from dispatch.leads import schedule
 from dispatch.leads.models import DoNotCall, EngineSwitch, Lead, LeadDispatch
 from dispatch.leads.rules.words import Reason
@@ -26,6 +27,7 @@ from dispatch.telephony.services.batches import Answered
 from tests import factories
 from tests.benchmarks import noop_provider
 from tests.leads.floor import Floor
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -71,21 +73,21 @@ def test_a_due_lead_is_called_once_and_finished(floor: Floor) -> None:
 def test_nobody_is_called_before_they_are_due(floor: Floor) -> None:
     (lead,) = floor.add(ANN, at=floor.due_in(60))
     assert floor.work() == 0
-    clock.travel(59.5)
+    clock.travel(25)
     assert floor.work() == 0
     assert floor.in_redis()["schedule"] == 1
-    clock.travel(0.6)
+    clock.travel(35.1)
     assert floor.work() == 1
     assert floor.lead(lead).outcome == "answered"
 
 
 def test_the_promoter_sleeps_until_the_next_is_due(floor: Floor, settings: Any) -> None:
-    settings.LEADS_TICK_S = 30.0
-    assert floor.promote() == 30.0
-    floor.add(ANN, at=floor.due_in(5))
+    settings.LEADS_TICK_S = 900.0
+    assert floor.promote() == 900.0
+    floor.add(ANN, at=floor.due_in(300))
     wish = floor.promote()
     assert wish is not None
-    assert 4 < wish <= 5
+    assert 100 < wish <= 300
 
 
 def test_an_earlier_lead_wakes_the_promoter_and_a_later_one_does_not(floor: Floor) -> None:
@@ -154,12 +156,12 @@ def test_a_refused_number_is_invalid_for_good(floor: Floor) -> None:
 
 def test_sent_back_by_the_provider_it_is_tried_again_and_spends_no_attempt(floor: Floor) -> None:
     (lead,) = floor.add(ANN)
-    answered(floor, RateLimited(7.0))
+    answered(floor, RateLimited(70.0))
     row = floor.lead(lead)
     assert (row.status, row.reason, row.attempts, row.token) == ("backlog", Reason.NOT_ACCEPTED, 0, 1)
     nothing_is_held(floor)
     assert floor.work() == 0
-    clock.travel(7.1)
+    clock.travel(70.1)
     assert floor.work() == 1
     assert [call.status for call in floor.calls(lead)] == ["not_placed", "completed"]
     assert floor.lead(lead).attempts == 1
@@ -170,7 +172,7 @@ def test_an_account_that_was_told_to_wait_takes_no_further_leads_until_then(floo
     floor.promote()
     claimed = floor.claim(1)
     (to_ask,) = claimed.calls
-    floor.settle([Answered(to_ask.call_id, to_ask.call, RateLimited(7.0))])
+    floor.settle([Answered(to_ask.call_id, to_ask.call, RateLimited(70.0))])
     assert floor.claim().why == "rate"
     assert floor.outcomes(ids) == {"backlog": 2}
 
@@ -321,7 +323,7 @@ def test_the_pools_rate_holds_in_any_minute(floor: Floor) -> None:
     assert floor.work() == 3
     claimed = floor.claim()
     assert claimed.why == "rate"
-    assert 50 < claimed.wait_s <= 60
+    assert 0 < claimed.wait_s <= 60
     clock.travel(60.1)
     assert floor.work() == 2
 
@@ -453,23 +455,24 @@ def test_a_campaign_that_moves_to_another_pool_takes_its_leads_along(floor: Floo
 @dataclass
 class _Heard:
     listener: Any
+    channel: str
 
     def __call__(self) -> list[str]:
-        found = []
-        while message := self.listener.get_message(timeout=0.2):
-            if isinstance(message["data"], bytes):
+        """What was said since it was asked last."""
+        client().publish(self.channel, "that is all")
+        found: list[str] = []
+        while "that is all" not in found:
+            message = self.listener.get_message(timeout=PATIENCE)
+            if message and isinstance(message["data"], bytes):
                 found.append(message["data"].decode())
-        return found
+        return found[:-1]
 
 
 def heard_on(channel: str) -> Callable[[], list[str]]:
-    from dispatch.core.redis import connect
-
-    listener = connect().pubsub(ignore_subscribe_messages=True)
+    listener = connect(socket_timeout=PATIENCE).pubsub(ignore_subscribe_messages=True)
     listener.subscribe(channel)
-    heard = _Heard(listener)
-    heard()
-    return heard
+    wait_until(lambda: client().pubsub_numsub(channel)[0][1] == 1)
+    return _Heard(listener, channel)
 
 
 def use(floor: Floor, provider: str) -> None:
