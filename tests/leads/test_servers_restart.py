@@ -57,7 +57,7 @@ def dispatcher(sim: Simulator) -> Any:
 def stops_in_the_middle(sim: Simulator, process: Process) -> None:
     """Some leads were called, some ring and go on ringing, some wait."""
     wait_until(sim.open_calls, message=process.log)
-    sim.open_calls()[0].answer()
+    sim.open_calls()[0].answer().hears("hello").hang_up()
 
     def in_the_middle() -> bool:
         found = set(Lead.objects.values_list("status", flat=True))
@@ -70,7 +70,7 @@ def goes_on(sim: Simulator) -> None:
     """Whoever is called, or is called later, answers."""
     sim.others_will(answer(after=0.5))
     for call in sim.open_calls():
-        call.answer()
+        call.answer().hang_up()
 
 
 def left(leads: Any) -> list[Any]:
