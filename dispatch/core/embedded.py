@@ -23,7 +23,7 @@ from typing import IO, Any
 from dispatch.core.environment import made_folder
 
 DATABASE = "dispatch"
-START_TIMEOUT_S = 120.0  # of a machine with much else to do
+START_TIMEOUT_S = 60.0  # of a machine with much else to do
 
 _urls: dict[tuple[str, Path], str] = {}
 
