@@ -106,7 +106,7 @@ def test_nobody_is_called_while_it_is_paused_and_everybody_when_it_is_lifted(flo
 def test_a_slow_provider_is_not_kept_busy_after_a_pause_by_what_was_claimed_before(
     floor: Floor, settings: Any
 ) -> None:
-    settings.LEADS_ASK_THREADS = 2
+    settings.LEADS_ASK_THREADS, settings.CALL_SEND_WINDOW_S = 2, PATIENCE
     floor.account.provider = "slow"
     floor.account.save()
     floor.add_many(60)

@@ -179,10 +179,10 @@ def test_a_claim_whose_call_goes_on_is_left_alone_and_one_without_a_call_is_ende
     floor.promote()
     floor.claim()
     Call.objects.filter(subject_id=without).delete()
-    clock.travel(299)
+    clock.travel(100)
     floor.step("leads_stale")
     assert floor.outcomes() == {"processing": 2}
-    clock.travel(3)
+    clock.travel(201)
     floor.step("leads_stale")
     assert floor.status(talking) == "processing"
     assert floor.status(without) == "backlog"
