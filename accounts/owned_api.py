@@ -22,6 +22,7 @@ from accounts.filters import OwnedFilterBackend, OwnedFilterSet
 from accounts.scoping import of_organization
 from dispatch.core import idempotency
 from dispatch.core.ids import ADDRESSED
+from dispatch.core.strict import Strict
 
 __all__ = [
     "OrganizationViewSet",
@@ -132,7 +133,7 @@ class OwnedSlugRelatedField(_Owned, serializers.SlugRelatedField):
         return f"Give one of these: {', '.join(first)}."
 
 
-class OwnedSerializer(serializers.ModelSerializer):
+class OwnedSerializer(Strict, serializers.ModelSerializer):
     """A ModelSerializer whose relations are OwnedRelatedFields, and which checks the model's constraints together
     with the organization, which is no field of the body (a code that is taken is a 400, not a 500)."""
 

@@ -9,9 +9,10 @@ from rest_framework import serializers
 
 from accounts.models import ApiKey, Membership, Organization, User, validate_time_zone
 from accounts.owned_api import OwnedSerializer
+from dispatch.core.strict import Strict
 
 
-class OrganizationSerializer(serializers.ModelSerializer):
+class OrganizationSerializer(Strict, serializers.ModelSerializer):
     """The caller's organization. `slug` names it in the X-Organization header."""
 
     allowed_countries = serializers.ListField(
@@ -56,7 +57,7 @@ class MemberSerializer(OwnedSerializer):
         return told
 
 
-class NewMemberSerializer(serializers.Serializer):
+class NewMemberSerializer(Strict):
     """Who is invited to become a member. `name` and `phone` count only when the e-mail is new here."""
 
     email = serializers.EmailField(max_length=254)
@@ -77,7 +78,7 @@ class AddedMemberSerializer(MemberSerializer):
         fields = [*MemberSerializer.Meta.fields, "mailed", "invitation_url"]
 
 
-class OwnDutySerializer(serializers.Serializer):
+class OwnDutySerializer(Strict):
     """The caller's own duty state."""
 
     on_duty = serializers.BooleanField()
@@ -138,7 +139,7 @@ class MeSerializer(serializers.Serializer):
     organizations = PlaceSerializer(many=True)
 
 
-class ChoiceSerializer(serializers.Serializer):
+class ChoiceSerializer(Strict):
     """Which organization the session works in from now on, by its slug."""
 
     organization = serializers.SlugField()

@@ -20,6 +20,7 @@ from accounts.permissions import MEMBER
 from accounts.versions import Stale, Versioned, etag, named_etags
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import events
+from dispatch.core.strict import Strict
 from notifications import rules, services
 from notifications.models import EscalationPolicy, EscalationStep, Level, Route
 from notifications.services.policies import plan_of
@@ -29,7 +30,7 @@ _READ, _MANAGE = ApiKey.Scope.READ, ApiKey.Scope.MANAGE
 _KIND = OpenApiParameter("kind", OpenApiTypes.STR, OpenApiParameter.PATH, enum=list(rules.BY_KIND))
 
 
-class PreferenceSerializer(serializers.Serializer):
+class PreferenceSerializer(Strict):
     """What the caller wants of one kind of event. `shown`: as it happens, not only in the list; a critical alert
     always is. `sms` and `voice` of a critical kind come with its escalation; other kinds know no calls."""
 
@@ -131,7 +132,7 @@ class RouteViewSet(
     }
 
 
-class StepSerializer(serializers.Serializer):
+class StepSerializer(Strict):
     """One step. `after_s`: seconds after the step before; `spacing_s`: 0 reaches all at once, else one person
     after another in the order of their memberships' `alert_order`."""
 
@@ -147,7 +148,7 @@ class StepSerializer(serializers.Serializer):
         return attrs
 
 
-class EscalationSerializer(serializers.Serializer):
+class EscalationSerializer(Strict):
     """How alerts that nobody acknowledges repeat and escalate. On writing, null falls back to the installation's
     value, and so do empty `steps`. Alerts that are open keep the plan with which they were raised."""
 

@@ -23,6 +23,7 @@ from accounts.models import ApiKey
 from accounts.owned_api import OrganizationViewSet, OwnedFilterSet, answer_once
 from dispatch.core.idempotency import HEADER
 from dispatch.core.problems import Conflict
+from dispatch.core.strict import Strict
 from dispatch.jobs import services
 from dispatch.jobs.api_setup import DispatchPolicyViewSet, ServiceTypeViewSet
 from dispatch.jobs.models import Job, Priority, Submission
@@ -35,7 +36,6 @@ from dispatch.jobs.serializers import (
     ExtendSerializer,
     JobDetailSerializer,
     JobSerializer,
-    Strict,
     SubmissionFormSerializer,
     SubmissionSerializer,
 )

@@ -12,6 +12,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from accounts.owned_api import OwnedSlugRelatedField
+from dispatch.core.strict import Strict
 from dispatch.jobs import rules, timeline
 from dispatch.jobs.models import Candidate, Job, Offer, Priority, ServiceType, Submission
 from dispatch.technicians.serializers import PhoneField
@@ -61,20 +62,6 @@ class ExtraField(serializers.JSONField):
         if len(json.dumps(value, ensure_ascii=False).encode()) > MOST_EXTRA_BYTES:
             raise serializers.ValidationError(f"Must be at most {MOST_EXTRA_BYTES} bytes of JSON.")
         return value
-
-
-class Strict(serializers.Serializer):
-    """Refuses fields that it does not know, so that a misspelled one is not silently lost."""
-
-    def to_internal_value(self, data: Any) -> Any:
-        if isinstance(data, dict) and (unknown := set(data) - set(self.fields)):
-            raise serializers.ValidationError(
-                {
-                    name: serializers.ErrorDetail("There is no such field.", code="unknown")
-                    for name in sorted(unknown)
-                }
-            )
-        return super().to_internal_value(data)
 
 
 class SubmissionFormSerializer(Strict):

@@ -10,6 +10,7 @@ from rest_framework import serializers
 from accounts.owned_api import OwnedSerializer, OwnedSlugRelatedField
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import webhook_signing
+from dispatch.core.strict import Strict
 from dispatch.core.target_urls import check_target_url
 from dispatch.leads.models import (
     Campaign,
@@ -45,7 +46,7 @@ def _url_field() -> serializers.CharField:
     return serializers.CharField(max_length=2000, required=False, allow_blank=True, validators=[check_target])
 
 
-class RetryRuleSerializer(serializers.ModelSerializer):
+class RetryRuleSerializer(Strict, serializers.ModelSerializer):
     class Meta:
         model = RetryRule
         fields = ["outcome", "attempts", "delay_s", "factor", "longest_s", "jitter"]
@@ -106,7 +107,7 @@ class CampaignSerializer(OwnedSerializer):
         return campaign
 
 
-class NewLeadSerializer(serializers.Serializer):
+class NewLeadSerializer(Strict):
     """One lead to be. `due_at`: when it is to be called, now if it is not given; `external_id`: your own name for
     it, one of its kind in the campaign."""
 
@@ -159,7 +160,7 @@ class LeadDetailSerializer(LeadSerializer):
         return list(LeadCallSerializer(calls.order_by("attempt"), many=True).data)
 
 
-class DoNotCallSerializer(serializers.ModelSerializer):
+class DoNotCallSerializer(Strict, serializers.ModelSerializer):
     """A phone that no campaign of the organization calls. One that is listed already is the answer, no error."""
 
     phone = PhoneField()
@@ -182,7 +183,7 @@ class CustomerRateSerializer(OwnedSerializer):
         fields = ["id", "customer", "most", "per_s"]
 
 
-class EngineSwitchSerializer(serializers.ModelSerializer):
+class EngineSwitchSerializer(Strict, serializers.ModelSerializer):
     """`is_stopped`: nobody's lead is called. `promoter_paused`: due leads stay in the schedule."""
 
     class Meta:
@@ -190,7 +191,7 @@ class EngineSwitchSerializer(serializers.ModelSerializer):
         fields = ["is_stopped", "promoter_paused"]
 
 
-class LeadDispatchSerializer(serializers.ModelSerializer):
+class LeadDispatchSerializer(Strict, serializers.ModelSerializer):
     """How far the organization's leads go, and its pause."""
 
     class Meta:

@@ -14,7 +14,8 @@ from rest_framework import serializers
 
 from accounts.models import validate_time_zone
 from dispatch.core import clock
-from dispatch.jobs.serializers import EntrySerializer, Strict
+from dispatch.core.strict import Strict
+from dispatch.jobs.serializers import EntrySerializer
 from dispatch.schedules import kinds
 from dispatch.schedules.models import BulkError, BulkImport, Missed, Overlap, Run, RunReport, Schedule, Unit
 from dispatch.schedules.rules import timing, words

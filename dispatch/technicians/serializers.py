@@ -9,6 +9,7 @@ from phonenumber_field.serializerfields import PhoneNumberField
 from rest_framework import serializers
 
 from accounts.owned_api import OwnedSerializer, OwnedSlugRelatedField
+from dispatch.core.strict import Strict
 from dispatch.technicians import editing
 from dispatch.technicians.models import Shift, Skill, Technician
 
@@ -21,7 +22,7 @@ class SkillSerializer(OwnedSerializer):
         fields = ["id", "code", "name"]
 
 
-class ShiftSerializer(serializers.ModelSerializer):
+class ShiftSerializer(Strict, serializers.ModelSerializer):
     """One shift, in the technician's time zone. Weekday 0 is Monday; an end at or before the start is next day."""
 
     class Meta:
@@ -95,14 +96,14 @@ class TechnicianSerializer(OwnedSerializer):
         return fields.pop("skills", None), times
 
 
-class PositionSerializer(serializers.Serializer):
+class PositionSerializer(Strict):
     """Where somebody is: degrees (WGS 84)."""
 
     lat = Degrees(90)
     lng = Degrees(180)
 
 
-class DutySerializer(serializers.Serializer):
+class DutySerializer(Strict):
     """On or off duty."""
 
     on_duty = serializers.BooleanField()

@@ -15,6 +15,7 @@ from rest_framework.routers import SimpleRouter
 from accounts.models import ApiKey
 from accounts.owned_api import OrganizationViewSet, OwnedFilterSet, OwnedSlugRelatedField, answer_once
 from dispatch.core.parsers import LargeJSONParser
+from dispatch.core.strict import Strict
 from dispatch.leads import bulk
 from dispatch.leads.models import Campaign, Lead
 from dispatch.leads.serializers import LeadDetailSerializer, LeadSerializer, NewLeadSerializer
@@ -24,7 +25,7 @@ from dispatch.leads.services.intake import NewLead
 _READ, _WRITE = ApiKey.Scope.READ, ApiKey.Scope.LEADS
 
 
-class LeadBulkSerializer(serializers.Serializer):
+class LeadBulkSerializer(Strict):
     """A campaign's code, and up to 10,000 lines; each is checked by itself."""
 
     campaign = OwnedSlugRelatedField("code", queryset=Campaign.objects.select_related("organization"))

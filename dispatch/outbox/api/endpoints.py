@@ -17,6 +17,7 @@ from accounts.owned_api import OrganizationViewSet, OwnedSerializer, OwnedSlugRe
 from accounts.permissions import MEMBER
 from accounts.versions import Versioned
 from dispatch.capacity.models import DispatchPool
+from dispatch.core.strict import Strict
 from dispatch.core.target_urls import check_target_url
 from dispatch.outbox.endpoint_checks import (
     check_event_type,
@@ -93,7 +94,7 @@ class NewEndpointSerializer(EndpointSerializer):
         fields = [*EndpointSerializer.Meta.fields, "secret"]
 
 
-class RotationSerializer(serializers.Serializer):
+class RotationSerializer(Strict):
     """How long the secret before goes on signing beside the new one."""
 
     overlap_s = serializers.IntegerField(
@@ -108,7 +109,7 @@ class RotatedSerializer(serializers.Serializer):
     previous_secret_until = serializers.DateTimeField(allow_null=True)
 
 
-class ReasonSerializer(serializers.Serializer):
+class ReasonSerializer(Strict):
     """Why, for whoever looks next."""
 
     reason = serializers.CharField(max_length=200, required=False, allow_blank=True, default="")

@@ -20,6 +20,7 @@ from accounts.models import ApiKey
 from accounts.owned_api import OrganizationViewSet, OwnedFilterSet, OwnedSlugRelatedField, answer_once
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
+from dispatch.core.strict import Strict
 from dispatch.core.target_urls import check_target_url
 from dispatch.outbox.explain import why_stuck
 from dispatch.outbox.models import (
@@ -137,7 +138,7 @@ class MessageDetailSerializer(MessageSerializer):
         return why_stuck(message)
 
 
-class NoteSerializer(serializers.Serializer):
+class NoteSerializer(Strict):
     note = serializers.CharField(max_length=500, required=False, allow_blank=True, default="")
 
 

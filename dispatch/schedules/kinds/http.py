@@ -16,8 +16,8 @@ from accounts.models import ApiKey, Organization
 from accounts.owned_api import OwnedSlugRelatedField
 from dispatch.core import clock, http_client
 from dispatch.core import webhook_signing as signing
+from dispatch.core.strict import Strict
 from dispatch.core.target_urls import check_target_url
-from dispatch.jobs.serializers import Strict
 from dispatch.outbox.endpoint_checks import check_own_headers, longest_timeout_s
 from dispatch.outbox.models import Endpoint
 from dispatch.outbox.rules import calls

@@ -1,0 +1,63 @@
+"""A misspelled field is never passed over in silence: whatever takes a body names what it does not know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from drf_spectacular.generators import SchemaGenerator
+
+from dispatch.core.strict import MOST_TOLD
+from tests import factories as make
+from tests.api.client import Api
+from tests.api.test_tenants import OF_ONE
+
+pytestmark = pytest.mark.django_db
+
+MODELS = {endpoint.path: endpoint.model for endpoint in OF_ONE}
+UNKNOWN = "no_such_field"
+# What only a superuser may change; and conflicts that are told before the body is read.
+OF_SUPERUSERS = {"/api/v1/lead-engine/"}
+
+
+def takers() -> list[tuple[str, str]]:
+    """(method, path) of every operation that takes a JSON body."""
+    paths = SchemaGenerator().get_schema(request=None, public=True)["paths"]
+    return [
+        (method.upper(), path)
+        for path, operations in paths.items()
+        for method, operation in operations.items()
+        if "requestBody" in operation
+    ]
+
+
+def named(answer: Any) -> set[str | None]:
+    return {error["field"] for error in answer.json().get("errors", [])} if answer.status_code >= 400 else set()
+
+
+def test_every_body_with_an_unknown_field_is_refused_by_its_name(ours: Any) -> None:
+    operations, passed_over = takers(), []
+    assert len(operations) > 50
+    root = make.user("Root", is_superuser=True)
+    for method, path in operations:
+        model = MODELS.get(path.replace("{id}", "{pk}"))
+        address = path.replace("{id}", str(ours.row(model).pk if model else 1)).replace("{kind}", "job.pending")
+        api = (
+            Api(user=root, organization=ours.organization.slug) if path in OF_SUPERUSERS else Api(user=ours.admin)
+        )
+        answer = api.send(method, address, {UNKNOWN: 1})
+        if answer.status_code != 400 or UNKNOWN not in named(answer):
+            passed_over.append((method, path, answer.status_code, sorted(map(str, named(answer)))))
+    assert passed_over == []
+
+
+def test_what_is_only_read_may_be_sent_back(ours: Any) -> None:
+    api = Api(user=ours.admin)
+    made = api.post("skills/", {"code": "drains", "name": "Drains"}).json()
+    assert api.patch(f"skills/{made['id']}/", {**made, "name": "All drains"}).json()["name"] == "All drains"
+
+
+def test_of_very_many_unknown_fields_some_are_named(ours: Any) -> None:
+    body = {f"f{n:03}": 1 for n in range(300)}
+    told = named(Api(user=ours.admin).post("skills/", body))
+    assert told == {f"f{n:03}" for n in range(MOST_TOLD)}
