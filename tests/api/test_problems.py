@@ -100,6 +100,9 @@ def test_a_row_that_is_not_there(api):
     is_problem(api.get("members/999999/"), 404, "not_found")
     is_problem(api.get(f"members/{10**30}/"), 404, "not_found")
     is_problem(api.get("members/ana/"), 404, "not_found")
+    me = api.get("members/").json()["results"][0]["id"]
+    for same in (f"{me}%0A", f"%20{me}", f"+{me}", f"{me}_0"):  # which Python would read as numbers
+        is_problem(api.get(f"members/{same}/"), 404, "not_found")
 
 
 def test_a_method_that_is_not_there(api):

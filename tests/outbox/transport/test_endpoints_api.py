@@ -141,9 +141,10 @@ def test_changes_are_in_the_log_and_a_new_address_begins_healthy(api: Api) -> No
 
 
 def test_what_the_server_decides_cannot_be_set(api: Api) -> None:
-    made = add(api, is_paused=True, secret="whsec_mine", disabled_reason="x")
+    made = add(api, is_paused=True, disabled_reason="x")
     assert (made["is_paused"], made["disabled_reason"]) == (False, "")
-    assert made["secret"] != "whsec_mine"
+    refused = api.post("endpoints/", {"name": "mine", "url": "https://erp.example.com/", "secret": "whsec_mine"})
+    assert (refused.status_code, [one["field"] for one in refused.json()["errors"]]) == (400, ["secret"])
 
 
 def test_the_secret_is_replaced_with_an_overlap_or_at_once(api: Api) -> None:
