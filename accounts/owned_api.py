@@ -66,7 +66,6 @@ class OrganizationViewSet(OwnedView, GenericViewSet):
     `request.organization`, `request.actor` (for services) and `request.role` are set. See `accounts.permissions`
     for what can be required, and `accounts.api.answer_once` for Idempotency-Key."""
 
-    lookup_value_regex = "[0-9]{1,18}"
     required: dict[str, str | tuple[str, ...]] = {}
     lookup_value_regex = ADDRESSED
 
