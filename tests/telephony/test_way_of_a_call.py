@@ -86,7 +86,7 @@ def test_star_repeats_and_a_wrong_key_does_not_hang_up(caller: Caller) -> None:
 
 def test_without_a_key_the_menu_is_told_three_times_and_then_it_hangs_up(caller: Caller) -> None:
     phone = caller.sim.phone(ANN).will(answer())
-    call = caller.call(ANN, time_limit_s=120)
+    call = caller.call(ANN, time_limit_s=600)
 
     ringing = phone.rings().ended("completed")
 
