@@ -205,11 +205,11 @@ def test_a_program_that_posts_to_a_wrong_address_is_told_so(api):
     is_problem(client.delete("/api/v1/nonsense/"), 404, "not_found")
 
 
-@pytest.mark.parametrize("position", ["\0", "abc", "-1", "1.5", "\u0663", "9" * 40])
+@pytest.mark.parametrize("position", ["\0", "abc", "-1", "1.5", "\u0663", "9" * 18, "9" * 40])
 def test_a_cursor_that_nobody_was_given_is_refused_or_at_the_end(api, position):
     cursor = base64.b64encode(f"p={quote(position)}".encode()).decode()
     answer = api.get(f"jobs/?cursor={quote(cursor)}")
-    if position.isascii() and position.isdigit():
+    if position == "9" * 18:
         assert answer.status_code == 200
     else:
         assert is_problem(answer, 400, "validation_error")["errors"][0]["field"] == "cursor"
