@@ -232,6 +232,7 @@ class EngineSwitch(models.Model):
     promoter_paused = models.BooleanField(default=False, help_text="Due leads stay in the schedule.")
 
     class Meta:
+        verbose_name_plural = "engine switches"
         constraints = [models.CheckConstraint(condition=Q(pk=1), name="one_engine_switch")]
 
     def __str__(self) -> str:
