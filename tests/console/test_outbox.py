@@ -159,7 +159,6 @@ def test_messages_are_found_by_filter_and_older_ones_by_paging(dora, world, erp)
         "id=\u0663",
         "endpoint=-1",
         "status=NO",
-        "group=%00",
         "before=y&group=none",
     ):
         assert "No message fits" in text(dora.get(f"/outbox/messages/?{nonsense}"))
