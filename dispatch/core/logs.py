@@ -32,8 +32,13 @@ def _mask_numbers(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMa
     return event
 
 
+# What Django refuses by itself, by the names of its exceptions.
+_OF_STRANGERS = ("DisallowedHost", "RequestDataTooBig", "TooManyFieldsSent", "TooManyFilesSent")
+
+
 def _of_strangers(record: logging.LogRecord) -> bool:
-    """A request under a name that is not ours tells of who sent it: a line, and no error of ours with a trace."""
+    """A request under a name that is not ours, or of too much, tells of who sent it: a line, and no error of ours
+    with a trace."""
     record.levelno, record.levelname = logging.WARNING, "WARNING"
     record.exc_info = None
     return True
@@ -81,7 +86,7 @@ def configure(config: dict[str, str]) -> None:
             "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines"}},
             "root": {"handlers": ["stderr"], "level": config["level"]},
             "loggers": {
-                "django.security.DisallowedHost": {"filters": ["of_strangers"]},
+                **{f"django.security.{name}": {"filters": ["of_strangers"]} for name in _OF_STRANGERS},
                 "rq": {"level": "WARNING"},
                 "rq.worker": {"level": "WARNING"},
                 "twilio": {"level": "WARNING"},

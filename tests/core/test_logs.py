@@ -56,6 +56,15 @@ def test_a_request_under_a_name_that_is_not_ours_is_a_warning_without_a_trace(
     assert "evil.example" in line.getMessage()
 
 
+def test_a_body_of_too_many_fields_is_a_warning_without_a_trace(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = client.post("/admin/login/", {f"f{n}": 1 for n in range(2000)})
+    assert answer.status_code == 400
+    (line,) = [record for record in caplog.records if record.name == "django.security.TooManyFieldsSent"]
+    assert (line.levelno, line.exc_info) == (logging.WARNING, None)
+
+
 @pytest.mark.parametrize(
     ("said", "shown"),
     [
