@@ -192,7 +192,11 @@ def test_8_a_circuit_opens_makes_no_calls_spends_no_attempts_probes_and_closes_a
     world: World, settings: object
 ) -> None:
     settings.OUTBOX_CIRCUIT_FAILURES = 3  # type: ignore[attr-defined]
-    ill, well = world.endpoint("ill"), world.endpoint("well", url=world.receiver.url + "/well")
+    settings.OUTBOX_CIRCUIT_OPEN_S = 300.0  # type: ignore[attr-defined]
+    ill, well = (
+        world.endpoint("ill", retry_schedule_s=[200, 300]),
+        world.endpoint("well", url=world.receiver.url + "/well"),
+    )
     world.receiver.default.status = 500
     world.receiver.answer("fine", 200)
     failing = [world.send_one(ill, f"x{n}", group=f"{n}") for n in range(3)]
@@ -206,15 +210,15 @@ def test_8_a_circuit_opens_makes_no_calls_spends_no_attempts_probes_and_closes_a
     assert len(world.receiver.visits) == 4
     assert set(Message.objects.filter(pk__in=waiting).values_list("attempts", "calls")) == {(0, 0)}
 
-    world.travel(31)  # one probe, which fails: open again, for longer
+    world.travel(301)  # one probe, which fails: open again, for longer
     world.receiver.count(5)
     world.rests()
     ill.target.refresh_from_db()
-    assert ill.target.open_until - clock.now() > timedelta(seconds=40)
+    assert ill.target.open_until - clock.now() > timedelta(seconds=400)
     assert len(world.receiver.visits) == 5
 
     world.receiver.heal()
-    world.travel(61)
+    world.travel(601)
     wait_until(lambda: Event.objects.filter(kind="endpoint.circuit_closed").exists())
     world.all_end()
     assert world.statuses(failing + waiting) == ["COMPLETED"] * 8
@@ -240,13 +244,13 @@ def test_8_pointers_on_their_way_when_the_circuit_opens_are_put_back_unspent(wor
     erp = world.endpoint()
     message = world.send_one(erp, "a")
     world.poll()
-    erp.target.open_until = clock.now() + timedelta(seconds=30)
+    erp.target.open_until = clock.now() + timedelta(seconds=300)
     erp.target.save()
     world.start()
     wait_until(lambda: world.status(message) == "PENDING")
     assert world.message(message).attempts == 0
     assert world.receiver.names == []
-    world.travel(31)
+    world.travel(301)
     world.becomes(message, "COMPLETED")
 
 

@@ -10,6 +10,7 @@ import requests
 from twilio.base.exceptions import TwilioRestException
 
 from tests.phones import ACCOUNT_SID, AUTH_TOKEN, Simulator, answer
+from tests.waiting import PATIENCE
 
 from .conftest import ANN, BOB, US, Caller
 from .server import OurServer
@@ -22,7 +23,7 @@ def test_a_created_call_reads_like_one_of_the_provider(sim: Simulator, ours: Our
     assert (call.to, call._from, call.to_formatted) == (ANN, US, "(602) 555-0101")
     assert (call.price, call.price_unit, call.duration, call.answered_by) == (None, "USD", None, None)
     assert call.account_sid == ACCOUNT_SID
-    assert abs(call.date_created - datetime.now(UTC)) < timedelta(seconds=5)
+    assert timedelta(seconds=-1) < datetime.now(UTC) - call.date_created < timedelta(seconds=PATIENCE)
     assert call.subresource_uris["recordings"].endswith(f"/Calls/{call.sid}/Recordings.json")
     assert call.uri == f"/2010-04-01/Accounts/{ACCOUNT_SID}/Calls/{call.sid}.json"
 
