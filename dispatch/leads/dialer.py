@@ -59,7 +59,7 @@ class Dialer:
         # What is claimed is called, whatever is paused meanwhile: where the provider's client blocks, no more is
         # claimed than there are threads to ask for it at once. Until one is known, it is taken for one that does.
         self._blocks = True
-        self._unasked = 0
+        self._unasked: set[int] = set()  # calls
         self._turn = Turn()
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -134,11 +134,11 @@ class Dialer:
     def _free(self) -> int:
         """How many more may be taken."""
         free = settings.LEADS_IN_FLIGHT - self._in_flight
-        return min(free, settings.LEADS_ASK_THREADS - self._unasked) if self._blocks else free
+        return min(free, settings.LEADS_ASK_THREADS - len(self._unasked)) if self._blocks else free
 
     def _start(self, claimed: Claimed) -> None:
         self._count(len(claimed.calls) + len(claimed.questions))
-        self._unasked += len(claimed.calls)
+        self._unasked.update(to_ask.call_id for to_ask in claimed.calls)
         for to_ask in claimed.calls:
             self._spawn(self._ask(to_ask, claimed.accounts[to_ask.call.account_id]))
         if claimed.questions:
@@ -163,7 +163,10 @@ class Dialer:
             await asyncio.sleep(early_s)
         self._lates.append(max(0.0, (clock.now() - to_ask.due_at).total_seconds()))
         faults.point("leads.ask.before")
-        outcome = await self._outcome(to_ask, account)
+        try:
+            outcome = await self._outcome(to_ask, account)
+        finally:
+            self._began(to_ask.call_id)
         faults.point("leads.ask.after")
         self._answers.append(Answered(to_ask.call_id, to_ask.call, outcome))
         self._answered.set()
@@ -171,24 +174,22 @@ class Dialer:
     async def _outcome(self, to_ask: ToAsk, account: ProviderAccount) -> Outcome:
         left_s = (to_ask.send_by - clock.now()).total_seconds()
         if left_s <= 0:  # this process slept; nothing was sent
-            self._began()
             return RateLimited(0.0, "the claim had lapsed before it was sent")
         order = telephony.order(to_ask.call, to_ask.call_id, account.provider, left_s)
         try:
             provider = providers.for_account(account)
         except Exception as error:
-            self._began()
             log.exception("the account's provider cannot be used", account=account.pk)
             return Rejected(False, "", str(error)[:255], "configuration")
         self._blocks = not provider.is_async
         try:
             if provider.is_async:
-                self._began()
+                self._began(to_ask.call_id)
                 return await provider.place_async(order)
             loop = asyncio.get_running_loop()
 
             def place() -> Outcome:
-                loop.call_soon_threadsafe(self._began)
+                loop.call_soon_threadsafe(self._began, to_ask.call_id)
                 return providers.for_account(account).place(order)
 
             return await loop.run_in_executor(self._askers, place)
@@ -196,9 +197,9 @@ class Dialer:
             log.exception("the provider raised", account=account.pk)
             return Unknown(type(error).__name__)
 
-    def _began(self) -> None:
-        """The provider is being asked for one more."""
-        self._unasked -= 1
+    def _began(self, call_id: int) -> None:
+        """The provider is being asked for that call, or will not be."""
+        self._unasked.discard(call_id)
         if self._blocks:
             self._room.set()
 
