@@ -21,6 +21,7 @@ from dispatch.telephony.models import Call
 
 KEPT_S = 2.0
 MANY_WAITING = 100
+NAMED = 2
 _kept: dict[int, tuple[float, Health]] = {}
 
 
@@ -41,6 +42,12 @@ class Health:
     @property
     def workers_tone(self) -> str:
         return "bad" if not self.workers or self.queues_without_worker else ""
+
+    @property
+    def unserved(self) -> str:
+        """The queues that nobody works on, few of them by name."""
+        more = len(self.queues_without_worker) - NAMED
+        return ", ".join(self.queues_without_worker[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
     @property
     def queue_tone(self) -> str:

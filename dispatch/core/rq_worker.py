@@ -79,9 +79,15 @@ class DispatchWorker(SimpleWorker):
         return True
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """As RQ's; on its own not more often than it must."""
-        if pipeline is not None or timeout is not None or self._is_time("beat", BEAT_S):
-            super().heartbeat(timeout, pipeline)
+        """As RQ's; on its own not more often than it must. A Redis that was emptied is told of the worker anew."""
+        if pipeline is None and timeout is None:
+            if not self._is_time("beat", BEAT_S):
+                return
+            if not self.connection.hexists(self.key, "queues"):
+                self.connection.delete(self.key)  # what other beats have left there says nothing of its queue
+                self.register_birth()
+                self.set_state(self.get_state())
+        super().heartbeat(timeout, pipeline)
 
     def check_for_suspension(self, burst: bool) -> None:
         """As RQ's, once a second."""

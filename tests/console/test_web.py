@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.test import Client
 
@@ -41,6 +43,7 @@ def test_the_health_bar_says_what_is_wrong(browser):
     told = client.get("/health/").content.decode()
     assert "Free lines <b>7</b> of 7" in told
     assert "nobody on dispatch-queue" in told
+    assert re.search(r"nobody on \S+, \S+ and \d more", told)
 
 
 def test_the_health_bar_stands_while_redis_is_away(browser, monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from django.conf import settings
 from redis import Redis
-from rq import Queue
+from rq import Queue, Worker
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
@@ -86,6 +86,24 @@ def test_a_worker_goes_on_after_redis_lost_everything(test_environment: dict[str
         forget_redis()
         enqueue(QUEUE, f"{JOBS}.leave", "after")
         left("after")
+
+
+@pytest.mark.parametrize("beats", [0, 1])
+def test_a_worker_is_known_again_after_redis_lost_everything(beats: int) -> None:
+    """Else the health bar and the metrics say that nobody works, until the worker is started again."""
+    from dispatch.core.rq_worker import DispatchWorker
+    from tests.conftest import forget_redis
+
+    worker = DispatchWorker([rq_queue(QUEUE)], connection=client())
+    worker.register_birth()
+    forget_redis()
+    for _ in range(beats):  # those that it sends with a job renew what they do not look at
+        with client().pipeline() as pipeline:
+            worker.heartbeat(60, pipeline)
+            pipeline.execute()
+    worker.heartbeat()
+    assert [(one.name, one.queue_names()) for one in Worker.all(queue=rq_queue(QUEUE))] == [(worker.name, [QUEUE])]
+    worker.register_death()
 
 
 def test_a_delayed_job_runs_when_it_is_due(test_environment: dict[str, str]) -> None:
