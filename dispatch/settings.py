@@ -351,6 +351,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "dispatch.core.static_files.StaticFilesMiddleware",
     "dispatch.core.logs.RequestIdMiddleware",
+    "dispatch.core.storable_addresses.StorableAddressMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.core.exceptions import BadRequest
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render, resolve_url
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -33,8 +33,8 @@ def console_view(view: View) -> View:
     def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if not isinstance(request.user, User):
             return to_sign_in(request)
-        if _unstorable(request.GET) or _unstorable(request.POST):
-            raise BadRequest("A NUL character can be neither stored nor searched for.")
+        if any("\x00" in text for _, texts in request.POST.lists() for text in texts):
+            raise BadRequest("A NUL character cannot be stored.")
         if (slug := request.GET.get("in")) and request.method == "GET" and _goes_on_in(request, slug):
             return HttpResponseRedirect(_without_in(request))
         if request.organization is None or request.role not in Membership.Role.values:
@@ -45,10 +45,6 @@ def console_view(view: View) -> View:
         return answer
 
     return guarded
-
-
-def _unstorable(given: QueryDict) -> bool:
-    return any("\x00" in text for _, texts in given.lists() for text in texts)
 
 
 def _goes_on_in(request: HttpRequest, slug: str) -> bool:

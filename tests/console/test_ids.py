@@ -145,7 +145,9 @@ def test_what_is_sent_with_no_id_does_nothing(client, ours):
     [
         "/board/?text=%00", "/board/?area=%00&service=%00", "/board/changes/?all=1&text=%00",
         "/schedules/?name=%00", "/board/columns/new/?text=%00", "/outbox/?q=%00",
-        "/outbox/messages/?type=%00", "/leads/phone/?q=%00",
+        "/outbox/messages/?type=%00", "/leads/phone/?q=%00", "/admin/jobs/job/?status__exact=%00",
+        "/admin/autocomplete/?app_label=jobs&model_name=job&field_name=technician&term=%00",
+        "/nobody-knows-this/?q=%00", "/f/nobody/?q=%00",
     ],
 )  # fmt: skip
 def test_what_no_column_can_hold_is_a_bad_request(client, path):
