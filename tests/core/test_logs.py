@@ -56,6 +56,7 @@ def test_a_request_under_a_name_that_is_not_ours_is_a_warning_without_a_trace(
     assert "evil.example" in line.getMessage()
 
 
+@pytest.mark.django_db
 def test_a_body_of_too_many_fields_is_a_warning_without_a_trace(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
