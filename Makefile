@@ -1,9 +1,9 @@
 # Dispatch: run `make help`. Needs Python 3.11 or newer as `python3`, and nothing else.
 
 PYTHON ?= python3
-# How many processes run the tests, each with servers of its own: two for each core, since they wait half of the time.
-# Servers that were given are used by one.
-JOBS ?= $(if $(DATABASE_URL)$(REDIS_URL),0,$(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)))
+# How many processes run the tests, each with servers of its own: one more than there are cores, since they wait now
+# and then. Servers that were given are used by one.
+JOBS ?= $(if $(DATABASE_URL)$(REDIS_URL),0,$(shell expr 1 + $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)))
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
@@ -31,7 +31,7 @@ stop: $(STAMP) ## stop embedded servers that nobody uses (left behind when `make
 	@$(PY) -m dispatch.core.embedded "$${DISPATCH_DATA_DIR:-.data}"
 
 test: $(STAMP) ## run the whole suite (ARGS="-k offer" for a part)
-	$(PY) -m pytest -m "not soak" -n $(JOBS) --dist loadfile $(ARGS)
+	$(PY) -m pytest -m "not soak" -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(STAMP) ## ruff, mypy and the layers of the design
 	$(VENV)/bin/ruff check .
