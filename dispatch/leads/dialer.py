@@ -56,8 +56,9 @@ class Dialer:
         self._idle: set[int] = set()  # pullers that wait for their bell
         self._room = asyncio.Event()
         self._in_flight = 0
-        # What is claimed is called, whatever is paused meanwhile: where the provider's client blocks, no more is
-        # claimed than there are threads to ask for it at once. Until one is known, it is taken for one that does.
+        # What is claimed is called, whatever is paused meanwhile: where the provider's client blocks, no claimer
+        # claims more than there are threads to ask for it at once. Until one is known, it is taken for one that
+        # does.
         self._blocks = True
         self._unasked: set[int] = set()  # calls
         self._turn = Turn()

@@ -35,21 +35,35 @@ class Counted(NamedTuple):
 
 
 def counted(organization_id: int, hours: Sequence[datetime]) -> list[Counted]:
-    """An organization's leads, all of them, counted. Of very many leads, the count may be half a minute old."""
-    with _counting(organization_id):
-        since, until, found = _kept.get(organization_id, (None, 0.0, []))
-        if since == hours[0] and time.monotonic() < until:
-            return found
-        began = time.monotonic()
-        given = {"organization": organization_id, "hours": list(hours), "now": clock.now()}
-        found = [Counted(*row) for row in sql.rows(sql.COUNTED, given)]
-        took_s = time.monotonic() - began
-        if sum(one.leads for one in found) >= MANY:
-            kept_s = min(KEPT_TIMES * took_s, KEPT_MOST_S)
-            _kept[organization_id] = hours[0], time.monotonic() + kept_s, found
-        else:
-            _kept.pop(organization_id, None)
+    """An organization's leads, all of them, counted. Of very many leads, the count may be half a minute old, and
+    while somebody counts anew, as old as that takes longer."""
+    since, until, kept = _kept.get(organization_id, (None, 0.0, []))
+    of_now = since == hours[0]
+    if of_now and time.monotonic() < until:
+        return kept
+    counting = _counting(organization_id)
+    if not counting.acquire(blocking=not of_now):
+        return kept
+    try:
+        return _count(organization_id, hours)
+    finally:
+        counting.release()
+
+
+def _count(organization_id: int, hours: Sequence[datetime]) -> list[Counted]:
+    since, until, found = _kept.get(organization_id, (None, 0.0, []))
+    if since == hours[0] and time.monotonic() < until:  # whoever was waited for has counted
         return found
+    began = time.monotonic()
+    given = {"organization": organization_id, "hours": list(hours), "now": clock.now()}
+    found = [Counted(*row) for row in sql.rows(sql.COUNTED, given)]
+    took_s = time.monotonic() - began
+    if sum(one.leads for one in found) >= MANY:
+        kept_s = min(KEPT_TIMES * took_s, KEPT_MOST_S)
+        _kept[organization_id] = hours[0], time.monotonic() + kept_s, found
+    else:
+        _kept.pop(organization_id, None)
+    return found
 
 
 @functools.lru_cache(maxsize=1024)

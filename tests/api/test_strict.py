@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 
 MODELS = {endpoint.path: endpoint.model for endpoint in OF_ONE}
 UNKNOWN = "no_such_field"
-# What only a superuser may change; and conflicts that are told before the body is read.
+# What only a superuser may change.
 OF_SUPERUSERS = {"/api/v1/lead-engine/"}
 
 
