@@ -37,6 +37,11 @@ class Refused:
             if len(self._until) > REMEMBERED:
                 self._until.popitem(last=False)
 
+    def forget(self) -> None:
+        """Nobody has to wait (tests)."""
+        with self._lock:
+            self._until.clear()
+
 
 refused = Refused()
 

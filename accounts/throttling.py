@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,15 +17,16 @@ from rest_framework.settings import api_settings
 from rest_framework.throttling import BaseThrottle
 
 from dispatch.core import clock, redis
+from dispatch.core.sparing import Spared
 
 if TYPE_CHECKING:  # the framework imports this module while it defines these
     from rest_framework.request import Request
     from rest_framework.views import APIView
 
 _PERIODS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-# How long a process does without Redis before it asks it again.
-REDIS_PAUSE_S = 2.0
 LOCAL_BUCKETS = 10_000
+# How long a process does without Redis before it asks it again.
+_spared = Spared(2.0)
 
 # KEYS: the bucket. ARGV: interval of one request, burst (both ms), clock offset.
 # Answers {wait in ms (0 = go), ms until the bucket is full}.
@@ -92,21 +92,24 @@ class LocalBuckets:
                 self._full_at.popitem(last=False)
         return Taken(max(0, math.ceil(wait)), math.ceil(full_at - now))
 
+    def forget(self) -> None:
+        """All are full again (tests)."""
+        with self._lock:
+            self._full_at.clear()
+
 
 local = LocalBuckets()
-_redis_back_at = 0.0
 
 
 def take(name: str, rate: Rate) -> Taken:
     """Takes one request from the bucket `name`, in Redis if it is there. Never raises for a missing Redis."""
-    global _redis_back_at
-    if time.monotonic() >= _redis_back_at:
+    if not _spared:
         try:
             arguments = [f"{rate.interval_ms:.3f}", rate.period_s * 1000, clock.offset_ms()]
             wait, full_in = _TAKE(keys=[redis.key("throttle", name)], args=arguments)
             return Taken(int(wait), int(full_in))
         except redis.REDIS_ERRORS:
-            _redis_back_at = time.monotonic() + REDIS_PAUSE_S
+            _spared.failed()
     return local.take(name, rate)
 
 

@@ -73,6 +73,12 @@ def floor(organization_id: int) -> int:
     return found
 
 
+def forget() -> None:
+    """Reads anew next time (tests)."""
+    _floors.clear()
+    _missed.clear()
+
+
 def newest(organization_id: int) -> int:
     """The highest id of the organization's events, 0 for none."""
     return Event.objects.filter(organization_id=organization_id).aggregate(id=Max("id"))["id"] or 0

@@ -21,6 +21,7 @@ from hypothesis import settings as hypothesis_settings
 from dispatch.core import clock
 from dispatch.core.redis import client
 from tests.emptying import use_instead_of_flush
+from tests.forgetting import as_if_just_started
 from tests.waiting import PATIENCE, wait_until
 
 pytest_plugins = ["tests.phones.fixtures"]
@@ -34,8 +35,10 @@ hypothesis_settings.load_profile("suite")
 
 @pytest.fixture(autouse=True)
 def _clean_ground() -> Iterator[None]:
-    """Every test starts with an empty Redis and leaves the clock as it found it."""
+    """Every test starts with an empty Redis, in a process that remembers nothing of the test before; it leaves the
+    clock as it found it."""
     forget_redis()
+    as_if_just_started()
     with clock.kept():
         yield
 

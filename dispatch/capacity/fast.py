@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -11,14 +10,11 @@ import structlog
 
 from dispatch.core import clock, generation
 from dispatch.core.redis import REDIS_ERRORS, Script, key
+from dispatch.core.sparing import Spared
 
 log = structlog.get_logger(__name__)
 
-# After an error this process leaves Redis alone for so long (real seconds): a hung server must not cost every call
-# its time-out.
-SPARE_S = 1.0
-
-_gone_until = 0.0
+spared = Spared(1.0)
 _away_since: datetime | None = None  # since then things were decided that Redis does not know
 _catch_up: Callable[[datetime], None] | None = None
 
@@ -35,8 +31,8 @@ def when_back(catch_up: Callable[[datetime], None]) -> None:
 
 def ask(script: Script, *args: Any) -> Any | None:
     """The script's answer, or None when Redis is gone or does not know enough (the caller then asks Postgres)."""
-    global _gone_until, _away_since
-    if time.monotonic() < _gone_until:
+    global _away_since
+    if spared:
         return None
     began, away_since = clock.now(), _away_since
     try:
@@ -49,7 +45,7 @@ def ask(script: Script, *args: Any) -> Any | None:
         return None if answer == generation.NOT_READY else answer
     except REDIS_ERRORS as error:
         log.warning("lines are proposed by Postgres, Redis is gone", script=script.name, error=str(error))
-        _gone_until = time.monotonic() + SPARE_S
+        spared.failed()
         if _away_since is None:
             _away_since = began
         return None
@@ -66,5 +62,6 @@ def offset_ms() -> int:
 
 def believe_again() -> None:
     """Forgets that Redis was gone (tests, which start and stop it)."""
-    global _gone_until, _away_since
-    _gone_until, _away_since = 0.0, None
+    global _away_since
+    spared.believe_again()
+    _away_since = None

@@ -18,7 +18,8 @@ log = structlog.get_logger(__name__)
 
 # For so long (real seconds) a switch that was read is believed.
 SWITCH_S = 0.5
-_switch: tuple[float, bool] = (float("-inf"), False)
+_UNREAD = (float("-inf"), False)
+_switch: tuple[float, bool] = _UNREAD
 _away = False
 _sweep = repairing.Sweep()
 
@@ -57,6 +58,12 @@ def _is_paused() -> bool:
         paused = EngineSwitch.objects.filter(promoter_paused=True).exists()
         _switch = (time.monotonic(), paused)
     return paused
+
+
+def forget() -> None:
+    """Reads the switch anew, and knows of no outage (tests)."""
+    global _switch, _away
+    _switch, _away = _UNREAD, False
 
 
 def schedule_near() -> None:

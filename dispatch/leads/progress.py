@@ -66,6 +66,11 @@ def _count(organization_id: int, hours: Sequence[datetime]) -> list[Counted]:
     return found
 
 
+def forget() -> None:
+    """Counts anew next time (tests)."""
+    _kept.clear()
+
+
 @functools.lru_cache(maxsize=1024)
 def _counting(organization_id: int) -> threading.Lock:
     """Held by whoever counts this organization's leads in this process."""

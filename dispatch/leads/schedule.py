@@ -6,7 +6,6 @@ counted, and the reconciler tells it later."""
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from dispatch.capacity.batches import PoolLimits
 from dispatch.core import clock, generation
 from dispatch.core.queues import wake_channel
 from dispatch.core.redis import REDIS_ERRORS, Script, client, key
+from dispatch.core.sparing import Spared
 from dispatch.leads import measures, scripts
 
 log = structlog.get_logger(__name__)
@@ -26,10 +26,7 @@ log = structlog.get_logger(__name__)
 PROMOTER = "leads_promoter"
 PURPOSE = "lead"
 CHUNK = 1000
-# After an error this process leaves Redis alone for so long (real seconds).
-SPARE_S = 1.0
-
-_gone_until = 0.0
+_left_alone = Spared(1.0)
 
 
 class NotReady(Exception):
@@ -119,7 +116,7 @@ def remove(members: Sequence[str]) -> None:
 
 def ring(pool_ids: Iterable[int]) -> None:
     """Tells the dialers that there are free lines in these pools."""
-    if time.monotonic() < _gone_until:
+    if _left_alone:
         return
     try:
         for pool_id in pool_ids:
@@ -149,8 +146,7 @@ def tell_missing(page: str) -> int:
 
 
 def _spared(script: Script, args: Sequence[Any]) -> int:
-    global _gone_until
-    if time.monotonic() < _gone_until:
+    if _left_alone:
         measures.unscheduled.inc()
         raise Gone
     try:
@@ -162,7 +158,7 @@ def _spared(script: Script, args: Sequence[Any]) -> int:
             raise
     except UNAVAILABLE as error:
         if not isinstance(error, NotReady):
-            _gone_until = time.monotonic() + SPARE_S
+            _left_alone.failed()
         measures.unscheduled.inc()
         log.warning("not in the schedule yet, the reconciler will see to it", error=str(error))
         raise Gone from error
@@ -246,12 +242,6 @@ def write_anew(entries: Sequence[Entry]) -> None:
     """Puts entries into a schedule that has no generation yet: only for who rebuilds. Raises REDIS_ERRORS."""
     for some in _chunks(entries):
         client().zadd(f"{base_key()}:schedule", {entry.member: entry.due_ms for entry in some})
-
-
-def believe_again() -> None:
-    """Forgets that Redis was gone (tests, which start and stop it)."""
-    global _gone_until
-    _gone_until = 0.0
 
 
 def _chunks(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:

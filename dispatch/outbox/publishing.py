@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -12,6 +11,7 @@ from django.conf import settings
 from django.urls import reverse
 
 from dispatch.core import faults
+from dispatch.core.sparing import Spared
 from dispatch.outbox import metrics, queues, sql
 from dispatch.outbox.pointer import HTTP, MessagePointer, make_token
 from dispatch.outbox.queues import Publisher
@@ -21,15 +21,13 @@ from dispatch.outbox.services.putting_back import Return, put_back
 log = structlog.get_logger(__name__)
 
 # After a failure a process claims nothing for this long, or it would only put everything back again.
-PAUSE_S = 5.0
-_down_until = 0.0
+_spared = Spared(5.0)
 
 
 def publish(claims: Sequence[Claim]) -> bool:
     """Publishes the pointers, OUTBOX_GROUPS_AT_ONCE at a time; those that fail, and all after them, are put
     back to
     PENDING, nothing spent. False when any did."""
-    global _down_until
     at_once = settings.OUTBOX_GROUPS_AT_ONCE
     for first in range(0, len(claims), at_once):
         some = claims[first : first + at_once]
@@ -40,7 +38,7 @@ def publish(claims: Sequence[Claim]) -> bool:
         metrics.published.labels("published").inc(len(some) - len(failed))
         if failed:
             failed += claims[first + at_once :]
-            _down_until = time.monotonic() + PAUSE_S
+            _spared.failed()
             metrics.published.labels("failed").inc(len(failed))
             error = next(error for error in errors if error is not None)
             log.warning("the queue did not take pointers, they wait", messages=len(failed), error=str(error))
@@ -51,7 +49,7 @@ def publish(claims: Sequence[Claim]) -> bool:
 
 def is_down() -> bool:
     """Whether the queue refused a moment ago."""
-    return time.monotonic() < _down_until
+    return bool(_spared)
 
 
 def publish_lost() -> None:
@@ -125,6 +123,5 @@ def _publisher_to(kind: str, url: str, file: str) -> Publisher:
 
 def reset() -> None:
     """Forgets connections and outages (tests)."""
-    global _down_until
-    _down_until = 0.0
+    _spared.believe_again()
     _publisher_to.cache_clear()

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from accounts import guessing, keys, services, throttling
+from accounts import guessing, keys, services
 from accounts.models import ApiKey
 from dispatch.core.events import SYSTEM
 from tests import factories as make
@@ -53,8 +53,6 @@ def test_guessing_at_one_name_from_many_addresses_ends_and_does_not_lock_its_own
 def three_a_minute(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.API_BAD_KEY_RATE = "3/min"
     monkeypatch.setattr(guessing, "refused", guessing.Refused())
-    monkeypatch.setattr(throttling, "local", throttling.LocalBuckets())
-    monkeypatch.setattr(throttling, "_redis_back_at", 0.0)
 
 
 @pytest.mark.usefixtures("three_a_minute")

@@ -15,12 +15,6 @@ from tests.api.client import Api
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture(autouse=True)
-def _fresh_buckets(monkeypatch):
-    monkeypatch.setattr(throttling, "local", LocalBuckets())
-    monkeypatch.setattr(throttling, "_redis_back_at", 0.0)
-
-
 @pytest.fixture
 def three_a_minute(monkeypatch):
     monkeypatch.setitem(api_settings.DEFAULT_THROTTLE_RATES, "read", "3/min")

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from django.test import Client
 
 from accounts.models import User
-from dispatch.console import health
 from tests.tenants import ours, world
 
 __all__ = ["ours", "world"]
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
-
-
-@pytest.fixture(autouse=True)
-def _fresh_health() -> Iterator[None]:
-    health.forget()
-    yield
-    health.forget()
 
 
 @pytest.fixture

@@ -38,8 +38,6 @@ class Floor:
     its calls end at once, "twilio" is the simulator."""
 
     def __init__(self, provider: str = "noop-ends", lines: int = 5, **account: Any) -> None:
-        fast.believe_again()
-        schedule.believe_again()
         CallingRule.objects.all().delete()  # the usual hours: these tests run by day and night
         generation.ensure()
         self.organization = factories.organization("Copper State HVAC")

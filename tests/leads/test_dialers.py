@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection
 
-from dispatch.core import clock, faults
+from dispatch.core import clock, faults, sparing
 from dispatch.core.events import SYSTEM
 from dispatch.core.problems import Conflict
-from dispatch.leads import schedule
 from dispatch.leads.dialer import Dialer
 from dispatch.leads.models import DoNotCall, Lead, RetryRule
 from dispatch.leads.services import by_hand
@@ -84,7 +83,7 @@ def test_redis_away_while_they_work(floor: Floor, sim: Simulator) -> None:
     with redis_away():
         during = floor.add_many(3)
         wait_until(lambda: not Call.objects.filter(ended_at=None).exists(), message="calls go on for ever")
-    schedule.believe_again()
+    sparing.believe_all_again()
     unfinished = Lead.objects.exclude(status="finished")
     wait_until(
         lambda: (heal(floor), not unfinished.exists())[1],

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatch.core import clock, faults, generation
+from dispatch.core import clock, faults, generation, sparing
 from dispatch.core.redis import client
 from dispatch.leads import loops, schedule
 from dispatch.leads.models import Lead
@@ -34,7 +34,7 @@ def floor(settings: Any) -> Floor:
 def test_a_lead_is_accepted_while_redis_is_gone_and_called_when_it_is_back(floor: Floor) -> None:
     with redis_away():
         ids = floor.add_many(3)
-    schedule.believe_again()
+    sparing.believe_all_again()
     assert floor.outcomes(ids) == {"backlog": 3}
     assert floor.work() == 0
     floor.step("leads_near")
@@ -52,7 +52,7 @@ def test_a_request_is_answered_with_201_while_redis_is_gone(floor: Floor) -> Non
         assert one.json() == again.json()
         cancelled = api.delete(f"leads/{many.json()['results'][0]['id']}/")
         assert cancelled.status_code == 204
-    schedule.believe_again()
+    sparing.believe_all_again()
     floor.step("leads_near")
     assert floor.work() == 1
     assert floor.outcomes() == {"answered": 1, "cancelled": 1}

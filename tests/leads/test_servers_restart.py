@@ -14,8 +14,7 @@ import pytest
 from django.conf import settings as django_settings
 from django.db import connection, connections
 
-from dispatch.core import clock, embedded
-from dispatch.leads import schedule
+from dispatch.core import clock, embedded, sparing
 from dispatch.leads.models import Lead
 from dispatch.telephony.models import Call
 from tests.capacity.conftest import OwnRedis, own_redis
@@ -113,7 +112,7 @@ def test_redis_stopped_for_ten_seconds_in_the_middle(
         floor.add_many(2)
         threading.Event().wait(OUTAGE_S)
         own_redis.start()
-        schedule.believe_again()
+        sparing.believe_all_again()
         everybody_was_called_once(floor, sim, process, LEADS + 2)
 
 

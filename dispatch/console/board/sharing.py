@@ -43,6 +43,12 @@ def shared(key: Hashable, event: int, read: Callable[[], Any]) -> Any:
         return kept.answer
 
 
+def forget() -> None:
+    """Reads anew next time (tests)."""
+    with _all:
+        _kept.clear()
+
+
 def _forget_old() -> None:
     past = time.monotonic() - KEPT_S
     for key in [key for key, one in _kept.items() if one.at < past]:
