@@ -14,6 +14,9 @@ DISPATCH_DEVELOPMENT ?= 1
 export DISPATCH_DEVELOPMENT
 endif
 
+# Compiled once: the tests alone start some hundred processes, and each would compile everything by itself.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help up demo stop test lint bench soak clean
 

@@ -206,8 +206,11 @@ def _socket_path(folder: Path) -> Path:
 
 def _answers(socket: Path) -> bool:
     import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
 
-    client = redis.Redis(unix_socket_path=str(socket), socket_timeout=2)
+    # by default it would look for a server that is not there for seconds
+    client = redis.Redis(unix_socket_path=str(socket), socket_timeout=2, retry=Retry(NoBackoff(), 0))
     try:
         return bool(client.ping())
     except (redis.exceptions.BusyLoadingError, redis.exceptions.TimeoutError):

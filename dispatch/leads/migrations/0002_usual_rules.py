@@ -31,5 +31,5 @@ def write(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("leads", "0002_rulebook")]
+    dependencies = [("leads", "0001_initial")]
     operations = [migrations.RunPython(write, migrations.RunPython.noop)]
