@@ -27,6 +27,8 @@ def child(floor: Floor, **more: str) -> dict[str, str]:
         AUDITOR_INTERVAL_S="0.5",
         LEADER_LEASE_S="2",
         LEADER_RENEW_S="0.5",
+        CALL_RECONCILER_INTERVAL_S="0.5",
+        UNKNOWN_LISTING_GAP_S="1",
         **more,
     )
 
