@@ -323,7 +323,7 @@ def test_a_running_job_keeps_the_policy_it_started_with(floor):
 
 
 def test_a_technician_who_misses_three_calls_in_a_row_is_paused_until_called_back(floor):
-    floor.set_policy(auto_pause_misses=3)
+    floor.set_policy(auto_pause_misses=3, ring_timeout_s=5)
     ann, bob = floor.crew("Ann", "Bob")
     floor.phone(ann).will(ignore())
     floor.phone(bob).will(answer(press="1"))
@@ -347,7 +347,7 @@ def test_a_technician_who_misses_three_calls_in_a_row_is_paused_until_called_bac
 
 
 def test_a_call_taken_ends_the_row_of_misses_and_zero_never_pauses(floor):
-    floor.set_policy(auto_pause_misses=0)
+    floor.set_policy(auto_pause_misses=0, ring_timeout_s=5)
     ann, bob = floor.crew("Ann", "Bob")
     floor.phone(ann).will(ignore())
     floor.phone(bob).will(answer(press="1"))

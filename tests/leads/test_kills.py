@@ -32,12 +32,15 @@ POINTS = [
 ]
 # Everything that takes its time by design takes less of it; nothing else is different.
 QUICK = {
+    "LEADER_LEASE_S": "2",
+    "LEADER_RENEW_S": "0.5",
     "LEADS_HEARTBEAT_S": "0.3",
     "LEADS_WORKER_DEAD_S": "3",
     "LEADS_WORKERS_INTERVAL_S": "0.5",
     "LEADS_NEAR_INTERVAL_S": "1",
     "LEADS_RETRY_DELAY_S": "1",
     "CALL_RECONCILER_INTERVAL_S": "0.5",
+    "CALL_SEND_WINDOW_S": "2",
     "PROVIDER_TIMEOUT_S": "3",
     "UNKNOWN_LISTING_GAP_S": "1",
     "LINE_RECONCILER_INTERVAL_S": "1",

@@ -16,7 +16,13 @@ from tests.waiting import wait_until
 
 ALL = "outbox_poller,outbox_router,outbox_leases,outbox_stale"
 # Recovery looks more often than it would, so that the tests need not wait; nothing else is different.
-QUICK = {"OUTBOX_LEASE_INTERVAL_S": "0.2", "OUTBOX_STALE_INTERVAL_S": "0.5", "OUTBOX_POLL_INTERVAL_S": "0.5"}
+QUICK = {
+    "OUTBOX_LEASE_INTERVAL_S": "0.2",
+    "OUTBOX_STALE_INTERVAL_S": "0.5",
+    "OUTBOX_POLL_INTERVAL_S": "0.5",
+    "LEADER_LEASE_S": "2",
+    "LEADER_RENEW_S": "0.5",
+}
 POINTS = [
     "outbox.claim.before_commit",
     "outbox.claim.committed",

@@ -134,7 +134,7 @@ def test_two_executors_that_both_believe_to_hold_everything_take_each_run_once(w
 
 
 def test_a_killed_dispatcher_process_is_followed_by_the_other(world: World, test_environment: object) -> None:
-    env = environment(connection.settings_dict["NAME"])
+    env = environment(connection.settings_dict["NAME"], LEADER_LEASE_S="2", LEADER_RENEW_S="0.5")
     only = ("--only", "schedules_shards,schedules_executor,schedules_reconciler")
     with running("dispatcher", *only, env=env) as first:
         wait_until(lambda: held_by_somebody() == SHARDS, message=first.log)

@@ -4,11 +4,11 @@ once for each attempt, or once more when its worker died."""
 from __future__ import annotations
 
 import pytest
-from django.db import DatabaseError
+from django.db import DatabaseError, connection, transaction
 from redis.exceptions import ConnectionError as RedisGone
 
 from dispatch.core import clock, faults, generation
-from dispatch.core.statements import do
+from dispatch.core.statements import do, rows
 from dispatch.schedules.kinds.base import Outcome
 from dispatch.schedules.models import Run, RunReport
 from dispatch.schedules.rules.outcomes import FAILED
@@ -334,3 +334,19 @@ def test_reports_of_ended_runs_change_nothing(world: World) -> None:
     do("UPDATE schedules_runreport SET outcome = 'failed' WHERE run_id = %(id)s", {"id": run.pk})
     assert applying.apply([run.pk]) == 0
     assert world.statuses(schedule) == ["succeeded"]
+
+
+def test_a_burst_is_applied_by_index_although_the_tables_are_believed_to_be_empty(world: World) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE schedules_schedule, schedules_run, schedules_runreport")
+    for n in range(30):
+        world.schedule(f"S{n}", trigger_at=clock.now())
+    world.execute()
+    world.work()
+    running = list(Run.objects.filter(status="running").values_list("pk", flat=True))
+    read_whole = "SELECT relname, seq_scan FROM pg_stat_xact_user_tables WHERE relname LIKE 'schedules_%%'"
+    with transaction.atomic():
+        before = dict(rows(read_whole))
+        assert applying.apply(running) == 30
+        after = dict(rows(read_whole))
+    assert {name: count for name, count in after.items() if count != before.get(name, 0)} == {}

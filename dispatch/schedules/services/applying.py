@@ -12,7 +12,7 @@ from typing import Any
 from django.db import transaction
 
 from dispatch.core import clock, events, faults, queues
-from dispatch.core.statements import columns, do, rows
+from dispatch.core.statements import by_index, columns, do, rows
 from dispatch.schedules import metrics, sql
 from dispatch.schedules.rules import outcomes
 from dispatch.schedules.services.shards import EXECUTOR
@@ -26,6 +26,7 @@ def apply(run_ids: Sequence[int]) -> int:
     epoch."""
     now = clock.now()
     with transaction.atomic():
+        by_index()  # reports come in bursts, and every join of a table that was empty a moment ago would read it whole
         ids = {"ids": list(run_ids)}
         failures = dict(rows(sql.LOCK_SCHEDULES_OF_REPORTS, ids))
         found = rows(sql.REPORTED, ids)
