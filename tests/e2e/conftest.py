@@ -8,11 +8,12 @@ import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
+from django.conf import settings
+from django.test import Client
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from accounts.models import User
 from tests.console.conftest import browser  # noqa: F401
-from tests.factories import PASSWORD
 from tests.jobs.conftest import floor  # noqa: F401
 from tests.waiting import PATIENCE
 
@@ -43,8 +44,8 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def sign_in(chromium: Browser, app_url: str) -> Iterator[Callable[..., Page]]:
-    """`sign_in(user, width=1440, scheme="light", path="/board/")` is that person's page, in a browser of their
-    own. An error in a page's JavaScript fails the test."""
+    """`sign_in(user, width=1440, scheme="light", path="/board/")` is that person's page, in a browser of their own
+    in which they have signed in before. An error in a page's JavaScript fails the test."""
     contexts, errors = [], []
 
     def open_page(user: User, *, width: int = 1440, scheme: str = "light", path: str = "/admin/jobs/job/") -> Page:
@@ -53,11 +54,11 @@ def sign_in(chromium: Browser, app_url: str) -> Iterator[Callable[..., Page]]:
         page = context.new_page()
         page.set_default_timeout(1000 * PATIENCE)
         page.on("pageerror", lambda error: errors.append(str(error)))
+        session = Client()
+        session.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+        name = settings.SESSION_COOKIE_NAME
+        context.add_cookies([{"name": name, "value": session.cookies[name].value, "url": app_url}])
         page.goto(app_url + path)
-        page.get_by_label("Email").fill(user.email)
-        page.get_by_label("Password").fill(PASSWORD)
-        page.keyboard.press("Enter")
-        page.wait_for_url(app_url + path)
         return page
 
     yield open_page

@@ -26,7 +26,7 @@ def apply(run_ids: Sequence[int]) -> int:
     epoch."""
     now = clock.now()
     with transaction.atomic():
-        by_index()  # reports come in bursts, and every join of a table that was empty a moment ago would read it whole
+        by_index()  # reports come in bursts: joins would read whole what was empty a moment ago
         ids = {"ids": list(run_ids)}
         failures = dict(rows(sql.LOCK_SCHEDULES_OF_REPORTS, ids))
         found = rows(sql.REPORTED, ids)
