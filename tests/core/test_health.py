@@ -42,12 +42,14 @@ def test_not_ready_names_redis_while_it_is_away_and_goes_on_being_alive(client: 
 
 
 def test_not_ready_names_the_database_while_it_is_away(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    from django.db import connection
-
     connection.close()
+    connection.close_pool()
     monkeypatch.setitem(connection.settings_dict, "HOST", "/nonexistent")
+    pool = {"min_size": 0, "max_size": 1, "timeout": 0.2}
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "pool", pool)
     answer = client.get("/readyz")
     connection.close()
+    connection.close_pool()
     assert [error["code"] for error in answer.json()["errors"]] == ["database"]
 
 
