@@ -10,6 +10,7 @@ from dispatch.console.board import sharing
 from dispatch.core import sparing
 from dispatch.leads import gating, progress
 from dispatch.leads import loops as leads_loops
+from dispatch.leads.services import claiming
 from notifications import hints
 
 
@@ -24,4 +25,5 @@ def as_if_just_started() -> None:
     sharing.forget()
     progress.forget()
     leads_loops.forget()
+    claiming.forget()
     hints.forget()

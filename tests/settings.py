@@ -21,7 +21,12 @@ from dispatch.settings import DATABASES  # noqa: E402
 
 # As in the web process, connections outlive their requests in a pool; it is closed before the database is dropped.
 DATABASES["default"]["CONN_MAX_AGE"] = 0
-DATABASES["default"].setdefault("OPTIONS", {})["pool"] = {"min_size": 1, "max_size": 80, "timeout": 60}
+DATABASES["default"].setdefault("OPTIONS", {})["pool"] = {
+    "min_size": 1,
+    "max_size": 60,
+    "max_idle": 5,
+    "timeout": 60,
+}
 # Nobody pulls the plug on the test database's server; killed *processes* lose nothing by this.
 DATABASES["default"]["OPTIONS"]["options"] = "-c synchronous_commit=off"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import socket
 import time
-from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -19,7 +16,7 @@ from rq.serializers import JSONSerializer
 from rq.utils import now as rq_now
 from rq.worker import SimpleWorker
 
-from dispatch.core import metrics
+from dispatch.core import metrics, parents
 from dispatch.core.redis import REDIS_ERRORS
 
 log = structlog.get_logger(__name__)
@@ -35,8 +32,13 @@ class _Scheduler(RQScheduler):
     """RQ's scheduler, that ends with its worker and sits a Redis outage out; RQ's own dies of it, and its worker
     notices at the next maintenance."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._worker_pid = os.getpid()
+
     def work(self) -> None:
-        end_with_parent()
+        self._install_signal_handlers()  # until then SIGTERM would be answered as the worker does
+        parents.end_with(self._worker_pid)
         away = False
         while not self._stop_requested:
             try:
@@ -148,13 +150,3 @@ class DispatchWorker(SimpleWorker):
         log.info("the worker listens", queue=self.queues[0].name)
         self.subscribe()
         self.set_state("started")
-
-
-def end_with_parent() -> None:
-    """On Linux, has the kernel end this process (SIGTERM) when its parent dies, however it dies."""
-    with suppress(OSError, AttributeError):
-        pr_set_pdeathsig = 1
-        parent = os.getppid()
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGTERM)
-        if os.getppid() != parent:  # it died meanwhile
-            os.kill(os.getpid(), signal.SIGTERM)

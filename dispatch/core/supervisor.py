@@ -10,7 +10,7 @@ the supervisor itself is killed."""
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import functools
 import os
 import signal
 import subprocess
@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import TextIO
 
 import requests
 
-from dispatch.core import metrics
+from dispatch.core import metrics, parents
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
@@ -238,7 +238,7 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 pass_fds=child.spec.pass_fds,
-                preexec_fn=_end_with_parent,
+                preexec_fn=functools.partial(parents.end_with, os.getpid()),
             )
         except OSError as error:  # no memory or no process left: the others go on meanwhile
             child.lines.append(str(error))
@@ -352,15 +352,3 @@ def _is_ready(session: requests.Session, spec: Spec) -> bool:
         return not spec.ready_url or session.get(spec.ready_url, timeout=5).status_code == 200
     except requests.RequestException:
         return False
-
-
-_prctl: Any = None
-with contextlib.suppress(OSError, AttributeError):  # not Linux: a killed supervisor leaves its children
-    _prctl = ctypes.CDLL(None, use_errno=True).prctl
-_PR_SET_PDEATHSIG = 1
-
-
-def _end_with_parent() -> None:
-    """In the child, between fork and exec: SIGTERM when the supervisor dies."""
-    if _prctl is not None:
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

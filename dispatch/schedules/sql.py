@@ -201,13 +201,13 @@ ON CONFLICT (run_id, epoch) DO NOTHING
 # The schedules whose count of failures these reports may change; their locks come before the runs'.
 LOCK_SCHEDULES_OF_REPORTS = """
 SELECT s.id, s.failures FROM schedules_schedule s
-WHERE s.id IN (
+WHERE s.id = ANY(ARRAY(
     SELECT r.schedule_id FROM schedules_run r
     JOIN schedules_runreport p ON p.run_id = r.id AND p.epoch = r.epoch
     JOIN schedules_schedule f ON f.id = r.schedule_id
-    WHERE r.id = ANY(%(ids)s::bigint[]) AND COALESCE(r.status, '') = 'running' AND (p.outcome <> 'succeeded' OR
-    f.failures > 0)
-)
+    WHERE r.id = ANY(%(ids)s::bigint[]) AND p.run_id = ANY(%(ids)s::bigint[])
+      AND COALESCE(r.status, '') = 'running' AND (p.outcome <> 'succeeded' OR f.failures > 0)
+))
 ORDER BY s.id FOR NO KEY UPDATE
 """
 # Only the report of the present epoch, and only while nobody has applied it.
@@ -217,7 +217,7 @@ SELECT r.id, r.epoch, r.attempt, r.organization_id, r.schedule_id, r.kind, p.out
 FROM schedules_run r
 JOIN schedules_runreport p ON p.run_id = r.id AND p.epoch = r.epoch
 JOIN schedules_schedule s ON s.id = r.schedule_id
-WHERE r.id = ANY(%(ids)s::bigint[]) AND COALESCE(r.status, '') = 'running'
+WHERE r.id = ANY(%(ids)s::bigint[]) AND p.run_id = ANY(%(ids)s::bigint[]) AND COALESCE(r.status, '') = 'running'
 ORDER BY r.id FOR NO KEY UPDATE OF r
 """
 APPLY = f"""
@@ -230,6 +230,7 @@ WITH applied AS (
     FROM unnest(%(ids)s::bigint[], %(statuses)s::text[], %(dues)s::timestamptz[]) AS v(id, status, due_at),
          schedules_runreport p
     WHERE r.id = ANY(%(ids)s::bigint[]) AND r.id = v.id AND p.run_id = r.id AND p.epoch = r.epoch
+      AND p.run_id = ANY(%(ids)s::bigint[])
       AND COALESCE(r.status, '') = 'running'
     RETURNING r.id, r.organization_id, r.schedule_id, r.status, r.error, p.attempt, r.due_at, p.result
 ), told AS (
@@ -249,7 +250,8 @@ RETURNING id
 """
 COUNT_FAILURES = """
 UPDATE schedules_schedule s SET failures = v.failures
-FROM unnest(%(ids)s::bigint[], %(failures)s::int[]) AS v(id, failures) WHERE s.id = v.id
+FROM unnest(%(ids)s::bigint[], %(failures)s::int[]) AS v(id, failures)
+WHERE s.id = v.id AND s.id = ANY(%(ids)s::bigint[])
 """
 
 # --- Reconciler ---------------------------------------------------------------------------

@@ -10,7 +10,6 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ("accounts", "0001_initial"),
-        ("accounts", "__first__"),
         ("capacity", "0001_initial"),
     ]
 

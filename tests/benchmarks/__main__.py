@@ -23,6 +23,7 @@ django.setup()
 from django.db import connection  # noqa: E402
 
 from tests.benchmarks import Result  # noqa: E402
+from tests.connecting import connect_anew  # noqa: E402
 
 HERE = Path(__file__).parent
 OUTPUT = HERE.parent.parent / "bench.json"
@@ -79,8 +80,9 @@ def own_database() -> Iterator[None]:
     from tests.conftest import forget_redis
 
     # Measured as it is run, not as it is tested.
-    connection.settings_dict.get("OPTIONS", {}).pop("options", None)
-    connection.close()
+    connect_anew()
+    for name in ("options", "pool"):
+        connection.settings_dict["OPTIONS"].pop(name, None)
     name = connection.settings_dict["NAME"]
     connection.creation.create_test_db(verbosity=0, autoclobber=True, serialize=False)
     forget_redis()

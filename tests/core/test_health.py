@@ -14,6 +14,7 @@ from django.test import Client
 
 from dispatch.core import generation, health, metrics
 from dispatch.core.queues import enqueue
+from tests.connecting import connect_anew
 from tests.core.outages import redis_away
 from tests.processes import ROOT, environment, free_port, running
 from tests.waiting import wait_until
@@ -42,14 +43,14 @@ def test_not_ready_names_redis_while_it_is_away_and_goes_on_being_alive(client: 
 
 
 def test_not_ready_names_the_database_while_it_is_away(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    connection.close()
-    connection.close_pool()
+    connect_anew()
     monkeypatch.setitem(connection.settings_dict, "HOST", "/nonexistent")
     pool = {"min_size": 0, "max_size": 1, "timeout": 0.2}
     monkeypatch.setitem(connection.settings_dict["OPTIONS"], "pool", pool)
-    answer = client.get("/readyz")
-    connection.close()
-    connection.close_pool()
+    try:
+        answer = client.get("/readyz")
+    finally:
+        connect_anew()
     assert [error["code"] for error in answer.json()["errors"]] == ["database"]
 
 

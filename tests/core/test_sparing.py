@@ -1,5 +1,7 @@
 """A server that failed is left alone for a while, by this process."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from dispatch.core import sparing
@@ -7,7 +9,7 @@ from dispatch.core import sparing
 
 def test_a_failure_is_remembered_for_the_pause_and_the_next_one_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(sparing.time, "monotonic", lambda: now)
+    monkeypatch.setattr(sparing, "time", SimpleNamespace(monotonic=lambda: now))
     server, other = sparing.Spared(2.0), sparing.Spared(2.0)
     assert not server
     server.failed()

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.db import connections
 from django.db.backends.signals import connection_created
 
 from dispatch.core import events, statements
 from dispatch.core.models import Event
+from tests.connecting import connect_anew
 
 
 @pytest.fixture
@@ -25,12 +25,12 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bool]]:
     def heard(event: Event) -> None:
         found[event.kind] = statements.rows("SELECT current_setting('synchronous_commit')") == [("on",)]
 
-    connections.close_all()
+    connect_anew()
     connection_created.connect(as_it_is_run)
     monkeypatch.setattr(events, "_heard", [heard])
     yield found
     connection_created.disconnect(as_it_is_run)
-    connections.close_all()
+    connect_anew()
 
 
 def test_a_form_a_request_for_a_call_and_an_acceptance_wait_for_the_disk_and_steps_between_do_not(floor, waits):

@@ -18,6 +18,7 @@ from dispatch.core import clock, embedded, sparing
 from dispatch.leads.models import Lead
 from dispatch.telephony.models import Call
 from tests.capacity.conftest import OwnRedis, own_redis
+from tests.connecting import connect_anew
 from tests.leads.floor import Floor
 from tests.leads.test_kills import LOOPS, QUICK
 from tests.phones import Simulator, answer, manual
@@ -41,11 +42,11 @@ def durable() -> Iterator[None]:
     """What this process commits survives a crash of the server, which tests otherwise do without."""
     options = connection.settings_dict["OPTIONS"]
     before = options.pop("options", None)
-    connections.close_all()
+    connect_anew()
     yield
     if before is not None:
         options["options"] = before
-    connections.close_all()
+    connect_anew()
 
 
 def dispatcher(sim: Simulator) -> Any:

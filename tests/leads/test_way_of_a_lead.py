@@ -478,7 +478,7 @@ def heard_on(channel: str) -> Callable[[], list[str]]:
 def use(floor: Floor, provider: str) -> None:
     floor.account.provider = provider
     floor.account.save()
-    claiming._accounts._read.clear()
+    claiming.forget()
 
 
 def hang_up(call: Call) -> None:

@@ -162,6 +162,10 @@ class _Owed:
         if self._fates.get(worker):
             self.tell(worker, ())
 
+    def forget(self) -> None:
+        with self._lock:
+            self._fates.clear()
+
 
 _owed = _Owed()
 
@@ -179,8 +183,17 @@ class _Accounts:
             self._read |= {pk: (now, row) for pk, row in ProviderAccount.objects.in_bulk(stale).items()}
         return {pk: self._read[pk][1] for pk in ids}
 
+    def forget(self) -> None:
+        self._read.clear()
+
 
 _accounts = _Accounts()
+
+
+def forget() -> None:
+    """Owes Redis nothing, and reads accounts anew (tests)."""
+    _owed.forget()
+    _accounts.forget()
 
 
 class _Batch:
