@@ -8,11 +8,18 @@ import pytest
 from django.db import connection, transaction
 
 from dispatch.core import statements
+from tests.connecting import connect_anew
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 COUNT = "SELECT count(*) FROM core_event WHERE organization_id = ANY(%(ids)s::bigint[])"
+
+
+@pytest.fixture(autouse=True)
+def _own_session(transactional_db: None) -> None:
+    """What is prepared on a connection is of this test."""
+    connect_anew()
 
 
 def plans(statement: str = COUNT) -> list[tuple[int, int]]:
