@@ -50,9 +50,8 @@ def test_guessing_at_one_name_from_many_addresses_ends_and_does_not_lock_its_own
 
 
 @pytest.fixture
-def three_a_minute(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def three_a_minute(settings: Any) -> None:
     settings.API_BAD_KEY_RATE = "3/min"
-    monkeypatch.setattr(guessing, "refused", guessing.Refused())
 
 
 @pytest.mark.usefixtures("three_a_minute")

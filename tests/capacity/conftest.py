@@ -16,7 +16,6 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from accounts.models import Organization
-from dispatch.capacity import fast
 from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.core import clock, embedded
 from dispatch.core.redis import client
@@ -61,23 +60,19 @@ def own_redis(settings: Any) -> Iterator[OwnRedis]:
     server = OwnRedis()
     settings.REDIS_URL = server.url
     client.cache_clear()
-    fast.believe_again()
     yield server
     client.cache_clear()
-    fast.believe_again()
     server.remove()
 
 
 @pytest.fixture(params=["redis", "postgres"])
 def decided_by(request: pytest.FixtureRequest, settings: Any) -> Iterator[str]:
     """Once with Redis, once without any."""
-    fast.believe_again()
     if request.param == "postgres":
         settings.REDIS_URL = "unix:///tmp/nobody-listens-here.sock"
         client.cache_clear()
     yield request.param
     client.cache_clear()
-    fast.believe_again()
 
 
 class Lines:

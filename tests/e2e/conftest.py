@@ -13,7 +13,7 @@ from django.test import Client
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from accounts.models import User
-from tests.console.conftest import browser  # noqa: F401
+from tests.console.conftest import BACKEND, browser  # noqa: F401
 from tests.jobs.conftest import floor  # noqa: F401
 from tests.waiting import PATIENCE
 
@@ -55,7 +55,7 @@ def sign_in(chromium: Browser, app_url: str) -> Iterator[Callable[..., Page]]:
         page.set_default_timeout(1000 * PATIENCE)
         page.on("pageerror", lambda error: errors.append(str(error)))
         session = Client()
-        session.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+        session.force_login(user, backend=BACKEND)
         name = settings.SESSION_COOKIE_NAME
         context.add_cookies([{"name": name, "value": session.cookies[name].value, "url": app_url}])
         page.goto(app_url + path)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from dispatch.capacity import fast
 from dispatch.core import clock
 from dispatch.core.models import Event
 from dispatch.telephony import purposes, services
@@ -140,7 +139,6 @@ def listener() -> Iterator[Listener]:
 @pytest.fixture
 def caller(sim: Simulator, app_url: str, settings: Any, listener: Listener) -> Iterator[Caller]:
     settings.SIMULATOR_URL = sim.base_url
-    fast.believe_again()
     yield Caller(sim, listener)
     sim.assert_no_complaints()
     sim.reset()  # now, for a late webhook would find no database
