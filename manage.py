@@ -1,22 +1,28 @@
 #!/usr/bin/env python
-"""Django's command line for Dispatch."""
+"""Run Django's command line for Dispatch."""
 
 import os
 import sys
 from pathlib import Path
 
+NEED_NO_SERVERS = ("help", "version", "--help", "-h", "--version", "make_key")
+
 
 def main() -> None:
+    """Start missing embedded servers, then run the command."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatch.settings")
     if sys.argv[1:2] == ["demo"] and not os.environ.get("DATABASE_URL"):
-        # Embedded servers of its own, so that what `make up` keeps is left alone.
+        # Dedicated embedded servers, so that the demo does not use those of `make up`.
         os.environ.setdefault("DISPATCH_DATA_DIR", str(Path(__file__).resolve().parent / ".data" / "demo"))
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
 
-    from dispatch.core.embedded import EmbeddedServerError
+    from dispatch.dev.embedded_servers import EmbeddedServerError, refuse_missing_servers, start_missing_servers
 
     try:
+        if sys.argv[1:] and sys.argv[1] not in NEED_NO_SERVERS:
+            refuse_missing_servers(os.environ)
+            start_missing_servers(os.environ, Path(__file__).resolve().parent / ".data")
         execute_from_command_line(sys.argv)
     except (ImproperlyConfigured, EmbeddedServerError) as error:
         if "--traceback" in sys.argv:

@@ -1,5 +1,5 @@
-"""Organizations (tenants), users, their roles, API keys, and the one shared place that keeps tenants apart
-(`scoping`). Stands on `core` only.
+"""Own organizations (tenants), users, roles, API keys and tenant isolation (`scoping`). Depends on `core` only.
 
-Keeps: every row of every slice belongs to one organization, and nobody sees or names another's.
+Invariant: every row of every slice belongs to one organization, and no caller sees or references another
+organization's rows.
 """

@@ -1,12 +1,16 @@
+"""Configure the accounts app."""
+
 from django.apps import AppConfig
 
 
 class AccountsConfig(AppConfig):
+    """Register the OpenAPI names of the authentication schemes, and the personal data of accounts."""
+
     name = "accounts"
 
     def ready(self) -> None:
-        from accounts import schema  # noqa: F401
+        from accounts.api import openapi  # noqa: F401
         from accounts.personal import PART
-        from dispatch.core.personal import register
+        from dispatch.core.privacy.personal_data import register
 
         register("accounts", PART)

@@ -1,11 +1,16 @@
-"""Inviting people. Nobody is a member before they said so themselves, and nobody gets another person's account.
+"""Invite people. Membership starts only when the invitee accepts, and only for the invited address.
 
-The link of an invitation goes to the invited e-mail and is shown to nobody else; who opens it has the e-mail, so
-it may give a new account its password, and an account whose e-mail was never confirmed a new one. Where no mail
-server is set up (EMAIL_URL), the Admin gets the link to hand over: it gives a password only to an account that
-has none, and any other person must sign in to join.
+The invitation link goes to the invited e-mail address and is shown to nobody else. Opening it proves access to
+that mailbox, so the link may set the password of a new account, or of an account whose e-mail was never confirmed.
+If no mail server is configured (EMAIL_URL), the admin receives the link to pass on. Such a link sets a password
+only for an account without one; anyone else must sign in to join.
 
-A link ends when its invitation does: joined, or the membership removed, or PASSWORD_RESET_TIMEOUT over."""
+The link's page shows the name and phone that the inviter entered, and the invitee confirms or corrects them. Until
+then both stay on the invitation, so that no organization decides where another organization's alerts go.
+
+A link expires when the invitation ends: after joining, after the membership is removed, or after
+PASSWORD_RESET_TIMEOUT.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +30,12 @@ SALT = "accounts.invitations"
 
 
 @dataclass(frozen=True)
-class Sent:
-    """What became of an invitation: `mailed`, or `link` for the Admin to hand over, or neither: the mail server
-    refused it, and it may be sent again."""
+class InvitationResult:
+    """Report how an invitation was delivered.
+
+    `mailed`: sent by e-mail. `link`: for the admin to pass on. Neither: the mail server refused the message, and
+    the invitation can be sent again.
+    """
 
     mailed: bool = False
     link: str | None = None
@@ -35,7 +43,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Invitation:
-    """An invitation that stands: who may join what. `mailed`: only the owner of the e-mail can have its link."""
+    """Describe an open invitation. `mailed`: only the owner of the e-mail address can have the link."""
 
     membership: Membership
     mailed: bool
@@ -46,58 +54,82 @@ class Invitation:
 
     @property
     def may_set_password(self) -> bool:
-        """Whether the link alone is enough to choose a password for the account."""
+        """Return whether the link alone is enough to choose a password for the account."""
         if not self.user.has_usable_password():
             return True
         return self.mailed and self.user.email_confirmed_at is None
 
+    @property
+    def suggested_name(self) -> str:
+        """Return the person's own name, or the inviter's suggestion if they never confirmed one."""
+        return self.user.name or self.membership.invited_name
+
+    @property
+    def suggested_phone(self) -> str:
+        """Return the person's own phone if they must sign in to join; otherwise the phone on this invitation.
+
+        The account's phone may have been entered by another organization, so it is not shown before the person has
+        proved ownership of the account.
+        """
+        phone = self.membership.invited_phone if self._is_new else self.user.phone
+        return str(phone or "")
+
+    @property
+    def _is_new(self) -> bool:
+        """Return whether nobody has yet proved ownership of the account."""
+        return self.may_set_password
+
 
 def sends_mail() -> bool:
-    """Whether links go to the e-mail itself. Else Admins hand them over."""
+    """Return whether links are sent by e-mail. Otherwise admins pass them on."""
     return bool(settings.EMAIL_URL)
 
 
-def send(membership: Membership, absolute: Callable[[str], str]) -> Sent:
-    """Mails the link to the invited person, or returns it where no mail is sent. `absolute` makes the whole
-    address of a path. Outside of transactions: it waits for the mail server."""
+def send_invitation(membership: Membership, absolute: Callable[[str], str]) -> InvitationResult:
+    """Mail the link to the invitee, or return it if no mail server is configured.
+
+    `absolute` turns a path into an absolute URL. Call it outside transactions: it waits for the mail server.
+    """
     mailed = sends_mail()
     token = signing.dumps({"membership": membership.pk, "user": membership.user_id, "mailed": mailed}, salt=SALT)
     link = absolute(reverse("join", args=[token]))
     if not mailed:
-        return Sent(link=link)
+        return InvitationResult(link=link)
     organization, role = membership.organization.name, membership.get_role_display()
     text = (
-        f"{organization} invites you to work with them in Dispatch, as {role}.\n\n"
-        f"Open this link to join:\n{link}\n\n"
-        "If you do not know them, do nothing: without you, nothing happens."
+        f"{organization} invites you to join them in Dispatch as {role}.\n\nOpen this link to "
+        f"join:\n{link}\n\nIf you weren't expecting this, ignore this message. You won't be added unless you "
+        "accept."
     )
-    return Sent(mailed=_mail(membership.user, f"{organization} invites you to Dispatch", text))
+    return InvitationResult(mailed=_send_mail(membership.user, f"{organization} invites you to Dispatch", text))
 
 
 def send_password_link(user: User, link: str) -> bool:
-    """Mails the person a link with which to choose a new password; False when the mail server refuses it."""
-    text = f"Open this link to choose a new password for Dispatch:\n{link}\n\nUntil then your present one stays."
-    return _mail(user, "Choose a new password for Dispatch", text)
+    """Mail the person a link for choosing a new password. Return False if the mail server refuses it."""
+    text = (
+        f"Open this link to choose a new password for Dispatch:\n{link}\n\nYour current password works until then."
+    )
+    return _send_mail(user, "Choose a new password for Dispatch", text)
 
 
-def read(token: str) -> Invitation | None:
-    """The invitation of a link, or None when it is not one of ours, or is over."""
+def read_invitation(token: str) -> Invitation | None:
+    """Return the invitation of a link, or None if the link is invalid or the invitation has ended."""
     try:
-        said = signing.loads(token, salt=SALT, max_age=settings.PASSWORD_RESET_TIMEOUT)
-        found = Membership.objects.select_related("user", "organization").get(
-            pk=said["membership"], user_id=said["user"], joined_at=None
+        claims = signing.loads(token, salt=SALT, max_age=settings.PASSWORD_RESET_TIMEOUT)
+        membership = Membership.objects.select_related("user", "organization").get(
+            pk=claims["membership"], user_id=claims["user"], joined_at=None
         )
     except (signing.BadSignature, Membership.DoesNotExist):
         return None
-    if not found.user.is_active or not found.organization.is_active:
+    if not membership.user.is_active or not membership.organization.is_active:
         return None
-    return Invitation(found, said["mailed"])
+    return Invitation(membership, claims["mailed"])
 
 
-def _mail(user: User, subject: str, text: str) -> bool:
+def _send_mail(user: User, subject: str, text: str) -> bool:
     try:
         mail.send_mail(" ".join(subject.split()), text, None, [user.email])
-    except OSError as error:  # what smtplib raises derives from it
-        log.warning("a link could not be mailed", user=user.pk, error=str(error))
+    except OSError as error:  # smtplib's errors derive from it
+        log.warning("invitation_mail_failed", user=user.pk, error=str(error))
         return False
     return True

@@ -1,5 +1,4 @@
-"""What every page request knows, the organization a signed-in person is working in, and what every API answer
-says of its rate limit."""
+"""Set the current organization of page requests, and the rate limit headers of API responses."""
 
 from __future__ import annotations
 
@@ -9,15 +8,17 @@ from collections.abc import Callable
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
-from accounts import current
-from accounts.authentication import wanted, work_in
+from accounts import tenancy
+from accounts.auth.authentication import enter_organization, requested_organization
 from accounts.models import User
 
 
 class OrganizationMiddleware:
-    """Sets `request.organization`, `.membership`, `.role` and `.actor`; all None for nobody, the first three for a
-    person without an organization. An API request gets them from its authentication instead. The admin tells times
-    as the organization lives."""
+    """Set `request.organization`, `.membership`, `.role` and `.actor`.
+
+    All are None for an anonymous request; the first three are None for a user without an organization. API
+    requests get them from authentication instead. The admin shows times in the organization's time zone.
+    """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -25,9 +26,12 @@ class OrganizationMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         request.organization = request.membership = request.role = request.actor = None
         if not request.path_info.startswith("/api/") and isinstance(request.user, User):
-            request.actor = current.actor_of(request.user)
-            with contextlib.suppress(current.NoOrganization):
-                work_in(request, current.of_person(request.user, remembered_id=wanted(request)[1]))
+            request.actor = tenancy.actor_of(request.user)
+            with contextlib.suppress(tenancy.NoOrganization):
+                enter_organization(
+                    request,
+                    tenancy.membership_context(request.user, remembered_id=requested_organization(request)[1]),
+                )
         with _local_times(request):
             response = self.get_response(request)
         for name, value in getattr(request, "rate_headers", {}).items():

@@ -1,4 +1,4 @@
-"""Organization, User, Membership, ApiKey."""
+"""Define Organization, User, Membership, ApiKey and RetentionRule."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ from django.utils.functional import cached_property
 from phonenumber_field.modelfields import PhoneNumberField
 
 from accounts.scoping import OwnedModel
-from dispatch.core import clock, retention
+from dispatch.core import clock
+from dispatch.core.privacy import retention
 
 
 @cache
 def time_zones() -> frozenset[str]:
-    """The names of all IANA zones; to find them takes milliseconds, for they are files."""
+    """Return the names of all IANA zones. Cached: listing them reads files and takes milliseconds."""
     return frozenset(zoneinfo.available_timezones())
 
 
 def validate_time_zone(name: str) -> None:
-    """Raises ValidationError unless `name` is an IANA zone."""
+    """Raise ValidationError unless `name` is an IANA zone."""
     if name not in time_zones():
-        raise ValidationError(f"{name!r} is not a time zone name such as America/Phoenix.")
+        raise ValidationError(f"{name!r} is not a valid time zone. Use a name such as America/Phoenix.")
 
 
 def default_countries() -> list[str]:
+    """Return the initial `allowed_countries` of an organization."""
     return ["US", "CA"]
 
 
 class Organization(models.Model):
-    """A tenant. `allowed_countries` are the ISO codes of the countries that may be called."""
+    """Store a tenant. `allowed_countries` are the ISO codes of the countries that may be called."""
 
     class Unit(models.TextChoices):
         MILES = "mi", "miles"
@@ -46,7 +48,7 @@ class Organization(models.Model):
     slug = models.SlugField(unique=True)
     time_zone = models.CharField(max_length=64, default="America/New_York", validators=[validate_time_zone])
     default_region = models.CharField(
-        max_length=2, default="US", help_text="How a phone number without + is read."
+        max_length=2, default="US", help_text="Default country for numbers without a country code."
     )
     distance_unit = models.CharField(max_length=2, choices=Unit, default=Unit.MILES)
     allowed_countries = ArrayField(
@@ -63,6 +65,8 @@ class Organization(models.Model):
 
 
 class UserManager(BaseUserManager["User"]):
+    """Create users, and find them by e-mail regardless of case."""
+
     def create_user(self, email: str, password: str | None = None, **extra: Any) -> User:
         if not email:
             raise ValueError("A user needs an e-mail address.")
@@ -79,7 +83,7 @@ class UserManager(BaseUserManager["User"]):
 
 
 class User(AbstractBaseUser, PermissionsMixin):
-    """A person who signs in by e-mail. What they may do in an organization is their Membership there."""
+    """Store a person who signs in by e-mail. The Membership defines what they may do in an organization."""
 
     email = models.EmailField(unique=True)
     name = models.CharField(max_length=120)
@@ -87,7 +91,7 @@ class User(AbstractBaseUser, PermissionsMixin):
     is_active = models.BooleanField(default=True)
     created_at = models.DateTimeField(default=clock.now, editable=False)
     email_confirmed_at = models.DateTimeField(
-        null=True, editable=False, help_text="When they opened a link that was mailed to them."
+        null=True, editable=False, help_text="When they first opened a link sent to this address."
     )
 
     objects: ClassVar[UserManager] = UserManager()
@@ -107,31 +111,33 @@ class User(AbstractBaseUser, PermissionsMixin):
 
     @cached_property
     def active_memberships(self) -> list[Membership]:
-        """Those that count: active, in active organizations; read once per User object, that is, per request."""
-        found = self.memberships.filter(is_active=True, organization__is_active=True)
-        return list(found.select_related("organization").order_by("pk"))
+        """Return the active memberships in active organizations. Cached per User object, that is, per request."""
+        memberships = self.memberships.filter(is_active=True, organization__is_active=True)
+        return list(memberships.select_related("organization").order_by("pk"))
 
     @property
     def is_staff(self) -> bool:
-        """Whether they may open the admin: every active member may, and sees there what the role allows."""
+        """Return whether the user may open the admin. Every active member may, and sees what their role allows."""
         return self.is_superuser or bool(self.active_memberships)
 
     def get_full_name(self) -> str:
-        """What Django and the admin show as this person's name."""
+        """Return the name that Django and the admin show for this person."""
         return str(self)
 
     def administered_organization_ids(self) -> list[int]:
-        """Ids of the organizations in which this user is an active Admin."""
+        """Return the ids of the organizations in which this user is an active admin."""
         return self.organization_ids_as(Membership.Role.ADMIN)
 
     def organization_ids_as(self, *roles: str) -> list[int]:
-        """Ids of the organizations in which this user is active with one of these roles (none named: with any)."""
+        """Return the ids of the organizations in which this user is active with one of `roles` (default: any)."""
         return [m.organization_id for m in self.active_memberships if not roles or m.role in roles]
 
 
 class Membership(OwnedModel):
-    """A user's role in an organization. It is inactive, and tells nothing of the person but their e-mail, until
-    they have joined by themselves (`invitations`)."""
+    """Store a user's role in an organization.
+
+    Until the user has joined (`invitations`), the membership is inactive and reveals only their e-mail address.
+    """
 
     class Role(models.TextChoices):
         DISPATCHER = "dispatcher", "Dispatcher"
@@ -142,12 +148,23 @@ class Membership(OwnedModel):
     role = models.CharField(max_length=16, choices=Role, default=Role.DISPATCHER)
     is_active = models.BooleanField(default=True)
     joined_at = models.DateTimeField(
-        null=True, default=clock.now, editable=False, help_text="Empty: invited, and has not accepted yet."
+        null=True, default=clock.now, editable=False, help_text="Empty while the invitation has not been accepted."
+    )
+    invited_name = models.CharField(
+        max_length=120, blank=True, default="", db_default="", editable=False,
+        help_text="Entered by the inviter; the invitee confirms it when joining.",
+    )  # fmt: skip
+    invited_phone = PhoneNumberField(
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="Entered by the inviter; the invitee confirms it when joining.",
     )
     on_duty = models.BooleanField(default=False)
     duty_changed_at = models.DateTimeField(null=True, blank=True, editable=False)
     alert_order = models.PositiveSmallIntegerField(
-        default=100, help_text="In which order alerts reach people by phone: the lowest first."
+        default=100, help_text="Order in which people get phone alerts, lowest first."
     )
 
     class Meta:
@@ -156,7 +173,7 @@ class Membership(OwnedModel):
             models.CheckConstraint(
                 condition=models.Q(joined_at__isnull=False) | models.Q(is_active=False, on_duty=False),
                 name="only_who_joined_is_active",
-                violation_error_message="They have not accepted the invitation yet.",
+                violation_error_message="This person hasn't accepted the invitation yet.",
             ),
         ]
 
@@ -165,20 +182,20 @@ class Membership(OwnedModel):
 
     @property
     def person(self) -> str:
-        """What the organization may call them: by name, once they have joined."""
+        """Return the name the organization may use: the real name after joining, the e-mail address before."""
         return str(self.user) if self.joined_at else self.user.email
 
 
 class ApiKey(OwnedModel):
-    """A REST client's key: `dk_<prefix>_<secret>`. Only the prefix and the SHA-256 of the whole are kept."""
+    """Store a REST client's key, `dk_<prefix>_<secret>`: only its prefix and the SHA-256 of the whole key."""
 
     class Scope(models.TextChoices):
         SUBMIT = "submissions:write", "Submit forms"
         READ = "read", "Read everything"
-        JOBS = "jobs:write", "Act on jobs"
-        MESSAGES = "messages:write", "Send messages and act on them"
-        LEADS = "leads:write", "Add leads and act on them"
-        SCHEDULES = "schedules:write", "Make schedules and act on them"
+        JOBS = "jobs:write", "Manage jobs"
+        MESSAGES = "messages:write", "Send and manage messages"
+        LEADS = "leads:write", "Add and manage leads"
+        SCHEDULES = "schedules:write", "Create and manage schedules"
         MANAGE = "manage", "Manage technicians, policies, pools and numbers"
 
     name = models.CharField(max_length=80)
@@ -200,10 +217,10 @@ class ApiKey(OwnedModel):
 
 
 class RetentionRule(OwnedModel):
-    """How long an organization keeps something, when that differs from the installation's default."""
+    """Store how long an organization keeps one kind of data, if that differs from the installation's default."""
 
-    what = models.CharField(max_length=40, help_text="A name that a slice registered in core.retention.")
-    days = models.PositiveIntegerField(help_text="0 keeps it forever.")
+    what = models.CharField(max_length=40, help_text="The kind of data.")
+    days = models.PositiveIntegerField(help_text="Days. 0 keeps the data forever.")
 
     class Meta:
         ordering = ["what"]
@@ -213,10 +230,10 @@ class RetentionRule(OwnedModel):
         return f"{self.what}: {f'{self.days} days' if self.days else 'forever'}"
 
     def clean(self) -> None:
-        found = retention.kept.get(self.what)
-        if found is None:
+        kind = retention.kept.get(self.what)
+        if kind is None:
+            raise ValidationError({"what": f"Unknown kind of data. Choose one of: {', '.join(retention.kept)}."})
+        if self.days and self.days < kind.shortest_days:
             raise ValidationError(
-                {"what": f"Nothing is kept by that name; there are {', '.join(retention.kept)}."}
+                {"days": f"Must be at least {kind.shortest_days} days, or 0 to keep the data forever."}
             )
-        if self.days and self.days < found.shortest_days:
-            raise ValidationError({"days": f"At least {found.shortest_days}, for something stands on it."})

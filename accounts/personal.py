@@ -1,4 +1,4 @@
-"""What is kept of a user: their account, memberships and sign-ins."""
+"""Export and erase a user's personal data: account, memberships and sign-ins."""
 
 from __future__ import annotations
 
@@ -10,64 +10,72 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 
 from accounts.models import ApiKey, Membership, User
-from dispatch.core import personal
-from dispatch.core.personal import Part, Person, Trace
+from dispatch.core.privacy import personal_data
+from dispatch.core.privacy.personal_data import DataSubject, EventReference, PersonalDataHandler
 
 SIGN_INS = (AccessAttempt, AccessLog)
 
 
-def _of(person: Person) -> Any:
-    """The member, by id: whoever shares a phone or an e-mail with a customer is not meant by those."""
+def _users_of(person: DataSubject) -> Any:
+    """Return the member with this id. A customer who shares the member's phone or e-mail is a different person."""
     members = User.objects.filter(memberships__organization_id=person.organization_id).distinct()
     return members.filter(pk=person.user_id) if person.user_id is not None else members.none()
 
 
-def rows(person: Person) -> dict[str, list[dict[str, Any]]]:
-    users = list(_of(person))
+def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
+    """Return the account, memberships, created API keys and sign-in records, by table."""
+    users = list(_users_of(person))
     emails, ids = [user.email for user in users], [user.pk for user in users]
     names = ("id", "email", "name", "phone", "is_active", "created_at", "last_login")
     own = Membership.objects.of(person.organization_id).filter(user_id__in=ids)
-    found = {
-        "users": personal.as_rows(User.objects.filter(pk__in=ids), *names),
-        "memberships": personal.as_rows(own),
-        "api_keys_made": personal.as_rows(ApiKey.objects.filter(created_by__in=ids), "id", "name", "created_at"),
+    tables = {
+        "users": personal_data.as_rows(User.objects.filter(pk__in=ids), *names),
+        "memberships": personal_data.as_rows(own),
+        "api_keys_made": personal_data.as_rows(
+            ApiKey.objects.filter(created_by__in=ids), "id", "name", "created_at"
+        ),
     }
     for model in SIGN_INS:
         signed_in = model.objects.filter(username__in=emails)
-        found[model._meta.model_name or ""] = personal.as_rows(
+        tables[model._meta.model_name or ""] = personal_data.as_rows(
             signed_in, "id", "username", "ip_address", "user_agent", "attempt_time"
         )
-    return found
+    return tables
 
 
-def blocked_by(person: Person) -> Iterable[str]:
-    for user in _of(person):
+def blocked_by(person: DataSubject) -> Iterable[str]:
+    """Yield the reasons against erasing the account now."""
+    for user in _users_of(person):
         if user.is_superuser:
-            yield f"{user} is a superuser: take that away first."
+            yield f"{user} is a superuser. Remove that status first."
         if user.memberships.exclude(organization_id=person.organization_id).exists():
-            yield f"{user} is a member of other organizations: end those memberships first."
+            yield f"{user} is a member of other organizations. End those memberships first."
         for own in user.memberships.filter(role=Membership.Role.ADMIN, is_active=True):
             others = Membership.objects.of(own.organization_id).filter(role=own.role, is_active=True)
             if not others.exclude(user=user).exists():
-                yield f"{user} is the last Admin: make somebody else one first."
+                yield f"{user} is the last admin. Make someone else an admin first."
 
 
-def traces(person: Person) -> list[Trace]:
-    found = []
-    for user in _of(person):
-        found.append(Trace("user", [user.pk], [user.name, user.email, str(user.phone)]))
-        found.append(Trace("membership", list(user.memberships.values_list("pk", flat=True)), [user.name]))
-    return found
+def traces(person: DataSubject) -> list[EventReference]:
+    """Return the events about the account and its memberships."""
+    references = []
+    for user in _users_of(person):
+        references.append(EventReference("user", [user.pk], [user.name, user.email, str(user.phone)]))
+        references.append(
+            EventReference("membership", list(user.memberships.values_list("pk", flat=True)), [user.name])
+        )
+    return references
 
 
-def erase(person: Person) -> int:
+def erase(person: DataSubject) -> int:
+    """Anonymize and deactivate the account, and delete its sign-in records. Return the number of accounts."""
     count = 0
-    for user in list(_of(person)):
+    for user in list(_users_of(person)):
         for model in SIGN_INS:
             model.objects.filter(username=user.email).delete()
         kind = ContentType.objects.get_for_model(User)
         LogEntry.objects.filter(content_type=kind, object_id=str(user.pk)).update(object_repr=f"User {user.pk}")
-        user.memberships.update(is_active=False, on_duty=False)
+        user.memberships.update(is_active=False, on_duty=False, invited_name="", invited_phone="")
         user.name, user.email, user.phone = f"Erased user {user.pk}", f"erased-{user.pk}@invalid.invalid", ""
         user.is_active = False
         user.set_unusable_password()  # ends every session
@@ -76,4 +84,4 @@ def erase(person: Person) -> int:
     return count
 
 
-PART = Part(rows, erase, traces, blocked_by)
+PART = PersonalDataHandler(rows, erase, traces, blocked_by)

@@ -1,4 +1,4 @@
-"""django-rq's dashboard for superusers; on its own it would let in everybody who may open the admin."""
+"""Restrict django-rq's dashboard to superusers. By default it admits everyone who may open the admin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_rq import urls
 
 
 def for_superusers(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-    """Asks to sign in, and refuses everybody but superusers."""
+    """Wrap `view` so that it asks for sign-in and rejects everyone except superusers."""
 
     @functools.wraps(view)
     def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -28,6 +28,6 @@ def for_superusers(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpR
 
 
 urlpatterns = [
-    URLPattern(found.pattern, for_superusers(found.callback), found.default_args, found.name)
-    for found in urls.urlpatterns
+    URLPattern(route.pattern, for_superusers(route.callback), route.default_args, route.name)
+    for route in urls.urlpatterns
 ]

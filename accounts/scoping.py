@@ -1,7 +1,8 @@
-"""The one place that keeps organizations apart.
+"""Keep organizations apart. All tenant isolation goes through this module.
 
-Models derive from `OwnedModel`; APIs from `OwnedViewSet`-like mixins in `accounts.api`; admins from
-`accounts.admin_base.OwnedAdmin`. All of them end in `OwnedQuerySet.of()` or `visible_to()`."""
+Models derive from `OwnedModel`; API views from the `OwnedViewSet` mixins in `accounts.api.views`; admins from
+`accounts.admin.base.OwnedAdmin`. All of them end in `OwnedQuerySet.of()` or `visible_to()`.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +16,21 @@ if TYPE_CHECKING:
 
 
 class OwnedQuerySet(models.QuerySet):
-    """Rows of one organization, or of those that a user may administer."""
+    """Filter rows by one organization, or by the organizations that a user may administer."""
 
     def of(self, organization: Organization | int) -> Self:
-        """Only the rows of `organization` (a row or its id)."""
+        """Return only the rows of `organization` (a row or its id)."""
         return self.filter(organization_id=getattr(organization, "pk", organization))
 
     def visible_to(self, user: User) -> Self:
-        """Only the rows that `user` may administer: a superuser all, an Admin those of their organizations."""
+        """Return only the rows of organizations that `user` administers; all rows for a superuser."""
         if user.is_superuser:
             return self
         return self.filter(organization_id__in=user.administered_organization_ids())
 
 
 class OwnedModel(models.Model):
-    """A row that belongs to one organization."""
+    """Base of every row that belongs to one organization."""
 
     organization = models.ForeignKey("accounts.Organization", on_delete=models.PROTECT, related_name="+")
 
@@ -40,8 +41,10 @@ class OwnedModel(models.Model):
 
 
 def of_organization(queryset: models.QuerySet, organization: Organization | None) -> models.QuerySet:
-    """Only the organization's rows; none without one. Raises ImproperlyConfigured for a model that belongs to
-    none."""
+    """Return only the organization's rows; none if it is None.
+
+    Raises ImproperlyConfigured for a model that has no organization.
+    """
     if not issubclass(queryset.model, OwnedModel):
         raise ImproperlyConfigured(f"{queryset.model.__name__} belongs to no organization.")
     return queryset.filter(organization=organization) if organization else queryset.none()

@@ -1,4 +1,4 @@
-"""Changes of accounts: API keys, members, duty. Every one appends an Event."""
+"""Change accounts: API keys, members, duty. Every change appends an Event."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from django.contrib.auth.tokens import default_token_generator
+from django.contrib.auth.tokens import PasswordResetTokenGenerator
 from django.db import IntegrityError, transaction
 from django.urls import reverse
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 
-from accounts import keys
+from accounts.auth import api_keys
 from accounts.invitations import Invitation
 from accounts.models import ApiKey, Membership, Organization, User
 from dispatch.core import clock, events
+from dispatch.core.api.problems import Conflict, Unprocessable
 from dispatch.core.events import Actor
-from dispatch.core.problems import Conflict, Unprocessable
 
 
 class LastAdmin(Unprocessable):
-    """422: nobody would be left to administer the organization."""
+    """422: the change would leave the organization without an admin."""
 
-    default_detail = "This is the organization's last active Admin. Make somebody else an Admin first."
+    default_detail = "This is the organization's last active admin. Make someone else an admin first."
     default_code = "last_admin"
 
 
 def change_organization(organization_id: int, changes: dict[str, Any], *, actor: Actor) -> Organization:
-    """Changes fields of the organization (by name, validated); the event names them."""
+    """Change fields of the organization (by name, validated). The event names the changed fields."""
     with transaction.atomic():
-        organization = Organization.objects.select_for_update().get(pk=organization_id)
+        organization = Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
         changed = {name: value for name, value in changes.items() if getattr(organization, name) != value}
         if changed:
             for name, value in changed.items():
@@ -49,9 +49,12 @@ def create_api_key(
     created_by: User | None = None,
     expires_at: datetime | None = None,
 ) -> tuple[ApiKey, str]:
-    """A new key and the whole of it, which is shown once and kept nowhere. `scopes` are `ApiKey.Scope` values."""
+    """Create a key. Return its row and the whole key, which is shown once and never stored.
+
+    `scopes` are `ApiKey.Scope` values.
+    """
     while True:
-        prefix, whole, digest = keys.fresh()
+        prefix, whole, digest = api_keys.generate_key()
         try:
             with transaction.atomic():
                 key = ApiKey.objects.create(
@@ -73,9 +76,9 @@ def create_api_key(
 
 
 def revoke_api_key(key_id: int, *, actor: Actor) -> ApiKey:
-    """Ends the key at once; a second time changes nothing."""
+    """Revoke the key immediately. Idempotent."""
     with transaction.atomic():
-        key = ApiKey.objects.select_for_update().get(pk=key_id)
+        key = ApiKey.objects.select_for_update(no_key=True).get(pk=key_id)
         if key.revoked_at is None:
             key.revoked_at = clock.now()
             key.save(update_fields=["revoked_at"])
@@ -84,10 +87,12 @@ def revoke_api_key(key_id: int, *, actor: Actor) -> ApiKey:
 
 
 def set_duty(membership_id: int, on_duty: bool, *, actor: Actor) -> Membership:
-    """Puts a member on or off duty; `duty_changed_at` says since when. The same again changes nothing."""
+    """Put a member on or off duty and set `duty_changed_at`. Does nothing if the state is unchanged."""
     with transaction.atomic():
         membership = (
-            Membership.objects.select_for_update(of=("self",)).select_related("user").get(pk=membership_id)
+            Membership.objects.select_for_update(no_key=True, of=("self",))
+            .select_related("user")
+            .get(pk=membership_id)
         )
         if membership.on_duty != on_duty:
             membership.on_duty, membership.duty_changed_at = on_duty, clock.now()
@@ -98,10 +103,12 @@ def set_duty(membership_id: int, on_duty: bool, *, actor: Actor) -> Membership:
 
 
 def change_own_phone(user: User, phone: str, *, actor: Actor) -> bool:
-    """Changes the number by which alerts reach the person (E.164, empty for none); whether it was another
-    one. Each of their organizations' logs is told, without the number."""
+    """Change the number for the person's alerts (E.164, empty for none). Return whether it changed.
+
+    An event without the number is appended for each of their organizations.
+    """
     with transaction.atomic():
-        row = User.objects.select_for_update().get(pk=user.pk)
+        row = User.objects.select_for_update(no_key=True).get(pk=user.pk)
         if str(row.phone or "") == phone:
             return False
         row.phone = phone
@@ -116,39 +123,54 @@ def change_own_phone(user: User, phone: str, *, actor: Actor) -> bool:
 def add_member(
     organization: Organization, *, email: str, name: str, role: str, actor: Actor, phone: str = ""
 ) -> tuple[Membership, bool]:
-    """Invites the person with this e-mail, creating the User when there is none (with no password yet): a member
-    as soon as they join. Send the invitation afterwards (`invitations.send`).
+    """Invite the person with this e-mail address. They become a member when they join.
 
-    Returns the membership and whether the user is new; of a known user nothing is changed. Raises Conflict when
-    they are a member, or invited, already."""
+    Creates the User (without a password) if the address is new. Send the invitation afterwards
+    (`send_invitation`). Name and phone stay on the invitation until the person confirms them
+    (`join_organization`): a User belongs to several organizations, none of which decides where another
+    organization's alerts go.
+
+    Returns the membership and whether the user is new. Raises Conflict if they are already a member or invited.
+    """
     with transaction.atomic():
-        user, is_new = User.objects.get_or_create(
-            email=email.strip().lower(), defaults={"name": name, "phone": phone, "password": "!"}
-        )
+        user, is_new = User.objects.get_or_create(email=email.strip().lower(), defaults={"password": "!"})
         membership, added = Membership.objects.get_or_create(
             organization=organization,
             user=user,
-            defaults={"role": role, "is_active": False, "joined_at": None},
+            defaults={
+                "role": role,
+                "is_active": False,
+                "joined_at": None,
+                "invited_name": name,
+                "invited_phone": phone,
+            },
         )
         if not added:
-            what = "a member" if membership.joined_at else "invited"
-            raise Conflict(f"{user.email} is {what} already.", code="already_a_member")
-        _tell(membership, "membership.added", actor)
+            state = "a member" if membership.joined_at else "invited"
+            raise Conflict(f"{user.email} is already {state}.", code="already_a_member")
+        _append_event(membership, "membership.added", actor)
     return membership, is_new
 
 
-def join(invitation: Invitation, *, actor: Actor) -> Membership:
-    """The invited person becomes a member; a second time changes nothing. `actor` is that person."""
+def join_organization(invitation: Invitation, *, name: str, phone: str) -> Membership:
+    """Make the invitee a member with the name and phone (E.164, or empty) they confirmed. Idempotent."""
     with transaction.atomic():
-        membership = Membership.objects.select_for_update().get(pk=invitation.membership.pk)
+        membership = Membership.objects.select_for_update(no_key=True).get(pk=invitation.membership.pk)
         if membership.joined_at is None:
+            user = User.objects.select_for_update(no_key=True).get(pk=membership.user_id)
+            if user.name != name:
+                user.name = name
+                user.save(update_fields=["name"])
+            actor = Actor(type="user", id=user.pk, label=str(user))
+            change_own_phone(user, phone, actor=actor)
             membership.joined_at, membership.is_active = clock.now(), True
-            membership.save(update_fields=["joined_at", "is_active"])
+            membership.invited_name = membership.invited_phone = ""
+            membership.save(update_fields=["joined_at", "is_active", "invited_name", "invited_phone"])
             if invitation.mailed:
                 User.objects.filter(pk=membership.user_id, email_confirmed_at=None).update(
                     email_confirmed_at=membership.joined_at
                 )
-            _tell(membership, "membership.joined", actor)
+            _append_event(membership, "membership.joined", actor)
     return membership
 
 
@@ -160,15 +182,17 @@ def change_member(
     is_active: bool | None = None,
     alert_order: int | None = None,
 ) -> Membership:
-    """Changes a member's role or place among those whom alerts reach, or switches the membership off or on. Off
-    also means off duty. Raises LastAdmin."""
+    """Change a member's role or alert order, or activate or deactivate the membership.
+
+    Deactivation also takes the member off duty. Raises LastAdmin.
+    """
     with transaction.atomic():
         organization_id = Membership.objects.values_list("organization_id", flat=True).get(pk=membership_id)
-        # One change of members at a time, so that two cannot both see the other as the Admin who stays.
-        Organization.objects.select_for_update().get(pk=organization_id)
+        # Serialize changes of members: two of them could otherwise each see the other as the remaining admin.
+        Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
         membership = Membership.objects.select_related("user").get(pk=membership_id)
         if is_active and membership.joined_at is None:
-            raise Conflict("They have not accepted the invitation yet.", code="not_joined")
+            raise Conflict("This person hasn't accepted the invitation yet.", code="not_joined")
         before = (membership.role, membership.is_active)
         if alert_order is not None and alert_order != membership.alert_order:
             membership.alert_order = alert_order
@@ -181,38 +205,57 @@ def change_member(
         membership.is_active = membership.is_active if is_active is None else is_active
         if before != (membership.role, membership.is_active):
             if before == (Membership.Role.ADMIN, True):
-                _keep_an_admin(membership)
+                _require_an_admin(membership)
             if not membership.is_active and membership.on_duty:
                 membership.on_duty, membership.duty_changed_at = False, clock.now()
             membership.save()
-            _tell(membership, "membership.changed", actor)
+            _append_event(membership, "membership.changed", actor)
     return membership
 
 
 def remove_member(membership_id: int, *, actor: Actor) -> None:
-    """Ends a membership for good; the User stays. Raises LastAdmin."""
+    """End a membership permanently. The User remains. Raises LastAdmin."""
     with transaction.atomic():
         membership = change_member(membership_id, actor=actor, is_active=False)
-        _tell(membership, "membership.removed", actor)
+        _append_event(membership, "membership.removed", actor)
         membership.delete()
 
 
+class PasswordTokens(PasswordResetTokenGenerator):
+    """Make tokens that end when the person joins or leaves an organization, or becomes a superuser.
+
+    After such a change, the admin who created the link may no longer have a right to the account.
+    """
+
+    def _make_hash_value(self, user: Any, timestamp: int) -> str:
+        reach = sorted(user.memberships.values_list("organization_id", flat=True))
+        return f"{super()._make_hash_value(user, timestamp)}{reach}{user.is_superuser}"
+
+
+password_tokens = PasswordTokens()
+
+
 def password_path(user: User) -> str:
-    """The path of the page on which this user sets a password; good until used, or for PASSWORD_RESET_TIMEOUT."""
+    """Return the path of the page on which this user sets a password.
+
+    It is valid until used, or for PASSWORD_RESET_TIMEOUT.
+    """
     uid = urlsafe_base64_encode(force_bytes(user.pk))
-    return reverse("set_password", args=[uid, default_token_generator.make_token(user)])
+    return reverse("set_password", args=[uid, password_tokens.make_token(user)])
 
 
 def is_only_theirs(user: User, organization_ids: Iterable[int] | None) -> bool:
-    """Whether an Admin of these organizations (None: a superuser) may hand this user a way to sign in: nobody
-    whose account reaches farther than the organizations administered."""
+    """Return whether an admin of these organizations (None: a superuser) may give this user a sign-in link.
+
+    False for a superuser, and for a member of any other organization.
+    """
     if organization_ids is None:
         return True
     elsewhere = user.memberships.exclude(organization_id__in=list(organization_ids))
     return not user.is_superuser and user.memberships.exists() and not elsewhere.exists()
 
 
-def _keep_an_admin(leaving: Membership) -> None:
+def _require_an_admin(leaving: Membership) -> None:
     others = Membership.objects.of(leaving.organization_id).filter(
         role=Membership.Role.ADMIN, is_active=True, user__is_active=True
     )
@@ -220,7 +263,7 @@ def _keep_an_admin(leaving: Membership) -> None:
         raise LastAdmin
 
 
-def _tell(membership: Membership, kind: str, actor: Actor) -> None:
+def _append_event(membership: Membership, kind: str, actor: Actor) -> None:
     events.append(
         membership.organization_id,
         kind,

@@ -1,4 +1,7 @@
-"""Tells mypy what our middleware and authentication put on every request. Used by mypy only (pyproject.toml)."""
+"""Declare for mypy the attributes that our middleware and authentication set on requests.
+
+Used by mypy only (pyproject.toml).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ ATTRIBUTES = ("organization", "membership", "role", "actor", "rate_headers", "sh
 
 
 class RequestAttributes(Plugin):
-    """`request.organization` and its kin are known, as Any."""
+    """Type `request.organization` and the related attributes as Any."""
 
     def get_customize_class_mro_hook(self, fullname: str) -> Callable[[ClassDefContext], None] | None:
         return _add_attributes if fullname in REQUESTS else None
@@ -30,5 +33,5 @@ def _add_attributes(context: ClassDefContext) -> None:
 
 
 def plugin(version: str) -> type[Plugin]:
-    """What mypy calls."""
+    """Return the plugin class. Called by mypy."""
     return RequestAttributes

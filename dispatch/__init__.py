@@ -1,1 +1,1 @@
-"""Dispatch: gets time-critical work to the right person or system, on time, and loses none of it."""
+"""Dispatch time-critical work to the right person or system, on time, without losing it."""

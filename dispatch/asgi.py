@@ -1,4 +1,4 @@
-"""The ASGI application."""
+"""Define the ASGI application."""
 
 import os
 from typing import Any
@@ -7,27 +7,45 @@ import django
 from channels.routing import ProtocolTypeRouter
 from django.apps import apps
 
+from dispatch.core.db import session_limits
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatch.settings")
-# Requests and sockets run in many threads, more than there should be connections: this process takes them from a
-# pool.
+# Requests and sockets use more threads than there should be connections, so this process uses a connection pool.
 THREADS = int(os.environ.setdefault("DB_POOL_SIZE", "16")) or 16
-if not apps.ready:  # else the log would be set up twice, and loggers that were used before keep the first
+if not apps.ready:  # else logging would be configured twice, and loggers in use would keep the first setup
+    session_limits.apply(session_limits.WEB)
     django.setup(set_prefix=False)
 
-from dispatch.core.request_threads import RequestThreads  # noqa: E402  (needs the apps that the line above loads)
-from dispatch.outbox import processing  # noqa: E402
+from django.conf import settings  # noqa: E402
+
+from dispatch.core.web import health  # noqa: E402  (needs the apps that the lines above load)
+from dispatch.core.web.asgi_handler import ThreadedASGIHandler  # noqa: E402
+from dispatch.core.web.body_limits import BodyLimitMiddleware  # noqa: E402
+from dispatch.core.web.http_metrics import HttpMetrics, SocketMetrics  # noqa: E402
+from dispatch.core.web.probes import Probes  # noqa: E402
+from dispatch.outbox import processor  # noqa: E402
 from notifications.routing import websocket  # noqa: E402
 
-http = RequestThreads(THREADS)
+http = HttpMetrics(
+    BodyLimitMiddleware(
+        Probes(ThreadedASGIHandler(THREADS)),
+        default_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
+        routes=settings.LARGE_BODY_ROUTES,
+    )
+)
 
 
 async def lifespan(_scope: Any, receive: Any, send: Any) -> None:
-    """Closes what belongs to the web process's event loop when it ends: connections to targets, their threads."""
+    """At shutdown, close the resources of the web process's event loop.
+
+    These are connections to targets, the processor's threads and the probes' database connection.
+    """
     await receive()
     await send({"type": "lifespan.startup.complete"})
     await receive()
-    await processing.close()
+    await processor.close_processor()
+    health.database_link.close()
     await send({"type": "lifespan.shutdown.complete"})
 
 
-application = ProtocolTypeRouter({"http": http, "websocket": websocket, "lifespan": lifespan})
+application = ProtocolTypeRouter({"http": http, "websocket": SocketMetrics(websocket), "lifespan": lifespan})

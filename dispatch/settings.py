@@ -1,6 +1,8 @@
-"""The one settings module. Everything that differs between machines comes from the environment
-(docs/configuration.md lists every variable); everything that people tune at work is a row in the admin, and
-the values under "Policy defaults" below are what a row falls back to."""
+"""Define all settings.
+
+Values that differ between installations come from environment variables, which docs/reference/configuration.md
+lists. Users change policies in the admin; the values under "Policy defaults" below apply where they have not.
+"""
 
 import os
 from pathlib import Path
@@ -8,30 +10,37 @@ from urllib.parse import urlsplit
 
 from django.urls import reverse_lazy
 
-from dispatch.api_enums import ENUM_NAMES
-from dispatch.console.admin_look import UNFOLD as UNFOLD
-from dispatch.core import embedded
+from dispatch.console.admin_theme import UNFOLD as UNFOLD
+from dispatch.core.db import session_limits
 from dispatch.core.environment import Environment, postgres_address, redis_address, site_port
+from dispatch.openapi.enums import ENUM_NAMES
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = Environment()
 
-# --- What kind of place this is -----------------------------------------------------------------------------
-# The simulator, demo data and demo logins exist only under this flag (DESIGN.md, "Development is explicit").
+# --- Environment --------------------------------------------------------------------------------------------
+# The simulator, demo data and demo logins exist only under this flag.
 DEVELOPMENT = env.bool("DISPATCH_DEVELOPMENT", default=False)
+# Confirms that a development site may have a public address.
+DEVELOPMENT_PUBLIC = env.bool("DISPATCH_DEVELOPMENT_PUBLIC", default=False)
 DEBUG = env.bool("DEBUG", default=False)
 DATA_DIR = Path(env.str("DISPATCH_DATA_DIR", default=str(BASE_DIR / ".data"))).resolve()
-EMBEDDED_POSTGRES = not env.str("DATABASE_URL", default="")
-EMBEDDED_REDIS = not env.str("REDIS_URL", default="")
+# The embedded servers that `manage.py` started for this process (dispatch.dev.embedded_servers).
+_process, _, _embedded = os.environ.get("DISPATCH_EMBEDDED", "").partition(":")
+_embedded = _embedded if _process == str(os.getpid()) else ""
+EMBEDDED_POSTGRES = "postgres" in _embedded
+EMBEDDED_REDIS = "redis" in _embedded
 
 SECRET_KEY = env.str("SECRET_KEY", default="")
-# Fernet keys, newest first; the older ones still decrypt. Make one with `manage.py make_key`.
+# Fernet keys, newest first; the older ones still decrypt. Generate one with `manage.py make_key`.
 FIELD_ENCRYPTION_KEYS = env.list("FIELD_ENCRYPTION_KEYS", default=[])
 if DEVELOPMENT:
-    SECRET_KEY = SECRET_KEY or embedded.development_secret(DATA_DIR, "secret_key")
-    FIELD_ENCRYPTION_KEYS = FIELD_ENCRYPTION_KEYS or [embedded.development_secret(DATA_DIR, "field_key")]
+    from dispatch.dev.embedded_servers import development_secret
 
-# Where browsers and the telephone provider reach us: webhook URLs and their signatures are built from it.
+    SECRET_KEY = SECRET_KEY or development_secret(DATA_DIR, "secret_key")
+    FIELD_ENCRYPTION_KEYS = FIELD_ENCRYPTION_KEYS or [development_secret(DATA_DIR, "field_key")]
+
+# The public URL for browsers and the phone provider: webhook URLs and their signatures are built from it.
 PUBLIC_BASE_URL = env.str("PUBLIC_BASE_URL", default="http://127.0.0.1:8000").rstrip("/")
 _public = urlsplit(PUBLIC_BASE_URL)
 ALLOWED_HOSTS = env.list(
@@ -47,26 +56,28 @@ WEB_PORT = env.int("WEB_PORT", default=0) or site_port(PUBLIC_BASE_URL) or 8000
 # --- Servers ------------------------------------------------------------------------------------------------
 DATABASES = {
     "default": {
-        **env.db_url_config(
-            postgres_address(env.str("DATABASE_URL", default="")) or embedded.postgres_url(DATA_DIR)
-        ),
-        "ENGINE": "django.db.backends.postgresql",
+        **env.db_url_config(postgres_address(env.str("DATABASE_URL", default="")) or "postgresql:///dispatch"),
+        "ENGINE": "dispatch.core.db.postgres",
         "CONN_MAX_AGE": env.int("DB_CONN_MAX_AGE", default=60),
         "CONN_HEALTH_CHECKS": True,
         "ATOMIC_REQUESTS": False,
     }
 }
-# The web process takes its connections from a pool of this size (asgi.py sets it); 0: one per thread, kept.
+DATABASES["default"]["OPTIONS"] = {**session_limits.CLIENT, **DATABASES["default"].get("OPTIONS", {})}
+# PostgreSQL limits of each session (core.db.session_limits), in seconds; 0: no limit. Migrations and other
+# commands have none. Set DB_SESSION_LIMITS=false for a PgBouncer that rejects session parameters.
+DB_SESSION_LIMITS = env.bool("DB_SESSION_LIMITS", default=True)
+DB_LOCK_TIMEOUT_S = env.float("DB_LOCK_TIMEOUT_S", default=5.0)  # workers and dispatchers
+DB_IDLE_TRANSACTION_TIMEOUT_S = env.float("DB_IDLE_TRANSACTION_TIMEOUT_S", default=30.0)
+WEB_LOCK_TIMEOUT_S = env.float("WEB_LOCK_TIMEOUT_S", default=3.0)
+WEB_STATEMENT_TIMEOUT_S = env.float("WEB_STATEMENT_TIMEOUT_S", default=60.0)
+# Pool size of the web process (asgi.py sets it); 0: one persistent connection per thread.
 DB_POOL_SIZE = env.int("DB_POOL_SIZE", default=0)
 if DB_POOL_SIZE:
     DATABASES["default"]["CONN_MAX_AGE"] = 0
-    DATABASES["default"].setdefault("OPTIONS", {})["pool"] = {
-        "min_size": 1,
-        "max_size": DB_POOL_SIZE,
-        "timeout": 10,
-    }
-REDIS_URL = redis_address(env.str("REDIS_URL", default="")) or embedded.redis_url(DATA_DIR)
-# Every key of ours starts with this, so that a shared Redis and parallel test runs stay apart.
+    DATABASES["default"]["OPTIONS"]["pool"] = {"min_size": 1, "max_size": DB_POOL_SIZE, "timeout": 5}
+REDIS_URL = redis_address(env.str("REDIS_URL", default="")) or "redis://127.0.0.1:6379/0"
+# Prefix of every Redis key, so that applications on a shared Redis and parallel test runs stay separate.
 REDIS_PREFIX = env.str("REDIS_PREFIX", default="dispatch:")
 REDIS_TIMEOUT_S = env.float("REDIS_TIMEOUT_S", default=2.0)
 
@@ -79,10 +90,10 @@ _rq = {
     "DEFAULT_RESULT_TTL": env.int("RQ_RESULT_TTL_S", default=60),
     "REDIS_CLIENT_KWARGS": {"socket_connect_timeout": REDIS_TIMEOUT_S},
 }
-# Schedules: one queue of each kind of work, what came of it, and bulk creations (`schedules.kinds` has the names).
+# Schedules: one queue per kind of work, one for results, and one for bulk creation (names in `schedules.kinds`).
 SCHEDULE_STATUS_QUEUE = "dispatch-status-queue"
 SCHEDULE_IMPORT_QUEUE = "dispatch-import-queue"
-# Further kinds of work, name to module, as JSON: a benchmark's that does nothing.
+# Further kinds of work, name to module, as JSON: for example, a benchmark's no-op kind.
 SCHEDULE_KIND_MODULES = env.json("SCHEDULE_KIND_MODULES", default={}) if DEVELOPMENT else {}
 SCHEDULE_KIND_QUEUES = {
     kind: f"dispatch-{kind}-queue" for kind in ("submission", "lead", "message", "http", *SCHEDULE_KIND_MODULES)
@@ -90,8 +101,8 @@ SCHEDULE_KIND_QUEUES = {
 _SCHEDULE_QUEUES = (*SCHEDULE_KIND_QUEUES.values(), SCHEDULE_STATUS_QUEUE, SCHEDULE_IMPORT_QUEUE)
 RQ_QUEUES = {name: dict(_rq) for name in (DISPATCH_QUEUE, DISPATCH_TIMEOUT_QUEUE, *_SCHEDULE_QUEUES)}
 RQ_FAILURE_TTL_S = env.int("RQ_FAILURE_TTL_S", default=7 * 86400)
-# How few and how many workers of each queue the autoscaler runs. Two, so that one that waits for the provider
-# holds up nobody.
+# Minimum and maximum workers per queue for the autoscaler. The dispatch queue has at least two, so that a worker
+# that waits for the provider does not stop the queue.
 WORKERS = env.counts(
     "WORKERS",
     default={
@@ -114,94 +125,102 @@ AUTOSCALE_JOBS_PER_WORKER = env.int("AUTOSCALE_JOBS_PER_WORKER", default=10)
 AUTOSCALE_OLDEST_S = env.float("AUTOSCALE_OLDEST_S", default=2.0)
 AUTOSCALE_CALM_S = env.float("AUTOSCALE_CALM_S", default=60.0)
 AUTOSCALE_DB_CONNECTIONS = env.int("AUTOSCALE_DB_CONNECTIONS", default=0)
-RQ = {"WORKER_CLASS": "dispatch.core.rq_worker.DispatchWorker"}
+RQ = {"WORKER_CLASS": "dispatch.core.runtime.rq_worker.DispatchWorker"}
 RQ_SHOW_ADMIN_LINK = False
 
 CHANNEL_LAYERS = {
     "default": {
-        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "BACKEND": "dispatch.core.redis.channel_layer.GuardedChannelLayer",
         "CONFIG": {"hosts": [REDIS_URL], "prefix": f"{REDIS_PREFIX}channels"},
     }
 }
 
 # --- Leads --------------------------------------------------------------------------------------------------
-# What follows the end of a call that reached nobody, for a campaign without a rule of its own.
+# Retries after a call that reached nobody, for campaigns without their own rule.
 LEADS_RETRY_ATTEMPTS = env.int("LEADS_RETRY_ATTEMPTS", default=3)
 LEADS_RETRY_DELAY_S = env.int("LEADS_RETRY_DELAY_S", default=3600)
 LEADS_RETRY_FACTOR = env.float("LEADS_RETRY_FACTOR", default=2.0)
 LEADS_RETRY_LONGEST_S = env.int("LEADS_RETRY_LONGEST_S", default=86_400)
 LEADS_RETRY_JITTER = env.float("LEADS_RETRY_JITTER", default=0.1)
-# Schedule, dialers, reconcilers.
-LEADS_TICK_S = env.float("LEADS_TICK_S", default=0.2)  # the longest the promoter sleeps
-# So long before its time a lead goes through the gates, so that it is asked for at its time.
+# The Redis queue, dialers and reconcilers.
+LEADS_TICK_S = env.float("LEADS_TICK_S", default=0.2)  # maximum sleep of the promoter
+# A lead is checked this long before its due time, so that its call is requested on time.
 LEADS_AHEAD_S = env.float("LEADS_AHEAD_S", default=0.02)
 LEADS_PROMOTE_BATCH = env.int("LEADS_PROMOTE_BATCH", default=2000)
-LEADS_BATCH = env.int("LEADS_BATCH", default=200)  # leads in one transaction
-LEADS_CLAIMERS = env.int("LEADS_CLAIMERS", default=2)  # transactions at once, of one dialer
-LEADS_IN_FLIGHT = env.int("LEADS_IN_FLIGHT", default=1000)  # taken and not yet settled, of one dialer
-LEADS_ASK_THREADS = env.int("LEADS_ASK_THREADS", default=32)  # requests at once to a provider that blocks
+LEADS_BATCH = env.int("LEADS_BATCH", default=200)  # leads per transaction
+LEADS_CLAIMERS = env.int("LEADS_CLAIMERS", default=2)  # concurrent transactions per dialer
+LEADS_IN_FLIGHT = env.int("LEADS_IN_FLIGHT", default=1000)  # claimed and unresolved leads per dialer
+LEADS_ASK_THREADS = env.int("LEADS_ASK_THREADS", default=32)  # concurrent requests of a blocking provider client
 LEADS_HEARTBEAT_S = env.float("LEADS_HEARTBEAT_S", default=5.0)
 LEADS_WORKER_DEAD_S = env.float("LEADS_WORKER_DEAD_S", default=20.0)  # without a heartbeat
-LEADS_WORKERS_INTERVAL_S = env.float("LEADS_WORKERS_INTERVAL_S", default=30.0)
-LEADS_NEAR_S = env.float("LEADS_NEAR_S", default=600.0)  # what is due so soon is near
+# A dialer may hold a claim this long without reporting an outcome; longer during a pre-check.
+LEADS_CLAIM_LEASE_S = env.float("LEADS_CLAIM_LEASE_S", default=15.0)
+LEADS_QUESTION_LEASE_S = env.float("LEADS_QUESTION_LEASE_S", default=45.0)
+LEADS_WORKERS_INTERVAL_S = env.float("LEADS_WORKERS_INTERVAL_S", default=5.0)
+LEADS_NEAR_S = env.float("LEADS_NEAR_S", default=600.0)  # leads due within this are near
 LEADS_NEAR_INTERVAL_S = env.float("LEADS_NEAR_INTERVAL_S", default=60.0)
-LEADS_SWEEP_INTERVAL_S = env.float("LEADS_SWEEP_INTERVAL_S", default=1.0)  # one small page each
+LEADS_SWEEP_INTERVAL_S = env.float("LEADS_SWEEP_INTERVAL_S", default=1.0)  # one small page per pass
 LEADS_STALE_S = env.float("LEADS_STALE_S", default=300.0)  # a claim without a call
 LEADS_UNTOLD_S = env.float("LEADS_UNTOLD_S", default=15.0)  # after the end of its call
 LEADS_STALE_INTERVAL_S = env.float("LEADS_STALE_INTERVAL_S", default=30.0)
 LEADS_LIFTED_INTERVAL_S = env.float("LEADS_LIFTED_INTERVAL_S", default=15.0)
-# After an outage what is overdue is spread over LEADS_JITTER_S, once more for every LEADS_JITTER_PER of it.
+# After an outage, overdue leads are spread over LEADS_JITTER_S, plus LEADS_JITTER_S per LEADS_JITTER_PER leads.
 LEADS_JITTER_S = env.float("LEADS_JITTER_S", default=5.0)
 LEADS_JITTER_PER = env.int("LEADS_JITTER_PER", default=5000)
 LEADS_JITTER_MOST_S = env.float("LEADS_JITTER_MOST_S", default=300.0)
-LEADS_REBUILD_MOST = env.int("LEADS_REBUILD_MOST", default=200_000)  # the sweep brings the rest
+LEADS_REBUILD_MOST = env.int("LEADS_REBUILD_MOST", default=200_000)  # the sweep adds the rest
 
 # --- Telephony ----------------------------------------------------------------------------------------------
-# Where the simulator's REST API listens; accounts of the development organization point to it.
+# The URL of the simulator's REST API, which the accounts of the development organization use.
 SIMULATOR_URL = env.str("SIMULATOR_URL", default="http://127.0.0.1:8010").rstrip("/") if DEVELOPMENT else ""
-# Further providers, name to module, as JSON: a benchmark's that only pretends to call.
+# Further providers, name to module, as JSON: for example, a benchmark's simulated one.
 PROVIDER_MODULES = env.json("PROVIDER_MODULES", default={}) if DEVELOPMENT else {}
 PROVIDER_TIMEOUT_S = env.float("PROVIDER_TIMEOUT_S", default=10.0)
-# A request may leave at most this long after it was claimed; past it the outcome can only be "unknown".
+# A request may be sent at most this long after its claim; after that its outcome can only be "unknown".
 CALL_SEND_WINDOW_S = env.float("CALL_SEND_WINDOW_S", default=5.0)
 CALL_TIME_LIMIT_S = env.int("CALL_TIME_LIMIT_S", default=300)
-# Automatic answers by text to one phone, so that two machines do not talk for ever.
+# Maximum automatic replies by text to one phone, so that two automatic responders do not reply to each other
+# endlessly.
 TEXT_REPLIES_PER_HOUR = env.int("TEXT_REPLIES_PER_HOUR", default=20)
 UNKNOWN_LISTING_GAP_S = env.float("UNKNOWN_LISTING_GAP_S", default=60.0)
-WEBHOOK_RETRIES = "#rc=3&rp=ct,rt,5xx"
+# The provider allows 15 s for all attempts: without `rt`, the first hanging attempt would use it up.
+WEBHOOK_RETRIES = "#rc=3&rp=ct,rt,5xx&ct=2000&rt=4000"
 
-# --- Outbox: the queue of pointers, and what may be called -----------------------------------------------------
+# --- Outbox: the queue of pointers, and allowed targets ---------------------------------------------------------
 OUTBOX_QUEUE_TYPE = env.str("OUTBOX_QUEUE_TYPE", default="redis")  # embedded, redis, sqs, activemq
 OUTBOX_QUEUE_URL = env.str("OUTBOX_QUEUE_URL", default="")  # redis: empty is REDIS_URL
 OUTBOX_EMBEDDED_FILE = env.str("OUTBOX_EMBEDDED_FILE", default=str(DATA_DIR / "outbox-queue.sqlite3"))
-# A pointer that a consumer took and did not settle goes to another after this long: longer than a call takes.
+# A pointer that a consumer has not acknowledged is redelivered after this time, which must exceed an attempt's.
 OUTBOX_VISIBILITY_S = env.float("OUTBOX_VISIBILITY_S", default=60.0)
-# How long a queue of ours remembers a deduplication id (SQS: always five minutes).
+# How long the Redis and embedded queues store a deduplication id (SQS: always five minutes).
 OUTBOX_DEDUP_S = env.float("OUTBOX_DEDUP_S", default=300.0)
-# Sign the pointers' tokens, newest first; the older ones are still accepted. Empty: derived from SECRET_KEY.
+# Keys that sign the pointers' tokens, newest first; older ones are still accepted. Empty: derived from SECRET_KEY.
 OUTBOX_TOKEN_KEYS = env.list("OUTBOX_TOKEN_KEYS", default=[])
-# Addresses that are not public may be called only when they lie in one of these networks.
+# Non-public addresses may be called only inside these networks.
 HTTP_ALLOWED_NETWORKS = env.list(
     "HTTP_ALLOWED_NETWORKS", default=["127.0.0.0/8", "::1/128"] if DEVELOPMENT else []
 )
-# Beside 80, 443 and those from 1024 on (less those of well-known services that do not speak HTTP).
+# A proxy through which every URL that an organization chooses, and the heartbeat, is called; empty: none.
+OUTBOUND_PROXY_URL = env.str("OUTBOUND_PROXY_URL", default="")
+# Allowed in addition to 80, 443 and ports from 1024 on, except ports of well-known services other than HTTP.
 HTTP_ALLOWED_PORTS = env.list("HTTP_ALLOWED_PORTS", cast=int, default=[])
 
 # --- Outbox: order, poller, router ------------------------------------------------------------------------------
 OUTBOX_ENABLED = env.bool("OUTBOX_ENABLED", default=True)
 OUTBOX_POLL_INTERVAL_S = env.float("OUTBOX_POLL_INTERVAL_S", default=5.0)
 OUTBOX_BATCH_SIZE = env.int("OUTBOX_BATCH_SIZE", default=200)
-OUTBOX_GROUPS_AT_ONCE = env.int("OUTBOX_GROUPS_AT_ONCE", default=10)  # publishes at once
+OUTBOX_GROUPS_AT_ONCE = env.int("OUTBOX_GROUPS_AT_ONCE", default=10)  # concurrent publishes
 OUTBOX_PROCESS_URL = env.str("OUTBOX_PROCESS_URL", default="")  # empty: under PUBLIC_BASE_URL
 OUTBOX_DEFAULT_POOL = env.str("OUTBOX_DEFAULT_POOL", default="DISPATCH-POOL")
+OUTBOX_REPUBLISH_AFTER_S = env.float("OUTBOX_REPUBLISH_AFTER_S", default=12.0)
 OUTBOX_STALE_AFTER_S = env.float("OUTBOX_STALE_AFTER_S", default=900.0)
 OUTBOX_STALE_INTERVAL_S = env.float("OUTBOX_STALE_INTERVAL_S", default=60.0)
 OUTBOX_STALE_BATCH = env.int("OUTBOX_STALE_BATCH", default=100)
-# A call in progress holds its message this long, renewed every third of it; after a crash all of it is waited out.
+# An attempt in progress leases its message this long, renewed every third of it; after a crash it must expire.
 OUTBOX_LEASE_S = env.float("OUTBOX_LEASE_S", default=60.0)
 OUTBOX_LEASE_INTERVAL_S = env.float("OUTBOX_LEASE_INTERVAL_S", default=5.0)
 OUTBOX_MAX_TIMEOUT_S = env.float("OUTBOX_MAX_TIMEOUT_S", default=30.0)
-OUTBOX_ROUTER_CALLS = env.int("OUTBOX_ROUTER_CALLS", default=500)  # at once, of one router process
+OUTBOX_ROUTER_CALLS = env.int("OUTBOX_ROUTER_CALLS", default=500)  # concurrent, per router process
 OUTBOX_RETRY_SCHEDULE_S = env.list(
     "OUTBOX_RETRY_SCHEDULE_S", cast=int, default=[5, 30, 120, 600, 3600, 14400, 43200]
 )
@@ -216,23 +235,24 @@ OUTBOX_CIRCUIT_FAILURES = env.int("OUTBOX_CIRCUIT_FAILURES", default=5)
 OUTBOX_CIRCUIT_OPEN_S = env.float("OUTBOX_CIRCUIT_OPEN_S", default=30.0)
 OUTBOX_CIRCUIT_LONGEST_S = env.float("OUTBOX_CIRCUIT_LONGEST_S", default=600.0)
 OUTBOX_DISABLE_AFTER_S = env.float("OUTBOX_DISABLE_AFTER_S", default=3 * 86_400.0)
-OUTBOX_LAPSES = env.int("OUTBOX_LAPSES", default=10)  # crashes under one message, then it is an ERROR
+OUTBOX_LAPSES = env.int("OUTBOX_LAPSES", default=10)  # crashes with one message before it becomes an ERROR
 
 # --- Schedules ---------------------------------------------------------------------------------------------------
-# How long an executor sleeps at most; it wakes for the next trigger time, and is woken by an earlier one.
+# The longest sleep of an executor. It wakes at the next trigger time, or when a run with an earlier one is
+# created.
 SCHEDULE_POLL_INTERVAL_S = env.float("SCHEDULE_POLL_INTERVAL_S", default=5.0)
-SCHEDULE_BATCH_SIZE = env.int("SCHEDULE_BATCH_SIZE", default=1000)  # runs that one transaction takes
-SCHEDULE_CHUNK_SIZE = env.int("SCHEDULE_CHUNK_SIZE", default=100)  # runs that one RQ job carries
-# A worker holds its runs this long, renewed on the way; after a crash all of it is waited out.
+SCHEDULE_BATCH_SIZE = env.int("SCHEDULE_BATCH_SIZE", default=1000)  # runs per transaction
+SCHEDULE_CHUNK_SIZE = env.int("SCHEDULE_CHUNK_SIZE", default=100)  # runs per RQ job
+# A worker leases its runs this long and renews the lease; after a crash it must expire.
 SCHEDULE_LEASE_S = env.float("SCHEDULE_LEASE_S", default=90.0)
-# A message that left no trace is sent again after this, if it is not in the queue any more.
+# A run that no worker has started is enqueued again after this time, if the queue no longer has its message.
 SCHEDULE_STALE_AFTER_S = env.float("SCHEDULE_STALE_AFTER_S", default=30.0)
 SCHEDULE_RECONCILE_INTERVAL_S = env.float("SCHEDULE_RECONCILE_INTERVAL_S", default=5.0)
-SCHEDULE_MISSED_AFTER_S = env.int("SCHEDULE_MISSED_AFTER_S", default=300)  # later than this is missed
+SCHEDULE_MISSED_AFTER_S = env.int("SCHEDULE_MISSED_AFTER_S", default=300)  # a later run is missed
 SCHEDULE_RETRY_SCHEDULE_S = env.list("SCHEDULE_RETRY_SCHEDULE_S", cast=int, default=[60, 300, 1800])
 SCHEDULE_SHORTEST_INTERVAL_S = env.int("SCHEDULE_SHORTEST_INTERVAL_S", default=10)
 
-# --- Policy defaults (a row edited by an admin wins) ----------------------------------------------------------
+# --- Policy defaults (a row in the admin takes precedence) ------------------------------------------------------
 DISPATCH_POLICY_DEFAULTS = {
     "answer_timeout_s": env.int("OFFER_TIMEOUT_S", default=300),
     "ring_timeout_s": env.int("OFFER_RING_S", default=30),
@@ -245,6 +265,8 @@ DISPATCH_POLICY_DEFAULTS = {
     "address_by_text": env.bool("OFFER_ADDRESS_BY_TEXT", default=True),
     "line_wait_s": env.int("OFFER_LINE_WAIT_S", default=300),
     "auto_pause_misses": env.int("OFFER_AUTO_PAUSE_MISSES", default=3),
+    "pause_reminder_s": env.int("JOB_PAUSE_REMINDER_S", default=3600),
+    "start_within_s": env.int("JOB_START_WITHIN_S", default=0),
     "technician_wait_s": env.int("OFFER_TECHNICIAN_WAIT_S", default=600),
     "weight_distance": 1.0,
     "weight_workload": 0.5,
@@ -255,10 +277,13 @@ DISPATCH_POLICY_DEFAULTS = {
     "advance_on_no_answer": True,
     "advance_on_hangup": True,
 }
-# Alerts that nobody acknowledges: shown again so often, and then sent out by these steps, each so long after the
-# one before; a spacing has one person reached after another.
+# A new job is flagged as a probable duplicate of an open one with the same phone or address; 0: never.
+DUPLICATE_HOURS = env.int("DUPLICATE_HOURS", default=24)
+# Unacknowledged alerts: the interval at which they are shown again, and the escalation steps, each with its delay
+# after the previous step. With a spacing, people are notified one after another.
 ALERT_REPEAT_S = env.int("ALERT_REPEAT_S", default=60)
 ALERT_AGAIN_AFTER_S = env.int("ALERT_AGAIN_AFTER_S", default=900)
+ALERT_RETURN_AFTER_S = env.int("ALERT_RETURN_AFTER_S", default=900)  # an acknowledged alert that nothing follows
 _on_duty_then_all_then_admins = [
     {"audience": "on_duty", "after_s": 120, "spacing_s": 45},
     {"audience": "dispatchers", "after_s": 60},
@@ -266,17 +291,19 @@ _on_duty_then_all_then_admins = [
 ]
 ALERT_STEPS = env.json("ALERT_STEPS", default=_on_duty_then_all_then_admins)
 IDEMPOTENCY_KEEP_DAYS = 7
-# Signed links: how long they open their page, in days, and the guesses at one that an address may make.
+# Signed links: lifetime in days, and how many invalid links an address may try.
 TECHNICIAN_LINK_DAYS = env.int("TECHNICIAN_LINK_DAYS", default=30)
 CUSTOMER_LINK_DAYS = env.int("CUSTOMER_LINK_DAYS", default=90)
 LINK_GUESS_RATE = env.str("LINK_GUESS_RATE", default="30/min")
-# Public forms sent from one address.
+# Submissions of public forms per address.
 PUBLIC_FORM_RATE = env.str("PUBLIC_FORM_RATE", default="10/hour")
-# How many days things are kept, by their names in `core.retention`, as "calls=400;events=400"; 0: forever. What is
-# not named keeps the default with which its slice registered it.
+# Retention in days, by the names in `core.privacy.retention`, as "calls=400;events=400"; 0: forever. Other kinds
+# keep the default that their slice registered.
 RETENTION_DAYS = env.dict("RETENTION_DAYS", cast={"value": int}, default={})
+# Events are kept at least this long, regardless of the rules of the organization and the installation.
+EVENT_LOG_MIN_DAYS = env.int("EVENT_LOG_MIN_DAYS", default=365)
 
-# Which geopy geocoder answers when an address has no known ZIP code ("" = none), and its arguments as JSON.
+# The geopy geocoder for addresses without a known ZIP code ("" = none), and its arguments as JSON.
 GEOCODER = env.str("GEOCODER", default="")
 GEOCODER_CONFIG = env.json("GEOCODER_CONFIG", default={})
 
@@ -285,12 +312,15 @@ LEADER_LEASE_S = env.float("LEADER_LEASE_S", default=5.0)
 LEADER_RENEW_S = env.float("LEADER_RENEW_S", default=2.0)
 AUDITOR_INTERVAL_S = env.float("AUDITOR_INTERVAL_S", default=5.0)
 EVENT_READER_INTERVAL_S = env.float("EVENT_READER_INTERVAL_S", default=1.0)
-# How often an open socket asks again whether its person may listen, and whether a push was lost.
+# How often an open socket checks again whether its user may listen, and whether a push was lost.
 SOCKET_RECHECK_S = env.float("SOCKET_RECHECK_S", default=15.0)
 ALERT_LOOP_INTERVAL_S = env.float("ALERT_LOOP_INTERVAL_S", default=2.0)
 CALL_PLACER_INTERVAL_S = env.float("CALL_PLACER_INTERVAL_S", default=0.5)
 LINE_RECONCILER_INTERVAL_S = env.float("LINE_RECONCILER_INTERVAL_S", default=60.0)
 CALL_RECONCILER_INTERVAL_S = env.float("CALL_RECONCILER_INTERVAL_S", default=15.0)
+# An outside address that is requested while loops and alerts work, so that their silence is noticed; empty: none.
+DISPATCH_HEARTBEAT_URL = env.str("DISPATCH_HEARTBEAT_URL", default="")
+HEARTBEAT_INTERVAL_S = env.float("HEARTBEAT_INTERVAL_S", default=60.0)
 RETENTION_INTERVAL_S = env.float("RETENTION_INTERVAL_S", default=600.0)
 
 # --- Django ---------------------------------------------------------------------------------------------------
@@ -306,7 +336,7 @@ USE_TZ = True
 STATIC_URL = "static/"
 STATIC_ROOT = BASE_DIR / "staticfiles"
 STATICFILES_DIRS = [BASE_DIR / "static"]
-WHITENOISE_USE_FINDERS = True  # straight from the sources, nothing collected
+WHITENOISE_USE_FINDERS = True  # directly from the sources, without collectstatic
 WHITENOISE_AUTOREFRESH = DEVELOPMENT
 PHONENUMBER_DB_FORMAT = "E164"
 PHONENUMBER_DEFAULT_FORMAT = "E164"
@@ -345,13 +375,14 @@ INSTALLED_APPS = [
     "dispatch.schedules",
     "notifications",
     "dispatch.console",
+    "dispatch.dev",
 ]
 MIDDLEWARE = [
-    "dispatch.core.health.HealthMiddleware",
+    "dispatch.core.web.health.HealthMiddleware",
     "django.middleware.security.SecurityMiddleware",
-    "dispatch.core.static_files.StaticFilesMiddleware",
-    "dispatch.core.logs.RequestIdMiddleware",
-    "dispatch.core.storable_addresses.StorableAddressMiddleware",
+    "dispatch.core.web.static_files.StaticFilesMiddleware",
+    "dispatch.core.observability.logging.RequestIdMiddleware",
+    "dispatch.core.web.health.RejectNulBytesMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -388,8 +419,8 @@ AUTH_PASSWORD_VALIDATORS = [
 AXES_FAILURE_LIMIT = env.int("LOGIN_FAILURE_LIMIT", default=10)
 AXES_COOLOFF_TIME = env.float("LOGIN_COOLOFF_HOURS", default=0.25)
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
-AXES_HANDLER = "accounts.signin.SignInHandler"
-AXES_USERNAME_CALLABLE = "accounts.signin.guarded_name"
+AXES_HANDLER = "accounts.auth.sign_in.SignInHandler"
+AXES_USERNAME_CALLABLE = "accounts.auth.sign_in.guarded_name"
 AXES_LOCKOUT_TEMPLATE = "locked_out.html"
 AXES_ENABLE_ADMIN = False
 AXES_RESET_ON_SUCCESS = True
@@ -402,25 +433,32 @@ SECURE_SSL_REDIRECT = _https and not DEVELOPMENT
 SECURE_HSTS_SECONDS = env.int("HSTS_SECONDS", default=31_536_000) if _https else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = bool(SECURE_HSTS_SECONDS)
 X_FRAME_OPTIONS = "DENY"
+# Maximum request body in bytes, and the few routes with a higher limit. Longer bodies are rejected unread.
+DATA_UPLOAD_MAX_MEMORY_SIZE = 2_621_440
+LARGE_BODY_ROUTES = [
+    (r"/api/v1/schedule-imports/", 64 * 2**20),
+    (r"/api/v1/leads/bulk/", 16 * 2**20),
+    (r"/leads/upload/", 6 * 2**20),
+]
 if BEHIND_PROXY:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 
 # --- API ------------------------------------------------------------------------------------------------------
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "accounts.authentication.ApiKeyAuthentication",
-        "accounts.authentication.MemberSessionAuthentication",
+        "accounts.auth.authentication.ApiKeyAuthentication",
+        "accounts.auth.authentication.MemberSessionAuthentication",
     ],
-    "DEFAULT_PERMISSION_CLASSES": ["accounts.permissions.InOrganization"],
+    "DEFAULT_PERMISSION_CLASSES": ["accounts.auth.permissions.InOrganization"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["dispatch.core.parsers.PlainJSONParser"],
-    "DEFAULT_FILTER_BACKENDS": ["accounts.filters.OwnedFilterBackend"],
+    "DEFAULT_PARSER_CLASSES": ["dispatch.core.api.parsers.PlainJSONParser"],
+    "DEFAULT_FILTER_BACKENDS": ["accounts.api.filters.OwnedFilterBackend"],
     "DEFAULT_METADATA_CLASS": None,
-    "DEFAULT_PAGINATION_CLASS": "dispatch.core.pagination.NewestFirst",
-    "DEFAULT_SCHEMA_CLASS": "dispatch.core.schema.ProblemSchema",
+    "DEFAULT_PAGINATION_CLASS": "dispatch.core.api.pagination.NewestFirst",
+    "DEFAULT_SCHEMA_CLASS": "dispatch.core.api.openapi.ProblemSchema",
     "DEFAULT_VERSIONING_CLASS": None,
     "EXCEPTION_HANDLER": "drf_standardized_errors.handler.exception_handler",
-    "DEFAULT_THROTTLE_CLASSES": ["accounts.throttling.OrganizationThrottle"],
+    "DEFAULT_THROTTLE_CLASSES": ["accounts.auth.throttling.OrganizationThrottle"],
     "DEFAULT_THROTTLE_RATES": {
         "read": env.str("API_READ_RATE", default="1200/min"),
         "write": env.str("API_WRITE_RATE", default="600/min"),
@@ -430,8 +468,8 @@ REST_FRAMEWORK = {
 }
 API_BAD_KEY_RATE = env.str("API_BAD_KEY_RATE", default="20/min")
 DRF_STANDARDIZED_ERRORS = {
-    "EXCEPTION_FORMATTER_CLASS": "dispatch.core.problems.ProblemFormatter",
-    "EXCEPTION_HANDLER_CLASS": "dispatch.core.problems.ProblemHandler",
+    "EXCEPTION_FORMATTER_CLASS": "dispatch.core.api.problems.ProblemFormatter",
+    "EXCEPTION_HANDLER_CLASS": "dispatch.core.api.problems.ProblemHandler",
     "ENABLE_IN_DEBUG_FOR_UNHANDLED_EXCEPTIONS": True,
 }
 SPECTACULAR_SETTINGS = {
@@ -439,7 +477,7 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": r"/api/v1",
-    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "dispatch.api_examples.add"],
+    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "dispatch.openapi.examples.add"],
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
@@ -447,7 +485,7 @@ SPECTACULAR_SETTINGS = {
 }
 
 # --- E-mail -----------------------------------------------------------------------------------------------------
-# The mail server, as smtp+tls://user:password@host:587; empty: written to the console in development, else none.
+# The mail server, as smtp+tls://user:password@host:587. Empty: the console in development, else no e-mail.
 EMAIL_URL = env.str("EMAIL_URL", default="")
 EMAIL_IS_SET_UP = bool(EMAIL_URL) or DEVELOPMENT
 if EMAIL_URL:
@@ -460,13 +498,13 @@ DEFAULT_FROM_EMAIL = SERVER_EMAIL = env.str("EMAIL_FROM", default=f"Dispatch <di
 
 # --- Logs and admin ---------------------------------------------------------------------------------------------
 LOG_LEVEL = env.one_of("LOG_LEVEL", ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"), default="INFO")
-# What Prometheus must send as its bearer token to read /metrics; empty: no token is asked for.
+# Bearer token that Prometheus must send to read /metrics; empty: no token is required.
 METRICS_TOKEN = env.str("METRICS_TOKEN", default="")
-# Where a dispatcher, worker or autoscaler that runs alone tells its own counters; port 0: nowhere.
+# Where a standalone dispatcher, worker or autoscaler exports its counters; port 0: nowhere.
 METRICS_HOST = env.str("METRICS_HOST", default="127.0.0.1")
 METRICS_PORT = env.int("METRICS_PORT", default=0)
 LOG_FORMAT = env.one_of("LOG_FORMAT", ("console", "json"), default="console" if DEVELOPMENT else "json")
-LOGGING_CONFIG = "dispatch.core.logs.configure"
+LOGGING_CONFIG = "dispatch.core.observability.logging.configure"
 LOGGING = {"level": LOG_LEVEL, "format": LOG_FORMAT}
 
 os.environ.setdefault("PGAPPNAME", "dispatch")

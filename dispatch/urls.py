@@ -1,45 +1,55 @@
-"""Every address of the application."""
+"""Define every URL of the application."""
 
+from django.conf import settings
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path, re_path
 from django.views.generic import RedirectView
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+from drf_spectacular.views import SpectacularSwaggerView
 from rest_framework.permissions import AllowAny
 
-from accounts.pages import JoinView, SetPasswordView
 from accounts.rq_dashboard import urlpatterns as rq_urlpatterns
-from dispatch.console import personal_page
-from dispatch.core import problems
+from accounts.views import JoinView, SetPasswordView
+from dispatch.console.privacy import views
+from dispatch.core.api import problems
+from dispatch.core.api.schema_view import SchemaView
 
 api: list[URLPattern | URLResolver] = [
-    path("", include("accounts.api_urls")),
+    path("", include("accounts.api.urls")),
     path("", include("dispatch.capacity.api")),
     path("", include("dispatch.technicians.api")),
-    path("", include("dispatch.jobs.api")),
+    path("", include("dispatch.jobs.api.views")),
     path("", include("dispatch.leads.api")),
     path("", include("dispatch.outbox.api")),
     path("", include("dispatch.schedules.api")),
-    path("", include("notifications.api")),
-    path("schema/", SpectacularAPIView.as_view(permission_classes=[AllowAny]), name="schema"),
-    path("docs/", SpectacularSwaggerView.as_view(url_name="schema", permission_classes=[AllowAny]), name="docs"),
+    path("", include("notifications.api.views")),
+    path("schema/", SchemaView.as_view(), name="schema"),
+    path(
+        "docs/",
+        SpectacularSwaggerView.as_view(
+            url_name="schema", permission_classes=[AllowAny], authentication_classes=[]
+        ),
+        name="docs",
+    ),
 ]
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="console:board", query_string=True), name="home"),
     path("", include("dispatch.console.urls")),
     path("admin/rq/", include((rq_urlpatterns, "django_rq"))),
-    path("admin/personal-data/", admin.site.admin_view(personal_page.page), name="personal_data"),
+    path("admin/personal-data/", admin.site.admin_view(views.page), name="personal_data"),
     path("admin/", admin.site.urls),
     path("join/<str:token>/", JoinView.as_view(), name="join"),
     path("set-password/<uidb64>/<token>/", SetPasswordView.as_view(), name="set_password"),
     path("api/v1/", include(api)),
-    path("", include("dispatch.jobs.pages.urls")),
-    path("phones/", include("dispatch.console.phones.urls")),
+    path("", include("dispatch.jobs.public.urls")),
     path("telephony/", include("dispatch.telephony.urls")),
-    re_path(r"^api/", problems.unknown_address),
+    re_path(r"^api/", problems.unknown_path),
 ]
+
+if settings.DEVELOPMENT:
+    urlpatterns.append(path("phones/", include("dispatch.dev.phones.urls")))
 
 handler400 = problems.bad_request
 handler403 = problems.forbidden
 handler404 = problems.not_found
-handler500 = problems.failed
+handler500 = problems.server_error

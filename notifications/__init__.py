@@ -1,6 +1,8 @@
-"""Who must know what, and how they hear of it: Notification, the event reader that writes them, and the Channels
-consumer that shows them live. Stands on the slices below; they tell it things only by Events.
+"""Notify users about events: notifications, alerts with escalation, and live updates of open pages.
 
-Keeps: one notification per user and event; a job that turns pending reaches every Dispatcher of its
-organization, and when there is none, its Admins: never nobody.
+An event reader turns Events into Notification rows; a Channels consumer pushes them to open pages. The slices
+below do not import this one; their Events are its only input.
+
+Invariants: There is one notification per user and event. A job that becomes pending notifies every dispatcher of
+its organization, or its admins if there are no dispatchers. An alert always reaches somebody.
 """

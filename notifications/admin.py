@@ -1,5 +1,7 @@
-"""A person's own notifications, and what Admins set up: who is told, and how alerts escalate. What reaches oneself
-is chosen in the console."""
+"""Admin pages for notifications, alerts, notification rules and escalation policies.
+
+Users choose their own preferences in the console.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from django.utils.html import format_html, format_html_join
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectWidget
 
-from accounts.admin_base import ACT, VIEW, OwnedAdmin, OwnedForm, OwnedTabularInline
-from accounts.current import person_of
+from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedForm, OwnedTabularInline
+from accounts.tenancy import user_of
 from dispatch.core import events
 from notifications import rules, services
 from notifications.models import (
@@ -26,20 +28,31 @@ from notifications.models import (
     Delivery,
     EscalationPolicy,
     EscalationStep,
+    Level,
     Notification,
     Route,
 )
-from notifications.services.policies import default_steps
-from notifications.words import path_to
+from notifications.rendering import path_to
+from notifications.services.preferences import default_steps
+
+# Words of a badge → its color in the admin theme.
+LEVEL_COLORS = {Level.CRITICAL.label: "danger", Level.TOAST.label: "info"}
+STATE_COLORS = {
+    Alert.Status.OPEN.label: "danger",
+    Alert.Status.ACKNOWLEDGED.label: "info",
+    Alert.Status.SETTLED.label: "success",
+}
 
 
 class ReadOnlyInline(OwnedTabularInline):
+    """Base of tables that every role may view and nobody may edit."""
+
     admin_may = VIEW
     dispatcher_may = VIEW
 
 
 class DeliveriesOfNotification(ReadOnlyInline):
-    """By which channels it left the house, and how that went."""
+    """List the channels that carried a notification, with the status of each."""
 
     model = Delivery
     fields = ["channel", "status", "attempts", "error", "created_at", "ended_at"]
@@ -48,6 +61,8 @@ class DeliveriesOfNotification(ReadOnlyInline):
 
 @admin.register(Notification)
 class NotificationAdmin(OwnedAdmin):
+    """List the user's own notifications; superusers see those of all users."""
+
     admin_may = ACT
     dispatcher_may = ACT
     list_display = ["title", "shown_level", "body", "created_at", "state"]
@@ -62,54 +77,72 @@ class NotificationAdmin(OwnedAdmin):
         rows = super().get_queryset(request)
         return rows if request.user.is_superuser else rows.filter(user=request.user)
 
-    @display(description="level", label={"critical": "danger", "toast": "info"}, ordering="level")
+    @display(description="level", label=LEVEL_COLORS, ordering="level")
     def shown_level(self, row: Notification) -> str:
-        return row.level
+        return row.get_level_display()
 
     @display(description="state")
     def state(self, row: Notification) -> str:
         if row.settled_at:
             return row.settled_how
         if row.acknowledged_at:
-            return f"{row.acknowledged_by or 'Somebody'} acknowledged it"
+            return f"Acknowledged by {row.acknowledged_by or 'someone'}"
         if row.is_open_alert:
-            return "waits for somebody"
-        return "read" if row.read_at else "unread"
+            return "Waiting for acknowledgment"
+        return "Read" if row.read_at else "Unread"
 
-    @admin.action(description="Acknowledge, for everybody", permissions=["act"])
+    @admin.action(description="Acknowledge for everyone", permissions=["act"])
     def acknowledge(self, request: HttpRequest, queryset: QuerySet) -> None:
         for row in queryset.filter(user=request.user):
-            services.acknowledge(row.pk, user=person_of(request), actor=request.actor)
+            services.acknowledge(row.pk, user=user_of(request), actor=request.actor)
 
     @admin.action(description="Mark as read", permissions=["act"])
     def mark_read(self, request: HttpRequest, queryset: QuerySet) -> None:
         own = queryset.filter(user=request.user)
         for organization_id in set(own.order_by().values_list("organization_id", flat=True)):
-            services.read(person_of(request), organization_id, own.values_list("pk", flat=True))
+            services.read(user_of(request), organization_id, own.values_list("pk", flat=True))
 
 
 @admin.register(Alert)
 class AlertAdmin(OwnedAdmin):
-    """What was raised, whom it reached, and who took it on."""
+    """List alerts: the cause, the people reached, and the user who acknowledged each."""
 
     admin_may = VIEW
     dispatcher_may = VIEW
-    list_display = ["title", "state", "created_at", "acknowledged_by", "acknowledged_via", "told", "repeats"]
+    list_display = [
+        "title",
+        "state",
+        "created_at",
+        "acknowledged_by",
+        "acknowledged_via",
+        "delivery_count",
+        "repeats",
+    ]
     list_filter = ["status", "kind", "created_at"]
     list_select_related = ["acknowledged_by"]
     search_fields = ["title", "body"]
-    fields = ["title", "body", "about", "state", "created_at", "taken_on", "settled", "coming", "sent_out"]
+    fields = [
+        "title",
+        "body",
+        "about",
+        "state",
+        "created_at",
+        "acknowledgement",
+        "settled",
+        "next_step",
+        "delivery_list",
+    ]
     readonly_fields = fields
 
     def get_queryset(self, request: HttpRequest) -> QuerySet:
         return super().get_queryset(request).annotate(reached=Count("notifications__deliveries"))
 
-    @display(description="state", label={"open": "danger", "acknowledged": "info", "settled": "success"})
+    @display(description="state", label=STATE_COLORS)
     def state(self, alert: Alert) -> str:
-        return alert.status
+        return alert.get_status_display()
 
-    @display(description="sent out", ordering="reached")
-    def told(self, alert: Any) -> int:
+    @display(description="deliveries", ordering="reached")
+    def delivery_count(self, alert: Any) -> int:
         return int(alert.reached)
 
     @display(description="about")
@@ -119,38 +152,44 @@ class AlertAdmin(OwnedAdmin):
         link = '<a class="text-primary-600 dark:text-primary-500" href="{}">{}</a>'
         return format_html(link, address, words) if address else words
 
-    @display(description="taken on")
-    def taken_on(self, alert: Alert) -> str:
+    @display(description="acknowledged")
+    def acknowledgement(self, alert: Alert) -> str:
         if alert.acknowledged_at is None:
-            return "by nobody"
-        how = {"app": "in the browser", "phone": "in a call", "text": "by text"}.get(alert.acknowledged_via, "")
-        return f"by {alert.acknowledged_by or 'somebody'}, {_at(alert.acknowledged_at)} {how}".strip()
+            return "Not acknowledged"
+        how = {"app": "in the browser", "phone": "by phone", "text": "by text"}.get(alert.acknowledged_via, "")
+        return f"By {alert.acknowledged_by or 'someone'} {how}, {_at(alert.acknowledged_at)}".replace(" ,", ",")
 
-    @display(description="settled")
+    @display(description="resolved")
     def settled(self, alert: Alert) -> str:
-        return f"{alert.settled_how}, {_at(alert.settled_at)}" if alert.settled_at else "not yet"
+        return f"{alert.settled_how}, {_at(alert.settled_at)}" if alert.settled_at else "Not resolved"
 
-    @display(description="goes on")
-    def coming(self, alert: Alert) -> str:
+    @display(description="next step")
+    def next_step(self, alert: Alert) -> str:
+        if alert.returns_at is not None:
+            return f"opens again at {_at(alert.returns_at)} if nothing happens"
         if alert.next_action_at is None:
-            return f"no more; it was repeated {alert.repeats} times"
-        return f"step {alert.step + 1} at {_at(alert.next_action_at)}; repeated {alert.repeats} times so far"
+            return f"None. Repeated {_times(alert.repeats)}."
+        return f"Step {alert.step + 1} at {_at(alert.next_action_at)}. Repeated {_times(alert.repeats)} so far."
 
-    @display(description="sent out")
-    def sent_out(self, alert: Alert) -> str:
-        """To whom, by what, and how that went."""
+    @display(description="deliveries")
+    def delivery_list(self, alert: Alert) -> str:
+        """List the recipients, each with the channel and the status of the delivery."""
         rows = Delivery.objects.filter(notification__alert=alert).select_related("notification__user")
         lines = [
             (_at(row.created_at), row.notification.user, row.get_channel_display(), _how(row))
             for row in rows.order_by("pk")
         ]
-        found = format_html_join("", "<li>{} {}: {}, {}</li>", lines)
-        return format_html("<ul>{}</ul>", found) if lines else "to nobody yet"
+        items = format_html_join("", "<li>{} {}: {}, {}</li>", lines)
+        return format_html("<ul>{}</ul>", items) if lines else "Nobody yet"
 
 
 def _at(moment: datetime | None) -> str:
-    """The time as the admin writes it."""
+    """Format the time as the admin does."""
     return formats.date_format(timezone.localtime(moment), "DATETIME_FORMAT") if moment else ""
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _how(row: Delivery) -> str:
@@ -159,7 +198,7 @@ def _how(row: Delivery) -> str:
 
 
 class KindForm(OwnedForm):
-    """A kind of event, chosen by what it means."""
+    """Choose an event kind by its label."""
 
     kind = forms.ChoiceField(widget=UnfoldAdminSelectWidget)
 
@@ -170,8 +209,8 @@ class KindForm(OwnedForm):
             field.choices = [(rule.kind, f"{rule.label} ({rule.level})") for rule in rules.TABLE]
 
 
-class NotedAdmin(OwnedAdmin):
-    """Setting-up whose every change is an Event."""
+class AuditedAdmin(OwnedAdmin):
+    """Admin base class that appends an Event for every change."""
 
     subject = ""
 
@@ -196,8 +235,8 @@ class NotedAdmin(OwnedAdmin):
 
 
 @admin.register(Route)
-class RouteAdmin(NotedAdmin):
-    """Which kinds are told to whom, where the organization differs from the installation."""
+class RouteAdmin(AuditedAdmin):
+    """Override the recipients and level of an event kind for one organization."""
 
     subject = "notification_rule"
     form = KindForm
@@ -207,20 +246,22 @@ class RouteAdmin(NotedAdmin):
 
 
 def installed_plan() -> str:
-    """What counts where an organization has set up nothing, in words."""
+    """Describe the escalation plan that applies if the organization has not configured one."""
     steps = [
         f"{number}. {EscalationStep.Audience(step.audience).label.lower()} after {step.after_s} s"
         + (f", {step.spacing_s} s between people" if step.spacing_s else "")
         for number, step in enumerate(default_steps(), start=1)
     ]
     return (
-        f"What stays empty is as installed: repeated every {settings.ALERT_REPEAT_S} s; {'; '.join(steps)}; "
-        f"again after {settings.ALERT_AGAIN_AFTER_S} s. Steps of your own replace all of these."
+        f"Empty fields use the defaults of this installation: repeat every {settings.ALERT_REPEAT_S} s; "
+        f"{'; '.join(steps)}; start over after {settings.ALERT_AGAIN_AFTER_S} s; "
+        f"an acknowledged alert returns after {settings.ALERT_RETURN_AFTER_S} s. "
+        "If you add steps, they replace all default steps."
     )
 
 
 class StepsOfPolicy(OwnedTabularInline):
-    """In their order; without any, the installation's steps count."""
+    """Edit the steps in order. Without steps, the installation's defaults apply."""
 
     model = EscalationStep
     dispatcher_may = VIEW
@@ -228,17 +269,19 @@ class StepsOfPolicy(OwnedTabularInline):
 
 
 @admin.register(EscalationPolicy)
-class EscalationPolicyAdmin(NotedAdmin):
-    """How alerts that nobody acknowledges repeat, and whom they reach by phone. Alerts that are open keep the plan
-    with which they were raised."""
+class EscalationPolicyAdmin(AuditedAdmin):
+    """Configure how unacknowledged alerts repeat, and the people who get texts and calls.
+
+    Open alerts keep the plan that was in effect when they were raised.
+    """
 
     subject = "escalation_policy"
     dispatcher_may = VIEW
-    list_display = ["__str__", "repeat_s", "again_after_s", "call_pool"]
+    list_display = ["__str__", "repeat_s", "again_after_s", "return_after_s", "call_pool"]
     list_select_related = ["call_pool"]
     inlines = [StepsOfPolicy]
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """With what counts where a field stays empty."""
-        fields = ["repeat_s", "again_after_s", "call_pool"]
+        """Show the installation's defaults above the fields."""
+        fields = ["repeat_s", "again_after_s", "return_after_s", "call_pool"]
         return [(None, {"fields": fields, "description": format_html("{}", installed_plan())})]

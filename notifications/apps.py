@@ -1,16 +1,21 @@
+"""Application configuration of the notifications app."""
+
 from django.apps import AppConfig
 
 
 class NotificationsConfig(AppConfig):
+    """Register the app's call and text handlers, retention, live updates and personal data at startup."""
+
     name = "notifications"
 
     def ready(self) -> None:
-        from dispatch.core.personal import register
-        from notifications import ageing, alert_calls, alert_texts, checks, hints, metrics  # noqa: F401
+        from dispatch.core.privacy.personal_data import register
+        from notifications import checks, live_updates, metrics, retention  # noqa: F401
+        from notifications.channels import sms, voice
         from notifications.personal import PART
 
-        alert_calls.register()
-        alert_texts.register()
-        ageing.register()
-        hints.listen()
+        voice.register()
+        sms.register()
+        retention.register()
+        live_updates.start_listening()
         register("notifications", PART)

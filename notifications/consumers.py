@@ -1,17 +1,22 @@
-"""The socket at /ws/: what a signed-in member must know, as it happens.
+"""WebSocket at /ws/: push notifications and live updates to signed-in members.
 
-`/ws/?organization=<slug>&last_event_id=<id>&since=<id>`; all may be left out. Messages are JSON objects:
-  {"type": "welcome", "organization", "unread", "alerts": [notification…], "last_event_id", "now", "floor"}   once
-  {"type": "notification", "id", …}   a new one, in order of id; also what was missed since `last_event_id`
-  {"type": "changed", "id", …}        one that was read, acknowledged or settled, here or elsewhere
-  {"type": "repeat", "id", …}         an alert that nobody has acknowledged yet: it is to be heard again
-  {"type": "events", "items": [hint…]} what happened to jobs, technicians … (`hints`); also what was missed since
-                                      the event `since`: the `floor` last heard, or that of the page (data-since)
-  {"type": "refetch"}                 more was missed than is worth telling
-  {"type": "beat", "now", "floor"}    every SOCKET_RECHECK_S; `now` is the server's clock in Unix milliseconds
-`last_event_id` is the `id` of the last notification received; doubled ones are to be dropped by it. Sent by the
-client: {"type": "ping"}, answered {"type": "pong"}. Closed with 4401 (not signed in any more), 4403 (no place in
-the organization)."""
+Address: `/ws/?organization=<slug>&last_event_id=<id>&since=<id>`; all parameters are optional. Messages are JSON
+objects:
+
+- {"type": "welcome", "organization", "unread", "alerts": [notification…], "last_event_id", "now", "floor"}: sent
+  once
+- {"type": "notification", "id", …}: a new notification, or one missed since `last_event_id`, in the order of ids
+- {"type": "changed", "id", …}: a notification that was read, acknowledged or resolved, here or elsewhere
+- {"type": "repeat", "id", …}: an unacknowledged alert, to be shown and sounded again
+- {"type": "events", "items": [live update…]}: live updates of jobs, technicians and so on (see `live_updates`),
+  including those missed since the event `since`, which is the last `floor` received or the page's data-since
+- {"type": "refetch"}: too many live updates were missed to send them; the page fetches everything
+- {"type": "beat", "now", "floor"}: every SOCKET_RECHECK_S; `now` is the server's clock in Unix milliseconds
+
+`last_event_id` is the `id` of the last notification received. Clients use it to drop duplicates.
+Clients send {"type": "ping"} and get {"type": "pong"}.
+Close codes: 4401 (no longer signed in), 4403 (not a member of the organization).
+"""
 
 from __future__ import annotations
 
@@ -32,28 +37,37 @@ from django.conf import settings
 from django.contrib.auth import get_user
 from django.http import HttpRequest
 
-from accounts import current
+from accounts import tenancy
 from accounts.models import User
 from dispatch.core import clock
 from dispatch.core.ids import read_id
-from notifications import hints, push, services
+from notifications import live_updates, services
+from notifications.api.serializers import NotificationSerializer, with_asked_at
 from notifications.models import Notification
-from notifications.serializers import NotificationSerializer
 
 log = structlog.get_logger(__name__)
 
+# Clients only send pings. Longer frames, and more than MAX_FRAMES in FRAMES_SECONDS, close the socket.
+MAX_FRAME_LENGTH = 1024
+MAX_FRAMES = 30
+FRAMES_SECONDS = 10.0
+TOO_LONG, TOO_MANY = 1009, 1008
+
 NOT_SIGNED_IN, NOT_A_MEMBER = 4401, 4403
 BATCH = 500
-# Hints that come within so short a time travel together (seconds).
+# Live updates within this interval are sent as one message (seconds).
 TOGETHER_S = 0.03
-# What was missed is read once for all sockets that look again within so short a time (seconds).
+# Missed updates are read once for all sockets that check again within this interval (seconds).
 SHARED_S = 0.5
 
 
 @dataclass(frozen=True)
 class Missed:
-    """What a socket may have missed: notifications (`BATCH` at most), hints of events above its floor, whether
-    these are all of them, and the floor from which to look next time."""
+    """The notifications and live updates that a socket may have missed.
+
+    `rows`: at most `BATCH` notifications. `hints`: the live updates above the socket's floor. `complete`: whether
+    those are all. `floor`: the floor for the next check.
+    """
 
     rows: list[dict[str, Any]]
     hints: list[dict[str, Any]]
@@ -62,10 +76,13 @@ class Missed:
 
 
 class NotificationsConsumer(AsyncJsonWebsocketConsumer):
-    """Joins the group, then sends what was missed, then goes live; asks again whether it may at every change of
-    members and every SOCKET_RECHECK_S."""
+    """Join the organization's group, send what was missed, then forward live messages.
 
-    organization_id = 0  # of none yet
+    Checks the person's access again when memberships change and every SOCKET_RECHECK_S.
+    """
+
+    organization_id = 0  # not joined yet
+    _frames: list[float] = []  # times of the most recent frames
     watch: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
@@ -75,7 +92,7 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         if refused:
             await self.close(code=refused)
             return
-        self.group = push.group_of(self.organization_id)
+        self.group = live_updates.group_of(self.organization_id)
         await self.channel_layer.group_add(self.group, self.channel_name)
         await self.accept()
         joined = time.monotonic()
@@ -83,26 +100,39 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         welcome = await self._welcome()
         self.last_id = welcome["last_event_id"] if last is None else last
         self.floor = welcome["floor"] if since is None else since
-        self.told: set[int] = set()  # ids of events that this socket was told of, above its floor
+        self.sent_ids: set[int] = set()  # ids of events above the floor that were sent on this socket
         self.waiting: list[dict[str, Any]] = []
         await self.send_json(welcome)
-        await self._tell(await self._missed(joined))
-        self.watch = asyncio.create_task(self._keep_asking())
+        await self._send_new(await self._missed(joined))
+        self.watch = asyncio.create_task(self._watch_updates())
 
     async def dispatch(self, message: dict[str, Any]) -> None:
-        # The most frequent message needs no database: it is spared the visit to the one thread that all sockets
-        # share for theirs, with which Channels begins every message.
+        # The most frequent message needs no database. Handle it without Channels' close_old_connections, which
+        # would use the one thread that all sockets share for database access.
         if message["type"] == "events.happened":
             await self.events_happened(message)
             return
         if message["type"] == "websocket.disconnect" and self.watch is not None:
-            self.watch.cancel()  # at once: there is nobody to tell any more
+            self.watch.cancel()  # immediately, because nobody is connected
         await super().dispatch(message)
 
     async def disconnect(self, code: int) -> None:
         if group := getattr(self, "group", None):
-            with contextlib.suppress(Exception):  # the layer may be gone
+            with contextlib.suppress(Exception):  # the channel layer may be unavailable
                 await self.channel_layer.group_discard(group, self.channel_name)
+
+    async def websocket_receive(self, message: dict[str, Any]) -> None:
+        """Reject frames that the client never sends, before they are decoded."""
+        length = len(message.get("text") or "") + len(message.get("bytes") or b"")
+        now = time.monotonic()
+        self._frames = [at for at in self._frames if now - at < FRAMES_SECONDS]
+        self._frames.append(now)
+        if length > MAX_FRAME_LENGTH or message.get("text") is None:
+            await self.close(code=TOO_LONG)
+        elif len(self._frames) > MAX_FRAMES:
+            await self.close(code=TOO_MANY)
+        else:
+            await super().websocket_receive(message)
 
     async def receive_json(self, content: Any, **kwargs: Any) -> None:
         if isinstance(content, dict) and content.get("type") == "ping":
@@ -126,37 +156,37 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         self.waiting.append(message["hint"])
 
     async def members_changed(self, message: dict[str, Any]) -> None:
-        await self._stay_or_close()
+        await self._close_if_refused()
 
     @classmethod
     async def decode_json(cls, text_data: str) -> Any:
         try:
             return json.loads(text_data)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
-    async def _keep_asking(self) -> None:
+    async def _watch_updates(self) -> None:
         try:
-            # Not all at once: a thousand sockets that were opened together would ask together for ever.
+            # Add jitter: sockets that opened together would otherwise keep checking together.
             await asyncio.sleep(settings.SOCKET_RECHECK_S * random.random())
             while True:
-                refused, missed = await self._look_again()
+                refused, missed = await self._check_again()
                 if refused:
                     await self.close(code=refused)
                     return
-                await self._tell(missed)  # a hint may have been lost
+                await self._send_new(missed)  # a live update may have been lost
                 self.floor = missed.floor
-                self.told = {one for one in self.told if one > self.floor}
+                self.sent_ids = {event_id for event_id in self.sent_ids if event_id > self.floor}
                 await self.send_json({"type": "beat", "now": clock.now_ms(), "floor": self.floor})
                 await asyncio.sleep(settings.SOCKET_RECHECK_S)
-        except OSError:  # the client has gone
+        except OSError:  # the client disconnected
             with contextlib.suppress(Exception):
                 await self.close(code=1011)
-        except Exception:  # the database is gone: the client comes back when it is there again
-            log.warning("a socket could not be kept up to date", exc_info=True)
+        except Exception:  # the database is unavailable; the client reconnects when it is back
+            log.warning("socket_update_failed", exc_info=True)
             await self.close(code=1011)
 
-    async def _stay_or_close(self) -> None:
+    async def _close_if_refused(self) -> None:
         if refused := await self._enter():
             await self.close(code=refused)
 
@@ -170,32 +200,32 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
                 self.last_id = row["id"]
                 await self.send_json({"type": "notification", **row})
 
-    async def _tell(self, missed: Missed) -> None:
-        """Notifications and hints of events that this socket has not sent yet."""
+    async def _send_new(self, missed: Missed) -> None:
+        """Send notifications and live updates that this socket has not sent yet."""
         await self._send_rows(missed.rows)
         if len(missed.rows) == BATCH:
             await self._send_missed()
-        fresh = [hint for hint in missed.hints if hint["id"] not in self.told]
-        if missed.complete and len(fresh) <= hints.MOST_MISSED:
+        fresh = [hint for hint in missed.hints if hint["id"] not in self.sent_ids]
+        if missed.complete and len(fresh) <= live_updates.MAX_MISSED:
             self.waiting = [*fresh, *self.waiting]
             await self._send_events()
         else:
-            self.told |= {hint["id"] for hint in fresh}
+            self.sent_ids |= {hint["id"] for hint in fresh}
             await self.send_json({"type": "refetch"})
 
     async def _send_events(self) -> None:
-        # by id: one may have been heard twice, or heard and found among the missed
-        fresh = list({hint["id"]: hint for hint in self.waiting if hint["id"] not in self.told}.values())
+        # by id: the same update may arrive both live and as a missed one
+        fresh = list({hint["id"]: hint for hint in self.waiting if hint["id"] not in self.sent_ids}.values())
         self.waiting = []
         if not fresh:
             return
-        self.told |= {hint["id"] for hint in fresh}
-        with contextlib.suppress(Exception):  # closed meanwhile: it is told again when it comes back
+        self.sent_ids |= {hint["id"] for hint in fresh}
+        with contextlib.suppress(Exception):  # closed meanwhile: the client catches up when it reconnects
             await self.send_json({"type": "events", "items": fresh})
 
     @database_sync_to_async
-    def _look_again(self) -> tuple[int, Missed]:
-        """Whether the person may still listen (as `_enter`), and what was missed: one visit to the database."""
+    def _check_again(self) -> tuple[int, Missed]:
+        """Check access (see `_enter`) and read what was missed, in one database thread."""
         if refused := self._may_listen():
             return refused, Missed([], [], True, self.floor)
         return 0, self._read_missed(time.monotonic() - SHARED_S)
@@ -205,33 +235,34 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         return self._read_missed(joined)
 
     def _read_missed(self, not_before: float) -> Missed:
-        found, complete = hints.missed(self.organization_id, self.floor, not_before)
-        return Missed(self._rows_after(self.last_id), found, complete, hints.floor(self.organization_id))
+        updates, complete = live_updates.missed_updates(self.organization_id, self.floor, not_before)
+        return Missed(
+            self._rows_after(self.last_id), updates, complete, live_updates.update_floor(self.organization_id)
+        )
 
     @database_sync_to_async
     def _enter(self) -> int:
         return self._may_listen()
 
     def _may_listen(self) -> int:
-        """0 when the person may listen, else the code to close with. Reads session, user and membership anew."""
+        """Return 0 if the person may listen, else the close code. Reads session, user and membership again."""
         request = HttpRequest()
         request.session = import_module(settings.SESSION_ENGINE).SessionStore(self.scope["session"].session_key)
         user = get_user(request)
         if not isinstance(user, User):
             return NOT_SIGNED_IN
         try:
-            found = current.of_person(user, self.slug, request.session.get(current.SESSION_KEY))
-        except current.NoOrganization:
+            context = tenancy.membership_context(user, self.slug, request.session.get(tenancy.SESSION_KEY))
+        except tenancy.NoOrganization:
             return NOT_A_MEMBER
-        if self.organization_id not in (0, found.organization.pk):
-            return NOT_A_MEMBER  # the membership that this socket stood on is gone; another one is another socket
-        self.user, self.organization_id, self.slug = user, found.organization.pk, found.organization.slug
+        if self.organization_id not in (0, context.organization.pk):
+            return NOT_A_MEMBER  # the membership that opened this socket has ended; another needs another socket
+        self.user, self.organization_id, self.slug = user, context.organization.pk, context.organization.slug
         return 0
 
     def _rows(self) -> Any:
-        return (
-            Notification.objects.of(self.organization_id).filter(user=self.user).select_related("acknowledged_by")
-        )
+        mine = Notification.objects.of(self.organization_id).filter(user=self.user)
+        return with_asked_at(mine.select_related("acknowledged_by"))
 
     @database_sync_to_async
     def _welcome(self) -> dict[str, Any]:
@@ -244,7 +275,7 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
             "alerts": NotificationSerializer(alerts[:BATCH], many=True).data,
             "last_event_id": newest or 0,
             "now": clock.now_ms(),
-            "floor": hints.floor(self.organization_id),
+            "floor": live_updates.update_floor(self.organization_id),
         }
 
     @database_sync_to_async

@@ -1,47 +1,64 @@
-"""What the dispatcher process runs for notifications: the notifier, the escalation, and who sends."""
+"""Loops of the dispatcher process for notifications: event reader, escalation, email and phone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
 
+import structlog
 from django.conf import settings
 
 from dispatch.core import clock
-from dispatch.core.loops import Loop
-from dispatch.core.readers import EventReader
-from notifications import rules
+from dispatch.core.events.readers import EarlyReader, EventReader
+from dispatch.core.runtime.loops import Loop, NothingSucceeded
+from notifications import heartbeat, rules
 from notifications.models import Channel
-from notifications.services import delivering, escalating, writing
-from notifications.services.writing import EMAIL_LOOP, PHONE_LOOP
+from notifications.services import deliveries, escalation, notifications
+from notifications.services.notifications import EMAIL_LOOP, PHONE_LOOP
 
-reader = EventReader("notifications", writing.handle, rules.KINDS)
+log = structlog.get_logger(__name__)
+
+# No key: `handle` is correct in any order (see there).
+reader = EventReader("notifications", notifications.handle, rules.KINDS)
+early = EarlyReader(reader, notifications.handle_early)
 SOONEST_S = 0.05
 
 
 def step() -> float | None:
-    """One batch of events; again at once while there are more."""
-    return 0 if reader.step() else None
+    """Handle one batch of events in order, then urgent events out of order. Return 0 if more may be ready.
+
+    Raises NothingSucceeded if the reader cannot move: urgent events are handled all the same, at the usual
+    interval.
+    """
+    try:
+        handled = reader.step()
+    except Exception as error:
+        log.exception("events_not_handled", reader=reader.name)
+        early.step()
+        raise NothingSucceeded(1) from error
+    return 0 if early.step() or handled else None
 
 
 def escalate() -> float | None:
-    """Moves on the alerts that are due, and shows those again that nobody has acknowledged."""
-    busy = escalating.escalate_due() >= escalating.BATCH or escalating.repeat_due() >= escalating.BATCH
-    return 0 if busy else _until(escalating.next_due, settings.ALERT_LOOP_INTERVAL_S)
+    """Open alerts again that nothing has followed, escalate due ones, and repeat open ones on screens."""
+    steps = (escalation.return_due(), escalation.escalate_due(), escalation.repeat_due())
+    busy = max(steps) >= escalation.BATCH
+    return 0 if busy else _until(escalation.next_due, settings.ALERT_LOOP_INTERVAL_S)
 
 
 def send_email() -> float | None:
+    """Send due emails."""
     return _send(Channel.EMAIL)
 
 
 def use_phone() -> float | None:
-    """Calls and texts."""
+    """Send due calls and texts."""
     return _send(Channel.SMS, Channel.VOICE)
 
 
 def _send(*channels: Channel) -> float | None:
-    busy = delivering.deliver_due(*channels) >= delivering.BATCH
-    return 0 if busy else _until(lambda: delivering.next_due(*channels), settings.ALERT_LOOP_INTERVAL_S)
+    busy = deliveries.deliver_due(*channels) >= deliveries.BATCH
+    return 0 if busy else _until(lambda: deliveries.next_due(*channels), settings.ALERT_LOOP_INTERVAL_S)
 
 
 def _until(next_due: Callable[[], datetime | None], most_s: float) -> float:
@@ -56,4 +73,5 @@ LOOPS = [
     Loop("notifications_escalation", escalate, settings.ALERT_LOOP_INTERVAL_S, elected=True),
     Loop(EMAIL_LOOP, send_email, settings.ALERT_LOOP_INTERVAL_S, elected=True),
     Loop(PHONE_LOOP, use_phone, settings.ALERT_LOOP_INTERVAL_S, elected=True),
+    Loop(heartbeat.LOOP, heartbeat.send_heartbeat, settings.HEARTBEAT_INTERVAL_S, elected=True),
 ]

@@ -1,4 +1,4 @@
-"""The figures of alerts and of what leaves the house, at /metrics."""
+"""Metrics of alerts and deliveries."""
 
 from __future__ import annotations
 
@@ -8,35 +8,40 @@ from django.db.models import Count, Min
 from prometheus_client import Counter
 
 from dispatch.core import clock
-from dispatch.core.metrics import Samples, gauge
+from dispatch.core.observability.metrics import Samples, gauge
 from notifications.models import Alert, Channel, Delivery
 
 deliveries = Counter(
     "dispatch_deliveries_total",
-    "E-mails, texts and calls of notifications, by how they ended.",
+    "Emails, texts and calls of notifications, by result.",
     ["channel", "status"],
 )
+heartbeats = Counter("dispatch_heartbeats_total", "Heartbeats to DISPATCH_HEARTBEAT_URL, by result.", ["outcome"])
 
 
-@gauge("dispatch_alerts_open", "Alerts that nobody has acknowledged.")
+@gauge("dispatch_alerts_open", "Unacknowledged alerts.")
 def alerts_open() -> Samples:
+    """Count the alerts that nobody has acknowledged."""
     return [((), Alert.objects.filter(status=Alert.Status.OPEN).count())]
 
 
-@gauge("dispatch_alerts_oldest_open_seconds", "Age of the oldest alert that nobody has acknowledged.")
+@gauge("dispatch_alerts_oldest_open_seconds", "Age of the oldest unacknowledged alert.")
 def oldest_alert() -> Samples:
+    """Return the age of the oldest unacknowledged alert in seconds; 0 if there is none."""
     since = Alert.objects.filter(status=Alert.Status.OPEN).aggregate(first=Min("created_at"))["first"]
     return [((), (clock.now() - since).total_seconds() if since else 0.0)]
 
 
-@gauge("dispatch_alerts_overdue", "Open alerts whose next step passed more than a minute ago.")
+@gauge("dispatch_alerts_overdue", "Open alerts whose next step is more than a minute overdue.")
 def alerts_overdue() -> Samples:
+    """Count the open alerts that should already have escalated."""
     late = Alert.objects.filter(status=Alert.Status.OPEN, next_action_at__lt=clock.now() - timedelta(minutes=1))
     return [((), late.count())]
 
 
-@gauge("dispatch_deliveries_open", "Notifications that wait to leave by a channel.", ("channel",))
+@gauge("dispatch_deliveries_open", "Notifications waiting to be sent, by channel.", ("channel",))
 def deliveries_open() -> Samples:
+    """Count the unsent deliveries of each channel."""
     waiting = Delivery.objects.filter(status__in=("waiting", "sending")).order_by().values_list("channel")
-    found = dict(waiting.annotate(count=Count("pk")))
-    return [((channel,), found.get(channel, 0)) for channel in Channel.values]
+    counts = dict(waiting.annotate(count=Count("pk")))
+    return [((channel,), counts.get(channel, 0)) for channel in Channel.values]

@@ -1,4 +1,4 @@
-"""The addresses of sockets, and who may open them: a page of ours, by a signed-in person."""
+"""Socket routes and access: same origin, signed-in user."""
 
 from channels.routing import URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator

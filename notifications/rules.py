@@ -1,6 +1,7 @@
-"""What an event means for people: who must know, how loudly, in which words. Pure.
+"""Map events to notifications: recipients, level and wording. Pure functions.
 
-A new kind of event that people must hear of is one more row in TABLE. Nothing else has to change."""
+To notify people of another kind of event, add a row to TABLE. Nothing else has to change.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +11,24 @@ from string import Formatter
 from typing import Any
 
 QUIET, TOAST, CRITICAL = "quiet", "toast", "critical"
-DISPATCHERS, ADMINS = "dispatchers", "admins"
+DISPATCHERS, ADMINS, EVERYBODY = "dispatchers", "admins", "everybody"
 
-LONGEST_TITLE, LONGEST_BODY, LONGEST_HOW = 160, 500, 160
+SEPARATOR = " · "  # between the details of a notification
+MAX_TITLE, MAX_BODY, MAX_HOW = 160, 500, 160
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What becomes of one kind of event.
+    """How one kind of event notifies people.
 
-    `level`: quiet (listed), toast (shown for a moment), critical (an alert: it stays, repeats and escalates until
-    somebody acknowledges it). `to`: DISPATCHERS or ADMINS (see `choose`). `title` and `parts` are filled from the
-    event's data, from `id` (the subject's), `actor`, and from what is known of the subject (`facts`); a part
-    without a value is left out. `ends`: the kinds of events about the same subject that end the cause, with what
-    is said of the actor. `when`: whether this event counts at all. `once_in_s`: not again for the organization
-    within so many seconds. `email`: sent by e-mail as well, unless the user chose otherwise. `says`: what the
-    event's data mean, in words, by name."""
+    `level`: quiet (listed), toast (shown briefly), critical (an alert that stays, repeats and escalates until it
+    is acknowledged). `to`: DISPATCHERS, ADMINS or EVERYBODY (see `choose_recipients`). `title` and `parts` are
+    filled with the event's data, the subject's `id`, the `actor`, and the subject's facts; a part without a value
+    is left out. `ends`: event kinds about the same subject that end the cause, each with the phrase that follows
+    the actor's name. `when`: whether this event notifies. `once_in_s`: minimum seconds between two notifications
+    of this kind in one organization. `email`: send email by default. `says`: further values derived from the
+    event's data, by name.
+    """
 
     kind: str
     level: str
@@ -39,18 +42,23 @@ class Rule:
     email: bool = False
     says: Callable[[Mapping[str, Any]], Mapping[str, str]] = lambda data: {}
 
+    @property
+    def returns(self) -> bool:
+        """Whether an acknowledged alert opens again if nothing follows: only if something can end its cause."""
+        return bool(self.ends)
+
 
 def _words_of(data: Mapping[str, Any], words: Mapping[tuple[str, Any], str]) -> str:
-    """What is said of each of the event's fields that has words for its value."""
-    return " and ".join(said for (name, value), said in words.items() if data.get(name) == value)
+    """Join the phrases for the event's fields whose value has a phrase."""
+    return " and ".join(phrase for (name, value), phrase in words.items() if data.get(name) == value)
 
 
 def _leads_now(data: Mapping[str, Any]) -> Mapping[str, str]:
     now = _words_of(
         data,
         {
-            ("mode", "live"): "live: they are called",
-            ("mode", "dry_run"): "a dry run: nobody is called",
+            ("mode", "live"): "on: leads are called",
+            ("mode", "dry_run"): "in a dry run: nobody is called",
             ("mode", "off"): "off",
             ("is_paused", True): "paused",
             ("is_paused", False): "no longer paused",
@@ -63,10 +71,10 @@ def _engine_did(data: Mapping[str, Any]) -> Mapping[str, str]:
     did = _words_of(
         data,
         {
-            ("is_stopped", True): "stopped all calling of leads",
-            ("is_stopped", False): "let leads be called again",
-            ("promoter_paused", True): "paused the scheduling of leads",
-            ("promoter_paused", False): "resumed the scheduling of leads",
+            ("is_stopped", True): "stopped all lead calling",
+            ("is_stopped", False): "allowed lead calling again",
+            ("promoter_paused", True): "paused lead scheduling",
+            ("promoter_paused", False): "resumed lead scheduling",
         },
     )
     return {"did": did}
@@ -75,82 +83,159 @@ def _engine_did(data: Mapping[str, Any]) -> Mapping[str, str]:
 TABLE: tuple[Rule, ...] = (
     Rule(
         "job.pending", CRITICAL, "A job needs a dispatcher",
-        "Job {id} needs a dispatcher: {reason_text|it needs a person}",
+        "Job {id} needs a dispatcher: {reason_text|needs attention}",
         ("{service}", "{customer}", "{place}"),
         ends={
             "job.assigned": "assigned the job{to}",
             "job.dispatch_again": "dispatched the job again",
+            "job.provider_back": "resumed calling: the phone provider is available again",
             "job.cancelled": "cancelled the job",
             "job.completed": "completed the job",
         },
         email=True,
     ),
     Rule(
-        "job.cannot_make_it", TOAST, "A technician gives a job back",
-        "Job {id}: {technician|the technician} cannot make it", ("{note}", "{service}", "{place}"),
+        "job.cannot_make_it", TOAST, "A technician can't make it",
+        "Job {id}: {technician|the technician} can't make it", ("{note}", "{service}", "{place}"),
+    ),
+    Rule(
+        "job.technician_unreached", CRITICAL, "A technician was not notified of a change",
+        "Job {id}: call {technician|the technician}, who doesn't know that {news_text|the job has changed}",
+        ("{reason}", "{service}", "{place}"),
+        ends={"job.technician_notified": "reached the technician"}, email=True,
+    ),
+    Rule(
+        "job.pause_overdue", CRITICAL, "A job was paused for too long",
+        "Job {id} has been paused for {minutes|many} minutes", ("{service}", "{customer}", "{place}"),
+        ends={
+            "job.resumed": "resumed the job",
+            "job.assigned": "assigned the job{to}",
+            "job.cancelled": "cancelled the job",
+        },
+    ),
+    Rule(
+        "job.not_started", TOAST, "A job was not started in time",
+        "Job {id}: {technician|the technician} has not started", ("{service}", "{customer}", "{place}"),
+        ends={
+            "job.started": "started the work",
+            "job.completed": "completed the job",
+            "job.assigned": "assigned the job{to}",
+            "job.cannot_make_it": "gave the job back",
+            "job.cancelled": "cancelled the job",
+        },
+    ),
+    Rule(
+        "job.possible_duplicate", TOAST, "A job may be a duplicate",
+        "Job {id} may be a duplicate of job {of}", ("{service}", "{customer}", "{place}"),
+    ),
+    Rule(
+        "job.text_received", TOAST, "A technician texted about a job",
+        "{technician} texted about job {id}", ("“{body}”", "Also on {also}", "{service}", "{place}"),
+        when=lambda data: bool(data.get("is_main")),
+    ),
+    Rule(
+        "job.text_failed", TOAST, "A text to a technician was not delivered",
+        "Your text to {technician} about job {id} was not delivered", ("{reason}", "Call {phone}"),
+    ),
+    Rule(
+        "technician.may_not_come", CRITICAL, "A technician with open jobs opted out of texts",
+        "{name} texted “{word}”, opted out of texts, and may not come", ("Call {phone}", "{jobs}"),
+    ),
+    Rule(
+        "technician.opted_out", TOAST, "A technician opted out of texts",
+        "{name} opted out of texts", ("They still get calls.",), when=lambda data: not data.get("jobs"),
+    ),
+    Rule(
+        "technician.pin_locked", TOAST, "Wrong PINs were entered for a technician",
+        "{failures} wrong PINs were entered for {name}",
+        ("The PIN is locked for {minutes} minutes", "Ask {name} whether they called"),
     ),
     Rule(
         "technician.auto_paused", TOAST, "A technician was paused for missed calls",
-        "{name} is offered nothing for now",
-        ("{misses} calls in a row were not taken", "Call them back in on the board."),
-        ends={"technician.back": "called them back in"},
+        "{name} was paused",
+        ("Missed {misses} calls in a row", "Resume this technician on the board."),
+        ends={"technician.back": "resumed the technician"},
     ),
     Rule(
-        "endpoint.disabled", TOAST, "An endpoint was switched off",
-        "Endpoint {name} is switched off", ("{reason}", "Its messages are kept until somebody enables it."),
+        "endpoint.disabled", TOAST, "An endpoint was disabled",
+        "Endpoint {name} was disabled", ("{reason}", "Its messages are kept until you enable it."),
         to=ADMINS, ends={"endpoint.enabled": "enabled the endpoint"}, email=True,
     ),
     Rule(
-        "endpoint.circuit_opened", QUIET, "An endpoint does not answer",
-        "An endpoint fails and is left alone for a while", ("{error}",),
-        to=ADMINS, ends={"endpoint.circuit_closed": "noticed that the endpoint answers again"},
+        "endpoint.circuit_opened", QUIET, "An endpoint isn't responding",
+        "An endpoint is failing, so delivery to it is paused", ("{error}",),
+        to=ADMINS, ends={"endpoint.circuit_closed": "reported that the endpoint responds again"},
     ),
     Rule(
-        "call.rejected", TOAST, "The telephone provider refuses our calls",
-        "The telephone provider refuses our calls: {message|it gives no reason}", ("{code}",),
-        to=ADMINS, when=lambda data: data.get("about") in ("configuration", "permission"), once_in_s=900,
+        "call.rejected", TOAST, "The phone provider rejects calls",
+        "The phone provider rejects calls: {message|no reason given}", ("{code}",),
+        to=EVERYBODY, when=lambda data: data.get("about") in ("configuration", "permission"), once_in_s=900,
         email=True,
     ),
     Rule(
-        "schedule.failing", CRITICAL, "A schedule fails",
-        "Schedule {name} fails: {error|it gives no reason}", ("{work}", "attempts: {attempts}"),
+        "account.outage_began", CRITICAL, "The phone provider is unavailable",
+        "No calls can be made: {description}",
+        ("Account {name}", "Jobs are waiting and resume automatically."),
+        to=EVERYBODY, email=True,
+        ends={"account.outage_ended": "reported that the phone provider is available again"},
+    ),
+    Rule(
+        "account.signature_refused", TOAST, "Webhooks from the phone provider are rejected",
+        "Webhooks from the phone provider are rejected: invalid signature",
+        ("Account {name}", "Address {url}", "Check PUBLIC_BASE_URL and the auth token."),
+        to=ADMINS, email=True,
+    ),
+    Rule(
+        "account.texts_refused", TOAST, "Texts are not delivered",
+        "Texts are not delivered: {message|no reason given}", ("error {code}", "from {number}", "Account {name}"),
+        to=ADMINS, email=True,
+    ),
+    Rule(
+        "schedule.failing", CRITICAL, "A schedule is failing",
+        "Schedule {name} is failing: {error|no reason given}", ("{work}", "Attempts: {attempts}"),
         ends={
-            "schedule.recovered": "settled it",
+            "schedule.recovered": "resolved the failure",
             "schedule.deleted": "deleted the schedule",
         },
         email=True,
     ),
     Rule(
         "campaign.paused", QUIET, "A campaign was paused",
-        "Campaign {name} is paused", ("by {actor}", "Its leads wait."),
+        "Campaign {name} is paused", ("by {actor}", "Its leads wait until it is resumed."),
         ends={"campaign.resumed": "resumed the campaign"},
     ),
     Rule(
-        "lead_dispatch.switched", TOAST, "The calling of leads was switched",
-        "The calling of leads is {now}", ("by {actor}",), says=_leads_now,
+        "lead_dispatch.switched", TOAST, "Lead calling was turned on or off",
+        "Lead calling is {now}", ("by {actor}",), says=_leads_now,
     ),
     Rule(
-        "lead_engine.switched", TOAST, "The calling of leads was stopped or started for all",
+        "lead_engine.switched", TOAST, "Lead calling was stopped or started for all organizations",
         "{actor} {did}", ("in every organization",), says=_engine_did,
     ),
     Rule(
-        "account.token_changed", QUIET, "A telephone account has a new token",
-        "The account {name} has a new token", ("by {actor}",), to=ADMINS,
+        "event.quarantined", TOAST, "An event could not be processed",
+        "An event could not be processed: {kind_of_event|unknown}",
+        ("for {reader}", "{error}", "It is retried every few minutes. An operator can retry or discard it."),
+        to=ADMINS, ends={"event.released": "resolved the failure"}, email=True,
+    ),
+    Rule(
+        "account.token_changed", QUIET, "A phone provider account has a new token",
+        "Account {name} has a new token", ("by {actor}",), to=ADMINS,
     ),
 )  # fmt: skip
 
 BY_KIND = {rule.kind: rule for rule in TABLE}
 KIND_CHOICES = [(rule.kind, rule.label) for rule in TABLE]
-# event kind → the rules whose cause it ends
+# Event kind → the rules whose cause it ends.
 ENDS = {kind: [rule for rule in TABLE if kind in rule.ends] for rule in TABLE for kind in rule.ends}
-# Changes of membership, on which open sockets ask again whether they may stay.
+# Membership changes, after which open sockets check their access again.
 MEMBERSHIPS = ("membership.changed", "membership.removed")
 KINDS = (*BY_KIND, *ENDS, *MEMBERSHIPS)
 
 
 @dataclass(frozen=True)
 class Message:
-    """What is shown: one line, and a second one that tells the place and the person."""
+    """The wording of a notification: a title and a second line with details."""
 
     title: str
     body: str
@@ -158,46 +243,53 @@ class Message:
 
 @dataclass(frozen=True)
 class People:
-    """Ids of an organization's active members by role, and of the superusers, each in the order to be told."""
+    """Ids of an organization's active members by role, and of the superusers, each in escalation order."""
 
     dispatchers: Sequence[int]
     admins: Sequence[int]
     superusers: Sequence[int]
 
 
-def choose(people: People, to: str = DISPATCHERS) -> Sequence[int]:
-    """Who is told: all dispatchers, else admins, else superusers; what is for admins never goes to dispatchers."""
+def choose_recipients(people: People, to: str = DISPATCHERS) -> Sequence[int]:
+    """Choose the recipients: dispatchers, else admins, else superusers.
+
+    Notifications for admins never go to dispatchers.
+    """
+    if to == EVERYBODY:
+        return list(dict.fromkeys((*people.dispatchers, *people.admins))) or people.superusers
     if to == DISPATCHERS and people.dispatchers:
         return people.dispatchers
     return people.admins or people.superusers
 
 
-def message_of(rule: Rule, given: Mapping[str, Any]) -> Message:
-    """The notification's words; `given` has the event's data, `id`, `actor` and the subject's facts."""
-    parts = [_filled(part, given) for part in rule.parts]
+def message_of(rule: Rule, values: Mapping[str, Any]) -> Message:
+    """Build the notification's title and body from the event's data, `id`, `actor` and the subject's facts."""
+    parts = [_fill(part, values) for part in rule.parts]
     return Message(
-        (_filled(rule.title, given) or rule.label)[:LONGEST_TITLE],
-        " · ".join(part for part in parts if part)[:LONGEST_BODY],
+        (_fill(rule.title, values) or rule.label)[:MAX_TITLE],
+        SEPARATOR.join(part for part in parts if part)[:MAX_BODY],
     )
 
 
-def settled_by(kind: str, rule: Rule, actor: str, data: Mapping[str, Any]) -> str:
-    """How the cause ended, as a sentence without its full stop."""
+def describe_resolution(kind: str, rule: Rule, actor: str, data: Mapping[str, Any]) -> str:
+    """Describe how the cause ended, as a sentence without a period."""
     to = f" to {data['technician']}" if data.get("technician") else ""
-    return f"{actor} {rule.ends[kind].format(to=to)}"[:LONGEST_HOW]
+    return f"{actor} {rule.ends[kind].format(to=to)}"[:MAX_HOW]
 
 
-def _filled(template: str, given: Mapping[str, Any]) -> str:
-    """`template` with its {fields} filled; `{name|otherwise}` has words for when there is no such value. Empty
-    when a field without such words has no value."""
-    made = ""
+def _fill(template: str, values: Mapping[str, Any]) -> str:
+    """Fill the {fields} of `template`; `{name|otherwise}` names the text for a missing value.
+
+    Return an empty string if a field without such a text has no value.
+    """
+    filled = ""
     for text, name, _, _ in Formatter().parse(template):
-        made += text
+        filled += text
         if name is None:
             continue
         name, _, otherwise = name.partition("|")
-        value = str(given.get(name) or otherwise)
+        value = str(values.get(name) or otherwise)
         if not value:
             return ""
-        made += value
-    return made
+        filled += value
+    return filled

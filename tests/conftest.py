@@ -1,8 +1,8 @@
-"""What every test stands on: a clean Redis, a clock that is put back, the application over real HTTP.
+"""Provide the basis of every test: an empty Redis, a restored clock, the application over real HTTP.
 
 PostgreSQL and Valkey are the embedded ones under DISPATCH_DATA_DIR (default .data/test) unless DATABASE_URL and
-REDIS_URL name others; a given Redis must be one to be emptied. Flows that enqueue, call or are read from another
-connection need committed rows: mark such tests `@pytest.mark.django_db(transaction=True)`, or use `app_url`.
+REDIS_URL name others; such a Redis is emptied. Flows that enqueue, call or are read from another connection need
+committed rows: mark such tests `@pytest.mark.django_db(transaction=True)`, or use `app_url`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from dispatch.core import clock
-from dispatch.core.redis import client
-from tests.emptying import use_instead_of_flush
-from tests.forgetting import as_if_just_started
-from tests.waiting import PATIENCE, wait_until
+from dispatch.core.redis.client import client
+from tests.support import patient_batches
+from tests.support.caches import as_if_just_started
+from tests.support.database import use_instead_of_flush
+from tests.support.waiting import PATIENCE, wait_until
 
 pytest_plugins = ["tests.phones.fixtures"]
 use_instead_of_flush()
-# The suite tries the same examples each time, on a busy machine too; those of the soak ask for chance themselves.
+# The suite uses the same examples each time, also on a busy machine; those of the soak are random.
 hypothesis_settings.register_profile(
     "suite", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -35,16 +36,21 @@ hypothesis_settings.load_profile("suite")
 
 @pytest.fixture(autouse=True)
 def _clean_ground() -> Iterator[None]:
-    """Every test starts with an empty Redis, in a process that remembers nothing of the test before; it leaves the
-    clock as it found it."""
+    """Start every test with an empty Redis and empty caches, and restore the clock."""
     forget_redis()
     as_if_just_started()
-    with clock.kept():
+    with clock.restored():
         yield
 
 
+@pytest.fixture(autouse=True)
+def _patient_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one pass of a loop find every due row, although webhooks lock rows for a moment."""
+    patient_batches.install(monkeypatch)
+
+
 def forget_redis() -> None:
-    """Empties the tests' Redis, as a flush or a new server would: our keys and RQ's."""
+    """Delete our keys and RQ's from the tests' Redis, as a flush or a new server would."""
     if django_settings.EMBEDDED_REDIS:
         client().flushdb()
         return
@@ -55,12 +61,15 @@ def forget_redis() -> None:
 
 @pytest.fixture(scope="session")
 def _app_server(django_db_setup: None) -> Iterator[tuple[str, Any]]:
-    """The real ASGI application under uvicorn, in a thread of this process, on a free port."""
+    """Run the real ASGI application under uvicorn, in a thread of this process, on a free port."""
     import uvicorn
 
     from dispatch.asgi import application
+    from dispatch.core.web.http_protocol import HeaderLimitProtocol
 
-    config = uvicorn.Config(application, host="127.0.0.1", port=0, log_config=None, lifespan="on")
+    config = uvicorn.Config(
+        application, host="127.0.0.1", port=0, log_config=None, lifespan="on", http=HeaderLimitProtocol
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="app", daemon=True)
     thread.start()
@@ -73,18 +82,20 @@ def _app_server(django_db_setup: None) -> Iterator[tuple[str, Any]]:
 
 @pytest.fixture
 def app_url(_app_server: tuple[str, Any], transactional_db: None, settings: django_settings) -> Iterator[str]:
-    """The address of the running application on the test database; also what it believes to be its public one, so
-    that the simulator's webhooks arrive. `requests.get(f"{app_url}/healthz")`."""
+    """Return the URL of the running application on the test database: `requests.get(f"{app_url}/healthz")`.
+
+    It is also PUBLIC_BASE_URL, so that the simulator's webhooks arrive.
+    """
     url, server = _app_server
     settings.PUBLIC_BASE_URL = url
     yield url
-    with suppress(AssertionError):  # requests still under way would meet the emptying of the database
+    with suppress(AssertionError):  # requests in progress would collide with emptying the database
         wait_until(lambda: not server.server_state.tasks)
 
 
 @pytest.fixture
 def test_environment(transactional_db: None) -> dict[str, str]:
-    """The environment in which a child process works on this test's database, Redis and clock."""
-    from tests.processes import environment
+    """Return the environment for a child process on this test's database, Redis and clock."""
+    from tests.support.processes import environment
 
     return environment(connection.settings_dict["NAME"])

@@ -34,7 +34,7 @@ class Migration(migrations.Migration):
                 (
                     "default_region",
                     models.CharField(
-                        default="US", help_text="How a phone number without + is read.", max_length=2
+                        default="US", help_text="Default country for numbers without a country code.", max_length=2
                     ),
                 ),
                 (
@@ -82,7 +82,7 @@ class Migration(migrations.Migration):
                 (
                     "email_confirmed_at",
                     models.DateTimeField(
-                        editable=False, help_text="When they opened a link that was mailed to them.", null=True
+                        editable=False, help_text="When they first opened a link sent to this address.", null=True
                     ),
                 ),
                 (
@@ -138,7 +138,7 @@ class Migration(migrations.Migration):
                     models.DateTimeField(
                         default=dispatch.core.clock.now,
                         editable=False,
-                        help_text="Empty: invited, and has not accepted yet.",
+                        help_text="Empty while the invitation has not been accepted.",
                         null=True,
                     ),
                 ),
@@ -147,7 +147,7 @@ class Migration(migrations.Migration):
                 (
                     "alert_order",
                     models.PositiveSmallIntegerField(
-                        default=100, help_text="In which order alerts reach people by phone: the lowest first."
+                        default=100, help_text="Order in which people get phone alerts, lowest first."
                     ),
                 ),
                 (
@@ -179,7 +179,7 @@ class Migration(migrations.Migration):
                             _connector="OR",
                         ),
                         name="only_who_joined_is_active",
-                        violation_error_message="They have not accepted the invitation yet.",
+                        violation_error_message="This person hasn't accepted the invitation yet.",
                     ),
                 ],
             },
@@ -201,10 +201,10 @@ class Migration(migrations.Migration):
                             choices=[
                                 ("submissions:write", "Submit forms"),
                                 ("read", "Read everything"),
-                                ("jobs:write", "Act on jobs"),
-                                ("messages:write", "Send messages and act on them"),
-                                ("leads:write", "Add leads and act on them"),
-                                ("schedules:write", "Make schedules and act on them"),
+                                ("jobs:write", "Manage jobs"),
+                                ("messages:write", "Send and manage messages"),
+                                ("leads:write", "Add and manage leads"),
+                                ("schedules:write", "Create and manage schedules"),
                                 ("manage", "Manage technicians, policies, pools and numbers"),
                             ],
                             max_length=32,
@@ -248,9 +248,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "what",
-                    models.CharField(help_text="A name that a slice registered in core.retention.", max_length=40),
+                    models.CharField(help_text="The kind of data.", max_length=40),
                 ),
-                ("days", models.PositiveIntegerField(help_text="0 keeps it forever.")),
+                ("days", models.PositiveIntegerField(help_text="Days. 0 keeps the data forever.")),
                 (
                     "organization",
                     models.ForeignKey(

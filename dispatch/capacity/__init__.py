@@ -1,8 +1,8 @@
-"""How much may happen at once: dispatch pools, provider accounts, outbound numbers and their lines, and rates.
+"""Limit concurrency and rates: dispatch pools, provider accounts, outbound numbers and their lines.
 
-Stands on `accounts` and `core`. Redis proposes a line, fast; the partial unique indexes on telephony's open
-calls have the last word.
+Depends on `accounts` and `core`. Redis quickly proposes a line; the partial unique indexes on telephony's open
+calls enforce the limit.
 
-Keeps: a line or pool slot is a number, leased by an identified holder; releasing twice frees once; alerts go
-before offers, offers before leads, by lines reserved per number; no rate is exceeded.
+Invariants: a line or pool slot is a number, leased by an identified holder; releasing is idempotent; alerts have
+priority over offers, and offers over leads, through lines reserved on each number; no rate is exceeded.
 """

@@ -1,4 +1,4 @@
-"""Provider accounts, pools and numbers in the admin: limits beside what is in use, pauses."""
+"""Administer provider accounts, pools and numbers: limits with their current use, and pausing."""
 
 from __future__ import annotations
 
@@ -11,45 +11,71 @@ from django.http import HttpRequest, HttpResponse
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminPasswordWidget
 
-from accounts.admin_base import ACT, OwnedAdmin, OwnedForm
-from dispatch.capacity import services, sql
+from accounts.admin.base import ACT, OwnedAdmin, OwnedForm
+from dispatch.capacity import account_outages, services, sql
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 
 
 class AccountForm(OwnedForm):
-    """The token goes in and never comes out."""
+    """Edit a provider account. Its token is write-only."""
 
     token = forms.CharField(
         required=False,
         strip=True,
         widget=UnfoldAdminPasswordWidget(render_value=False, attrs={"autocomplete": "new-password"}),
         label="Auth token",
-        help_text="Stored encrypted and never shown. Leave it empty to keep the present one; a new one leaves the "
-        "one before accepted on webhooks until you end the rotation.",
+        help_text="Encrypted and never shown. Leave it empty to keep the current token. After a change, webhooks "
+        "accept the previous token until you end the rotation.",
+    )
+
+    secret = forms.CharField(
+        required=False,
+        strip=True,
+        widget=UnfoldAdminPasswordWidget(render_value=False, attrs={"autocomplete": "new-password"}),
+        label="API key secret",
+        help_text="Encrypted and never shown. Leave it empty to keep the current secret.",
     )
 
     class Meta:
         model = ProviderAccount
-        fields = ["organization", "name", "provider", "account_sid", "calls_per_second", "is_active"]
+        fields = [
+            "organization", "name", "provider", "account_sid", "api_key_sid", "region", "edge", "calls_per_second",
+            "is_active",
+        ]  # fmt: skip
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
+        if cleaned.get("secret"):
+            self.instance.api_key_secret = cleaned["secret"]  # before the model checks that the key has one
         if cleaned.get("is_active") and not cleaned.get("token") and not self.instance.auth_token:
-            self.add_error(
-                "token", "An active account needs a token: without one its webhooks cannot be verified."
-            )
+            self.add_error("token", "An active account needs a token to verify its webhooks.")
         return cleaned
 
 
 @admin.register(ProviderAccount)
 class ProviderAccountAdmin(OwnedAdmin):
+    """Manage provider accounts. They are deactivated, never deleted, because calls refer to them."""
+
     subject = "account"
     form = AccountForm
-    list_display = ["name", "provider", "account_sid", "calls_per_second", "is_active", "rotating"]
+    list_display = ["name", "provider", "account_sid", "calls_per_second", "is_active", "state", "rotating"]
     list_filter = ["is_active", "provider"]
     search_fields = ["name", "account_sid"]
-    fields = ["name", "provider", "account_sid", "token", "calls_per_second", "is_active"]
+    fields = [
+        "name",
+        "provider",
+        "account_sid",
+        "token",
+        ("api_key_sid", "secret"),
+        ("region", "edge"),
+        "calls_per_second",
+        "is_active",
+    ]
     actions_detail = ["end_rotation"]
+
+    @display(description="state")
+    def state(self, account: ProviderAccount) -> str:
+        return account_outages.describe(account) or "working"
 
     @display(description="key rotation", boolean=True)
     def rotating(self, account: ProviderAccount) -> bool:
@@ -59,19 +85,22 @@ class ProviderAccountAdmin(OwnedAdmin):
         token = form.cleaned_data.get("token")
         if not change:
             obj.auth_token = token
-        services.save(obj, _changed(form, without="token"), actor=request.actor)
+        changed = {name: value for name, value in _changed(form, without="token").items() if name != "secret"}
+        if form.cleaned_data.get("secret"):
+            changed["api_key_secret"] = form.cleaned_data["secret"]
+        services.save_row(obj, changed, actor=request.actor)
         if change and token:
             services.set_token(obj, token, actor=request.actor)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False  # calls remember their account: make it inactive
+        return False  # calls refer to their account: deactivate it instead
 
     @action(
         description="End key rotation",
         permissions=["change"],
         dialog={
             "title": "End the key rotation?",
-            "description": "Webhooks signed with the token before are refused from now on.",
+            "description": "Webhooks signed with the previous token will be rejected from now on.",
         },
     )
     def end_rotation(self, request: Any, form: Any, object_id: str) -> HttpResponse:
@@ -79,12 +108,12 @@ class ProviderAccountAdmin(OwnedAdmin):
         ended = services.end_rotation(account, actor=request.actor)
         if ended:
             self.log_change(request, account, "Ended the key rotation.")
-        messages.success(request, "The rotation is ended." if ended else "There was no rotation under way.")
+        messages.success(request, "The key rotation has ended." if ended else "No key rotation was in progress.")
         return self.back_to(object_id)
 
 
 class LimitedAdmin(OwnedAdmin):
-    """What pools and numbers share: use beside the limit, pausing."""
+    """Show the use of pools and numbers compared with their limits, and pause them (base class)."""
 
     dispatcher_may = ACT
     limit_field = ""
@@ -102,16 +131,16 @@ class LimitedAdmin(OwnedAdmin):
         return "paused" if row.is_paused else "active"
 
     def save_model(self, request: Any, obj: Any, form: Any, change: bool) -> None:
-        services.save(obj, _changed(form), actor=request.actor)
+        services.save_row(obj, _changed(form), actor=request.actor)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False  # calls remember where they came from: pause it
+        return False  # calls refer to it: pause it instead
 
-    @admin.action(description="Pause: no new calls, those under way go on", permissions=["act"])
+    @admin.action(description="Pause: no new calls; calls in progress continue", permissions=["act"])
     def pause(self, request: HttpRequest, queryset: QuerySet) -> None:
         self._set_paused(request, queryset, True)
 
-    @admin.action(description="Resume: calls are made again", permissions=["act"])
+    @admin.action(description="Resume: new calls are made again", permissions=["act"])
     def resume(self, request: HttpRequest, queryset: QuerySet) -> None:
         self._set_paused(request, queryset, False)
 
@@ -126,15 +155,17 @@ class LimitedAdmin(OwnedAdmin):
                 messages.error(request, f"{row}: {error}")
         for row in changed:
             self.log_change(request, row, "Paused." if paused else "Resumed.")
-        word = "paused" if paused else "resumed"
-        same = len(rows) - len(changed)
-        note = f" {same} already {'was' if same == 1 else 'were'}." if same else ""
+        verb = "paused" if paused else "resumed"
+        unchanged = len(rows) - len(changed)
+        note = f" {unchanged} already {'was' if unchanged == 1 else 'were'}." if unchanged else ""
         if rows:
-            messages.success(request, f"{len(changed)} {word}.{note}")
+            messages.success(request, f"{len(changed)} {verb}.{note}")
 
 
 @admin.register(DispatchPool)
 class DispatchPoolAdmin(LimitedAdmin):
+    """Manage pools. They are paused, never deleted, because calls refer to them."""
+
     subject = "pool"
     limit_field = "concurrency"
     list_display = ["name", "code", "kind", "use", "rate_per_minute", "is_default", "state"]
@@ -146,6 +177,8 @@ class DispatchPoolAdmin(LimitedAdmin):
 
 @admin.register(OutboundNumber)
 class OutboundNumberAdmin(LimitedAdmin):
+    """Manage caller numbers. They are paused, never deleted, because calls refer to them."""
+
     subject = "number"
     limit_field = "max_channels"
     list_display = ["phone", "name", "pool", "account", "use", "reserved", "sends_texts", "state"]
@@ -159,9 +192,13 @@ class OutboundNumberAdmin(LimitedAdmin):
         "pool",
         "max_channels",
         ("reserved_for_alerts", "reserved_for_offers"),
-        ("sends_texts", "texts_per_second"),
+        ("sends_texts", "texts_per_second", "messaging_service_sid"),
         "is_paused",
     ]
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """Reserve a line of a new number for alerts, so that they never wait for offers and leads."""
+        return {"reserved_for_alerts": 1, **super().get_changeform_initial_data(request)}
 
     @display(description="reserved for alerts + offers")
     def reserved(self, number: OutboundNumber) -> str:

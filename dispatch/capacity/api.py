@@ -1,4 +1,4 @@
-"""The API of provider accounts, pools and numbers: Admins and keys with `manage` edit, Dispatchers pause."""
+"""Serve the API of provider accounts, pools and numbers: admins and keys with `manage` edit, dispatchers pause."""
 
 from __future__ import annotations
 
@@ -14,47 +14,56 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 
+from accounts.api.base import OrganizationViewSet, OwnedSerializer, OwnedSlugRelatedField
+from accounts.api.etags import VersionedMixin
+from accounts.auth.permissions import MEMBER
 from accounts.models import ApiKey
-from accounts.owned_api import OrganizationViewSet, OwnedSerializer, OwnedSlugRelatedField
-from accounts.permissions import MEMBER
-from accounts.versions import Versioned
-from dispatch.capacity import services, sql
-from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
-from dispatch.core.problems import Conflict
+from dispatch.capacity import rules, services, sql
+from dispatch.capacity.models import DEFAULT_LINES, DispatchPool, OutboundNumber, ProviderAccount
+from dispatch.core.api.problems import Conflict
 
 _READ, _MANAGE = ApiKey.Scope.READ, ApiKey.Scope.MANAGE
 _WORK = (MEMBER, _MANAGE)
 
 
-class Saving(OwnedSerializer):
-    """Writes through the services, which append the events."""
+# Settings of an account that are checked together.
+_CHECKED = ("account_sid", "api_key_sid", "api_key_secret", "region", "edge")
+
+
+class SaveThroughServices(OwnedSerializer):
+    """Save rows through the services, which append the events."""
 
     def create(self, validated_data: dict[str, Any]) -> Any:
         model: Any = self.Meta.model
         row = model(**validated_data)
-        services.save(row, validated_data, actor=self.context["request"].actor)
+        services.save_row(row, validated_data, actor=self.context["request"].actor)
         return row
 
     def update(self, instance: Any, validated_data: dict[str, Any]) -> Any:
         changed = {name: value for name, value in validated_data.items() if getattr(instance, name) != value}
         for name, value in changed.items():
             setattr(instance, name, value)
-        services.save(instance, changed, actor=self.context["request"].actor)
+        services.save_row(instance, changed, actor=self.context["request"].actor)
         return instance
 
 
-class AccountSerializer(Saving):
-    """An account at a telephone provider. `auth_token` goes in and never comes out; a new one leaves the one
-    before accepted on webhooks (`is_rotating`) until the rotation is ended."""
+class AccountSerializer(SaveThroughServices):
+    """An account at a phone provider.
+
+    `auth_token` is write-only. After a change, webhooks accept the previous token (`is_rotating`) until the
+    rotation is ended. With an API key (`api_key_sid`, and the write-only `api_key_secret`), requests are made with
+    it, and the token only verifies webhooks.
+    """
 
     auth_token = serializers.CharField(write_only=True, max_length=200, required=False)
+    api_key_secret = serializers.CharField(write_only=True, max_length=200, required=False, allow_blank=True)
     is_rotating = serializers.SerializerMethodField()
 
     class Meta:
         model = ProviderAccount
         fields = [
-            "id", "name", "provider", "account_sid", "auth_token", "calls_per_second", "is_active", "is_rotating",
-            "created_at",
+            "id", "name", "provider", "account_sid", "auth_token", "api_key_sid", "api_key_secret", "region",
+            "edge", "calls_per_second", "is_active", "is_rotating", "created_at",
         ]  # fmt: skip
         read_only_fields = ["created_at"]
 
@@ -64,18 +73,24 @@ class AccountSerializer(Saving):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         attrs = super().validate(attrs)
         before = self.instance
+        if set(attrs) & {"provider", *_CHECKED}:
+            merged = {name: attrs.get(name, getattr(before, name, "")) for name in ("provider", *_CHECKED)}
+            has_secret = bool(merged.pop("api_key_secret"))
+            provider = merged.pop("provider") or "twilio"
+            if problems := rules.account_problems(provider, has_secret=has_secret, **merged):
+                raise serializers.ValidationError(problems)
         has_token = bool(attrs.get("auth_token") or (before and before.auth_token))
         is_active = attrs.get("is_active", before.is_active if before else True)
         if is_active and not has_token:
             raise serializers.ValidationError(
-                {"auth_token": "An active account needs a token: without one its webhooks cannot be verified."}
+                {"auth_token": "An active account needs a token to verify its webhooks."}
             )
         return attrs
 
     def create(self, validated_data: dict[str, Any]) -> ProviderAccount:
         validated_data.setdefault("auth_token", "")
-        made: ProviderAccount = super().create(validated_data)
-        return made
+        account: ProviderAccount = super().create(validated_data)
+        return account
 
     def update(self, instance: ProviderAccount, validated_data: dict[str, Any]) -> ProviderAccount:
         token = validated_data.pop("auth_token", "")
@@ -86,14 +101,14 @@ class AccountSerializer(Saving):
 
 
 class AccountViewSet(
-    Versioned,
+    VersionedMixin,
     OrganizationViewSet,
     mixins.ListModelMixin,
     mixins.RetrieveModelMixin,
     mixins.CreateModelMixin,
     mixins.UpdateModelMixin,
 ):
-    """Accounts at telephone providers. They are not deleted, but set inactive: calls remember them."""
+    """Accounts at phone providers. Calls reference them, so they are deactivated instead of deleted."""
 
     subject, notes_itself = "account", True
     queryset = ProviderAccount.objects.order_by("-id")
@@ -111,15 +126,18 @@ class AccountViewSet(
     @extend_schema(request=None, responses=AccountSerializer)
     @action(detail=True, methods=["post"], url_path="end-rotation")
     def end_rotation(self, request: Request, **kwargs: Any) -> Response:
-        """From now on only the present token is accepted on webhooks."""
+        """End the rotation: webhooks accept only the current token from now on."""
         account = self.get_object()
         services.end_rotation(account, actor=request.actor)
         return Response(self.get_serializer(self.get_queryset().get(pk=account.pk)).data)
 
 
-class PoolSerializer(Saving):
-    """A named limit: at most `concurrency` calls (or messages) at once, and `rate_per_minute` (null: no limit).
-    `in_use` is how many calls are open now."""
+class PoolSerializer(SaveThroughServices):
+    """A named limit for calls or messages.
+
+    At most `concurrency` calls or messages at the same time, and `rate_per_minute` (null: no limit). `in_use` is
+    the number of open calls.
+    """
 
     in_use = serializers.IntegerField(read_only=True, default=0)
 
@@ -138,19 +156,22 @@ class PoolSerializer(Saving):
             )
             if other := others.exclude(pk=self.instance.pk if self.instance else 0).first():
                 raise serializers.ValidationError(
-                    {"is_default": f"{other} ({other.code}) is the default already: switch that off first."}
+                    {"is_default": f"{other} ({other.code}) is already the default. Change that pool first."}
                 )
         return super().validate(attrs)
 
     def validate_kind(self, value: str) -> str:
         if self.instance is not None and value != self.instance.kind:
-            raise serializers.ValidationError("A pool keeps its kind. Make another pool.")
+            raise serializers.ValidationError("A pool's kind can't be changed. Create another pool.")
         return value
 
 
-class NumberSerializer(Saving):
-    """A caller number and its lines. Of `max_channels`, some are reserved for alerts, further ones for offers.
-    `in_use` is how many calls are open now."""
+class NumberSerializer(SaveThroughServices):
+    """A caller number and its lines.
+
+    Of its `max_channels` lines, some are reserved for alerts and others for offers. `in_use` is the number of open
+    calls.
+    """
 
     phone = PhoneNumberField()
     pool = OwnedSlugRelatedField("code", queryset=DispatchPool.objects.filter(kind="calls"))
@@ -160,16 +181,16 @@ class NumberSerializer(Saving):
         model = OutboundNumber
         fields = [
             "id", "phone", "name", "account", "pool", "max_channels", "reserved_for_alerts", "reserved_for_offers",
-            "sends_texts", "texts_per_second", "is_paused", "in_use",
+            "sends_texts", "texts_per_second", "messaging_service_sid", "is_paused", "in_use",
         ]  # fmt: skip
         read_only_fields = ["is_paused"]
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        def now(name: str, otherwise: int) -> int:
-            return int(attrs.get(name, getattr(self.instance, name, otherwise)))
+        def merged_value(name: str, default: int) -> int:
+            return int(attrs.get(name, getattr(self.instance, name, default)))
 
-        reserved = now("reserved_for_alerts", 0) + now("reserved_for_offers", 0)
-        if reserved > (lines := now("max_channels", 1)):
+        reserved = merged_value("reserved_for_alerts", 0) + merged_value("reserved_for_offers", 0)
+        if reserved > (lines := merged_value("max_channels", DEFAULT_LINES)):
             raise serializers.ValidationError(
                 {"max_channels": f"{reserved} lines are reserved, but there are only {lines}."}
             )
@@ -177,20 +198,20 @@ class NumberSerializer(Saving):
 
 
 class Paused(Conflict):
-    """409: it cannot be resumed."""
+    """409: the number can't be resumed, because it is in use elsewhere."""
 
     default_code = "number_taken"
 
 
 class LimitedViewSet(
-    Versioned,
+    VersionedMixin,
     OrganizationViewSet,
     mixins.ListModelMixin,
     mixins.RetrieveModelMixin,
     mixins.CreateModelMixin,
     mixins.UpdateModelMixin,
 ):
-    """What pools and numbers share. They are not deleted, but paused: calls remember them."""
+    """Base of pools and numbers. Calls reference them, so they are paused instead of deleted."""
 
     notes_itself = True
     http_method_names = ["get", "post", "patch"]
@@ -216,37 +237,37 @@ class LimitedViewSet(
         return Response(self.get_serializer(self.get_queryset().get(pk=row.pk)).data)
 
 
-def _switch(serializer: type[Saving], paused: bool) -> Callable:
-    """The action that pauses, or resumes."""
+def _pause_action(serializer: type[SaveThroughServices], paused: bool) -> Callable:
+    """Return the API action that pauses or resumes."""
 
     def switch(self: LimitedViewSet, request: Request, **kwargs: Any) -> Response:
         return self._set_paused(paused)
 
     switch.__name__ = "pause" if paused else "resume"
-    switch.__doc__ = "No new calls; those under way go on." if paused else "New calls may begin again."
+    switch.__doc__ = "Stop new calls. Calls in progress continue." if paused else "Allow new calls again."
     return extend_schema(request=None, responses=serializer)(action(detail=True, methods=["post"])(switch))
 
 
 class PoolViewSet(LimitedViewSet):
-    """Dispatch pools. They are not deleted, but paused: calls remember them."""
+    """Dispatch pools. Calls reference them, so they are paused instead of deleted."""
 
     subject = "pool"
     queryset = DispatchPool.objects.order_by("-id")
     serializer_class = PoolSerializer
     filterset_fields = ["kind", "code", "is_paused"]
-    pause = _switch(PoolSerializer, True)
-    resume = _switch(PoolSerializer, False)
+    pause = _pause_action(PoolSerializer, True)
+    resume = _pause_action(PoolSerializer, False)
 
 
 class NumberViewSet(LimitedViewSet):
-    """Outbound numbers. They are not deleted, but paused: calls remember them."""
+    """Outbound numbers. Calls reference them, so they are paused instead of deleted."""
 
     subject = "number"
     queryset = OutboundNumber.objects.select_related("pool", "account").order_by("-id")
     serializer_class = NumberSerializer
     filterset_fields = ["account", "is_paused"]
-    pause = _switch(NumberSerializer, True)
-    resume = _switch(NumberSerializer, False)
+    pause = _pause_action(NumberSerializer, True)
+    resume = _pause_action(NumberSerializer, False)
 
 
 router = SimpleRouter()

@@ -1,18 +1,18 @@
-"""The dispatcher's loop over lines."""
+"""Define the dispatcher's loop that reconciles lines."""
 
 from __future__ import annotations
 
 from django.conf import settings
 
-from dispatch.capacity import lines
-from dispatch.core.loops import Loop
-from dispatch.core.redis import REDIS_ERRORS
+from dispatch.capacity import line_leases
+from dispatch.core.redis.client import REDIS_ERRORS
+from dispatch.core.runtime.loops import Loop
 
 
 def reconcile_lines() -> None:
-    """Sets the lines in Redis right by the open calls; nothing to do while Redis is gone."""
+    """Reconcile the lines in Redis with the open calls. Does nothing while Redis is unavailable."""
     try:
-        lines.reconcile()
+        line_leases.reconcile_pool()
     except REDIS_ERRORS:
         return
 

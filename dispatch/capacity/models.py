@@ -1,47 +1,104 @@
-"""ProviderAccount, DispatchPool, OutboundNumber.
+"""Define ProviderAccount, DispatchPool and OutboundNumber.
 
-ProviderAccount lives here, not in telephony, because an OutboundNumber belongs to one and its calls per second
-are a limit like the others; what an account can do is telephony's."""
+ProviderAccount is here, not in telephony, because an OutboundNumber belongs to one and its calls per second are a
+limit like the others. Telephony defines what an account can do.
+"""
 
-from django.core.validators import MaxValueValidator, MinValueValidator
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models import Q
 from phonenumber_field.modelfields import PhoneNumberField
 
 from accounts.scoping import OwnedModel
-from dispatch.capacity import providers
+from dispatch.capacity import providers, rules
 from dispatch.core import clock
 from dispatch.core.crypto import EncryptedTextField
 
+# A provider carries many calls from one number. Ten is the default of a pool, and as many as an account that may
+# place one call per second begins while the first still rings.
+DEFAULT_LINES = 10
 NUMBER_TAKEN = (
-    "This number is already called from, under another account or organization. A caller number belongs to one: "
-    "pause it there first."
+    "This number is already in use under another account or organization. A caller number belongs to one "
+    "organization. Pause it there first."
 )
 
 
 class ProviderAccount(OwnedModel):
-    """An organization's account at a telephone provider."""
+    """An organization's account at a phone provider."""
+
+    class Outage(models.TextChoices):
+        NONE = "", "—"
+        REFUSED = "refused", "Refused"
+        NO_ANSWER = "no_answer", "No answer"
 
     name = models.CharField(max_length=80)
     provider = models.CharField(max_length=32, default="twilio", choices=providers.choices)
     account_sid = models.CharField("account id", max_length=64)
-    auth_token = EncryptedTextField(help_text="Stored encrypted; signs webhooks and requests.")
+    auth_token = EncryptedTextField(help_text="Encrypted. Signs webhooks and requests.")
     previous_auth_token = EncryptedTextField(
-        blank=True, default="", help_text="Still accepted on webhooks while a key is being rotated."
+        blank=True, default="", help_text="Webhooks still accept it during a key rotation."
+    )
+    api_key_sid = models.CharField(
+        "API key",
+        max_length=64,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="SID of an API key (SK…). Requests are made with it; the auth token only verifies webhooks.",
+    )
+    api_key_secret = EncryptedTextField(blank=True, default="", db_default="", help_text="Encrypted.")
+    region = models.CharField(
+        max_length=16, blank=True, default="", db_default="", help_text="Empty means us1. Others: ie1, au1."
+    )
+    edge = models.CharField(
+        max_length=32, blank=True, default="", db_default="", help_text="Such as dublin. Required with a region."
     )
     calls_per_second = models.FloatField(default=1.0, validators=[MinValueValidator(0.01)])
     is_active = models.BooleanField(default=True)
     created_at = models.DateTimeField(default=clock.now, editable=False)
 
+    # Circuit breaker state; only `account_outages` writes it.
+    outage = models.CharField(max_length=16, choices=Outage, blank=True, default="", db_default="", editable=False)
+    outage_reason = models.CharField(max_length=255, blank=True, default="", db_default="", editable=False)
+    outage_since = models.DateTimeField(null=True, editable=False)
+    outage_ended_at = models.DateTimeField(null=True, editable=False, help_text="When the last outage ended.")
+    failed_requests = models.PositiveSmallIntegerField(
+        default=0, db_default=0, editable=False, help_text="Consecutive failures since the last success."
+    )
+    is_on_trial = models.BooleanField(
+        default=False, db_default=False, editable=False, help_text="Requests are allowed during an outage."
+    )
+    trials = models.PositiveSmallIntegerField(default=0, db_default=0, editable=False, help_text="Failed trials.")
+    has_failed_probe = models.BooleanField(default=False, db_default=False, editable=False)
+    probe_at = models.DateTimeField(null=True, editable=False, help_text="When the account is probed next.")
+    signature_alerted_at = models.DateTimeField(
+        null=True, editable=False, help_text="When a webhook with a wrong signature was last reported."
+    )
+
     class Meta:
         constraints = [models.UniqueConstraint(fields=["organization", "name"], name="one_account_per_name")]
+        indexes = [models.Index(fields=["probe_at"], condition=Q(probe_at__isnull=False), name="account_to_probe")]
 
     def __str__(self) -> str:
         return self.name
 
+    def clean(self) -> None:
+        """Reject an account id, an API key and a region of an impossible form."""
+        problems = rules.account_problems(
+            self.provider,
+            account_sid=self.account_sid,
+            api_key_sid=self.api_key_sid,
+            has_secret=bool(self.api_key_secret),
+            region=self.region,
+            edge=self.edge,
+        )
+        if problems:
+            raise ValidationError(problems)
+
 
 class DispatchPool(OwnedModel):
-    """A named limit of one kind, calls or messages. Numbers belong to call pools, endpoints to message pools."""
+    """A named limit for calls or messages. Numbers belong to call pools, endpoints to message pools."""
 
     class Kind(models.TextChoices):
         CALLS = "calls", "Calls"
@@ -53,12 +110,12 @@ class DispatchPool(OwnedModel):
     concurrency = models.PositiveIntegerField(
         default=10,
         validators=[MinValueValidator(1), MaxValueValidator(10_000)],
-        help_text="At most this many at once.",
+        help_text="Maximum number of calls or messages at the same time.",
     )
     rate_per_minute = models.PositiveIntegerField(
-        null=True, blank=True, validators=[MinValueValidator(1)], help_text="Empty: no limit."
+        null=True, blank=True, validators=[MinValueValidator(1)], help_text="Empty means no limit."
     )
-    is_default = models.BooleanField(default=False, help_text="Used where a policy names no pool.")
+    is_default = models.BooleanField(default=False, help_text="Used if a policy names no pool.")
     is_paused = models.BooleanField(default=False)
 
     class Meta:
@@ -76,16 +133,17 @@ class DispatchPool(OwnedModel):
 
 
 class OutboundNumber(OwnedModel):
-    """A caller number. It carries at most `max_channels` calls at once (slots 1…max_channels).
+    """A caller number. It carries at most `max_channels` simultaneous calls (slots 1…max_channels).
 
-    Of those, `reserved_for_alerts` slots only alerts may take, and a further `reserved_for_offers` only alerts
-    and offers; leads take what is left.
+    Of these slots, `reserved_for_alerts` are for alerts only, and another `reserved_for_offers` for alerts and
+    offers; leads take the rest.
 
-    A caller number belongs to one organization, for a reason beyond its lines: a call of unknown outcome is looked
-    for in the provider's list by who was called from which number, and the provider does not say whose webhooks a
-    listed call has. Two organizations that entered the same account and number could each take the other's call to
-    the same phone for its own. Sharing the account alone is harmless, so that is allowed; a paused number makes no
-    calls, so it may be handed over by pausing it where it was."""
+    A caller number belongs to one organization, and not only because of its lines. A call with an unknown outcome
+    is searched for in the provider's list by its two numbers, and the list does not contain the webhook URLs of a
+    call. Two organizations with the same account and number could therefore each mistake the other's call to the
+    same phone for their own. Sharing only the account is harmless, so it is allowed. A paused number makes no
+    calls, so a number can be moved to another organization by pausing it first.
+    """
 
     account = models.ForeignKey(ProviderAccount, on_delete=models.PROTECT, related_name="numbers")
     pool = models.ForeignKey(
@@ -94,16 +152,28 @@ class OutboundNumber(OwnedModel):
     phone = PhoneNumberField()
     name = models.CharField(max_length=80, blank=True)
     max_channels = models.PositiveIntegerField(
-        "lines", default=1, validators=[MinValueValidator(1), MaxValueValidator(1000)]
+        "lines", default=DEFAULT_LINES, validators=[MinValueValidator(1), MaxValueValidator(1000)]
     )
     reserved_for_alerts = models.PositiveIntegerField(default=0)
     reserved_for_offers = models.PositiveIntegerField(default=0)
     is_paused = models.BooleanField(default=False)
     sends_texts = models.BooleanField(
-        default=False, help_text="May send SMS: the provider must have enabled and registered it for that."
+        default=False, help_text="May send SMS. The provider must have enabled and registered the number for it."
     )
     texts_per_second = models.FloatField(
-        default=1.0, validators=[MinValueValidator(0.01)], help_text="As the provider allows this number."
+        default=1.0,
+        validators=[MinValueValidator(0.01)],
+        help_text="Texts per second that the provider allows for this number.",
+    )
+
+    messaging_service_sid = models.CharField(
+        "messaging service",
+        max_length=34,
+        blank=True,
+        default="",
+        db_default="",
+        validators=[RegexValidator(rules.MESSAGING_SERVICE, "It has MG and 32 hexadecimal digits.")],
+        help_text="SID (MG…) of the Twilio messaging service that has the number as a sender. Empty means none.",
     )
 
     class Meta:

@@ -1,4 +1,4 @@
-"""What an account's provider may be. Telephony, which speaks to them, lies above and says which it knows."""
+"""Register the phone providers that an account can choose. Telephony, a higher slice, implements them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _known: dict[str, str] = {}
 
 
 def register(names: Mapping[str, str]) -> None:
-    """Providers by name, with what people read. Called from AppConfig.ready()."""
+    """Register providers by name, with their labels. Called from AppConfig.ready()."""
     _known.update(names)
 
 
 def choices() -> list[tuple[str, str]]:
-    """Those that can be chosen now; in development also those that settings.PROVIDER_MODULES adds."""
+    """Return the current choices; in development also those of settings.PROVIDER_MODULES."""
     added = settings.PROVIDER_MODULES if settings.DEVELOPMENT else {}
     return [*_known.items(), *((name, name) for name in added if name not in _known)]

@@ -1,19 +1,21 @@
-"""Which slots a purpose may take, and which number is chosen. Pure functions."""
+"""Decide, in pure functions, which slots a purpose may take and which number is chosen."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 ALERT, OFFER, LEAD = "alert", "offer", "lead"
 
-# Seconds after which it is worth asking again, by the reason for which there was no line.
-RETRY_IN_S = {"lines_busy": 1.0, "pool_full": 1.0, "no_number": 10.0, "pool_paused": 5.0}
+# Seconds until a retry makes sense, by the reason why there was no line.
+RETRY_IN_S = {"lines_busy": 1.0, "pool_full": 1.0, "no_number": 10.0, "pool_paused": 5.0,
+               "refused": 3.0, "no_answer": 3.0}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class NumberLimits:
-    """An active number's lines: slots 1…`lines`, the topmost of them reserved."""
+    """The lines of an active number: slots 1…`lines`, the topmost of them reserved."""
 
     id: int
     lines: int
@@ -22,10 +24,11 @@ class NumberLimits:
 
 
 def slot_ranges(number: NumberLimits, purpose: str) -> list[tuple[int, int]]:
-    """The (lowest, highest) slots that `purpose` may take on the number, in the order in which they are tried.
+    """Return the (lowest, highest) slots that `purpose` may take on the number, in the order of trying.
 
-    Slots from the top: reserved for alerts, reserved for offers; the rest is everybody's. Whoever has reserved
-    slots tries them first, so that the common ones stay free for the others."""
+    From the top, slots are reserved for alerts, then for offers; the rest is common. A purpose with reserved slots
+    tries those first, so that the common slots stay free for the others.
+    """
     offers_from = number.lines - number.for_alerts
     common = offers_from - number.for_offers
     ranges = [(1, common)]
@@ -39,9 +42,12 @@ def slot_ranges(number: NumberLimits, purpose: str) -> list[tuple[int, int]]:
 def free_lines(
     numbers: Collection[NumberLimits], purpose: str, taken: Mapping[int, Collection[int]]
 ) -> Iterator[tuple[int, int]]:
-    """(number id, slot) of every free line that `purpose` may take, the best first: the number with most free
-    lines, its slots in the order of `slot_ranges`. `taken` maps a number's id to its slots in use; a number
-    that carries as many calls as it has lines (it may have been made smaller) gives none."""
+    """Yield (number id, slot) of every free line that `purpose` may take, best first.
+
+    The number with the most free lines comes first, with its slots in the order of `slot_ranges`. `taken` maps a
+    number's id to its slots in use. A number with as many calls as lines, or more because its lines were reduced,
+    yields none.
+    """
     for number in sorted(numbers, key=lambda n: (len(taken.get(n.id, ())) - n.lines, n.id)):
         used = taken.get(number.id, ())
         if len(used) >= number.lines:
@@ -51,11 +57,45 @@ def free_lines(
 
 
 def free_pool_slots(concurrency: int, taken: Collection[int]) -> Iterator[int]:
-    """The pool's free slots, lowest first; none while it carries as many calls as it may."""
+    """Yield the pool's free slots, lowest first; none if the pool has reached its concurrency."""
     if len(taken) < concurrency:
         yield from (slot for slot in range(1, concurrency + 1) if slot not in taken)
 
 
 def pace_interval_s(calls_per_second: float) -> float:
-    """Seconds from one request of an account to its next."""
+    """Return the seconds between two requests of an account."""
     return 1.0 / calls_per_second
+
+
+_TWILIO_ID = re.compile(r"AC[0-9a-fA-F]{32}")
+_TWILIO_KEY = re.compile(r"SK[0-9a-fA-F]{32}")
+_PART_OF_HOST = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+MESSAGING_SERVICE = r"^MG[0-9a-fA-F]{32}\Z"
+
+
+def account_id_problem(provider: str, account_id: str) -> str | None:
+    """Return why the id cannot belong to an account at the provider, and how to fix it; None if it can."""
+    if provider != "twilio" or _TWILIO_ID.fullmatch(account_id):
+        return None
+    if account_id[:2].upper() == "SK":
+        return "This is the SID of an API key. Enter the Account SID, which begins with AC."
+    return "Not a Twilio Account SID, which is AC followed by 32 hexadecimal digits."
+
+
+def account_problems(
+    provider: str, *, account_sid: str, api_key_sid: str, has_secret: bool, region: str, edge: str
+) -> dict[str, str]:
+    """Return what is wrong with an account's settings, by field."""
+    problems = {}
+    if problem := account_id_problem(provider, account_sid):
+        problems["account_sid"] = problem
+    if provider == "twilio" and api_key_sid and not _TWILIO_KEY.fullmatch(api_key_sid):
+        problems["api_key_sid"] = "Not the SID of a Twilio API key, which is SK followed by 32 hexadecimal digits."
+    elif api_key_sid and not has_secret:
+        problems["api_key_sid"] = "Enter the secret of this API key, too."
+    for name, value in (("region", region), ("edge", edge)):
+        if value and not _PART_OF_HOST.fullmatch(value):
+            problems[name] = "Use lower-case letters, digits and hyphens."
+    if region and not edge and "region" not in problems:
+        problems["edge"] = "Enter the edge of this region, such as dublin for ie1 or sydney for au1."
+    return problems

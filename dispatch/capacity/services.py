@@ -1,4 +1,4 @@
-"""Changing limits, pauses and credentials. All take effect at the next question for a line."""
+"""Change limits, pauses and credentials. Every change applies from the next line proposal on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 
+from dispatch.capacity import account_outages
 from dispatch.capacity.models import NUMBER_TAKEN, DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core import events
 from dispatch.core.events import Actor
@@ -16,12 +17,14 @@ Limited = DispatchPool | OutboundNumber | ProviderAccount
 
 
 class NumberTaken(Exception):
-    """Another row of the same caller number is in use."""
+    """Another row with the same caller number is in use."""
 
 
 def set_paused(row: DispatchPool | OutboundNumber, paused: bool, *, actor: Actor) -> bool:
-    """Pauses or resumes; False when it was so already. Calls under way go on. Raises NumberTaken when a number is
-    to be resumed that somebody else calls from by now."""
+    """Pause or resume. Return False if the state was unchanged. Calls in progress continue.
+
+    Raises NumberTaken if a number to be resumed is now in use elsewhere.
+    """
     with transaction.atomic():
         try:
             with transaction.atomic():
@@ -31,16 +34,16 @@ def set_paused(row: DispatchPool | OutboundNumber, paused: bool, *, actor: Actor
         if not moved:
             return False
         row.is_paused = paused
-        _note(row, "paused" if paused else "resumed", actor)
+        _append_event(row, "paused" if paused else "resumed", actor)
         return True
 
 
-def save(row: Limited, changed: Mapping[str, Any], *, actor: Actor) -> None:
-    """Writes a row from its form: all of a new one, only `changed` (field → new value) of another."""
+def save_row(row: Limited, changed: Mapping[str, Any], *, actor: Actor) -> None:
+    """Save a row from its form: all fields if it is new, else only `changed` (field → new value)."""
     with transaction.atomic():
         if row.pk is None:
             row.save()
-            _note(row, "added", actor)
+            _append_event(row, "added", actor)
             return
         names = [name for name in changed if name != "organization"]
         if not names:
@@ -48,31 +51,34 @@ def save(row: Limited, changed: Mapping[str, Any], *, actor: Actor) -> None:
         row.save(update_fields=names)
         paused = changed.get("is_paused")
         if paused is not None:
-            _note(row, "paused" if paused else "resumed", actor)
+            _append_event(row, "paused" if paused else "resumed", actor)
         if others := [name for name in names if name != "is_paused"]:
-            _note(row, "changed", actor, fields=others)
+            _append_event(row, "changed", actor, fields=others)
+        if isinstance(row, ProviderAccount):
+            account_outages.probe_now(row.pk)
 
 
 def set_token(account: ProviderAccount, token: str, *, actor: Actor) -> None:
-    """Gives the account a new token; the one before is still accepted on webhooks until `end_rotation`."""
+    """Set a new token on the account. Webhooks accept the previous one until `end_rotation`."""
     with transaction.atomic():
-        before = ProviderAccount.objects.select_for_update().get(pk=account.pk)
+        before = ProviderAccount.objects.select_for_update(no_key=True).get(pk=account.pk)
         account.previous_auth_token, account.auth_token = before.auth_token, token
         account.save(update_fields=["auth_token", "previous_auth_token"])
-        _note(account, "token_changed", actor)
+        _append_event(account, "token_changed", actor)
+        account_outages.probe_now(account.pk)
 
 
 def end_rotation(account: ProviderAccount, *, actor: Actor) -> bool:
-    """From now on only the present token is accepted; False when that was so already."""
+    """Accept only the current token from now on. Return False if no rotation was in progress."""
     with transaction.atomic():
-        before = ProviderAccount.objects.select_for_update().get(pk=account.pk)
+        before = ProviderAccount.objects.select_for_update(no_key=True).get(pk=account.pk)
         if not before.previous_auth_token:
             return False
         account.previous_auth_token = ""
         account.save(update_fields=["previous_auth_token"])
-        _note(account, "rotation_ended", actor)
+        _append_event(account, "rotation_ended", actor)
         return True
 
 
-def _note(row: Limited, verb: str, actor: Actor, **data: Any) -> None:
+def _append_event(row: Limited, verb: str, actor: Actor, **data: Any) -> None:
     events.append(row.organization_id, f"{SUBJECTS[type(row)]}.{verb}", row.pk, actor=actor, name=str(row), **data)

@@ -1,7 +1,8 @@
-"""What a proposal is made from, and lines and rates by Postgres alone, for when Redis is gone.
+"""Read the input of a line proposal, and decide about lines and rates in Postgres while Redis is unavailable.
 
-Without Redis proposers do not see each other's uncommitted calls, so each locks the slot it proposes until its
-transaction ends; whoever finds a slot locked tries the next."""
+Without Redis, concurrent transactions do not see each other's uncommitted calls. Each transaction therefore locks
+the slot that it proposes until it ends, and tries the next slot if another session has locked one.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ from django.db.models import Count, OuterRef, Subquery
 from django.db.models.functions import Coalesce
 
 from dispatch.capacity import rules
+from dispatch.capacity.lease_reconciliation import open_call_reader
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
-from dispatch.capacity.truth import truth
-from dispatch.core import statements
+from dispatch.core.db import prepared
 
 _TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
@@ -29,15 +30,19 @@ SELECT n.id, n.max_channels, n.reserved_for_alerts, n.reserved_for_offers, n.acc
 FROM capacity_outboundnumber n
 JOIN capacity_dispatchpool p ON p.id = n.pool_id
 JOIN capacity_provideraccount a ON a.id = n.account_id
-WHERE n.pool_id = %s AND NOT n.is_paused AND NOT p.is_paused AND a.is_active
+JOIN accounts_organization o ON o.id = n.organization_id
+WHERE n.pool_id = %s AND NOT n.is_paused AND NOT p.is_paused AND a.is_active AND o.is_active
+    AND (a.outage = '' OR a.is_on_trial)
 ORDER BY n.phone
 """
 
 
 @dataclass(frozen=True)
-class Usable:
-    """A number that may be called from now; `concurrency` and `rate_per_minute` are its pool's,
-    `calls_per_second` its account's."""
+class UsableNumber:
+    """A number that may be used now.
+
+    `concurrency` and `rate_per_minute` are its pool's, `calls_per_second` its account's.
+    """
 
     limits: rules.NumberLimits
     account_id: int
@@ -47,18 +52,18 @@ class Usable:
     calls_per_second: float
 
 
-def usable_numbers(pool_id: int) -> list[Usable]:
-    """The numbers of a pool that is not paused, with its limits as they are now."""
-    return [Usable(rules.NumberLimits(*row[:4]), *row[4:]) for row in statements.rows(_USABLE, [pool_id])]
+def usable_numbers(pool_id: int) -> list[UsableNumber]:
+    """Return the usable numbers of a pool with their current limits; none if the pool is paused."""
+    return [UsableNumber(rules.NumberLimits(*row[:4]), *row[4:]) for row in prepared.fetch_all(_USABLE, [pool_id])]
 
 
-def propose(
+def propose_line(
     pool: DispatchPool, purpose: str, holder: str, numbers: list[rules.NumberLimits]
 ) -> tuple[int, int, int] | str:
-    """(number id, line slot, pool slot), or the reason why there is none. Needs a transaction."""
+    """Return (number id, line slot, pool slot), or the reason why there is no line. Needs a transaction."""
     lines: dict[int, set[int]] = defaultdict(set)
     in_pool: set[int] = set()
-    for lease in truth().open_leases_of(pool.pk, [number.id for number in numbers]):
+    for lease in open_call_reader().open_leases_of(pool.pk, [number.id for number in numbers]):
         lines[lease.number_id].add(lease.line_slot)
         if lease.pool_id == pool.pk:
             in_pool.add(lease.pool_slot)
@@ -74,17 +79,19 @@ def propose(
 
 
 def wait_s(account: ProviderAccount, pool: DispatchPool, now: datetime) -> float:
-    """Seconds until account and pool may ask the provider; 0: now. Holds both until the transaction ends, in which
-    the request must be written."""
+    """Return the seconds until account and pool may make a request; 0 means now.
+
+    Locks both until the end of the transaction, which must write the request.
+    """
     with connection.cursor() as cursor:
         cursor.execute(_LOCK, [f"rate:account:{account.pk}"])
         cursor.execute(_LOCK, [f"rate:pool:{pool.pk}"])
     free_at = [now]
     interval = timedelta(seconds=rules.pace_interval_s(account.calls_per_second))
-    if last := truth().requests_of_account(account.pk, now - interval, 1):
+    if last := open_call_reader().requests_of_account(account.pk, now - interval, 1):
         free_at.append(last[0] + interval)
     if rate := pool.rate_per_minute:
-        requests = truth().requests_of_pool(pool.pk, now - MINUTE, rate)
+        requests = open_call_reader().requests_of_pool(pool.pk, now - MINUTE, rate)
         if len(requests) == rate:
             free_at.append(requests[-1] + MINUTE)
     return (max(free_at) - now).total_seconds()
@@ -98,7 +105,10 @@ def _locked(kind: str, row_id: int, slot: int) -> bool:
 
 
 def open_calls(model: type[DispatchPool] | type[OutboundNumber]) -> Coalesce:
-    """How many calls of the row are open; the table of calls lies above, and is known by the relation."""
+    """Return the number of open calls of the row, as an expression.
+
+    It uses the relation, because the table of calls belongs to a higher slice.
+    """
     relation: Any = model._meta.get_field("calls")
     calls = relation.related_model.objects.filter(**{relation.field.name: OuterRef("pk")}, ended_at=None)
     counted = calls.order_by().values(relation.field.name).annotate(n=Count("*")).values("n")

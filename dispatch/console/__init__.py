@@ -1,22 +1,22 @@
-"""The dispatcher's browser pages, the admin's side bar and the demo. Stands on all slices and owns no rows: what
-it shows it reads, what people do it hands to the slices' services.
+"""The dispatcher's browser pages and the admin's side bar.
 
-Keeps: the first paint is the truth, without JavaScript; every page has its address; nobody sees another
-organization's rows (`request.organization` is in every query); an action carries the version it was decided on.
+Imports all slices and owns no rows: pages read the slices' models, and actions go to the slices' services.
 
-How a page is added:
-1. Views in a module or package of their own (`dispatch/console/outbox.py`), each under `@console_view` from
-   `web`, answering with `web.page(request, "console/outbox/list.html", {...})`. The template extends
-   "console/base.html" and fills `title`, `content` and, if it needs them, `head` and `scripts`; `current` in the
-   context is the menu entry's name. A fragment for htmx is `web.fragment(request, template, context)`.
-2. Its addresses in `urls.py`; its line in `menu.ENTRIES`, if it is not there already (an entry whose address does
-   not exist is not shown).
-3. Components: the classes of static/dispatch/console.css (card, table, badge, button, field, notice, empty,
-   drawer); tags and filters of `{% load console %}`: `{% badge "late" "Retrying" %}`, `{% icon "phone" %}`,
-   `{{ at|ago:zone }}`, `{{ phone|national }}`, `{{ metres|distance:unit }}`, `{% keeping page=2 %}` (this address
-   with another parameter). Colours and shapes of states: UI.md.
-4. Live: an element with `hx-get` and `hx-trigger="changed:endpoint from:body throttle:1s"` is fetched again when
-   an event about such a subject has happened (what stands before the dot of its kind; those that are told are in
-   `notifications.hints.SUBJECTS`); busier ones are polled: `hx-trigger="every 5s"`. What must not be pressed while
-   the page is stale carries `data-acts`.
+Invariants: the first paint is correct without JavaScript. Every page has its own address. Nobody sees another
+organization's rows (`request.organization` is in every query). An action carries the version that the user saw.
+
+How to add a page:
+1. Put views in a separate module or package (such as `dispatch/console/outbox`), each under `@console_view` from
+   `views_base`. Answer with `views_base.render_page(request, "console/outbox/list.html", {...})`. The template
+   extends "console/base.html" and fills `title`, `content` and, if needed, `head` and `scripts`; `current` in the
+   context is the name of the menu entry. For htmx, use `views_base.render_fragment(request, template, context)`.
+2. Add its routes to `urls.py`, and its entry to `menu.ENTRIES` (an entry without a route is not shown).
+3. Use the components: the classes of static/dispatch/console.css (card, table, badge, button, field, notice,
+   empty, drawer) and the tags and filters of `{% load console %}`: `{% badge "late" "Retrying" %}`, `{% icon
+   "phone" %}`, `{{ at|ago:zone }}`, `{{ phone|national }}`, `{{ meters|distance:unit }}` and
+   `{% with_query page=2 %}` (this address with another parameter). Each state has a fixed color and icon.
+4. Live updates: an element with `hx-get` and `hx-trigger="changed:endpoint from:body throttle:1s"` is fetched
+   again after an event about an endpoint. The subject is the part of the event's kind before the dot, listed in
+   `notifications.live_updates.SUBJECTS`. Busier subjects are polled: `hx-trigger="every 5s"`. Controls that must
+   be disabled while the page is stale carry `data-acts`.
 """

@@ -1,5 +1,7 @@
-"""The health bar: whether the machine behind the board works. Read for each organization at most every two
-seconds per process, however many pages look."""
+"""The health bar: whether the system behind the board works.
+
+Read for each organization at most every two seconds per process, regardless of the number of pages.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +16,32 @@ from rq import Worker
 from accounts.models import Organization
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
-from dispatch.core.queues import rq_queue
-from dispatch.core.redis import REDIS_ERRORS, client
+from dispatch.core.events import horizon, quarantine, readers
+from dispatch.core.redis.client import REDIS_ERRORS, client
+from dispatch.core.runtime import leader_election
+from dispatch.core.runtime.loops import all_loops
+from dispatch.core.runtime.queues import rq_queue
 from dispatch.jobs.models import OVERDUE, Job, Submission
 from dispatch.telephony.models import Call
 
-KEPT_S = 2.0
-MANY_WAITING = 100
-NAMED = 2
-_kept: dict[int, tuple[float, Health]] = {}
+CACHED_S = 2.0
+# Reader of the event log → the name of its deliveries.
+READERS = {"notifications": "notifications", "outbox": "messages to endpoints"}
+MAX_HEALTHY_QUEUE = 100
+MAX_NAMED = 2
+_cached: dict[int, tuple[float, Health]] = {}
 
 
 @dataclass(frozen=True)
 class Health:
-    """`workers` and `queued` are None while Redis is away. `overdue_since`: when the oldest thing that has not
-    been moved on should have been, None when nothing is late. `queues_without_worker` by name."""
+    """The state of the system.
+
+    `workers` and `queued` are None if Redis is unavailable. `overdue_since`: when the oldest overdue step was due,
+    None if nothing is late. `queues_without_worker`: their names. `lagging`: the readers behind the event log, in
+    words, and `lag_s` by how many seconds. `holder`: the database session that blocks them, or empty.
+    `quarantined`: how many of the organization's events could not be processed. `given_up`: loops
+    whose leader gave up, with the reasons.
+    """
 
     workers: int | None
     queued: int | None
@@ -37,6 +50,11 @@ class Health:
     overdue_s: int
     lines: int
     free_lines: int
+    lagging: tuple[str, ...] = ()
+    lag_s: int = 0
+    holder: str = ""
+    quarantined: int = 0
+    given_up: dict[str, str] = field(default_factory=dict)
     at: datetime = field(default_factory=clock.now)
 
     @property
@@ -45,15 +63,15 @@ class Health:
 
     @property
     def unserved(self) -> str:
-        """The queues that nobody works on, few of them by name."""
-        more = len(self.queues_without_worker) - NAMED
-        return ", ".join(self.queues_without_worker[:NAMED]) + (f" and {more} more" if more > 0 else "")
+        """Return the names of the first few queues without a worker, and the number of the others."""
+        more = len(self.queues_without_worker) - MAX_NAMED
+        return ", ".join(self.queues_without_worker[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
     @property
     def queue_tone(self) -> str:
         if self.queued is None:
             return "bad"
-        return "warn" if self.queued > MANY_WAITING else ""
+        return "warn" if self.queued > MAX_HEALTHY_QUEUE else ""
 
     @property
     def lines_tone(self) -> str:
@@ -62,32 +80,51 @@ class Health:
         return "warn" if self.free_lines == 0 else ""
 
 
-def of(organization: Organization) -> Health:
-    """How things stand now, or stood up to `KEPT_S` ago."""
-    found = _kept.get(organization.pk)
-    if found and time.monotonic() - found[0] < KEPT_S:
-        return found[1]
-    fresh = _read(organization)
-    _kept[organization.pk] = (time.monotonic(), fresh)
+def current_health(organization: Organization) -> Health:
+    """Return the current health, at most `KEPT_S` old."""
+    cached = _cached.get(organization.pk)
+    if cached and time.monotonic() - cached[0] < CACHED_S:
+        return cached[1]
+    fresh = _read_health(organization)
+    _cached[organization.pk] = (time.monotonic(), fresh)
     return fresh
 
 
-def forget() -> None:
-    """Reads anew next time (tests)."""
-    _kept.clear()
+def reset() -> None:
+    """Clear the cache (tests)."""
+    _cached.clear()
 
 
-def _read(organization: Organization) -> Health:
+def _read_health(organization: Organization) -> Health:
     workers, queued, without = _queues()
     since = _overdue_since(organization)
     late_s = int((clock.now() - since).total_seconds()) if since else 0
     lines, free = _lines(organization)
-    return Health(workers, queued, without, since, late_s, lines, free)
+    failed = quarantine.quarantined(organization.pk)
+    return Health(workers, queued, without, since, late_s, lines, free, *_lag(), failed, _given_up())
+
+
+def _given_up() -> dict[str, str]:
+    return {name.removeprefix("loop:"): reason for name, reason in leader_election.given_up().items()}
+
+
+def _lag() -> tuple[tuple[str, ...], int, str]:
+    all_loops()  # imports the modules that register readers
+    behind = {name: lag_s for name, lag_s in readers.lagging().items() if name in READERS}
+    is_held = any(readers.readers[name].waits_for_horizon() for name in behind)
+    holder = horizon.find_holder() if is_held else None
+    return (
+        tuple(READERS[name] for name in behind),
+        int(max(behind.values(), default=0)),
+        str(holder) if holder else "",
+    )
 
 
 def _queues() -> tuple[int | None, int | None, tuple[str, ...]]:
-    """Workers alive, jobs waiting on all queues, queues nobody works on. RQ's workers renew their keys; one that
-    died is forgotten when its key ends."""
+    """Return the number of live workers, the number of waiting tasks, and the queues without a worker.
+
+    RQ's workers renew their keys. A dead worker disappears when its key expires.
+    """
     try:
         alive = Worker.all(connection=client())
         served = {name for worker in alive for name in worker.queue_names()}
@@ -103,15 +140,15 @@ def _overdue_since(organization: Organization) -> datetime | None:
     past = clock.now() - OVERDUE
     jobs = Job.objects.of(organization).filter(status=Job.Status.DISPATCHING, next_action_at__lt=past)
     forms = Submission.objects.of(organization).filter(status=Submission.Status.RECEIVED, next_start_at__lt=past)
-    found = [
+    oldest = [
         jobs.aggregate(oldest=Min("next_action_at"))["oldest"],
         forms.aggregate(oldest=Min("next_start_at"))["oldest"],
     ]
-    return min((one for one in found if one is not None), default=None)
+    return min((moment for moment in oldest if moment is not None), default=None)
 
 
 def _lines(organization: Organization) -> tuple[int, int]:
-    """All lines of numbers in use, and those without a call, as far as their pools let them."""
+    """Return all lines of enabled numbers, and the free ones within their pools' limits."""
     usable = OutboundNumber.objects.of(organization).filter(
         is_paused=False, account__is_active=True, pool__is_paused=False
     )

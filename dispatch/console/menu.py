@@ -1,4 +1,4 @@
-"""What stands in the head of every page."""
+"""The menu in the header of every page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.urls import NoReverseMatch, reverse
 
 @dataclass(frozen=True)
 class Entry:
-    """`name` is the page's `current`; `url_name` its address."""
+    """A menu entry. `name` is the page's `current`."""
 
     name: str
     words: str
@@ -28,12 +28,12 @@ ENTRIES = (
 
 
 def menu(request: HttpRequest, current: str) -> list[dict[str, object]]:
-    """The entries whose pages exist, with the one that is open marked."""
-    found: list[dict[str, object]] = []
+    """Return the entries whose pages exist, with the current one marked."""
+    entries: list[dict[str, object]] = []
     for entry in ENTRIES:
         try:
             address = reverse(entry.url_name)
         except NoReverseMatch:
             continue
-        found.append({"entry": entry, "address": address, "here": entry.name == current})
-    return found
+        entries.append({"entry": entry, "address": address, "here": entry.name == current})
+    return entries

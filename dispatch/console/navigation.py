@@ -1,4 +1,4 @@
-"""The admin's side bar: what people use most stands first, and only what they may see."""
+"""The admin's side bar: the most used pages first, limited to those that the user may see."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "jobs.DispatchPolicy": "rule",
         "jobs.PublicForm": "dynamic_form",
     },
-    "Telephone": {
+    "Phone": {
         "telephony.Call": "call",
         "telephony.InboundCall": "call_received",
         "telephony.Text": "sms",
@@ -68,7 +68,7 @@ GROUPS: dict[str, dict[str, str]] = {
 
 
 def sidebar(request: Any) -> list[dict[str, Any]]:
-    """Unfold's navigation: groups of {title, icon, link}, without what this person may not see."""
+    """Return Unfold's navigation: groups of {title, icon, link}, without entries that the user may not see."""
     registered = {model._meta.label: model_admin for model, model_admin in admin.site._registry.items()}
     groups: list[dict[str, Any]] = []
     for title, entries in GROUPS.items():
@@ -87,11 +87,11 @@ def sidebar(request: Any) -> list[dict[str, Any]]:
             items.append({"title": "Personal data", "icon": "privacy_tip", "link": reverse("personal_data")})
         if title == "Notifications":
             items.append(
-                {"title": "What reaches you", "icon": "tune", "link": reverse("console:notification_choices")}
+                {"title": "Notification settings", "icon": "tune", "link": reverse("console:notification_choices")}
             )
         if items:
             groups.append({"title": title, "separator": bool(groups), "items": items})
     if request.user.is_superuser:
         queues = {"title": "RQ queues", "icon": "queue", "link": reverse("django_rq:home")}
-        groups.append({"title": "Machine room", "separator": True, "items": [queues]})
+        groups.append({"title": "System", "separator": True, "items": [queues]})
     return groups

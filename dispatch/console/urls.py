@@ -1,27 +1,28 @@
-"""The console's addresses. A page's own stand beside its views; here they are put together."""
+"""Routes of the console. Packages with several pages have their own `urls`, included here."""
 
 from django.urls import include, path
 
-from dispatch.console import chrome
-from dispatch.console.board import drawer, views
+from dispatch.console import page_context
+from dispatch.console.board import job_panel, thread, views
 from dispatch.console.reports import views as reports
 
 app_name = "console"
 urlpatterns = [
-    path("organization/", chrome.choose_organization, name="choose_organization"),
-    path("duty/", chrome.duty, name="duty"),
-    path("health/", chrome.health_bar, name="health"),
+    path("organization/", page_context.choose_organization, name="choose_organization"),
+    path("duty/", page_context.duty, name="duty"),
+    path("health/", page_context.health_bar, name="health"),
     path("board/", views.board, name="board"),
     path("board/changes/", views.changes, name="changes"),
     path("board/columns/<slug:name>/", views.column, name="column"),
-    path("board/claims/", views.claim, name="claim"),
-    path("board/crew/", views.crew, name="crew"),
-    path("board/crew/<int:technician_id>/back/", views.call_back, name="call_back"),
+    path("board/claims/", views.claim_item, name="claim"),
+    path("board/crew/", views.technician_strip_view, name="crew"),
+    path("board/crew/<int:technician_id>/back/", views.resume_technician, name="call_back"),
     path("board/map/", views.map_view, name="map"),
-    path("board/jobs/<int:job_id>/", drawer.show, name="job"),
-    path("board/jobs/<int:job_id>/act/<slug:action>/", drawer.act, name="act"),
+    path("board/jobs/<int:job_id>/", job_panel.show_panel, name="job"),
+    path("board/jobs/<int:job_id>/texts/", thread.show_thread, name="thread"),
+    path("board/jobs/<int:job_id>/act/<slug:action>/", job_panel.handle_action, name="act"),
     path("leads/", include("dispatch.console.leads.urls")),
-    path("notifications/", include("dispatch.console.notices.urls")),
+    path("notifications/", include("dispatch.console.notifications.urls")),
     path("outbox/", include("dispatch.console.outbox.urls")),
     path("schedules/", include("dispatch.console.schedules.urls")),
     path("reports/", reports.reports, name="reports"),

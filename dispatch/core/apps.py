@@ -1,14 +1,19 @@
+"""Configure the core app."""
+
 from django.apps import AppConfig
 from django.conf import settings
 
 
 class CoreConfig(AppConfig):
+    """Register core's checks and retention rules at startup, and arm crash points in development."""
+
     name = "dispatch.core"
     label = "core"
 
     def ready(self) -> None:
-        from dispatch.core import checks, faults, own_retention  # noqa: F401
+        from dispatch.core import checks, fault_injection  # noqa: F401
+        from dispatch.core.privacy import event_retention
 
-        own_retention.register()
+        event_retention.register()
         if settings.DEVELOPMENT:
-            faults.load_from_environment()
+            fault_injection.load_from_environment()

@@ -1,6 +1,7 @@
-"""Reading the environment: whatever cannot be understood is refused in one sentence that names the variable.
+"""Read environment variables. An invalid value is rejected with a sentence that names the variable.
 
-Imported by settings: no models, no apps."""
+Settings import this module, so it must not import models or apps.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +19,14 @@ REDIS = ("redis", "rediss", "unix")
 
 
 class Environment(environ.Env):
-    """django-environ's, with strict numbers and booleans: "60s" is not 60, and "ture" is not false. A value is
-    what it is: one that begins with a dollar sign (a generated secret may) does not name another variable."""
+    """django-environ's Env with strict numbers and booleans: "60s" is not 60, and "ture" is not false.
+
+    Values are literal: a dollar sign at the beginning, as in a generated secret, does not reference another
+    variable.
+    """
 
     def get_value(self, var: str, cast: Any = None, default: Any = environ.Env.NOTSET, **more: Any) -> Any:
-        """The variable, read as `cast`. Raises ImproperlyConfigured."""
+        """Return the variable, parsed as `cast`. Raises ImproperlyConfigured."""
         cast = _flag if cast is bool else _number if cast is float else cast
         given = self.ENVIRON.get(f"{self.prefix}{var}", "")
         try:
@@ -32,12 +36,15 @@ class Environment(environ.Env):
         except (ValueError, IndexError, KeyError) as error:
             # Without the value: it may be a secret.
             raise ImproperlyConfigured(
-                f"The environment's {var} cannot be read ({_reason(error)}). See docs/configuration.md."
+                f"The environment variable {var} can't be read ({_reason(error)}). See "
+                "docs/reference/configuration.md."
             ) from error
 
     def counts(self, var: str, default: dict[str, int]) -> dict[str, int]:
-        """The variable as whole numbers by name (a=1;b=2); one number alone is that of each name in `default`.
-        Raises ImproperlyConfigured."""
+        """Return the variable as integers by name (a=1;b=2). A single number applies to each name in `default`.
+
+        Raises ImproperlyConfigured.
+        """
         given = self.str(var, default="").strip()
         if given.isdecimal():
             return dict.fromkeys(default, int(given))
@@ -45,7 +52,7 @@ class Environment(environ.Env):
         return counts
 
     def one_of(self, var: str, choices: Iterable[str], default: str) -> str:
-        """The variable, which must be one of `choices`. Raises ImproperlyConfigured."""
+        """Return the variable, which must be one of `choices`. Raises ImproperlyConfigured."""
         value = self.str(var, default=default)
         if value not in choices:
             raise ImproperlyConfigured(f"{var} is {value!r}; it must be one of {', '.join(choices)}.")
@@ -53,15 +60,15 @@ class Environment(environ.Env):
 
 
 def site_port(url: str) -> int | None:
-    """The port that PUBLIC_BASE_URL names. Raises ImproperlyConfigured."""
+    """Return the port in PUBLIC_BASE_URL. Raises ImproperlyConfigured."""
     try:
         return urlsplit(url).port
     except ValueError as error:
-        raise ImproperlyConfigured(f"PUBLIC_BASE_URL is not an address: {error}.") from error
+        raise ImproperlyConfigured(f"PUBLIC_BASE_URL is not a valid URL: {error}.") from error
 
 
 def postgres_address(url: str) -> str:
-    """`url`, when it is empty or one of a PostgreSQL database. Raises ImproperlyConfigured."""
+    """Return `url` if it is empty or a PostgreSQL URL. Raises ImproperlyConfigured."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in POSTGRES and len(parts.path) > 1
@@ -73,19 +80,19 @@ def postgres_address(url: str) -> str:
 
 
 def redis_address(url: str) -> str:
-    """`url`, when it is empty or one of a Redis. Raises ImproperlyConfigured."""
+    """Return `url` if it is empty or a Redis URL. Raises ImproperlyConfigured."""
     if url and url.partition("://")[0] not in REDIS:
         raise ImproperlyConfigured("REDIS_URL must look like redis://host:6379/0 (or rediss://, unix://).")
     return url
 
 
 def made_folder(path: Path) -> Path:
-    """The folder, below DISPATCH_DATA_DIR, which is made if it is not there. Raises ImproperlyConfigured."""
+    """Return the folder below DISPATCH_DATA_DIR, creating it if needed. Raises ImproperlyConfigured."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ImproperlyConfigured(
-            f"{path} cannot be made ({error.strerror}): set DISPATCH_DATA_DIR to a folder that can be written."
+            f"{path} can't be created ({error.strerror}). Set DISPATCH_DATA_DIR to a writable folder."
         ) from error
     return path
 

@@ -1,21 +1,23 @@
-"""Ids as they come in: text of an address, a form, a socket or a message that others wrote."""
+"""Parse ids from untrusted text: URLs, forms, sockets and messages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-LONGEST = 18  # digits: each such number fits a bigint column
-ADDRESSED = f"[0-9]{{1,{LONGEST}}}"  # the same, as a pattern of addresses
+LONGEST = 18  # digits: every such number fits a bigint column
+ADDRESSED = f"[0-9]{{1,{LONGEST}}}"  # the same, as a URL pattern
 
 
 def read_id(text: object) -> int | None:
-    """The id, or any count from 0 on, that `text` writes in ASCII digits; None when it is none, or too long to be
-    one. Of other digits ("²", "١") `int` refuses some and takes others: neither is an id."""
+    """Parse `text` as an id: a nonnegative integer in ASCII digits. Return None if it is invalid or too long.
+
+    `int` is not enough: it accepts some other digits ("١") and rejects others ("²").
+    """
     if isinstance(text, str) and len(text) <= LONGEST and text.isascii() and text.isdigit():
         return int(text)
     return None
 
 
 def read_ids(texts: Iterable[object]) -> list[int]:
-    """Those of `texts` that are ids, in their order."""
+    """Return the valid ids among `texts`, in their order."""
     return [found for text in texts if (found := read_id(text)) is not None]

@@ -1,4 +1,4 @@
-"""The event log, the cursors of its readers, the election table and remembered answers."""
+"""Define the event log, its readers' cursors, the election table and stored idempotent answers."""
 
 from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
@@ -12,14 +12,14 @@ class TransactionId(Func):
     """The id of the running transaction (64 bits, never wraps)."""
 
     function = "pg_current_xact_id"
-    output_field = models.TextField()  # xid8 has no direct cast to bigint; it goes through text
+    output_field = models.TextField()  # xid8 has no direct cast to bigint; cast through text
 
 
 class Event(models.Model):
-    """One line of the append-only log: what happened to what, who did it, when.
+    """One entry of the append-only log: what happened to which subject, who did it, and when.
 
-    `kind` is `<subject>.<verb>`, as "job.assigned". Subject and actor are plain ids, for this table lies below
-    all others. Readers take events in (xid, id) order, below the oldest transaction still running.
+    `kind` is `<subject>.<verb>`, such as "job.assigned". Subject and actor are plain ids, because core knows no
+    other tables. Readers take events in (xid, id) order, below the oldest transaction that is still running.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -50,7 +50,7 @@ class Event(models.Model):
 
 
 class EventCursor(models.Model):
-    """How far one durable reader has come; moved in the transaction of what the reader wrote."""
+    """The position of one durable reader. It moves in the transaction of the reader's writes."""
 
     name = models.CharField(max_length=64, primary_key=True)
     xid = models.BigIntegerField(default=0)
@@ -61,20 +61,55 @@ class EventCursor(models.Model):
         return self.name
 
 
+class FailedEvent(models.Model):
+    """Store an event that a durable reader failed to handle, or that waits for an earlier one with the same key.
+
+    `quarantined_at`: when it had failed so often that a person was notified. `attempts` 0: it only waits.
+    """
+
+    reader = models.CharField(max_length=64)
+    event_id = models.BigIntegerField()
+    xid = models.BigIntegerField()
+    organization_id = models.BigIntegerField(db_index=True)
+    kind = models.CharField(max_length=64)
+    key = models.CharField(max_length=255, blank=True, default="")
+    attempts = models.IntegerField(default=0)
+    error = models.TextField(blank=True, default="")
+    created_at = models.DateTimeField(default=clock.now)
+    next_attempt_at = models.DateTimeField(default=clock.now)
+    quarantined_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["reader", "event_id"], name="one_failure_per_event")]
+        indexes = [
+            models.Index(fields=["reader", "next_attempt_at"], name="failed_event_due"),
+            models.Index(fields=["reader", "key", "xid", "event_id"], name="failed_event_order"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.reader}: {self.kind} {self.event_id}"
+
+
 class Leadership(models.Model):
-    """Who leads what until when. The epoch grows with every change of hands and fences a deposed leader."""
+    """The holder of a leadership, and until when.
+
+    The epoch increases with every new holder and fences the previous one. `given_up_at` and `given_up_because`:
+    when and why a leader last released it because its steps failed or took too long.
+    """
 
     name = models.CharField(max_length=64, primary_key=True)
     holder = models.CharField(max_length=128)
     epoch = models.BigIntegerField(default=1)
     expires_at = models.DateTimeField()
+    given_up_at = models.DateTimeField(null=True, blank=True)
+    given_up_because = models.TextField(blank=True, default="", db_default="")
 
     def __str__(self) -> str:
         return f"{self.name}: {self.holder}"
 
 
 class RememberedAnswer(models.Model):
-    """The first answer to a request that carried an Idempotency-Key, written with what the request made."""
+    """The first response to a request with an Idempotency-Key, stored together with the request's changes."""
 
     organization_id = models.BigIntegerField()
     endpoint = models.CharField(max_length=64)

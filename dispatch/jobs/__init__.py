@@ -1,8 +1,8 @@
-"""From a submitted form to an assigned technician: Submission → Job → Offer.
+"""Turn a submitted form into an assigned technician: Submission → Job → Offer.
 
-Stands on `technicians`, `telephony`, `capacity`, `accounts` and `core`; never on leads, outbox or schedules.
+Imports `technicians`, `telephony`, `capacity`, `accounts` and `core`; never `leads`, `outbox` or `schedules`.
 
-Keeps: a submission becomes exactly one job; one pending and one accepted offer per job, one pending offer per
-technician; a keypress counts only for the pending, unexpired offer of that very call; a dispatching job always
-has a next action or is paused; locks are taken in the order Job → Offer → Technician → Call.
+Invariants: A submission becomes exactly one job. A job has at most one pending and one accepted offer; a
+technician has at most one pending offer. A keypress counts only for the pending, unexpired offer of the same
+call. A dispatching job always has a next action or is paused. The lock order is Job → Offer → Technician → Call.
 """

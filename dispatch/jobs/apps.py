@@ -1,20 +1,30 @@
+"""Application configuration of the jobs slice."""
+
 from django.apps import AppConfig
 
 
 class JobsConfig(AppConfig):
+    """Register the slice's handlers, recovery, metrics and retention conditions at startup."""
+
     name = "dispatch.jobs"
     label = "jobs"
 
     def ready(self) -> None:
-        from dispatch.capacity import lines
-        from dispatch.core import own_retention
-        from dispatch.core.personal import register
-        from dispatch.jobs import inbound, line_waiters, metrics, offer_calls, sql  # noqa: F401
+        from dispatch.capacity import line_leases
+        from dispatch.core.privacy import event_retention
+        from dispatch.core.privacy.personal_data import register
+        from dispatch.jobs import metrics, sql  # noqa: F401
+        from dispatch.jobs.channels import inbound, news, voice
         from dispatch.jobs.personal import PART
+        from dispatch.jobs.services import actions, line_wakeups, recovery
+        from dispatch.technicians import services as technicians
 
-        offer_calls.register()
+        recovery.register()
+        technicians.on_give_back(actions.give_back_all)
+        voice.register()
         inbound.register()
-        lines.when_freed(line_waiters.line_freed)
+        news.register()
+        line_leases.on_lines_released(line_wakeups.line_freed)
         for condition in sql.EVENTS_OF_OPEN_JOBS:
-            own_retention.keep_events(condition)
+            event_retention.keep_events(condition)
         register("jobs", PART)

@@ -1,33 +1,45 @@
-"""What the dispatcher process runs for jobs."""
+"""Loops of the dispatcher process for jobs."""
 
 from __future__ import annotations
 
 from django.conf import settings
 
-from dispatch.core.loops import Loop
+from dispatch.core.runtime.loops import Loop
 from dispatch.jobs import services
 from dispatch.jobs.services.auditor import BATCH
-from dispatch.jobs.services.state import WAITING_LOOP
+from dispatch.jobs.services.notices import NOTICE_LOOP
+from dispatch.jobs.services.transitions import WAITING_LOOP
 
 
 def audit() -> float | None:
-    """Moves on what stopped moving; again at once while there is a full batch of it."""
+    """Run one pass of the auditor; run again immediately after a full batch."""
     return 0.0 if services.audit() >= BATCH else None
 
 
 def move_on_waiting() -> None:
-    """Looks for lines and free technicians for the jobs that wait for them; woken when an offer ends, and when a
-    line is given back."""
+    """Retry jobs that wait for a line or a technician. The end of an offer or call wakes this loop."""
     services.move_on_waiting()
 
 
 def repair_technicians() -> None:
-    """Corrects counts that have drifted."""
+    """Correct the counts of technicians that differ from the jobs."""
     services.repair_technicians()
+
+
+def advance_notices() -> None:
+    """Inform technicians of changes to their jobs. Woken by a notice that cannot be texted."""
+    services.advance_due_notices()
+
+
+def remind_of_jobs() -> None:
+    """Remind dispatchers of jobs that were paused for too long or not started in time."""
+    services.remind_due_jobs()
 
 
 LOOPS = [
     Loop("jobs_auditor", audit, interval_s=settings.AUDITOR_INTERVAL_S, elected=True),
     Loop(WAITING_LOOP, move_on_waiting, interval_s=1.0, elected=True),
+    Loop(NOTICE_LOOP, advance_notices, interval_s=2.0, elected=True),
+    Loop("jobs_reminders", remind_of_jobs, interval_s=5.0, elected=True),
     Loop("jobs_technician_repair", repair_technicians, interval_s=60.0, elected=True),
 ]

@@ -1,4 +1,4 @@
-"""The figures of jobs at /metrics."""
+"""Prometheus metrics of jobs."""
 
 from __future__ import annotations
 
@@ -8,44 +8,49 @@ from django.db.models import Count, Min
 from prometheus_client import Counter
 
 from dispatch.core import clock
-from dispatch.core.metrics import Samples, gauge
+from dispatch.core.observability.metrics import Samples, gauge
 from dispatch.jobs.models import Job, Offer, Submission
 
-# The auditor moves on whatever is later than this within 30 seconds of it.
+# The auditor should advance an overdue job within 30 seconds.
 LATE = timedelta(seconds=30)
 
-offers = Counter("dispatch_offers_settled_total", "Offers that ended, by what came of them.", ["outcome"])
+offers = Counter("dispatch_offers_settled_total", "Closed offers by outcome.", ["outcome"])
 
 
-@gauge("dispatch_jobs_open", "Jobs that have not ended, by status.", ("status",))
+@gauge("dispatch_jobs_open", "Open jobs by status.", ("status",))
 def jobs_open() -> Samples:
+    """Count the open jobs of each status."""
     counted = (
         Job.objects.filter(status__in=("dispatching", "pending", "assigned")).order_by().values_list("status")
     )
-    found = dict(counted.annotate(count=Count("pk")))
-    return [((status,), found.get(status, 0)) for status in ("dispatching", "pending", "assigned")]
+    counts = dict(counted.annotate(count=Count("pk")))
+    return [((status,), counts.get(status, 0)) for status in ("dispatching", "pending", "assigned")]
 
 
-@gauge("dispatch_jobs_overdue", "Jobs whose next action passed more than 30 seconds ago: nobody moves them on.")
+@gauge("dispatch_jobs_overdue", "Jobs whose next action is overdue by more than 30 seconds.")
 def jobs_overdue() -> Samples:
+    """Count the jobs that the auditor should already have advanced."""
     late = Job.objects.filter(status=Job.Status.DISPATCHING, next_action_at__lt=clock.now() - LATE)
     return [((), late.count())]
 
 
-@gauge("dispatch_jobs_oldest_pending_seconds", "How long the oldest pending job has waited for a dispatcher.")
+@gauge("dispatch_jobs_oldest_pending_seconds", "Seconds that the oldest pending job has waited for a dispatcher.")
 def oldest_pending() -> Samples:
+    """Return the age of the oldest pending job in seconds; 0 if no job is pending."""
     since = Job.objects.filter(status=Job.Status.PENDING).aggregate(first=Min("waiting_since"))["first"]
     return [((), _age(since))]
 
 
-@gauge("dispatch_submissions_not_started", "Submissions that should have become a job 30 seconds ago.")
+@gauge("dispatch_submissions_not_started", "Submissions whose start is overdue by more than 30 seconds.")
 def submissions_not_started() -> Samples:
+    """Count the submissions that should already have become jobs."""
     late = Submission.objects.filter(status=Submission.Status.RECEIVED, next_start_at__lt=clock.now() - LATE)
     return [((), late.count())]
 
 
-@gauge("dispatch_offers_open", "Offers that wait for an answer.")
+@gauge("dispatch_offers_open", "Offers waiting for an answer.")
 def offers_open() -> Samples:
+    """Count the pending offers."""
     return [((), Offer.objects.filter(status=Offer.Status.PENDING).count())]
 
 

@@ -1,4 +1,7 @@
-"""ServiceType, DispatchPolicy, Submission, Job, Candidate, Offer."""
+"""Models of jobs: ServiceType, DispatchPolicy, Submission, Job, Candidate, Offer, PublicForm.
+
+TechnicianNotice is in `models_notices`.
+"""
 
 import re
 import uuid
@@ -16,25 +19,42 @@ from accounts.models import ApiKey, Organization
 from accounts.scoping import OwnedModel, OwnedQuerySet
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
+from dispatch.jobs.models_notices import TechnicianNotice
+from dispatch.jobs.rules import duplicates, quiet_hours
 from dispatch.technicians.models import Skill, Technician
+from dispatch.telephony.models import Text
 
-# Nothing should be due for longer: the auditor moves it on (invariant 3).
+__all__ = [
+    "Candidate",
+    "DispatchPolicy",
+    "Job",
+    "Offer",
+    "Priority",
+    "PublicForm",
+    "ServiceType",
+    "Submission",
+    "TechnicianNotice",
+]
+
+# A next action is overdue after this time: the auditor should have advanced it (invariant 3).
 OVERDUE = timedelta(seconds=30)
 
 
 class Priority(models.IntegerChoices):
+    """The urgency of a job. Lower numbers are more urgent."""
+
     EMERGENCY = 1, "Emergency"
     URGENT = 2, "Urgent"
     NORMAL = 3, "Normal"
 
 
 class ServiceType(OwnedModel):
-    """What a customer can ask for, and the skills it takes."""
+    """A service that customers can request, and the skills it requires."""
 
     code = models.SlugField(max_length=64)
     name = models.CharField(max_length=80)
     spoken_name = models.CharField(
-        max_length=120, blank=True, help_text="As read out on the phone; empty: the name."
+        max_length=120, blank=True, help_text="How phone prompts say it. Leave empty to use the name."
     )
     required_skills = models.ManyToManyField(Skill, blank=True, related_name="+")
     is_active = models.BooleanField(default=True)
@@ -54,10 +74,11 @@ def _seconds(label: str, low: int, high: int) -> models.PositiveIntegerField:
 
 
 class DispatchPolicy(OwnedModel):
-    """How jobs are offered: for one service type, or (service type empty) for the organization.
+    """How jobs are offered, for one service type or, if that is empty, for the organization.
 
-    An empty field falls back: service type → organization → settings. Frozen into a job when it starts
-    (`rules.CascadePolicy`)."""
+    An empty field falls back: service type → organization → settings. The values are frozen into a job when it
+    starts (`rules.CascadePolicy`).
+    """
 
     service_type = models.OneToOneField(
         ServiceType, null=True, blank=True, on_delete=models.CASCADE, related_name="policy"
@@ -69,18 +90,18 @@ class DispatchPolicy(OwnedModel):
         on_delete=models.PROTECT,
         related_name="+",
         limit_choices_to={"kind": "calls"},
-        help_text="Whose numbers call; empty: the default call pool. Read as it is now, not frozen.",
+        help_text="Pool of caller numbers. Leave empty for the default pool. Changes affect running jobs.",
     )
     answer_timeout_s = _seconds("delay between attempts", 10, 3600)
     ring_timeout_s = _seconds("ring time", 5, 600)
     answered_extension_s = _seconds("time to decide after answering", 10, 600)
-    line_wait_s = _seconds("longest wait for a line", 5, 7200)
-    technician_wait_s = _seconds("longest wait for technicians on another offer", 0, 7200)
+    line_wait_s = _seconds("max wait for a line", 5, 7200)
+    technician_wait_s = _seconds("max wait for technicians with another offer", 0, 7200)
     radius_m = models.PositiveIntegerField(
         "radius (m)", null=True, blank=True, validators=[MinValueValidator(100), MaxValueValidator(500_000)]
     )
     max_candidates = models.PositiveSmallIntegerField(
-        "most candidates", null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(50)]
+        "max candidates", null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(50)]
     )
     rounds = models.PositiveSmallIntegerField(
         null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(5)]
@@ -89,26 +110,64 @@ class DispatchPolicy(OwnedModel):
     weight_workload = models.FloatField(null=True, blank=True, validators=[MinValueValidator(0)])
     weight_rest = models.FloatField(null=True, blank=True, validators=[MinValueValidator(0)])
     auto_pause_misses = models.PositiveSmallIntegerField(
-        "misses in a row before a technician is paused",
+        "missed calls in a row before a technician is paused",
         null=True,
         blank=True,
         validators=[MaxValueValidator(100)],
-        help_text="Unanswered calls; 0: never. Read as it is now, not frozen.",
+        help_text="0: never pause. Changes affect running jobs.",
     )
-    offer_by_text = models.BooleanField("offer by SMS too", null=True, blank=True)
+    pause_reminder_s = models.PositiveIntegerField(
+        "remind of a paused job after (s)",
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(604_800)],
+        help_text="0: never.",
+    )
+    start_within_s = models.PositiveIntegerField(
+        "work must start within (s)",
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(604_800)],
+        help_text="An assigned job that is not started by then needs attention. 0: no limit.",
+    )
+    quiet_for = models.CharField(
+        "quiet hours",
+        max_length=16,
+        blank=True,
+        default="",
+        db_default="",
+        choices=[
+            (quiet_hours.OFF, "Call at any hour"),
+            (quiet_hours.NORMAL, "Normal jobs wait"),
+            (quiet_hours.URGENT, "Urgent and normal jobs wait"),
+        ],
+        help_text="A job that waits calls nobody until the quiet hours end. Emergencies never wait. Changes "
+        "affect running jobs.",
+    )
+    quiet_from = models.TimeField("from", null=True, blank=True, help_text="In the organization's time zone.")
+    quiet_until = models.TimeField("until", null=True, blank=True)
+    duplicate_hours = models.PositiveSmallIntegerField(
+        "flag probable duplicates within (h)",
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(720)],
+        help_text="A new job is flagged if an open job of these hours has the same customer phone or address. 0: "
+        "never.",
+    )
+    offer_by_text = models.BooleanField("also send offers by text", null=True, blank=True)
     missed_call_grace_s = models.PositiveIntegerField(
         "time to answer after a missed call (s)",
         null=True,
         blank=True,
         validators=[MaxValueValidator(3600)],
-        help_text="By text, link or call-back. 0: the next technician is called at once.",
+        help_text="By text, link or call-back. 0: call the next technician immediately.",
     )
-    address_by_text = models.BooleanField("send the address by SMS after accepting", null=True, blank=True)
-    advance_on_decline = models.BooleanField("move on at once when declined", null=True, blank=True)
-    advance_on_busy = models.BooleanField("move on at once when busy", null=True, blank=True)
-    advance_on_failed = models.BooleanField("move on at once when the call failed", null=True, blank=True)
-    advance_on_no_answer = models.BooleanField("move on at once when not answered", null=True, blank=True)
-    advance_on_hangup = models.BooleanField("move on at once when hung up without a key", null=True, blank=True)
+    address_by_text = models.BooleanField("text the address after accepting", null=True, blank=True)
+    advance_on_decline = models.BooleanField("when declined", null=True, blank=True)
+    advance_on_busy = models.BooleanField("when busy", null=True, blank=True)
+    advance_on_failed = models.BooleanField("when the call failed", null=True, blank=True)
+    advance_on_no_answer = models.BooleanField("when not answered", null=True, blank=True)
+    advance_on_hangup = models.BooleanField("when hung up without pressing a key", null=True, blank=True)
 
     class Meta:
         verbose_name_plural = "dispatch policies"
@@ -122,7 +181,7 @@ class DispatchPolicy(OwnedModel):
         return f"Policy of {self.service_type or 'the organization'}"
 
     def clean(self) -> None:
-        """Refuses what cannot work together, also with the values that empty fields fall back to."""
+        """Raise ValidationError for contradictions, including with the values that empty fields fall back to."""
         from dispatch.jobs import policies  # it reads these tables
 
         if problems := policies.problems_of(self):
@@ -130,14 +189,14 @@ class DispatchPolicy(OwnedModel):
 
 
 class Submission(OwnedModel):
-    """The form as it was received. Answered with 2xx, it becomes exactly one job, whatever dies in between."""
+    """The form as received. Once answered 2xx, it becomes exactly one job, even if any process dies."""
 
     class Status(models.TextChoices):
         RECEIVED = "received", "Received"
         PROCESSED = "processed", "Processed"
 
     status = models.CharField(max_length=16, choices=Status, default=Status.RECEIVED)
-    form = models.JSONField(help_text="As it came.")
+    form = models.JSONField(help_text="The form as received.")
     customer_name = models.CharField(max_length=120)
     customer_phone = PhoneNumberField()
     service_type = models.ForeignKey(ServiceType, on_delete=models.PROTECT, related_name="+")
@@ -150,8 +209,8 @@ class Submission(OwnedModel):
     idempotency_key = models.CharField(max_length=255, blank=True)
     api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.SET_NULL, related_name="+")
 
-    starts = models.PositiveSmallIntegerField(default=0, help_text="How often a start was begun.")
-    next_start_at = models.DateTimeField(null=True, help_text="When the auditor starts it, if nobody has.")
+    starts = models.PositiveSmallIntegerField(default=0, help_text="Number of attempts to start a job.")
+    next_start_at = models.DateTimeField(null=True, help_text="When the auditor starts it, unless a worker has.")
     last_error = models.CharField(max_length=500, blank=True)
     created_at = models.DateTimeField(default=clock.now)
 
@@ -177,19 +236,29 @@ class Submission(OwnedModel):
 
 
 class JobQuerySet(OwnedQuerySet):
-    """Jobs of one organization."""
+    """Queries on jobs."""
 
     def needing_attention(self) -> Self:
-        """Those that wait for a dispatcher, or whose next action is overdue."""
+        """Filter jobs that need a person.
+
+        They are pending, paused, overdue or not started in time, have an unanswered text, or their technician has
+        left.
+        """
         overdue = Q(status="dispatching", next_action_at__lt=clock.now() - OVERDUE)
-        return self.filter(Q(status="pending") | Q(status="dispatching", paused_at__isnull=False) | overdue)
+        paused = Q(status="dispatching", paused_at__isnull=False)
+        has_left = Q(status="assigned", technician__is_active=False)
+        not_started = Q(status="assigned", attention_at__lte=clock.now())
+        unanswered = JobText.objects.filter(handled_at=None).values("job_id")
+        texted = Q(status__in=("dispatching", "assigned"), pk__in=unanswered)
+        return self.filter(Q(status="pending") | paused | overdue | has_left | not_started | texted)
 
 
 class Job(OwnedModel):
     """The service job made from a submission.
 
-    `next_action_at` and `step_token` are the truth behind every timer; `version` grows with every change and is
-    what an action by hand was decided on."""
+    `next_action_at` and `step_token` are the truth behind every timer. `version` is incremented by every visible
+    change; an action names the version on which the person based the decision.
+    """
 
     class Status(models.TextChoices):
         DISPATCHING = "dispatching", "Dispatching"
@@ -203,16 +272,27 @@ class Job(OwnedModel):
         START = "start", "Next step"
         ANSWER = "answer", "An answer"
         LINE = "line", "A line"
-        TECHNICIAN = "technician", "A technician on another offer"
+        TECHNICIAN = "technician", "A technician with another offer"
+        PROVIDER = "provider", "The phone provider, which is not responding"
+        ACCOUNT = "account", "The phone provider, which refuses our account"
         PERSON = "person", "A dispatcher"
+        QUIET_HOURS = "quiet_hours", "The end of quiet hours"
 
     class PendingReason(models.TextChoices):
         NONE = "", "—"
         EXHAUSTED = "exhausted", "Nobody accepted"
-        NOBODY_NEAR = "nobody_near", "No fit technician near"
-        NO_POSITION = "no_position", "The place could not be found"
+        NOBODY_NEAR = "nobody_near", "No qualified technician nearby"
+        NO_POSITION = "no_position", "Address not found"
         NO_LINE = "no_line", "No line became free"
+        PROVIDER_DOWN = "provider_down", "The phone provider is not responding"
+        ACCOUNT_REFUSED = "account_refused", "The phone provider refuses our account"
         FAILED = "processing_failed", "Processing failed"
+
+    class DuplicateState(models.TextChoices):
+        NONE = "", "—"
+        POSSIBLE = "possible", "Possible duplicate"
+        MERGED = "merged", "Merged"
+        DISMISSED = "dismissed", "Not a duplicate"
 
     objects: ClassVar[Any] = JobQuerySet.as_manager()
 
@@ -230,31 +310,61 @@ class Job(OwnedModel):
     notes = models.TextField(max_length=4000, blank=True)
     extra = models.JSONField(default=dict, blank=True)
 
-    policy = models.JSONField(default=dict, help_text="The cascade's parameters, frozen when it started.")
-    out_of_reach = models.JSONField(
-        default=dict, help_text="Technicians beyond the candidates, counted by reason."
-    )
+    policy = models.JSONField(default=dict, help_text="Parameters of the cascade, frozen when it started.")
+    out_of_reach = models.JSONField(default=dict, help_text="Technicians who are not candidates, by reason.")
     round = models.PositiveSmallIntegerField(default=1)
-    first_round = models.PositiveSmallIntegerField(default=1, help_text="Of the present dispatch.")
+    first_round = models.PositiveSmallIntegerField(default=1, help_text="Of the current dispatch.")
     waiting_for = models.CharField(max_length=16, choices=WaitingFor, default="", blank=True)
     waiting_since = models.DateTimeField(null=True)
     line_pool = models.ForeignKey(
-        DispatchPool, null=True, on_delete=models.SET_NULL, related_name="+", help_text="Whose line it waits for."
+        DispatchPool,
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        help_text="Pool that the job waits for.",
     )
-    line_wait_until = models.DateTimeField(null=True, help_text="Set while no line was free since the last call.")
+    line_wait_until = models.DateTimeField(null=True, help_text="Deadline for getting a line.")
     technician_wait_until = models.DateTimeField(
-        null=True, help_text="Set once all others were tried, in the present round."
+        null=True, help_text="Set after all other candidates of this round were tried."
     )
     next_action_at = models.DateTimeField(null=True)
     step_token = models.UUIDField(default=uuid.uuid4)
     paused_at = models.DateTimeField(null=True)
-    failed_steps = models.PositiveSmallIntegerField(default=0, help_text="In a row; three make it pending.")
+    is_trial = models.BooleanField(
+        default=False, db_default=False, help_text="Resumed to try whether the phone provider works again."
+    )
+    attention_at = models.DateTimeField(
+        null=True, help_text="When a paused job, or an assigned one that was not started, needs attention."
+    )
+    reminded_at = models.DateTimeField(null=True, help_text="When dispatchers were reminded of it.")
+    started_at = models.DateTimeField(null=True, help_text="When the technician started the work.")
+    calls_at_any_hour = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Whether a dispatcher decided to call technicians despite quiet hours.",
+    )
+    failed_steps = models.PositiveSmallIntegerField(
+        default=0, help_text="Consecutive failures; 3 make it pending."
+    )
     version = models.PositiveIntegerField(default=1)
 
     not_again = ArrayField(
-        models.BigIntegerField(), default=list, blank=True, help_text="Technicians who said they cannot make it."
+        models.BigIntegerField(), default=list, blank=True, help_text="Technicians who said they can't make it."
     )
     technician = models.ForeignKey(Technician, null=True, on_delete=models.PROTECT, related_name="jobs")
+    duplicate_of = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="duplicates"
+    )
+    duplicate_state = models.CharField(
+        max_length=16, choices=DuplicateState, default="", db_default="", blank=True
+    )
+    address_key = models.CharField(
+        max_length=duplicates.LONGEST_KEY,
+        default="",
+        db_default="",
+        blank=True,
+        help_text="Equal for spellings of one address.",
+    )
     created_at = models.DateTimeField(default=clock.now)
     assigned_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
@@ -279,34 +389,60 @@ class Job(OwnedModel):
         ]
         indexes = [
             models.Index(fields=["next_action_at"], condition=Q(status="dispatching"), name="job_to_move_on"),
+            models.Index(fields=["id"], condition=Q(is_trial=True), name="job_on_trial"),
+            models.Index(
+                fields=["attention_at"],
+                condition=Q(attention_at__isnull=False, reminded_at=None),
+                name="job_to_remind_of",
+            ),
             models.Index(fields=["organization", "status", "-id"], name="job_by_status"),
             models.Index(fields=["organization", "created_at"], name="job_by_day"),
             models.Index(
                 fields=["organization", "-ended_at"], condition=Q(ended_at__isnull=False), name="job_ended_lately"
+            ),
+            models.Index(
+                fields=["organization", "customer_phone"], condition=Q(ended_at=None), name="job_open_by_phone"
+            ),
+            models.Index(
+                fields=["organization", "address_key"],
+                condition=Q(ended_at=None) & ~Q(address_key=""),
+                name="job_open_by_address",
             ),
         ]
 
     def __str__(self) -> str:
         return f"Job {self.pk}"
 
+    @property
+    def duplicate_words(self) -> str:
+        """The flag in words, for badges."""
+        return f"Possible duplicate of #{self.duplicate_of_id}"
+
+    @property
+    def is_possible_duplicate(self) -> bool:
+        """Whether the job is flagged as a duplicate of a job that is still open."""
+        if self.duplicate_state != self.DuplicateState.POSSIBLE or self.duplicate_of is None:
+            return False
+        return self.ended_at is None and self.duplicate_of.ended_at is None
+
 
 class Candidate(OwnedModel):
-    """A technician's place in one job's ranking, with the reason they are in or out."""
+    """A technician's rank for one job, with the reason for being eligible or not."""
 
     class Verdict(models.TextChoices):
-        IN = "in", "In"
-        DEFERRED = "deferred", "On another offer"
-        OUT = "out", "Out"
+        IN = "in", "Eligible"
+        DEFERRED = "deferred", "Has another offer"
+        OUT = "out", "Not eligible"
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="candidates")
     technician = models.ForeignKey(Technician, on_delete=models.PROTECT, related_name="+")
-    rank = models.PositiveSmallIntegerField(help_text="1 is offered first; those who are out come last.")
+    rank = models.PositiveSmallIntegerField(help_text="1 gets the first offer; ineligible come last.")
     verdict = models.CharField(max_length=16, choices=Verdict)
     reason = models.CharField(max_length=160)
     distance_m = models.PositiveIntegerField()
     score = models.FloatField()
     skipped_round = models.PositiveSmallIntegerField(
-        default=0, help_text="The round in which they turned out to be unfit."
+        default=0, help_text="The round that skipped the technician as ineligible."
     )
 
     class Meta:
@@ -321,7 +457,7 @@ class Candidate(OwnedModel):
 
 
 class Offer(OwnedModel):
-    """One technician's chance at one job. Its call is the Call of purpose `offer` with this id as its subject."""
+    """One technician's chance at one job. Its call is the Call of purpose `offer` whose subject is this id."""
 
     class Status(models.TextChoices):
         PENDING = "pending", "Pending"
@@ -329,7 +465,7 @@ class Offer(OwnedModel):
         DECLINED = "declined", "Declined"
         TIMED_OUT = "timed_out", "Timed out"
         FAILED = "failed", "Failed"
-        RESCINDED = "rescinded", "Rescinded"
+        RESCINDED = "rescinded", "Withdrawn"
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="offers")
     technician = models.ForeignKey(Technician, on_delete=models.PROTECT, related_name="offers")
@@ -340,10 +476,10 @@ class Offer(OwnedModel):
     reason = models.CharField(max_length=160, blank=True)
     distance_m = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField(default=clock.now)
-    ringing_since = models.DateTimeField(null=True, help_text="When the provider took the call: the clock starts.")
+    ringing_since = models.DateTimeField(null=True, help_text="When the provider accepted the call.")
     answered_at = models.DateTimeField(null=True)
     missed_at = models.DateTimeField(
-        null=True, help_text="When its call ended without an answer, and it stayed open for one in another way."
+        null=True, help_text="When its call was missed and the offer stayed open for other channels."
     )
     expires_at = models.DateTimeField()
     settled_at = models.DateTimeField(null=True)
@@ -365,44 +501,72 @@ class Offer(OwnedModel):
 
     @property
     def is_ringing(self) -> bool:
-        """Whether it is live and the provider has taken its call, so that its time runs."""
+        """Whether the offer is live and its deadline is running, because the provider has accepted its call."""
         return self.status == self.Status.PENDING and self.ringing_since is not None
 
     def __str__(self) -> str:
         return f"Offer {self.attempt} of job {self.job_id} to {self.technician}"
 
 
+class JobText(OwnedModel):
+    """A text between a technician and the dispatchers about a job. Together they are the job's thread.
+
+    An inbound text is in the threads of all open jobs of its technician.
+    """
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="texts")
+    text = models.ForeignKey(Text, on_delete=models.CASCADE, related_name="+")
+    technician = models.ForeignKey(Technician, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(default=clock.now)
+    handled_at = models.DateTimeField(
+        null=True, help_text="When a dispatcher answered an inbound text, or marked it as needing no reply."
+    )
+    failed_at = models.DateTimeField(null=True, help_text="When an outbound text was reported as not delivered.")
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [models.UniqueConstraint(fields=["job", "text"], name="one_place_in_a_thread")]
+        indexes = [models.Index(fields=["job"], condition=Q(handled_at=None), name="job_text_unanswered")]
+
+    def __str__(self) -> str:
+        return f"{self.technician} about job {self.job_id}"
+
+
 class PublicForm(OwnedModel):
-    """An organization's form for its customers, at /f/<its slug>/. Without a row, or switched off, there is
-    none."""
+    """An organization's request form for customers, at /f/<slug>/.
+
+    The page does not exist without a row or while the form is switched off.
+    """
 
     organization = models.OneToOneField(Organization, on_delete=models.PROTECT, related_name="public_form")
     is_on = models.BooleanField("switched on", default=True)
     heading = models.CharField(max_length=120, blank=True, help_text="Empty: “Request a technician”.")
-    intro = models.TextField(max_length=1000, blank=True, help_text="Above the form.")
-    thanks = models.TextField(max_length=1000, blank=True, help_text="After it was sent.")
-    asks_urgency = models.BooleanField("asks how urgent it is", default=True)
+    intro = models.TextField(max_length=1000, blank=True, help_text="Shown above the form.")
+    thanks = models.TextField(max_length=1000, blank=True, help_text="Shown after the form is sent.")
+    asks_urgency = models.BooleanField("ask how urgent it is", default=True)
     per_hour = models.PositiveIntegerField(
-        "most requests per hour", default=60, validators=[MinValueValidator(1), MaxValueValidator(10_000)]
+        "max requests per hour", default=60, validators=[MinValueValidator(1), MaxValueValidator(10_000)]
     )
     embed_origins = models.TextField(
-        "sites that may embed it",
+        "websites that may embed the form",
         max_length=2000,
         blank=True,
-        help_text="One per line, such as https://www.example.com. Empty: any site.",
+        help_text="One per line, such as https://www.example.com. Leave empty to allow any.",
     )
 
     def __str__(self) -> str:
         return f"Form of {self.organization}"
 
     def clean(self) -> None:
-        """Raises ValidationError for what is no origin."""
+        """Raise ValidationError for anything that isn't an origin."""
         wrong = [line for line in self._origins() if not _ORIGIN.fullmatch(line)]
         if wrong:
-            raise ValidationError({"embed_origins": f"{wrong[0]!r} is no site such as https://www.example.com."})
+            raise ValidationError(
+                {"embed_origins": f"{wrong[0]!r} isn't an origin such as https://www.example.com."}
+            )
 
     def frame_ancestors(self) -> str:
-        """The sites that may show it in a frame, as a Content-Security-Policy says it."""
+        """Return the sites that may embed the form, in Content-Security-Policy syntax."""
         return " ".join(self._origins()) or "*"
 
     def _origins(self) -> list[str]:

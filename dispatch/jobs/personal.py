@@ -1,4 +1,4 @@
-"""What is kept of a customer: their forms and jobs."""
+"""Personal data of customers: their submissions and jobs."""
 
 from __future__ import annotations
 
@@ -7,74 +7,81 @@ from typing import Any
 
 from django.db.models import Q
 
-from dispatch.core import personal
-from dispatch.core.personal import ERASED, Part, Person, Trace
-from dispatch.jobs.models import Job, Offer, Submission
+from dispatch.core.privacy import personal_data
+from dispatch.core.privacy.personal_data import ERASED, DataSubject, EventReference, PersonalDataHandler
+from dispatch.jobs.models import Job, JobText, Offer, Submission, TechnicianNotice
 from dispatch.telephony.models import Text
 
 EMAIL_FIELDS = ("email", "customer_email", "e-mail", "mail")
 
 
-def _submissions(person: Person) -> Any:
-    found = Q(pk__in=[])
+def _submissions(person: DataSubject) -> Any:
+    matches = Q(pk__in=[])
     if person.phone:
-        found |= Q(customer_phone=person.phone)
+        matches |= Q(customer_phone=person.phone)
     if person.email:
         for name in EMAIL_FIELDS:
-            found |= Q(**{f"extra__{name}__iexact": person.email}) | Q(**{f"form__{name}__iexact": person.email})
-    return Submission.objects.of(person.organization_id).filter(found)
+            matches |= Q(**{f"extra__{name}__iexact": person.email}) | Q(**{f"form__{name}__iexact": person.email})
+    return Submission.objects.of(person.organization_id).filter(matches)
 
 
-def _jobs(person: Person) -> Any:
-    found = Q(submission__in=_submissions(person))
+def _jobs(person: DataSubject) -> Any:
+    matches = Q(submission__in=_submissions(person))
     if person.phone:
-        found |= Q(customer_phone=person.phone)
-    return Job.objects.of(person.organization_id).filter(found)
+        matches |= Q(customer_phone=person.phone)
+    return Job.objects.of(person.organization_id).filter(matches)
 
 
 def _texts(jobs: Iterable[int]) -> Any:
-    """What technicians were texted of these jobs: it names the customer and the place."""
+    """Select the texts to and from technicians about these jobs, which may name the customer and the address."""
     ids = list(jobs)
     offers = Offer.objects.filter(job__in=ids).values("pk")
+    notices = TechnicianNotice.objects.filter(job__in=ids).values("pk")
     about = Q(purpose="job", subject_id__in=ids) | Q(purpose="offer", subject_id__in=offers)
-    return Text.objects.filter(about, direction=Text.Direction.OUT)
+    about |= Q(purpose="job_news", subject_id__in=notices)
+    threads = JobText.objects.filter(job__in=ids).values("text_id")
+    return Text.objects.filter(Q(about, direction=Text.Direction.OUT) | Q(pk__in=threads))
 
 
-def rows(person: Person) -> dict[str, list[dict[str, Any]]]:
+def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
+    """Return the person's submissions and jobs, and the texts about them, for the export."""
     return {
-        "submissions": personal.as_rows(_submissions(person)),
-        "jobs": personal.as_rows(_jobs(person)),
-        "texts_to_technicians": personal.as_rows(_texts(_jobs(person).values_list("pk", flat=True))),
+        "submissions": personal_data.as_rows(_submissions(person)),
+        "jobs": personal_data.as_rows(_jobs(person)),
+        "texts_to_technicians": personal_data.as_rows(_texts(_jobs(person).values_list("pk", flat=True))),
     }
 
 
-def blocked_by(person: Person) -> Iterable[str]:
+def blocked_by(person: DataSubject) -> Iterable[str]:
+    """Yield the reasons why the person can't be erased yet: open jobs and unprocessed submissions."""
     for pk in _jobs(person).filter(ended_at=None).order_by("pk").values_list("pk", flat=True):
-        yield f"Job {pk} is open: complete or cancel it first."
+        yield f"Job {pk} is open. Complete or cancel it first."
     for pk in _submissions(person).filter(status=Submission.Status.RECEIVED).values_list("pk", flat=True):
-        yield f"Submission {pk} is about to become a job."
+        yield f"Submission {pk} is about to become a job. Try again in a minute."
 
 
-def traces(person: Person) -> list[Trace]:
+def traces(person: DataSubject) -> list[EventReference]:
+    """Return the subjects whose events name the person."""
     jobs = list(_jobs(person).values_list("pk", "customer_name"))
     forms = list(_submissions(person).values_list("pk", "customer_name"))
     return [
-        Trace("job", [pk for pk, _ in jobs], [name for _, name in jobs]),
-        Trace("submission", [pk for pk, _ in forms], [name for _, name in forms]),
+        EventReference("job", [pk for pk, _ in jobs], [name for _, name in jobs]),
+        EventReference("submission", [pk for pk, _ in forms], [name for _, name in forms]),
     ]
 
 
-def erase(person: Person) -> int:
-    gone: dict[str, Any] = {
+def erase(person: DataSubject) -> int:
+    """Clear everything that identifies the person and return the number of rows changed."""
+    blank: dict[str, Any] = {
         "customer_name": ERASED, "customer_phone": "", "address": "", "lat": None, "lng": None, "notes": "",
         "extra": {},
     }  # fmt: skip
     jobs = list(_jobs(person).values_list("pk", "submission_id"))
     forms = {*_submissions(person).values_list("pk", flat=True), *(submission for _, submission in jobs)}
-    Submission.objects.filter(pk__in=forms).update(form={}, idempotency_key="", **gone)
-    Job.objects.filter(pk__in=[pk for pk, _ in jobs]).update(**gone)
-    told = _texts(pk for pk, _ in jobs).update(body="")
-    return len(forms) + len(jobs) + told
+    Submission.objects.filter(pk__in=forms).update(form={}, idempotency_key="", **blank)
+    Job.objects.filter(pk__in=[pk for pk, _ in jobs]).update(address_key="", **blank)
+    texts = _texts(pk for pk, _ in jobs).update(body="")
+    return len(forms) + len(jobs) + texts
 
 
-PART = Part(rows, erase, traces, blocked_by)
+PART = PersonalDataHandler(rows, erase, traces, blocked_by)

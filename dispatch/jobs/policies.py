@@ -1,4 +1,4 @@
-"""Which policy a job gets: the rows as they are now, field by field, down to the settings."""
+"""Resolve the dispatch policy of a job: service type → organization → settings, field by field."""
 
 from __future__ import annotations
 
@@ -6,65 +6,93 @@ from typing import Any
 
 from django.conf import settings
 
-from dispatch.core.problems import Conflict
+from dispatch.core.api.problems import Conflict
 from dispatch.jobs import sql
 from dispatch.jobs.models import DispatchPolicy, Job
 from dispatch.jobs.rules import CascadePolicy, effective_policy, policy_problems
 from dispatch.jobs.rules.policy import FIELDS
+from dispatch.jobs.rules.quiet_hours import FIELDS as QUIET_FIELDS
+from dispatch.jobs.rules.quiet_hours import QuietHours
 
 
 def for_service_type(organization_id: int, service_type_id: int | None) -> CascadePolicy:
-    """What a job of that service type would be offered by if it started now (None: the organization's own)."""
-    return and_skills(organization_id, service_type_id)[0]
+    """Return the policy that a job of that service type gets now; for None, the organization's policy."""
+    return for_new_job(organization_id, service_type_id)[0]
 
 
-def and_skills(organization_id: int, service_type_id: int | None) -> tuple[CascadePolicy, list[int]]:
-    """As `for_service_type`, with the ids of the skills that the service type takes now."""
-    rows, skills = sql.ways_of(organization_id, service_type_id)
-    return effective_policy(rows, settings.DISPATCH_POLICY_DEFAULTS), skills
+def for_new_job(organization_id: int, service_type_id: int | None) -> tuple[CascadePolicy, list[int], QuietHours]:
+    """Return the policy as `for_service_type` does, the ids of the required skills, and the quiet hours."""
+    rows, skills = sql.policy_chain(organization_id, service_type_id)
+    return effective_policy(rows, settings.DISPATCH_POLICY_DEFAULTS), skills, QuietHours.of(rows)
 
 
-def defaults() -> CascadePolicy:
-    """The installation's own, from the settings."""
+def quiet_hours(organization_id: int, service_type_id: int | None) -> QuietHours:
+    """Return the quiet hours that apply now. They are not frozen into jobs."""
+    return for_new_job(organization_id, service_type_id)[2]
+
+
+def duplicate_hours(organization_id: int, service_type_id: int | None) -> int:
+    """Return for how many hours an open job with the same phone or address is a probable duplicate; 0: never."""
+    rows, _ = sql.policy_chain(organization_id, service_type_id)
+    chosen = (row["duplicate_hours"] for row in rows if row["duplicate_hours"] is not None)
+    return int(next(chosen, settings.DUPLICATE_HOURS))
+
+
+def default_policy() -> CascadePolicy:
+    """Return the installation's policy from the settings."""
     return effective_policy([], settings.DISPATCH_POLICY_DEFAULTS)
 
 
-def frozen(job: Job) -> CascadePolicy:
-    """The policy that the job started with."""
+def frozen_policy(job: Job) -> CascadePolicy:
+    """Return the policy frozen into the job when it started."""
     return CascadePolicy.from_json(job.policy, settings.DISPATCH_POLICY_DEFAULTS)
 
 
 def problems_of(edited: DispatchPolicy) -> dict[str, str]:
-    """What would not work if `edited` were saved, by field: with the values it falls back to, and, when it is the
-    organization's, for each service type that falls back to it."""
+    """Return the contradictions that saving `edited` would cause: field → message.
+
+    Empty fields are checked with their fallback values. The organization's policy is also checked with the policy
+    of each service type, which falls back to it.
+    """
     if not edited.organization_id:
         return {}
-    own = DispatchPolicy.objects.of(edited.organization_id).exclude(pk=edited.pk)
+    others = DispatchPolicy.objects.of(edited.organization_id).exclude(pk=edited.pk)
+    if problems := _quiet_problems(edited, others):
+        return problems
     defaults = settings.DISPATCH_POLICY_DEFAULTS
     if edited.service_type_id is not None:
-        above = [_values(row) for row in own.filter(service_type=None)]
+        above = [_values(row) for row in others.filter(service_type=None)]
         return policy_problems(effective_policy([_values(edited), *above], defaults))
-    found = policy_problems(effective_policy([_values(edited)], defaults))
+    problems = policy_problems(effective_policy([_values(edited)], defaults))
     for field, text in _problems_below(edited, [_values(edited)]).items():
-        found.setdefault(field, text)
-    return found
+        problems.setdefault(field, text)
+    return problems
+
+
+def _quiet_problems(edited: DispatchPolicy, own: Any) -> dict[str, str]:
+    """Return the contradictions in the quiet hours, with the values they fall back to."""
+    rows = [row for row in (edited, own.filter(service_type=None).first()) if row is not None]
+    quiet = QuietHours.of([{name: getattr(row, name) for name in QUIET_FIELDS} for row in rows])
+    if quiet.quiet_from == quiet.quiet_until:
+        return {"quiet_until": "Must differ from the beginning of the quiet hours."}
+    return {}
 
 
 def check_removable(row: DispatchPolicy) -> None:
-    """Raises Conflict when a service type's policy would not work with what it falls back to without `row`."""
+    """Raise Conflict if a service type's policy would be invalid without `row`."""
     if row.service_type_id is None and (problems := _problems_below(row, [])):
-        raise Conflict(f"This policy is needed. {' '.join(problems.values())}")
+        raise Conflict(f"Other policies depend on this one. {' '.join(problems.values())}")
 
 
-def _problems_below(organizations: DispatchPolicy, above: list[dict[str, Any]]) -> dict[str, str]:
-    """What would not work, by field, for service types whose policies fall back to `above`."""
-    found: dict[str, str] = {}
-    below = DispatchPolicy.objects.of(organizations.organization_id).exclude(service_type=None)
+def _problems_below(policy: DispatchPolicy, above: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the contradictions in the policies of service types that fall back to `above`: field → message."""
+    problems: dict[str, str] = {}
+    below = DispatchPolicy.objects.of(policy.organization_id).exclude(service_type=None)
     for row in below.select_related("service_type"):
         effective = effective_policy([_values(row), *above], settings.DISPATCH_POLICY_DEFAULTS)
         for field, text in policy_problems(effective).items():
-            found.setdefault(field, f"For {row.service_type}: {text}")
-    return found
+            problems.setdefault(field, f"For {row.service_type}: {text}")
+    return problems
 
 
 def _values(row: DispatchPolicy) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Hand-written questions about jobs and the technicians they move."""
+"""Hand-written SQL for jobs and their technicians."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from django.db import connection
 from django.db.models import Exists, OuterRef, QuerySet
 
 from dispatch.capacity.models import DispatchPool
-from dispatch.core import statements
+from dispatch.core.db import prepared
 from dispatch.jobs.models import Candidate, Job
 from dispatch.jobs.rules import Ranked
 from dispatch.jobs.rules.policy import FIELDS
+from dispatch.jobs.rules.quiet_hours import FIELDS as QUIET_FIELDS
+from dispatch.jobs.rules.quiet_hours import QuietHours
 from dispatch.technicians.models import Technician
 from dispatch.technicians.services import Nearby
 
-# A job that waits for a line is looked at every second or so; one that is this late has nobody who does (seconds).
+# A job that waits for a line is polled about every second; a job overdue by this much (seconds) is not polled.
 UNATTENDED_S = 5.0
 
-# Technicians whose live offer is not a pending one, whose pending offer is not their live one, or whose count of
-# open jobs is not that of the jobs assigned to them.
+# Technicians whose live offer is not pending, whose pending offer is not their live one, or whose count of open
+# jobs differs from their assigned jobs.
 _DRIFTED = """
 SELECT t.id FROM technicians_technician t
 WHERE (t.live_offer_id IS NOT NULL OR t.open_jobs > 0)
@@ -37,8 +39,8 @@ WHERE j.status = 'assigned' AND t.open_jobs = 0
 LIMIT %s
 """
 
-# One start of a submission: the first at once, later ones when they are due. Whoever finds it locked leaves it.
-# Its commit need not wait for the disk (`statements.flush_later`).
+# Claim one start of a submission: the first immediately, later ones when due. A locked submission is skipped. The
+# commit does not wait for the disk (synchronous_commit = off).
 _CLAIM_START = """
 UPDATE jobs_submission SET starts = starts + 1, next_start_at = %(until)s
 WHERE id = (
@@ -54,32 +56,73 @@ UPDATE jobs_submission SET status = 'processed', next_start_at = NULL WHERE id =
 
 
 def claim_start(submission_id: int, now: datetime, until: datetime) -> bool:
-    """Counts a start of the submission, which is not started again before `until`; False: it is not to be
-    started now."""
-    return bool(statements.count(_CLAIM_START, {"id": submission_id, "now": now, "until": until}))
+    """Claim a start of the submission until `until`, and count it.
+
+    Return False if no start is due or another worker has claimed it.
+    """
+    return bool(prepared.execute_rowcount(_CLAIM_START, {"id": submission_id, "now": now, "until": until}))
 
 
-def submission_processed(submission_id: int) -> bool:
-    """Marks it as made into a job; False: it was already."""
-    return bool(statements.count(_PROCESSED, [submission_id]))
+def mark_submission_processed(submission_id: int) -> bool:
+    """Mark the submission processed. Return False if it already was."""
+    return bool(prepared.execute_rowcount(_PROCESSED, [submission_id]))
 
 
 _SKILLS = "SELECT skill_id FROM jobs_servicetype_required_skills WHERE servicetype_id = %s ORDER BY skill_id"
-# Of the service type, then of the organization; either may be missing.
+_POLICY_FIELDS = (*FIELDS, *QUIET_FIELDS, "duplicate_hours")
+# The policies of the service type and of the organization, in this order; either may be missing.
 _POLICIES = f"""
-SELECT {", ".join(FIELDS)} FROM jobs_dispatchpolicy
+SELECT {", ".join(_POLICY_FIELDS)} FROM jobs_dispatchpolicy
 WHERE organization_id = %s AND (service_type_id = %s OR service_type_id IS NULL)
 ORDER BY service_type_id NULLS LAST
 """
 
 
-def ways_of(organization_id: int, service_type_id: int | None) -> tuple[list[dict[str, Any]], list[int]]:
-    """The policies that a job of that service type is offered by, the nearest first, and the ids of the skills
-    that it takes."""
-    with statements.pipelined():
-        found = statements.ask(_POLICIES, [organization_id, service_type_id])
-        skills = statements.ask(_SKILLS, [service_type_id])
-        return [dict(zip(FIELDS, row, strict=True)) for row in found()], [row[0] for row in skills()]
+def policy_chain(organization_id: int, service_type_id: int | None) -> tuple[list[dict[str, Any]], list[int]]:
+    """Return the policies for a service type, most specific first, and the ids of its required skills."""
+    with prepared.pipeline():
+        policies = prepared.fetch_later(_POLICIES, [organization_id, service_type_id])
+        skills = prepared.fetch_later(_SKILLS, [service_type_id])
+        return _policy_rows(policies()), [row[0] for row in skills()]
+
+
+def _policy_rows(rows: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(_POLICY_FIELDS, row, strict=True)) for row in rows]
+
+
+# Serializes the creation of jobs with the same phone or address, so that one of two at once sees the other.
+_LOCK_DUPLICATES = """
+SELECT pg_advisory_xact_lock(lock_key) FROM (
+    SELECT DISTINCT hashtextextended(key, 0) AS lock_key FROM unnest(%s::text[]) AS wanted (key)
+    ORDER BY lock_key OFFSET 0
+) AS locks
+"""
+_DUPLICATE = """
+SELECT id FROM jobs_job
+WHERE organization_id = %(organization_id)s AND ended_at IS NULL AND created_at > %(since)s
+  AND (customer_phone = %(phone)s OR (address_key = %(address_key)s AND address_key <> ''))
+ORDER BY id LIMIT 1
+"""
+
+
+def find_duplicate(job: Job, since: datetime) -> int | None:
+    """Return the oldest open job, created after `since`, with the phone or address of this unsaved job.
+
+    Waits for concurrent transactions that create such a job, until the end of the transaction.
+    """
+    phone, organization_id = str(job.customer_phone), job.organization_id
+    keys = [f"job:{organization_id}:{key}" for key in (phone, job.address_key) if key]
+    parameters = {
+        "organization_id": organization_id,
+        "since": since,
+        "phone": phone,
+        "address_key": job.address_key,
+    }
+    with prepared.pipeline():
+        prepared.execute(_LOCK_DUPLICATES, [prepared.texts(keys)])
+        duplicates = prepared.fetch_later(_DUPLICATE, parameters)
+        rows = duplicates()
+    return rows[0][0] if rows else None
 
 
 _WRITE_CANDIDATES = """
@@ -91,7 +134,7 @@ FROM unnest(%s::bigint[], %s::smallint[], %s::text[], %s::text[], %s::integer[],
 
 
 class CandidateRow(NamedTuple):
-    """What a step must know of a row of the ranking: there are fifty of them."""
+    """The columns of a candidate that a step reads. A job has up to fifty candidates."""
 
     technician_id: int
     rank: int
@@ -103,24 +146,28 @@ class CandidateRow(NamedTuple):
 
 
 class OfferRow(NamedTuple):
-    """What a step must know of an earlier offer."""
+    """The columns of an earlier offer that a step reads."""
 
     technician_id: int
     round: int
     outcome: str
     status: str
+    reason: str
+    settled_at: datetime | None
 
 
 _CANDIDATES = """
 SELECT technician_id, rank, verdict, skipped_round, id, reason, distance_m FROM jobs_candidate
 WHERE job_id = %s ORDER BY rank
 """
-_OFFERS = "SELECT technician_id, round, outcome, status FROM jobs_offer WHERE job_id = %s ORDER BY attempt"
+_OFFERS = """
+SELECT technician_id, round, outcome, status, reason, settled_at FROM jobs_offer WHERE job_id = %s ORDER BY attempt
+"""
 
 
-# The service type's pool, the organization's, the default one: the first that there is. And whether somebody's
-# turn for its lines comes first: the more urgent, then the longer waiting. Only those count that are being looked
-# after: not one whose steps fail, and not one that no loop has looked at in time.
+# The call pool: the service type's, else the organization's, else the default pool. Also whether another job comes
+# first for its lines: a more urgent job, or an equally urgent job that has waited longer. Jobs that are not being
+# polled don't count: those whose steps fail, and those that are overdue.
 _CALL_POOL = f"""
 SELECT {", ".join(f"pool.{field.column}" for field in DispatchPool._meta.concrete_fields)}, EXISTS (
     SELECT FROM jobs_job other
@@ -143,21 +190,27 @@ FROM (
 """
 
 
-class Standing(NamedTuple):
-    """What a step goes by. `candidates`: the ranking, the best first; `offers` so far, the first one first;
-    `skills`: the ids of those that the job takes; `pool`: whose numbers call for it, if any; `others_first`:
-    whether another job's turn for a line of that pool comes before this one's."""
+class DispatchReadiness(NamedTuple):
+    """The facts for one step of the cascade.
+
+    `candidates`: best first. `offers`: oldest first. `skills`: ids of the required skills. `pool`: the pool of
+    caller numbers, if any. `others_first`: another job comes first for a line of that pool. `quiet`: the quiet
+    hours.
+    """
 
     candidates: list[CandidateRow]
     offers: list[OfferRow]
     skills: list[int]
     pool: DispatchPool | None
     others_first: bool
+    quiet: QuietHours
 
 
-def standing(job: Job, now: datetime) -> Standing:
-    """How the job stands, asked for in one round trip. Nothing is asked of the world before the call's claim is on
-    disk, so the step's own commit need not wait for it."""
+def load_readiness(job: Job, now: datetime) -> DispatchReadiness:
+    """Load the facts for the job's next step in one round trip.
+
+    Sets synchronous_commit to off: nothing external happens before the call's claim is on disk.
+    """
     waits = job.waiting_for == Job.WaitingFor.LINE and job.waiting_since is not None
     for_pool = {
         "organization_id": job.organization_id,
@@ -167,71 +220,77 @@ def standing(job: Job, now: datetime) -> Standing:
         "priority": job.priority,
         "since": job.waiting_since if waits else now,
     }
-    with statements.pipelined():
-        statements.flush_later()
-        candidates, offers = statements.ask(_CANDIDATES, [job.pk]), statements.ask(_OFFERS, [job.pk])
-        skills, pools = statements.ask(_SKILLS, [job.service_type_id]), statements.ask(_CALL_POOL, for_pool)
-        found = pools()
-        return Standing(
+    with prepared.pipeline():
+        prepared.defer_fsync()
+        candidates, offers = prepared.fetch_later(_CANDIDATES, [job.pk]), prepared.fetch_later(_OFFERS, [job.pk])
+        skills, pools = (
+            prepared.fetch_later(_SKILLS, [job.service_type_id]),
+            prepared.fetch_later(_CALL_POOL, for_pool),
+        )
+        policies = prepared.fetch_later(_POLICIES, [job.organization_id, job.service_type_id])
+        pool_rows = pools()
+        return DispatchReadiness(
             [CandidateRow(*row) for row in candidates()],
             [OfferRow(*row) for row in offers()],
             [row[0] for row in skills()],
-            DispatchPool(*found[0][:-1]) if found else None,
-            bool(found and found[0][-1]),
+            DispatchPool(*pool_rows[0][:-1]) if pool_rows else None,
+            bool(pool_rows and pool_rows[0][-1]),
+            QuietHours.of(_policy_rows(policies())),
         )
 
 
 def write_candidates(job: Job, ranked: Sequence[Ranked[Nearby]]) -> None:
-    """The ranking of a job that has none; in a pipeline it is not waited for."""
+    """Write the ranking of a job that has none. Within a pipeline, this does not wait for the result."""
     columns: list[list[Any]] = [
-        [one.of.technician_id for one in ranked],
-        [one.rank for one in ranked],
-        [one.of.verdict for one in ranked],
-        [one.of.reason[:160] for one in ranked],
-        [one.of.distance_m for one in ranked],
-        [one.score for one in ranked],
+        [candidate.technician.technician_id for candidate in ranked],
+        [candidate.rank for candidate in ranked],
+        [candidate.technician.verdict for candidate in ranked],
+        [candidate.technician.reason[:160] for candidate in ranked],
+        [candidate.technician.distance_m for candidate in ranked],
+        [candidate.score for candidate in ranked],
     ]
-    statements.do(_WRITE_CANDIDATES, [job.organization_id, job.pk, *columns])
+    prepared.execute(_WRITE_CANDIDATES, [job.organization_id, job.pk, *columns])
 
 
 _REMAINING = """
 SELECT technician_id FROM jobs_candidate
 WHERE job_id = %(job_id)s AND verdict <> 'out' AND technician_id NOT IN (
-    SELECT technician_id FROM jobs_offer WHERE job_id = %(job_id)s AND round >= %(first_round)s
+    SELECT technician_id FROM jobs_offer
+    WHERE job_id = %(job_id)s AND (round >= %(first_round)s OR outcome = 'declined')
 )
 ORDER BY rank
 """
 
 
 def remaining_technicians(job: Job) -> list[int]:
-    """Who was not offered the job yet in the present dispatch, by rank."""
-    found = statements.rows(_REMAINING, {"job_id": job.pk, "first_round": job.first_round})
+    """Return the technicians without an offer in the current dispatch who never declined, by rank."""
+    found = prepared.fetch_all(_REMAINING, {"job_id": job.pk, "first_round": job.first_round})
     return [row[0] for row in found]
 
 
 def drifted_technicians(limit: int) -> list[int]:
-    """Ids of technicians whose counts do not agree with the jobs, as far as one reading can tell."""
+    """Return ids of technicians whose counts seem to differ from the jobs (one unlocked read)."""
     with connection.cursor() as cursor:
         cursor.execute(_DRIFTED, [limit])
         return [row[0] for row in cursor.fetchall()]
 
 
 def jobs_whose_technician_is_free() -> QuerySet:
-    """Ids of jobs that wait for technicians on another offer, one of whom is on none now."""
+    """Select ids of jobs that wait for technicians with another offer, one of whom is now free."""
     free = Technician.objects.filter(pk=OuterRef("technician_id"), live_offer_id=None)
     deferred = Candidate.objects.filter(Exists(free), job_id=OuterRef("pk"), verdict=Candidate.Verdict.DEFERRED)
     waiting = Job.objects.filter(status=Job.Status.DISPATCHING, waiting_for=Job.WaitingFor.TECHNICIAN)
     return waiting.filter(Exists(deferred)).values("pk")
 
 
-def first_that_wait_for_a_line(jobs: QuerySet) -> QuerySet:
-    """Ids of those of these jobs whose turn it is when a line is free: one of each organization."""
+def first_jobs_waiting_for_a_line(jobs: QuerySet) -> QuerySet:
+    """Select ids of the jobs that get the next free line: one per organization."""
     waiting = jobs.filter(waiting_for=Job.WaitingFor.LINE)
     in_turn = waiting.order_by("organization_id", "priority", "waiting_since", "pk")
     return in_turn.distinct("organization_id").values("pk")
 
 
-# Conditions on an event `e`: the history of a job that is open is kept whole (see core.own_retention).
+# Conditions on an event `e`: retention keeps the complete history of open jobs (see core.privacy.event_retention).
 _OPEN = "SELECT 1 FROM jobs_job j WHERE j.ended_at IS NULL AND j.organization_id = e.organization_id AND "
 EVENTS_OF_OPEN_JOBS = (
     f"e.subject_type = 'job' AND EXISTS ({_OPEN} j.id = e.subject_id)",

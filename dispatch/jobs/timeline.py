@@ -1,4 +1,4 @@
-"""A job's history in words, read from the event log: the form, the job, its offers and their calls."""
+"""Describe a job's history from the event log: the form, the job, its offers, calls and texts."""
 
 from __future__ import annotations
 
@@ -20,52 +20,90 @@ Data = dict[str, Any]
 _WAYS = {
     "phone": "pressed 1 to accept",
     "text": "replied 1 to accept",
-    "link": "accepted on the offer's page",
+    "link": "accepted on the offer page",
     "call_back": "called back and pressed 1",
 }
 
-# Who did it, in front of `did`, reads as a sentence: "Unit 12" + "accepted the job".
+_WAITS = {
+    "line": "is waiting for a free line",
+    "provider": "is waiting for the phone provider, which is not responding",
+    "account": "is waiting for the phone provider, which refuses our account",
+    "quiet_hours": "is waiting until {until_words}, when the quiet hours end",
+}
+
+# Each text follows the actor's label and completes a sentence: "Unit 12" + "accepted the job".
 _WORDS: dict[str, Callable[[Data], str]] = {
     "submission.received": lambda d: "received the form" + _of(d, "service", ": {}"),
-    "job.created": lambda d: "made the job" + _position(d),
-    "job.offering": lambda d: f"found {d.get('fit', 0)} fit technicians among {d.get('considered', 0)} considered",
-    "job.round": lambda d: f"began round {d.get('round')} of {d.get('rounds')}",
-    "job.skipped": lambda d: f"passed over {_who(d)}" + _of(d, "reason", ": {}"),
-    "job.waiting": lambda d: (
-        "waits for a free line" if d.get("waiting_for") == "line" else "waits for technicians on another offer"
-    ),
-    "job.pending": lambda d: "handed the job to the dispatchers" + _of(d, "reason_text", ": {}"),
+    "job.created": lambda d: "created the job" + _position(d),
+    "job.possible_duplicate": lambda d: f"flagged the job as a possible duplicate of job {d.get('of')}",
+    "job.duplicate_merged": lambda d: f"merged job {d.get('duplicate')} into this one" + _note(d),
+    "job.not_a_duplicate": lambda d: f"decided that this is no duplicate of job {d.get('of')}" + _note(d),
+    "job.offering": lambda d: f"found {d.get('fit', 0)} eligible technicians of {d.get('considered', 0)}",
+    "job.trial_began": lambda d: "resumed calling to try whether the phone provider works again",
+    "job.trial_failed": lambda d: "returned the job to dispatchers: the phone provider still fails",
+    "job.provider_back": lambda d: "resumed calling: the phone provider is available again",
+    "job.round": lambda d: f"started round {d.get('round')} of {d.get('rounds')}",
+    "job.skipped": lambda d: f"skipped {_who(d)}" + _of(d, "reason", ": {}"),
+    "job.waiting": lambda d: _WAITS.get(
+        d.get("waiting_for", ""), "is waiting for technicians with another offer"
+    ).format(**d),
+    "job.pending": lambda d: "handed the job to dispatchers" + _of(d, "reason_text", ": {}"),
     "job.assigned": lambda d: (
         "accepted the job" if d.get("by") in _WAYS else f"assigned the job to {_who(d)}" + _note(d)
     ),
     "job.dispatch_again": lambda d: "dispatched the job again" + _note(d),
-    "job.called_next": lambda d: "called the next technician now" + _note(d),
-    "job.extended": lambda d: f"gave {_who(d)} {d.get('seconds')} s more" + _note(d),
+    "job.called_next": lambda d: (
+        (
+            "called technicians now, despite quiet hours"
+            if d.get("quiet_hours")
+            else "called the next technician now"
+        )
+        + _note(d)
+    ),
+    "job.extended": lambda d: f"gave {_who(d)} {d.get('seconds')} more seconds" + _note(d),
     "job.paused": lambda d: "paused the job" + _note(d),
     "job.resumed": lambda d: "resumed the job" + _note(d),
-    "job.cannot_make_it": lambda d: f"recorded that {_who(d)} cannot make it" + _note(d),
+    "job.cannot_make_it": lambda d: f"recorded that {_who(d)} can't make it" + _note(d),
+    "job.text_received": lambda d: f"texted: “{d.get('body', '')}”",
+    "job.text_sent": lambda d: f"texted {_who(d)}: “{d.get('body', '')}”",
+    "job.text_failed": lambda d: f"could not deliver the text to {_who(d)}" + _of(d, "reason", ": {}"),
+    "job.texts_handled": lambda d: "marked the texts as needing no reply",
     "job.cancelled": lambda d: "cancelled the job" + _of(d, "reason", ": {}"),
+    "job.started": lambda d: "started the work" + _note(d),
+    "job.reopened": lambda d: "reopened the job" + _note(d),
+    "job.pause_overdue": lambda d: f"reminded dispatchers: paused for {d.get('minutes')} minutes",
+    "job.not_started": lambda d: f"reminded dispatchers: {_who(d)} has not started the work",
+    "job.corrected": lambda d: f"corrected the {' and the '.join(d.get('changed', ['job']))}" + _note(d),
     "job.completed": lambda d: "completed the job" + _note(d),
-    "job.claimed": lambda d: "took the job on",
-    "job.released": lambda d: "let the job go",
-    "job.alert_raised": lambda d: "alerted the dispatchers",
-    "job.alert_escalated": lambda d: "sent the alert out" + _of(d, "told", ": {}"),
-    "job.alert_reached_nobody": lambda d: "found nobody whom the alert could reach",
+    "job.technician_notified": lambda d: (
+        f"received the news that {d.get('news_text', 'the job has changed')}"
+        if d.get("by") == "call"
+        else f"notified {_who(d)} that {d.get('news_text', 'the job has changed')}"
+    ),
+    "job.technician_unreached": lambda d: (
+        f"could not notify {_who(d)} that {d.get('news_text', 'the job has changed')}" + _of(d, "reason", ": {}")
+    ),
+    "job.claimed": lambda d: "claimed the job",
+    "job.released": lambda d: "released the job",
+    "job.alert_raised": lambda d: "alerted dispatchers",
+    "job.alert_escalated": lambda d: "escalated the alert" + _of(d, "told", ": {}"),
+    "job.alert_reached_nobody": lambda d: "found nobody to notify about the alert",
     "job.alert_acknowledged": lambda d: "acknowledged the alert" + _by_phone(d),
+    "job.alert_returned": lambda d: f"raised the alert again: {d.get('by')} acknowledged it, but nothing happened",
     "job.alert_settled": lambda d: "closed the alert" + _of(d, "how", ": {}"),
     "offer.made": lambda d: f"offered the job to {_who(d)} (attempt {d.get('attempt')})",
     "offer.ringing": lambda d: f"is calling {_who(d)}",
     "offer.answered": lambda d: f"reached {_who(d)}",
-    "offer.missed": lambda d: f"did not reach {_who(d)} by phone" + _of(d, "reason", ": {}"),
+    "offer.missed": lambda d: f"could not reach {_who(d)} by phone" + _of(d, "reason", ": {}"),
     "offer.accepted": lambda d: _WAYS[d.get("by", "phone")],
     "offer.declined": lambda d: "declined the job",
     "offer.timed_out": lambda d: f"stopped waiting for {_who(d)}" + _of(d, "reason", ": {}"),
-    "offer.failed": lambda d: f"did not reach {_who(d)}" + _of(d, "reason", ": {}"),
-    "offer.rescinded": lambda d: f"took the offer to {_who(d)} back" + _of(d, "reason", ": {}"),
-    "text.created": lambda d: "wrote a text",
-    "text.requesting": lambda d: "asks the provider to send the text",
-    "text.held_back": lambda d: "was told to wait before sending the text",
-    "text.submitted": lambda d: "took the text",
+    "offer.failed": lambda d: f"could not reach {_who(d)}" + _of(d, "reason", ": {}"),
+    "offer.rescinded": lambda d: f"withdrew the offer to {_who(d)}" + _of(d, "reason", ": {}"),
+    "text.created": lambda d: "prepared a text",
+    "text.requesting": lambda d: "asked the phone provider to send the text",
+    "text.held_back": lambda d: "asked Dispatch to wait before sending the text",
+    "text.submitted": lambda d: "accepted the text",
     "text.sent": lambda d: "reported the text as sent",
     "text.delivered": lambda d: "reported the text as delivered",
     "text.undelivered": lambda d: "could not deliver the text" + _of(d, "code", " (error {})"),
@@ -73,26 +111,27 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "text.rejected": lambda d: "refused the text" + _of(d, "message", ": {}"),
     "text.canceled": lambda d: "did not send the text" + _of(d, "message", ": {}"),
     "text.not_sent": lambda d: "did not send the text" + _of(d, "message", ": {}"),
-    "text.unknown": lambda d: "did not hear whether the text went out",
-    "call.created": lambda d: "set a call up",
-    "call.requesting": lambda d: "asks the provider for the call",
-    "call.held_back": lambda d: "was told to wait before calling",
-    "call.cancel_requested": lambda d: "hangs up" + _of(d, "reason", ": {}"),
-    "call.submitted": lambda d: "handed the call to the provider",
-    "call.ringing": lambda d: "reported that it rings",
+    "text.unknown": lambda d: "could not confirm whether the text was sent",
+    "call.created": lambda d: "prepared a call",
+    "call.requesting": lambda d: "asked the phone provider to place the call",
+    "call.held_back": lambda d: "asked Dispatch to wait before calling",
+    "call.cancel_requested": lambda d: "asked the phone provider to hang up" + _of(d, "reason", ": {}"),
+    "call.submitted": lambda d: "accepted the call",
+    "call.ringing": lambda d: "reported that the phone is ringing",
     "call.answered": lambda d: "reported that the call was answered",
-    "call.key_pressed": lambda d: f"reported the key {d.get('key', '')}",
-    "call.completed": lambda d: "reported that the call is over",
+    "call.key_pressed": lambda d: f"reported key {d.get('key', '')}",
+    "call.completed": lambda d: "reported the end of the call",
+    "call.signature_refused": lambda d: "rejected a webhook with an invalid signature",
     "call.busy": lambda d: "reported busy",
     "call.no_answer": lambda d: "reported no answer",
     "call.failed": lambda d: "reported that the call failed" + _of(d, "error_code", " (error {})"),
     "call.canceled": lambda d: "ended the call before it was answered",
     "call.rejected": lambda d: "refused the call" + _of(d, "error_code", " (error {})"),
-    "call.unknown": lambda d: "did not answer: whether it rings is unknown",
+    "call.unknown": lambda d: "did not confirm the call: the phone may be ringing",
     "call.not_placed": lambda d: "never placed the call",
     "call.lost": lambda d: "never reported the end of the call",
 }
-# Colour and shape of the console's states (red triangle, blue phone, grey clock, green check, amber bar, dash).
+# Color and shape of the console's states (red triangle, blue phone, gray clock, green check, amber bar, dash).
 _TONES = {
     "job.pending": "attention",
     "job.assigned": "good",
@@ -102,6 +141,13 @@ _TONES = {
     "job.waiting": "waiting",
     "job.skipped": "off",
     "job.cannot_make_it": "late",
+    "job.technician_unreached": "attention",
+    "job.pause_overdue": "attention",
+    "job.not_started": "late",
+    "job.started": "good",
+    "job.reopened": "waiting",
+    "job.text_received": "calling",
+    "job.text_failed": "late",
     "offer.made": "calling",
     "offer.ringing": "calling",
     "offer.answered": "calling",
@@ -116,29 +162,40 @@ _TONES = {
     "text.rejected": "late",
     "call.failed": "late",
     "call.rejected": "late",
+    "call.signature_refused": "late",
     "call.unknown": "late",
     "call.lost": "late",
 }
-# Steps of the machinery that tell a person nothing about why the job is as it is.
+# Internal steps, which don't explain to a person why the job is in its state.
 _NO_CHANGE = (
     "job.waiting",
     "job.skipped",
     "job.offering",
     "offer.ringing",
     "offer.answered",
+    "job.technician_notified",
+    "job.technician_unreached",
+    "job.pause_overdue",
+    "job.not_started",
+    "job.possible_duplicate",
     "job.alert_raised",
     "job.alert_escalated",
     "job.alert_reached_nobody",
     "job.alert_acknowledged",
+    "job.alert_returned",
     "job.claimed",
     "job.released",
     "job.alert_settled",
+    "job.text_received",
+    "job.text_sent",
+    "job.text_failed",
+    "job.texts_handled",
 )
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line: `text` is the whole sentence, `did` what follows the actor, `tone` its state (see UI tokens)."""
+    """One entry of the history. `text` is the sentence, `did` its part after the actor, `tone` a UI state."""
 
     id: int
     at: datetime
@@ -157,12 +214,14 @@ class Entry:
         return f"{self.actor_label} {self.did}"
 
 
-def timeline(job: Job) -> list[Entry]:
-    """Everything that happened to the job, oldest first."""
+def load_timeline(job: Job) -> list[Entry]:
+    """Return the full history of the job, oldest first."""
     offers = list(job.offers.values_list("pk", flat=True))
-    calls = Call.objects.filter(purpose="offer", subject_id__in=offers).values_list("pk", flat=True)
+    notices = list(job.notices.values_list("pk", flat=True))
+    about_them = Q(purpose="offer", subject_id__in=offers) | Q(purpose="job_news", subject_id__in=notices)
+    calls = Call.objects.filter(about_them).values_list("pk", flat=True)
     texts = Text.objects.filter(
-        Q(purpose="offer", subject_id__in=offers) | Q(purpose="job", subject_id=job.pk),
+        about_them | Q(purpose="job", subject_id=job.pk),
         organization_id=job.organization_id,
         direction=Text.Direction.OUT,
     )
@@ -174,20 +233,21 @@ def timeline(job: Job) -> list[Entry]:
         | Q(subject_type="text", subject_id__in=list(texts.values_list("pk", flat=True)))
     )
     return [
-        entry(event) for event in Event.objects.filter(about, organization_id=job.organization_id).order_by("id")
+        describe_event(event)
+        for event in Event.objects.filter(about, organization_id=job.organization_id).order_by("id")
     ]
 
 
 def last_change(job: Job) -> Entry | None:
-    """The last thing that changed the job for a person who decides about it."""
+    """Return the last change that matters to a person who decides about the job."""
     offers = job.offers.values("pk")
     about = Q(subject_type="job", subject_id=job.pk) | Q(subject_type="offer", subject_id__in=offers)
     last = Event.objects.filter(about).exclude(kind__in=_NO_CHANGE).order_by("-id").first()
-    return entry(last) if last else None
+    return describe_event(last) if last else None
 
 
-def entry(event: Event) -> Entry:
-    """An event in words; one of a kind not known here is told by its name."""
+def describe_event(event: Event) -> Entry:
+    """Return an event as a history entry. An unknown kind is described by its name."""
     words = _WORDS.get(event.kind)
     return Entry(
         id=event.pk,
@@ -209,7 +269,7 @@ def _who(data: Data) -> str:
 
 
 def _in_its_direction(name: str) -> str:
-    """A name that is written from right to left is set apart: what follows it ("2 of 2") stays in order."""
+    """Isolate a right-to-left name, so that the text after it ("2 of 2") keeps its order."""
     written = {unicodedata.bidirectional(letter) for letter in name}
     return f"\u2068{name}\u2069" if written & {"R", "AL"} else name
 
@@ -228,6 +288,6 @@ def _note(data: Data) -> str:
 
 def _position(data: Data) -> str:
     source = data.get("position_source")
-    return {"form": ", position from the form", "zip": ", position from the ZIP code"}.get(
-        source or "", f", position from {source}" if source else ""
+    return {"form": " (location from the form)", "zip": " (location from the ZIP code)"}.get(
+        source or "", f" (location from {source})" if source else ""
     )

@@ -1,24 +1,28 @@
+"""Configure the leads app."""
+
 from django.apps import AppConfig
 
 
 class LeadsConfig(AppConfig):
+    """Connect leads to telephony, Redis and the handling of personal data at startup."""
+
     name = "dispatch.leads"
     label = "leads"
 
     def ready(self) -> None:
         from django.db.models.signals import post_delete, post_save
 
-        from dispatch.core import generation
-        from dispatch.core.personal import register
-        from dispatch.leads import calls, gating, metrics  # noqa: F401  (its gauges register themselves)
+        from dispatch.core.privacy.personal_data import register
+        from dispatch.core.redis import generation
+        from dispatch.leads import eligibility, metrics, voice  # noqa: F401  (its gauges register themselves)
         from dispatch.leads.models import CallingRule, ClosedDay, Holiday, RetryRule
         from dispatch.leads.personal import PART
-        from dispatch.leads.services import repairing
+        from dispatch.leads.services import reconciliation
 
-        calls.register()
-        generation.on_lost(repairing.rebuild)
-        # In this process at once; the others read it again within a second.
+        voice.register()
+        generation.on_lost(reconciliation.rebuild_schedule)
+        # Changed rules apply immediately in this process; other processes read them again within a second.
         for model in (CallingRule, ClosedDay, Holiday, RetryRule):
             for changed in (post_save, post_delete):
-                changed.connect(lambda **_: gating.forget(), sender=model, weak=False)
+                changed.connect(lambda **_: eligibility.reset(), sender=model, weak=False)
         register("leads", PART)

@@ -1,4 +1,4 @@
-"""What the dispatcher process runs for leads."""
+"""Define the leads' loops in the dispatcher process."""
 
 from __future__ import annotations
 
@@ -7,45 +7,48 @@ import time
 import structlog
 from django.conf import settings
 
-from dispatch.core import generation
-from dispatch.core.loops import Loop, Service
-from dispatch.core.redis import REDIS_ERRORS
-from dispatch.leads import dialer, measures, schedule
+from dispatch.core.redis import generation
+from dispatch.core.redis.client import REDIS_ERRORS
+from dispatch.core.runtime.loops import Loop, Service
+from dispatch.leads import counters, dialer, redis_queue
 from dispatch.leads.models import EngineSwitch
-from dispatch.leads.services import lifting, repairing, switches
+from dispatch.leads.services import reconciliation, switches
 
 log = structlog.get_logger(__name__)
 
-# For so long (real seconds) a switch that was read is believed.
+# How long a switch is cached, in real seconds.
 SWITCH_S = 0.5
 _UNREAD = (float("-inf"), False)
 _switch: tuple[float, bool] = _UNREAD
 _away = False
-_sweep = repairing.Sweep()
+_sweep = reconciliation.Sweep()
 
 
-def promote() -> float | None:
-    """Makes due leads ready; sleeps until the next is due, or for a tick. An earlier one wakes it."""
+def promote_due() -> float | None:
+    """Make due leads ready, and return the seconds until the next is due, at most a tick.
+
+    A lead that becomes due earlier wakes the loop.
+    """
     global _away
     tick = settings.LEADS_TICK_S
     if _is_paused():
         return tick
     try:
-        with measures.tick.time():
-            count, next_s = schedule.promote(settings.LEADS_PROMOTE_BATCH)
-    except schedule.NotReady:
-        generation.ensure()
+        with counters.tick.time():
+            count, next_s = redis_queue.promote_due(settings.LEADS_PROMOTE_BATCH)
+    except redis_queue.NotReady:
+        generation.ensure_generation()
         return tick
     except REDIS_ERRORS as error:
         if not _away:
-            log.warning("nothing is promoted until Redis is back", error=str(error))
+            log.warning("promotion_paused_redis_unavailable", error=str(error))
         _away = True
         return tick
     if _away:
-        log.info("Redis is back")
+        log.info("redis_recovered")
     _away = False
     if count:
-        measures.promoted.inc(count)
+        counters.promoted.inc(count)
     if count == settings.LEADS_PROMOTE_BATCH:
         return 0.0
     return tick if next_s is None else min(next_s, tick)
@@ -60,49 +63,49 @@ def _is_paused() -> bool:
     return paused
 
 
-def forget() -> None:
-    """Reads the switch anew, and knows of no outage (tests)."""
+def reset() -> None:
+    """Reset the cached switch and outage (tests)."""
     global _switch, _away
     _switch, _away = _UNREAD, False
 
 
 def schedule_near() -> None:
-    """Schedules what is due soon and in no set."""
-    repairing.schedule_near()
+    """Schedule leads that are due soon and missing from Redis."""
+    reconciliation.schedule_near()
 
 
-def sweep() -> float | None:
-    """One page of the whole backlog; on at once after Redis has lost its data."""
+def sweep_backlog() -> float | None:
+    """Compare a page of the backlog with the schedule. Continues immediately after Redis has lost its data."""
     try:
         return 0.0 if _sweep.step() else None
     except REDIS_ERRORS:
         return None
 
 
-def bury_workers() -> None:
-    """Makes ready again what dead dialers held."""
+def reap_batches() -> None:
+    """Requeue the leads of batches whose lease has ended."""
     try:
-        repairing.bury_workers()
-    except schedule.UNAVAILABLE as error:
-        log.debug("dead dialers cannot be seen, Redis is away", error=str(error))
+        reconciliation.reap_batches()
+    except redis_queue.UNAVAILABLE as error:
+        log.debug("leads_cannot_be_reaped", error=str(error))
 
 
 def end_stale_claims() -> float | None:
-    """Ends claims that nobody ended."""
-    return 0.0 if repairing.end_stale_claims() >= repairing.STALE_BATCH else None
+    """End stale claims. Runs again immediately after a full batch."""
+    return 0.0 if reconciliation.end_stale_claims() >= reconciliation.STALE_BATCH else None
 
 
 def release_lifted() -> None:
-    """Makes leads due again that a switch holds no more; woken by whoever lifts one."""
-    lifting.release_lifted()
+    """Release leads that no switch holds any longer. Notified when a switch is lifted."""
+    switches.release_lifted()
 
 
 LOOPS: list[Loop | Service] = [
-    Loop(schedule.PROMOTER, promote, settings.LEADS_TICK_S, elected=True),
-    Service("leads_dialer", dialer.run),
+    Loop(redis_queue.PROMOTER, promote_due, settings.LEADS_TICK_S, elected=True),
+    Service("leads_dialer", dialer.run_dialer),
     Loop("leads_near", schedule_near, settings.LEADS_NEAR_INTERVAL_S, elected=True),
-    Loop("leads_sweep", sweep, settings.LEADS_SWEEP_INTERVAL_S, elected=True),
-    Loop("leads_workers", bury_workers, settings.LEADS_WORKERS_INTERVAL_S, elected=True),
+    Loop("leads_sweep", sweep_backlog, settings.LEADS_SWEEP_INTERVAL_S, elected=True),
+    Loop("leads_workers", reap_batches, settings.LEADS_WORKERS_INTERVAL_S, elected=True),
     Loop(switches.LIFTED, release_lifted, settings.LEADS_LIFTED_INTERVAL_S, elected=True),
     Loop("leads_stale", end_stale_claims, settings.LEADS_STALE_INTERVAL_S, elected=True),
 ]

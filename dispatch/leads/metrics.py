@@ -1,4 +1,4 @@
-"""The gauges of leads at /metrics, read when they are scraped. What the engine counts is in `measures`."""
+"""Define the gauges of leads, which are read at scrape. `counters` has the counters and histograms."""
 
 from __future__ import annotations
 
@@ -8,61 +8,70 @@ from django.db.models import Count, F
 
 from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.core import clock
-from dispatch.core.metrics import Samples, gauge
-from dispatch.core.redis import REDIS_ERRORS
-from dispatch.leads import figures
+from dispatch.core.observability.metrics import Samples, gauge
+from dispatch.core.redis.client import REDIS_ERRORS
+from dispatch.leads import queue_stats
 from dispatch.leads.models import Lead
 from dispatch.telephony.models import Call
 
 
-@gauge("dispatch_leads_backlog", "Leads that wait, by the reason (none: for their time).", ("reason",))
+@gauge("dispatch_leads_backlog", "Waiting leads by reason (none: until their due time).", ("reason",))
 def backlog() -> Samples:
+    """Count the waiting leads, by reason."""
     rows = Lead.objects.filter(status="backlog").values_list("reason").annotate(count=Count("pk")).order_by()
     return [((reason or "due",), count) for reason, count in rows]
 
 
-@gauge("dispatch_leads_overdue", "Leads that wait for nothing but their turn, and are due.")
+@gauge("dispatch_leads_overdue", "Leads that are due and wait only for a line.")
 def overdue() -> Samples:
+    """Count the leads that are due and wait only for a line."""
     return [((), Lead.objects.filter(status="backlog", due_at__lte=clock.now()).count())]
 
 
 @gauge("dispatch_leads_processing", "Leads that are being called.")
 def processing() -> Samples:
+    """Count the leads that are being called."""
     return [((), Lead.objects.filter(status="processing").count())]
 
 
 @gauge("dispatch_leads_schedule_size", "Leads in the schedule.")
 def schedule_size() -> Samples:
-    return [((), figures.schedule_size())]
+    """Count the leads in the schedule."""
+    return [((), queue_stats.schedule_size())]
 
 
-@gauge("dispatch_leads_schedule_overdue", "Leads in the schedule whose time has come, and that are not ready yet.")
+@gauge("dispatch_leads_schedule_overdue", "Leads in the schedule that are due but not ready yet.")
 def schedule_overdue() -> Samples:
-    return [((), figures.schedule_overdue())]
+    """Count the leads in the schedule that are due but not ready yet."""
+    return [((), queue_stats.schedule_overdue())]
 
 
 @gauge("dispatch_leads_ready", "Ready leads by pool.", ("pool",))
 def ready() -> Samples:
+    """Count the ready leads, by pool."""
     pools = DispatchPool.objects.filter(kind="calls").values_list("pk", flat=True)
-    return [((str(pk),), count) for pk, count in figures.ready(pools).items()]
+    return [((str(pk),), count) for pk, count in queue_stats.ready_leads(pools).items()]
 
 
-@gauge("dispatch_leads_dialers", "Dialers whose heart beats.")
+@gauge("dispatch_leads_dialers", "Dialers with a heartbeat.")
 def dialers() -> Samples:
-    return [((), len(figures.held()))]
+    """Count the dialers with a heartbeat."""
+    return [((), len(queue_stats.held_leads()))]
 
 
-@gauge("dispatch_leads_held", "Leads that a dialer has taken, by dialer.", ("worker",))
+@gauge("dispatch_leads_held", "Leads claimed by a dialer, by dialer.", ("worker",))
 def held() -> Samples:
-    return [((worker,), count) for worker, count in figures.held().items()]
+    """Count the leads that dialers hold, by dialer."""
+    return [((worker,), count) for worker, count in queue_stats.held_leads().items()]
 
 
 @gauge(
     "dispatch_number_lines",
-    "Lines of a number: those there are, those that open calls use or leave free, and those taken in Redis.",
+    "Lines of a number: all, used by open calls, free, and leased in Redis.",
     ("number", "what"),
 )
 def lines() -> Samples:
+    """Count the lines of each number: all, used by open calls, free, and leased in Redis."""
     used = dict(Call.objects.filter(ended_at=None).values_list("number_id").annotate(count=Count("pk")).order_by())
     channels = dict(OutboundNumber.objects.values_list("pk", F("max_channels")))
     for pk, there in channels.items():
@@ -70,5 +79,5 @@ def lines() -> Samples:
         yield (str(pk), "used"), used.get(pk, 0)
         yield (str(pk), "free"), max(0, there - used.get(pk, 0))
     with suppress(*REDIS_ERRORS):
-        for pk, count in figures.leased(channels).items():
+        for pk, count in queue_stats.leased_lines(channels).items():
             yield (str(pk), "leased"), count

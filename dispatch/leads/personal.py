@@ -1,4 +1,4 @@
-"""What is kept of a lead. Numbers on the do-not-call list stay there: that is what they asked for."""
+"""Handle the personal data of leads. Numbers stay on the do-not-call list, as the person asked."""
 
 from __future__ import annotations
 
@@ -7,35 +7,39 @@ from typing import Any
 
 from django.db.models import Q
 
-from dispatch.core import personal
-from dispatch.core.personal import Part, Person, Trace
+from dispatch.core.privacy import personal_data
+from dispatch.core.privacy.personal_data import DataSubject, EventReference, PersonalDataHandler
 from dispatch.leads.models import Lead
 
 
-def _of(person: Person) -> Any:
-    found = Q(pk__in=[])
+def _leads_of(person: DataSubject) -> Any:
+    matches = Q(pk__in=[])
     if person.phone:
-        found |= Q(phone=person.phone)
+        matches |= Q(phone=person.phone)
     if person.email:
-        found |= Q(data__icontains=person.email)
-    return Lead.objects.of(person.organization_id).filter(found)
+        matches |= Q(data__icontains=person.email)
+    return Lead.objects.of(person.organization_id).filter(matches)
 
 
-def rows(person: Person) -> dict[str, list[dict[str, Any]]]:
-    return {"leads": personal.as_rows(_of(person))}
+def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
+    """Return the person's leads for an export."""
+    return {"leads": personal_data.as_rows(_leads_of(person))}
 
 
-def blocked_by(person: Person) -> Iterable[str]:
-    for pk in _of(person).exclude(status=Lead.Status.FINISHED).order_by("pk").values_list("pk", flat=True):
-        yield f"Lead {pk} is to be called: cancel it first."
+def blocked_by(person: DataSubject) -> Iterable[str]:
+    """Return why the person's data cannot be erased now; empty if it can."""
+    for pk in _leads_of(person).exclude(status=Lead.Status.FINISHED).order_by("pk").values_list("pk", flat=True):
+        yield f"Lead {pk} is waiting to be called. Cancel it first."
 
 
-def traces(person: Person) -> list[Trace]:
-    return [Trace("lead", list(_of(person).values_list("pk", flat=True)))]
+def traces(person: DataSubject) -> list[EventReference]:
+    """Return the leads whose events mention the person."""
+    return [EventReference("lead", list(_leads_of(person).values_list("pk", flat=True)))]
 
 
-def erase(person: Person) -> int:
-    return int(_of(person).update(phone="", lat=None, lng=None, external_id="", data={}))
+def erase(person: DataSubject) -> int:
+    """Erase the person's data from their leads, and return how many rows changed."""
+    return int(_leads_of(person).update(phone="", lat=None, lng=None, external_id="", data={}))
 
 
-PART = Part(rows, erase, traces, blocked_by)
+PART = PersonalDataHandler(rows, erase, traces, blocked_by)

@@ -1,4 +1,4 @@
-"""How far campaigns have come."""
+"""Count the progress of campaigns."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from dispatch.core import clock
 from dispatch.leads import sql
 from dispatch.leads.models import Campaign, Lead
 
-# So many leads take long to count: all who look share one count, for so many times as long as it took.
+# From MANY leads on, counting takes long, so all viewers share a count. It is cached for KEPT_TIMES as long as it
+# took, at most KEPT_MOST_S.
 MANY, KEPT_TIMES, KEPT_MOST_S = 50_000, 10, 30.0
-_kept: dict[int, tuple[datetime, float, list[Counted]]] = {}
+_cached: dict[int, tuple[datetime, float, list[LeadCounts]]] = {}
 
 
-class Counted(NamedTuple):
-    """So many `leads` are alike. `hour`: of those that wait, how many of the moments asked about have come when
-    they are due; `due`: how many are due now and wait for nothing but a line; `first`: when the first is due."""
+class LeadCounts(NamedTuple):
+    """A group of leads with the same state, and their number (`leads`).
+
+    `hour`: for waiting leads, how many of the given moments precede their due time. `due`: how many are due now
+    and wait only for a line. `first`: when the first is due.
+    """
 
     campaign_id: int
     status: str
@@ -34,64 +38,68 @@ class Counted(NamedTuple):
     first: datetime
 
 
-def counted(organization_id: int, hours: Sequence[datetime]) -> list[Counted]:
-    """An organization's leads, all of them, counted. Of very many leads, the count may be half a minute old, and
-    while somebody counts anew, as old as that takes longer."""
-    since, until, kept = _kept.get(organization_id, (None, 0.0, []))
-    of_now = since == hours[0]
-    if of_now and time.monotonic() < until:
-        return kept
-    counting = _counting(organization_id)
-    if not counting.acquire(blocking=not of_now):
-        return kept
+def count_leads(organization_id: int, hours: Sequence[datetime]) -> list[LeadCounts]:
+    """Count all leads of an organization.
+
+    With very many leads, the count may be half a minute old, or as old as a recount in progress takes.
+    """
+    since, until, cached = _cached.get(organization_id, (None, 0.0, []))
+    is_current = since == hours[0]
+    if is_current and time.monotonic() < until:
+        return cached
+    lock = _counting_lock(organization_id)
+    if not lock.acquire(blocking=not is_current):
+        return cached
     try:
         return _count(organization_id, hours)
     finally:
-        counting.release()
+        lock.release()
 
 
-def _count(organization_id: int, hours: Sequence[datetime]) -> list[Counted]:
-    since, until, found = _kept.get(organization_id, (None, 0.0, []))
-    if since == hours[0] and time.monotonic() < until:  # whoever was waited for has counted
-        return found
+def _count(organization_id: int, hours: Sequence[datetime]) -> list[LeadCounts]:
+    since, until, counts = _cached.get(organization_id, (None, 0.0, []))
+    if since == hours[0] and time.monotonic() < until:  # another thread has counted meanwhile
+        return counts
     began = time.monotonic()
-    given = {"organization": organization_id, "hours": list(hours), "now": clock.now()}
-    found = [Counted(*row) for row in sql.rows(sql.COUNTED, given)]
+    params = {"organization": organization_id, "hours": list(hours), "now": clock.now()}
+    counts = [LeadCounts(*row) for row in sql.fetch_all(sql.COUNTED, params)]
     took_s = time.monotonic() - began
-    if sum(one.leads for one in found) >= MANY:
+    if sum(group.leads for group in counts) >= MANY:
         kept_s = min(KEPT_TIMES * took_s, KEPT_MOST_S)
-        _kept[organization_id] = hours[0], time.monotonic() + kept_s, found
+        _cached[organization_id] = hours[0], time.monotonic() + kept_s, counts
     else:
-        _kept.pop(organization_id, None)
-    return found
+        _cached.pop(organization_id, None)
+    return counts
 
 
-def forget() -> None:
-    """Counts anew next time (tests)."""
-    _kept.clear()
+def reset() -> None:
+    """Reset the cached counts (tests)."""
+    _cached.clear()
 
 
 @functools.lru_cache(maxsize=1024)
-def _counting(organization_id: int) -> threading.Lock:
-    """Held by whoever counts this organization's leads in this process."""
+def _counting_lock(organization_id: int) -> threading.Lock:
+    """Return the lock for counting this organization's leads in this process."""
     return threading.Lock()
 
 
 def progress_of(campaign: Campaign) -> dict[str, Any]:
-    """The counts of a campaign's leads: `total`, `statuses`, `outcomes`, and `waiting` by reason ("due": for their
-    turn)."""
+    """Return the counts of a campaign's leads.
+
+    `total`, `statuses`, `outcomes`, and `waiting` by reason ("due": waiting for a line).
+    """
     rows = Lead.objects.filter(campaign=campaign).values_list("status", "outcome", "reason").order_by()
-    found: dict[str, dict[str, int]] = {"statuses": {}, "outcomes": {}, "waiting": {}}
+    counts: dict[str, dict[str, int]] = {"statuses": {}, "outcomes": {}, "waiting": {}}
     total = 0
     for status, outcome, reason, count in rows.annotate(count=Count("pk")):
         total += count
-        _add(found["statuses"], status, count)
-        _add(found["outcomes"], outcome, count)
+        _add(counts["statuses"], status, count)
+        _add(counts["outcomes"], outcome, count)
         if status == Lead.Status.BACKLOG:
-            _add(found["waiting"], reason or "due", count)
-    return {"total": total, **found}
+            _add(counts["waiting"], reason or "due", count)
+    return {"total": total, **counts}
 
 
-def _add(counts: dict[str, int], word: str, count: int) -> None:
-    if word:
-        counts[word] = counts.get(word, 0) + count
+def _add(counts: dict[str, int], name: str, count: int) -> None:
+    if name:
+        counts[name] = counts.get(name, 0) + count

@@ -1,6 +1,7 @@
-"""The leads' hot path in SQL, run with `core.statements`. Every statement takes its time as %(now)s.
+"""Hold the SQL of the leads' hot path, run with `core.db.prepared`. Statements take the time as %(now)s.
 
-Order of locks: leads by id, then calls."""
+Lock order: leads by id, then calls.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +9,26 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from dispatch.core.statements import do, integers, rows, texts
-from dispatch.leads.rules.facts import LeadFacts
+from dispatch.core.db.prepared import execute, fetch_all, integers, texts
+from dispatch.leads.rules.retries import LeadFacts
 
-__all__ = ["do", "facts_of", "integers", "rows", "texts"]
+__all__ = ["execute", "facts_of", "fetch_all", "integers", "texts"]
 
-# A LeadFacts, its moments as Unix seconds (`facts_of`), for the driver is slow over timestamps.
+# The columns of LeadFacts (`facts_of`), with times as Unix seconds, because the driver is slow with timestamps.
 _FACTS = """id, organization_id, campaign_id, phone, lat, lng, customer, external_id, attempts, token,
        extract(epoch FROM wanted_at)::float8, extract(epoch FROM due_at)::float8, reason"""
 
 
 def facts_of(row: Sequence[Any]) -> LeadFacts:
-    """What a row of LOCK says, its status left out."""
+    """Build LeadFacts from a row of LOCK, without its status."""
     wanted_at, due_at = (datetime.fromtimestamp(moment, UTC) for moment in row[10:12])
     return LeadFacts(*row[:10], wanted_at, due_at, row[12])  # type: ignore[call-arg]
 
 
-# Those that somebody else is changing at this moment are left out: the dialer comes back to them.
+# The same as in the condition of the index `lead_held`.
+_HELD = "('stopped', 'organization_off', 'organization_paused', 'campaign_paused', 'no_script', 'dry_run')"
+
+# Rows locked by other sessions are skipped: the dialer tries them again later.
 LOCK = f"""
 SELECT {_FACTS}, status FROM leads_lead WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 """
@@ -33,7 +37,7 @@ SELECT {_FACTS}, status FROM leads_lead WHERE id = ANY(%(ids)s::bigint[]) ORDER 
 """
 EXISTING = "SELECT id FROM leads_lead WHERE id = ANY(%(ids)s::bigint[])"
 
-# backlog → processing. Whoever runs it holds the rows' locks and has seen their status.
+# backlog → processing. The caller holds the rows' locks and has read their status.
 CLAIM = """
 UPDATE leads_lead l
 SET status = 'processing', token = v.token, attempts = l.attempts + 1, claimed_at = %(now)s, worker = %(worker)s,
@@ -46,6 +50,13 @@ UPDATE leads_lead l SET due_at = v.due_at, reason = v.reason
 FROM unnest(%(ids)s::bigint[], %(dues)s::timestamptz[], %(reasons)s::text[]) AS v(id, due_at, reason)
 WHERE l.id = v.id AND l.status = 'backlog'
 """
+# Records what a dry run would have done with a lead. The lead stays in the backlog.
+SIMULATE = """
+UPDATE leads_lead l
+SET due_at = %(until)s, reason = 'dry_run', simulated_at = %(now)s, simulated_outcome = v.outcome
+FROM unnest(%(ids)s::bigint[], %(outcomes)s::text[]) AS v(id, outcome)
+WHERE l.id = v.id AND l.status = 'backlog'
+"""
 FINISH = """
 UPDATE leads_lead l
 SET status = 'finished', outcome = v.outcome, reason = v.reason, finished_at = %(now)s,
@@ -54,7 +65,7 @@ FROM unnest(%(ids)s::bigint[], %(outcomes)s::text[], %(reasons)s::text[], %(last
      AS v(id, outcome, reason, last, uncounted)
 WHERE l.id = v.id AND l.status <> 'finished'
 """
-# processing → backlog, for a further attempt.
+# processing → backlog, for another attempt.
 AGAIN = """
 UPDATE leads_lead l
 SET status = 'backlog', due_at = v.due_at, reason = v.reason, last_outcome = v.last,
@@ -69,25 +80,43 @@ WHERE l.id = v.id AND l.status = 'processing'
 NEXT_IDS = """
 SELECT nextval(pg_get_serial_sequence('leads_lead', 'id')) FROM generate_series(1, %(count)s::int)
 """
+# Skips leads whose external_id exists in the campaign and, with %(one_per_phone)s, leads to whose phone the
+# campaign has an open lead. The constraints decide between concurrent requests; the condition finds leads that are
+# older than the constraints.
 INSERT = """
 INSERT INTO leads_lead
     (id, organization_id, campaign_id, phone, lat, lng, customer, external_id, data, status, outcome, reason,
-     wanted_at, due_at, attempts, token, worker, last_outcome, created_at)
+     wanted_at, due_at, attempts, token, worker, last_outcome, created_at, is_only_of_phone)
 SELECT v.id, %(organization)s, %(campaign)s, v.phone, v.lat, v.lng, v.customer, v.external_id, v.data::jsonb,
-       'backlog', '', '', to_timestamp(v.due / 1000.0), to_timestamp(v.due / 1000.0), 0, 0, '', '', %(now)s
+       'backlog', '', '', to_timestamp(v.due / 1000.0), to_timestamp(v.due / 1000.0), 0, 0, '', '', %(now)s,
+       CASE WHEN %(one_per_phone)s THEN true END
 FROM unnest(%(ids)s::bigint[], %(phones)s::text[], %(lats)s::float8[], %(lngs)s::float8[], %(customers)s::text[],
             %(externals)s::text[], %(data)s::text[], %(dues)s::float8[])
      AS v(id, phone, lat, lng, customer, external_id, data, due)
-ON CONFLICT (campaign_id, external_id) WHERE external_id <> '' DO NOTHING
+WHERE NOT (%(one_per_phone)s AND EXISTS (
+    SELECT FROM leads_lead o
+    WHERE o.organization_id = %(organization)s AND o.phone = v.phone AND o.campaign_id = %(campaign)s
+      AND o.status <> 'finished'
+))
+ON CONFLICT DO NOTHING
 RETURNING id
 """
+# Without this lock, two requests with the same phones in a different order would deadlock.
+LOCK_INTAKE = "SELECT pg_advisory_xact_lock(hashtextextended('lead intake:' || %(campaign)s::text, 0))"
 BY_EXTERNAL_ID = """
 SELECT external_id, id FROM leads_lead
 WHERE campaign_id = %(campaign)s AND external_id = ANY(%(externals)s::text[]) AND external_id <> ''
 """
 
-# --- What the schedule should hold: (pool, lead, next attempt, due in Unix ms), in the order (due_at, id); and due
-# in Unix µs, for the driver is slow over timestamps
+OPEN_BY_PHONE = """
+SELECT phone, max(id) FROM leads_lead
+WHERE organization_id = %(organization)s AND phone = ANY(%(phones)s::text[]) AND campaign_id = %(campaign)s
+  AND status <> 'finished'
+GROUP BY phone
+"""
+
+# --- The leads that the schedule should contain: (pool, lead, next attempt, due time in Unix ms, due time in Unix
+# µs), ordered by (due_at, id). Times are numbers, because the driver is slow with timestamps.
 
 DUE = """
 SELECT c.pool_id, l.id, l.token + 1, ceil(extract(epoch FROM l.due_at) * 1000)::bigint,
@@ -96,8 +125,8 @@ FROM leads_lead l JOIN leads_campaign c ON c.id = l.campaign_id
 WHERE l.status = 'backlog' AND (l.due_at, l.id) > (%(after)s::timestamptz, %(after_id)s) AND l.due_at <= %(until)s
 ORDER BY l.due_at, l.id LIMIT %(limit)s
 """
-# The same as one text, for who compares it with the schedule: due in Unix ms and <pool>:<lead>:<attempt> in turn,
-# with blanks between them; how many those are, and the position of the last.
+# The same as one text, for the comparison with the schedule: due time in Unix ms and <pool>:<lead>:<attempt>
+# alternately, separated by blanks; then the number of leads, and the position of the last.
 PAGE_OF_DUE = f"""
 SELECT string_agg(due_ms || ' ' || pool_id || ':' || id || ':' || attempt, ' '), count(*),
        (array_agg(due_us ORDER BY due_us DESC, id DESC))[1], (array_agg(id ORDER BY due_us DESC, id DESC))[1]
@@ -105,8 +134,8 @@ FROM ({DUE}) page (pool_id, id, attempt, due_ms, due_us)
 """
 OVERDUE = "SELECT count(*) FROM leads_lead WHERE status = 'backlog' AND due_at <= %(now)s"
 
-# An organization's leads, counted in one pass; `hour`: of those that wait, how many of %(hours)s have come when
-# they are due.
+# Counts an organization's leads in one pass. `hour`: for waiting leads, how many of %(hours)s precede the due
+# time.
 COUNTED = """
 SELECT campaign_id, status, outcome, reason,
        CASE WHEN status = 'backlog' THEN width_bucket(due_at, %(hours)s::timestamptz[]) END AS hour,
@@ -114,35 +143,37 @@ SELECT campaign_id, status, outcome, reason,
 FROM leads_lead WHERE organization_id = %(organization)s GROUP BY 1, 2, 3, 4, 5
 """
 
-# Which of these campaigns' leads wait for these reasons, one of each for a pair.
-WAITING_FOR = """
+# Returns the pairs of campaign and reason, among those given, for which a lead waits.
+WAITING_FOR = f"""
 SELECT w.campaign_id, w.reason FROM unnest(%(campaigns)s::bigint[], %(reasons)s::text[]) AS w (campaign_id, reason)
 WHERE EXISTS (
     SELECT FROM leads_lead l
     WHERE l.campaign_id = w.campaign_id AND l.reason = w.reason AND l.status = 'backlog'
-      AND l.reason IN ('stopped', 'organization_off', 'organization_paused', 'campaign_paused')
+      AND l.reason IN {_HELD}
 )
 """
 
-# Claims whose call ended without a word to the lead, or that have no call at all.
+# Claims whose call has ended without an update of the lead, or that have no call at all. Claims that another
+# session has locked, and claims that failed a moment ago, are excluded before LIMIT.
 STALE = """
 SELECT l.id, l.token, call.id
 FROM leads_lead l
 LEFT JOIN telephony_call call ON call.purpose = 'lead' AND call.subject_id = l.id AND call.attempt = l.token
 WHERE l.status = 'processing'
   AND (call.ended_at <= %(ended_before)s OR call.id IS NULL AND l.claimed_at <= %(claimed_before)s)
-ORDER BY l.claimed_at LIMIT %(limit)s
+  AND l.id <> ALL(%(but)s::bigint[])
+ORDER BY l.claimed_at LIMIT %(limit)s FOR NO KEY UPDATE OF l SKIP LOCKED
 """
 
-# --- Lifting what a person had held back
+# --- Releasing leads that a switch had held back
 
-RELEASE = """
+RELEASE = f"""
 UPDATE leads_lead l
 SET due_at = greatest(l.wanted_at, %(now)s), reason = ''
 FROM (
     SELECT w.id FROM leads_lead w
     WHERE w.status = 'backlog' AND w.reason = ANY(%(reasons)s::text[])
-      AND w.reason IN ('stopped', 'organization_off', 'organization_paused', 'campaign_paused')
+      AND w.reason IN {_HELD}
       AND (%(organization)s::bigint IS NULL OR w.organization_id = %(organization)s)
       AND (%(campaign)s::bigint IS NULL OR w.campaign_id = %(campaign)s)
     ORDER BY w.id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED

@@ -1,18 +1,22 @@
+"""Configure the outbox app."""
+
 from django.apps import AppConfig
 
 
 class OutboxConfig(AppConfig):
+    """Register the outbox's checks, metrics, retention rule and personal-data handler at startup."""
+
     name = "dispatch.outbox"
     label = "outbox"
 
     def ready(self) -> None:
-        from dispatch.core import generation
-        from dispatch.core.personal import register
-        from dispatch.outbox import checks, metrics, publishing  # noqa: F401
+        from dispatch.core.privacy.personal_data import register
+        from dispatch.core.redis import generation
+        from dispatch.outbox import checks, metrics, publisher  # noqa: F401
         from dispatch.outbox.personal import PART
-        from dispatch.outbox.services import forgetting
+        from dispatch.outbox.services import retention
 
-        # A Redis that lost its data lost the pointers in it; another queue's are where they were.
-        generation.on_lost(publishing.publish_lost)
-        forgetting.register()
+        # Flushing Redis loses the pointers in it; pointers in another queue are unaffected.
+        generation.on_lost(publisher.publish_lost)
+        retention.register()
         register("outbox", PART)

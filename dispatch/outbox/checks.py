@@ -1,4 +1,4 @@
-"""Thresholds that contradict each other are refused at start, each with an id and a hint."""
+"""Check the outbox's settings for contradictions; each check has an id and a hint."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from django.core.checks import CheckMessage, Error, register
 from django.core.exceptions import ImproperlyConfigured
 
 from dispatch.outbox import queues
-from dispatch.outbox.processing import LEASE_MARGIN_S
+from dispatch.outbox.processor import LEASE_MARGIN_S
 
 SMALLEST_BATCH = 20
 
 
 def refuse_contradictions() -> None:
-    """Raises ImproperlyConfigured naming all of them: a process that delivers does not start."""
+    """Raise ImproperlyConfigured, listing every contradiction, so that the dispatcher process does not start."""
     if found := contradictions():
         raise ImproperlyConfigured(" ".join(str(message.msg) for message in found))
 
 
 @register()
 def contradictions(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    """What cannot be, with the settings as they are."""
+    """Return a check message for each contradiction in the settings."""
     s = settings
-    wrong = [
+    rules = [
         (
             s.OUTBOX_POLL_INTERVAL_S <= 0 or s.OUTBOX_STALE_INTERVAL_S <= 0 or s.OUTBOX_LEASE_INTERVAL_S <= 0,
-            "An interval of the outbox is not above 0.",
-            "Set OUTBOX_POLL_INTERVAL_S, OUTBOX_STALE_INTERVAL_S and OUTBOX_LEASE_INTERVAL_S to seconds above 0.",
+            "An outbox interval is not greater than 0.",
+            "Set OUTBOX_POLL_INTERVAL_S, OUTBOX_STALE_INTERVAL_S and OUTBOX_LEASE_INTERVAL_S to more than 0.",
         ),
         (
             s.OUTBOX_BATCH_SIZE < SMALLEST_BATCH,
@@ -40,50 +40,65 @@ def contradictions(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
             "OUTBOX_GROUPS_AT_ONCE is below 1: nothing would be published.",
             "Set it to 10.",
         ),
-        (s.OUTBOX_ROUTER_CALLS < 1, "OUTBOX_ROUTER_CALLS is below 1: nothing would be called.", "Set it to 500."),
+        (
+            s.OUTBOX_ROUTER_CALLS < 1,
+            "OUTBOX_ROUTER_CALLS is below 1: nothing would be delivered.",
+            "Set it to 500.",
+        ),
         (
             s.OUTBOX_MAX_TIMEOUT_S + LEASE_MARGIN_S > s.OUTBOX_LEASE_S * 2 / 3,
-            "OUTBOX_LEASE_S is too short for OUTBOX_MAX_TIMEOUT_S: a call could outlive its lease.",
-            f"Two thirds of the lease must be at least the longest call and {LEASE_MARGIN_S:g} s.",
+            "OUTBOX_LEASE_S is too short for OUTBOX_MAX_TIMEOUT_S: an attempt could outlive its lease.",
+            f"Two thirds of the lease must be at least the longest attempt plus {LEASE_MARGIN_S:g} s.",
         ),
         (
             s.OUTBOX_STALE_AFTER_S < s.OUTBOX_LEASE_S or s.OUTBOX_STALE_AFTER_S < 2 * s.OUTBOX_POLL_INTERVAL_S,
-            "OUTBOX_STALE_AFTER_S is shorter than a lease or two polls: pointers on their way would be lost.",
+            "OUTBOX_STALE_AFTER_S is shorter than a lease or two polls: pointers in transit would be lost.",
             "Set it to 900.",
         ),
         (
             s.OUTBOX_STALE_AFTER_S < s.OUTBOX_STALE_INTERVAL_S,
             "OUTBOX_STALE_INTERVAL_S is longer than OUTBOX_STALE_AFTER_S.",
-            "Look more often than that.",
+            "Set it to OUTBOX_STALE_AFTER_S or less.",
+        ),
+        (
+            not 1 <= s.OUTBOX_REPUBLISH_AFTER_S < s.OUTBOX_STALE_AFTER_S,
+            "OUTBOX_REPUBLISH_AFTER_S is below 1 or not below OUTBOX_STALE_AFTER_S.",
+            "Set it to 12.",
         ),
         (
             s.OUTBOX_VISIBILITY_S < s.OUTBOX_MAX_TIMEOUT_S,
-            "OUTBOX_VISIBILITY_S is shorter than a call may take: the queue would hand pointers out twice.",
+            "OUTBOX_VISIBILITY_S is shorter than an attempt may take: the queue would deliver pointers twice.",
             "Set it to OUTBOX_LEASE_S.",
         ),
         (
             s.OUTBOX_CIRCUIT_FAILURES < 1 or s.OUTBOX_CIRCUIT_LONGEST_S < s.OUTBOX_CIRCUIT_OPEN_S,
             "The circuit breaker's settings contradict each other.",
-            "OUTBOX_CIRCUIT_FAILURES is at least 1, OUTBOX_CIRCUIT_LONGEST_S not below OUTBOX_CIRCUIT_OPEN_S.",
+            (
+                "OUTBOX_CIRCUIT_FAILURES must be at least 1, and OUTBOX_CIRCUIT_LONGEST_S at least "
+                "OUTBOX_CIRCUIT_OPEN_S."
+            ),
         ),
         (
             any(delay < 0 for delay in s.OUTBOX_RETRY_SCHEDULE_S),
-            "OUTBOX_RETRY_SCHEDULE_S has a negative delay.",
-            "Give seconds, as 5,30,120.",
+            "OUTBOX_RETRY_SCHEDULE_S contains a negative delay.",
+            "List seconds of 0 or more, such as 5,30,120.",
         ),
     ]
     return [
-        Error(what, hint=hint, id=f"dispatch.E{600 + number}")
-        for number, (is_wrong, what, hint) in enumerate(wrong)
+        Error(problem, hint=hint, id=f"dispatch.E{600 + number}")
+        for number, (is_wrong, problem, hint) in enumerate(rules)
         if is_wrong
     ] + _unusable_queue()
 
 
 def _unusable_queue() -> list[CheckMessage]:
-    """A queue that cannot be used as it is set. One that is only not there is a warning, when it is first used."""
+    """Return an error if the queue is misconfigured.
+
+    A queue that is only unreachable causes a warning on first use.
+    """
     try:
         queues.publisher().close()
     except ImproperlyConfigured as error:
-        hint = "Set OUTBOX_QUEUE_TYPE and OUTBOX_QUEUE_URL as docs/outbox.md says."
+        hint = "Set OUTBOX_QUEUE_TYPE and OUTBOX_QUEUE_URL as described in docs/guides/outbox.md."
         return [Error(str(error), hint=hint, id="dispatch.E650")]
     return []

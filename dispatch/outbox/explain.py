@@ -1,4 +1,4 @@
-"""Reads what `rules.words.why` needs to know about one message."""
+"""Load the facts from which `rules.descriptions` explains the state of one message."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from django.conf import settings
 from dispatch.core import clock
 from dispatch.outbox import sql
 from dispatch.outbox.models import Message, Mode
-from dispatch.outbox.rules.words import Situation, why
+from dispatch.outbox.rules.descriptions import Situation, explain_status
 
 
 def why_stuck(message: Message, zone: str = "UTC") -> str:
-    """Why this message is where it is, in words; times are told in `zone`."""
-    return why(situation(message, zone))
+    """Explain why this message is in its state; times are shown in `zone`."""
+    return explain_status(load_situation(message, zone))
 
 
-def situation(message: Message, zone: str = "UTC") -> Situation:
-    """What stands around a message, read now."""
+def load_situation(message: Message, zone: str = "UTC") -> Situation:
+    """Read the state of the message, its group, target and pool."""
     now = clock.now()
     endpoint, target = message.endpoint, message.target
     pool = endpoint.pool if endpoint else target.pool
     flying = ahead = blocked_by = None
     if message.status == "PENDING" and message.mode != Mode.IMMEDIATE:
-        row = sql.rows(sql.HEADS, sql.heads_of([message.group_id], now))[0]
+        row = sql.fetch_all(sql.HEADS, sql.heads_of([message.group_id], now))[0]
         flying, head = row[4], row[5]
-        blocked_by = row[8] if head is None else _holding(message)
+        blocked_by = row[8] if head is None else _blocking_error(message)
         ahead = head if head != message.pk and blocked_by is None else None
     in_flight = Message.objects.filter(pool=pool, in_flight=True).count() if pool else 0
     return Situation(
@@ -40,11 +40,11 @@ def situation(message: Message, zone: str = "UTC") -> Situation:
     )  # fmt: skip
 
 
-def _holding(message: Message) -> int | None:
-    """The earliest ERROR that holds this very message, when another of its group is next."""
+def _blocking_error(message: Message) -> int | None:
+    """Return the id of the earliest ERROR that blocks this message, although its group has another head."""
     errors = Message.objects.filter(group_id=message.group_id, status="ERROR").exclude(mode=Mode.IMMEDIATE)
     if message.mode == Mode.NEXT:
         errors = errors.filter(mode=Mode.BLOCK)
-    mine = (message.sequence, message.created_at, message.pk)
+    position = (message.sequence, message.created_at, message.pk)
     first = errors.order_by("sequence", "created_at", "id").values_list("sequence", "created_at", "id").first()
-    return first[2] if first and first < mine else None
+    return first[2] if first and first < position else None

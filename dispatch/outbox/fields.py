@@ -1,4 +1,4 @@
-"""A JSON value that is encrypted at rest: an endpoint's headers may carry a password."""
+"""Store a JSON value encrypted at rest: an endpoint's headers may contain a password."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dispatch.core.crypto import EncryptedTextField
 
 
 class EncryptedJSONField(EncryptedTextField):
-    """A JSON value in Python, a Fernet token in the table. Not searchable."""
+    """Hold a JSON value in Python and a Fernet token in the table. Not searchable."""
 
     def get_prep_value(self, value: Any) -> Any:
         return super().get_prep_value(value if value is None or isinstance(value, str) else json.dumps(value))
@@ -19,7 +19,7 @@ class EncryptedJSONField(EncryptedTextField):
         return json.loads(text) if text else text
 
     def to_python(self, value: Any) -> Any:
-        return value  # TextField would make text of it
+        return value  # TextField would convert it to text
 
     def value_to_string(self, obj: Any) -> str:
         return json.dumps(self.value_from_object(obj))

@@ -1,51 +1,55 @@
-"""What the dispatcher process runs for the outbox."""
+"""Define the outbox's loops in the dispatcher process."""
 
 from __future__ import annotations
 
 from django.conf import settings
 
-from dispatch.core.loops import Loop, Service
-from dispatch.outbox import publishing, router
+from dispatch.core.runtime.loops import Loop, Service
+from dispatch.outbox import publisher, router
 from dispatch.outbox.checks import refuse_contradictions
-from dispatch.outbox.poller import poll
-from dispatch.outbox.reader import READER
-from dispatch.outbox.services import recovery, targets
+from dispatch.outbox.event_reader import READER
+from dispatch.outbox.poller import poll_once
+from dispatch.outbox.services import recovery, target_health
 
 refuse_contradictions()
 
 
 def read_events() -> float | None:
-    """Makes messages of new events."""
+    """Create messages from new events."""
     if not settings.OUTBOX_ENABLED:
         return None
-    return 0.0 if READER.step() == READER.batch else None
+    return 0.0 if READER.step() >= READER.batch else None
 
 
 def recover_calls() -> float | None:
-    """Lapsed leases and what expired."""
-    if not settings.OUTBOX_ENABLED:  # its end would claim the next
+    """Recover lost pointers and lapsed leases, and expire messages."""
+    if not settings.OUTBOX_ENABLED:  # ending a call would claim the next message
         return None
+    publisher.publish_overdue()
     lapsed, claims = recovery.recover_lapsed()
-    publishing.publish(claims)
-    expired, claims = recovery.expire()
-    publishing.publish(claims)
+    publisher.publish_pointers(claims)
+    expired, claims = recovery.expire_messages()
+    publisher.publish_pointers(claims)
     return 0.0 if recovery.BATCH in (lapsed, expired) else None
 
 
 def recover_pointers() -> float | None:
-    """Pointers that led to nothing, groups in no line, endpoints that fail for days."""
+    """Recover lost pointers and groups missing from the queue; disable endpoints.
+
+    A pointer is lost if it led to no attempt. An endpoint is disabled after it has failed for several days.
+    """
     if not settings.OUTBOX_ENABLED:
         return None
-    recovery.recover_stale()
-    recovery.find_forgotten()
-    targets.disable_failing()
-    return None
+    stale = recovery.recover_stale()
+    recovery.requeue_missing_groups()
+    target_health.disable_failing()
+    return 0.0 if stale == settings.OUTBOX_STALE_BATCH else None
 
 
 LOOPS: list[Loop | Service] = [
-    Loop(targets.POLLER, poll, interval_s=settings.OUTBOX_POLL_INTERVAL_S, elected=True),
+    Loop(target_health.POLLER, poll_once, interval_s=settings.OUTBOX_POLL_INTERVAL_S, elected=True),
     Loop("outbox_reader", read_events, interval_s=settings.EVENT_READER_INTERVAL_S, elected=True),
     Loop("outbox_leases", recover_calls, interval_s=settings.OUTBOX_LEASE_INTERVAL_S, elected=True),
     Loop("outbox_stale", recover_pointers, interval_s=settings.OUTBOX_STALE_INTERVAL_S, elected=True),
-    Service("outbox_router", router.run),
+    Service("outbox_router", router.run_router),
 ]

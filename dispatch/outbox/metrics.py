@@ -1,4 +1,4 @@
-"""The outbox's figures at /metrics."""
+"""Define the outbox's metrics at /metrics."""
 
 from __future__ import annotations
 
@@ -6,37 +6,43 @@ from django.db.models import Q
 from prometheus_client import Counter, Histogram
 
 from dispatch.core import clock
-from dispatch.core.metrics import Samples, gauge
+from dispatch.core.observability.metrics import Samples, gauge
 from dispatch.outbox.models import Endpoint, MessageGroup, QuarantinedPointer, Target
 
-published = Counter("dispatch_outbox_published_total", "Pointers that were put on the queue, or not.", ["outcome"])
-calls = Counter("dispatch_outbox_calls_total", "Calls to targets by what came of them.", ["outcome"])
-call_seconds = Histogram("dispatch_outbox_call_seconds", "How long targets took to answer.")
+published = Counter(
+    "dispatch_outbox_published_total", "Pointers published, published again, or failed.", ["outcome"]
+)
+calls = Counter("dispatch_outbox_calls_total", "Delivery attempts by outcome.", ["outcome"])
+call_seconds = Histogram("dispatch_outbox_call_seconds", "Response time of targets.")
 delivery_seconds = Histogram(
     "dispatch_outbox_delivery_seconds",
-    "From QUEUED until the call begins.",
+    "Time from QUEUED until the attempt starts.",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900),
 )
-refused = Counter("dispatch_outbox_refused_total", "Pointers that led to no call, by reason.", ["reason"])
-late = Counter("dispatch_outbox_late_total", "Results that came after their epoch had ended.")
+refused = Counter("dispatch_outbox_refused_total", "Pointers that led to no attempt, by reason.", ["reason"])
+late = Counter("dispatch_outbox_late_total", "Results that arrived after their epoch had ended.")
 poll_claims = Histogram(
-    "dispatch_outbox_poll_claims", "Messages that one poll claimed.", buckets=(0, 1, 5, 20, 50, 100, 200, 500)
+    "dispatch_outbox_poll_claims", "Messages claimed per poll.", buckets=(0, 1, 5, 20, 50, 100, 200, 500)
 )
 
 
 @gauge("dispatch_outbox_open_messages", "Messages that have not ended, and ERRORs, by status.", ("status",))
 def open_messages() -> Samples:
+    """Count the messages that have not ended, and those in ERROR, by status."""
     from dispatch.outbox import sql
 
-    return [((status,), count) for status, count in sql.rows(sql.OPEN_BY_STATUS)]
+    return [((status,), count) for status, count in sql.fetch_all(sql.OPEN_BY_STATUS)]
 
 
 @gauge(
     "dispatch_outbox_oldest_due_seconds",
-    "How long the group that is due longest has waited, leaving out what is held on purpose: paused or disabled "
-    "endpoints, paused pools, open circuits.",
+    (
+        "Wait of the most overdue group, excluding groups held on purpose: paused or "
+        "disabled endpoints, paused pools, open circuits."
+    ),
 )
 def oldest_due() -> Samples:
+    """Return how long the most overdue deliverable group has waited, in seconds."""
     now = clock.now()
     free = MessageGroup.objects.filter(wake_at__lte=now, target__open_until=None).filter(
         Q(target__endpoint=None)
@@ -48,21 +54,25 @@ def oldest_due() -> Samples:
     return [((), (now - first).total_seconds() if first else 0.0)]
 
 
-@gauge("dispatch_outbox_blocked_groups", "Groups that an ERROR stops.")
+@gauge("dispatch_outbox_blocked_groups", "Groups blocked by an ERROR.")
 def blocked_groups() -> Samples:
+    """Count the groups that an ERROR blocks."""
     return [((), MessageGroup.objects.filter(blocked_by__isnull=False).count())]
 
 
-@gauge("dispatch_outbox_open_circuits", "Targets whose circuit is open.")
+@gauge("dispatch_outbox_open_circuits", "Targets with an open circuit.")
 def open_circuits() -> Samples:
+    """Count the targets whose circuit is open."""
     return [((), Target.objects.filter(open_until__isnull=False).count())]
 
 
-@gauge("dispatch_outbox_disabled_endpoints", "Endpoints that are disabled.")
+@gauge("dispatch_outbox_disabled_endpoints", "Disabled endpoints.")
 def disabled_endpoints() -> Samples:
+    """Count the disabled endpoints."""
     return [((), Endpoint.objects.filter(disabled_at__isnull=False).count())]
 
 
-@gauge("dispatch_outbox_quarantined_pointers", "Pointers nobody could read.")
+@gauge("dispatch_outbox_quarantined_pointers", "Pointers that could not be read.")
 def quarantined() -> Samples:
+    """Count the quarantined pointers."""
     return [((), QuarantinedPointer.objects.count())]

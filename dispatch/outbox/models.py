@@ -1,7 +1,8 @@
-"""Endpoint, Target, MessageGroup, Message, Attempt; the gate of a pool and the pointers nobody could read.
+"""Define Endpoint, Target, MessageGroup, Message, Attempt, PoolGate and QuarantinedPointer.
 
-What keeps a promise here: `one_in_flight_per_group` (one ordered message of a group is in flight) and
-`one_call_per_slot` (a pool's calls never exceed its slots), whatever the code above believed."""
+Two constraints enforce the guarantees even if the code is wrong: `one_in_flight_per_group` (one
+ordered message of a group is in flight) and `one_call_per_slot` (a pool's attempts never exceed its slots).
+"""
 
 from __future__ import annotations
 
@@ -25,12 +26,16 @@ check_url = URLValidator(schemes=["http", "https"])
 
 
 class Mode(models.TextChoices):
+    """How a message takes part in the order of its group."""
+
     BLOCK = "BLOCK_ON_ERROR", "Stop the group on an error"
-    NEXT = "NEXT_ON_ERROR", "Go on after an error"
+    NEXT = "NEXT_ON_ERROR", "Continue after an error"
     IMMEDIATE = "IMMEDIATE", "No order"
 
 
 class Status(models.TextChoices):
+    """The status of a message. ERROR can be retried, ignored or resolved; the other ends are final."""
+
     PENDING = "PENDING", "Pending"
     QUEUED = "QUEUED", "Queued"
     PROCESSING = "PROCESSING", "Processing"
@@ -44,16 +49,24 @@ ENDED = (Status.COMPLETED, Status.ERROR, Status.CANCELLED, Status.EXPIRED)
 
 
 def default_retry_schedule() -> list[int]:
+    """Return OUTBOX_RETRY_SCHEDULE_S, the delays before each retry in seconds."""
     return list(settings.OUTBOX_RETRY_SCHEDULE_S)
 
 
 def default_permanent_codes() -> list[int]:
+    """Return OUTBOX_PERMANENT_CODES, the status codes that are not retried."""
     return list(settings.OUTBOX_PERMANENT_CODES)
 
 
 class Endpoint(OwnedModel):
-    """A system that is told what happens here. While it is paused or disabled its messages are kept, and go on
-    afterwards."""
+    """An HTTP endpoint that receives messages.
+
+    While it is paused or disabled, its messages are kept, and they are delivered afterwards.
+    """
+
+    # Encrypted fields. Queries over several endpoints defer these, so that an endpoint whose fields cannot be
+    # decrypted does not affect the others.
+    CREDENTIALS = ("secret", "previous_secret", "headers")
 
     name = models.CharField(max_length=80)
     url = models.CharField("URL", max_length=2000, validators=[check_url])
@@ -61,13 +74,17 @@ class Endpoint(OwnedModel):
         models.CharField(max_length=80),
         default=list,
         blank=True,
-        help_text='As "job.assigned", "job.*" or "*"; empty: only messages that are sent by name.',
+        help_text=(
+            'Examples: "job.assigned", "job.*" or "*". Leave empty for messages addressed to it by name only.'
+        ),
     )
     secret = EncryptedTextField(help_text="Signs every request (whsec_…). Stored encrypted.")
-    previous_secret = EncryptedTextField(blank=True, default="", help_text="Signs too, until its time is over.")
+    previous_secret = EncryptedTextField(blank=True, default="", help_text="Also signs until it expires.")
     previous_secret_until = models.DateTimeField(null=True, blank=True)
     headers = EncryptedJSONField(
-        default=dict, blank=True, help_text='Sent with every request, as {"Authorization": "…"}. Stored encrypted.'
+        default=dict,
+        blank=True,
+        help_text=('Sent with every request, such as {"Authorization": "…"}. Stored encrypted.'),
     )
     mode = models.CharField(max_length=16, choices=Mode, default=Mode.BLOCK)
     pool = models.ForeignKey(
@@ -78,21 +95,23 @@ class Endpoint(OwnedModel):
         models.PositiveIntegerField(),
         default=default_retry_schedule,
         blank=True,
-        help_text="Seconds before each retry; as many retries as there are numbers.",
+        help_text="Seconds before each retry. The number of entries is the number of retries.",
     )
     retry_jitter = models.FloatField(
         default=0.2,
         validators=[MinValueValidator(0), MaxValueValidator(1)],
-        help_text="A retry is later by up to this share of its delay.",
+        help_text="Delays each retry by up to this share of its delay, at random.",
     )
     permanent_codes = ArrayField(
         models.PositiveSmallIntegerField(),
         default=default_permanent_codes,
         blank=True,
-        help_text="Answers that are an error at once, without a retry.",
+        help_text="Status codes that are an error at once, without a retry.",
     )
     expire_after_s = models.PositiveIntegerField(
-        null=True, blank=True, help_text="What is not delivered by then expires. Empty: never."
+        null=True,
+        blank=True,
+        help_text=("Undelivered messages expire after this many seconds. Leave empty for never."),
     )
     is_paused = models.BooleanField(default=False)
     paused_reason = models.CharField(max_length=200, blank=True)
@@ -109,22 +128,31 @@ class Endpoint(OwnedModel):
 
 
 class Target(OwnedModel):
-    """What is called: an endpoint, or the origin (scheme, host, port) of messages sent to a URL of their own, in
-    one pool. It has the health of whoever answers there: the circuit breaker's state and since when it fails."""
+    """The destination of requests: an endpoint, or an origin for messages sent to a URL without an endpoint.
+
+    An origin is scheme, host and port; each pool has its own target for it. The target holds the receiver's
+    health: the circuit breaker's state and since when it has been failing.
+    """
 
     endpoint = models.OneToOneField(
         Endpoint, null=True, blank=True, on_delete=models.PROTECT, related_name="target", editable=False
     )
     origin = models.CharField(max_length=300, blank=True)
     pool = models.ForeignKey(
-        DispatchPool, null=True, on_delete=models.PROTECT, related_name="+", help_text="Of an origin."
+        DispatchPool, null=True, on_delete=models.PROTECT, related_name="+", help_text="Only for an origin."
     )
-    failures = models.PositiveIntegerField(default=0, help_text="In a row.")
+    failures = models.PositiveIntegerField(default=0, help_text="Consecutive failures.")
     failing_since = models.DateTimeField(null=True)
     last_error = models.CharField(max_length=200, blank=True)
-    openings = models.PositiveIntegerField(default=0, help_text="How often in a row the circuit opened.")
-    open_until = models.DateTimeField(null=True, help_text="While it is set, the circuit is open or probing.")
-    probe_until = models.DateTimeField(null=True, help_text="A probe is on its way until then.")
+    openings = models.PositiveIntegerField(default=0, help_text="How many times in a row the circuit has opened.")
+    open_until = models.DateTimeField(null=True, help_text="While set, the circuit is open or probing.")
+    probe_until = models.DateTimeField(null=True, help_text="A probe is in flight until then.")
+    # Failures that count against the target since its last delivery: rules.endpoint_failures.
+    failed_attempts = models.PositiveIntegerField(default=0, db_default=0)
+    failed_messages = models.PositiveIntegerField(default=0, db_default=0)
+    failed_message_id = models.BigIntegerField(null=True, help_text="The message that failed last.")
+    first_failed_at = models.DateTimeField(null=True)
+    last_failed_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [
@@ -143,18 +171,19 @@ class Target(OwnedModel):
 
 
 class MessageGroup(OwnedModel):
-    """One entity's messages to one endpoint. Its row is the lock under which its order is decided.
+    """The messages of one entity to one endpoint. Decide their order only while holding the lock on its row.
 
-    `wake_at` is when a poller is to look at it: past = it waits in its target's line, NULL = nothing to do until
-    something changes (a message arrives, ends, is resolved). It is derived, and written only by
-    `services.claims`."""
+    `wake_at` is when the poller must check the group. A past time means that the group waits in its target's
+    queue; NULL means nothing to do until a message arrives, ends or is resolved. Only
+    `services.scheduling` writes it, derived from the messages.
+    """
 
     endpoint = models.ForeignKey(Endpoint, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     name = models.CharField(max_length=LONGEST_GROUP, default=DEFAULT_GROUP)
     key = models.CharField(max_length=64, unique=True, editable=False)
     target = models.ForeignKey(Target, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     wake_at = models.DateTimeField(null=True)
-    blocked_by = models.BigIntegerField(null=True, help_text="The message whose ERROR stops the group.")
+    blocked_by = models.BigIntegerField(null=True, help_text="The message whose ERROR blocks the group.")
     blocked_since = models.DateTimeField(null=True)
     created_at = models.DateTimeField(default=clock.now, editable=False)
 
@@ -177,14 +206,16 @@ class MessageGroup(OwnedModel):
 
 
 class Message(OwnedModel):
-    """What is delivered. `payload` is the JSON text that is sent, byte for byte.
+    """A message to deliver. `payload` is the JSON text that is sent, byte for byte.
 
-    `in_flight` is true from QUEUED until its call has ended or its lease has lapsed, also after a cancel. A new
-    `epoch` begins with every QUEUED; whatever carries an older one changes nothing."""
+    `in_flight` is true from QUEUED until the attempt has ended or its lease has lapsed, even if the message is
+    cancelled in between. Each time a message becomes QUEUED, a new `epoch` starts; pointers and results of an
+    older epoch change nothing.
+    """
 
     endpoint = models.ForeignKey(Endpoint, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     target = models.ForeignKey(Target, on_delete=models.PROTECT, related_name="+", db_index=False)
-    url = models.CharField("URL", max_length=2000, blank=True, help_text="Of its own, when there is no endpoint.")
+    url = models.CharField("URL", max_length=2000, blank=True, help_text="Set if there is no endpoint.")
     type = models.CharField(max_length=80)
     payload = models.TextField()
     group = models.ForeignKey(MessageGroup, on_delete=models.PROTECT, related_name="messages", db_index=False)
@@ -197,10 +228,12 @@ class Message(OwnedModel):
     event_id = models.BigIntegerField(null=True)
     created_at = models.DateTimeField(default=clock.now, editable=False)
 
-    due_at = models.DateTimeField(help_text="Not before: its schedule, its retry or its deferral.")
+    due_at = models.DateTimeField(help_text="Not sent before: its schedule, its retry or its deferral.")
     epoch = models.PositiveIntegerField(default=0)
-    attempts = models.PositiveIntegerField(default=0, help_text="Spent of the retry budget.")
-    calls = models.PositiveIntegerField(default=0, help_text="All calls, also those that spent nothing.")
+    attempts = models.PositiveIntegerField(default=0, help_text="Attempts counted against the retry budget.")
+    calls = models.PositiveIntegerField(
+        default=0, help_text=("All attempts, including those that don't count against the budget.")
+    )
     lapses = models.PositiveIntegerField(default=0, help_text="Leases that ended without a result.")
     in_flight = models.BooleanField(default=False)
     queued_at = models.DateTimeField(null=True)
@@ -210,8 +243,8 @@ class Message(OwnedModel):
     pool_slot = models.PositiveIntegerField(null=True)
     ended_at = models.DateTimeField(null=True)
     last_error = models.CharField(max_length=300, blank=True)
-    waiting_for = models.CharField(max_length=40, blank=True, help_text="Why it was put back last.")
-    resolution = models.CharField(max_length=16, blank=True, help_text="ignored or resolved, by a person.")
+    waiting_for = models.CharField(max_length=40, blank=True, help_text="Why it was last requeued.")
+    resolution = models.CharField(max_length=16, blank=True, help_text="ignored or resolved, set manually.")
 
     class Meta:
         constraints = [
@@ -256,7 +289,8 @@ class Message(OwnedModel):
                 condition=Q(status="PENDING", mode="IMMEDIATE"),
                 name="message_immediate_line",
             ),
-            # The pool in its condition keeps this from being taken for looking up one group's message in flight.
+            # The pool in the condition keeps the planner from using this index to look up the message in flight
+            # of a single group.
             models.Index(
                 fields=["pool", "status"],
                 condition=Q(in_flight=True, pool__isnull=False),
@@ -288,14 +322,14 @@ class Message(OwnedModel):
 
 
 class Attempt(OwnedModel):
-    """One call for a message, or one of which only its lapsed lease is known."""
+    """One delivery attempt for a message, or a lapsed lease whose attempt has no known result."""
 
     class Outcome(models.TextChoices):
         DELIVERED = "delivered", "Delivered"
-        DEFERRED = "deferred", "Put off by the receiver"
+        DEFERRED = "deferred", "Deferred by the receiver"
         FAILED = "failed", "Failed"
-        PERMANENT = "permanent", "Refused for good"
-        LAPSED = "lapsed", "No result: its lease ended"
+        PERMANENT = "permanent", "Permanently refused"
+        LAPSED = "lapsed", "No result: lease ended"
 
     message = models.ForeignKey(Message, on_delete=models.CASCADE, related_name="attempts_made")
     number = models.PositiveIntegerField()
@@ -306,11 +340,11 @@ class Attempt(OwnedModel):
     elapsed_s = models.FloatField(default=0.0)
     outcome = models.CharField(max_length=16, choices=Outcome)
     status_code = models.PositiveSmallIntegerField(null=True)
-    answer = models.TextField(blank=True, help_text="The first kilobytes.")
+    answer = models.TextField(blank=True, help_text="The beginning of the response body, up to 4 KB.")
     error_class = models.CharField(max_length=40, blank=True)
     error = models.CharField(max_length=300, blank=True)
-    is_spent = models.BooleanField(default=True, help_text="It counts against the retries.")
-    is_late = models.BooleanField(default=False, help_text="Of an older epoch: recorded, and nothing else.")
+    is_spent = models.BooleanField(default=True, help_text="Counts against the retry budget.")
+    is_late = models.BooleanField(default=False, help_text="From an older epoch: recorded without effect.")
 
     class Meta:
         ordering = ["id"]
@@ -320,7 +354,7 @@ class Attempt(OwnedModel):
 
 
 class PoolGate(models.Model):
-    """The lock and the rate bucket of a message pool: `full_at` is when all of its burst is there again."""
+    """The lock and the rate bucket of a message pool. `full_at` is when its whole burst is available again."""
 
     pool = models.OneToOneField(DispatchPool, primary_key=True, on_delete=models.CASCADE, related_name="+")
     full_at = models.DateTimeField(default=clock.now)
@@ -330,7 +364,7 @@ class PoolGate(models.Model):
 
 
 class QuarantinedPointer(models.Model):
-    """Something on the queue that is no pointer of ours: kept to be looked at, acknowledged, never acted upon."""
+    """An unreadable entry of the queue, stored for inspection. It is acknowledged and never acted upon."""
 
     at = models.DateTimeField(default=clock.now)
     reason = models.CharField(max_length=200)

@@ -1,4 +1,7 @@
-"""Messages that carry a person's phone or e-mail: ended ones lose their payload and what was answered."""
+"""List and erase messages that contain a person's phone number or e-mail address.
+
+Erasing clears the payload and the response bodies of messages that have ended.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +10,34 @@ from typing import Any
 
 from django.db.models import Q
 
-from dispatch.core import personal
-from dispatch.core.personal import Part, Person
+from dispatch.core.privacy import personal_data
+from dispatch.core.privacy.personal_data import DataSubject, PersonalDataHandler
 from dispatch.outbox.models import Attempt, Message
 
 
-def _of(person: Person) -> Any:
-    found = Q(pk__in=[])
+def _matching(person: DataSubject) -> Any:
+    mentions = Q(pk__in=[])
     for word in person.words:
-        found |= Q(payload__icontains=word)
-    return Message.objects.of(person.organization_id).filter(found)
+        mentions |= Q(payload__icontains=word)
+    return Message.objects.of(person.organization_id).filter(mentions)
 
 
-def rows(person: Person) -> dict[str, list[dict[str, Any]]]:
-    return {"messages": personal.as_rows(_of(person), "id", "type", "payload", "status", "created_at")}
+def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
+    """Return the messages that mention the person, for export."""
+    return {"messages": personal_data.as_rows(_matching(person), "id", "type", "payload", "status", "created_at")}
 
 
-def blocked_by(person: Person) -> Iterable[str]:
-    for pk in _of(person).filter(ended_at=None).order_by("pk").values_list("pk", flat=True)[:20]:
-        yield f"Message {pk} is not delivered yet: let it end, or cancel it."
+def blocked_by(person: DataSubject) -> Iterable[str]:
+    """Yield why erasure must wait: a sentence for each of the first 20 messages that have not ended."""
+    for pk in _matching(person).filter(ended_at=None).order_by("pk").values_list("pk", flat=True)[:20]:
+        yield f"Message {pk} is not delivered yet. Wait until it ends, or cancel it."
 
 
-def erase(person: Person) -> int:
-    ids = list(_of(person).values_list("pk", flat=True))
+def erase(person: DataSubject) -> int:
+    """Clear payloads, errors and response bodies of the person's messages; return how many messages changed."""
+    ids = list(_matching(person).values_list("pk", flat=True))
     Attempt.objects.filter(message_id__in=ids).update(answer="", error="")
     return Message.objects.filter(pk__in=ids).update(payload="{}", last_error="")
 
 
-PART = Part(rows, erase, blocked_by=blocked_by)
+PART = PersonalDataHandler(rows, erase, blocked_by=blocked_by)

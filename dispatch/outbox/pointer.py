@@ -1,9 +1,9 @@
-"""MessagePointer: what travels on a queue, and the token that makes it worth something.
+"""Define MessagePointer, which travels on a queue, and its token.
 
     {"id", "poolCode", "authToken", "mediationType": "HTTP", "mediationTarget", "messageGroupId"}
 
-The token is `<epoch>.<expiry>.<signature>`: an HMAC-SHA256 over message, epoch and expiry under the newest of
-OUTBOX_TOKEN_KEYS; every key of the list is accepted, so that a new one can be put in front of the old.
+The token is `<epoch>.<expiry>.<signature>`: an HMAC-SHA256 over message, epoch and expiry with the newest of
+OUTBOX_TOKEN_KEYS. Every key in the list is accepted, so that keys can be rotated by adding the new one first.
 """
 
 from __future__ import annotations
@@ -23,21 +23,24 @@ from dispatch.core import clock
 
 HTTP = "HTTP"
 KEYS = ("id", "poolCode", "authToken", "mediationType", "mediationTarget", "messageGroupId")
-# Longer than any pointer of ours; what is longer is not read further.
+# Longer than any valid pointer; longer input is not parsed.
 LONGEST = 16_384
 
 
 class BadPointer(ValueError):
-    """What came from the queue is no pointer; the message says why."""
+    """A queue entry that is not a pointer; the exception's text says why."""
 
 
 class BadToken(ValueError):
-    """The token is not ours, was altered, has expired or belongs to another message."""
+    """A token that is forged, altered, expired or for another message."""
 
 
 @dataclass(frozen=True)
 class MessagePointer:
-    """`id` is the message's, as text; `mediationTarget` is the URL that a router posts the pointer to."""
+    """A pointer to one message.
+
+    `id` is the message's id as text; `mediationTarget` is the URL to which a router posts the pointer.
+    """
 
     id: str
     poolCode: str  # noqa: N815  (the names are those of the JSON)
@@ -47,23 +50,26 @@ class MessagePointer:
     messageGroupId: str  # noqa: N815
 
     def to_json(self) -> str:
-        """One line of JSON with exactly the six keys."""
+        """Return one line of JSON with exactly the six keys."""
         return json.dumps({name: getattr(self, name) for name in KEYS}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> MessagePointer:
-        """Raises BadPointer unless `text` is an object with exactly the six keys, each a non-empty string."""
+        """Parse a pointer.
+
+        Raises BadPointer unless `text` is an object with exactly the six keys, each a non-empty string.
+        """
         if len(text) > LONGEST:
             raise BadPointer(f"longer than {LONGEST} characters")
         try:
-            found = json.loads(text)
+            parsed = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise BadPointer(f"not JSON: {error}") from None
-        return cls.from_dict(found)
+        return cls.from_dict(parsed)
 
     @classmethod
     def from_dict(cls, found: Any) -> MessagePointer:
-        """As `from_json`, from what was parsed already."""
+        """Build a pointer from parsed JSON; like `from_json`."""
         if not isinstance(found, dict):
             raise BadPointer("not an object")
         missing = [name for name in KEYS if name not in found]
@@ -79,35 +85,38 @@ class MessagePointer:
 
 
 def group_hash(*parts: object) -> str:
-    """A messageGroupId (64 hex digits) of the full group key. Parts are kept apart, so that ("1", "23") and
-    ("12", "3") differ; for IMMEDIATE messages pass the message's own id."""
+    """Return a messageGroupId (64 hex digits) for the full group key.
+
+    Parts are delimited, so that ("1", "23") and ("12", "3") differ. For IMMEDIATE messages, pass the message's
+    own id.
+    """
     return hashlib.sha256(json.dumps([str(part) for part in parts]).encode()).hexdigest()
 
 
 def make_token(message_id: object, epoch: int, expires_at: datetime) -> str:
-    """A token for one epoch of one message, good until `expires_at` (aware; rounded up to the second)."""
+    """Make a token for one epoch of one message, valid until `expires_at` (aware; rounded up to the second)."""
     expires = math.ceil(expires_at.timestamp())
     return f"{epoch}.{expires}.{_sign(_keys()[0], message_id, epoch, expires)}"
 
 
 def check_token(token: str, message_id: object) -> int:
-    """The epoch that the token was made for. Raises BadToken; says why in words that may be logged, not sent."""
+    """Return the epoch of a valid token. Raises BadToken with a reason for the log, not for the response."""
     parts = token.split(".") if isinstance(token, str) and len(token) <= 200 else []
     if len(parts) != 3 or not all(part.isascii() and part.isdecimal() for part in parts[:2]):
-        raise BadToken("not of the form of a token")
+        raise BadToken("malformed token")
     epoch, expires = int(parts[0]), int(parts[1])
     given = parts[2].encode("utf-8", "surrogatepass")
-    # All keys are tried whatever the first says, so that the time tells nothing about which one fits.
+    # All keys are always tried, so that the timing doesn't reveal which one matches.
     fits = [hmac.compare_digest(_sign(key, message_id, epoch, expires).encode(), given) for key in _keys()]
     if not any(fits):
-        raise BadToken("the signature does not fit")
+        raise BadToken("the signature does not match")
     if clock.now().timestamp() >= expires:
         raise BadToken("expired")
     return epoch
 
 
 def _keys() -> list[bytes]:
-    """OUTBOX_TOKEN_KEYS as HMAC keys, newest first; without any, one derived from SECRET_KEY."""
+    """Return OUTBOX_TOKEN_KEYS as HMAC keys, newest first; derive one from SECRET_KEY if there are none."""
     configured = [key.encode() for key in settings.OUTBOX_TOKEN_KEYS if key]
     if configured:
         return configured
@@ -115,6 +124,6 @@ def _keys() -> list[bytes]:
 
 
 def _sign(key: bytes, message_id: object, epoch: int, expires: int) -> str:
-    # JSON keeps the parts apart, whatever a message's id contains.
-    said = json.dumps([str(message_id), epoch, expires]).encode()
-    return urlsafe_b64encode(hmac.new(key, said, "sha256").digest()).decode().rstrip("=")
+    # JSON delimits the parts, so that no message id can imitate another token's content.
+    content = json.dumps([str(message_id), epoch, expires]).encode()
+    return urlsafe_b64encode(hmac.new(key, content, "sha256").digest()).decode().rstrip("=")

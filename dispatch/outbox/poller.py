@@ -1,4 +1,4 @@
-"""The poller: one leader that claims what is due and publishes it, woken at once and every few seconds anyway."""
+"""Run the poller: one leader claims due messages and publishes them, when notified and every few seconds."""
 
 from __future__ import annotations
 
@@ -7,32 +7,35 @@ import functools
 from django.conf import settings
 from django.db import transaction
 
-from dispatch.core import clock, election, faults
-from dispatch.core.loop_runner import leading
-from dispatch.outbox import metrics, publishing, queues
-from dispatch.outbox.services.claims import advance, next_wake
+from dispatch.core import clock, fault_injection
+from dispatch.core.runtime import leader_election
+from dispatch.core.runtime.loop_runner import leading
+from dispatch.outbox import metrics, publisher, queues
+from dispatch.outbox.services.scheduling import claim_next, next_wake
 
-# Never a busy loop, whatever is due.
+# Prevents a busy loop.
 SHORTEST_PAUSE_S = 0.01
 
 
-def poll() -> float | None:
-    """One poll: claims a batch, commits, publishes. Returns the seconds until something else is due, at most the
-    interval; 0 when there may be more now.
+def poll_once() -> float | None:
+    """Poll once: claim a batch, commit, publish.
 
-    Refused (election.Deposed, nothing written) when this process no longer leads."""
+    Return the seconds until more is due, at most the interval; 0 if there may be more now.
+    Raises leader_election.LeadershipLost, with nothing written, if this process no longer leads.
+    """
     if not settings.OUTBOX_ENABLED:
         return None
-    _look_at_the_queue()
+    _warn_if_queue_is_unreachable()
+    _publish_after_takeover()
     now = clock.now()
     with transaction.atomic():
-        claims, rooms = advance(now)
+        claims, rooms = claim_next(now)
         if led := leading.get(None):
-            election.fence(*led)
-        faults.point("outbox.claim.before_commit")
-    faults.point("outbox.claim.committed")
+            leader_election.fence(*led)
+        fault_injection.crash_point("outbox.claim.before_commit")
+    fault_injection.crash_point("outbox.claim.committed")
     metrics.poll_claims.observe(len(claims))
-    if not publishing.publish(claims):
+    if not publisher.publish_pointers(claims):
         return settings.OUTBOX_POLL_INTERVAL_S
     if claims:
         return 0.0
@@ -43,7 +46,19 @@ def poll() -> float | None:
     return min(max(seconds, SHORTEST_PAUSE_S), settings.OUTBOX_POLL_INTERVAL_S)
 
 
+# The leadership term in which all QUEUED messages were last published again.
+_published_under: tuple[str, int] | None = None
+
+
+def _publish_after_takeover() -> None:
+    """Publish all QUEUED messages again: the previous leader may have committed some without publishing them."""
+    global _published_under
+    led = leading.get(None)
+    if led and led != _published_under and publisher.publish_again():
+        _published_under = led
+
+
 @functools.cache
-def _look_at_the_queue() -> None:
-    """Once in a process: a queue that is not there is said at the start, not with the first message."""
+def _warn_if_queue_is_unreachable() -> None:
+    """Warn once per process at startup if the queue is unreachable, instead of at the first message."""
     queues.warn_if_unreachable()

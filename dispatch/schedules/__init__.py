@@ -1,12 +1,16 @@
-"""Anything Dispatch does, done later or again and again: Schedule → Run; executor, workers of each kind, status
-queue, reconciler, bulk creation.
+"""Schedule work for later, once or repeatedly: Schedule → Run.
 
-Stands on `jobs`, `leads`, `outbox` and below; `notifications` and `console` stand on it.
+The slice contains the executor, the workers of each kind, the status queue, the reconciler and bulk import. It
+imports `jobs`, `leads`, `outbox` and lower layers; `notifications` and `console` import it.
 
-Keeps: an active schedule has exactly one next run, made in the transaction that took or passed over the one before
-(unique constraint); every occurrence is one run, and what came of it is recorded (unique schedule, occurrence); a
-run is `in_progress` before its message leaves and `running` for one worker at a time, by compare-and-set on its
-epoch; what a run creates carries the run's id as its idempotency key; an outcome is in PostgreSQL before the
-status queue hears of it, so that no lost message makes work be done twice. Locks are taken in the order Schedule
-→ Run.
+Invariants:
+- An active schedule has exactly one next run, created in the transaction that claimed or skipped the previous one
+  (unique constraint).
+- Every occurrence is one run with a recorded result (unique schedule, occurrence).
+- A run is `in_progress` before its message is sent, and `running` for one worker at a time, by compare-and-set on
+  its epoch.
+- Everything that a run creates has the run's id as its idempotency key.
+- A result is in PostgreSQL before its id is on the status queue, so a lost message never causes repeated work.
+
+Lock order: Schedule → Run.
 """

@@ -1,5 +1,4 @@
-"""Schedules, runs and bulk creations in the admin: what comes next, what came of it, and what may be done about
-it."""
+"""Provide the admin pages for schedules, runs and bulk imports."""
 
 from __future__ import annotations
 
@@ -16,12 +15,13 @@ from django.utils.html import format_html, format_html_join
 from rest_framework.exceptions import APIException
 from unfold.decorators import action, display
 
-from accounts.admin_base import ACT, VIEW, OwnedAdmin, OwnedTabularInline
-from dispatch.schedules import history
+from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedTabularInline
+from dispatch.schedules import timeline
+from dispatch.schedules.api.serializers import occurrences_of
 from dispatch.schedules.models import BulkImport, Run, RunReport, Schedule
-from dispatch.schedules.rules import words
-from dispatch.schedules.serializers import occurrences_of
-from dispatch.schedules.services import bulk, by_hand, managing
+from dispatch.schedules.rules import descriptions
+from dispatch.schedules.services import actions as schedule_actions
+from dispatch.schedules.services import bulk_import, schedules
 
 STATUS_LABELS = {
     "active": "success", "failing": "danger", "paused": "warning", "ended": "info", "deleted": "warning",
@@ -34,9 +34,9 @@ SHOWN = 20
 
 
 class FailingFilter(admin.SimpleListFilter):
-    """What needs a person, one click away."""
+    """Filter for schedules that need attention."""
 
-    title = "needs a hand"
+    title = "needs attention"
     parameter_name = "needs"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -47,7 +47,7 @@ class FailingFilter(admin.SimpleListFilter):
 
 
 class StatusFilter(admin.SimpleListFilter):
-    """Deleted ones are listed when they are asked for."""
+    """Filter by status. Deleted schedules are listed only when selected."""
 
     title = "status"
     parameter_name = "status"
@@ -61,7 +61,10 @@ class StatusFilter(admin.SimpleListFilter):
 
 @admin.register(Schedule)
 class ScheduleAdmin(OwnedAdmin):
-    """Schedules are made in the console and over the API, where payloads are checked; here people act on them."""
+    """List schedules and offer actions.
+
+    Schedules are created in the console and through the API, which validate payloads.
+    """
 
     admin_may = ACT
     dispatcher_may = ACT
@@ -76,7 +79,7 @@ class ScheduleAdmin(OwnedAdmin):
     actions_detail = ["pause_this", "resume_this", "run_this_now", "remove_this"]
     fieldsets = [
         (None, {"fields": ["name", "kind", "is_now", "when", "next_times", "last_runs"]}),
-        ("What", {"fields": ["body", "header_names"]}),
+        ("Action", {"fields": ["body", "header_names"]}),
         (
             "Rules",
             {"fields": ["retries", "missed", "missed_after_s", "overlap", "max_occurrences", "ends_at"]},
@@ -100,16 +103,16 @@ class ScheduleAdmin(OwnedAdmin):
 
     @display(description="when")
     def when(self, schedule: Schedule) -> str:
-        return words.describe(schedule.timing)
+        return descriptions.describe(schedule.timing)
 
     @display(description="next run", ordering="next_at")
     def next_run(self, schedule: Schedule) -> str:
-        return words.moment(schedule.next_at, schedule.time_zone) if schedule.next_at else "—"
+        return descriptions.moment(schedule.next_at, schedule.time_zone) if schedule.next_at else "—"
 
-    @display(description="next times")
+    @display(description="next runs")
     def next_times(self, schedule: Schedule) -> str:
         found = occurrences_of(schedule)
-        rows = ((one["words"], ", moved: the clocks go forward" if one["moved"] else "") for one in found)
+        rows = ((time["words"], ", moved: clocks go forward" if time["moved"] else "") for time in found)
         return format_html("<ol>{}</ol>", format_html_join("", "<li>{}{}</li>", rows)) if found else "none"
 
     @display(description="last runs")
@@ -117,7 +120,7 @@ class ScheduleAdmin(OwnedAdmin):
         found = list(schedule.runs.order_by("-id")[:SHOWN])
         rows = (
             (
-                link(self, run, words.moment(run.trigger_at, schedule.time_zone)),
+                link(self, run, descriptions.moment(run.trigger_at, schedule.time_zone)),
                 run.get_status_display(),
                 run.error,
             )
@@ -137,62 +140,64 @@ class ScheduleAdmin(OwnedAdmin):
     def header_names(self, schedule: Schedule) -> str:
         return ", ".join(sorted(schedule.headers or {})) or "—"
 
-    # --- on many
-    @admin.action(description="Pause: no run until it is resumed", permissions=["act"])
+    # --- On several schedules ---
+    @admin.action(description="Pause (no runs until resumed)", permissions=["act"])
     def pause(self, request: Any, queryset: QuerySet) -> None:
-        done_to(request, managing.pause, queryset, "paused")
+        apply_to_each(request, schedules.pause_schedule, queryset, "paused")
 
-    @admin.action(description="Resume: what fell into the pause is skipped", permissions=["act"])
+    @admin.action(description="Resume (runs during the pause are skipped)", permissions=["act"])
     def resume(self, request: Any, queryset: QuerySet) -> None:
-        done_to(request, managing.resume, queryset, "resumed")
+        apply_to_each(request, schedules.resume_schedule, queryset, "resumed")
 
-    @admin.action(description="Run now: one run more", permissions=["act"])
+    @admin.action(description="Run now (adds one run)", permissions=["act"])
     def run_now(self, request: Any, queryset: QuerySet) -> None:
-        done_to(request, managing.run_now, queryset, "asked to run now")
+        apply_to_each(request, schedules.run_now, queryset, "queued to run now")
 
-    @admin.action(description="Delete: what has not started is cancelled", permissions=["act"])
+    @admin.action(description="Delete (cancels runs that haven't started)", permissions=["act"])
     def remove(self, request: Any, queryset: QuerySet) -> None:
-        done_to(request, managing.delete, queryset, "deleted")
+        apply_to_each(request, schedules.delete_schedule, queryset, "deleted")
 
-    # --- on one
+    # --- On one schedule ---
     @action(
         description="Pause",
         permissions=["act"],
-        dialog={"title": "Pause the schedule?", "description": "Nothing is run until it is resumed."},
+        dialog={"title": "Pause this schedule?", "description": "It won't run until you resume it."},
     )
     def pause_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
-        managing.pause(int(object_id), actor=request.actor)
+        schedules.pause_schedule(int(object_id), actor=request.actor)
         return self.back_to(object_id)
 
     @action(
         description="Resume",
         permissions=["act"],
-        dialog={"title": "Resume the schedule?", "description": "What fell into the pause is skipped."},
+        dialog={"title": "Resume this schedule?", "description": "Runs that fell within the pause are skipped."},
     )
     def resume_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
-        managing.resume(int(object_id), actor=request.actor)
+        schedules.resume_schedule(int(object_id), actor=request.actor)
         return self.back_to(object_id)
 
     @action(
         description="Run now",
         permissions=["act"],
-        dialog={"title": "Run it now?", "description": "One run more; its next times stay as they are."},
+        dialog={"title": "Run now?", "description": "Adds one run. Its regular times don't change."},
     )
     def run_this_now(self, request: Any, form: Any, object_id: str) -> HttpResponse:
-        managing.run_now(int(object_id), actor=request.actor)
+        schedules.run_now(int(object_id), actor=request.actor)
         return self.back_to(object_id)
 
     @action(
         description="Delete",
         permissions=["act"],
-        dialog={"title": "Delete the schedule?", "description": "What has not started is cancelled."},
+        dialog={"title": "Delete this schedule?", "description": "Runs that haven't started are cancelled."},
     )
     def remove_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
-        managing.delete(int(object_id), actor=request.actor)
+        schedules.delete_schedule(int(object_id), actor=request.actor)
         return HttpResponse(headers={"HX-Redirect": reverse("admin:schedules_schedule_changelist")})
 
 
 class ReportInline(OwnedTabularInline):
+    """List a run's attempts, newest first, read-only."""
+
     model = RunReport
     admin_may = VIEW
     dispatcher_may = VIEW
@@ -200,7 +205,7 @@ class ReportInline(OwnedTabularInline):
     readonly_fields = fields
     ordering = ["-id"]
     per_page = 20
-    verbose_name_plural = "attempts, the last one first"
+    verbose_name_plural = "attempts, newest first"
 
     @display(description="result")
     def answered(self, report: RunReport) -> str:
@@ -209,7 +214,7 @@ class ReportInline(OwnedTabularInline):
 
 @admin.register(Run)
 class RunAdmin(OwnedAdmin):
-    """Nobody edits a run: people act on it."""
+    """List runs and offer actions; only actions change runs."""
 
     admin_may = ACT
     dispatcher_may = ACT
@@ -237,7 +242,7 @@ class RunAdmin(OwnedAdmin):
 
     @display(description="trigger time", ordering="trigger_at")
     def trigger(self, run: Run) -> str:
-        return words.moment(run.trigger_at, run.schedule.time_zone)
+        return descriptions.moment(run.trigger_at, run.schedule.time_zone)
 
     @display(description="result")
     def answer(self, run: Run) -> str:
@@ -246,39 +251,42 @@ class RunAdmin(OwnedAdmin):
     @display(description="log")
     def log(self, run: Run) -> str:
         zone = run.organization.time_zone
-        rows = ((exact(entry.at, zone), entry.text) for entry in history.of_run(run))
+        rows = ((exact(entry.at, zone), entry.text) for entry in timeline.of_run(run))
         return format_html("<ul>{}</ul>", format_html_join("", "<li>{} {}</li>", rows))
 
-    @admin.action(description="Cancel, unless a worker has begun", permissions=["act"])
+    @admin.action(description="Cancel, unless already started", permissions=["act"])
     def cancel(self, request: Any, queryset: QuerySet) -> None:
-        done_to(request, by_hand.cancel, queryset, "cancelled")
+        apply_to_each(request, schedule_actions.cancel_run, queryset, "cancelled")
 
-    @admin.action(description="Try once more: from failed", permissions=["act"])
+    @admin.action(description="Retry failed runs", permissions=["act"])
     def retry(self, request: Any, queryset: QuerySet) -> None:
-        done_to(request, by_hand.retry, queryset, "tried again")
+        apply_to_each(request, schedule_actions.retry_run, queryset, "queued to retry")
 
     @action(
         description="Cancel",
         permissions=["act"],
-        dialog={"title": "Cancel this run?", "description": "Unless a worker has begun."},
+        dialog={"title": "Cancel this run?", "description": "Runs that have already started can't be cancelled."},
     )
     def cancel_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
-        by_hand.cancel(int(object_id), actor=request.actor)
+        schedule_actions.cancel_run(int(object_id), actor=request.actor)
         return self.back_to(object_id)
 
     @action(
-        description="Try once more",
+        description="Retry",
         permissions=["act"],
-        dialog={"title": "Try it once more?", "description": "What it created stays the same thing."},
+        dialog={
+            "title": "Retry this run?",
+            "description": ("The retry uses the same idempotency key, so nothing is created twice."),
+        },
     )
     def retry_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
-        by_hand.retry(int(object_id), actor=request.actor)
+        schedule_actions.retry_run(int(object_id), actor=request.actor)
         return self.back_to(object_id)
 
 
 @admin.register(BulkImport)
 class BulkImportAdmin(OwnedAdmin):
-    """How far bulk creations have come, and which rows were refused."""
+    """Show the progress of bulk imports and their rejected rows."""
 
     subject = "bulk"
     admin_may = ACT
@@ -290,42 +298,42 @@ class BulkImportAdmin(OwnedAdmin):
     fields = ["status", "total", "created", "refused", "created_at", "ended_at", "refusals"]
     readonly_fields = fields
 
-    @display(description="rows that were refused")
+    @display(description="rejected rows")
     def refusals(self, row: BulkImport) -> str:
-        found = list(row.row_errors.all()[:SHOWN])
-        told = ((one.row, "; ".join(str(error.get("detail")) for error in one.errors)) for one in found)
-        return format_html("<ul>{}</ul>", format_html_join("", "<li>{}: {}</li>", told)) if found else "none"
+        rejected = list(row.row_errors.all()[:SHOWN])
+        items = ((entry.row, "; ".join(str(error.get("detail")) for error in entry.errors)) for entry in rejected)
+        return format_html("<ul>{}</ul>", format_html_join("", "<li>{}: {}</li>", items)) if rejected else "none"
 
     @action(
         description="Cancel",
         permissions=["act"],
-        dialog={"title": "Create no more?", "description": "What was created stays."},
+        dialog={"title": "Cancel this import?", "description": "Schedules created so far are kept."},
     )
     def cancel_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
-        bulk.cancel(int(object_id), actor=request.actor)
+        bulk_import.cancel_import(int(object_id), actor=request.actor)
         return self.back_to(object_id)
 
 
 def pretty(value: Any) -> str:
-    """JSON, to be read."""
+    """Format JSON for reading."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     return format_html('<pre class="whitespace-pre-wrap break-all">{}</pre>', text)
 
 
 def link(own: OwnedAdmin, row: Any, text: str) -> str:
-    """A link to the row's page."""
+    """Link to the row's admin page."""
     name = f"{own.admin_site.name}:{row._meta.app_label}_{row._meta.model_name}_change"
     at = reverse(name, args=[row.pk])
     return format_html('<a class="text-primary-600 dark:text-primary-500" href="{}">{}</a>', at, text)
 
 
 def exact(moment: datetime, zone: str) -> str:
-    """The local date and time, to the second, with the zone's name."""
+    """Format the local date and time to the second, with the zone's name."""
     return f"{moment.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S %Z}"
 
 
-def done_to(request: Any, do: Any, rows: QuerySet, words_for_it: str) -> None:
-    """Does it to each of these, and says to how many, and why not to the others."""
+def apply_to_each(request: Any, do: Any, rows: QuerySet, outcome: str) -> None:
+    """Apply the action to each row, and report how many succeeded and why the others did not."""
     done, refused = 0, set()
     for pk in rows.order_by("pk").values_list("pk", flat=True):
         try:
@@ -334,6 +342,6 @@ def done_to(request: Any, do: Any, rows: QuerySet, words_for_it: str) -> None:
         except APIException as error:
             refused.add(str(error.detail))
     if done:
-        messages.success(request, f"{done:,} {words_for_it}.")
+        messages.success(request, f"{done:,} {outcome}.")
     if refused:
         messages.warning(request, " ".join(sorted(refused)))

@@ -1,22 +1,31 @@
+"""Configure the schedules app."""
+
 from django.apps import AppConfig
 
 
 class SchedulesConfig(AppConfig):
+    """Register kinds, checks, metrics, retention rules and the personal-data handler at startup."""
+
     name = "dispatch.schedules"
     label = "schedules"
 
     def ready(self) -> None:
-        from dispatch.core import generation, personal, retention
+        from dispatch.core.privacy import personal_data, retention
+        from dispatch.core.redis import generation
+        from dispatch.core.runtime import autoscaler_metrics as scaling_metrics  # noqa: F401
         from dispatch.schedules import checks, kinds, metrics  # noqa: F401
         from dispatch.schedules.personal import PART
-        from dispatch.schedules.scaling import metrics as scaling_metrics  # noqa: F401
-        from dispatch.schedules.services import forgetting, reconciling
+        from dispatch.schedules.services import reconciliation
+        from dispatch.schedules.services import retention as run_retention
 
-        kinds.load()
-        # A Redis that lost its data lost the messages in it.
-        generation.on_lost(reconciling.send_again)
-        personal.register("schedules", PART)
-        retention.register("runs", forgetting.RUN_DAYS, forgetting.forget_runs, label="Runs that have ended")
+        kinds.load_kinds()
+        # When Redis loses its data, it also loses the messages on its queues.
+        generation.on_lost(reconciliation.resend_all)
+        personal_data.register("schedules", PART)
+        retention.register("runs", run_retention.RUN_DAYS, run_retention.delete_expired_runs, label="Ended runs")
         retention.register(
-            "schedules", forgetting.SCHEDULE_DAYS, forgetting.forget_schedules, label="Schedules without runs"
+            "schedules",
+            run_retention.SCHEDULE_DAYS,
+            run_retention.delete_expired_schedules,
+            label="Schedules without runs",
         )

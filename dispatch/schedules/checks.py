@@ -1,4 +1,4 @@
-"""Settings of the schedules that contradict each other are refused at start, each with an id and a hint."""
+"""Check the settings of schedules for contradictions; each check has an id and a hint."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ from typing import Any
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 
-# Between the end of the longest call and the end of the lease.
+# Time between the end of the longest call and the end of the lease.
 LEASE_MARGIN_S = 5.0
 
 
 @register()
 def contradictions(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    """What cannot be, with the settings as they are."""
+    """Return a check message for each contradiction in the settings."""
     s = settings
     job_timeout_s = s.RQ_QUEUES[s.SCHEDULE_STATUS_QUEUE]["DEFAULT_TIMEOUT"]
-    wrong = [
+    rules = [
         (
             min(s.SCHEDULE_POLL_INTERVAL_S, s.SCHEDULE_RECONCILE_INTERVAL_S) <= 0,
-            "An interval of the schedules is not above 0.",
-            "Set SCHEDULE_POLL_INTERVAL_S and SCHEDULE_RECONCILE_INTERVAL_S to seconds above 0.",
+            "SCHEDULE_POLL_INTERVAL_S or SCHEDULE_RECONCILE_INTERVAL_S is not greater than 0.",
+            "Set both to more than 0.",
         ),
         (
             min(s.SCHEDULE_BATCH_SIZE, s.SCHEDULE_CHUNK_SIZE) < 1,
-            "SCHEDULE_BATCH_SIZE or SCHEDULE_CHUNK_SIZE is below 1: nothing would run.",
+            "SCHEDULE_BATCH_SIZE or SCHEDULE_CHUNK_SIZE is below 1, so nothing would run.",
             "Set them to 1000 and 100.",
         ),
         (
             s.OUTBOX_MAX_TIMEOUT_S + LEASE_MARGIN_S > s.SCHEDULE_LEASE_S,
-            "SCHEDULE_LEASE_S is too short for OUTBOX_MAX_TIMEOUT_S: a call could be made twice.",
-            f"The lease must be at least the longest call and {LEASE_MARGIN_S:g} s.",
+            "SCHEDULE_LEASE_S is too short for OUTBOX_MAX_TIMEOUT_S: a URL could be called twice.",
+            f"The lease must exceed the longest request by {LEASE_MARGIN_S:g} s.",
         ),
         (
             job_timeout_s < s.OUTBOX_MAX_TIMEOUT_S + LEASE_MARGIN_S,
-            "RQ_JOB_TIMEOUT_S is too short for OUTBOX_MAX_TIMEOUT_S: a worker would be stopped in a call.",
-            f"It must be at least the longest call and {LEASE_MARGIN_S:g} s.",
+            "RQ_JOB_TIMEOUT_S is too short for OUTBOX_MAX_TIMEOUT_S: a worker could be stopped during a request.",
+            f"It must exceed the longest request by {LEASE_MARGIN_S:g} s.",
         ),
         (
             job_timeout_s >= s.SCHEDULE_LEASE_S,
-            "SCHEDULE_LEASE_S is not longer than RQ_JOB_TIMEOUT_S: runs would lapse under a living worker.",
-            "Set it half as long again.",
+            "SCHEDULE_LEASE_S is not longer than RQ_JOB_TIMEOUT_S: leases would expire while a worker is running.",
+            "Set it to 1.5 times RQ_JOB_TIMEOUT_S.",
         ),
         (
             s.SCHEDULE_STALE_AFTER_S <= 0 or s.SCHEDULE_MISSED_AFTER_S < 1,
-            "SCHEDULE_STALE_AFTER_S or SCHEDULE_MISSED_AFTER_S is not above 0.",
+            "SCHEDULE_STALE_AFTER_S or SCHEDULE_MISSED_AFTER_S is not greater than 0.",
             "Set them to 30 and 300.",
         ),
         (
             any(delay < 0 for delay in s.SCHEDULE_RETRY_SCHEDULE_S),
-            "SCHEDULE_RETRY_SCHEDULE_S has a negative delay.",
-            "Give seconds, as 60,300,1800.",
+            "SCHEDULE_RETRY_SCHEDULE_S contains a negative delay.",
+            "Use seconds, for example 60,300,1800.",
         ),
         (
             s.SCHEDULE_SHORTEST_INTERVAL_S < 1,
@@ -59,7 +59,7 @@ def contradictions(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
         ),
     ]
     return [
-        Error(what, hint=hint, id=f"dispatch.E{700 + number}")
-        for number, (is_wrong, what, hint) in enumerate(wrong)
+        Error(problem, hint=hint, id=f"dispatch.E{700 + number}")
+        for number, (is_wrong, problem, hint) in enumerate(rules)
         if is_wrong
     ]

@@ -1,23 +1,22 @@
-"""What the dispatcher process runs for the schedules."""
+"""Define the loops of schedules in the dispatcher process."""
 
 from __future__ import annotations
 
 from django.conf import settings
 
-from dispatch.core.loops import Loop, Service
-from dispatch.schedules import executor
-from dispatch.schedules.services import bulk, reconciling, shards
+from dispatch.core.runtime.loops import Loop, Service
+from dispatch.schedules.services import bulk_import, executor, reconciliation, shards
 
 
 def reconcile() -> float | None:
-    """Finds what got lost; again at once while there is much of it."""
-    bulk.send_forgotten()
-    return 0.0 if reconciling.reconcile() >= reconciling.BATCH else None
+    """Recover lost work; return 0 while more is left."""
+    bulk_import.enqueue_stalled()
+    return 0.0 if reconciliation.reconcile_runs() >= reconciliation.BATCH else None
 
 
 LOOPS: list[Loop | Service] = [
-    # Every process has these two: the shards are shared, the executor takes what is due in this one's.
-    Service("schedules_shards", shards.keep),
-    Loop(shards.EXECUTOR, executor.step, interval_s=settings.SCHEDULE_POLL_INTERVAL_S),
+    # Every dispatcher runs these two: it holds its share of the shards, and its executor claims their due runs.
+    Service("schedules_shards", shards.renew_shards_forever),
+    Loop(shards.EXECUTOR, executor.run_executor_step, interval_s=settings.SCHEDULE_POLL_INTERVAL_S),
     Loop("schedules_reconciler", reconcile, interval_s=settings.SCHEDULE_RECONCILE_INTERVAL_S, elected=True),
 ]

@@ -1,7 +1,8 @@
-"""Schedule, Run, RunReport; bulk creations; who executes which shards.
+"""Define Schedule, Run, RunReport, bulk imports, executors and shard leases.
 
-What keeps a promise here: `one_next_run_per_schedule` and `one_run_per_occurrence`, whatever two executors
-believed, and `one_report_per_epoch`, whatever a worker or a queue said twice."""
+Constraints enforce the guarantees: `one_next_run_per_schedule` and `one_run_per_occurrence` against concurrent
+executors, `one_report_per_epoch` against duplicate reports.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +15,15 @@ from accounts.models import validate_time_zone
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
 from dispatch.outbox.fields import EncryptedJSONField
-from dispatch.schedules.rules import timing
+from dispatch.schedules.rules import recurrence
 
-# Stored with every schedule and run, so it stays: 64 executors can share the work.
+# Every schedule and run stores its shard, so this number cannot change. At most 64 executors can share the work.
 SHARDS = 64
 
 
 class Unit(models.TextChoices):
+    """The unit of an interval."""
+
     SECOND = "second", "seconds"
     MINUTE = "minute", "minutes"
     HOUR = "hour", "hours"
@@ -31,18 +34,22 @@ class Unit(models.TextChoices):
 
 
 class Missed(models.TextChoices):
-    ALL = "all", "Run all that were missed"
-    LAST = "last", "Run the last one only"
-    SKIP = "skip", "Run none of them"
+    """The policy for missed occurrences; see `rules.due`."""
+
+    ALL = "all", "Run all missed ones"
+    LAST = "last", "Run only the last one"
+    SKIP = "skip", "Skip all missed ones"
 
 
 class Overlap(models.TextChoices):
-    ALLOW = "allow", "Run beside an earlier one"
-    SKIP = "skip", "Skip while an earlier one runs"
+    """Whether a run may start while an earlier run of the same schedule is in progress."""
+
+    ALLOW = "allow", "Run in parallel"
+    SKIP = "skip", "Skip while an earlier run is in progress"
 
 
 class Schedule(OwnedModel):
-    """What to do and when. The payload is what the kind's own API takes."""
+    """What to do, and when. The payload has the format of the kind's own API."""
 
     class Status(models.TextChoices):
         ACTIVE = "active", "Active"
@@ -55,28 +62,28 @@ class Schedule(OwnedModel):
     name = models.CharField(max_length=120)
     kind = models.CharField(max_length=32)
     payload = models.JSONField(default=dict)
-    headers = EncryptedJSONField(default=dict, blank=True, help_text="Of calls to a URL. Stored encrypted.")
+    headers = EncryptedJSONField(default=dict, blank=True, help_text="Headers for URL calls. Stored encrypted.")
     status = models.CharField(max_length=16, choices=Status, default=Status.ACTIVE)
 
     time_zone = models.CharField(max_length=64, validators=[validate_time_zone])
-    trigger_at = models.DateTimeField(null=True, blank=True, help_text="Once, at this time.")
+    trigger_at = models.DateTimeField(null=True, blank=True, help_text="Run once at this time.")
     every = models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
     unit = models.CharField(max_length=8, choices=Unit, blank=True)
     cron = models.CharField(max_length=120, blank=True)
     starts_at = models.DateTimeField(null=True, blank=True)
     ends_at = models.DateTimeField(null=True, blank=True)
     max_occurrences = models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
-    anchor = models.DateTimeField(help_text="From where intervals are counted.", editable=False)
+    anchor = models.DateTimeField(help_text="Start of the interval count.", editable=False)
 
     retry_schedule_s = ArrayField(
         models.PositiveIntegerField(),
         default=list,
         blank=True,
-        help_text="Seconds before each retry of a run; as many retries as there are numbers.",
+        help_text="Seconds to wait before each retry of a run. The number of values is the number of retries.",
     )
     missed = models.CharField(max_length=8, choices=Missed, default=Missed.LAST)
     missed_after_s = models.PositiveIntegerField(
-        "missed after (s)", help_text="A run that nobody took so long after its time is missed."
+        "missed after (s)", help_text="Mark a run missed if it hasn't started after this many seconds."
     )
     overlap = models.CharField(max_length=8, choices=Overlap, default=Overlap.ALLOW)
 
@@ -84,10 +91,12 @@ class Schedule(OwnedModel):
     version = models.PositiveIntegerField(default=1, editable=False)
     next_at = models.DateTimeField(null=True, editable=False, help_text="The trigger time of the next run.")
     occurrences = models.PositiveIntegerField(
-        default=0, editable=False, help_text="Made so far, the next included."
+        default=0, editable=False, help_text="Occurrences created so far, including the next one."
     )
-    paused_until = models.DateTimeField(null=True, editable=False, help_text="The end of the last pause.")
-    failures = models.PositiveIntegerField(default=0, editable=False, help_text="Runs failed for good, in a row.")
+    paused_until = models.DateTimeField(null=True, editable=False, help_text="When the last pause ended.")
+    failures = models.PositiveIntegerField(
+        default=0, editable=False, help_text=("Consecutive runs that failed permanently.")
+    )
     bulk = models.ForeignKey(
         "BulkImport", null=True, on_delete=models.SET_NULL, related_name="+", db_index=False, editable=False
     )
@@ -126,13 +135,13 @@ class Schedule(OwnedModel):
 
     @property
     def taken(self) -> int:
-        """How many occurrences were taken or passed over: all that were made but the one that waits."""
+        """Return the number of occurrences claimed or skipped: all but the waiting one."""
         return self.occurrences - (1 if self.next_at else 0)
 
     @property
-    def timing(self) -> timing.Timing:
-        """When it runs, as the rules understand it."""
-        return timing.Timing(
+    def timing(self) -> recurrence.Timing:
+        """Return the timing in the form that the rules use."""
+        return recurrence.Timing(
             zone=self.time_zone,
             trigger_at=self.trigger_at,
             every=self.every,
@@ -146,10 +155,12 @@ class Schedule(OwnedModel):
 
 
 class RunStatus(models.TextChoices):
+    """The status of a run. Succeeded, failed, skipped, missed and cancelled runs have ended."""
+
     SCHEDULED = "scheduled", "Scheduled"
     IN_PROGRESS = "in_progress", "In progress"
     RUNNING = "running", "Running"
-    RETRYING = "retrying", "To be retried"
+    RETRYING = "retrying", "Retrying"
     SUCCEEDED = "succeeded", "Succeeded"
     FAILED = "failed", "Failed"
     SKIPPED = "skipped", "Skipped"
@@ -162,25 +173,27 @@ TAKEN = (RunStatus.IN_PROGRESS, RunStatus.RUNNING)
 
 
 class Run(OwnedModel):
-    """One occurrence of a schedule; without a number: one that a person asked for.
+    """One occurrence of a schedule, or a manual run (without a number).
 
-    `due_at` is when an executor takes it: its trigger time, its retry, or NULL while the schedule is paused. Each
-    time it is handed to a worker anew, `epoch` grows: whatever carries an older one changes nothing."""
+    `due_at` is when an executor claims it: its trigger time or the time of its retry; NULL while the schedule is
+    paused. `epoch` increases each time the run is assigned to a worker. Messages and reports of an older epoch
+    change nothing.
+    """
 
     schedule = models.ForeignKey(Schedule, on_delete=models.PROTECT, related_name="runs", db_index=False)
     kind = models.CharField(max_length=32)
     shard = models.PositiveSmallIntegerField()
-    number = models.PositiveIntegerField(null=True, help_text="Of the occurrence; empty: by hand.")
+    number = models.PositiveIntegerField(null=True, help_text="Number of the occurrence. Empty for a manual run.")
     trigger_at = models.DateTimeField()
     due_at = models.DateTimeField(null=True)
     status = models.CharField(max_length=16, choices=RunStatus, default=RunStatus.SCHEDULED)
     attempt = models.PositiveSmallIntegerField(default=1)
     epoch = models.PositiveIntegerField(default=0)
-    lapses = models.PositiveSmallIntegerField(default=0, help_text="Workers that died in this attempt.")
+    lapses = models.PositiveSmallIntegerField(default=0, help_text="Workers that died during this attempt.")
     waiting_for = models.CharField(
-        max_length=16, blank=True, help_text="earlier: an earlier run has to end first."
+        max_length=16, blank=True, help_text='"earlier": waiting for an earlier run to end.'
     )
-    taken_at = models.DateTimeField(null=True, help_text="When its message was sent last.")
+    taken_at = models.DateTimeField(null=True, help_text="When its message was last sent.")
     started_at = models.DateTimeField(null=True)
     lease_until = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
@@ -236,7 +249,7 @@ class Run(OwnedModel):
 
 
 class RunReport(OwnedModel):
-    """What a worker said came of one epoch of a run. It is written before the status queue hears of it."""
+    """A worker's report on one epoch of a run. It is stored before the status queue carries its id."""
 
     class Outcome(models.TextChoices):
         SUCCEEDED = "succeeded", "Succeeded"
@@ -261,7 +274,7 @@ class RunReport(OwnedModel):
 
 
 class BulkImport(OwnedModel):
-    """Many schedules at once, created in parts by a worker; the counts are its progress."""
+    """A bulk import of schedules. A worker creates them in parts; the counts are its progress."""
 
     class Status(models.TextChoices):
         RECEIVED = "received", "Received"
@@ -273,14 +286,14 @@ class BulkImport(OwnedModel):
     total = models.PositiveIntegerField()
     created = models.PositiveIntegerField(default=0)
     refused = models.PositiveIntegerField(default=0)
-    actor = models.JSONField(default=dict, help_text="Who asked for it.")
-    scopes = ArrayField(models.CharField(max_length=32), default=list, help_text="What they may have done.")
-    worked_at = models.DateTimeField(null=True, help_text="When a worker last took a part.")
+    actor = models.JSONField(default=dict, help_text="The user or API key that started it.")
+    scopes = ArrayField(models.CharField(max_length=32), default=list, help_text="Scopes of the caller.")
+    worked_at = models.DateTimeField(null=True, help_text="When a worker last claimed a part.")
     created_at = models.DateTimeField(default=clock.now)
     ended_at = models.DateTimeField(null=True)
 
     class Meta:
-        verbose_name = "bulk creation"
+        verbose_name = "bulk import"
         indexes = [
             models.Index(F("organization"), F("id").desc(), name="bulk_of_organization"),
             models.Index(fields=["worked_at"], condition=Q(status__in=["received", "running"]), name="bulk_open"),
@@ -291,7 +304,7 @@ class BulkImport(OwnedModel):
 
 
 class BulkPart(models.Model):
-    """Some of the rows of a bulk creation, until they are worked off."""
+    """Rows of a bulk import that are not processed yet."""
 
     bulk = models.ForeignKey(BulkImport, on_delete=models.CASCADE, related_name="parts")
     first_row = models.PositiveIntegerField()
@@ -305,11 +318,11 @@ class BulkPart(models.Model):
 
 
 class BulkError(models.Model):
-    """Why a row became no schedule; counted from 0."""
+    """The reasons why a row was rejected. Rows are counted from 0."""
 
     bulk = models.ForeignKey(BulkImport, on_delete=models.CASCADE, related_name="row_errors")
     row = models.PositiveIntegerField()
-    errors = models.JSONField(help_text="As the API would have answered: field, code, detail.")
+    errors = models.JSONField(help_text="As in an API response: field, code, detail.")
 
     class Meta:
         ordering = ["row"]
@@ -320,7 +333,7 @@ class BulkError(models.Model):
 
 
 class Executor(models.Model):
-    """A process that takes due runs, while it lives; the shards are shared among those."""
+    """A live process that claims due runs. The shards are divided among the executors."""
 
     name = models.CharField(max_length=128, primary_key=True)
     expires_at = models.DateTimeField()
@@ -330,7 +343,7 @@ class Executor(models.Model):
 
 
 class ShardLease(models.Model):
-    """Which executor holds a shard, until when."""
+    """Which executor holds a shard, and until when."""
 
     shard = models.PositiveSmallIntegerField(primary_key=True)
     holder = models.CharField(max_length=128, blank=True)

@@ -1,5 +1,7 @@
-"""Schedules whose payload names a person, and what their runs answered: kept while they are to run, emptied when
-they have ended."""
+"""List and erase personal data in schedules: payloads that name a person, and results of their runs.
+
+The data of a schedule can be erased once it has no runs ahead.
+"""
 
 from __future__ import annotations
 
@@ -10,79 +12,87 @@ import phonenumbers
 from django.db.models import F, Func, Q, TextField, Value
 from django.db.models.fields.json import KeyTextTransform
 
-from dispatch.core import personal
-from dispatch.core.personal import Part, Person, Trace
+from dispatch.core.privacy import personal_data
+from dispatch.core.privacy.personal_data import DataSubject, EventReference, PersonalDataHandler
 from dispatch.schedules.models import Run, RunReport, Schedule
 
-# Under which names payloads have a phone, in whatever way it was written.
+# Payload keys that hold a phone number, in any notation.
 _PHONES = ("customer_phone", "phone")
 _NAMES = ("customer_name", "address")
 _OPEN = (Schedule.Status.ACTIVE, Schedule.Status.PAUSED)
 
 
-def _of(person: Person) -> Any:
+def _schedules_of(person: DataSubject) -> Any:
     schedules = Schedule.objects.of(person.organization_id)
-    found = Q(pk__in=[])
+    mentions = Q(pk__in=[])
     for word in person.words:
-        found |= Q(payload__icontains=word)
+        mentions |= Q(payload__icontains=word)
     if person.phone:
-        spellings = _spellings(person.phone)
+        notations = _notations(person.phone)
         for name in _PHONES:
             digits = Func(
                 KeyTextTransform(name, "payload"), Value(r"\D"), Value(""), Value("g"),
                 function="regexp_replace", output_field=TextField(),
             )  # fmt: skip
             schedules = schedules.annotate(**{f"{name}_digits": digits})
-            found |= Q(**{f"{name}_digits__in": spellings})
-    return schedules.filter(found)
+            mentions |= Q(**{f"{name}_digits__in": notations})
+    return schedules.filter(mentions)
 
 
-def _spellings(phone: str) -> list[str]:
-    """The digits by which a number may have been typed: at home, and from abroad."""
+def _notations(phone: str) -> list[str]:
+    """Return the digits of the number in the national and international forms in which people enter it."""
     parsed = phonenumbers.parse(phone)
     national, whole = str(parsed.national_number), f"{parsed.country_code}{parsed.national_number}"
     return [national, f"0{national}", whole, f"00{whole}", f"011{whole}"]
 
 
-def _ids(person: Person) -> list[int]:
-    return list(_of(person).values_list("pk", flat=True))
+def _ids(person: DataSubject) -> list[int]:
+    return list(_schedules_of(person).values_list("pk", flat=True))
 
 
-def rows(person: Person) -> dict[str, list[dict[str, Any]]]:
+def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
+    """Return the schedules that name the person and their runs, for export."""
     runs = Run.objects.filter(schedule_id__in=_ids(person))
     return {
-        "schedules": personal.as_rows(_of(person), "id", "name", "kind", "payload", "status", "created_at"),
-        "runs": personal.as_rows(runs, "id", "schedule", "trigger_at", "status", "result", "error"),
+        "schedules": personal_data.as_rows(
+            _schedules_of(person), "id", "name", "kind", "payload", "status", "created_at"
+        ),
+        "runs": personal_data.as_rows(runs, "id", "schedule", "trigger_at", "status", "result", "error"),
     }
 
 
-def blocked_by(person: Person) -> Iterable[str]:
-    for pk in _of(person).filter(status__in=_OPEN).order_by("pk").values_list("pk", flat=True)[:20]:
-        yield f"Schedule {pk} is still to run: delete it first."
+def blocked_by(person: DataSubject) -> Iterable[str]:
+    """Yield why erasure must wait: a sentence for each open schedule and run, at most 20 of each."""
+    for pk in _schedules_of(person).filter(status__in=_OPEN).order_by("pk").values_list("pk", flat=True)[:20]:
+        yield f"Schedule {pk} still has runs to come. Delete it first."
     going = Run.objects.filter(schedule_id__in=_ids(person), ended_at=None).exclude(schedule__status__in=_OPEN)
     for pk in going.order_by("pk").values_list("pk", flat=True)[:20]:
-        yield f"Run {pk} has not ended: let it end, or cancel it."
+        yield f"Run {pk} has not ended. Wait for it or cancel it."
 
 
-def traces(person: Person) -> list[Trace]:
-    """A schedule is often called by its customer's name, and a receiver may answer with it."""
+def traces(person: DataSubject) -> list[EventReference]:
+    """Return the references in the event log that erasure must clear.
+
+    Schedules are often named after the customer, and receivers may repeat names in their responses.
+    """
     ids = _ids(person)
     names: set[str] = set()
     for name, payload in Schedule.objects.filter(pk__in=ids).values_list("name", "payload"):
         names |= {name, *(str(payload[key]) for key in _NAMES if payload.get(key))}
     runs = list(Run.objects.filter(schedule_id__in=ids).values_list("pk", flat=True))
-    return [Trace("schedule", ids, sorted(names, key=len, reverse=True)), Trace("run", runs)]
+    return [EventReference("schedule", ids, sorted(names, key=len, reverse=True)), EventReference("run", runs)]
 
 
-def erase(person: Person) -> int:
+def erase(person: DataSubject) -> int:
+    """Clear names, payloads, headers and results; return how many schedules changed."""
     ids = _ids(person)
     RunReport.objects.filter(run__schedule_id__in=ids).update(result=None, error="")
     Run.objects.filter(schedule_id__in=ids).update(result=None, error="")
     return int(
         Schedule.objects.filter(pk__in=ids).update(
-            name=personal.ERASED, payload={}, headers={}, version=F("version") + 1
+            name=personal_data.ERASED, payload={}, headers={}, version=F("version") + 1
         )
     )
 
 
-PART = Part(rows, erase, traces, blocked_by)
+PART = PersonalDataHandler(rows, erase, traces, blocked_by)

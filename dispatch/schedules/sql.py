@@ -1,24 +1,25 @@
-"""The hot path of the schedules in SQL: taking what is due, a worker's start, reports and what they change.
+"""Define the SQL of schedules: claim due runs, start them, store reports and apply them.
 
-Order of locks: schedules by id, then runs by id; an executor skips what is locked and so never waits for it.
-Leases run on the database's clock, so that the workers' machines need not agree. Every statement that changes a
-status tells the event log in itself."""
+Lock order: schedules by id, then runs by id. An executor skips locked rows and never waits for them. Leases use
+the database's clock, so workers' clocks need not agree. Every statement that changes a status also appends to the
+event log.
+"""
 
 from __future__ import annotations
 
-from dispatch.core.statements import DB_NOW, EVENTS
+from dispatch.core.db.prepared import DB_NOW, EVENTS
 
-# What every statement that tells the log says last: who did it.
+# The actor's columns in statements that append to the event log.
 _SYSTEM = "'system', NULL, 'Dispatch'"
 
-# The shard is a hash of the id, which must be known before the row is written.
+# The shard is a hash of the id, so the id must be known before the row is written.
 NEW_IDS = """
 SELECT nextval(pg_get_serial_sequence('schedules_schedule', 'id')) FROM generate_series(1, %(count)s::int)
 """
 
 # --- Executor ---------------------------------------------------------------------------
 
-# Per shard, so that the index gives each shard's first ones in order whatever else is stored.
+# Reads per shard, so that the index returns the first rows of each shard in order, regardless of table size.
 DUE = """
 WITH due AS MATERIALIZED (
     SELECT r.id FROM unnest(%(shards)s::smallint[]) AS s(shard)
@@ -52,12 +53,12 @@ CROSS JOIN LATERAL (
     ORDER BY due_at LIMIT 1
 ) r
 """
-TAKE = f"""
+CLAIM = f"""
 WITH taken AS (
     UPDATE schedules_run SET status = 'in_progress', epoch = epoch + 1, taken_at = %(now)s, waiting_for = ''
     WHERE id = ANY(%(ids)s::bigint[])
     RETURNING id, organization_id, schedule_id, attempt
-), told AS (
+), appended AS (
     {EVENTS}
     SELECT organization_id, 'run.in_progress', 'run', id, {_SYSTEM},
            jsonb_build_object('schedule_id', schedule_id, 'attempt', attempt), %(now)s
@@ -65,13 +66,13 @@ WITH taken AS (
 )
 SELECT count(*) FROM taken
 """
-PASS_OVER = f"""
+SKIP_RUNS = f"""
 WITH passed AS (
     UPDATE schedules_run r SET status = v.status, error = v.reason, ended_at = %(now)s, waiting_for = ''
     FROM unnest(%(ids)s::bigint[], %(statuses)s::text[], %(reasons)s::text[]) AS v(id, status, reason)
     WHERE r.id = v.id
     RETURNING r.id, r.organization_id, r.schedule_id, r.status, r.error
-), told AS (
+), appended AS (
     {EVENTS}
     SELECT organization_id, 'run.' || status, 'run', id, {_SYSTEM},
            jsonb_build_object('schedule_id', schedule_id, 'reason', error), %(now)s
@@ -79,7 +80,7 @@ WITH passed AS (
 )
 SELECT count(*) FROM passed
 """
-LET_WAIT = """
+DEFER_RUNS = """
 UPDATE schedules_run SET due_at = %(until)s, waiting_for = 'earlier' WHERE id = ANY(%(ids)s::bigint[])
 """
 _ADD = """
@@ -87,8 +88,8 @@ INSERT INTO schedules_run
     (organization_id, schedule_id, kind, shard, number, trigger_at, due_at, status, attempt, epoch, lapses,
      waiting_for, ended_at, error, created_at)
 """
-# Occurrences that are not run get a row at once, and the run that is next.
-ADD_PASSED = f"""
+# Skipped occurrences get rows at once, like the next run.
+ADD_SKIPPED = f"""
 WITH added AS (
     {_ADD}
     SELECT v.organization_id, v.schedule_id, v.kind, v.shard, v.number, v.trigger_at, v.trigger_at, v.status, 1,
@@ -98,7 +99,7 @@ WITH added AS (
                 %(numbers)s::int[], %(triggers)s::timestamptz[], %(statuses)s::text[], %(reasons)s::text[])
          AS v(organization_id, schedule_id, kind, shard, number, trigger_at, status, reason)
     RETURNING id, organization_id, schedule_id, status, error
-), told AS (
+), appended AS (
     {EVENTS}
     SELECT organization_id, 'run.' || status, 'run', id, {_SYSTEM},
            jsonb_build_object('schedule_id', schedule_id, 'reason', error), %(now)s
@@ -115,8 +116,8 @@ FROM unnest(%(organizations)s::bigint[], %(schedules)s::bigint[], %(kinds)s::tex
             %(numbers)s::int[], %(triggers)s::timestamptz[])
      AS v(organization_id, schedule_id, kind, shard, number, trigger_at)
 """
-# Schedules whose next run is another now; without one they have ended.
-MOVE_ON = f"""
+# Store the new next run of each schedule. A schedule without one ends.
+ADVANCE_SCHEDULES = f"""
 WITH moved AS (
     UPDATE schedules_schedule s
     SET next_at = v.next_at, occurrences = v.number,
@@ -124,7 +125,7 @@ WITH moved AS (
     FROM unnest(%(ids)s::bigint[], %(numbers)s::int[], %(nexts)s::timestamptz[]) AS v(id, number, next_at)
     WHERE s.id = ANY(%(ids)s::bigint[]) AND s.id = v.id
     RETURNING s.id, s.organization_id, s.status, s.name, s.occurrences
-), told AS (
+), appended AS (
     {EVENTS}
     SELECT organization_id, 'schedule.ended', 'schedule', id, {_SYSTEM},
            jsonb_build_object('name', name, 'occurrences', occurrences), %(now)s
@@ -133,9 +134,9 @@ WITH moved AS (
 SELECT count(*) FROM moved
 """
 
-# Rows whose ids are known are to be found by their primary key. The planner thinks otherwise: it takes the partial
-# indexes of what is open for nearly empty, which they are until very much is open at once, and reads all of them
-# for each hundred. COALESCE(status, '') is a condition like any other, but none that such an index answers.
+# `COALESCE(status, '')` forces PostgreSQL to find rows with known ids by primary key. The partial indexes of open
+# rows are nearly empty until many rows are open at once; planning for that case, PostgreSQL would read a whole
+# index for each batch.
 
 # --- Worker ---------------------------------------------------------------------------
 
@@ -144,13 +145,13 @@ WITH mine AS (
     SELECT r.id FROM schedules_run r
     JOIN unnest(%(ids)s::bigint[], %(epochs)s::int[]) AS v(id, epoch) ON v.id = r.id AND v.epoch = r.epoch
     WHERE r.id = ANY(%(ids)s::bigint[]) AND COALESCE(r.status, '') = 'in_progress'
-    ORDER BY r.id FOR NO KEY UPDATE OF r
+    ORDER BY r.id FOR NO KEY UPDATE OF r SKIP LOCKED
 ), started AS (
     UPDATE schedules_run r
     SET status = 'running', started_at = %(now)s, lease_until = {DB_NOW} + make_interval(secs => %(lease)s::float8)
     WHERE r.id = ANY(ARRAY(SELECT id FROM mine))
     RETURNING r.id, r.epoch, r.attempt, r.organization_id, r.schedule_id, r.trigger_at, r.number, r.due_at
-), told AS (
+), appended AS (
     {EVENTS}
     SELECT organization_id, 'run.running', 'run', id, {_SYSTEM},
            jsonb_build_object('schedule_id', schedule_id, 'attempt', attempt), %(now)s
@@ -162,28 +163,43 @@ FROM started r
 CROSS JOIN LATERAL (SELECT name, payload, headers FROM schedules_schedule WHERE id = r.schedule_id OFFSET 0) s
 ORDER BY r.id
 """
-KEEP = f"""
+RENEW_LEASES = f"""
 UPDATE schedules_run r SET lease_until = {DB_NOW} + make_interval(secs => %(lease)s::float8)
 FROM unnest(%(ids)s::bigint[], %(epochs)s::int[]) AS v(id, epoch)
 WHERE r.id = v.id AND r.epoch = v.epoch AND COALESCE(r.status, '') = 'running'
 RETURNING r.id
 """
-# Not begun after all: another message carries them.
-GIVE_BACK = f"""
-WITH given AS (
+# running → in_progress in a new epoch, so that another message can be sent; or cancelled, if the schedule was
+# deleted. Runs that are locked, or whose schedule is locked, are left for a later pass.
+_REQUEUE = f"""
+WITH mine AS (
+    SELECT r.id, s.status = 'deleted' AS is_over FROM schedules_run r
+    JOIN unnest(%(ids)s::bigint[], %(epochs)s::int[]) AS v(id, epoch) ON v.id = r.id AND v.epoch = r.epoch
+    JOIN schedules_schedule s ON s.id = r.schedule_id
+    WHERE r.id = ANY(%(ids)s::bigint[]) AND COALESCE(r.status, '') = 'running' {{condition}}
+    ORDER BY s.id, r.id FOR NO KEY UPDATE OF r SKIP LOCKED FOR SHARE OF s SKIP LOCKED
+), given AS (
     UPDATE schedules_run r
-    SET status = 'in_progress', epoch = r.epoch + 1, taken_at = %(now)s, lease_until = NULL, started_at = NULL
-    FROM unnest(%(ids)s::bigint[], %(epochs)s::int[]) AS v(id, epoch)
-    WHERE r.id = v.id AND r.epoch = v.epoch AND COALESCE(r.status, '') = 'running'
-    RETURNING r.id, r.epoch, r.kind, r.organization_id, r.schedule_id, r.attempt
-), told AS (
+    SET status = CASE WHEN m.is_over THEN 'cancelled' ELSE 'in_progress' END, epoch = r.epoch + 1,
+        lapses = r.lapses + {{lapses}}, taken_at = %(now)s, lease_until = NULL, started_at = {{started_at}},
+        ended_at = CASE WHEN m.is_over THEN %(now)s::timestamptz END,
+        error = CASE WHEN m.is_over THEN 'Its schedule was deleted.' ELSE r.error END
+    FROM mine m
+    WHERE r.id = ANY(%(ids)s::bigint[]) AND r.id = m.id
+    RETURNING r.id, r.epoch, r.kind, r.organization_id, r.schedule_id, r.attempt, r.status
+), appended AS (
     {EVENTS}
-    SELECT organization_id, 'run.in_progress', 'run', id, {_SYSTEM},
-           jsonb_build_object('schedule_id', schedule_id, 'attempt', attempt, 'reason', %(reason)s::text), %(now)s
+    SELECT organization_id, 'run.' || status, 'run', id, {_SYSTEM},
+           jsonb_build_object('schedule_id', schedule_id, 'attempt', attempt, 'reason',
+               CASE WHEN status = 'cancelled' THEN 'Its schedule was deleted.' ELSE %(reason)s::text END), %(now)s
     FROM given
 )
-SELECT id, epoch, kind FROM given ORDER BY id
+SELECT id, epoch, kind, status FROM given ORDER BY id
 """
+# Requeue runs that a worker claimed but did not begin.
+RETURN_RUNS = _REQUEUE.format(condition="", lapses=0, started_at="NULL")
+# Requeue runs whose worker died, in the same attempt.
+REQUEUE_LAPSED = _REQUEUE.format(condition=f"AND r.lease_until < {DB_NOW}", lapses=1, started_at="r.started_at")
 ADD_REPORTS = """
 INSERT INTO schedules_runreport
     (organization_id, run_id, epoch, attempt, outcome, result, error, again_in_s, started_at, ended_at)
@@ -198,7 +214,7 @@ ON CONFLICT (run_id, epoch) DO NOTHING
 
 # --- Status worker ---------------------------------------------------------------------------
 
-# The schedules whose count of failures these reports may change; their locks come before the runs'.
+# Schedules whose failure count these reports may change. They are locked before the runs.
 LOCK_SCHEDULES_OF_REPORTS = """
 SELECT s.id, s.failures FROM schedules_schedule s
 WHERE s.id = ANY(ARRAY(
@@ -210,7 +226,9 @@ WHERE s.id = ANY(ARRAY(
 ))
 ORDER BY s.id FOR NO KEY UPDATE
 """
-# Only the report of the present epoch, and only while nobody has applied it.
+# Only the schedules that no other transaction has locked.
+TRY_LOCK_SCHEDULES_OF_REPORTS = LOCK_SCHEDULES_OF_REPORTS.rstrip() + " SKIP LOCKED"
+# The reports to apply: those of the current epoch that have not been applied.
 REPORTED = """
 SELECT r.id, r.epoch, r.attempt, r.organization_id, r.schedule_id, r.kind, p.outcome, p.error, p.again_in_s,
        s.retry_schedule_s, s.status, s.overlap, s.name, r.trigger_at
@@ -220,6 +238,12 @@ JOIN schedules_schedule s ON s.id = r.schedule_id
 WHERE r.id = ANY(%(ids)s::bigint[]) AND p.run_id = ANY(%(ids)s::bigint[]) AND COALESCE(r.status, '') = 'running'
 ORDER BY r.id FOR NO KEY UPDATE OF r
 """
+# Only runs that no other transaction has locked, and whose schedule is locked here or need not be locked.
+REPORTED_UNLOCKED = REPORTED.replace(
+    "ORDER BY r.id FOR NO KEY UPDATE OF r",
+    "AND ((p.outcome = 'succeeded' AND s.failures = 0) OR s.id = ANY(%(locked)s::bigint[])) "
+    "ORDER BY r.id FOR NO KEY UPDATE OF r SKIP LOCKED",
+)
 APPLY = f"""
 WITH applied AS (
     UPDATE schedules_run r
@@ -233,7 +257,7 @@ WITH applied AS (
       AND p.run_id = ANY(%(ids)s::bigint[])
       AND COALESCE(r.status, '') = 'running'
     RETURNING r.id, r.organization_id, r.schedule_id, r.status, r.error, p.attempt, r.due_at, p.result
-), told AS (
+), appended AS (
     {EVENTS}
     SELECT organization_id, 'run.' || status, 'run', id, {_SYSTEM},
            jsonb_strip_nulls(jsonb_build_object(
@@ -256,14 +280,14 @@ WHERE s.id = v.id AND s.id = ANY(%(ids)s::bigint[])
 
 # --- Reconciler ---------------------------------------------------------------------------
 
-# Of these kinds, sent before these moments: nobody took them, and their message is in no queue.
+# Runs of these kinds that were sent before these times: no worker started them, and no queue has their message.
 LOST = """
-SELECT r.id, r.epoch, r.kind FROM schedules_run r
+SELECT r.id, r.epoch, r.kind, r.lapses FROM schedules_run r
 JOIN unnest(%(kinds)s::text[], %(befores)s::timestamptz[]) AS v(kind, before) ON v.kind = r.kind
 WHERE r.status = 'in_progress' AND r.taken_at < v.before
 ORDER BY r.taken_at LIMIT %(limit)s
 """
-SENT_AGAIN = """
+MARK_RESENT = """
 UPDATE schedules_run SET taken_at = %(now)s WHERE id = ANY(%(ids)s::bigint[]) AND status = 'in_progress'
 """
 UNAPPLIED = """
@@ -272,35 +296,19 @@ WHERE r.status = 'running' AND p.ended_at < %(before)s ORDER BY r.id LIMIT %(lim
 """
 LAPSED = f"""
 SELECT r.id, r.epoch, r.kind, r.organization_id, r.lapses, r.attempt FROM schedules_run r
-WHERE r.status = 'running' AND r.lease_until < {DB_NOW}
+WHERE r.status = 'running' AND r.lease_until < {DB_NOW} AND r.kind = ANY(%(kinds)s::text[])
   AND NOT EXISTS (SELECT 1 FROM schedules_runreport p WHERE p.run_id = r.id AND p.epoch = r.epoch)
 ORDER BY r.lease_until LIMIT %(limit)s
-"""
-# Its worker died: once more in the same attempt.
-ONCE_MORE = f"""
-WITH again AS (
-    UPDATE schedules_run r
-    SET status = 'in_progress', epoch = r.epoch + 1, lapses = r.lapses + 1, taken_at = %(now)s, lease_until = NULL
-    FROM unnest(%(ids)s::bigint[], %(epochs)s::int[]) AS v(id, epoch)
-    WHERE r.id = v.id AND r.epoch = v.epoch AND COALESCE(r.status, '') = 'running' AND r.lease_until < {DB_NOW}
-    RETURNING r.id, r.epoch, r.kind, r.organization_id, r.schedule_id, r.attempt
-), told AS (
-    {EVENTS}
-    SELECT organization_id, 'run.in_progress', 'run', id, {_SYSTEM},
-           jsonb_build_object('schedule_id', schedule_id, 'attempt', attempt, 'reason', %(reason)s::text), %(now)s
-    FROM again
-)
-SELECT id, epoch, kind FROM again ORDER BY id
 """
 
 # --- Shards ---------------------------------------------------------------------------
 
-ALIVE = f"""
+RENEW_EXECUTOR = f"""
 INSERT INTO schedules_executor (name, expires_at)
 VALUES (%(name)s, {DB_NOW} + make_interval(secs => %(lease)s::float8))
 ON CONFLICT (name) DO UPDATE SET expires_at = EXCLUDED.expires_at
 """
-FORGET_DEAD = f"DELETE FROM schedules_executor WHERE expires_at < {DB_NOW} - interval '1 minute'"
+DELETE_DEAD_EXECUTORS = f"DELETE FROM schedules_executor WHERE expires_at < {DB_NOW} - interval '1 minute'"
 COUNT_ALIVE = f"""
 SELECT (SELECT count(*) FROM schedules_executor WHERE expires_at > {DB_NOW}),
        (SELECT count(*) FROM schedules_shardlease)
@@ -313,7 +321,7 @@ RENEW_SHARDS = f"""
 UPDATE schedules_shardlease SET expires_at = {DB_NOW} + make_interval(secs => %(lease)s::float8)
 WHERE holder = %(name)s AND expires_at > {DB_NOW} RETURNING shard
 """
-LEAVE_SHARDS = """
+RELEASE_SHARDS = """
 UPDATE schedules_shardlease SET holder = '', expires_at = to_timestamp(0)
 WHERE holder = %(name)s AND shard = ANY(%(shards)s::smallint[])
 """
@@ -325,9 +333,9 @@ WHERE shard IN (
 )
 RETURNING shard
 """
-DROP_EXECUTOR = "DELETE FROM schedules_executor WHERE name = %(name)s"
+DELETE_EXECUTOR = "DELETE FROM schedules_executor WHERE name = %(name)s"
 
-# --- Figures ---------------------------------------------------------------------------
+# --- Metrics ---------------------------------------------------------------------------
 
 OPEN_RUNS = """
 SELECT kind, status, count(*) FROM schedules_run

@@ -1,24 +1,27 @@
-"""What the RQ workers run for the schedules."""
+"""Define the RQ tasks of schedules."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dispatch.schedules.services import applying, bulk, working
+from dispatch.schedules.services import bulk_import, results, worker
 
 
 def work(kind: str, pairs: list[list[int]]) -> None:
-    """dispatch-<kind>-queue: runs to be done, as [id, epoch]."""
-    working.work(kind, pairs)
+    """Execute these runs, given as [id, epoch]. Queue: dispatch-<kind>-queue."""
+    worker.work_runs(kind, pairs)
 
 
 def apply_status(run_ids: list[int], unwritten: list[list[Any]]) -> None:
-    """dispatch-status-queue: these runs have reports; `unwritten` are those that could not be stored."""
+    """Apply the reports of these runs. Queue: dispatch-status-queue.
+
+    `unwritten` are reports that the worker could not store; they are stored first.
+    """
     if unwritten:
-        working.write(unwritten)
-    applying.apply(run_ids)
+        worker.store_reports(unwritten)
+    results.apply_reports(run_ids)
 
 
 def bulk_create(bulk_id: int) -> None:
-    """dispatch-import-queue: the next part of a bulk creation."""
-    bulk.work(bulk_id)
+    """Process the next parts of a bulk import. Queue: dispatch-import-queue."""
+    bulk_import.work_import(bulk_id)

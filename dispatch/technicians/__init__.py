@@ -1,7 +1,7 @@
-"""Technicians, their skills, shifts and positions, and who of them is near.
+"""Manage technicians with their skills, shifts and positions, and find the technicians near a location.
 
-Stands on `accounts` and `core`. `live_offer_id`, `open_jobs` and `last_offered_at` are changed only through
-`services`, inside the jobs transaction.
+Imports `accounts` and `core`. `live_offer_id`, `open_jobs` and `last_offered_at` change only through `services`,
+inside a transaction of the jobs slice.
 
-Keeps: a technician is of one organization; the position's cell always agrees with its coordinates.
+Invariants: A technician belongs to one organization. A position's cell always matches its coordinates.
 """

@@ -1,4 +1,4 @@
-"""The API of technicians and skills: Admins and keys with `manage` edit, Dispatchers read and set duty."""
+"""The API of technicians and skills. Admins and API keys with `manage` edit; dispatchers read and set duty."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 
+from accounts.api.base import OrganizationViewSet, OwnedFilterSet
+from accounts.api.etags import VersionedMixin
+from accounts.auth.permissions import MEMBER
 from accounts.models import ApiKey
-from accounts.owned_api import OrganizationViewSet, OwnedFilterSet
-from accounts.permissions import MEMBER
-from accounts.versions import Versioned
-from dispatch.technicians import editing
+from dispatch.technicians import services
 from dispatch.technicians.models import Skill, Technician
 from dispatch.technicians.serializers import (
     DutySerializer,
@@ -29,14 +29,14 @@ _READ, _MANAGE = ApiKey.Scope.READ, ApiKey.Scope.MANAGE
 
 
 class SkillViewSet(
-    Versioned,
-    OrganizationViewSet,  # first, so that its perform_create is the one that counts
+    VersionedMixin,
+    OrganizationViewSet,  # before the mixins, so that its perform_create wins
     mixins.ListModelMixin,
     mixins.RetrieveModelMixin,
     mixins.CreateModelMixin,
     mixins.UpdateModelMixin,
 ):
-    """What technicians can do and service types require."""
+    """Skills that technicians have and service types require."""
 
     subject = "skill"
     queryset = Skill.objects.order_by("name", "id")
@@ -46,7 +46,7 @@ class SkillViewSet(
 
 
 class TechnicianFilter(OwnedFilterSet):
-    """`?on_duty=true&is_active=true&skill=gas&name=ana`"""
+    """Filter technicians: `?on_duty=true&is_active=true&skill=gas&name=ana`."""
 
     skill = django_filters.CharFilter(field_name="skills__code", distinct=True)
     name = django_filters.CharFilter(lookup_expr="icontains")
@@ -57,14 +57,14 @@ class TechnicianFilter(OwnedFilterSet):
 
 
 class TechnicianViewSet(
-    Versioned,
-    OrganizationViewSet,  # first, so that its perform_create is the one that counts
+    VersionedMixin,
+    OrganizationViewSet,  # before the mixins, so that its perform_create wins
     mixins.ListModelMixin,
     mixins.RetrieveModelMixin,
     mixins.CreateModelMixin,
     mixins.UpdateModelMixin,
 ):
-    """Technicians. They are not deleted, but set inactive: their jobs remember them."""
+    """Technicians. Set `is_active` to false instead of deleting a technician, because jobs refer to them."""
 
     subject = "technician"
     queryset = Technician.objects.prefetch_related("skills", "shifts").order_by("name", "id")
@@ -77,26 +77,26 @@ class TechnicianViewSet(
         "create": _MANAGE,
         "partial_update": _MANAGE,
         "position": _MANAGE,
-        "duty": (MEMBER, _MANAGE),  # any Dispatcher; a key only if it may manage
+        "duty": (MEMBER, _MANAGE),  # any dispatcher; an API key needs `manage`
     }
 
     @extend_schema(request=PositionSerializer, responses=TechnicianSerializer)
     @action(detail=True, methods=["post"])
     def position(self, request: Request, **kwargs: Any) -> Response:
-        """Where the technician is now."""
-        given = PositionSerializer(data=request.data)
-        given.is_valid(raise_exception=True)
-        technician = editing.move(self.get_object().pk, **given.validated_data)
+        """Update the technician's position."""
+        body = PositionSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        technician = services.move_technician(self.get_object().pk, **body.validated_data)
         return Response(self.get_serializer(technician).data)
 
     @extend_schema(request=DutySerializer, responses=TechnicianSerializer)
     @action(detail=True, methods=["post"])
     def duty(self, request: Request, **kwargs: Any) -> Response:
-        """Puts the technician on or off duty."""
-        given = DutySerializer(data=request.data)
-        given.is_valid(raise_exception=True)
+        """Put the technician on or off duty."""
+        body = DutySerializer(data=request.data)
+        body.is_valid(raise_exception=True)
         technician = self.get_object()
-        editing.set_duty(technician.pk, given.validated_data["on_duty"], actor=request.actor)
+        services.set_duty(technician.pk, body.validated_data["on_duty"], actor=request.actor)
         technician.refresh_from_db()
         return Response(self.get_serializer(technician).data)
 

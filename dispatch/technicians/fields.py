@@ -1,4 +1,4 @@
-"""A column of our own: when in the week somebody works."""
+"""A model field for weekly working hours."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ Spans = tuple[tuple[int, int], ...]
 
 
 class WeekSpansField(models.Field):
-    """Half-open spans of seconds since Monday 00:00 local time, as `((28800, 61200), …)`; None = no hours set.
+    """Half-open spans of seconds since Monday 00:00 local time: `((28800, 61200), …)`. None: no hours set.
 
-    An `int4multirange` in the table, so that "at work now" is one operator and needs no join."""
+    Stored as an `int4multirange`, so that "at work now" takes one operator and no join.
+    """
 
     def db_type(self, connection: Any) -> str:
         return "int4multirange"
@@ -30,5 +31,5 @@ class WeekSpansField(models.Field):
 
 
 def spans_of(value: Any) -> Spans | None:
-    """The plain form of what the driver returns for such a column."""
+    """Convert the driver's value of a WeekSpansField to plain tuples."""
     return None if value is None else tuple((span.lower, span.upper) for span in value)

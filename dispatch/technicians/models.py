@@ -1,4 +1,4 @@
-"""Technician, Skill, Shift."""
+"""Models of technicians: Technician, Skill, Shift."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from phonenumber_field.modelfields import PhoneNumberField
 from accounts.models import validate_time_zone
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
-from dispatch.technicians.cells import cell_of
 from dispatch.technicians.fields import WeekSpansField
+from dispatch.technicians.h3_cells import cell_of
 
 
 class Skill(OwnedModel):
-    """Something a technician can do and a service type can require."""
+    """A skill that technicians have and service types require."""
 
     code = models.SlugField(max_length=64)
     name = models.CharField(max_length=80)
@@ -30,7 +30,10 @@ class Skill(OwnedModel):
 
 
 class Technician(OwnedModel):
-    """Who is offered jobs. Coordinates are WGS 84 degrees; `cell` is their H3 cell (`cells.RESOLUTION`)."""
+    """A person who gets job offers.
+
+    Coordinates are WGS 84 degrees; `cell` is their H3 cell (`h3_cells.RESOLUTION`).
+    """
 
     name = models.CharField(max_length=120)
     phone = PhoneNumberField()
@@ -42,15 +45,18 @@ class Technician(OwnedModel):
         max_length=64,
         blank=True,
         validators=[validate_time_zone],
-        help_text="Of the shifts; empty: the organization's.",
+        help_text="Leave empty to use the organization's time zone.",
     )
     skills = models.ManyToManyField(Skill, blank=True, related_name="technicians")
-    # The ids of `skills`, kept by a signal, so that the search needs no join.
+    # The ids of `skills`, maintained by a signal so that the search needs no join.
     skill_ids = ArrayField(models.BigIntegerField(), default=list, editable=False)
-    # The shifts as spans of the week, kept by a signal; None = no shifts, at work whenever on duty.
+    # The shifts as spans of the week, maintained by a signal. None: no shifts, so at work whenever on duty.
     hours = WeekSpansField(null=True, editable=False)
     radius_m = models.PositiveIntegerField(
-        "own radius (m)", null=True, blank=True, help_text="Goes no farther than this; empty: the policy's."
+        "own radius (m)",
+        null=True,
+        blank=True,
+        help_text="Maximum distance of jobs. Leave empty to use the policy's.",
     )
     max_open_jobs = models.PositiveSmallIntegerField(default=1)
     on_duty = models.BooleanField(default=True)
@@ -60,13 +66,27 @@ class Technician(OwnedModel):
     live_offer_id = models.BigIntegerField(null=True, editable=False)
     last_offered_at = models.DateTimeField(null=True, editable=False)
     link_version = models.PositiveIntegerField(
-        default=1, editable=False, help_text="Signed links to their page carry it; a new one voids those before."
+        default=1, editable=False, help_text="Part of signed links to their page; a new version revokes old links."
+    )
+    pin_hash = models.CharField(
+        max_length=128,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="Of the PIN that identifies them when they call.",
+    )
+    pin_failures = models.PositiveSmallIntegerField(
+        default=0, db_default=0, editable=False, help_text="Wrong PINs since the last right one."
+    )
+    pin_locked_until = models.DateTimeField(
+        null=True, editable=False, help_text="No PIN is accepted until then, after too many wrong ones."
     )
     misses_in_a_row = models.PositiveSmallIntegerField(
-        default=0, editable=False, help_text="Calls not taken since the last one that was."
+        default=0, editable=False, help_text="Calls missed since the last answered one."
     )
     auto_paused_at = models.DateTimeField(
-        null=True, editable=False, help_text="Not offered anything since then, for too many misses in a row."
+        null=True, editable=False, help_text="No offers since then, after too many missed calls in a row."
     )
     created_at = models.DateTimeField(default=clock.now, editable=False)
 
@@ -94,8 +114,10 @@ class Technician(OwnedModel):
 
 
 class Shift(OwnedModel):
-    """When a technician works, in their own time zone. An `ends` at or before `starts` runs into the next day.
-    A technician without shifts works whenever on duty."""
+    """Weekly working hours in the technician's time zone.
+
+    An `ends` at or before `starts` is on the next day. A technician without shifts works whenever on duty.
+    """
 
     class Weekday(models.IntegerChoices):
         MONDAY = 0, "Monday"

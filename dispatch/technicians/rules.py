@@ -1,16 +1,18 @@
-"""Pure decisions about technicians: what a reason says in words, and when somebody is at work.
+"""Describe eligibility reasons and compute working hours, in pure functions.
 
-The *code* of a reason is decided in one place, the CASE of `sql.JUDGED`; here it becomes a verdict and words."""
+The code of a reason is decided only by the CASE in `sql`. This module maps it to a verdict and a text.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
+from itertools import pairwise
 
 DAY_S = 86_400
 WEEK_S = 7 * DAY_S
-_METRES = {"mi": 1609.344, "km": 1000.0}
+_METERS = {"mi": 1609.344, "km": 1000.0}
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 FIT = "fit"
@@ -24,14 +26,14 @@ AUTO_PAUSED = "auto_paused"
 OFF_SHIFT = "off_shift"
 AT_LIMIT = "at_limit"
 
-# How everyone beyond the considered is summed up.
+# Texts for the technicians who are not among the candidates, per reason.
 _IN_SUM: dict[str, str] = {
-    FIT: "fit, farther away",
-    BUSY: "on another offer",
+    FIT: "eligible, farther away",
+    BUSY: "with another offer",
     INACTIVE: "no longer active",
-    OUT_OF_RADIUS: "beyond the radius",
-    LACKS_SKILL: "lacking a skill",
-    OWN_RADIUS: "beyond their own radius",
+    OUT_OF_RADIUS: "outside the radius",
+    LACKS_SKILL: "without the skills",
+    OWN_RADIUS: "outside their own radius",
     OFF_DUTY: "off duty",
     AUTO_PAUSED: "auto-paused",
     OFF_SHIFT: "off shift",
@@ -41,8 +43,11 @@ _IN_SUM: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Facts:
-    """What the words of a reason are made of. Distances in metres; `local_now` in the shifts' time zone;
-    `hours` are the spans of the week (see `week_spans`); `missing` names the skills that are lacking."""
+    """The facts behind the text of a reason.
+
+    Distances are in meters. `local_now`: the time in the shifts' time zone. `hours`: spans of the week (see
+    `week_spans`). `missing`: names of the missing skills. `misses`: missed calls in a row.
+    """
 
     distance_m: int
     unit: str
@@ -58,27 +63,27 @@ class Facts:
 
 
 def verdict_of(code: str) -> str:
-    """`in`, `deferred` or `out`: the verdict that a reason's code stands for."""
+    """Return the verdict of a reason code: `in`, `deferred` or `out`."""
     return {FIT: "in", BUSY: "deferred"}.get(code, "out")
 
 
 def reason_words(code: str, facts: Facts) -> str:
-    """The reason as a dispatcher reads it, at most 160 characters: "12 km, skill ok"."""
+    """Return the reason for dispatchers in at most 160 characters, such as "12 km, qualified"."""
     match code:
         case "fit":
-            words = distance_words(facts.distance_m, facts.unit) + (", skill ok" if facts.needs_skill else "")
+            words = distance_words(facts.distance_m, facts.unit) + (", qualified" if facts.needs_skill else "")
         case "on_another_offer":
-            words = f"{distance_words(facts.distance_m, facts.unit)}, on another offer"
+            words = f"{distance_words(facts.distance_m, facts.unit)}, has another offer"
         case "out_of_radius":
-            words = f"{_beyond(facts.radius_m, facts)} beyond the radius"
+            words = f"{_beyond(facts.radius_m, facts)} outside the radius"
         case "own_radius":
-            words = f"{_beyond(facts.own_radius_m or 0, facts)} beyond own radius"
+            words = f"{_beyond(facts.own_radius_m or 0, facts)} outside own radius"
         case "lacks_skill":
-            words = f"lacks skill: {', '.join(facts.missing) or 'unknown'}"
+            words = f"missing skill: {', '.join(facts.missing) or 'unknown'}"
         case "off_duty":
             words = "off duty"
         case "auto_paused":
-            words = f"auto-paused after {facts.misses} missed calls in a row"
+            words = f"paused after {facts.misses} missed calls"
         case "off_shift":
             words = _off_shift(facts)
         case "at_limit":
@@ -91,14 +96,17 @@ def reason_words(code: str, facts: Facts) -> str:
 
 
 def rest_words(rest: Mapping[str, int]) -> str:
-    """Those beyond the considered, most first: "120 off shift, 14 off duty"; "" for nobody."""
+    """Summarize the technicians who are not candidates: "120 off shift, 14 off duty".
+
+    The most frequent reason comes first. Return "" if there are none.
+    """
     counted = sorted(rest.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{count} {_IN_SUM.get(code, code)}" for code, count in counted if count)
 
 
-def distance_words(metres: float, unit: str) -> str:
-    """A distance in the organization's unit (`mi` or `km`): one decimal below ten, whole above."""
-    value = metres / _METRES[unit]
+def distance_words(meters: float, unit: str) -> str:
+    """Return a distance in the unit `mi` or `km`: one decimal below ten, none above."""
+    value = meters / _METERS[unit]
     return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
 
 
@@ -116,7 +124,7 @@ def _off_shift(facts: Facts) -> str:
 
 
 def next_start(hours: Sequence[tuple[int, int]], local_now: datetime) -> datetime | None:
-    """The wall-clock moment at which work begins next (the zone's offset as of now), or None for no hours."""
+    """Return the local time when work next begins (with the zone's current offset), or None without hours."""
     monday = (local_now - timedelta(days=local_now.weekday())).replace(hour=0, minute=0, second=0, microsecond=0)
     second = week_second(local_now)
     waits = [(low - second) % WEEK_S for low, _ in hours]
@@ -126,14 +134,16 @@ def next_start(hours: Sequence[tuple[int, int]], local_now: datetime) -> datetim
 
 
 def week_second(local: datetime) -> int:
-    """Seconds since Monday 00:00 on the wall clock."""
+    """Return the seconds since Monday 00:00 on the wall clock."""
     return local.weekday() * DAY_S + local.hour * 3600 + local.minute * 60 + local.second
 
 
 def week_spans(shifts: Iterable[tuple[int, time, time]]) -> tuple[tuple[int, int], ...] | None:
-    """Shifts (weekday from Monday = 0, starts, ends) as disjoint half-open spans of seconds of the week.
+    """Convert shifts (weekday from Monday = 0, starts, ends) to disjoint half-open spans of seconds of the week.
 
-    An end at or before the start is on the next day; Sunday's night runs into Monday. None for no shifts."""
+    An end at or before the start is on the next day; Sunday night continues into Monday. Return None for no
+    shifts.
+    """
     pieces: list[tuple[int, int]] = []
     for weekday, starts, ends in shifts:
         low = weekday * DAY_S + _seconds(starts)
@@ -150,3 +160,16 @@ def week_spans(shifts: Iterable[tuple[int, time, time]]) -> tuple[tuple[int, int
 
 def _seconds(at: time) -> int:
     return at.hour * 3600 + at.minute * 60 + at.second
+
+
+SHORTEST_PIN, LONGEST_PIN = 4, 8
+
+
+def pin_problem(pin: str) -> str:
+    """Return why this PIN is not allowed, or an empty string."""
+    if not (pin.isascii() and pin.isdecimal() and SHORTEST_PIN <= len(pin) <= LONGEST_PIN):
+        return f"Enter {SHORTEST_PIN} to {LONGEST_PIN} digits."
+    steps = {int(after) - int(before) for before, after in pairwise(pin)}
+    if steps in ({0}, {1}, {-1}):
+        return "Too easy to guess. Don't use one digit only or a sequence such as 1234."
+    return ""

@@ -1,4 +1,4 @@
-"""Who is near a place: runs `sql` and puts its reason codes into words. Reads only (and may lock one row)."""
+"""Find technicians near a location, with their eligibility and the reason. Reads only, and may lock one row."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from accounts.models import Organization
-from dispatch.core import clock, statements
+from dispatch.core import clock
+from dispatch.core.db import prepared
 from dispatch.technicians import rules, sql
-from dispatch.technicians.cells import spans_around
 from dispatch.technicians.fields import spans_of
+from dispatch.technicians.h3_cells import spans_around
 from dispatch.technicians.models import Skill, Technician
 
 
 @dataclass(frozen=True)
 class Nearby:
-    """A technician as seen from a place. `distance_m` in metres; `verdict` is `in`, `deferred` or `out`; `code` is
-    one of the codes of `rules`; `reason` the same in words, in the organization's unit."""
+    """A technician relative to a location.
+
+    `distance_m` is in meters. `verdict` is `in`, `deferred` or `out`. `code` is a reason code of `rules`; `reason`
+    is its text in the organization's unit.
+    """
 
     technician_id: int
     organization_id: int
@@ -44,15 +48,18 @@ class Nearby:
 
 @dataclass(frozen=True)
 class NearResult:
-    """`considered`: the nearest who are in or deferred, then the nearest who are out. `rest`: how many more there
-    are within the radius, by reason code (`rules.rest_words` says it)."""
+    """The result of a search.
+
+    `considered`: the nearest technicians who are in or deferred, then the nearest who are out. `rest`: the number
+    of others within the radius, by reason code (see `rules.rest_words`).
+    """
 
     considered: list[Nearby]
     rest: dict[str, int]
 
 
-class OnStrip(NamedTuple):
-    """A technician and what they are doing: on_offer, off, auto_paused, on_job, off_shift or available."""
+class TechnicianActivity(NamedTuple):
+    """A technician and their state: on_offer, off, auto_paused, on_job, off_shift or available."""
 
     id: int
     name: str
@@ -84,33 +91,35 @@ class _Row(NamedTuple):
     code: str
 
 
-def near(
+def find_nearby(
     organization: Organization, lat: float, lng: float, *, radius_m: int, skill_ids: Iterable[int], limit: int = 50
 ) -> NearResult:
-    """The technicians within `radius_m` metres of a position in degrees, judged for a job that needs all of
-    `skill_ids`. Ties in distance go by id."""
-    wanted = sorted(set(skill_ids))
+    """Find the technicians within `radius_m` meters of a position in degrees, and their eligibility.
+
+    Eligible technicians have all of `skill_ids`. Ties in distance go to the lower id.
+    """
+    required = sorted(set(skill_ids))
     now = clock.now()
     spans = spans_around(lat, lng, radius_m)
-    found = _run(
+    results = _run(
         sql.NEAR,
         {
             "organization_id": organization.pk,
             "lows": [low for low, _ in spans],
             "highs": [high for _, high in spans],
             "limit": limit,
-            **_given(organization, lat, lng, radius_m, wanted, now),
+            **_parameters(organization, lat, lng, radius_m, required, now),
         },
     )
-    rest: dict[str, int] = json.loads(found[0][-1]) if found else {}
-    rows = [_Row(*columns[:-1]) for columns in found]
+    rest: dict[str, int] = json.loads(results[0][-1]) if results else {}
+    rows = [_Row(*columns[:-1]) for columns in results]
     for row in rows:
         rest[row.code] -= 1
-    considered = _in_words(rows, organization, radius_m, wanted, now)
+    considered = _describe_rows(rows, organization, radius_m, required, now)
     return NearResult(considered, {code: count for code, count in sorted(rest.items()) if count})
 
 
-def fitness(
+def check_fitness(
     technician_id: int,
     lat: float,
     lng: float,
@@ -120,34 +129,38 @@ def fitness(
     organization: Organization | None = None,
     lock: bool = False,
 ) -> Nearby:
-    """One technician judged as `near` judges, as they are at this moment. With `lock` their row stays locked to
-    the end of the caller's transaction. `organization`: theirs, from who has it at hand.
-    Raises Technician.DoesNotExist."""
-    wanted = sorted(set(skill_ids))
+    """Return one technician with their current eligibility, by the rules of the search.
+
+    With `lock`, their row stays locked until the end of the caller's transaction. `organization`: the technician's
+    organization, to save a query. Raises Technician.DoesNotExist.
+    """
+    required = sorted(set(skill_ids))
     if organization is None:
         of_theirs = Technician.objects.filter(pk=technician_id).values("organization_id")
         organization = Organization.objects.filter(pk__in=of_theirs).first()
     if organization is None:
         raise Technician.DoesNotExist(f"Technician {technician_id} does not exist.")
     now = clock.now()
-    given = _given(organization, lat, lng, radius_m, wanted, now)
-    found = _run(sql.ONE_LOCKED if lock else sql.ONE, {"technician_id": technician_id, **given})
-    if not found:
+    parameters = _parameters(organization, lat, lng, radius_m, required, now)
+    results = _run(sql.ONE_LOCKED if lock else sql.ONE, {"technician_id": technician_id, **parameters})
+    if not results:
         raise Technician.DoesNotExist(f"Technician {technician_id} does not exist.")
-    return _in_words([_Row(*found[0])], organization, radius_m, wanted, now)[0]
+    return _describe_rows([_Row(*results[0])], organization, radius_m, required, now)[0]
 
 
-def on_strip(organization: Organization, most: int) -> tuple[dict[str, int], list[OnStrip]]:
-    """How the organization's active technicians stand right now: their number by state, and of each state the
-    first `most` by name."""
+def load_activities(organization: Organization, most: int) -> tuple[dict[str, int], list[TechnicianActivity]]:
+    """Return the current states of the organization's active technicians.
+
+    Return the number of technicians per state, and the first `most` by name of each state.
+    """
     now = clock.now()
     second = rules.week_second(now.astimezone(ZoneInfo(organization.time_zone)))
-    given = {"organization_id": organization.pk, "now": now, "week_second": second, "most": most}
-    found = _run(sql.ON_STRIP, given)
-    return {row[5]: row[6] for row in found}, [OnStrip(*row[:6]) for row in found]
+    parameters = {"organization_id": organization.pk, "now": now, "week_second": second, "most": most}
+    rows = _run(sql.ON_STRIP, parameters)
+    return {row[5]: row[6] for row in rows}, [TechnicianActivity(*row[:6]) for row in rows]
 
 
-def _given(
+def _parameters(
     organization: Organization, lat: float, lng: float, radius_m: int, skill_ids: list[int], now: datetime
 ) -> dict[str, Any]:
     second = rules.week_second(now.astimezone(ZoneInfo(organization.time_zone)))
@@ -157,16 +170,16 @@ def _given(
 
 
 def _run(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-    return statements.rows(statement, parameters)
+    return prepared.fetch_all(statement, parameters)
 
 
-def _in_words(
-    rows: list[_Row], organization: Organization, radius_m: int, wanted: list[int], now: datetime
+def _describe_rows(
+    rows: list[_Row], organization: Organization, radius_m: int, required: list[int], now: datetime
 ) -> list[Nearby]:
     here = now.astimezone(ZoneInfo(organization.time_zone))
     names: dict[int, str] = {}
     if any(row.code == rules.LACKS_SKILL for row in rows):
-        names = dict(Skill.objects.filter(pk__in=wanted).values_list("pk", "name"))
+        names = dict(Skill.objects.filter(pk__in=required).values_list("pk", "name"))
     return [
         Nearby(
             technician_id=row.id,
@@ -187,13 +200,13 @@ def _in_words(
                 rules.Facts(
                     distance_m=round(row.distance_m),
                     unit=organization.distance_unit,
-                    needs_skill=bool(wanted),
+                    needs_skill=bool(required),
                     radius_m=radius_m,
                     own_radius_m=row.radius_m,
                     open_jobs=row.open_jobs,
                     max_open_jobs=row.max_open_jobs,
                     misses=row.misses,
-                    missing=tuple(names[pk] for pk in wanted if pk in names and pk not in row.skill_ids),
+                    missing=tuple(names[pk] for pk in required if pk in names and pk not in row.skill_ids),
                     hours=spans_of(row.hours),
                     local_now=now.astimezone(ZoneInfo(row.time_zone)) if row.time_zone else here,
                 ),

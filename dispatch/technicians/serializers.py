@@ -1,29 +1,34 @@
-"""The shapes of technicians in the API."""
+"""API representations of technicians."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+from django.db import transaction
 from phonenumber_field.serializerfields import PhoneNumberField
 from rest_framework import serializers
 
-from accounts.owned_api import OwnedSerializer, OwnedSlugRelatedField
-from dispatch.core.strict import Strict
-from dispatch.technicians import editing
+from accounts.api.base import OwnedSerializer, OwnedSlugRelatedField
+from dispatch.core.api.serializers import StrictSerializer
+from dispatch.technicians import services
 from dispatch.technicians.models import Shift, Skill, Technician
+from dispatch.technicians.rules import LONGEST_PIN, pin_problem
 
 
 class SkillSerializer(OwnedSerializer):
-    """A skill; `code` is how technicians and service types name it."""
+    """A skill. Technicians and service types refer to it by `code`."""
 
     class Meta:
         model = Skill
         fields = ["id", "code", "name"]
 
 
-class ShiftSerializer(Strict, serializers.ModelSerializer):
-    """One shift, in the technician's time zone. Weekday 0 is Monday; an end at or before the start is next day."""
+class ShiftSerializer(StrictSerializer, serializers.ModelSerializer):
+    """A shift in the technician's time zone.
+
+    Weekday 0 is Monday. An end at or before the start is on the next day.
+    """
 
     class Meta:
         model = Shift
@@ -31,7 +36,7 @@ class ShiftSerializer(Strict, serializers.ModelSerializer):
 
 
 class PhoneField(PhoneNumberField):
-    """A phone number, read with the organization's default region when it has no +."""
+    """A phone number. Without a country code, it belongs to the organization's default country."""
 
     def to_internal_value(self, data: Any) -> Any:
         request = self.context.get("request")
@@ -41,7 +46,7 @@ class PhoneField(PhoneNumberField):
 
 
 class Degrees(serializers.FloatField):
-    """Degrees between -limit and limit; what is no finite number is refused."""
+    """Degrees between -limit and limit. Rejects anything but a finite number."""
 
     def __init__(self, limit: int, **options: Any) -> None:
         super().__init__(min_value=-limit, max_value=limit, **options)
@@ -54,21 +59,38 @@ class Degrees(serializers.FloatField):
 
 
 class TechnicianSerializer(OwnedSerializer):
-    """A technician. Coordinates in degrees (WGS 84), `radius_m` in metres; skills by code. On writing, `shifts`
-    replaces all shifts, an empty list means "whenever on duty"."""
+    """A technician.
+
+    Coordinates are in degrees (WGS 84), `radius_m` is in meters, skills are named by code. Writing `shifts`
+    replaces all shifts; an empty list means "whenever on duty".
+    """
 
     phone = PhoneField()
     lat = Degrees(90)
     lng = Degrees(180)
     skills = OwnedSlugRelatedField("code", many=True, queryset=Skill.objects.all(), required=False)
     shifts = ShiftSerializer(many=True, required=False)
+    when_deactivated = serializers.ChoiceField(
+        [services.GIVE_BACK, services.KEEP],
+        write_only=True,
+        required=False,
+        help_text="What happens to open jobs if `is_active` is set to false. Without it, 409 `open_jobs`.",
+    )
+    pin = serializers.CharField(
+        write_only=True,
+        required=False,
+        allow_blank=True,
+        max_length=LONGEST_PIN,
+        help_text="4 to 8 digits that identify the technician when they call. Empty removes it. Never returned.",
+    )
+    has_pin = serializers.SerializerMethodField(help_text="Whether a PIN is set.")
 
     class Meta:
         model = Technician
         fields = [
             "id", "name", "phone", "lat", "lng", "position_at", "time_zone", "skills", "shifts", "radius_m",
             "max_open_jobs", "on_duty", "is_active", "open_jobs", "live_offer_id", "last_offered_at",
-            "misses_in_a_row", "auto_paused_at",
+            "misses_in_a_row", "auto_paused_at", "when_deactivated", "pin", "has_pin",
         ]  # fmt: skip
         read_only_fields = [
             "position_at", "open_jobs", "live_offer_id", "last_offered_at", "misses_in_a_row", "auto_paused_at",
@@ -76,13 +98,38 @@ class TechnicianSerializer(OwnedSerializer):
 
     def create(self, validated_data: dict[str, Any]) -> Technician:
         organization = validated_data.pop("organization")
+        validated_data.pop("when_deactivated", None)
         skills, shifts = self._apart(validated_data)
-        return editing.create_technician(organization, validated_data, skills=skills or (), shifts=shifts or ())
+        pin = validated_data.pop("pin", "")
+        with transaction.atomic():
+            technician = services.create_technician(
+                organization, validated_data, skills=skills or (), shifts=shifts or ()
+            )
+            if pin:
+                services.set_pin(technician.pk, pin, actor=self.context["request"].actor)
+        technician.refresh_from_db()
+        return technician
 
     def update(self, instance: Technician, validated_data: dict[str, Any]) -> Technician:
         skills, shifts = self._apart(validated_data)
         actor = self.context["request"].actor
-        return editing.change_technician(instance.pk, validated_data, skills=skills, shifts=shifts, actor=actor)
+        open_jobs = validated_data.pop("when_deactivated", "")
+        pin = validated_data.pop("pin", None)
+        technician = services.change_technician(
+            instance.pk, validated_data, skills=skills, shifts=shifts, open_jobs=open_jobs, actor=actor
+        )
+        if pin is not None:
+            services.set_pin(instance.pk, pin, actor=actor)
+            technician.refresh_from_db()
+        return technician
+
+    def get_has_pin(self, technician: Technician) -> bool:
+        return bool(technician.pin_hash)
+
+    def validate_pin(self, pin: str) -> str:
+        if pin and (problem := pin_problem(pin)):
+            raise serializers.ValidationError(problem)
+        return pin
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         shifts = attrs.pop("shifts", None)
@@ -90,20 +137,20 @@ class TechnicianSerializer(OwnedSerializer):
         return attrs if shifts is None else {**attrs, "shifts": shifts}
 
     @staticmethod
-    def _apart(fields: dict[str, Any]) -> tuple[list[Skill] | None, list[editing.ShiftTimes] | None]:
+    def _apart(fields: dict[str, Any]) -> tuple[list[Skill] | None, list[services.ShiftTimes] | None]:
         shifts = fields.pop("shifts", None)
         times = None if shifts is None else [(s["weekday"], s["starts"], s["ends"]) for s in shifts]
         return fields.pop("skills", None), times
 
 
-class PositionSerializer(Strict):
-    """Where somebody is: degrees (WGS 84)."""
+class PositionSerializer(StrictSerializer):
+    """A position in degrees (WGS 84)."""
 
     lat = Degrees(90)
     lng = Degrees(180)
 
 
-class DutySerializer(Strict):
-    """On or off duty."""
+class DutySerializer(StrictSerializer):
+    """On duty or off duty."""
 
     on_duty = serializers.BooleanField()

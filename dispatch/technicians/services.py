@@ -1,61 +1,103 @@
-"""What the jobs slice asks about technicians and tells them; what people edit is in `editing`.
+"""Change technicians: on behalf of the jobs slice, and by people's edits.
 
-The functions that write run inside the jobs transaction, after Job and Offer are locked (the order is
-Job → Offer → Technician → Call)."""
+The functions for the jobs slice run in its transaction, after Job and Offer are locked. The lock order is
+Job → Offer → Technician → Call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from datetime import time, timedelta
+from typing import Any
 
+from django.contrib.auth.hashers import check_password, make_password
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import F
 
-from dispatch.core import clock, events, statements
+from accounts.models import Organization
+from dispatch.core import clock, events
+from dispatch.core.api.problems import Conflict
+from dispatch.core.db import prepared
 from dispatch.core.events import Actor
 from dispatch.technicians import rules, sql
-from dispatch.technicians.models import Shift, Technician
-from dispatch.technicians.search import Nearby, NearResult, fitness, near
+from dispatch.technicians.models import Shift, Skill, Technician
+from dispatch.technicians.search import Nearby, NearResult, check_fitness, find_nearby
 
 __all__ = [
     "NearResult",
     "Nearby",
-    "back",
-    "fitness",
-    "job_assigned",
-    "job_over",
-    "lock",
-    "missed",
-    "near",
-    "offer_begun",
-    "offer_over",
-    "reached",
+    "add_open_job",
+    "begin_offer",
+    "check_fitness",
+    "check_pin",
+    "end_auto_pause",
+    "end_offer",
+    "find_nearby",
+    "find_unlocked",
+    "is_pin_locked",
+    "lock_technicians",
+    "record_answered_call",
+    "record_missed_call",
     "refresh_hours",
     "refresh_skills",
-    "repair",
+    "remove_open_job",
+    "repair_technician",
+    "set_pin",
 ]
 
 
-def lock(technician_ids: Iterable[int]) -> None:
-    """Locks these technicians to the end of the transaction, by id: whoever changes several takes them this way
-    first, so that no two wait for each other."""
+# What may happen to the open jobs of a technician who is deactivated.
+GIVE_BACK, KEEP = "give_back", "keep"
+_give_back: list[Callable[[int, Actor], None]] = []
+
+
+class OpenJobs(Conflict):
+    """409: the technician has open jobs, and the request does not say what happens to them."""
+
+    default_code = "open_jobs"
+
+
+def on_give_back(handler: Callable[[int, Actor], None]) -> None:
+    """Register the function that gives back all open jobs of a technician. Called from AppConfig.ready()."""
+    _give_back.append(handler)
+
+
+def lock_technicians(technician_ids: Iterable[int]) -> None:
+    """Lock these technicians until the end of the transaction, in id order.
+
+    Call it before changing several technicians, to avoid deadlocks.
+    """
     rows = Technician.objects.filter(pk__in=set(technician_ids)).order_by("pk")
     list(rows.select_for_update(no_key=True).values_list("pk"))
 
 
-def offer_begun(technician_id: int, offer_id: int) -> bool:
-    """Marks the technician as being on `offer_id`; False when they are on another one. Twice is once."""
-    given = {"technician_id": technician_id, "offer_id": offer_id, "now": clock.now()}
-    return bool(statements.count(sql.OFFER_BEGUN, given))
+def find_unlocked(technician_ids: Iterable[int]) -> set[int]:
+    """Return the technicians among these whose rows no other session has locked against foreign keys.
+
+    Holds a key-share lock on them until the end of the transaction.
+    """
+    rows = prepared.fetch_all(sql.FREE, {"ids": prepared.integers(technician_ids)})
+    return {row[0] for row in rows}
 
 
-def offer_over(technician_id: int, offer_id: int) -> bool:
-    """Frees the technician, if it is this offer that they are on; says whether it was."""
+def begin_offer(technician_id: int, offer_id: int) -> bool:
+    """Set `offer_id` as the technician's live offer. Return False if they have another live offer. Idempotent."""
+    parameters = {"technician_id": technician_id, "offer_id": offer_id, "now": clock.now()}
+    return bool(prepared.execute_rowcount(sql.OFFER_BEGUN, parameters))
+
+
+def end_offer(technician_id: int, offer_id: int) -> bool:
+    """Clear the technician's live offer if it is `offer_id`. Return whether it was."""
     return bool(Technician.objects.filter(pk=technician_id, live_offer_id=offer_id).update(live_offer_id=None))
 
 
-def missed(technician_id: int, limit: int) -> bool:
-    """One more call in a row that they did not take. At `limit` (0: never) they are auto-paused: not offered
-    anything before somebody calls them `back`. Says whether this one did it."""
+def record_missed_call(technician_id: int, limit: int) -> bool:
+    """Count a missed call, and return whether it caused an auto-pause.
+
+    At `limit` missed calls in a row (0: never) the technician is auto-paused and gets no offers until the pause is
+    ended.
+    """
     technician = Technician.objects.select_for_update(no_key=True).get(pk=technician_id)
     misses = min(technician.misses_in_a_row + 1, 32_000)
     pauses = 0 < limit <= misses and technician.auto_paused_at is None
@@ -67,14 +109,14 @@ def missed(technician_id: int, limit: int) -> bool:
     return pauses
 
 
-def reached(technician_id: int) -> None:
-    """They took a call: the count begins anew."""
+def record_answered_call(technician_id: int) -> None:
+    """Reset the count of missed calls, because the technician answered."""
     Technician.objects.filter(pk=technician_id, misses_in_a_row__gt=0).update(misses_in_a_row=0)
 
 
 @transaction.atomic
-def back(technician_id: int, *, actor: Actor) -> bool:
-    """Ends an auto-pause, with its Event; False when there was none."""
+def end_auto_pause(technician_id: int, *, actor: Actor) -> bool:
+    """End an auto-pause and append its Event. Return False if there was none."""
     technician = Technician.objects.select_for_update(no_key=True).get(pk=technician_id)
     if technician.auto_paused_at is None:
         return False
@@ -84,20 +126,22 @@ def back(technician_id: int, *, actor: Actor) -> bool:
     return True
 
 
-def job_assigned(technician_id: int) -> None:
-    """One more open job. Called once per assignment: by whoever won the job's compare-and-set."""
+def add_open_job(technician_id: int) -> None:
+    """Increment the open jobs. Called once per assignment, by the winner of the job's compare-and-set."""
     Technician.objects.filter(pk=technician_id).update(open_jobs=F("open_jobs") + 1)
 
 
-def job_over(technician_id: int) -> None:
-    """One open job less, never below none."""
+def remove_open_job(technician_id: int) -> None:
+    """Decrement the open jobs, never below zero."""
     Technician.objects.filter(pk=technician_id, open_jobs__gt=0).update(open_jobs=F("open_jobs") - 1)
 
 
-def repair(technician_id: int, open_jobs: int, live_offer_id: int | None) -> bool:
-    """Sets what the jobs slice found to be true, under the row's lock; says whether anything had drifted.
+def repair_technician(technician_id: int, open_jobs: int, live_offer_id: int | None) -> bool:
+    """Set the counts that the jobs slice determined, under the row's lock. Return whether they differed.
 
-    The caller holds the lock (`fitness(lock=True)` or its own) while it counts, so that nothing moves between."""
+    The caller must hold the row's lock while it counts (for example by `check_fitness(lock=True)`), so that the
+    jobs don't change in between.
+    """
     technician = Technician.objects.select_for_update(no_key=True).get(pk=technician_id)
     if (technician.open_jobs, technician.live_offer_id) == (open_jobs, live_offer_id):
         return False
@@ -106,14 +150,196 @@ def repair(technician_id: int, open_jobs: int, live_offer_id: int | None) -> boo
 
 
 def refresh_hours(technician_id: int) -> None:
-    """Writes `hours` from the technician's shifts; called by a signal whenever one changes."""
+    """Recompute `hours` from the technician's shifts. Called by a signal after every change of a shift."""
     shifts = Shift.objects.filter(technician_id=technician_id).values_list("weekday", "starts", "ends")
     Technician.objects.filter(pk=technician_id).update(hours=rules.week_spans(shifts))
 
 
 def refresh_skills(technician_ids: Iterable[int]) -> None:
-    """Writes `skill_ids` from the technicians' skills; called by a signal whenever they change."""
+    """Recompute `skill_ids` from the technicians' skills. Called by a signal after every change of them."""
     skills = Technician.skills.through.objects
     for pk in sorted(technician_ids):
         ids = skills.filter(technician_id=pk).order_by("skill_id").values_list("skill_id", flat=True)
         Technician.objects.filter(pk=pk).update(skill_ids=list(ids))
+
+
+ShiftTimes = tuple[int, time, time]
+
+
+@transaction.atomic
+def create_technician(
+    organization: Organization,
+    fields: dict[str, Any],
+    *,
+    skills: Iterable[Skill] = (),
+    shifts: Sequence[ShiftTimes] = (),
+) -> Technician:
+    """Create a technician of `organization`. `fields`: validated fields of the model."""
+    technician = Technician.objects.create(organization=organization, **fields)
+    technician.skills.set(skills)
+    if shifts:
+        set_shifts(technician, shifts)
+    technician.refresh_from_db()
+    return technician
+
+
+def change_technician(
+    technician_id: int,
+    changes: dict[str, Any],
+    *,
+    skills: Iterable[Skill] | None = None,
+    shifts: Sequence[ShiftTimes] | None = None,
+    open_jobs: str = "",
+    actor: Actor,
+) -> Technician:
+    """Change validated fields by name, and replace skills and shifts if given. A change of duty appends its Event.
+
+    Deactivating a technician with open jobs needs `open_jobs`: GIVE_BACK passes them to other technicians, KEEP
+    leaves them assigned. Raises Technician.DoesNotExist, and OpenJobs if it is missing.
+    """
+    if changes.get("is_active") is False and open_jobs == GIVE_BACK:
+        for give_back in _give_back:  # before the technician is locked: jobs are locked first
+            give_back(technician_id, actor)
+    with transaction.atomic():
+        return _change_technician(technician_id, changes, skills, shifts, open_jobs, actor)
+
+
+def _change_technician(
+    technician_id: int,
+    changes: dict[str, Any],
+    skills: Iterable[Skill] | None,
+    shifts: Sequence[ShiftTimes] | None,
+    open_jobs: str,
+    actor: Actor,
+) -> Technician:
+    technician = Technician.objects.select_for_update(no_key=True).get(pk=technician_id)
+    changes = dict(changes)
+    is_leaving = technician.is_active and changes.get("is_active") is False
+    if is_leaving and technician.open_jobs and open_jobs != KEEP:
+        raise OpenJobs(count_open_jobs(technician), open_jobs=technician.open_jobs)
+    on_duty = changes.pop("on_duty", None)
+    if {"lat", "lng"} & changes.keys():
+        changes["position_at"] = clock.now()
+    if "phone" in changes and str(changes["phone"]) != str(technician.phone):
+        changes["link_version"] = technician.link_version + 1  # the old phone still has the old link
+    if changes:
+        for name, value in changes.items():
+            setattr(technician, name, value)
+        technician.save(update_fields=list(changes))
+    if skills is not None:
+        technician.skills.set(skills)
+    if shifts is not None:
+        set_shifts(technician, shifts)
+    if on_duty is not None:
+        set_duty(technician_id, on_duty, actor=actor)
+    technician.refresh_from_db()
+    return technician
+
+
+def count_open_jobs(technician: Technician) -> str:
+    """Return the sentence that asks what happens to the open jobs of a technician who is deactivated."""
+    jobs = "1 open job" if technician.open_jobs == 1 else f"{technician.open_jobs} open jobs"
+    return f"{technician.name} has {jobs}. Choose whether to give them back or keep them."
+
+
+@transaction.atomic
+def set_duty(technician_id: int, on_duty: bool, *, actor: Actor) -> bool:
+    """Put the technician on or off duty and append the Event; return False if nothing changed.
+
+    Going on duty ends an auto-pause. Raises Technician.DoesNotExist.
+    """
+    technician = Technician.objects.select_for_update(no_key=True).get(pk=technician_id)
+    came_back = on_duty and end_auto_pause(technician_id, actor=actor)
+    if technician.on_duty == on_duty:
+        return came_back
+    Technician.objects.filter(pk=technician_id).update(on_duty=on_duty)
+    kind = "technician.duty_on" if on_duty else "technician.duty_off"
+    events.append(technician.organization_id, kind, technician_id, actor=actor, name=technician.name)
+    return True
+
+
+@transaction.atomic
+def move_technician(technician_id: int, lat: float, lng: float) -> Technician:
+    """Set the position in degrees, with its cell and time. Raises Technician.DoesNotExist."""
+    technician = Technician.objects.select_for_update(no_key=True).get(pk=technician_id)
+    technician.lat, technician.lng, technician.position_at = lat, lng, clock.now()
+    technician.save(update_fields=["lat", "lng", "position_at"])
+    return technician
+
+
+@transaction.atomic
+def set_shifts(technician: Technician, shifts: Iterable[ShiftTimes]) -> None:
+    """Replace the shifts (weekday from Monday = 0, starts, ends). Without shifts, they work whenever on duty."""
+    Technician.objects.select_for_update(no_key=True).get(pk=technician.pk)
+    technician.shifts.all().delete()
+    Shift.objects.bulk_create(
+        Shift(
+            organization_id=technician.organization_id,
+            technician=technician,
+            weekday=day,
+            starts=starts,
+            ends=ends,
+        )
+        for day, starts, ends in shifts
+    )
+    refresh_hours(technician.pk)
+
+
+@transaction.atomic
+def void_links(technician_id: int, *, actor: Actor) -> None:
+    """Revoke all existing links to the technician's page. Raises Technician.DoesNotExist."""
+    technician = Technician.objects.select_for_update(no_key=True).get(pk=technician_id)
+    technician.link_version += 1
+    technician.save(update_fields=["link_version"])
+    kind = "technician.links_voided"
+    events.append(technician.organization_id, kind, technician_id, actor=actor, name=technician.name)
+
+
+# After this many wrong PINs in a row, none is accepted for a while.
+MOST_PIN_FAILURES = 5
+PIN_LOCK = timedelta(minutes=30)
+
+
+@transaction.atomic
+def set_pin(technician_id: int, pin: str, *, actor: Actor) -> None:
+    """Set the PIN that identifies the technician when they call; an empty one removes it. Only its hash is stored.
+
+    Raises ValidationError {pin} and Technician.DoesNotExist.
+    """
+    if pin and (problem := rules.pin_problem(pin)):
+        raise ValidationError({"pin": problem})
+    technician = Technician.objects.select_for_update(no_key=True).get(pk=technician_id)
+    technician.pin_hash = make_password(pin) if pin else ""
+    technician.pin_failures, technician.pin_locked_until = 0, None
+    technician.save(update_fields=["pin_hash", "pin_failures", "pin_locked_until"])
+    kind = "technician.pin_set" if pin else "technician.pin_removed"
+    events.append(technician.organization_id, kind, technician_id, actor=actor, name=technician.name)
+
+
+def is_pin_locked(technician: Technician) -> bool:
+    """Return whether no PIN is accepted now, because too many were wrong."""
+    return technician.pin_locked_until is not None and technician.pin_locked_until > clock.now()
+
+
+def check_pin(technician_id: int, pin: str) -> bool:
+    """Return whether this is the technician's PIN.
+
+    After MOST_PIN_FAILURES wrong ones, none is right for PIN_LOCK, and the dispatchers are notified.
+    """
+    technician = Technician.objects.get(pk=technician_id)
+    if not technician.pin_hash or is_pin_locked(technician):
+        return False
+    is_right = check_password(pin, technician.pin_hash)
+    with transaction.atomic():
+        technician = Technician.objects.select_for_update(no_key=True).get(pk=technician_id)
+        if is_pin_locked(technician):
+            return False
+        technician.pin_failures = 0 if is_right else technician.pin_failures + 1
+        if technician.pin_failures >= MOST_PIN_FAILURES:
+            technician.pin_failures, technician.pin_locked_until = 0, clock.now() + PIN_LOCK
+            events.append(
+                technician.organization_id, "technician.pin_locked", technician_id, name=technician.name,
+                failures=MOST_PIN_FAILURES, minutes=int(PIN_LOCK.total_seconds() // 60),
+            )  # fmt: skip
+        technician.save(update_fields=["pin_failures", "pin_locked_until"])
+    return is_right

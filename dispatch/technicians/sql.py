@@ -1,8 +1,9 @@
-"""The hot path's SQL: who is near a place, and why each of them may or may not be offered a job.
+"""SQL of the hot path: technicians near a location, with the reason for being eligible or not.
 
-Beside `models.Technician` and its index `technician_near` (organization, cell) where active."""
+Relies on the index `technician_near` of `models.Technician`: (organization, cell) where active.
+"""
 
-from dispatch.technicians.cells import EARTH_RADIUS_M
+from dispatch.technicians.h3_cells import EARTH_RADIUS_M
 
 _DISTANCE = f"""
     2 * {EARTH_RADIUS_M} * asin(sqrt(least(1,
@@ -15,9 +16,10 @@ _OFF_SHIFT = """NOT t.hours @> CASE WHEN t.time_zone = '' THEN %(week_second)s E
             FROM (SELECT %(now)s::timestamptz AT TIME ZONE t.time_zone AS l) local
         ) END"""
 
-# The one place that decides. What is hardest to change comes first, so that the reason shown is the telling one;
-# a technician on another offer is fit but for that. Hours are seconds of the local week (`rules.week_spans`); most
-# technicians keep the organization's time zone, whose second is computed once.
+# The only definition of eligibility. The reason that is hardest to change comes first, so that the most
+# informative reason is shown. A technician with the code `on_another_offer` has no other obstacle. Hours are
+# seconds of the local week (`rules.week_spans`). Most technicians use the organization's time zone, for which the
+# second is computed once.
 _CODE = f"""
     CASE
         WHEN NOT t.is_active THEN 'inactive'
@@ -34,15 +36,16 @@ _CODE = f"""
 
 _JUDGED_BY = """t.id, t.is_active, t.skill_ids, t.radius_m, t.on_duty, t.hours, t.time_zone, t.open_jobs,
         t.max_open_jobs, t.live_offer_id, t.auto_paused_at"""
-# Hours only of whom they keep out: the driver takes longest over them.
+# Hours are selected only for technicians who are off shift: they are the slowest column to decode.
 _FIELDS = """
     t.id, t.organization_id, t.name, t.phone, t.lat, t.lng, t.skill_ids,
     CASE WHEN j.code = 'off_shift' THEN t.hours END AS hours,
     t.radius_m, t.open_jobs, t.max_open_jobs, t.live_offer_id, t.last_offered_at, t.time_zone, t.misses_in_a_row"""
 
-# Everyone active within the radius is judged; the nearest who are in or deferred come first, then the nearest who
-# are out. Ties go by id. `totals` counts them all by reason. The spans are those of cells.spans_around(): a few
-# ranges of the index. OFFSET 0 keeps each step apart, so that a distance is computed once.
+# Every active technician within the radius gets a code. The nearest technicians who are in or deferred come first,
+# then the nearest who are out; ties go to the lower id. `totals` counts all of them by reason. The spans come from
+# h3_cells.spans_around(): a few ranges of the index. OFFSET 0 separates the steps, so that each distance is
+# computed once.
 NEAR = f"""
 WITH judged AS MATERIALIZED (
     SELECT t.id, t.distance_m, {_CODE} AS code
@@ -76,19 +79,22 @@ SELECT {fields}, t.distance_m, j.code
 FROM (SELECT t.*, {distance} AS distance_m FROM found t OFFSET 0) t
 CROSS JOIN LATERAL (SELECT {code} AS code OFFSET 0) j
 """
-# One technician, judged alike; and the same locked first, so that they are judged as whoever held the lock left
-# them. The lock lets foreign keys to the row be written meanwhile.
+# One technician by the same rules. ONE_LOCKED locks the row first, so that the code reflects the changes of the
+# lock's last holder. The lock still allows other sessions to write foreign keys to the row.
 ONE = _ONE.format(lock="", fields=_FIELDS, distance=_DISTANCE, code=_CODE)
 ONE_LOCKED = _ONE.format(lock=" FOR NO KEY UPDATE", fields=_FIELDS, distance=_DISTANCE, code=_CODE)
 
-# They are on this offer now, unless they are on another.
+# Technicians whose rows no session has locked against foreign keys.
+FREE = "SELECT id FROM technicians_technician WHERE id = ANY(%(ids)s::bigint[]) FOR KEY SHARE SKIP LOCKED"
+
+# Set the live offer, unless the technician has another one.
 OFFER_BEGUN = """
 UPDATE technicians_technician SET live_offer_id = %(offer_id)s,
     last_offered_at = CASE WHEN live_offer_id IS NULL THEN %(now)s ELSE last_offered_at END
 WHERE id = %(technician_id)s AND (live_offer_id IS NULL OR live_offer_id = %(offer_id)s)
 """
 
-# How each active technician stands, whatever the job: how many by state, and the first of each.
+# The state of each active technician, independent of a job: the number per state and the first names of each.
 ON_STRIP = f"""
 WITH judged AS (
     SELECT t.id, t.name, t.open_jobs, t.max_open_jobs, t.misses_in_a_row,

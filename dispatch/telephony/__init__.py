@@ -1,6 +1,9 @@
-"""Phone calls of every purpose: the provider interface, the Twilio adapter, signed webhooks, Call, and the
-simulator. Stands on `capacity`, `accounts` and `core`; who places calls registers a purpose (`purposes`).
+"""Place and receive calls and texts of every purpose: provider interface, Twilio adapter, signed webhooks.
 
-Keeps: the row is committed before the provider is asked; at most one possibly processed request per Call;
-a call's state only moves forward; each provider event is stored once; one open call per phone and organization.
+Imports `capacity`, `accounts` and `core`. A slice that places calls registers a handler for its purpose
+(`handlers`).
+
+Invariants: The row is committed before the provider is asked. A Call has at most one possibly processed request. A
+call's state only moves forward. Each provider event is stored once. A phone has at most one open call per
+organization.
 """

@@ -1,21 +1,25 @@
+"""Configure the telephony app."""
+
 from django.apps import AppConfig
 
 
 class TelephonyConfig(AppConfig):
+    """Connect telephony to capacity, retention and the handling of personal data at startup."""
+
     name = "dispatch.telephony"
     label = "telephony"
 
     def ready(self) -> None:
         from dispatch.capacity import providers
-        from dispatch.capacity.truth import register_truth
-        from dispatch.core.personal import register
-        from dispatch.telephony import ageing, checks, metrics, number_tests  # noqa: F401  (some register themselves)
+        from dispatch.capacity.lease_reconciliation import register_open_call_reader
+        from dispatch.core.privacy.personal_data import register
+        from dispatch.telephony import checks, metrics, number_check_calls, retention  # noqa: F401  (some register themselves)
         from dispatch.telephony.personal import PART
         from dispatch.telephony.providers import NAMES
         from dispatch.telephony.sql import OpenCalls
 
         providers.register(NAMES)
-        register_truth(OpenCalls())
-        ageing.register()
-        number_tests.register()
+        register_open_call_reader(OpenCalls())
+        retention.register()
+        number_check_calls.register()
         register("telephony", PART)

@@ -1,4 +1,4 @@
-"""System checks: an active account without a token, or of a provider that nothing speaks for."""
+"""Check provider accounts at startup: a missing token, or an unknown provider."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.db import DatabaseError
 
 @register(Tags.database)
 def account_tokens(app_configs: Any, databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    """Runs with `check --database default` and before migrating; needs the table."""
+    """Check the active provider accounts. Runs with `check --database default` and before migrations."""
     from django.db import connection
 
     from dispatch.capacity import providers
@@ -20,12 +20,13 @@ def account_tokens(app_configs: Any, databases: Any = None, **kwargs: Any) -> li
         if not databases or ProviderAccount._meta.db_table not in connection.introspection.table_names():
             return []
     except DatabaseError:
-        return []  # that it does not answer is another check's finding
-    active = list(ProviderAccount.objects.filter(is_active=True))
+        return []  # another check reports an unavailable database
+    # Only old columns: `migrate` runs the checks before it adds new ones.
+    active = list(ProviderAccount.objects.filter(is_active=True).only("name", "provider", "auth_token"))
     known = dict(providers.choices())
     tokenless = [
         Error(
-            f"The active provider account {account.name!r} has no token: every webhook would be refused.",
+            f"The active provider account {account.name!r} has no token: every webhook would be rejected.",
             hint="Enter the account's auth token in the admin, or make the account inactive.",
             id="dispatch.E101",
         )
@@ -34,8 +35,8 @@ def account_tokens(app_configs: Any, databases: Any = None, **kwargs: Any) -> li
     ]
     unknown = [
         Error(
-            f"The active provider account {account.name!r} is one of {account.provider!r}, which is not "
-            "known here: it can make no call.",
+            f"The active provider account {account.name!r} uses the unknown provider {account.provider!r}, so it "
+            "can't place calls.",
             hint=f"Choose its provider in the admin ({', '.join(known)}), or make the account inactive.",
             id="dispatch.E102",
         )

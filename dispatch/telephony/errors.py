@@ -1,18 +1,18 @@
-"""What can keep a call or a text from being made."""
+"""Exceptions that prevent a call or a text."""
 
 from __future__ import annotations
 
-from dispatch.capacity.lines import NoLine
+from dispatch.capacity.line_leases import NoLine
 
-__all__ = ["CallNotAllowed", "NoLine", "NoTextNumber", "NotTheirs", "OptedOut", "PhoneBusy", "TextNotAllowed"]
+__all__ = ["CallNotAllowed", "NoLine", "NoTextNumber", "OptedOut", "PhoneBusy", "TextNotAllowed", "WrongCall"]
 
 
 class PhoneBusy(Exception):
-    """The organization has an open call to that phone already."""
+    """The organization already has an open call to that phone."""
 
 
 class CallNotAllowed(Exception):
-    """The organization may not call that phone; `reason` says why in a few words."""
+    """The organization may not call that phone. `reason` is a short phrase."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -20,7 +20,7 @@ class CallNotAllowed(Exception):
 
 
 class TextNotAllowed(Exception):
-    """The organization may not text that phone; `reason` says why in a few words."""
+    """The organization may not text that phone. `reason` is a short phrase."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -28,15 +28,15 @@ class TextNotAllowed(Exception):
 
 
 class OptedOut(TextNotAllowed):
-    """Whoever has that phone wants no texts of the organization."""
+    """The phone has opted out of the organization's texts."""
 
     def __init__(self) -> None:
         super().__init__("opted out of texts")
 
 
 class NoTextNumber(Exception):
-    """The organization has no number that may send texts now."""
+    """No number of the organization may send texts now."""
 
 
-class NotTheirs(Exception):
-    """A webhook speaks of another call or account than its address does."""
+class WrongCall(Exception):
+    """A webhook's call or account is not the one that its URL identifies."""

@@ -1,4 +1,4 @@
-"""Call and the provider events that moved it."""
+"""Models of outbound calls and their provider events."""
 
 from django.db import models
 from django.db.models import Q
@@ -8,21 +8,21 @@ from accounts.models import Organization
 from accounts.scoping import OwnedModel
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core import clock
-from dispatch.telephony.models_texts import InboundCall, OptOut, Text
+from dispatch.telephony.models_sms import InboundCall, OptOut, Text
 
 __all__ = ["Call", "CallEvent", "InboundCall", "OptOut", "Text", "holder_of"]
 
 
 def holder_of(purpose: str, subject_id: int, attempt: int) -> str:
-    """The holder of the line of one attempt (capacity's word); `sql.OpenCalls` builds the same in SQL."""
+    """Return the name under which an attempt holds its line (see `dispatch.capacity.line_leases`)."""
     return f"{purpose}:{subject_id}:{attempt}"
 
 
 class Call(OwnedModel):
-    """One phone call. The row is committed before the provider is asked.
+    """One outbound phone call. The row is committed before the provider is asked.
 
-    created → requesting → submitted → ringing → answered → an end; `unknown` is a request whose outcome nobody
-    heard, settled by the first signed webhook or by asking the provider. States only move forward (`rules.RANK`).
+    created → requesting → submitted → ringing → answered → an end. `unknown` is a request without a known outcome;
+    it is resolved by the first signed webhook or by asking the provider. States only move forward (`rules.RANK`).
     """
 
     class Status(models.TextChoices):
@@ -39,20 +39,21 @@ class Call(OwnedModel):
         CANCELED = "canceled", "Canceled"
         REJECTED = "rejected", "Rejected by the provider"
         NOT_PLACED = "not_placed", "Not placed"
-        LOST = "lost", "End never reported"
+        LOST = "lost", "End not reported"
 
     class Purpose(models.TextChoices):
         ALERT = "alert", "Alert"
         OFFER = "offer", "Offer"
+        JOB_NEWS = "job_news", "Change of a job"
         LEAD = "lead", "Lead"
         TEST = "test", "Test"
 
     purpose = models.CharField(max_length=16, choices=Purpose)
-    subject_id = models.BigIntegerField(help_text="The id of what the call is for, in its purpose's table.")
+    subject_id = models.BigIntegerField(help_text="Id of the call's subject in the table of its purpose.")
     attempt = models.PositiveSmallIntegerField(default=1)
 
-    # A busy site writes thousands of rows a second, and each index of theirs costs as much as the row: the
-    # references have none of their own.
+    # A busy site writes thousands of rows per second, and an index entry costs as much as a row. The foreign keys
+    # therefore have no indexes.
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
     account = models.ForeignKey(ProviderAccount, on_delete=models.PROTECT, related_name="+", db_index=False)
     number = models.ForeignKey(OutboundNumber, on_delete=models.PROTECT, related_name="calls", db_index=False)
@@ -63,13 +64,16 @@ class Call(OwnedModel):
     from_phone = PhoneNumberField()
     ring_timeout_s = models.PositiveSmallIntegerField(default=30)
     time_limit_s = models.PositiveSmallIntegerField(default=300)
-    detect_machine = models.BooleanField(default=False, help_text="The provider says who answered: `answered_by`.")
+    priority = models.PositiveSmallIntegerField(
+        default=3, db_default=3, help_text="Calls of one purpose are placed in this order: 1 first."
+    )
+    detect_machine = models.BooleanField(default=False, help_text="Have the provider detect who answered.")
 
     status = models.CharField(max_length=16, choices=Status, default=Status.CREATED)
     sid = models.CharField(max_length=64, null=True, blank=True)
-    not_before = models.DateTimeField(default=clock.now, help_text="The placer leaves it alone until then.")
-    place_by = models.DateTimeField(help_text="Nobody claims it for asking after this moment.")
-    send_by = models.DateTimeField(null=True, help_text="The claimed request must have left by then.")
+    not_before = models.DateTimeField(default=clock.now, help_text="The placer ignores the call until then.")
+    place_by = models.DateTimeField(help_text="Deadline for claiming the request.")
+    send_by = models.DateTimeField(null=True, help_text="Deadline for sending the claimed request.")
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
     empty_listings = models.PositiveSmallIntegerField(default=0)
     checked_at = models.DateTimeField(
@@ -88,7 +92,7 @@ class Call(OwnedModel):
     context = models.JSONField(
         default=dict,
         blank=True,
-        help_text="Said again in every event of the call, so that its subject finds them.",
+        help_text="Included in every event of the call, so that its subject finds them.",
     )
     error_code = models.CharField(max_length=16, blank=True)
     error_message = models.CharField(max_length=255, blank=True)
@@ -125,22 +129,30 @@ class Call(OwnedModel):
 
     @property
     def holder(self) -> str:
-        """Who holds its line: known before the row is, and the same when the attempt is tried again."""
+        """Return the holder of the call's line. It is known before the row exists, and stable for the attempt."""
         return holder_of(self.purpose, self.subject_id, self.attempt)
 
 
 class CallEvent(OwnedModel):
-    """One thing that the provider told us about a call, stored once."""
+    """One report of the provider about a call, stored once."""
 
     call = models.ForeignKey(Call, on_delete=models.CASCADE, related_name="provider_events")
-    key = models.CharField(max_length=128, help_text="Makes it one of its kind: a sequence number, or a digest.")
+    key = models.CharField(max_length=128, help_text="Deduplicates events: a sequence number or a digest.")
     kind = models.CharField(max_length=32)
     payload = models.JSONField(default=dict)
     at = models.DateTimeField(default=clock.now)
+    next_action_at = models.DateTimeField(
+        null=True, blank=True, help_text="When the loop applies a pressed key, unless its webhook has."
+    )
 
     class Meta:
         ordering = ["id"]
         constraints = [models.UniqueConstraint(fields=["call", "key"], name="each_provider_event_once")]
+        indexes = [
+            models.Index(
+                fields=["next_action_at"], condition=Q(next_action_at__isnull=False), name="pressed_key_to_act_on"
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind} ({self.key})"

@@ -1,10 +1,12 @@
-"""What the provider calls: a call was answered, a key was pressed, a status changed.
+"""Serve the provider's webhooks: call answered, key pressed, status changed, text or call received.
 
-Whatever is not proven to come from the call's own account gets the same 403, so that nobody learns which calls
-exist. An error of ours is a 500, and the provider asks again (its overrides are in the address)."""
+A request without a valid signature of the call's account gets the same 403 in every case, so that nobody learns
+which calls exist. An internal error returns 500, and the provider retries, as the URL asks it to.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
@@ -13,80 +15,219 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
-from dispatch.core import rows
-from dispatch.telephony import addresses, providers
-from dispatch.telephony.errors import NotTheirs
-from dispatch.telephony.models import Call
-from dispatch.telephony.providers.base import Hook, Provider
-from dispatch.telephony.providers.twilio_words import whole
-from dispatch.telephony.purposes import Handler, HandOver, Prompt, handler_for
-from dispatch.telephony.services.progress import receive
+from dispatch.capacity.models import OutboundNumber, ProviderAccount
+from dispatch.core.db import fast_rows
+from dispatch.telephony import providers, webhook_urls
+from dispatch.telephony.errors import WrongCall
+from dispatch.telephony.handlers import CallHandler, Redirect, VoicePrompt, handler_for
+from dispatch.telephony.models import Call, Text
+from dispatch.telephony.providers.base import Provider, WebhookEvent
+from dispatch.telephony.providers.twilio_codes import parse_int
+from dispatch.telephony.services import inbound, keys
+from dispatch.telephony.services.call_status import receive_webhook
+from dispatch.telephony.services.signatures import report_refusal
 
 log = structlog.get_logger(__name__)
 
 KINDS = ("voice", "gather", "status")
-SILENCE = Prompt(say=())
-MOST_STEPS = 100  # documents in one call; far beyond any menu
+SILENCE = VoicePrompt(say=())
+MAX_STEPS = 100  # maximum number of documents in one call, far more than any menu needs
 
 
 @csrf_exempt
 @require_POST
 def webhook(request: HttpRequest, provider: str, call_id: int, kind: str) -> HttpResponse:
-    """POST /telephony/<provider>/calls/<call id>/<voice|gather|status>"""
+    """Handle a webhook about an outbound call.
+
+    POST /telephony/<provider>/calls/<call id>/<voice|gather|status>
+    """
     structlog.contextvars.bind_contextvars(call=call_id)
-    call = _the_call(provider, call_id) if kind in KINDS else None
+    call = _load_call(provider, call_id) if kind in KINDS else None
     if call is None:
-        return refused()
-    # what the call is for: its job, its lead
-    structlog.contextvars.bind_contextvars(**{name.removesuffix("_id"): of for name, of in call.context.items()})
+        return reject_request()
+    # the call's subject: its job or lead
+    structlog.contextvars.bind_contextvars(
+        **{name.removesuffix("_id"): value for name, value in call.context.items()}
+    )
     try:
-        speaker = providers.for_account(call.account)
+        client = providers.for_account(call.account)
     except providers.UnknownProvider:
-        return refused()
-    if not speaker.verify(f"{settings.PUBLIC_BASE_URL}{request.get_full_path()}", request.POST, request.headers):
-        return refused()
-    step = min(whole(request.GET.get("step")) or 0, MOST_STEPS)
-    hook = speaker.parse(kind, step, request.POST.dict())
+        return reject_request()
+    url = f"{settings.PUBLIC_BASE_URL}{request.get_full_path()}"
+    if not client.verify(url, request.POST, request.headers):
+        report_refusal(call.account, url, is_signed=_is_signed(client, request), call=call)
+        return reject_request()
+    step = min(parse_int(request.GET.get("step")) or 0, MAX_STEPS)
+    hook = client.parse(kind, step, request.POST.dict())
     try:
-        call = receive(call_id, hook)
-    except NotTheirs:
-        return refused()
+        call = receive_webhook(call_id, hook)
+    except WrongCall:
+        return reject_request()
     try:
         handler = handler_for(call.purpose)
     except KeyError:
-        log.error("nobody registered for this purpose", purpose=call.purpose)
-        return HttpResponse(status=204) if kind == "status" else _spoken(speaker, call, SILENCE, step)
-    # also for what came before: the first time, this process may have died between its commit and here
-    handler.changed(call)
+        log.error("call_handler_missing", purpose=call.purpose)
+        return HttpResponse(status=204) if kind == "status" else _render_prompt(client, call, SILENCE, step)
+    # also for a repeated webhook: at the first, the process may have died after the commit, before this line
+    handler.on_status_change(call)
     if kind == "status":
         return HttpResponse(status=204)
-    return _spoken(speaker, call, _what_to_say(handler, call, hook, step, request.GET.get("keys", "")), step)
+    accepted_keys = webhook_urls.decode_keys(request.GET.get("keys", ""))
+    prompt = _choose_prompt(handler, call, hook, step, accepted_keys)
+    keys.mark_applied(call_id, hook)
+    return _render_prompt(client, call, prompt, step)
 
 
-def _what_to_say(handler: Handler, call: Call, hook: Hook, step: int, keys: str) -> Prompt | HandOver:
-    if call.ended_at is not None or step >= MOST_STEPS:
+def _choose_prompt(
+    handler: CallHandler, call: Call, hook: WebhookEvent, step: int, accepted_keys: str
+) -> VoicePrompt | Redirect:
+    is_accepted_key = hook.kind == "gather" and len(hook.digits) == 1 and hook.digits in accepted_keys
+    if call.ended_at is not None or step >= MAX_STEPS:
+        if is_accepted_key:  # the call is over, but the key was pressed during the call and counts
+            handler.on_key(call, hook.digits)
         return SILENCE
-    pressed = hook.kind == "gather" and len(hook.digits) == 1 and hook.digits in keys
-    if call.cancel_requested_at is not None:  # whoever still presses a key hears what became of it, and no more
-        said = handler.pressed(call, hook.digits) if pressed else SILENCE
-        return replace(said, keys="") if isinstance(said, Prompt) else SILENCE
-    if pressed:
-        return handler.pressed(call, hook.digits)
-    return handler.answered(call)  # the beginning, a star, or a key that means nothing
+    if call.cancel_requested_at is not None:  # a pressed key still gets its result, but no new prompt
+        prompt = handler.on_key(call, hook.digits) if is_accepted_key else SILENCE
+        return replace(prompt, keys="") if isinstance(prompt, VoicePrompt) else SILENCE
+    if is_accepted_key:
+        return handler.on_key(call, hook.digits)
+    return handler.on_answer(call)  # the call was just answered, or star or an unknown key was pressed
 
 
-def _spoken(speaker: Provider, call: Call, prompt: Prompt | HandOver, step: int) -> HttpResponse:
-    if isinstance(prompt, HandOver):
-        body, content_type = speaker.render_hand_over(prompt.url)
+def _render_prompt(client: Provider, call: Call, prompt: VoicePrompt | Redirect, step: int) -> HttpResponse:
+    if isinstance(prompt, Redirect):
+        body, content_type = client.render_hand_over(prompt.url)
     else:
-        body, content_type = speaker.render(prompt, addresses.webhook(call, "gather", step + 1, prompt.keys))
+        body, content_type = client.render(prompt, webhook_urls.webhook(call, "gather", step + 1, prompt.keys))
     return HttpResponse(body, content_type=content_type)
 
 
-def _the_call(provider: str, call_id: int) -> Call | None:
-    call = rows.one(Call, "t.id = %s", [call_id], "account") if call_id < 2**63 else None
+def _load_call(provider: str, call_id: int) -> Call | None:
+    call = fast_rows.fetch_one(Call, "t.id = %s", [call_id], "account") if call_id < 2**63 else None
     return call if call is not None and call.account.provider == provider else None
 
 
-def refused() -> HttpResponse:
+def reject_request() -> HttpResponse:
+    """Return the response to every request that is not proven to come from the provider."""
     return HttpResponse("Forbidden", status=403, content_type="text/plain")
+
+
+@csrf_exempt
+@require_POST
+def fallback(request: HttpRequest, provider: str) -> HttpResponse:
+    """POST /telephony/<provider>/fallback: the apology in a call whose webhooks fail.
+
+    It reads nothing, so that it works without a database, and needs no signature, because it is the same for
+    everyone.
+    """
+    try:
+        body, content_type = providers.fallback_document(provider)
+    except providers.UnknownProvider:
+        return reject_request()
+    log.warning(
+        "call_fallback_served", sid=request.POST.get("CallSid", "")[:64], error=request.POST.get("ErrorCode")
+    )
+    return HttpResponse(body, content_type=content_type)
+
+
+@csrf_exempt
+@require_POST
+def text_status(request: HttpRequest, provider: str, text_id: int) -> HttpResponse:
+    """Handle a status report on an outbound text: POST /telephony/<provider>/texts/<text id>/status."""
+    structlog.contextvars.bind_contextvars(text=text_id)
+    texts = Text.objects.select_related("account").filter(pk=text_id, account__provider=provider)
+    text = texts.first() if text_id < 2**63 else None
+    client = _verified_client(request, text.account if text else None)
+    if text is None or client is None:
+        return reject_request()
+    try:
+        inbound.apply_text_report(text.pk, client.parse_text(request.POST.dict()))
+    except WrongCall:
+        return reject_request()
+    return HttpResponse(status=204)
+
+
+@csrf_exempt
+@require_POST
+def number_hook(request: HttpRequest, provider: str, number_id: int, kind: str) -> HttpResponse:
+    """Handle a webhook about one of our numbers.
+
+    POST /telephony/<provider>/numbers/<number id>/<sms|voice|gather|status>
+    """
+    numbers = OutboundNumber.objects.select_related("account", "organization")
+    number = numbers.filter(pk=number_id, account__provider=provider).first() if number_id < 2**63 else None
+    client = _verified_client(request, number.account if number else None)
+    handle = _NUMBER_WEBHOOKS.get(kind)
+    if number is None or client is None or handle is None:
+        return reject_request()
+    try:
+        return handle(request, number, client)
+    except WrongCall:
+        return reject_request()
+
+
+def _receive_sms(request: HttpRequest, number: OutboundNumber, client: Provider) -> HttpResponse:
+    inbound.receive_text(number, client.parse_incoming(request.POST.dict()))
+    body, content_type = client.render_nothing()  # replies are sent like every outbound text
+    return HttpResponse(body, content_type=content_type)
+
+
+def _answer_call(request: HttpRequest, number: OutboundNumber, client: Provider) -> HttpResponse:
+    call, prompt = inbound.answer_call(number, client.parse_incoming(request.POST.dict()))
+    return _render_caller_prompt(client, number, call.pk, prompt, 0)
+
+
+def _handle_key(request: HttpRequest, number: OutboundNumber, client: Provider) -> HttpResponse:
+    step = min(parse_int(request.GET.get("step")) or 0, MAX_STEPS)
+    call_id = parse_int(request.GET.get("call")) or 0
+    accepted_keys = webhook_urls.decode_keys(request.GET.get("keys", ""))
+    digits = parse_int(request.GET.get("digits")) or 1
+    webhook = client.parse_incoming(request.POST.dict())
+    call, prompt = inbound.handle_key(call_id, number, webhook, accepted_keys, digits)
+    return _render_caller_prompt(client, number, call.pk, SILENCE if step >= MAX_STEPS else prompt, step)
+
+
+def _end_call(request: HttpRequest, number: OutboundNumber, client: Provider) -> HttpResponse:
+    inbound.end_call(number, client.parse_incoming(request.POST.dict()))
+    return HttpResponse(status=204)
+
+
+_NUMBER_WEBHOOKS: dict[str, Callable[[HttpRequest, OutboundNumber, Provider], HttpResponse]] = {
+    "sms": _receive_sms,
+    "voice": _answer_call,
+    "gather": _handle_key,
+    "status": _end_call,
+}
+
+
+def _render_caller_prompt(
+    client: Provider, number: OutboundNumber, call_id: int, prompt: VoicePrompt, step: int
+) -> HttpResponse:
+    keys = webhook_urls.encode_keys(prompt.keys)
+    digits = {"digits": prompt.digits} if prompt.digits > 1 else {}
+    url = webhook_urls.number_webhook(number, "gather", call=call_id, step=step + 1, keys=keys, **digits)
+    body, content_type = client.render(prompt, url)
+    return HttpResponse(body, content_type=content_type)
+
+
+def _verified_client(request: HttpRequest, account: ProviderAccount | None) -> Provider | None:
+    """Return the account's provider if it signed this request, else None."""
+    if account is None:
+        return None
+    try:
+        client = providers.for_account(account)
+    except providers.UnknownProvider:
+        return None
+    url = f"{settings.PUBLIC_BASE_URL}{request.get_full_path()}"
+    if client.verify(url, request.POST, request.headers):
+        return client
+    report_refusal(account, url, is_signed=_is_signed(client, request))
+    return None
+
+
+def _is_signed(client: Provider, request: HttpRequest) -> bool:
+    """Return whether the request may come from the provider.
+
+    Anybody can send a signature, but a stranger cannot name the account.
+    """
+    return client.is_signed(request.headers) and client.names_account(request.POST)

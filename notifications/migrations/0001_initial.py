@@ -30,7 +30,7 @@ class Migration(migrations.Migration):
                 (
                     "status",
                     models.CharField(
-                        choices=[("open", "Open"), ("acknowledged", "Acknowledged"), ("settled", "Settled")],
+                        choices=[("open", "Open"), ("acknowledged", "Acknowledged"), ("settled", "Resolved")],
                         default="open",
                         max_length=16,
                     ),
@@ -150,23 +150,23 @@ class Migration(migrations.Migration):
                         blank=True,
                         help_text="On the dispatchers' screens.",
                         null=True,
-                        verbose_name="repeated every (s)",
+                        verbose_name="repeat every (s)",
                     ),
                 ),
                 (
                     "again_after_s",
                     models.PositiveIntegerField(
                         blank=True,
-                        help_text="After the last step, while nobody acknowledges.",
+                        help_text="Time after the last step, if nobody has acknowledged.",
                         null=True,
-                        verbose_name="begins again after (s)",
+                        verbose_name="start over after (s)",
                     ),
                 ),
                 (
                     "call_pool",
                     models.ForeignKey(
                         blank=True,
-                        help_text="Whose numbers call; empty: the default pool.",
+                        help_text="Pool whose numbers place alert calls. Leave empty to use the default pool.",
                         limit_choices_to={"kind": "calls"},
                         null=True,
                         on_delete=django.db.models.deletion.PROTECT,
@@ -209,15 +209,15 @@ class Migration(migrations.Migration):
                     "after_s",
                     models.PositiveIntegerField(
                         default=60,
-                        help_text="After the step before; the first one: after the alert.",
-                        verbose_name="waits (s)",
+                        help_text="Time after the previous step, or after the alert for the first step.",
+                        verbose_name="delay (s)",
                     ),
                 ),
                 (
                     "spacing_s",
                     models.PositiveIntegerField(
                         default=0,
-                        help_text="0: all of them at once; else one after another, in their order.",
+                        help_text="0 contacts everyone at once. Otherwise one person after another, in escalation order.",
                         verbose_name="between people (s)",
                     ),
                 ),
@@ -273,7 +273,7 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField(default=dispatch.core.clock.now)),
                 ("read_at", models.DateTimeField(blank=True, null=True)),
                 ("acknowledged_at", models.DateTimeField(blank=True, null=True)),
-                ("settled_at", models.DateTimeField(blank=True, help_text="When the cause was gone.", null=True)),
+                ("settled_at", models.DateTimeField(blank=True, help_text="When the cause ended.", null=True)),
                 ("settled_how", models.CharField(blank=True, max_length=160)),
                 (
                     "acknowledged_by",
@@ -337,14 +337,14 @@ class Migration(migrations.Migration):
                 (
                     "channel",
                     models.CharField(
-                        choices=[("email", "E-mail"), ("sms", "SMS"), ("voice", "Voice call")], max_length=8
+                        choices=[("email", "Email"), ("sms", "SMS"), ("voice", "Voice call")], max_length=8
                     ),
                 ),
                 ("cycle", models.PositiveSmallIntegerField(default=0)),
                 (
                     "step",
                     models.PositiveSmallIntegerField(
-                        blank=True, help_text="Of the escalation; empty: at once.", null=True
+                        blank=True, help_text="Escalation step. Empty if sent immediately.", null=True
                     ),
                 ),
                 (
@@ -355,7 +355,7 @@ class Migration(migrations.Migration):
                             ("sending", "Sending"),
                             ("sent", "Sent"),
                             ("failed", "Failed"),
-                            ("dropped", "Not needed any more"),
+                            ("dropped", "No longer needed"),
                         ],
                         default="waiting",
                         max_length=8,
@@ -422,14 +422,14 @@ class Migration(migrations.Migration):
                 (
                     "shown",
                     models.BooleanField(
-                        default=True, help_text="Shown as it happens; else it is only in the list."
+                        default=True, help_text="Show it as it happens. Otherwise it is only listed."
                     ),
                 ),
-                ("email", models.BooleanField(default=False, verbose_name="e-mail")),
+                ("email", models.BooleanField(default=False, verbose_name="email")),
                 ("sms", models.BooleanField(default=False, verbose_name="SMS")),
                 (
                     "voice",
-                    models.BooleanField(default=False, help_text="For alerts only.", verbose_name="voice call"),
+                    models.BooleanField(default=False, help_text="Alerts only.", verbose_name="voice call"),
                 ),
                 (
                     "organization",
@@ -466,7 +466,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         blank=True,
                         choices=[("dispatchers", "Dispatchers"), ("admins", "Admins")],
-                        help_text="Empty: as the installation has it.",
+                        help_text="Leave empty to use the installation's default.",
                         max_length=16,
                     ),
                 ),
@@ -475,11 +475,11 @@ class Migration(migrations.Migration):
                     models.CharField(
                         blank=True,
                         choices=[("quiet", "Quiet"), ("toast", "Toast"), ("critical", "Critical")],
-                        help_text="Empty: as it is.",
+                        help_text="Leave empty to use the default level.",
                         max_length=16,
                     ),
                 ),
-                ("is_on", models.BooleanField(default=True, verbose_name="told")),
+                ("is_on", models.BooleanField(default=True, verbose_name="enabled")),
                 (
                     "organization",
                     models.ForeignKey(

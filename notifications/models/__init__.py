@@ -1,7 +1,10 @@
-"""What was told to whom (`told`), and what people and organizations chose (`chosen`)."""
+"""Models of notifications.
 
-from notifications.models.chosen import EscalationPolicy, EscalationStep, Preference, Route
-from notifications.models.told import Alert, Channel, Claim, Delivery, Level, Notification
+`notifications`: notifications, alerts, deliveries and claims. `preferences`: choices of users and organizations.
+"""
+
+from notifications.models.notifications import Alert, Channel, Claim, Delivery, Level, Notification
+from notifications.models.preferences import EscalationPolicy, EscalationStep, Preference, Route
 
 __all__ = [
     "Alert",

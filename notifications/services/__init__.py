@@ -1,18 +1,17 @@
-"""Everything that changes notifications and alerts, by what it does."""
+"""Change notifications, alerts and preferences. No other code does."""
 
-from notifications.services.acknowledging import acknowledge, acknowledge_alert
-from notifications.services.preferences import choices_of, forget_preferences, save_preference, wants_of
-from notifications.services.reading import read, unread_of
-from notifications.services.writing import handle, people_of
+from notifications.services.acknowledgement import acknowledge, acknowledge_alert
+from notifications.services.notifications import handle, people_of, read, unread_of
+from notifications.services.preferences import choices_of, reset_preferences, save_preference, wants_of
 
 __all__ = [
     "acknowledge",
     "acknowledge_alert",
     "choices_of",
-    "forget_preferences",
     "handle",
     "people_of",
     "read",
+    "reset_preferences",
     "save_preference",
     "unread_of",
     "wants_of",

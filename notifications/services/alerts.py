@@ -1,10 +1,11 @@
-"""The small steps that every change of an alert is made of, and its end. Lock order: Alert → Notification →
-Delivery → Call."""
+"""Steps shared by all changes of alerts. Lock order: Alert → Notification → Delivery → Call."""
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db.models import Q
 
 from dispatch.core import clock, events
@@ -12,19 +13,21 @@ from dispatch.core.events import SYSTEM, Actor
 from dispatch.core.models import Event
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call
+from notifications import rules
+from notifications.escalation_rules import Plan
 from notifications.models import Alert, Channel, Delivery
 
 OPEN = ("waiting", "sending")
 
 
-def locked(alert_id: int) -> Alert:
-    """The alert, its row locked until the transaction ends. Raises Alert.DoesNotExist."""
-    found: Alert = Alert.objects.select_for_update(no_key=True).get(pk=alert_id)
-    return found
+def lock_alert(alert_id: int) -> Alert:
+    """Lock the alert's row until the transaction ends. Raise Alert.DoesNotExist."""
+    alert: Alert = Alert.objects.select_for_update(no_key=True).get(pk=alert_id)
+    return alert
 
 
-def note(alert: Alert, verb: str, *, actor: Actor = SYSTEM, **data: Any) -> None:
-    """Appends `<subject>.<verb>` to the history of what the alert is about."""
+def append_alert_event(alert: Alert, verb: str, *, actor: Actor = SYSTEM, **data: Any) -> None:
+    """Append `<subject>.<verb>` to the history of the alert's subject."""
     kind = f"{alert.subject_type}.{verb}"
     events.append(
         alert.organization_id,
@@ -37,9 +40,20 @@ def note(alert: Alert, verb: str, *, actor: Actor = SYSTEM, **data: Any) -> None
     )
 
 
-def stop(alert: Alert, *, reason: str, actor: Actor = SYSTEM, but_call: int | None = None) -> None:
-    """Whatever is on its way for the alert is not needed any more: what waits is dropped, phones stop ringing.
-    `but_call`: the call in which somebody just acknowledged goes on to its goodbye."""
+def return_time(alert: Alert, since: datetime) -> datetime | None:
+    """Return when the alert opens again if nothing happens after `since`, or None if nothing can end its cause."""
+    rule = rules.BY_KIND.get(alert.kind)
+    if rule is None or not rule.returns:
+        return None
+    after_s = Plan.from_json(alert.plan).return_after_s or settings.ALERT_RETURN_AFTER_S
+    return since + timedelta(seconds=after_s)
+
+
+def cancel_deliveries(alert: Alert, *, reason: str, actor: Actor = SYSTEM, but_call: int | None = None) -> None:
+    """Cancel the alert's pending deliveries: drop waiting ones and hang up ringing calls.
+
+    `but_call`: the call in which a user just acknowledged the alert, which continues until its goodbye.
+    """
     ways = Delivery.objects.filter(notification__alert=alert, status__in=OPEN)
     waiting = ways.exclude(channel__in=(Channel.VOICE, Channel.SMS), status="sending")
     waiting.update(status=Delivery.Status.DROPPED, next_attempt_at=None, ended_at=clock.now())
@@ -56,17 +70,23 @@ def stop(alert: Alert, *, reason: str, actor: Actor = SYSTEM, but_call: int | No
         telephony.hang_up(call_id, actor=actor, reason=reason)
 
 
-def settle(event: Event, kind: str, how: str) -> None:
-    """Ends the alerts whose cause this event ended; acknowledged ones are said to be settled, too."""
+def resolve_alerts(event: Event, kind: str, how: str) -> None:
+    """Resolve the alerts raised before this event whose cause it ended, including acknowledged ones."""
     about = Alert.objects.of(event.organization_id).filter(
-        ~Q(status=Alert.Status.SETTLED), kind=kind, subject_type=event.subject_type, subject_id=event.subject_id
+        ~Q(status=Alert.Status.SETTLED),
+        kind=kind,
+        subject_type=event.subject_type,
+        subject_id=event.subject_id,
+        event_id__lt=event.pk,
     )
     for alert in about.select_for_update(no_key=True).order_by("pk"):
         was_open = alert.status == Alert.Status.OPEN
         alert.status = Alert.Status.SETTLED
         alert.settled_at, alert.settled_how = clock.now(), how
-        alert.next_action_at = alert.next_repeat_at = None
-        alert.save(update_fields=["status", "settled_at", "settled_how", "next_action_at", "next_repeat_at"])
-        note(alert, "alert_settled", how=how)
+        alert.next_action_at = alert.next_repeat_at = alert.returns_at = None
+        alert.save(
+            update_fields=["status", "settled_at", "settled_how", "next_action_at", "next_repeat_at", "returns_at"]
+        )
+        append_alert_event(alert, "alert_settled", how=how)
         if was_open:
-            stop(alert, reason=how)
+            cancel_deliveries(alert, reason=how)

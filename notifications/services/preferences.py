@@ -1,22 +1,25 @@
-"""Who wants to hear of what, by which channel."""
+"""Read and write which users want which kinds of events by which channel."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from django.conf import settings
 from django.db import transaction
 
 from accounts.models import User
+from dispatch.capacity.models import DispatchPool
 from dispatch.core import events
 from dispatch.core.events import Actor
 from notifications import rules
-from notifications.models import Preference, Route
+from notifications.escalation_rules import Plan, Step
+from notifications.models import EscalationPolicy, EscalationStep, Preference, Route
 
 
 @dataclass(frozen=True)
 class Wants:
-    """`shown`: as it happens (a critical alert always is); the rest are the channels."""
+    """A user's wishes for one kind of event: `shown` as it happens (a critical alert always is), and channels."""
 
     shown: bool
     email: bool
@@ -25,8 +28,10 @@ class Wants:
 
 
 def default_of(kind: str, *, is_alert: bool | None = None) -> Wants:
-    """What counts for who chose nothing: the table of rules. `is_alert`: whether it is one here, for an
-    organization may have made it one."""
+    """Return the default of the rules for that kind.
+
+    `is_alert`: whether the kind is an alert in this organization, which may have changed its level.
+    """
     rule = rules.BY_KIND[kind]
     is_alert = rule.level == rules.CRITICAL if is_alert is None else is_alert
     return Wants(shown=True, email=rule.email, sms=is_alert, voice=is_alert)
@@ -35,7 +40,7 @@ def default_of(kind: str, *, is_alert: bool | None = None) -> Wants:
 def wants_of(
     organization_id: int, users: Collection[int], kind: str, *, is_alert: bool | None = None
 ) -> dict[int, Wants]:
-    """What each of these users wants of that kind; see `default_of`."""
+    """Return the wishes of each of these users for that kind. `is_alert` as in `default_of`."""
     usual = default_of(kind, is_alert=is_alert)
     chosen = Preference.objects.of(organization_id).filter(user_id__in=users, kind=kind)
     own = {row.user_id: Wants(row.shown, row.email, row.sms, row.voice) for row in chosen}
@@ -44,13 +49,15 @@ def wants_of(
 
 @dataclass(frozen=True)
 class Choice:
-    """One kind of event as it is told in an organization, and what one user wants of it. `is_own`: chosen, not by
-    default. `is_told`: the organization has it told at all."""
+    """One kind of event in an organization, and one user's wishes for it.
+
+    `is_own`: chosen by the user, not the default. `is_enabled`: the organization has this kind turned on.
+    """
 
     rule: rules.Rule
     level: str
     to: str
-    is_told: bool
+    is_enabled: bool
     wants: Wants
     is_own: bool
 
@@ -60,10 +67,10 @@ class Choice:
 
 
 def choices_of(user: User, organization_id: int) -> list[Choice]:
-    """Every kind in the order of the table."""
+    """Return the user's choices for every kind, in the order of the table."""
     routes = {row.kind: row for row in Route.objects.of(organization_id)}
     own = {row.kind: row for row in Preference.objects.of(organization_id).filter(user=user)}
-    found = []
+    choices = []
     for rule in rules.TABLE:
         route = routes.get(rule.kind) or Route()
         level = route.level or rule.level
@@ -73,12 +80,12 @@ def choices_of(user: User, organization_id: int) -> list[Choice]:
             if row
             else default_of(rule.kind, is_alert=level == rules.CRITICAL)
         )
-        found.append(Choice(rule, level, route.to or rule.to, route.is_on, wants, row is not None))
-    return found
+        choices.append(Choice(rule, level, route.to or rule.to, route.is_on, wants, row is not None))
+    return choices
 
 
 def save_preference(user: User, organization_id: int, kind: str, wants: Wants, *, actor: Actor) -> Preference:
-    """Writes what the user chose. Raises KeyError for a kind that is not in the table."""
+    """Save the user's choice. Raise KeyError for a kind that is not in the table."""
     if rules.BY_KIND[kind].level == rules.CRITICAL:
         wants = Wants(True, wants.email, wants.sms, wants.voice)
     with transaction.atomic():
@@ -94,10 +101,10 @@ def save_preference(user: User, organization_id: int, kind: str, wants: Wants, *
     return row
 
 
-def forget_preferences(user: User, organization_id: int, *, actor: Actor) -> int:
-    """What the user chose there counts no longer, the defaults do; how many kinds that were."""
+def reset_preferences(user: User, organization_id: int, *, actor: Actor) -> int:
+    """Reset the user's choices to the defaults. Return the number of kinds reset."""
     with transaction.atomic():
-        own = Preference.objects.of(organization_id).filter(user=user).select_for_update()
+        own = Preference.objects.of(organization_id).filter(user=user).select_for_update(no_key=True)
         for row in own:
             events.append(
                 organization_id,
@@ -109,3 +116,31 @@ def forget_preferences(user: User, organization_id: int, *, actor: Actor) -> int
             )
         count, _ = Preference.objects.filter(pk__in=[row.pk for row in own]).delete()
     return count
+
+
+def plan_of(organization_id: int) -> Plan:
+    """Return the escalation plan for an alert that is raised now."""
+    policy = EscalationPolicy.objects.of(organization_id).first() or EscalationPolicy()
+    rows: list[EscalationStep] = list(policy.steps.all()) if policy.pk else []
+    steps = [Step(row.audience, row.after_s, row.spacing_s, row.sms, row.voice) for row in rows]
+    return Plan(
+        repeat_s=policy.repeat_s or settings.ALERT_REPEAT_S,
+        again_after_s=policy.again_after_s or settings.ALERT_AGAIN_AFTER_S,
+        steps=tuple(steps) or default_steps(),
+        return_after_s=policy.return_after_s or settings.ALERT_RETURN_AFTER_S,
+    )
+
+
+def default_steps() -> tuple[Step, ...]:
+    """Return the installation's escalation steps (setting ALERT_STEPS)."""
+    return tuple(Step(**step) for step in settings.ALERT_STEPS)
+
+
+def call_pool(organization_id: int) -> DispatchPool | None:
+    """Return the pool that places alert calls: the policy's, the default one, or any that is not paused."""
+    policy = EscalationPolicy.objects.of(organization_id).select_related("call_pool").first()
+    if policy is not None and policy.call_pool is not None:
+        return policy.call_pool
+    pools = DispatchPool.objects.of(organization_id).filter(kind=DispatchPool.Kind.CALLS)
+    pool: DispatchPool | None = pools.order_by("is_paused", "-is_default", "pk").first()
+    return pool

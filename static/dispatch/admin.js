@@ -1,5 +1,5 @@
-/* The theme's boxes for choosing several: the field to search in has no label, so it gets its field's; the list that
-   it stands in is none to who reads aloud. They are drawn after the page, and again with each choice. */
+/* Fix accessibility of the theme's multi-select boxes: give the search input its field's label, and hide the list
+   semantics around it from screen readers. The boxes are rendered after the page, and again after each choice. */
 (() => {
   "use strict";
 

@@ -1,23 +1,25 @@
-/* What must be known now. Three levels: quiet (the page changes, no more), toast (shown for a moment), critical: stays until
-   somebody has acknowledged it or its cause is gone, with sound, a desktop notification and a count in the title.
+/* Show notifications of three levels: quiet (only the page changes), toast (shown for a moment) and critical (stays until
+   someone acknowledges it or its cause is resolved, with sound, a desktop notification and a count in the title).
 
-   The server's rows are the truth. Of a person's tabs in one browser only one makes a sound: the one that holds the
-   lock. A browser allows sound only after a press: "Go on duty", "Test the sound", or any other one while on duty. */
+   The server's rows are authoritative. Of a user's tabs in one browser, only the one that holds the lock plays sound.
+   Browsers allow sound only after a click: "Go on duty", "Test sound", or any click while on duty. */
 (() => {
   "use strict";
 
   const REPEAT_MS = 60000;
   const TOAST_MS = 10000;
-  const narrow = window.matchMedia("(width < 720px)");
+  const MOST_TOASTS = 3;
   const LOCK = "dispatch-sound";
   const D = window.Dispatch;
   const title = document.title;
   const alerts = new Map(); // open critical ones, by id
-  const elements = new Map();
+  const elements = new Map(); // toasts, by id
   const sounded = new Map(); // id → when last
+  const asked = new Set(); // those this page has acknowledged or marked as read
   let box = null;
+  let bar = null; // the alert bar, and whether it lists all alerts
+  let listed = false;
   let unread = 0;
-  let more = null;
 
   function element(tag, text, className) {
     const made = document.createElement(tag);
@@ -62,7 +64,7 @@
       const answer = await fetch("/api/v1/notifications/summary/", { headers: { "X-Organization": box.dataset.organization } });
       if (!answer.ok) return;
       unread = (await answer.json()).unread;
-    } catch { return; /* the connection's state says that it is gone */ }
+    } catch { return; /* the connection state shows the outage */ }
     document.title = unread ? `(${unread}) ${title}` : title;
     const badge = document.getElementById("unread");
     if (badge) {
@@ -76,19 +78,19 @@
     counting = setTimeout(count, 50);
   }
 
-  /* --- what is shown -------------------------------------------------------------------------------------------- */
+  /* --- toasts and the alert bar -------------------------------------------------------------------------------------------- */
   function isOpen(row) {
     return row.level === "critical" ? !row.acknowledged_at && !row.settled_at : !row.read_at;
   }
 
   function remove(id) {
     const gone = elements.get(id);
-    if (gone?.contains(document.activeElement)) (document.querySelector("#notices button") || document.getElementById("main"))?.focus();
+    if (gone?.contains(document.activeElement)) (document.querySelector("#alert-bar button, #notices button") || document.getElementById("main"))?.focus();
     gone?.remove();
     elements.delete(id);
   }
 
-  /* "Service · name · place": each in its own direction of writing. */
+  /* "Service · name · place": isolate the writing direction of each part. */
   function inParts(body) {
     const line = element("p");
     body.split(" · ").forEach((part, at) => line.append(at ? " · " : "", element("bdi", part)));
@@ -96,19 +98,17 @@
   }
 
   function made(row) {
-    const critical = row.level === "critical";
-    const toast = element("article", "", "toast " + (critical ? "critical" : "calling"));
+    const toast = element("article", "", "toast calling");
     toast.dataset.id = row.id;
-    if (critical) toast.setAttribute("role", "alert");
-    toast.append(shape(critical ? "triangle" : "dot"), element("strong", row.title));
+    toast.append(shape("dot"), element("strong", row.title));
     if (row.body) toast.append(inParts(row.body));
     const line = element("div", "", "row");
-    const button = element("button", critical ? "Acknowledge" : "Mark as read", critical ? "button primary" : "button");
+    const button = element("button", "Mark as read", "button");
     button.type = "button";
     button.addEventListener("click", () => settle(row, button));
     line.append(button);
     if (row.page) {
-      const link = element("a", row.subject_type === "job" ? "Open the job" : "Open it", "button plain");
+      const link = element("a", row.subject_type === "job" ? "Open job" : "Open", "button plain");
       link.href = row.page;
       line.append(link);
     }
@@ -118,9 +118,11 @@
 
   async function settle(row, button) {
     button.disabled = true;
+    asked.add(row.id);
     try {
       changed(await post(`${row.id}/${row.level === "critical" ? "acknowledge" : "read"}/`));
     } catch (error) {
+      asked.delete(row.id);
       button.disabled = false;
       button.textContent = `Not saved (${error.message}). Try again`;
     }
@@ -128,48 +130,135 @@
 
   function arrange() { window.whenLetGo(place); }
 
+  /* One bar in the page flow for any number of alerts, so that it covers nothing. */
   function place() {
-    const open = [...alerts.values()].sort((a, b) => b.id - a.id);
-    for (const [id] of elements) if (elements.get(id).classList.contains("critical") && !alerts.has(id)) remove(id);
-    const most = open.length <= 2 && !narrow.matches ? 2 : 1;
-    const hidden = open.slice(most);
-    for (const row of hidden) remove(row.id);
-    for (const row of open.slice(0, most).reverse()) {
-      if (elements.has(row.id)) continue;
-      const toast = made(row);
-      elements.set(row.id, toast);
-      box.prepend(toast);
-    }
-    more?.remove();
-    more = null;
-    if (hidden.length) {
-      more = element("article", "", "toast critical");
-      more.append(shape("triangle"), element("strong", `${hidden.length} more ${hidden.length === 1 ? "alert waits" : "alerts wait"} for somebody`));
-      const line = element("div", "", "row");
-      const all = element("button", `Acknowledge all ${open.length}`, "button");
+    const open = inOrder();
+    const ids = open.map((row) => row.id).join();
+    if (bar.dataset.ids === ids) return;
+    const had = bar.contains(document.activeElement) ? document.activeElement.dataset.of || "oldest" : "";
+    bar.dataset.ids = ids;
+    bar.hidden = !open.length;
+    const outages = open.filter(isOutage);
+    const rest = open.filter((row) => !isOutage(row));
+    bar.replaceChildren(...outages.map((row) => summed([row])), ...(rest.length ? [summed(rest)] : []));
+    if (listed) bar.append(list(rest));
+    if (had) (bar.querySelector(`[data-of="${had}"]`) || bar.querySelector("button") || document.getElementById("main"))?.focus();
+    sayAges();
+  }
+
+  /* When the customer sent the request; for other alerts, when the event was recorded. */
+  function since(row) { return row.asked_at || row.created_at; }
+
+  /* Why nobody can be called: the cause of other alerts, so it is shown separately, above them. */
+  function isOutage(row) { return row.kind === "account.outage_began"; }
+
+  function summed(open) {
+    const [oldest] = open;
+    const one = open.length === 1;
+    const jobs = open.every((row) => row.subject_type === "job");
+    const line = element("div", "", "alert-line");
+    line.setAttribute("role", "alert");
+    line.append(shape("triangle"), element("strong", one ? oldest.title : `${open.length} ${jobs ? "jobs need a dispatcher" : "alerts need attention"}`));
+    if (one && oldest.body) line.append(inParts(oldest.body));
+    const age = element("span", one ? "" : "oldest ", "alert-age small quiet");
+    age.append(ageOf(oldest));
+    line.append(age);
+    const row = element("div", "", "row");
+    row.append(acknowledging(oldest, one ? "Acknowledge" : "Acknowledge oldest", "button", isOutage(oldest) ? `ack-${oldest.id}` : "oldest"));
+    if (oldest.page) row.append(opening(oldest, one ? (jobs ? "Open job" : "Open") : "Open oldest"));
+    if (!one) {
+      const all = element("button", listed ? "Hide list" : `Show all ${open.length}`, "button plain");
       all.type = "button";
-      all.addEventListener("click", async () => {
-        all.disabled = true;
-        for (const row of open) await settle(row, all);
-      });
-      line.append(all);
-      more.append(line);
-      box.append(more);
+      all.dataset.of = "all";
+      all.setAttribute("aria-expanded", String(listed));
+      all.addEventListener("click", () => { listed = !listed; bar.dataset.ids = ""; place(); });
+      row.append(all);
     }
+    const part = element("div", "", "alert-part");
+    part.append(line, row);
+    return part;
+  }
+
+  function list(open) {
+    const rows = element("ol", "", "alert-list");
+    for (const row of open) {
+      const item = element("li");
+      const words = element("div", "", "words");
+      words.append(element("strong", row.title));
+      if (row.body) words.append(inParts(row.body));
+      item.append(words, ageOf(row), acknowledging(row, "Acknowledge", "button", `ack-${row.id}`));
+      if (row.page) item.append(opening(row, "Open"));
+      rows.append(item);
+    }
+    const last = element("li", "", "all");
+    const all = element("button", `Acknowledge all ${open.length}`, "button");
+    all.type = "button";
+    all.dataset.of = "ack-all";
+    all.addEventListener("click", async () => {
+      if (!all.dataset.sure) {
+        all.dataset.sure = "1";
+        all.textContent = `Press again to acknowledge ${open.length} alerts`;
+        return;
+      }
+      all.disabled = true;
+      for (const row of open) await settle(row, all);
+    });
+    last.append(all);
+    rows.append(last);
+    return rows;
+  }
+
+  function acknowledging(row, words, className, of) {
+    const button = element("button", words, className);
+    button.type = "button";
+    button.dataset.of = of;
+    button.addEventListener("click", () => settle(row, button));
+    return button;
+  }
+
+  function opening(row, words) {
+    const link = element("a", words, "button plain");
+    link.href = row.page;
+    link.setAttribute("aria-label", `${words}: ${row.title}`);
+    return link;
+  }
+
+  function ageOf(row) {
+    const time = element("time", "", "small");
+    time.dateTime = since(row);
+    time.title = new Date(since(row)).toLocaleString();
+    return time;
+  }
+
+  function sayAges() {
+    for (const time of bar.querySelectorAll("time")) {
+      const minutes = Math.max(0, Math.floor((D.now() - Date.parse(time.dateTime)) / 60000));
+      const words = minutes < 1 ? "just now" : minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+      if (time.textContent !== words) time.textContent = words;
+    }
+  }
+
+  /* Show a toast for a while; a hovered or focused one stays until hover and focus end. */
+  function show(shown, gone) {
+    const rest = [...box.querySelectorAll(".toast")];
+    for (const old of rest.slice(0, Math.max(0, rest.length - MOST_TOASTS + 1))) old.dispatchEvent(new Event("expire"));
+    let left = 0;
+    const end = () => window.whenLetGo(() => { if (shown.matches(":hover, :focus-within")) start(); else gone(); });
+    const start = () => { clearTimeout(left); left = setTimeout(end, TOAST_MS); };
+    for (const kind of ["pointerenter", "focusin"]) shown.addEventListener(kind, () => clearTimeout(left));
+    for (const kind of ["pointerleave", "focusout"]) shown.addEventListener(kind, start);
+    shown.addEventListener("expire", gone);
+    box.append(shown);
+    start();
   }
 
   function toast(row) {
     const shown = made(row);
     elements.set(row.id, shown);
-    box.append(shown);
-    let left = 0;
-    const start = () => { left = setTimeout(() => window.whenLetGo(() => remove(row.id)), TOAST_MS); };
-    for (const kind of ["pointerenter", "focusin"]) shown.addEventListener(kind, () => clearTimeout(left));
-    for (const kind of ["pointerleave", "focusout"]) shown.addEventListener(kind, start);
-    start();
+    show(shown, () => remove(row.id));
   }
 
-  /* A note of the page itself, such as "Job 12 was paused". */
+  /* Show a toast from the page itself, such as "Job 12 was paused". */
   D.note = (text, tone = "good") => {
     const shown = element("article", "", "toast " + tone);
     const close = element("button", "", "button plain icon-only");
@@ -178,17 +267,19 @@
     close.append(shape("close"));
     close.addEventListener("click", () => shown.remove());
     shown.append(shape({ good: "check", late: "bar", attention: "triangle" }[tone] || "dot"), element("strong", text), close);
-    window.whenLetGo(() => box.append(shown));
-    setTimeout(() => window.whenLetGo(() => { if (!shown.matches(":hover, :focus-within")) shown.remove(); }), TOAST_MS);
+    window.whenLetGo(() => show(shown, () => shown.remove()));
     D.say(text);
   };
 
-  /* The newest open alert is taken note of (the key x). */
-  D.acknowledgeNewest = () => {
-    const buttons = [...alerts.keys()].sort((a, b) => b - a).map((id) => elements.get(id)?.querySelector("button"));
-    const button = buttons.find((one) => one && !one.disabled);
-    button?.click();
-    return Boolean(button);
+  function inOrder() {
+    return [...alerts.values()].sort((a, b) => Date.parse(since(a)) - Date.parse(since(b)) || a.id - b.id);
+  }
+
+  /* Acknowledge the oldest open alert (key x); pressed again, the next one. */
+  D.acknowledgeOldest = () => {
+    const row = inOrder().find((one) => !asked.has(one.id));
+    if (row) settle(row, bar.querySelector(`[data-of="ack-${row.id}"]`) || bar.querySelector('[data-of="oldest"]'));
+    return Boolean(row);
   };
 
   function heard(row) {
@@ -206,9 +297,11 @@
   function changed(row) {
     if (row.level === "critical") {
       const taken = alerts.get(row.id);
-      if (isOpen(row)) alerts.set(row.id, row);
-      else alerts.delete(row.id);
-      if (taken && !alerts.has(row.id)) D.say(row.settled_how || `${row.acknowledged_by || "Somebody"} acknowledged: ${row.title}`);
+      if (isOpen(row)) {
+        alerts.set(row.id, row);
+        if (!taken) asked.delete(row.id); // it has opened again
+      } else alerts.delete(row.id);
+      if (taken && !alerts.has(row.id)) D.say(row.settled_how || `${row.acknowledged_by || "Someone"} acknowledged: ${row.title}`);
       arrange();
     } else if (!isOpen(row)) remove(row.id);
     countSoon();
@@ -229,7 +322,7 @@
   D.on("changed", changed);
   D.on("repeat", (row) => { if (alerts.has(row.id)) ring(alerts.get(row.id), true); });
 
-  /* --- sound: two notes, made here ------------------------------------------------------------------------------ */
+  /* --- sound: two synthesized tones ------------------------------------------------------------------------------ */
   let audio = null;
   let holding = false;
 
@@ -250,7 +343,7 @@
     } else leaseTheLock();
   }
 
-  /* Without Web Locks (a page that is not on https): a lease in the storage that all tabs share. */
+  /* Without Web Locks (page not on https): a lease in localStorage, which all tabs share. */
   function leaseTheLock() {
     const me = Math.random().toString(36).slice(2);
     const turn = () => {
@@ -303,16 +396,16 @@
         shown.close();
         if (row.page) location.href = row.page;
       };
-    } catch { /* a phone's browser wants a service worker for this */ }
+    } catch { /* mobile browsers require a service worker */ }
   }
 
   function sayState() {
     const line = document.getElementById("sound-state");
     if (!line) return;
-    line.textContent = !audio ? "The sound is locked until you press Go on duty or Test the sound."
-      : !canSound() ? "The browser keeps the sound locked. Press Test the sound."
-      : muted() ? "The sound is muted in this browser."
-      : holding ? "Alerts sound in this tab." : "Another tab of yours makes the sound.";
+    line.textContent = !audio ? "Sound is off until you click anywhere while on duty, or click Test sound."
+      : !canSound() ? "Your browser is blocking sound. Click Test sound."
+      : muted() ? "Sound is muted in this browser."
+      : holding ? "Alerts play sound in this tab." : "Alerts play sound in another tab.";
     document.documentElement.dataset.sound = !canSound() ? "locked" : holding ? "here" : "elsewhere";
   }
 
@@ -325,12 +418,14 @@
     if (!button) return;
     const permission = "Notification" in window ? Notification.permission : "denied";
     button.disabled = permission !== "default";
-    button.textContent = { granted: "Desktop notifications are on", denied: "Desktop notifications are blocked" }[permission] || "Desktop notifications…";
+    button.textContent = { granted: "Desktop notifications are on", denied: "Desktop notifications are blocked by your browser" }[permission] || "Turn on desktop notifications…";
   }
 
   document.addEventListener("DOMContentLoaded", () => {
     box = document.getElementById("notices");
     if (!box) return;
+    bar = document.getElementById("alert-bar") || box.appendChild(element("section", "", "alert-bar"));
+    setInterval(sayAges, 15000);
     new ResizeObserver(() => document.documentElement.style.setProperty("--alerts", `${box.offsetHeight}px`)).observe(box);
     const mute = document.getElementById("mute");
     const loudness = document.getElementById("volume");
@@ -352,7 +447,7 @@
       if (duty === "on") {
         unlock();
         askForDesktop();
-      } else if (document.querySelector('[data-duty="off"]')) unlock(); // on duty already: any press will do
+      } else if (document.querySelector('[data-duty="off"]')) unlock(); // on duty already: any click unlocks sound
     }, true);
     sayState();
     sayDesktop();

@@ -1,8 +1,8 @@
-/* Keeps the board true. Hints say which jobs have changed; one request fetches their cards, the list that needs
-   attention and the counts, and this puts them in their places.
+/* Keep the board up to date. Live updates say which jobs changed; one request fetches their cards, the attention list
+   and the counts, and this script puts them in place.
 
-   A list never moves under the pointer or the focus: what is new there is announced ("3 new") and comes in when asked
-   for, or when the person looks elsewhere. What is open stays open, what has the focus keeps it. */
+   A list never reorders under the pointer or the focus: new cards are announced ("3 new") and inserted on request, or
+   when pointer and focus leave the list. Open panels stay open, and the focused element keeps its focus. */
 (() => {
   "use strict";
 
@@ -23,18 +23,18 @@
   let wanted = false;
   let everything = false;
   let fetching = false;
-  let last = 0; // the event last heard of
+  let last = 0; // id of the latest event
   let timer = 0;
   let mapAt = 0;
   let mapTimer = 0;
   let crewAt = 0;
   let crewTimer = 0;
-  let asking = 0; // requests for the drawer that are under way
-  let news = 0; // events heard of so far …
-  let newsOfAll = 0; // … when all was asked for anew, …
-  const newsOf = new Map(); // … and job → when it was last told of
+  let asking = 0; // drawer requests in flight
+  let news = 0; // number of events received so far
+  let newsOfAll = 0; // its value at the last full refetch
+  const newsOf = new Map(); // job id → its value at the job's latest event
 
-  /* --- where we are ------------------------------------------------------------------------------------------- */
+  /* --- address ------------------------------------------------------------------------------------------- */
   function params() { return new URLSearchParams(location.search); }
 
   function filters() {
@@ -55,7 +55,7 @@
 
   function openJob() { return document.getElementById("drawer")?.dataset.job || ""; }
 
-  /* --- asking for what changed ----------------------------------------------------------------------------------- */
+  /* --- fetching changes ----------------------------------------------------------------------------------- */
   function soon(pause = TOGETHER_MS) {
     if (document.hidden || timer) return;
     timer = setTimeout(() => { timer = 0; fetchChanges(); }, pause);
@@ -95,7 +95,7 @@
     if (wanted || everything) soon();
   }
 
-  /* --- putting it in its place ----------------------------------------------------------------------------------- */
+  /* --- updating the lists ----------------------------------------------------------------------------------- */
   function bind() {
     lists = new Map();
     for (const section of document.querySelectorAll("[data-list]")) {
@@ -127,7 +127,7 @@
   function rowOf(list, id) { return list.cards.querySelector(`:scope > li[data-id="${CSS.escape(String(id))}"]`); }
 
   function fill(row, html) {
-    const kept = html.replace(MOVING, "$1"); // times go on by themselves
+    const kept = html.replace(MOVING, "$1"); // page.js updates the times
     const before = row.kept;
     row.kept = kept;
     if (before === kept || (before === undefined && row.firstElementChild && says(row) === says(rowFrom(html)))) return;
@@ -145,7 +145,7 @@
     return row;
   }
 
-  /* Of a row that came with the page: what it tells, without what the page put into it. */
+  /* The content of a row rendered with the page, without what scripts added to it. */
   function says(row) {
     const copy = row.cloneNode(true);
     markMine(copy);
@@ -181,7 +181,7 @@
     if (insert(list, row)) fill(row, html);
   }
 
-  /* False: it stands below what is shown, where "Show more" will find it. */
+  /* Return false if the row belongs below the cards shown; "Show more" will fetch it. */
   function insert(list, row) {
     const rows = [...list.cards.children].filter((one) => one !== row);
     const before = rows.find((one) => one.classList.contains("more") || one.dataset.sort > row.dataset.sort);
@@ -204,7 +204,7 @@
     }
     const title = to && to !== list ? to.section.querySelector("h2").textContent : "";
     row.classList.add("is-gone");
-    if (row.firstElementChild) row.firstElementChild.dataset.gone = title ? `now in ${title}` : "no longer here";
+    if (row.firstElementChild) row.firstElementChild.dataset.gone = title ? `now in ${title}` : "no longer on this list";
     list.held.set(id, null);
     announce(list);
   }
@@ -269,7 +269,7 @@
     document.documentElement.dataset.applied = String(Number(document.documentElement.dataset.applied || 0) + 1);
   }
 
-  /* Of a list that goes on below, "everything" answers the first page only: what was asked for beyond it stays. */
+  /* A full refetch returns only the first page of a long list; rows loaded beyond it stay. */
   function isShown(list, row) {
     return [...list.cards.children].indexOf(row) < 40 || !list.cards.querySelector(".more");
   }
@@ -278,7 +278,7 @@
     for (const form of within.querySelectorAll("[data-claimed-by]")) {
       const mine = form.dataset.claimedBy === board.dataset.me;
       const who = form.querySelector("[data-who]");
-      who.textContent = mine ? "You have it" : `${who.dataset.who} has it`;
+      who.textContent = mine ? "Claimed by you" : `Claimed by ${who.dataset.who}`;
       form.querySelector("[data-mine]").hidden = !mine;
       form.querySelector("[data-theirs]").hidden = mine;
     }
@@ -325,14 +325,36 @@
     first?.focus({ preventScroll: !narrow.matches });
     slot.scrollTop = 0;
     for (const script of document.querySelectorAll(".no-script")) script.hidden = true;
-    /* A dangerous or plain question without a field: Enter does it. */
+    /* A form without a required field: Enter submits it. */
     if (asked && first?.tagName === "TEXTAREA" && !first.required) asked.querySelector("[data-do]").focus();
   }
 
-  /* What is heard while a request for the drawer is under way is asked for after it: its answer may be older. */
+  /* Updates during a drawer request are fetched after it, because its response may be older. */
   function refreshDrawer() {
     const body = document.getElementById("drawer-body");
-    if (body && !asking) window.htmx.trigger(body, "refresh");
+    if (!body || asking) return;
+    refreshThread();
+    window.htmx.trigger(body, "refresh");
+  }
+
+  /* Refresh the texts. What is being written stays, unless there is nobody to write to yet. */
+  function refreshThread() {
+    const thread = document.getElementById("thread");
+    if (!thread) return;
+    if (document.getElementById("thread-body")) window.htmx.trigger("#thread-list", "refresh");
+    else window.htmx.trigger(thread, "renew");
+  }
+
+  function threadSettled() {
+    const thread = document.getElementById("thread");
+    const list = document.getElementById("thread-list");
+    if (!list) return;
+    list.scrollTop = list.scrollHeight;
+    const text = document.getElementById("thread-body");
+    const button = Boolean(document.getElementById("thread-handled"));
+    const isStale = list.dataset.recipients !== thread.dataset.recipients || button !== (list.dataset.unanswered !== "0");
+    if (text && isStale && !text.value && document.activeElement !== text) window.htmx.trigger(thread, "renew");
+    if (!list.hidden) list.closest("details").open = true;
   }
 
   function isDrawer(part) { return part?.id === "drawer-slot" || part?.id === "drawer-body"; }
@@ -355,7 +377,7 @@
     await window.htmx.ajax("GET", board.dataset.map + (job ? `?job=${job}` : ""), { source: "#map", target: "#map", swap: "innerHTML" });
   }
 
-  /* At most every few seconds, but never without the last of what happened. */
+  /* At most every few seconds (trailing edge: the last change is always drawn). */
   function drawMapSoon() {
     if (document.getElementById("map").hidden || mapTimer) return;
     mapTimer = setTimeout(() => {
@@ -374,7 +396,7 @@
   }
 
   /* --- the technicians --------------------------------------------------------------------------------------------- */
-  /* At most every two seconds, but never without the last of what happened. */
+  /* At most every two seconds (trailing edge: the last change is always drawn). */
   function drawCrewSoon() {
     if (crewTimer) return;
     crewTimer = setTimeout(() => {
@@ -386,7 +408,7 @@
 
   let crewKept = null;
 
-  /* What was opened in the strip stays open, and the focus where it was, when the strip is drawn anew. */
+  /* Remember the open group and the focused element of the strip while it is replaced. */
   function keepCrew(slot) {
     const at = slot.contains(document.activeElement) ? document.activeElement : null;
     const group = at?.closest("details")?.dataset.group;
@@ -405,7 +427,7 @@
     crewKept = null;
   }
 
-  /* --- what happens ------------------------------------------------------------------------------------------------ */
+  /* --- events ------------------------------------------------------------------------------------------------ */
   D.board = { open, close, openJob, toggleMap };
 
   document.addEventListener("DOMContentLoaded", () => {
@@ -436,7 +458,7 @@
       drawMapSoon();
     });
     document.body.addEventListener("claimed", () => { wanted = true; last = 0; soon(); });
-    /* Late is a matter of time, not of an event; so is the age of a position. */
+    /* Lateness and position age depend on time, not on events. */
     setInterval(() => {
       if (D.state !== "live") return;
       wanted = true;
@@ -463,7 +485,7 @@
       const given = event.detail.parameters;
       for (const name of Object.keys(given)) if (!given[name]) delete given[name];
     });
-    /* While the filters were asked for, a job or the map may have been opened or closed: the address keeps what is. */
+    /* A job or the map may have been opened or closed during the request; keep the current state in the address. */
     document.addEventListener("htmx:beforeHistoryUpdate", (event) => {
       if (event.detail.target.id !== "lists") return;
       const at = new URL(event.detail.history.path, location);
@@ -475,6 +497,7 @@
     document.addEventListener("htmx:beforeSwap", (event) => { if (event.detail.target.id === "crew-slot") keepCrew(event.detail.target); });
     document.addEventListener("htmx:afterSettle", (event) => {
       if (event.detail.target?.id === "crew-slot") return restoreCrew(event.detail.target);
+      if (["thread", "thread-list", "drawer-slot"].includes(event.detail.target?.id)) threadSettled();
       if (event.target.id === "drawer-slot" || event.detail.target?.id === "drawer-slot") settled(document.getElementById("drawer-slot"));
       else if (event.detail.target?.id === "lists" || event.target.id === "lists") {
         bind();
@@ -482,7 +505,7 @@
       } else if (event.target.closest?.("#lists")) markOpen();
     });
     window.addEventListener("popstate", (event) => {
-      if (event.state?.htmx) return; // htmx loads that page anew
+      if (event.state?.htmx) return; // htmx reloads that page
       const id = params().get("job");
       if (id && id !== openJob()) open(id, { push: false });
       else if (!id && openJob()) close({ push: false });

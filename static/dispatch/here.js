@@ -1,13 +1,13 @@
 "use strict";
-// The button "I am here": the browser is asked for the position, and the form is sent as any other.
+// "Use my location" button: get the position from the browser, then submit the form.
 (() => {
   const form = document.getElementById("here");
   if (!form || !navigator.geolocation) return;
   form.hidden = false;
-  const button = form.querySelector("button"), told = form.querySelector("[role=status]");
+  const button = form.querySelector("button"), status = form.querySelector("[role=status]");
   button.addEventListener("click", () => {
     button.disabled = true;
-    told.textContent = "Asking for your position…";
+    status.textContent = "Getting your location…";
     navigator.geolocation.getCurrentPosition(
       ({ coords }) => {
         form.elements.lat.value = coords.latitude;
@@ -16,7 +16,7 @@
       },
       () => {
         button.disabled = false;
-        told.textContent = "This phone does not tell its position. Enter an address or a ZIP code below.";
+        status.textContent = "This phone didn't share its location. Enter an address or ZIP code below.";
       },
       { enableHighAccuracy: true, timeout: 15000, maximumAge: 30000 },
     );

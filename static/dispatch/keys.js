@@ -1,5 +1,5 @@
-/* The board from the keyboard. Never while something is typed, never with Ctrl, Alt or Meta, and not at all when the
-   person has switched it off. */
+/* Keyboard shortcuts of the board. Inactive while typing, with Ctrl, Alt or Meta, and when the user has turned them
+   off. */
 (() => {
   "use strict";
   const D = window.Dispatch;
@@ -10,14 +10,14 @@
   }
 
   function rows() {
-    return [...document.querySelectorAll("#lists a.open")].filter((one) => one.offsetParent !== null && !one.closest("[inert]"));
+    return [...document.querySelectorAll("#lists a.open")].filter((row) => row.offsetParent !== null && !row.closest("[inert]"));
   }
 
   function step(by) {
     const all = rows();
     if (!all.length) return;
     const at = all.indexOf(document.activeElement);
-    const open = at < 0 ? all.findIndex((one) => one.dataset.open === D.board.openJob()) : at;
+    const open = at < 0 ? all.findIndex((row) => row.dataset.open === D.board.openJob()) : at;
     const next = all[Math.min(all.length - 1, Math.max(0, open < 0 ? 0 : open + by))];
     next.focus();
     next.scrollIntoView({ block: "nearest" });
@@ -30,14 +30,14 @@
 
   async function act(...names) {
     const id = job();
-    if (!id) return D.say("Choose a job first, with j and k.");
-    if (D.state === "stale" || D.state === "closed") return D.say("This page is not up to date: nothing was done.");
+    if (!id) return D.say("Choose a job first with j and k.");
+    if (D.state === "stale" || D.state === "closed") return D.say("You're offline. Nothing was sent.");
     if (D.board.openJob() !== id) await D.board.open(id);
     for (const name of names) {
       const button = document.getElementById("act-" + name);
       if (button) return button.click();
     }
-    D.note("This cannot be done to the job as it is now.", "late");
+    D.note("This isn't possible in the job's current state.", "late");
   }
 
   const KEYS = {
@@ -46,7 +46,7 @@
     a: () => act("assign"),
     c: () => act("call-next"),
     p: () => act("pause", "resume"),
-    x: () => { if (!D.acknowledgeNewest()) D.say("There is no alert to acknowledge."); },
+    x: () => { if (!D.acknowledgeOldest()) D.say("No alerts to acknowledge."); },
     "/": () => document.getElementById("text").focus(),
     "?": () => document.getElementById("keys").showModal(),
   };

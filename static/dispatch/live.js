@@ -1,25 +1,25 @@
-/* The one socket of a page, and whether the page can be believed.
+/* Maintain the page's WebSocket and show whether the page is up to date.
 
-   It joins, hears what it missed since its last event, and then what happens. Events are hints (id, kind, subject):
-   on the body they become `dispatch:events` (detail: the new ones) and `changed:<subject>`, upon which parts of the
-   page are fetched again; a doubled one is dropped by its id. After a gap, and when the tab is looked at again,
-   `dispatch:refetch` asks for everything. Messages of other kinds are passed on by `Dispatch.on(type, heard)`.
+   After connecting, the socket receives the events missed since the last one, then live updates (id, kind, subject).
+   Each update triggers `dispatch:events` (detail: the new ones) and `changed:<subject>` on the body, and parts of the
+   page refetch themselves; duplicates are dropped by id. After a gap, or when the tab becomes visible again,
+   `dispatch:refetch` refetches everything. `Dispatch.on(type, listener)` subscribes to other message types.
 
-   States: live, reconnecting, stale (for longer than a moment: nothing that acts can be pressed), closed (signed
-   out, or no member any more). */
+   States: live, reconnecting, stale (disconnected for more than a moment: actions are disabled), closed (signed out,
+   or no longer a member). */
 (() => {
   "use strict";
 
   const FIRST_PAUSE_MS = 500;
-  const LONGEST_PAUSE_MS = 15000;
-  const PING_MS = 10000; // silence for this long asks for a sign of life …
-  const PATIENCE_MS = 6000; // … which must come within this
+  const MAX_PAUSE_MS = 15000;
+  const PING_MS = 10000; // after this much silence, send a ping …
+  const PATIENCE_MS = 6000; // … whose answer must arrive within this time
   const STALE_AFTER_MS = 5000;
-  const REMEMBERED = 2000;
+  const MAX_SEEN = 2000;
 
   const root = document.documentElement;
   const listeners = new Map();
-  const seen = new Set(); // ids of events that were heard
+  const seen = new Set(); // ids of events received
   let socket = null;
   let state = "none";
   let pause = FIRST_PAUSE_MS;
@@ -28,18 +28,18 @@
   let lastNotification = 0;
   let lastHeard = Date.now();
   let pinged = 0;
-  let connected = false; // has been, at least once
+  let connected = false; // at least once
   let offset = (parseFloat(root.dataset.now || "0") * 1000 || Date.now()) - Date.now(); // server's clock − ours
 
   const Dispatch = (window.Dispatch = {
     get state() { return state; },
-    /* The present in milliseconds on the server's clock. */
+    /* Current time in milliseconds on the server's clock. */
     now: () => Date.now() + offset,
-    on(type, heard) {
+    on(type, listener) {
       if (!listeners.has(type)) listeners.set(type, []);
-      listeners.get(type).push(heard);
+      listeners.get(type).push(listener);
     },
-    /* Told to who listens rather than looks. */
+    /* Announce a text to screen readers. */
     say(text) {
       const said = document.getElementById("said");
       if (said) said.textContent = text;
@@ -51,30 +51,30 @@
       try { localStorage.setItem("dispatch." + name, value); } catch { /* private window: kept for this page only */ }
     },
     cookie(name) {
-      const found = document.cookie.split("; ").find((part) => part.startsWith(name + "="));
-      return found ? decodeURIComponent(found.slice(name.length + 1)) : "";
+      const cookie = document.cookie.split("; ").find((part) => part.startsWith(name + "="));
+      return cookie ? decodeURIComponent(cookie.slice(name.length + 1)) : "";
     },
   });
 
-  function tell(type, message) {
-    for (const heard of listeners.get(type) || []) heard(message);
+  function notify(type, message) {
+    for (const listener of listeners.get(type) || []) listener(message);
   }
 
   function emit(name, detail) {
     document.body.dispatchEvent(new CustomEvent(name, { detail }));
   }
 
-  /* --- what the page shows of it ------------------------------------------------------------------------------ */
+  /* --- connection state on the page ------------------------------------------------------------------------------ */
   function show(next) {
     const before = state;
-    const line = !document.getElementById("connection") && document.querySelector("#notices .state"); // the admin
+    const line = !document.getElementById("connection") && document.querySelector("#notices .state"); // admin page
     if (line) line.textContent = { reconnecting: "Reconnecting. Alerts may be late.", stale: "Reconnecting. Alerts may be late.",
-      closed: "Alerts stopped: you are signed out, or no longer a member." }[next] || "";
+      closed: "Alerts stopped. You're signed out or no longer a member. Reload the page." }[next] || "";
     state = next;
     root.dataset.live = next;
     const box = document.getElementById("connection");
-    const box_words = { live: "Live", connecting: "Connecting", reconnecting: "Reconnecting", stale: "Stale",
-      closed: "Signed out, or no longer a member: reload" };
+    const box_words = { live: "Live", connecting: "Connecting", reconnecting: "Reconnecting", stale: "Offline",
+      closed: "Signed out or no longer a member. Reload the page." };
     if (box) {
       box.dataset.state = next === "connecting" ? "reconnecting" : next;
       if (before !== next) {
@@ -82,7 +82,7 @@
         if (next === "stale") {
           const ticking = document.createElement("span");
           ticking.className = "figure";
-          ticking.setAttribute("aria-hidden", "true"); // the word is said once, the seconds never
+          ticking.setAttribute("aria-hidden", "true"); // screen readers announce the word once, never the seconds
           box.append(ticking);
         }
       }
@@ -93,16 +93,16 @@
     }
     if (before !== next) {
       markActs();
-      tell("state", { before, state: next });
+      notify("state", { before, state: next });
     }
   }
 
   function untrusted() { return state === "stale" || state === "closed"; }
 
   function markActs() {
-    for (const one of document.querySelectorAll("[data-acts]")) {
-      if (untrusted()) one.setAttribute("aria-disabled", "true");
-      else if (one.dataset.acts !== "off") one.removeAttribute("aria-disabled");
+    for (const control of document.querySelectorAll("[data-acts]")) {
+      if (untrusted()) control.setAttribute("aria-disabled", "true");
+      else if (control.dataset.acts !== "off") control.removeAttribute("aria-disabled");
     }
   }
 
@@ -112,7 +112,7 @@
     if (!acts) return;
     event.preventDefault();
     event.stopImmediatePropagation();
-    Dispatch.say("Nothing was done: this page is not up to date. It works again as soon as the connection is back.");
+    Dispatch.say("You're offline. Nothing was sent. Try again when the connection is back.");
   }
 
   /* --- the connection ------------------------------------------------------------------------------------------ */
@@ -137,7 +137,7 @@
     if (code === 4401 || code === 4403) return close();
     if (state !== "stale") show("reconnecting");
     retry = setTimeout(connect, pause * (0.5 + Math.random()));
-    pause = Math.min(pause * 2, LONGEST_PAUSE_MS);
+    pause = Math.min(pause * 2, MAX_PAUSE_MS);
     if (!opened && code === 1006) askWhetherSignedIn();
   }
 
@@ -146,14 +146,14 @@
     show("closed");
   }
 
-  /* A socket that is refused says no more than one that finds nobody: a plain request knows the difference. */
+  /* A refused socket looks the same as an unreachable server; a plain request tells them apart. */
   async function askWhetherSignedIn() {
     const health = document.getElementById("health");
     if (!health) return;
     try {
       const answer = await fetch(health.getAttribute("hx-get"), { headers: { "HX-Request": "true" } });
       if (answer.headers.has("HX-Redirect") || answer.status === 403) close();
-    } catch { /* nobody is there at all */ }
+    } catch { /* server unreachable */ }
   }
 
   function hear(message) {
@@ -167,7 +167,7 @@
       connected = true;
       show("live");
       if (!lastNotification) lastNotification = message.last_event_id;
-      tell("welcome", message);
+      notify("welcome", message);
       if (again) emit("dispatch:refetch", { why: "reconnected" });
       return;
     }
@@ -177,16 +177,16 @@
       if (message.id <= lastNotification) return;
       lastNotification = message.id;
     }
-    tell(message.type, message);
+    notify(message.type, message);
   }
 
   function happened(items) {
-    const fresh = items.filter((one) => !seen.has(one.id));
+    const fresh = items.filter((item) => !seen.has(item.id));
     if (!fresh.length) return;
-    for (const one of fresh) seen.add(one.id);
-    while (seen.size > REMEMBERED) seen.delete(seen.values().next().value);
+    for (const item of fresh) seen.add(item.id);
+    while (seen.size > MAX_SEEN) seen.delete(seen.values().next().value);
     emit("dispatch:events", fresh);
-    for (const subject of new Set(fresh.map((one) => one.subject))) emit("changed:" + subject, {});
+    for (const subject of new Set(fresh.map((item) => item.subject))) emit("changed:" + subject, {});
   }
 
   function watch() {
@@ -208,7 +208,7 @@
     if (state === "stale") show("stale");
   }
 
-  /* Somebody looks again: what happened meanwhile is asked for, whatever the socket believed. */
+  /* The tab is visible again: check the socket and refetch, even if it seems connected. */
   function lookedAt() {
     if (document.visibilityState !== "visible" || state === "closed") return;
     if (socket?.readyState === WebSocket.OPEN) {
@@ -222,7 +222,7 @@
   }
 
   document.addEventListener("DOMContentLoaded", () => {
-    if (!document.getElementById("notices")) return; // nobody who works in an organization
+    if (!document.getElementById("notices")) return; // user without an organization
     if (!document.getElementById("connection")) {
       const line = Object.assign(document.createElement("div"), { className: "state" });
       line.setAttribute("role", "status");

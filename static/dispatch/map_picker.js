@@ -1,30 +1,30 @@
 "use strict";
-/* The map beside latitude and longitude in the admin. The fields hold the position; the map shows and moves it. */
+/* Map picker for latitude and longitude in the admin. The fields hold the position; the map shows and moves it. */
 (() => {
-  const METRES_PER_DEGREE = 111195, NEAREST = 2000, FARTHEST = 2500000, WIDTH = 960, HEIGHT = 420;
-  const STEP = 8, BIG_STEP = 60; /* of an arrow key, in units of the drawing */
+  const METERS_PER_DEGREE = 111195, MIN_REACH = 2000, MAX_REACH = 2500000, WIDTH = 960, HEIGHT = 420;
+  const STEP = 8, BIG_STEP = 60; /* per arrow key press, in drawing units */
 
   function begin(picker) {
     const lat = document.getElementById("id_lat"), lng = document.getElementById("id_lng");
     if (!lat || !lng || lat.readOnly) { picker.hidden = true; return; }
     picker.innerHTML = '<div class="map" role="application" tabindex="0" aria-label="Map of the position" aria-describedby="picker-help"></div>'
-      + '<div class="row"><button type="button" data-zoom="0.5">Closer</button><button type="button" data-zoom="2">Farther</button>'
-      + '<button type="button" data-centre>Centre on the pin</button><span role="status"></span></div>'
-      + '<p id="picker-help">Click to set the position. With the keyboard: arrow keys move the pin, with Shift farther; + and − zoom.</p>';
-    const map = picker.querySelector(".map"), said = picker.querySelector("[role=status]");
-    let sheet = null, asked = 0, later = 0;
+      + '<div class="row"><button type="button" data-zoom="0.5">Zoom in</button><button type="button" data-zoom="2">Zoom out</button>'
+      + '<button type="button" data-center>Center on the pin</button><span role="status"></span></div>'
+      + '<p id="picker-help">Click to set the position. Keyboard: arrow keys move the pin (Shift: larger steps), + and − zoom.</p>';
+    const map = picker.querySelector(".map"), status = picker.querySelector("[role=status]");
+    let sheet = null, requests = 0, later = 0;
 
     const typed = () => {
       const at = [lat, lng].map((field) => (field.value.trim() === "" ? NaN : Number(field.value)));
       return Number.isFinite(at[0]) && Number.isFinite(at[1]) && Math.abs(at[0]) <= 90 && Math.abs(at[1]) <= 180 ? at : null;
     };
-    const metre = () => METRES_PER_DEGREE * sheet.units;
-    const toUnits = ([a, b]) => [WIDTH / 2 + (b - sheet.lng) * sheet.stretch * metre(), HEIGHT / 2 - (a - sheet.lat) * metre()];
-    const toDegrees = (x, y) => [sheet.lat - (y - HEIGHT / 2) / metre(), sheet.lng + (x - WIDTH / 2) / metre() / sheet.stretch];
+    const unitsPerMeter = () => METERS_PER_DEGREE * sheet.units;
+    const toUnits = ([a, b]) => [WIDTH / 2 + (b - sheet.lng) * sheet.stretch * unitsPerMeter(), HEIGHT / 2 - (a - sheet.lat) * unitsPerMeter()];
+    const toDegrees = (x, y) => [sheet.lat - (y - HEIGHT / 2) / unitsPerMeter(), sheet.lng + (x - WIDTH / 2) / unitsPerMeter() / sheet.stretch];
 
-    async function draw(centre, reach) {
-      const mine = ++asked, query = new URLSearchParams();
-      if (centre) { query.set("lat", centre[0]); query.set("lng", centre[1]); }
+    async function draw(center, reach) {
+      const mine = ++requests, query = new URLSearchParams();
+      if (center) { query.set("lat", center[0]); query.set("lng", center[1]); }
       if (reach) query.set("reach", reach);
       let text;
       try {
@@ -32,10 +32,10 @@
         if (!answer.ok) throw new Error(answer.statusText);
         text = await answer.text();
       } catch {
-        if (mine === asked) said.textContent = "The map could not be loaded. The fields work without it.";
+        if (mine === requests) status.textContent = "The map could not be loaded. The fields work without it.";
         return;
       }
-      if (mine !== asked) return; /* another one was asked for since */
+      if (mine !== requests) return; /* superseded by a later request */
       map.innerHTML = text;
       const data = map.querySelector("svg").dataset;
       sheet = { lat: Number(data.lat), lng: Number(data.lng), stretch: Number(data.stretch), units: Number(data.units), reach: Number(data.reach) };
@@ -46,11 +46,11 @@
       const at = typed(), mark = map.querySelector(".pin");
       if (!mark || !sheet) return;
       mark.toggleAttribute("hidden", !at);
-      if (!at) { said.textContent = "No position yet."; return; }
+      if (!at) { status.textContent = "No position yet."; return; }
       const [x, y] = toUnits(at);
       mark.setAttribute("transform", `translate(${x.toFixed(1)} ${y.toFixed(1)})`);
       const seen = x >= 0 && x <= WIDTH && y >= 0 && y <= HEIGHT;
-      said.textContent = `Latitude ${at[0].toFixed(5)}, longitude ${at[1].toFixed(5)}${seen ? "" : ", outside the picture"}`;
+      status.textContent = `Latitude ${at[0].toFixed(5)}, longitude ${at[1].toFixed(5)}${seen ? "" : ", outside the map"}`;
       return seen;
     }
 
@@ -63,7 +63,7 @@
     }
 
     function zoom(factor) {
-      if (sheet) draw(typed() || [sheet.lat, sheet.lng], Math.max(NEAREST, Math.min(FARTHEST, sheet.reach * factor)));
+      if (sheet) draw(typed() || [sheet.lat, sheet.lng], Math.max(MIN_REACH, Math.min(MAX_REACH, sheet.reach * factor)));
     }
 
     map.addEventListener("click", (event) => {

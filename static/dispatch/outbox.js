@@ -1,5 +1,5 @@
-/* Choosing messages: all on the page at once; "all that the filters find" makes the single ticks needless. And what is
-   fetched again by itself rests while somebody reads or writes in it. */
+/* Select messages: all on the page at once, or all matching ones, which disables the individual checkboxes. Parts that
+   refresh themselves pause while the user has something open or focused in them. */
 (() => {
   "use strict";
 

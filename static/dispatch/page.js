@@ -1,4 +1,4 @@
-/* Small things of every page: moving times, colours, copying a phone number, closing what floats, the table of keys. */
+/* Shared by all pages: updating relative times, theme, copying phone numbers, closing menus, the shortcuts setting. */
 (() => {
   "use strict";
   const D = window.Dispatch;
@@ -34,7 +34,7 @@
   }
 
   document.addEventListener("DOMContentLoaded", () => {
-    for (const one of document.querySelectorAll("[data-needs-script]")) one.hidden = false;
+    for (const part of document.querySelectorAll("[data-needs-script]")) part.hidden = false;
     const choice = document.getElementById("theme");
     if (choice) {
       choice.value = theme;
@@ -55,7 +55,7 @@
 
   document.addEventListener("htmx:afterSettle", tick);
 
-  /* What is copied of a phone number is its E.164. */
+  /* Copying a phone number copies its E.164 form. */
   document.addEventListener("copy", (event) => {
     const selected = document.getSelection();
     const phone = selected?.anchorNode?.parentElement?.closest?.("[data-copy]");
@@ -81,7 +81,7 @@
   document.addEventListener("dispatch:note", (event) => D.note(event.detail.text, event.detail.tone));
   document.addEventListener("htmx:responseError", (event) => {
     const status = event.detail.xhr.status;
-    D.note(status === 403 ? "You may not do this, or the page is too old: reload it." : `That did not work (error ${status}). Nothing was changed; try again.`, "attention");
+    D.note(status === 403 ? "You don't have access, or this page has expired. Reload it and try again." : `That didn't work (error ${status}). Nothing was changed. Try again.`, "attention");
   });
   document.addEventListener("htmx:sendError", () => {
     if (D.state === "live") D.note("The server could not be reached. Nothing was changed.", "attention");

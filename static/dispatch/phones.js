@@ -1,15 +1,15 @@
 "use strict";
-// Keeps the page of simulated phones true: asks for what changed, and sends its forms without leaving the page.
+// Keep the page of simulated phones up to date (long polling) and submit its forms without leaving the page.
 (() => {
   const body = document.body, problem = document.getElementById("problem"), ringing = document.getElementById("ringing");
   const aloud = document.getElementById("aloud"), find = document.getElementById("find");
   const cards = new Map([...document.querySelectorAll(".phone-card")].map((card) => [card.dataset.key, card]));
   let version = Number(body.dataset.version);
-  const spoken = new Map(); // call → how many of its sentences were read out
+  const spoken = new Map(); // call → number of its sentences read aloud
 
   for (const part of document.querySelectorAll("[data-needs-script]")) part.hidden = part === ringing;
 
-  function tell(text) {
+  function showProblem(text) {
     problem.hidden = !text;
     problem.querySelector("p").textContent = text;
   }
@@ -23,7 +23,7 @@
       link.href = `#${card.id}`;
       link.textContent = card.querySelector("h3").textContent;
       return at ? [document.createTextNode(", "), link] : [link];
-    }), document.createTextNode(now.length > 6 ? ` and ${now.length - 6} more ring.` : now.length > 1 ? " ring." : " rings."));
+    }), document.createTextNode(now.length > 6 ? ` and ${now.length - 6} more are ringing.` : now.length > 1 ? " are ringing." : " is ringing."));
     document.title = (now.length ? `(${now.length}) ` : "") + "Phones · Dispatch";
   }
 
@@ -40,16 +40,16 @@
     if (!card) return;
     const live = card.querySelector(".live"), focused = live.contains(document.activeElement) && document.activeElement;
     const name = focused && focused.dataset.focus;
-    const lives = card.dataset.state !== "idle" || news.state !== "idle"; // a call that was over before is not read out
+    const lives = card.dataset.state !== "idle" || news.state !== "idle"; // a call that had already ended is not read aloud
     if (card.dataset.state === "in-progress" && news.heard?.cut && window.speechSynthesis) speechSynthesis.cancel();
     card.dataset.state = news.state;
-    live.innerHTML = news.html; // our own template, in which everything is escaped
-    settle(live);
+    live.innerHTML = news.html; // rendered by our template, which escapes everything
+    scrollToEnd(live);
     if (name) (live.querySelector(`[data-focus="${CSS.escape(name)}"]`) || live.querySelector("button"))?.focus({ preventScroll: true });
     readOut(news.heard, lives);
   }
 
-  function settle(within) {
+  function scrollToEnd(within) {
     for (const list of within.querySelectorAll(".captions, .texts")) list.scrollTop = list.scrollHeight;
   }
 
@@ -61,12 +61,12 @@
         if (!answer.ok) throw new Error(news.problem || answer.status);
         version = news.version;
         await new Promise(window.whenLetGo);
-        for (const [key, one] of Object.entries(news.phones)) show(key, one);
+        for (const [key, phone] of Object.entries(news.phones)) show(key, phone);
         if (Object.keys(news.phones).length) showRinging();
-        if (problem.dataset.of === "news") { tell(""); problem.dataset.of = ""; }
+        if (problem.dataset.of === "news") { showProblem(""); problem.dataset.of = ""; }
       } catch (error) {
         problem.dataset.of = "news";
-        tell("The telephone simulator does not answer. It is asked again.");
+        showProblem("The phone simulator isn't responding. Retrying.");
         await new Promise((go) => setTimeout(go, 2000));
       }
     }
@@ -81,9 +81,9 @@
     const line = form.closest(".phone-card").querySelector(".line");
     if (line && data.has("to")) data.set("to", line.value);
     const answer = await fetch(form.action, { method: "POST", body: data, headers: { Accept: "application/json" } });
-    const told = await answer.json().catch(() => ({}));
+    const result = await answer.json().catch(() => ({}));
     problem.dataset.of = "act";
-    tell(told.problem || (answer.ok ? "" : "That did not work. Reload the page."));
+    showProblem(result.problem || (answer.ok ? "" : "That didn't work. Reload the page."));
     if (answer.ok && form.classList.contains("compose")) form.reset();
   });
 
@@ -94,7 +94,7 @@
 
   aloud.addEventListener("change", () => { if (!aloud.checked && window.speechSynthesis) speechSynthesis.cancel(); });
 
-  settle(document);
+  scrollToEnd(document);
   showRinging();
   watch();
 })();

@@ -1,16 +1,16 @@
-/* Nothing changes under a pressed pointer or key: what is replaced between press and release never hears the click.
-   News that come meanwhile wait, for as long as a finger rests. */
+/* Defer page updates while a pointer or key is pressed: an element replaced between press and release would never
+   receive the click. Updates that arrive meanwhile wait until the release. */
 (() => {
   "use strict";
 
-  const CLICK_MS = 50; // so long after the pointer a click may still come
-  const LONGEST_MS = 30000; // a press whose end nobody saw is over then, if nothing was pressed since
+  const CLICK_MS = 50; // a click may follow the pointer's release within this time
+  const MAX_PRESS_MS = 30000; // a press without a release ends after this, unless another one began
 
   let pressed = false;
   let over = 0;
   let waiting = [];
 
-  /* Does it now, or when what is pressed has been let go and done its work. */
+  /* Run `go` now, or after the current press is released and its click handled. */
   window.whenLetGo = (go) => {
     if (pressed) waiting.push(go);
     else go();
@@ -19,33 +19,33 @@
   function press() {
     pressed = true;
     clearTimeout(over);
-    over = setTimeout(letGo, LONGEST_MS);
+    over = setTimeout(finishPress, MAX_PRESS_MS);
   }
 
   function release(after) {
     if (!pressed) return;
     clearTimeout(over);
-    over = setTimeout(letGo, after);
+    over = setTimeout(finishPress, after);
   }
 
-  function letGo() {
+  function finishPress() {
     const now = waiting;
     pressed = false;
     waiting = [];
     for (const go of now) go();
   }
 
-  const hear = (kind, heard) => window.addEventListener(kind, heard, true);
-  hear("pointerdown", (event) => { if (event.isPrimary && !event.button) press(); });
-  hear("pointerup", () => release(CLICK_MS));
-  hear("pointercancel", () => release(0));
-  hear("dragend", () => release(0));
-  window.addEventListener("blur", () => release(0)); // of the window alone: it ends somewhere else
-  hear("click", () => release(0));
-  hear("keydown", (event) => { if (event.key === " ") press(); }); // a button is pressed at the end of it
-  hear("keyup", () => release(0));
+  const listen = (kind, listener) => window.addEventListener(kind, listener, true);
+  listen("pointerdown", (event) => { if (event.isPrimary && !event.button) press(); });
+  listen("pointerup", () => release(CLICK_MS));
+  listen("pointercancel", () => release(0));
+  listen("dragend", () => release(0));
+  window.addEventListener("blur", () => release(0)); // of the window only: the release happens elsewhere
+  listen("click", () => release(0));
+  listen("keydown", (event) => { if (event.key === " ") press(); }); // a button is activated on keyup
+  listen("keyup", () => release(0));
 
-  /* A part of a page that fetches itself again is asked for once more when it may be replaced. */
+  /* A self-refreshing part that arrived during a press is fetched again after it. */
   document.addEventListener("htmx:beforeSwap", (event) => {
     const asked = event.detail.requestConfig;
     if (!pressed || !event.detail.shouldSwap || asked?.elt !== event.detail.target) return;

@@ -1,28 +1,28 @@
-/* The customer's status page looks for news by itself, and changes only when there are some. Without this script the
-   page is loaded again by hand. */
+/* Poll the customer's status page and update it only if it changed. Without this script the customer reloads the
+   page. */
 (() => {
   "use strict";
   const shown = document.getElementById("request");
-  const words = document.getElementById("looks");
-  if (!shown || !words) return;
-  const pause = Number(words.dataset.every) * 1000;
-  words.textContent = `This page looks for news every ${words.dataset.every} seconds. Keep its address to come back.`;
+  const hint = document.getElementById("looks");
+  if (!shown || !hint) return;
+  const pause = Number(hint.dataset.every) * 1000;
+  hint.textContent = `This page updates every ${hint.dataset.every} seconds. Bookmark it to come back.`;
 
-  async function look() {
+  async function poll() {
     try {
-      const answer = await fetch(location.href, { cache: "no-store" });
-      const there = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const news = answer.ok ? there.getElementById("request") : null;
-      if (news && news.innerHTML.trim() !== shown.innerHTML.trim()) {
-        shown.innerHTML = news.innerHTML;
-        document.title = there.title;
+      const response = await fetch(location.href, { cache: "no-store" });
+      const page = new DOMParser().parseFromString(await response.text(), "text/html");
+      const current = response.ok ? page.getElementById("request") : null;
+      if (current && current.innerHTML.trim() !== shown.innerHTML.trim()) {
+        shown.innerHTML = current.innerHTML;
+        document.title = page.title;
       }
-      if (news && !there.getElementById("looks")) {
-        words.remove();
+      if (current && !page.getElementById("looks")) {
+        hint.remove();
         return;
       }
-    } catch { /* no connection: it looks again */ }
-    setTimeout(look, pause);
+    } catch { /* no connection: try again later */ }
+    setTimeout(poll, pause);
   }
-  setTimeout(look, pause);
+  setTimeout(poll, pause);
 })();

@@ -1,7 +1,8 @@
-"""The walk over every page of the admin: an Admin, a Dispatcher and an outsider.
+"""Walk over every page of the admin as an Admin, a Dispatcher and an outsider.
 
-The pages come from the admin's registry, so a new one is walked when it is there; its model needs a row in
-tests/tenants.py."""
+The pages come from the admin's registry, so a new page is included automatically; its model needs a row in
+tests/support/tenants.py.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from django.db.models import Model
 from django.test import Client
 from django.urls import NoReverseMatch, reverse
 
-from accounts.admin_base import OwnedAdmin
+from accounts.admin.base import OwnedAdmin
 from accounts.models import Organization, User
-from tests import factories as make
-from tests.tenants import FOREIGN, OWN, Tenant, everything_of
+from tests.support import factories as make
+from tests.support.tenants import FOREIGN, OWN, Tenant, everything_of
 
 pytestmark = pytest.mark.django_db
 
-# Of no organization: only superusers see them; their tests stand with their slice.
+# Without an organization: only superusers see them; their slice tests them.
 SUPERUSERS_ONLY = {
     "outbox.quarantinedpointer", "leads.callingrule", "leads.holiday", "leads.donotcalleverywhere",
     "leads.engineswitch",
@@ -30,7 +31,7 @@ MODELS = sorted(
     (model for model in admin.site._registry if model._meta.label_lower not in SUPERUSERS_ONLY),
     key=lambda model: model._meta.label,
 )
-# Other arguments that the address of a slice's own page takes, beside the row.
+# Further arguments in the URL of a slice's page, besides the row.
 OTHER_ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "jobs_job_act": [{"action": action} for action in ("assign", "cancel", "complete", "dispatch_again", "pause")],
 }
@@ -69,12 +70,12 @@ by_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model._met
 
 
 @by_model
-def test_every_admin_is_an_owned_one(model):
+def test_every_admin_derives_from_owned_admin(model):
     assert isinstance(admin_of(model), OwnedAdmin), "a plain ModelAdmin shows every organization's rows"
 
 
 @by_model
-def test_nobody_is_sent_to_sign_in(model):
+def test_anonymous_visitor_is_sent_to_sign_in(model):
     answer = Client().get(url(model, "changelist"))
     assert answer.status_code == 302
     assert "/login/" in answer["Location"]
@@ -103,7 +104,7 @@ def test_own_rows_open(model, ours, theirs):
 
 
 @by_model
-def test_a_foreign_row_is_not_there(model, ours, theirs):
+def test_row_of_another_organization_is_not_found(model, ours, theirs):
     foreign = theirs.row(model)
     before = everything_of(theirs)
     for who, client in both(ours).items():
@@ -125,7 +126,7 @@ def _unfold_actions(model: type[Model]) -> list[str]:
 
 
 def _pages_of_a_row(model: type[Model]) -> list[tuple[str, dict[str, Any]]]:
-    """Addresses of a slice's own that name a row: (url name, the other arguments)."""
+    """Return the pages of a slice that name a row: (URL name, the other arguments)."""
     found = []
     for pattern in admin_of(model).get_urls():
         parameters = set(pattern.pattern.converters)
@@ -137,7 +138,7 @@ def _pages_of_a_row(model: type[Model]) -> list[tuple[str, dict[str, Any]]]:
 
 
 @by_model
-def test_a_slice_s_own_pages_of_a_foreign_row_are_not_there(model, ours, theirs):
+def test_custom_pages_of_another_organizations_row_are_not_found(model, ours, theirs):
     foreign = theirs.row(model)
     before = everything_of(theirs)
     for name, extra in _pages_of_a_row(model):
@@ -152,7 +153,7 @@ def test_a_slice_s_own_pages_of_a_foreign_row_are_not_there(model, ours, theirs)
 
 
 @by_model
-def test_actions_on_foreign_rows_change_nothing(model, ours, theirs, rf):
+def test_actions_on_other_organizations_rows_change_nothing(model, ours, theirs, rf):
     foreign = theirs.row(model)
     before = everything_of(theirs)
     request = rf.get("/")
@@ -169,7 +170,7 @@ def test_actions_on_foreign_rows_change_nothing(model, ours, theirs, rf):
 
 
 @by_model
-def test_a_filter_by_a_foreign_id_finds_and_names_nothing(model, ours, theirs, rf):
+def test_filter_by_another_organizations_id_finds_and_names_nothing(model, ours, theirs, rf):
     request = rf.get("/")
     request.user = ours.admin
     for item in admin_of(model).get_list_filter(request):
@@ -183,7 +184,7 @@ def test_a_filter_by_a_foreign_id_finds_and_names_nothing(model, ours, theirs, r
 
 
 def _posted(form: Any) -> dict[str, Any]:
-    """What a browser would send back of this form."""
+    """Return what a browser would send back of this form."""
     data: dict[str, Any] = {}
     for bound in form:
         value = bound.value()
@@ -205,7 +206,7 @@ def test_a_foreign_row_cannot_be_chosen_in_a_form(model, page, ours, theirs):
         assert shown.status_code in (302, 403), "not theirs alone, or nobody's to edit"
         return
     if "adminform" not in shown.context:
-        assert "change" not in admin_of(model).admin_may, "a page of its own, on which nothing is edited"
+        assert "change" not in admin_of(model).admin_may, "a separate page, on which nothing is edited"
         return
     before = everything_of(theirs)
     count = model._default_manager.count()
@@ -261,8 +262,8 @@ def test_a_superuser_sees_both(model, ours, theirs):
 
 
 @by_model
-def test_a_form_that_is_sent_back_as_it_came_is_saved(model, ours):
-    """What an Admin may change can be saved: no field that was forgotten, no check that fails on itself."""
+def test_unchanged_form_can_be_saved(model, ours):
+    """What an Admin may change can be saved unchanged: no forgotten field, no check that fails on itself."""
     client = both(ours)["admin"]
     address = url(model, "change", ours.row(model).pk)
     shown = client.get(address)
@@ -299,7 +300,7 @@ def test_the_queue_dashboard_is_for_superusers(ours):
     assert signed_in(make.user("Root", is_superuser=True)).get(home).status_code == 200
 
 
-def test_a_person_of_two_organizations_chooses_where_a_new_row_goes(ours, theirs):
+def test_member_of_two_organizations_chooses_one_for_a_new_row(ours, theirs):
     from accounts.models import Membership
     from dispatch.technicians.models import Skill
 
@@ -319,7 +320,7 @@ def test_a_person_of_two_organizations_chooses_where_a_new_row_goes(ours, theirs
     assert (made.organization, made.name) == (theirs.organization, "Newer"), "a row never changes hands"
 
 
-def test_rows_of_two_organizations_are_never_tied_together(ours, theirs):
+def test_rows_of_two_organizations_cannot_be_related(ours, theirs):
     from accounts.models import Membership
     from dispatch.capacity.models import DispatchPool, OutboundNumber
 
@@ -334,7 +335,7 @@ def test_rows_of_two_organizations_are_never_tied_together(ours, theirs):
     assert own.pool == ours.row(DispatchPool)
 
 
-def test_an_admin_here_who_dispatches_there_edits_only_here(ours, theirs):
+def test_admin_of_one_and_dispatcher_of_another_edits_only_the_first(ours, theirs):
     from accounts.models import Membership
     from dispatch.technicians.models import Technician
 

@@ -1,4 +1,4 @@
-"""What is done to many rows at once asks first."""
+"""Bulk actions ask for confirmation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from dispatch.capacity.models import DispatchPool
-from tests import factories as make
+from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
 POOLS = "admin:capacity_dispatchpool_changelist"
@@ -31,7 +31,7 @@ def text(answer) -> str:
 
 
 def hidden(page) -> dict[str, object]:
-    """What the page's form would send back."""
+    """Return what the page's form would send back."""
     context = page.context
     return {
         "action": context["action"], "confirmed": "1", "seen": context["count"],
@@ -39,13 +39,13 @@ def hidden(page) -> dict[str, object]:
     }  # fmt: skip
 
 
-def test_it_says_how_many_and_which_and_does_it_when_confirmed(phoenix, boss):
+def test_confirmation_lists_the_rows_and_then_acts(phoenix, boss):
     pools = [make.pool(phoenix, name=code) for code in ("north", "south")]
     make.pool(phoenix, name="west")
     asked = boss.post(reverse(POOLS), {"action": "pause", "_selected_action": [pool.pk for pool in pools]})
     page = text(asked)
     assert "Pause: 2 dispatch pools" in page
-    assert "No new calls, those under way go on." in page
+    assert "No new calls; calls in progress continue." in page
     assert "<li>north</li><li>south</li>" in page
     assert "west" not in page
     assert not DispatchPool.objects.filter(is_paused=True).exists()
@@ -53,7 +53,7 @@ def test_it_says_how_many_and_which_and_does_it_when_confirmed(phoenix, boss):
     assert DispatchPool.objects.get(is_paused=False).name == "west"
 
 
-def test_all_that_a_filter_finds_and_no_more_than_was_seen(phoenix, boss):
+def test_select_all_asks_again_if_more_rows_match(phoenix, boss):
     make.pool(phoenix, kind="messages")
     for _ in range(2):
         make.pool(phoenix)
@@ -63,13 +63,13 @@ def test_all_that_a_filter_finds_and_no_more_than_was_seen(phoenix, boss):
     assert "Pause: 2 dispatch pools" in text(asked)
     make.pool(phoenix)
     again = boss.post(calls, hidden(asked))
-    assert "when you looked there were 2, now there are 3" in text(again)
+    assert "there were 2 when you opened this page, and now there are 3" in text(again)
     assert not DispatchPool.objects.filter(is_paused=True).exists()
     boss.post(calls, hidden(again))
     assert DispatchPool.objects.filter(is_paused=True).count() == 3
 
 
-def test_only_what_is_named_goes_without_asking():
+def test_only_listed_actions_skip_confirmation():
     without = {
         f"{model._meta.label_lower}.{name}"
         for model, own in admin.site._registry.items()

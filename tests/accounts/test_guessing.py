@@ -1,4 +1,4 @@
-"""Who guesses passwords or keys must wait, and nobody else has to."""
+"""Password and key guessing is throttled, and other users are not affected."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from accounts import guessing, keys, services
+from accounts import services
+from accounts.auth import api_keys, throttling
 from accounts.models import ApiKey
 from dispatch.core.events import SYSTEM
-from tests import factories as make
 from tests.api.client import Api
+from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
 
@@ -28,16 +29,16 @@ def limit(settings: Any) -> int:
     return 2
 
 
-def test_guessing_at_many_names_from_one_address_ends_for_that_address(limit: int) -> None:
+def test_guessing_many_names_blocks_the_address(limit: int) -> None:
     person = make.dispatcher(make.organization())
     answers = [sign_in(f"guess{n}@example.com", "a guess") for n in range(limit * 10 + 1)]
     assert answers[0] == 200
     assert answers[-1] == 429
     assert sign_in(person.email) == 429
-    assert sign_in(person.email, address="198.51.100.7") == 302, "everybody else goes on"
+    assert sign_in(person.email, address="198.51.100.7") == 302, "other users are not affected"
 
 
-def test_guessing_at_one_name_from_many_addresses_ends_and_does_not_lock_its_owner_out(limit: int) -> None:
+def test_guessing_one_name_from_many_addresses_does_not_lock_out_the_owner(limit: int) -> None:
     person = make.dispatcher(make.organization())
     assert sign_in(person.email, address="198.51.100.7") == 302
     answers = [sign_in(person.email, "a guess", f"203.0.113.{n}") for n in range(limit * 5 + 1)]
@@ -55,7 +56,7 @@ def three_a_minute(settings: Any) -> None:
 
 
 @pytest.mark.usefixtures("three_a_minute")
-def test_wrong_secrets_for_one_prefix_are_not_even_looked_up_after_a_few(django_assert_num_queries: Any) -> None:
+def test_wrong_secrets_for_one_prefix_stop_being_looked_up(django_assert_num_queries: Any) -> None:
     organization = make.organization()
     whole = make.api_key(organization)
     wrong = whole[:-4] + "AAAA"
@@ -71,21 +72,21 @@ def test_wrong_secrets_for_one_prefix_are_not_even_looked_up_after_a_few(django_
 
 
 @pytest.mark.usefixtures("three_a_minute")
-def test_a_client_that_goes_on_with_a_revoked_key_is_quieted() -> None:
+def test_client_that_keeps_using_a_revoked_key_is_throttled() -> None:
     whole = make.api_key(make.organization())
-    services.revoke_api_key(ApiKey.objects.get(prefix=keys.prefix_of(whole)).pk, actor=SYSTEM)
+    services.revoke_api_key(ApiKey.objects.get(prefix=api_keys.prefix_of(whole)).pk, actor=SYSTEM)
     assert [Api(key=whole).get("me/").status_code for _ in range(5)] == [401, 401, 401, 429, 429]
 
 
-def test_keys_that_count_are_never_counted(settings: Any) -> None:
+def test_valid_keys_are_never_throttled(settings: Any) -> None:
     settings.API_BAD_KEY_RATE = "1/day"
     api = Api(key=make.api_key(make.organization()))
     assert {api.get("me/").status_code for _ in range(5)} == {200}
 
 
-def test_what_is_remembered_of_guessers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guessing, "REMEMBERED", 2)
-    refused = guessing.Refused()
+def test_list_of_blocked_senders_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throttling, "MAX_BLOCKED_SENDERS", 2)
+    blocked = throttling.BlockedSenders()
     for sender in "abc":
-        refused.note(sender, 60)
-    assert [refused.wait_s(sender) > 0 for sender in "abc"] == [False, True, True]
+        blocked.block(sender, 60)
+    assert [blocked.wait_s(sender) > 0 for sender in "abc"] == [False, True, True]

@@ -1,4 +1,4 @@
-"""The admin's history of a row: what was done to it by whom, wherever it was done, and at whose time of day."""
+"""The admin's history of a row shows who did what, wherever it was done, in local time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dispatch.core import events
 from dispatch.core.events import Actor
 from dispatch.jobs.models import DispatchPolicy, Job, PublicForm, ServiceType
 from dispatch.leads.models import Campaign, DoNotCall, Lead
-from dispatch.leads.services import by_hand
+from dispatch.leads.services import actions
 from dispatch.outbox.models import Endpoint, Message
 from dispatch.schedules.models import Run, Schedule
 from dispatch.technicians.models import Technician
 from notifications.models import EscalationPolicy, Route
-from tests.tenants import Tenant, tenant
+from tests.support.tenants import Tenant, tenant
 
 pytestmark = pytest.mark.django_db
 
@@ -60,7 +60,7 @@ def history(ours: Tenant, row) -> str:
 
 
 @pytest.mark.parametrize("model", SUBJECTS, ids=lambda model: model.__name__)
-def test_it_tells_the_events_of_the_row_and_of_no_other(ours, model):
+def test_history_shows_only_the_events_of_its_row(ours, model):
     row, theirs = ours.row(model), tenant("Bravotown")
     kim, bob = Actor("user", 7, "Kim Ash"), Actor("user", 8, "Bob Marsh")
     told = {
@@ -85,7 +85,7 @@ def test_it_tells_the_events_of_the_row_and_of_no_other(ours, model):
 
 def test_a_lead_that_a_dispatcher_cancelled_says_so(ours):
     lead = ours.row(Lead)
-    by_hand.cancel(lead.pk, actor=Actor("user", 7, "Kim Ash"))
+    actions.cancel_lead(lead.pk, actor=Actor("user", 7, "Kim Ash"))
     page = history(ours, lead)
     assert "Kim Ash" in page
     assert "Finished" in page
@@ -99,7 +99,7 @@ def test_a_row_without_events_shows_what_was_saved(ours):
     assert "doesn’t have a change history" in history(ours, row)
 
 
-def test_the_admin_tells_times_as_the_organization_lives(ours):
+def test_admin_shows_times_in_the_organizations_time_zone(ours):
     ours.organization.time_zone = "America/Phoenix"
     ours.organization.save()
     done = events.append(ours.organization.pk, "technician.duty_off", ours.row(Technician).pk)

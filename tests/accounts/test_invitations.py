@@ -1,4 +1,4 @@
-"""Inviting: who joins says so themselves, and nobody gets another person's account or data by inviting them."""
+"""Membership starts only when the invitee accepts, and inviting discloses no other account's data."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from django.urls import reverse
 
 from accounts import services
 from accounts.models import Membership, Organization, User
+from dispatch.core.api.problems import Conflict
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
-from dispatch.core.problems import Conflict
-from tests import factories as make
 from tests.accounts.test_sign_in import sign_in
 from tests.api.client import Api
+from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
 
@@ -37,7 +37,7 @@ def admin(organization: Organization) -> User:
 
 @pytest.fixture
 def mailing(settings: Any) -> Any:
-    """A mail server is set up."""
+    """Configure a mail server."""
     settings.EMAIL_URL = "smtp://mail.example.com"
     return mail
 
@@ -68,8 +68,22 @@ def joined(answer: dict[str, Any]) -> bool:
     return Membership.objects.get(pk=answer["id"]).is_active
 
 
-def choose_password(link: str, password: str = CHOSEN) -> Any:
-    return Client().post(link, {"new_password1": password, "new_password2": password})
+def shown_details(client: Client, link: str) -> dict[str, str]:
+    """Return the name and phone on the invitation's page."""
+    page = client.get(link)
+    return dict(page.context["details"].initial) if "details" in (page.context or ()) else {}
+
+
+def choose_password(link: str, password: str = CHOSEN, **corrected: str) -> Any:
+    """Confirm the shown details, except for `corrected` ones, and join with this password."""
+    client = Client()
+    details = {**shown_details(client, link), **corrected}
+    return client.post(link, {**details, "new_password1": password, "new_password2": password})
+
+
+def confirm(client: Client, link: str, **corrected: str) -> Any:
+    """Join as the signed-in user."""
+    return client.post(link, {**shown_details(client, link), **corrected})
 
 
 def test_the_link_goes_to_the_person_and_the_admin_never_sees_it(admin, mailing):
@@ -108,11 +122,11 @@ def test_a_known_person_joins_after_signing_in_and_keeps_their_password(admin, m
     assert not joined(answer)
     own = browser_of(olga)
     assert "Join Ours" in own.get(link).content.decode()
-    assert own.post(link).status_code == 302
+    assert confirm(own, link).status_code == 302
     assert joined(answer)
 
 
-def test_until_they_join_only_the_email_is_told(organization, admin, mailing):
+def test_only_the_email_is_shown_before_joining(organization, admin, mailing):
     olga = make.dispatcher(make.organization("Theirs"), "Olga Petrova")
     User.objects.filter(pk=olga.pk).update(phone="+16025550142")
     api, pages = Api(user=admin), browser_of(admin)
@@ -135,15 +149,15 @@ def test_until_they_join_only_the_email_is_told(organization, admin, mailing):
     assert "5550142" not in told.replace(" ", "").replace("-", "")
     assert found_by(olga.email)
     assert not found_by("Petrova")
-    browser_of(olga).post(mailed_link())
-    if not joined(answer):  # their e-mail was never confirmed: the link asks for a password
+    confirm(browser_of(olga), mailed_link())
+    if not joined(answer):  # the e-mail was never confirmed: the link asks for a password
         choose_password(mailed_link())
     assert "Petrova" in all_that_is_told()
     assert found_by("Petrova")
 
 
-def test_an_account_that_somebody_else_took_is_given_back_by_its_email(admin, mailing, settings):
-    """Mallory invited the e-mail while no mail was sent, and took the account with the link handed to her."""
+def test_account_taken_by_someone_else_is_recovered_by_email(admin, mailing, settings):
+    """Mallory invited the e-mail while no mail was sent, and took the account with the link she received."""
     settings.EMAIL_URL = ""
     mallory = make.admin(make.organization("Theirs"), "Mallory")
     taken = invite(mallory, "victim@example.com")
@@ -160,19 +174,19 @@ def test_an_account_that_somebody_else_took_is_given_back_by_its_email(admin, ma
     assert sign_in("victim@example.com", CHOSEN).status_code == 302
 
 
-def test_a_link_that_is_handed_over_takes_nobodys_account(admin):
+def test_link_passed_on_by_an_admin_takes_over_no_account(admin):
     olga = make.dispatcher(make.organization("Theirs"), "Olga")
     answer = invite(admin, olga.email)
     link = handed(answer)
     assert "/login/" in choose_password(link)["Location"]
     assert sign_in(olga.email, CHOSEN).status_code == 200, "refused"
-    assert browser_of(olga).post(link).status_code == 302
+    assert confirm(browser_of(olga), link).status_code == 302
     assert joined(answer)
     olga.refresh_from_db()
     assert olga.email_confirmed_at is None
 
 
-def test_an_invitation_ends_with_the_membership_with_time_and_when_it_was_changed(admin, settings):
+def test_invitation_link_ends_with_membership_expiry_or_tampering(admin, settings):
     answer = invite(admin, "new@example.com")
     link = handed(answer)
     assert Client().get(link[:-2] + "x/").status_code == 404
@@ -181,14 +195,14 @@ def test_an_invitation_ends_with_the_membership_with_time_and_when_it_was_change
     settings.PASSWORD_RESET_TIMEOUT = 60
     assert Client().get(link).status_code == 200
     Api(user=admin).delete(f"members/{answer['id']}/")
-    assert "This invitation is over" in Client().get(link).content.decode()
+    assert "This invitation is no longer valid" in Client().get(link).content.decode()
 
 
-def test_nobody_is_made_active_but_by_themselves(organization, admin):
+def test_only_the_invitee_can_activate_the_membership(organization, admin):
     answer = invite(admin, "new@example.com")
     refused = Api(user=admin).patch(f"members/{answer['id']}/", {"is_active": True})
     assert refused.status_code == 400
-    assert "They have not accepted the invitation yet." in str(refused.json())
+    assert "This person hasn't accepted the invitation yet." in str(refused.json())
     with pytest.raises(Conflict):
         services.change_member(answer["id"], actor=SYSTEM, is_active=True)
     with pytest.raises(IntegrityError), transaction.atomic():
@@ -236,3 +250,93 @@ def test_the_link_for_a_new_password_is_mailed_too(organization, admin, mailing)
     assert "/set-password/" not in answer.content.decode()
     assert mail.outbox[0].to == [person.email]
     assert "/set-password/" in str(mail.outbox[0].body)
+
+
+# --- name and phone ---------------------------------------------------------------------------------------------
+
+OWN_PHONE, OTHER_PHONE = "+16025550142", "+16025550199"
+
+
+def test_an_inviter_does_not_decide_where_another_organizations_alerts_go(admin, mailing):
+    """Mallory invites a person with her own phone and withdraws the invitation before the real one is sent."""
+    mallory = make.admin(make.organization("Theirs"), "Mallory")
+    theirs = invite(mallory, "victim@example.com", name="Mallory's Name", phone=OTHER_PHONE)
+    Api(user=mallory).delete(f"members/{theirs['id']}/")
+    ours = invite(admin, "victim@example.com", name="Vic Tim", phone=OWN_PHONE)
+    link = mailed_link()
+    assert shown_details(Client(), link) == {"name": "Vic Tim", "phone": OWN_PHONE}
+    assert choose_password(link).status_code == 302
+    assert joined(ours)
+    person = User.objects.get(email="victim@example.com")
+    assert (person.name, str(person.phone)) == ("Vic Tim", OWN_PHONE)
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_invitation_alone_changes_nothing_about_the_person(admin, mailing, stays):
+    invite(admin, "new@example.com", phone=OTHER_PHONE)
+    person = User.objects.get(email="new@example.com")
+    assert (person.name, str(person.phone)) == ("", "")
+    olga = make.dispatcher(make.organization("Theirs"), "Olga")
+    User.objects.filter(pk=olga.pk).update(phone=OWN_PHONE, email_confirmed_at=olga.created_at)
+    answer = invite(admin, olga.email, name="Somebody else", phone=OTHER_PHONE)
+    link = mailed_link()
+    own = browser_of(olga)
+    assert shown_details(own, link) == {"name": "Olga", "phone": OWN_PHONE}
+    if stays:
+        assert confirm(own, link).status_code == 302
+        assert joined(answer)
+    olga.refresh_from_db()
+    assert (olga.name, str(olga.phone)) == ("Olga", OWN_PHONE)
+
+
+def test_a_person_corrects_name_and_phone_as_they_join(organization, admin, mailing):
+    answer = invite(admin, "new@example.com", name="Nuw", phone=OTHER_PHONE)
+    link = mailed_link()
+    refused = choose_password(link, phone="not a number")
+    assert (refused.status_code, joined(answer)) == (200, False)
+    assert "Enter a valid phone number" in refused.content.decode()
+    assert choose_password(link, name="").status_code == 200
+    assert not joined(answer)
+    assert choose_password(link, name="New", phone="602 555 0142").status_code == 302
+    membership = Membership.objects.get(pk=answer["id"])
+    assert (membership.user.name, str(membership.user.phone)) == ("New", OWN_PHONE)
+    assert (membership.invited_name, str(membership.invited_phone)) == ("", "")
+
+
+def test_a_phone_that_is_changed_on_joining_is_in_the_log_of_the_others(admin, mailing):
+    theirs = make.organization("Theirs")
+    olga = make.dispatcher(theirs, "Olga")
+    User.objects.filter(pk=olga.pk).update(phone=OWN_PHONE, email_confirmed_at=olga.created_at)
+    invite(admin, olga.email)
+    assert confirm(browser_of(olga), mailed_link(), phone=OTHER_PHONE).status_code == 302
+    changed = Event.objects.get(kind="membership.phone_changed")
+    assert (changed.organization_id, changed.actor_label) == (theirs.pk, "Olga")
+
+
+def test_recovered_account_does_not_keep_the_takers_phone(admin, mailing, settings):
+    settings.EMAIL_URL = ""
+    mallory = make.admin(make.organization("Theirs"), "Mallory")
+    taken = invite(mallory, "victim@example.com", phone=OTHER_PHONE)
+    assert choose_password(handed(taken)).status_code == 302
+    assert str(User.objects.get(email="victim@example.com").phone) == OTHER_PHONE
+    settings.EMAIL_URL = "smtp://mail.example.com"
+    invite(admin, "victim@example.com", phone=OWN_PHONE)
+    assert choose_password(mailed_link()).status_code == 302
+    assert str(User.objects.get(email="victim@example.com").phone) == OWN_PHONE
+
+
+@pytest.mark.parametrize("change", ["joins", "superuser"])
+def test_password_link_ends_when_the_account_gains_access(organization, admin, change):
+    person = make.dispatcher(organization, "Dana")
+    action = reverse("admin:accounts_user_new_password_link", args=[person.pk])
+    answer = browser_of(admin).post(action, {"_form_submitted": "1"}).content.decode()
+    link = re.search(r"/set-password/[^<]+", answer)
+    assert link
+    assert Client().get(link[0]).status_code == 302
+    if change == "joins":
+        theirs = invite(make.admin(make.organization("Theirs"), "Olga"), person.email)
+        confirm(browser_of(person), handed(theirs))
+        assert joined(theirs)
+    else:
+        User.objects.filter(pk=person.pk).update(is_superuser=True)
+    assert Client().get(link[0]).status_code == 200, "it still opens the form"

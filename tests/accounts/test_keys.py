@@ -1,16 +1,17 @@
-"""API keys: shown once, stored hashed, scoped, revocable, and when they were last used."""
+"""API keys are shown once, stored hashed, scoped, revocable, and record their last use."""
 
 from datetime import timedelta
 
 import pytest
 
-from accounts import keys, services
+from accounts import services
+from accounts.auth import api_keys
 from accounts.models import ApiKey
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
-from tests import factories as make
 from tests.api.client import Api
+from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
 
@@ -37,7 +38,7 @@ def test_a_key_is_shown_once_and_only_its_hash_is_kept():
 @pytest.mark.parametrize(
     "spoil", [lambda k: k[:-1] + ("A" if k[-1] != "A" else "B"), lambda k: k + "x", lambda k: k[3:]]
 )
-def test_a_key_that_is_not_exactly_right_is_not_known(spoil):
+def test_key_with_any_difference_is_unknown(spoil):
     whole = make.api_key(make.organization())
     answer = Api(key=spoil(whole)).get("me/")
     assert answer.status_code == 401
@@ -70,7 +71,7 @@ def test_an_expired_key_is_refused():
     assert "expired" in answer.json()["detail"]
 
 
-def test_a_key_of_a_switched_off_organization_is_refused():
+def test_key_of_an_inactive_organization_is_rejected():
     organization = make.organization()
     whole = make.api_key(organization)
     organization.is_active = False
@@ -103,7 +104,7 @@ def test_last_used_moves_at_most_once_a_minute(django_assert_num_queries):
         (["read"], "notifications/", 403),
     ],
 )
-def test_a_key_may_do_what_its_scopes_say(scopes, path, status):
+def test_scopes_limit_what_a_key_may_do(scopes, path, status):
     whole = make.api_key(make.organization(), *scopes)
     assert Api(key=whole).get(path).status_code == status
 
@@ -117,7 +118,7 @@ def test_a_key_cannot_be_made_without_or_with_unknown_scopes():
 
 
 def test_keys_are_random_and_well_formed():
-    made = {keys.fresh()[1] for _ in range(50)}
+    made = {api_keys.generate_key()[1] for _ in range(50)}
     assert len(made) == 50
     key, whole = services.create_api_key(make.organization(), "K", ["read"], actor=SYSTEM)
-    assert keys.recognise(whole) == key
+    assert api_keys.authenticate_key(whole) == key

@@ -1,4 +1,4 @@
-"""Members, roles, duty, and the organization itself, by API and admin."""
+"""Manage members, roles, duty, and the organization itself, by API and admin."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from django.test import Client
 from django.urls import reverse
 
 from accounts import services
-from accounts.current import actor_of
 from accounts.models import ApiKey, Membership, User
+from accounts.tenancy import actor_of
+from dispatch.core.api.problems import Conflict
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
-from dispatch.core.problems import Conflict
-from tests import factories as make
 from tests.api.client import Api
+from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
 
@@ -54,7 +54,7 @@ def test_going_on_duty_and_off(organization):
     assert kinds == [("membership.on_duty", "Bob"), ("membership.off_duty", "Bob")]
 
 
-def test_a_superuser_who_is_no_member_has_no_duty(organization):
+def test_superuser_without_membership_has_no_duty(organization):
     root = make.user("Root", is_superuser=True)
     api = Api(user=root, organization=organization.slug)
     assert api.get("me/").json()["role"] == "admin"
@@ -88,7 +88,7 @@ def test_the_last_admin_stays(organization, admin, change):
     assert api.patch(own, change).status_code == 200
 
 
-def test_switched_off_means_off_duty(organization):
+def test_deactivation_takes_the_member_off_duty(organization):
     membership = make.dispatcher(organization, on_duty=True).memberships.get()
     assert not services.change_member(membership.pk, actor=SYSTEM, is_active=False).on_duty
 
@@ -176,19 +176,19 @@ def test_the_admin_invites_with_a_link(organization, admin):
     assert Membership.objects.get(user__email="dora@example.com").organization == organization
 
 
-def test_the_admin_is_told_that_the_last_admin_stays(organization, admin):
+def test_admin_shows_that_the_last_admin_cannot_be_removed(organization, admin):
     own = admin.memberships.get()
     answer = page(admin).post(
         reverse("admin:accounts_membership_change", args=[own.pk]),
         {"organization": organization.pk, "role": "dispatcher", "is_active": "on", "alert_order": 100},
         follow=True,
     )
-    assert "last active Admin" in answer.content.decode()
+    assert "last active admin" in answer.content.decode()
     own.refresh_from_db()
     assert own.role == "admin"
 
 
-def test_an_admin_cannot_make_superusers_nor_touch_who_belongs_elsewhere_too(organization, admin):
+def test_admin_cannot_create_superusers_or_edit_shared_users(organization, admin):
     own = make.dispatcher(organization, "Own")
     shared = make.dispatcher(organization, "Shared")
     Membership.objects.create(organization=make.organization("Elsewhere Ltd"), user=shared, role="dispatcher")

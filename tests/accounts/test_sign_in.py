@@ -1,14 +1,14 @@
-"""Signing in by e-mail, and what happens to who guesses."""
+"""Sign in by e-mail, and lock out password guessing."""
 
 import pytest
 from django.db import IntegrityError
 from django.test import Client
 from django.urls import reverse
 
-from accounts import demo, services
+from accounts import demo_logins, services
 from accounts.models import Membership, User
 from dispatch.core import clock
-from tests import factories as make
+from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
 
@@ -17,7 +17,7 @@ def sign_in(email: str, password: str = make.PASSWORD, client: Client | None = N
     return (client or Client()).post(reverse("admin:login"), {"username": email, "password": password})
 
 
-def test_the_e_mail_is_read_in_any_case():
+def test_email_is_case_insensitive():
     person = make.dispatcher(make.organization())
     assert sign_in(f" {person.email.upper()} ").status_code == 302
 
@@ -36,12 +36,12 @@ def test_a_user_without_an_active_membership_cannot_sign_in():
     assert sign_in(make.user().email).status_code == 200
 
 
-def test_membership_of_a_switched_off_organization_does_not_count():
+def test_membership_of_an_inactive_organization_does_not_count():
     organization = make.organization(is_active=False)
     assert sign_in(make.admin(organization).email).status_code == 200
 
 
-def test_guessing_locks_the_account_out_from_there_whatever_the_case(settings):
+def test_guessing_locks_out_the_address_regardless_of_case(settings):
     person = make.dispatcher(make.organization())
     spelled = [person.email, person.email.upper(), person.email.title()]
     for attempt in range(settings.AXES_FAILURE_LIMIT):
@@ -55,18 +55,18 @@ def test_guessing_locks_the_account_out_from_there_whatever_the_case(settings):
 
 def test_the_demo_logins_are_named_on_a_development_machine_only(settings):
     page = Client().get(reverse("admin:login")).content.decode()
-    assert demo.PASSWORD not in page, "there are no demo people yet"
-    demo.load_people(make.organization())
-    demo.load_people(make.organization("Another"))
+    assert demo_logins.PASSWORD not in page, "there are no demo people yet"
+    demo_logins.create_demo_logins(make.organization())
+    demo_logins.create_demo_logins(make.organization("Another"))
     page = Client().get(reverse("admin:login")).content.decode()
-    assert demo.PASSWORD in page
-    assert all(login.email in page for login in demo.LOGINS)
+    assert demo_logins.PASSWORD in page
+    assert all(login.email in page for login in demo_logins.LOGINS)
     settings.DEVELOPMENT = False
     page = Client().get(reverse("admin:login")).content.decode()
-    assert demo.PASSWORD not in page
-    assert demo.LOGINS[0].email not in page
+    assert demo_logins.PASSWORD not in page
+    assert demo_logins.LOGINS[0].email not in page
     with pytest.raises(RuntimeError):
-        demo.load_people(make.organization())
+        demo_logins.create_demo_logins(make.organization())
 
 
 def test_a_link_sets_a_password_once():
@@ -79,17 +79,17 @@ def test_a_link_sets_a_password_once():
     saved = client.post(page.redirect_chain[-1][0], {"new_password1": chosen, "new_password2": chosen})
     assert saved.status_code == 302
     assert sign_in(person.email, chosen).status_code == 302
-    assert "used already" in Client().get(link, follow=True).content.decode()
+    assert "already used or has expired" in Client().get(link, follow=True).content.decode()
 
 
-def test_the_link_dies_with_time(settings):
+def test_link_expires(settings):
     person = make.user()
     link = services.password_path(person)
     settings.PASSWORD_RESET_TIMEOUT = -1
-    assert "too old" in Client().get(link, follow=True).content.decode()
+    assert "already used or has expired" in Client().get(link, follow=True).content.decode()
 
 
-def test_who_may_open_the_admin_follows_from_memberships():
+def test_memberships_decide_who_may_open_the_admin():
     organization = make.organization()
     person = make.dispatcher(organization)
     assert User.objects.get(pk=person.pk).is_staff

@@ -1,4 +1,4 @@
-"""Speaking to the API as its clients do: a program with a key, or a person in a browser."""
+"""Call the API as its clients do: a program with a key, or a user in a browser."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accounts.models import User
 
 
 class Api:
-    """`Api(key=…)` or `Api(user=…)`, or nobody; paths are below /api/v1/."""
+    """`Api(key=…)` or `Api(user=…)`, or anonymous; paths are below /api/v1/."""
 
     def __init__(
         self, key: str = "", user: User | None = None, organization: str = "", csrf: bool = False

@@ -1,5 +1,5 @@
-"""The two tenants of the walk."""
+"""Provide the two tenants of the walk."""
 
-from tests.tenants import ours, theirs, world
+from tests.support.tenants import ours, theirs, world
 
 __all__ = ["ours", "theirs", "world"]

@@ -1,4 +1,4 @@
-"""Every command of docs/api-tour.md runs against the real server, and answers what the page shows."""
+"""Every command of docs/guides/api-tour.md runs against the real server and answers as the page shows."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from typing import Any
 import pytest
 from django.conf import settings as django_settings
 
-from tests import factories as make
-from tests.processes import running
-from tests.waiting import PATIENCE
+from tests.support import factories as make
+from tests.support.processes import running
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PAGE = Path(django_settings.BASE_DIR) / "docs" / "api-tour.md"
+PAGE = Path(django_settings.BASE_DIR) / "docs" / "guides" / "api-tour.md"
 BLOCK = re.compile(r"^```sh\n(.*?)^```\n(?:```json\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 MARK = "--- end of a block ---"
 
 
 def blocks() -> list[tuple[str, Any]]:
-    """(commands, what the last of them is shown to answer, or None)."""
+    """Return (commands, the answer shown for the last of them, or None)."""
     found = BLOCK.findall(PAGE.read_text())
     return [(commands, json.loads(shown) if shown else None) for commands, shown in found]
 
 
 @pytest.fixture
 def organization(app_url: str, test_environment: dict[str, str]) -> Iterator[Any]:
-    """One without anybody near the tour's place, a worker that makes jobs, and the loop that writes alerts."""
+    """Create an organization with nobody near the tour's place; run a worker for jobs and the loop for alerts."""
     made = make.organization()
     environment = {**test_environment, "PUBLIC_BASE_URL": app_url}
     with (
         running("worker", django_settings.DISPATCH_QUEUE, env=environment) as worker,
         running("dispatcher", "--only", "notifier", env=environment) as dispatcher,
     ):
-        worker.says("the worker listens")
-        dispatcher.says("runs")
+        worker.says("worker_started")
+        dispatcher.says("loops_started")
         yield made
 
 
@@ -62,7 +62,7 @@ def test_the_page_is_run_from_top_to_bottom(app_url: str, organization: Any) -> 
 
 
 def last_json(answer: str, commands: str) -> Any:
-    """The last JSON value of what a block printed; answers follow each other without a line break."""
+    """Return the last JSON value that a block printed; answers follow each other without a line break."""
     decoder, found, text = json.JSONDecoder(), None, answer.strip()
     while text:
         start = text.find("{")
@@ -75,7 +75,7 @@ def last_json(answer: str, commands: str) -> Any:
 
 
 def assert_shows(answer: Any, shown: Any, commands: str) -> None:
-    """The answer has all that the page shows; "…" stands for any text; of a list the beginning is shown."""
+    """Assert that the answer has all that the page shows; "…" matches any text, and a list may be longer."""
     if isinstance(shown, dict):
         assert isinstance(answer, dict), (commands, answer)
         for name, value in shown.items():

@@ -1,4 +1,4 @@
-"""The same request twice is answered as it was the first time, whoever sends it when."""
+"""A repeated request gets the first answer, independent of sender and time."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from rest_framework.exceptions import ValidationError
 
 from accounts import loops
 from accounts.models import Organization
-from dispatch.core import clock, idempotency
+from dispatch.core import clock
+from dispatch.core.api import idempotency
 from dispatch.core.models import RememberedAnswer
 from dispatch.technicians.models import Skill
-from tests import factories as make
-from tests.waiting import PATIENCE, wait_until
+from tests.support import factories as make
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -26,7 +27,7 @@ def organization() -> Organization:
 
 
 class Work:
-    """Makes one skill a run, and says which."""
+    """Create one skill per run, and return it."""
 
     def __init__(self, organization: Organization) -> None:
         self.organization, self.runs = organization, 0
@@ -37,10 +38,10 @@ class Work:
 
 
 def send(organization: Organization, work, key: str = "k-1", body=None, endpoint: str = "submissions"):
-    return idempotency.remember(organization.pk, endpoint, key, body if body is not None else {"a": 1}, work)
+    return idempotency.run_once(organization.pk, endpoint, key, body if body is not None else {"a": 1}, work)
 
 
-def test_a_repeat_gets_the_first_answer(organization):
+def test_repeated_request_gets_the_first_response(organization):
     work = Work(organization)
     first = send(organization, work)
     again = send(organization, work)
@@ -55,7 +56,7 @@ def test_the_order_of_members_does_not_matter(organization):
     assert send(organization, work, body={"b": [1, 2], "a": 1})[2] is True
 
 
-def test_another_body_under_the_same_key_is_refused(organization):
+def test_same_key_with_another_body_is_rejected(organization):
     work = Work(organization)
     send(organization, work)
     with pytest.raises(idempotency.KeyReused) as refused:
@@ -64,7 +65,7 @@ def test_another_body_under_the_same_key_is_refused(organization):
     assert work.runs == 1
 
 
-def test_keys_are_the_organization_s_and_the_endpoint_s_own(organization):
+def test_keys_are_scoped_to_organization_and_endpoint(organization):
     other = make.organization()
     runs = [
         send(organization, Work(organization)),
@@ -104,7 +105,7 @@ def in_threads(count: int, run):
         return list(threads.map(closing, range(count)))
 
 
-def test_concurrent_repeats_wait_and_get_the_first_answer(organization):
+def test_concurrent_repeats_wait_for_the_first_response(organization):
     everybody = threading.Barrier(8)
     runs: list[int] = []
 
@@ -122,7 +123,7 @@ def test_concurrent_repeats_wait_and_get_the_first_answer(organization):
     assert sorted(answer[2] for answer in answers) == [False] + [True] * 7
 
 
-def test_a_repeat_that_waited_for_a_failure_becomes_the_first(organization):
+def test_repeat_that_waited_for_a_failure_runs_as_the_first(organization):
     begun = threading.Event()
 
     def somebody_waits() -> bool:
@@ -147,7 +148,7 @@ def test_a_repeat_that_waited_for_a_failure_becomes_the_first(organization):
     assert RememberedAnswer.objects.get().status_code == 202
 
 
-def test_an_answer_is_kept_seven_days_and_not_longer(organization):
+def test_response_is_kept_for_seven_days(organization):
     work = Work(organization)
     send(organization, work)
     clock.travel(7 * 86400 - 300)
@@ -157,25 +158,25 @@ def test_an_answer_is_kept_seven_days_and_not_longer(organization):
     assert work.runs == 2
 
 
-def test_old_answers_are_forgotten_in_small_batches(organization, monkeypatch):
+def test_old_responses_are_deleted_in_small_batches(organization, monkeypatch):
     monkeypatch.setattr(loops, "BATCH", 2)
     for n in range(3):
         send(organization, Work(organization), key=f"old-{n}")
     clock.travel(8 * 86400)
     send(organization, Work(organization), key="new")
-    assert loops.age() is not None, "there is more: again soon"
+    assert loops.delete_expired() is not None, "there is more: again soon"
     assert RememberedAnswer.objects.count() == 2
-    assert loops.age() is None
+    assert loops.delete_expired() is None
     assert [row.key for row in RememberedAnswer.objects.all()] == ["new"]
 
 
 @pytest.mark.parametrize("key", ["x" * 256, "with space", "ümlaut", "line\nbreak"])
-def test_a_key_that_cannot_be_one_is_refused(organization, key):
+def test_malformed_key_is_rejected(organization, key):
     with pytest.raises(ValidationError):
         send(organization, Work(organization), key=key)
 
 
-def test_without_a_key_every_request_is_its_own(organization):
+def test_requests_without_a_key_are_independent(organization):
     work = Work(organization)
     assert send(organization, work, key="")[2] is False
     assert send(organization, work, key="")[2] is False

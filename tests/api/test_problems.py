@@ -1,4 +1,4 @@
-"""Every error of the API is a problem that a program can read."""
+"""Every error of the API is a machine-readable problem."""
 
 import base64
 from urllib.parse import quote
@@ -9,12 +9,13 @@ from django.urls import path
 from rest_framework import serializers
 from rest_framework.views import APIView
 
+from accounts.auth.permissions import ANYONE
 from accounts.models import ApiKey
-from accounts.permissions import ANYONE
-from dispatch.core import clock, problems
+from dispatch.core import clock
+from dispatch.core.api import problems
 from dispatch.core.events import Actor
-from tests import factories as make
 from tests.api.client import Api
+from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
 
@@ -59,7 +60,7 @@ class Routes:
         path("api/v1/broken/", BrokenView.as_view()),
         path("api/v1/undescribed/", UndescribedView.as_view()),
     ]
-    handler500 = staticmethod(problems.failed)
+    handler500 = staticmethod(problems.server_error)
 
 
 @pytest.fixture
@@ -83,20 +84,20 @@ def api():
     return Api(user=make.admin(make.organization()))
 
 
-def test_nobody_is_asked_who_they_are():
+def test_anonymous_request_is_401():
     answer = Api().get("me/")
     is_problem(answer, 401, "not_authenticated")
     assert answer["WWW-Authenticate"] == "Bearer"
 
 
-def test_an_unknown_address_says_so_also_without_its_slash(api):
+def test_unknown_url_is_404_with_or_without_its_slash(api):
     is_problem(api.get("nothing/"), 404, "not_found")
     is_problem(Api().get("/api/v7/"), 404, "not_found")
     assert "/api/v1/me/" in is_problem(api.get("me"), 404, "not_found")["detail"]
     is_problem(api.post("me"), 404, "not_found")
 
 
-def test_a_row_that_is_not_there(api):
+def test_missing_row_is_404(api):
     is_problem(api.get("members/999999/"), 404, "not_found")
     is_problem(api.get(f"members/{10**30}/"), 404, "not_found")
     is_problem(api.get("members/ana/"), 404, "not_found")
@@ -105,7 +106,7 @@ def test_a_row_that_is_not_there(api):
         is_problem(api.get(f"members/{same}/"), 404, "not_found")
 
 
-def test_a_method_that_is_not_there(api):
+def test_unknown_method_is_405(api):
     answer = api.delete("me/")
     is_problem(answer, 405, "method_not_allowed")
     assert "GET" in answer["Allow"]
@@ -125,9 +126,12 @@ def test_a_body_that_cannot_be_read(api, text):
         ('{"a": {"b": [1, "\\ud800"]}}', "a.b.1"),
         ('{"a": {"b\\u0000": 1}}', "a"),
         ('"\\u0000"', None),
+        ('{"on_duty": 1e999}', "on_duty"),
+        ('{"a": {"b": [1, -1e999]}}', "a.b.1"),
+        ("1e999", None),
     ],
 )
-def test_a_text_that_cannot_be_stored_is_named(api, text, field):
+def test_a_value_that_cannot_be_stored_is_named(api, text, field):
     told = is_problem(api.post("duty/", text), 400, "validation_error")
     assert [(one["field"], one["code"]) for one in told["errors"]] == [(field, "unstorable")]
 
@@ -137,7 +141,7 @@ def test_a_body_of_another_kind(api):
     is_problem(answer, 415, "unsupported_media_type")
 
 
-def test_an_answer_of_another_kind(api):
+def test_unacceptable_response_type(api):
     is_problem(api.get("me/", Accept="text/csv"), 406, "not_acceptable")
 
 
@@ -146,7 +150,7 @@ def test_a_body_that_is_too_large(api, settings):
     is_problem(api.post("duty/", {"on_duty": "x" * 200}), 413, "too_large")
 
 
-def test_what_is_not_valid_is_named_by_its_path(broken):
+def test_invalid_values_are_named_by_their_path(broken):
     body = is_problem(
         broken.post("broken/", {"place": {}, "stops": [{"lat": 1}, {"lat": "x"}]}), 400, "validation_error"
     )
@@ -157,19 +161,19 @@ def test_what_is_not_valid_is_named_by_its_path(broken):
     assert body["detail"].startswith("place.lat: ")
 
 
-def test_an_error_of_no_field_has_none(broken):
+def test_error_without_a_field_names_none(broken):
     body = is_problem(broken.post("broken/", {"place": {"lat": 1}, "stops": []}), 400, "validation_error")
     assert body["errors"] == [{"field": None, "code": "invalid", "detail": "Both cannot be."}]
 
 
-def test_a_failure_tells_nothing_of_the_inside(broken):
+def test_server_error_reveals_no_internals(broken):
     answer = broken.get("broken/")
     is_problem(answer, 500, "error")
     assert b"swordfish" not in answer.content
     assert b"RuntimeError" not in answer.content
 
 
-def test_a_failure_tells_nothing_with_debug_on_either(broken, settings):
+def test_server_error_reveals_no_internals_with_debug(broken, settings):
     settings.DEBUG = True
     answer = broken.get("broken/")
     is_problem(answer, 500, "error")
@@ -185,7 +189,7 @@ def test_a_conflict_says_who_did_what_when(broken):
     assert body["conflict"]["at"]
 
 
-def test_a_view_that_does_not_say_what_it_requires_is_closed(broken):
+def test_view_without_requirements_is_denied(broken):
     is_problem(broken.get("undescribed/"), 403, "permission_denied")
     assert ApiKey.objects.get().scopes == list(ApiKey.Scope.values)
 
@@ -194,11 +198,11 @@ def test_pages_keep_their_own_errors():
     request = RequestFactory().get("/nothing")
     assert problems.not_found(request, Exception()).status_code == 404
     assert "problem" not in problems.not_found(request, Exception())["Content-Type"]
-    assert problems.failed(RequestFactory().get("/api/v1/x/"))["Content-Type"] == problems.CONTENT_TYPE
+    assert problems.server_error(RequestFactory().get("/api/v1/x/"))["Content-Type"] == problems.CONTENT_TYPE
     assert problems.forbidden(RequestFactory().get("/api/v1/x/"), Exception()).status_code == 403
 
 
-def test_a_program_that_posts_to_a_wrong_address_is_told_so(api):
+def test_post_to_a_wrong_url_is_404(api):
     client = Client(enforce_csrf_checks=True)
     body = is_problem(client.post("/api/v1/submissions", "{}", "application/json"), 404, "not_found")
     assert body["detail"].endswith("Did you mean /api/v1/submissions/ ?")
@@ -206,7 +210,7 @@ def test_a_program_that_posts_to_a_wrong_address_is_told_so(api):
 
 
 @pytest.mark.parametrize("position", ["\0", "abc", "-1", "1.5", "\u0663", "9" * 18, "9" * 40])
-def test_a_cursor_that_nobody_was_given_is_refused_or_at_the_end(api, position):
+def test_forged_cursor_is_rejected_or_at_the_end(api, position):
     cursor = base64.b64encode(f"p={quote(position)}".encode()).decode()
     answer = api.get(f"jobs/?cursor={quote(cursor)}")
     if position == "9" * 18:

@@ -1,4 +1,4 @@
-"""The schema is whole, and its pages work without internet."""
+"""The schema is complete, and its pages work without internet."""
 
 import copy
 import re
@@ -8,9 +8,9 @@ from django.core.management import call_command
 from django.test import Client
 from jsonschema import Draft202012Validator
 
-from dispatch import api_examples
-from tests import factories as make
+from dispatch.openapi import examples
 from tests.api.client import Api
+from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
 
@@ -26,7 +26,7 @@ def _schema(tmp_path_factory):
 
 @pytest.fixture
 def schema(_schema):
-    """A copy of it, to be changed at will."""
+    """Return a copy that the test may change."""
     return copy.deepcopy(_schema)
 
 
@@ -45,18 +45,18 @@ def test_every_operation_is_described(schema):
 
 
 def bodies(schema):
-    """(operation, component, media) of every body that is taken."""
+    """Yield (operation, component, media) of every request body."""
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
             for media in operation.get("requestBody", {}).get("content", {}).values():
-                yield f"{method.upper()} {path}", api_examples.component_of(media), media
+                yield f"{method.upper()} {path}", examples.component_of(media), media
 
 
 def test_every_body_has_an_example_that_fits_its_schema(schema):
     without = {component for _, component, media in bodies(schema) if not {"example", "examples"} & media.keys()}
-    assert not without, "add an example to dispatch/api_examples.py"
-    assert not api_examples.BODIES.keys() - {component for _, component, _ in bodies(schema)}, "of no body"
-    for component in schema["components"]["schemas"].values():  # what is only answered need not be sent
+    assert not without, "add an example to dispatch/openapi/examples.py"
+    assert not examples.BODIES.keys() - {component for _, component, _ in bodies(schema)}, "of no body"
+    for component in schema["components"]["schemas"].values():  # components that are only returned need no example
         given = component.get("properties", {})
         component["required"] = [n for n in component.get("required", []) if not given.get(n, {}).get("readOnly")]
     for operation, _, media in bodies(schema):
@@ -66,7 +66,7 @@ def test_every_body_has_an_example_that_fits_its_schema(schema):
             assert not problems, (operation, problems)
 
 
-def test_examples_name_only_fields_that_there_are(schema):
+def test_examples_name_only_existing_fields(schema):
     for operation, component, media in bodies(schema):
         known = schema["components"]["schemas"].get(media["schema"].get("$ref", "").rpartition("/")[2], {})
         if "example" in media and component not in ("BulkForm",):
@@ -75,12 +75,12 @@ def test_examples_name_only_fields_that_there_are(schema):
             assert media["example"].keys() <= writable, operation
 
 
-def test_who_may_call_is_named(schema):
+def test_authentication_is_documented(schema):
     assert schema["components"]["securitySchemes"]["apiKey"]["scheme"] == "bearer"
     assert {"apiKey": []} in schema["paths"]["/api/v1/me/"]["get"]["security"]
 
 
-def test_the_docs_page_loads_nothing_from_elsewhere():
+def test_docs_page_loads_no_third_party_resources():
     page = Client().get("/api/v1/docs/").content.decode()
     loaded = re.findall(r'(?:src|href)="([^"]+)"', page)
     assert loaded
@@ -88,7 +88,7 @@ def test_the_docs_page_loads_nothing_from_elsewhere():
     assert Client().get("/api/v1/schema/").status_code == 200
 
 
-def test_the_admin_loads_nothing_from_elsewhere():
+def test_admin_loads_no_third_party_resources():
     organization = make.organization()
     client = Api(user=make.admin(organization)).client
     page = client.get("/admin/").content.decode()

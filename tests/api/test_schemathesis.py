@@ -1,7 +1,8 @@
-"""schemathesis, from our own OpenAPI schema: no server error, and no answer that the schema does not tell of.
+"""Run schemathesis on our OpenAPI schema: no server error, and no undocumented answer.
 
-In the suite a few requests of each operation, always the same ones; `make soak` sends hundreds, at random. Each
-request runs in a transaction that is rolled back, so that what one of them deletes is there for the next."""
+The suite sends a few requests of each operation, always the same ones; `make soak` sends hundreds, at random. Each
+request runs in a transaction that is rolled back, so that rows deleted by one exist for the next.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.api.test_tenants import OF_ONE
-from tests.tenants import Tenant
+from tests.support.tenants import Tenant
 
 pytestmark = pytest.mark.django_db
 
@@ -34,13 +35,16 @@ EXAMPLES, SOAK_EXAMPLES = 6, 300
 SOAK_PARTS = 12
 CSRF = "c" * 32
 
-# The address of one row → its model, so that most requests find one.
+# URL of one row → its model, so that most requests find one.
 MODELS = {endpoint.path: endpoint.model for endpoint in OF_ONE}
 
 
 @pytest.fixture(scope="module")
 def schema(django_db_setup: None, django_db_blocker: Any) -> Iterator[Any]:
-    """Asked of the application itself, in this thread and on this connection, which a request must not close."""
+    """Load the schema from the application, in this thread and on this connection.
+
+    A request must not close the connection.
+    """
     for signal in (request_started, request_finished):
         signal.disconnect(close_old_connections)
     with django_db_blocker.unblock():
@@ -65,7 +69,7 @@ def operations(schema: Any) -> Iterator[Any]:
 
 
 def walk(schema: Any, ours: Tenant, examples: int, *, at_random: bool, part: slice = slice(None)) -> int:
-    """Sends `examples` requests of each operation in `part`; how many those are. Tells of all that fail."""
+    """Send `examples` requests of each operation in `part`. Return how many operations; report all failures."""
     count, failed = 0, []
     for operation in list(operations(schema))[part]:
         count += 1
@@ -106,7 +110,7 @@ def _as_admin(of: Tenant) -> tuple[dict[str, str], dict[str, str]]:
     return {"X-CSRFToken": CSRF}, {django_settings.SESSION_COOKIE_NAME: session, "csrftoken": CSRF}
 
 
-def test_no_server_error_and_no_undocumented_answer(schema: Any, ours: Tenant) -> None:
+def test_no_server_error_and_no_undocumented_response(schema: Any, ours: Tenant) -> None:
     assert walk(schema, ours, EXAMPLES, at_random=False) > 80
 
 

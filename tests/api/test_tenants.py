@@ -1,7 +1,8 @@
-"""The walk over every endpoint of the API: an owner, a member, a key and an outsider.
+"""Walk over every endpoint of the API as an owner, a member, a key and an outsider.
 
-The endpoints come from the URL configuration, so a new one is walked when it is there. What stands on a model
-needs nothing but a row in tests/tenants.py; any other view must be named in WITHOUT_ROWS or OPEN."""
+The endpoints come from the URL configuration, so a new endpoint is included automatically. One that is based on a
+model needs only a row in tests/support/tenants.py; any other view must be listed in WITHOUT_ROWS or OPEN.
+"""
 
 from __future__ import annotations
 
@@ -18,35 +19,36 @@ from rest_framework import serializers
 from rest_framework.mixins import CreateModelMixin
 from rest_framework.relations import ManyRelatedField
 
+from accounts.api.base import OrganizationViewSet, OwnedView
+from accounts.auth.permissions import ANYONE
 from accounts.models import Membership
-from accounts.owned_api import OrganizationViewSet, OwnedView
-from accounts.permissions import ANYONE
 from dispatch.jobs.models import Job, ServiceType
 from dispatch.leads.models import Campaign
 from dispatch.technicians.models import Skill, Technician
-from tests import factories as make
 from tests.api.client import Api
-from tests.tenants import FOREIGN, OWN, Tenant, everything_of
+from tests.support import factories as make
+from tests.support.tenants import FOREIGN, OWN, Tenant, everything_of
 
 pytestmark = pytest.mark.django_db
 
 OPEN = {"schema", "docs"}
-# Views over no queryset, whose answers are walked all the same.
+# Views without a queryset, whose answers are checked all the same.
 WITHOUT_ROWS = {
     "me", "choose-organization", "organization", "duty", "notification-preferences", "notification-preference",
     "escalation-policy", "lead-dispatch", "lead-engine",
 }  # fmt: skip
-# Plain views that let in by a token of their own; their tests stand with their slice.
+# Plain views with a separate token; their slices test them.
 BY_TOKEN = {"outbox_process"}
-# Actions with a body of their own that names a row: url name → a body that names a row of the given tenant.
+# Actions with a separate body that names a row: URL name → a body that names a row of the given tenant.
 NAMED_IN_BODIES: dict[str, Callable[[Tenant], dict[str, Any]]] = {
     "job-assign": lambda of: {"technician": of.row(Technician).pk, "confirm_unfit": True},
     "submission-list": lambda of: make.form(of.row(ServiceType)),
     "lead-list": lambda of: {"campaign": of.row(Campaign).code, "phone": "+16025550134"},
     "lead-bulk": lambda of: {"campaign": of.row(Campaign).code, "leads": [{"phone": "+16025550135"}]},
 }
-# Bodies with which a detail action would be carried out, were the row one's own.
+# Bodies with which a detail action would succeed on one's own row.
 BODIES: dict[str, dict[str, Any]] = {
+    "job-texts": {"body": "The blue door."},
     "technician-duty": {"on_duty": False},
     "technician-position": {"lat": 33.4, "lng": -112.0},
 }
@@ -56,7 +58,7 @@ CHANGES = ("post", "put", "patch", "delete")
 @dataclass(frozen=True)
 class Endpoint:
     name: str
-    path: str  # with {pk} where a row is named
+    path: str  # with {pk} in place of a row's id
     view: Any  # the view class
     methods: tuple[str, ...]
     actions: dict[str, str]
@@ -86,7 +88,7 @@ def _patterns(found: Any, prefix: str = "") -> Iterator[tuple[str, URLPattern]]:
 
 
 def endpoints() -> list[Endpoint]:
-    """Every endpoint under /api/v1/."""
+    """Return every endpoint under /api/v1/."""
     found = []
     for route, pattern in _patterns(get_resolver().url_patterns):
         if not route.startswith("api/v1/") or pattern.name in BY_TOKEN:
@@ -119,11 +121,11 @@ def test_every_endpoint_is_walked():
     assert not unknown, (
         f"say in WITHOUT_ROWS that these are no rows of an organization, or make them so: {unknown}"
     )
-    assert {endpoint.name for endpoint in ALL} >= OPEN | WITHOUT_ROWS, "an entry has no endpoint any more"
+    assert {endpoint.name for endpoint in ALL} >= OPEN | WITHOUT_ROWS, "an entry has no endpoint"
 
 
 @pytest.mark.parametrize("endpoint", CLOSED, ids=str)
-def test_nobody_gets_in(endpoint):
+def test_anonymous_requests_are_rejected(endpoint):
     for method in endpoint.methods:
         answer = Api().send(method.upper(), endpoint.at(1))
         assert answer.status_code == 401, method
@@ -141,13 +143,13 @@ def test_a_key_without_the_scope_gets_nothing(endpoint, ours):
 
 
 @pytest.mark.parametrize("endpoint", CLOSED, ids=str)
-def test_every_action_says_what_it_requires(endpoint):
+def test_every_action_declares_its_requirement(endpoint):
     for method in endpoint.methods:
         assert endpoint.view.required.get(endpoint.actions.get(method, method)), method
 
 
 @pytest.mark.parametrize("endpoint", [e for e in CLOSED if "get" in e.methods], ids=str)
-def test_nothing_foreign_is_answered(endpoint, ours, theirs):
+def test_responses_contain_no_foreign_rows(endpoint, ours, theirs):
     for who, api in callers(ours).items():
         path = endpoint.at(ours.row(endpoint.model).pk) if "{pk}" in endpoint.path else endpoint.path
         answer = api.get(path)
@@ -165,7 +167,7 @@ def test_own_rows_are_listed(endpoint, ours, theirs):
 
 
 @pytest.mark.parametrize("endpoint", OF_ONE, ids=str)
-def test_a_foreign_row_is_not_there(endpoint, ours, theirs):
+def test_row_of_another_organization_is_404(endpoint, ours, theirs):
     foreign = theirs.row(endpoint.model)
     before = everything_of(theirs)
     for who, api in callers(ours).items():
@@ -181,7 +183,7 @@ def test_a_foreign_row_is_not_there(endpoint, ours, theirs):
 
 
 @pytest.mark.parametrize("endpoint", OF_ONE, ids=str)
-def test_a_foreign_row_is_not_there_by_naming_its_organization(endpoint, ours, theirs):
+def test_naming_the_other_organization_finds_no_row_either(endpoint, ours, theirs):
     foreign = theirs.row(endpoint.model)
     before = everything_of(theirs)
     for api in (
@@ -194,7 +196,7 @@ def test_a_foreign_row_is_not_there_by_naming_its_organization(endpoint, ours, t
 
 
 def _relations(serializer: serializers.BaseSerializer, path: str = "") -> Iterator[tuple[str, Any, bool]]:
-    """(field, the queryset's model, many) of every relation that a body can name."""
+    """Yield (field, the queryset's model, many) of every relation that a body can name."""
     for name, item in getattr(serializer, "fields", {}).items():
         if item.read_only:
             continue
@@ -209,7 +211,7 @@ def test_a_foreign_row_cannot_be_named_in_a_body(endpoint, ours, theirs):
     pk = ours.row(endpoint.model).pk
     for method in endpoint.methods:
         if endpoint.actions.get(method) not in ("create", "update", "partial_update"):
-            continue  # another action has a body of its own: NAMED_IN_BODIES
+            continue  # another action has a separate body: NAMED_IN_BODIES
         view = endpoint.view()
         view.action, view.request, view.format_kwarg = endpoint.actions.get(method), None, None
         for name, related, many in _relations(view.get_serializer()):
@@ -252,7 +254,7 @@ def test_an_ended_membership_ends_access_at_once(ours):
     assert api.get("me/").status_code == 401
 
 
-def test_a_person_of_two_organizations_works_in_the_one_they_name(ours, theirs):
+def test_member_of_two_organizations_selects_one_by_header(ours, theirs):
     Membership.objects.create(organization=theirs.organization, user=ours.admin, role="dispatcher")
     api = Api(user=ours.admin)
     assert api.get("me/").json()["organization"]["slug"] == OWN.lower()
@@ -276,14 +278,14 @@ def test_a_session_needs_the_csrf_token_to_change_anything(ours):
     assert api.post("duty/", {"on_duty": False}, X_CSRFToken=token).status_code == 200
 
 
-def test_the_world_of_the_walk_has_what_it_names(ours):
+def test_tenant_walk_has_every_row_that_it_names(ours):
     assert ours.row(Technician).skills.get() == ours.row(Skill)
     assert ours.row(Job).organization == ours.organization
     assert [row["notes"] for row in everything_of(ours)[Job._meta.label]] == [OWN]
     assert all(everything_of(ours).values()), "a table without a row of the walk's"
 
 
-def test_a_view_whose_new_rows_would_belong_to_nobody_cannot_be_written() -> None:
+def test_view_must_set_the_organization_of_new_rows() -> None:
     with pytest.raises(ImproperlyConfigured, match="before CreateModelMixin"):
         type("SkillViewSet", (CreateModelMixin, OrganizationViewSet), {})
     type("SkillViewSet", (OrganizationViewSet, CreateModelMixin), {})

@@ -1,4 +1,4 @@
-"""How many requests a caller may make, with Redis and without."""
+"""Requests are throttled per caller, with Redis and without."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -6,12 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from rest_framework.settings import api_settings
 
-from accounts import throttling
-from accounts.throttling import LocalBuckets, Rate, parse
-from dispatch.core import clock, redis
-from tests import factories as make
+from accounts.auth import throttling
+from accounts.auth.throttling import LocalBuckets, Rate, parse_rate
+from dispatch.core import clock
+from dispatch.core.redis import client
 from tests.api.client import Api
+from tests.harness.redis_proxy import RedisProxy, redis_proxy
+from tests.support import factories as make
 
+__all__ = ["redis_proxy"]
 pytestmark = pytest.mark.django_db
 
 
@@ -25,14 +28,14 @@ def both(request, monkeypatch):
     if request.param == "no redis":
 
         def gone(*args, **kwargs):
-            raise redis.REDIS_ERRORS[0]("gone")
+            raise client.REDIS_ERRORS[0]("gone")
 
         monkeypatch.setattr(throttling, "_TAKE", gone)
     return request.param
 
 
 @pytest.mark.usefixtures("both", "three_a_minute")
-def test_the_fourth_request_waits_and_is_told_how_long():
+def test_fourth_request_gets_retry_after():
     api = Api(key=make.api_key(make.organization()))
     answers = [api.get("me/") for _ in range(4)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
@@ -49,7 +52,7 @@ def test_the_fourth_request_waits_and_is_told_how_long():
 
 
 @pytest.mark.usefixtures("both", "three_a_minute")
-def test_each_key_and_each_person_has_a_bucket_of_their_own():
+def test_each_key_and_person_has_a_separate_bucket():
     organization = make.organization()
     busy = Api(key=make.api_key(organization))
     for _ in range(4):
@@ -69,17 +72,12 @@ def test_reading_does_not_use_up_writing():
     assert api.post("duty/", {"on_duty": True}).status_code == 200
 
 
-def test_without_redis_it_is_asked_again_only_after_a_pause(monkeypatch):
-    asked = []
-
-    def gone(*args, **kwargs):
-        asked.append(1)
-        raise redis.REDIS_ERRORS[0]("gone")
-
-    monkeypatch.setattr(throttling, "_TAKE", gone)
-    for _ in range(5):
-        throttling.take("x", Rate(10, 60))
-    assert len(asked) == 1
+def test_a_redis_that_hangs_costs_one_timeout(redis_proxy: RedisProxy) -> None:
+    redis_proxy.hold_circuit_open()
+    redis_proxy.hang()
+    taken = [throttling.take_token("x", Rate(3, 3600)).wait_ms == 0 for _ in range(5)]
+    assert taken == [True, True, True, False, False]
+    assert redis_proxy.unanswered == 1
 
 
 def test_the_redis_bucket_is_exact_under_concurrency():
@@ -87,20 +85,20 @@ def test_the_redis_bucket_is_exact_under_concurrency():
 
     def run(n: int) -> int:
         start.wait(timeout=60)
-        return sum(throttling.take("crowd", Rate(25, 3600)).wait_ms == 0 for _ in range(10))
+        return sum(throttling.take_token("crowd", Rate(25, 3600)).wait_ms == 0 for _ in range(10))
 
     with ThreadPoolExecutor(10) as threads:
         assert sum(threads.map(run, range(10))) == 25
 
 
-def test_a_bucket_leaves_redis_by_itself():
-    throttling.take("gone-soon", Rate(10, 6000))
-    left = redis.client().pttl(redis.key("throttle", "gone-soon"))
+def test_bucket_expires_in_redis():
+    throttling.take_token("gone-soon", Rate(10, 6000))
+    left = client.client().pttl(client.key("throttle", "gone-soon"))
     assert 0 < left <= 602_000
 
 
 def test_local_buckets_are_bounded(monkeypatch):
-    monkeypatch.setattr(throttling, "LOCAL_BUCKETS", 3)
+    monkeypatch.setattr(throttling, "MAX_LOCAL_BUCKETS", 3)
     buckets = LocalBuckets()
     for n in range(10):
         buckets.take(str(n), Rate(1, 60))
@@ -110,5 +108,5 @@ def test_local_buckets_are_bounded(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "limit", "period"), [("5/s", 5, 1), ("600/min", 600, 60), ("9/hour", 9, 3600), ("1/day", 1, 86400)]
 )
-def test_rates_as_they_are_written(text, limit, period):
-    assert parse(text) == Rate(limit, period)
+def test_rates_are_parsed(text, limit, period):
+    assert parse_rate(text) == Rate(limit, period)

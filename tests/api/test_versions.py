@@ -1,8 +1,9 @@
-"""Two who edit the same row: whoever read first and writes last is told who did what in between."""
+"""Concurrent edits: the later writer of a stale version learns who changed what meanwhile."""
 
 from __future__ import annotations
 
 import pytest
+from django.core.exceptions import ValidationError
 
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core.models import Event
@@ -28,7 +29,7 @@ EDITABLE = [
 
 
 @pytest.mark.parametrize(("path", "model", "first", "second"), EDITABLE, ids=[row[0] for row in EDITABLE])
-def test_who_read_before_the_last_change_is_told(ours, path, model, first, second):
+def test_stale_etag_is_rejected(ours, path, model, first, second):
     api = Api(user=ours.admin)
     one = f"{path}/{ours.row(model).pk}/"
     read = api.get(one)["ETag"]
@@ -46,7 +47,7 @@ def test_who_read_before_the_last_change_is_told(ours, path, model, first, secon
     assert api.patch(one, second, If_Match="*").status_code == 200
 
 
-def test_what_changes_by_itself_makes_no_conflict(ours):
+def test_values_that_change_by_themselves_cause_no_conflict(ours):
     api = Api(user=ours.admin)
     one = f"technicians/{ours.row(Technician).pk}/"
     read = api.get(one)["ETag"]
@@ -54,7 +55,7 @@ def test_what_changes_by_itself_makes_no_conflict(ours):
     assert api.get(one)["ETag"] == read
 
 
-def test_what_was_deleted_or_made_says_who_did_it(ours):
+def test_creation_and_deletion_record_the_actor(ours):
     api = Api(user=ours.admin)
     Route.objects.all().delete()
     made = api.post("notification-rules/", {"kind": "endpoint.disabled", "to": "dispatchers"})
@@ -76,9 +77,9 @@ def test_the_escalation_policy_has_a_version_too(ours):
     assert api.send("PUT", "escalation-policy/", {"steps": []}, If_Match=read).status_code == 409
 
 
-def test_a_token_goes_in_and_never_comes_out(ours):
+def test_token_is_write_only(ours):
     api = Api(user=ours.admin)
-    given = {"name": "Second", "account_sid": "AC2", "auth_token": "s3cret-token"}
+    given = {"name": "Second", "account_sid": f"AC{2:032d}", "auth_token": "s3cret-token"}
     made = api.post("provider-accounts/", given)
     assert made.status_code == 201
     assert "s3cret-token" not in made.content.decode()
@@ -90,10 +91,21 @@ def test_a_token_goes_in_and_never_comes_out(ours):
     assert (row.auth_token, row.previous_auth_token) == ("n3w-token", "s3cret-token")
     assert api.post(f"{one}end-rotation/").json()["is_rotating"] is False
     assert "s3cret" not in str(list(Event.objects.values_list("data", flat=True)))
-    assert api.post("provider-accounts/", {"name": "Third", "account_sid": "AC3"}).status_code == 400
+    assert api.post("provider-accounts/", {"name": "Third", "account_sid": f"AC{3:032d}"}).status_code == 400
 
 
-def test_a_provider_is_one_of_those_that_are_known(ours):
+@pytest.mark.parametrize(
+    "account_id", ["SK" + "0" * 32, "ACshort", "ac" + "0" * 32, "+16025550100", "AC" + "g" * 32, "AC" + "0" * 33]
+)
+def test_invalid_account_id_is_rejected(ours, account_id):
+    api = Api(user=ours.admin)
+    refused = api.post("provider-accounts/", {"name": "Second", "account_sid": account_id, "auth_token": "s3cret"})
+    assert (refused.status_code, [one["field"] for one in refused.json()["errors"]]) == (400, ["account_sid"])
+    with pytest.raises(ValidationError, match="AC"):
+        ProviderAccount(name="Second", account_sid=account_id).clean()
+
+
+def test_provider_must_be_known(ours):
     api = Api(user=ours.admin)
     given = {"name": "Second", "account_sid": "AC2", "auth_token": "s3cret-token", "provider": "carrier-pigeon"}
     refused = api.post("provider-accounts/", given)
@@ -102,7 +114,7 @@ def test_a_provider_is_one_of_those_that_are_known(ours):
     assert api.get("provider-accounts/?provider=twilio").json()["results"]
 
 
-def test_pools_and_numbers_are_paused_and_say_what_is_in_use(ours):
+def test_pools_and_numbers_can_be_paused_and_show_their_use(ours):
     api = Api(user=ours.dispatcher)
     pool = ours.row(DispatchPool)
     seen = api.get(f"pools/{pool.pk}/").json()
@@ -127,7 +139,7 @@ def test_pools_and_numbers_are_paused_and_say_what_is_in_use(ours):
         ("notification-preferences/job.pending/", {"email": "perhaps"}, "email"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_field_s_name(ours, path, body, field):
+def test_invalid_value_is_rejected_with_its_field(ours, path, body, field):
     api = Api(user=ours.admin)
     if path == "pools/" and body.get("is_default"):
         DispatchPool.objects.filter(pk=ours.row(DispatchPool).pk).update(is_default=True)
@@ -137,7 +149,7 @@ def test_what_cannot_be_is_refused_with_the_field_s_name(ours, path, body, field
     assert answer.json()["errors"][0]["field"] == field
 
 
-def test_preferences_are_each_one_s_own(ours):
+def test_preferences_are_personal(ours):
     mine, theirs = Api(user=ours.admin), Api(user=ours.dispatcher)
     before = {row["kind"]: row for row in mine.get("notification-preferences/").json()}
     assert before["job.pending"] == {
@@ -152,7 +164,7 @@ def test_preferences_are_each_one_s_own(ours):
     assert Api(key=ours.key).get("notification-preferences/").status_code == 403
 
 
-def test_an_alert_is_acknowledged_by_the_api_and_shows_whom_it_reached(ours):
+def test_alert_is_acknowledged_by_api_and_shows_recipients(ours):
     alert = ours.row(Alert)
     seen = Api(key=ours.key).get(f"alerts/{alert.pk}/").json()
     assert [(one["to"], one["channel"], one["status"]) for one in seen["deliveries"]] == [

@@ -1,4 +1,4 @@
-"""Two requests with the same version at the same moment, on connections of their own."""
+"""Two requests with the same version at the same time, on separate connections."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from functools import partial
 
 import pytest
 
-from tests import factories as make
 from tests.api.client import Api
 from tests.core.threads import Elsewhere
+from tests.support import factories as make
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_two_at_once_with_the_same_version_one_wins():
+def test_one_of_two_concurrent_edits_with_the_same_version_wins():
     pool = make.pool(organization := make.organization())
     admin = make.admin(organization)
     read = Api(user=admin).get(f"pools/{pool.pk}/")["ETag"]

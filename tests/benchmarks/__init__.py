@@ -1,6 +1,7 @@
 """Benchmarks: `make bench`, or `make bench SUITE=core`. Each module here that has `run()` is a suite of its name.
 
-`run()` yields Result rows; the database is a fresh one of its own, on the servers that the tests use."""
+`run()` yields Result rows; the database is fresh and separate, on the servers that the tests use.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Result:
-    """One figure. `target` is such as ">= 10000" or "<= 5", or empty; `peer` says what ran beside it, for a figure
-    of somebody else's product or of the machine itself."""
+    """One figure of a benchmark.
+
+    `target` is such as ">= 10000" or "<= 5", or empty. `peer` names the product or machine that a comparison
+    figure is of.
+    """
 
     name: str
     value: float

@@ -23,7 +23,7 @@ django.setup()
 from django.db import connection  # noqa: E402
 
 from tests.benchmarks import Result  # noqa: E402
-from tests.connecting import connect_anew  # noqa: E402
+from tests.support.connections import connect_anew  # noqa: E402
 
 HERE = Path(__file__).parent
 OUTPUT = HERE.parent.parent / "bench.json"

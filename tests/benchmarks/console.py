@@ -1,5 +1,8 @@
-"""The board with many people before it: how soon a change reaches 100 and 1,000 open sockets, how soon one
-dispatcher sees what another did, and how long the first view of 2,000 open jobs takes."""
+"""Measure the board with many users.
+
+How soon a change reaches 100 and 1,000 open sockets, how soon one dispatcher sees another's action, and how long
+the first view of 2,000 open jobs takes.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ from django.test import Client
 from accounts.models import Organization, User
 from dispatch.core import clock, events
 from dispatch.jobs.models import Job, Submission
-from tests import factories as make
 from tests.benchmarks import Result
 from tests.benchmarks.jobs_site import Site, running
 from tests.benchmarks.measuring import percentile
+from tests.support import factories as make
 
 DISPATCHERS, OPEN_JOBS, TECHNICIANS = 20, 2000, 30
 CHANGES, VIEWS = 40, 12
@@ -115,7 +118,7 @@ async def _views(site: Site, person: tuple[User, str]) -> list[Result]:
 
 
 class _Page:
-    """One open socket: resolves `heard(event)` when it is told of that event."""
+    """One open socket: resolves `heard(event)` when it is notified of that event."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, browser: aiohttp.ClientSession) -> None:
         self.socket, self.browser = socket, browser
@@ -150,7 +153,7 @@ class _Page:
 
 
 async def _open(stack: AsyncExitStack, site: Site, people: list[tuple[User, str]], count: int) -> list[_Page]:
-    """So many sockets of these people, all of which have been welcomed."""
+    """Open `count` sockets of these people, all of which have been welcomed."""
     browsers = [await stack.enter_async_context(_browser(site, session)) for _, session in people]
 
     async def one(n: int) -> _Page:
@@ -168,8 +171,10 @@ async def _open(stack: AsyncExitStack, site: Site, people: list[tuple[User, str]
 async def _fan_out(
     site: Site, organization: Organization, people: list[tuple[User, str]], sockets: int, jobs: list[int]
 ) -> tuple[list[float], list[float], float]:
-    """Milliseconds from just before the commit: of every socket and change, and to the last socket of each; and
-    the CPU seconds of the web process meanwhile."""
+    """Return the milliseconds from just before the commit: per socket and change, and to the last socket of each.
+
+    Also returns the CPU seconds of the web process in that time.
+    """
     told, last = [], []
     async with AsyncExitStack() as stack:
         pages = await _open(stack, site, people, sockets)
@@ -186,8 +191,10 @@ async def _fan_out(
 
 
 async def _seen(site: Site, people: list[tuple[User, str]], jobs: list[int], *, watching: int) -> list[float]:
-    """Milliseconds from one dispatcher's press to another's board holding the change, with 100 sockets open of
-    which `watching` fetch what changed, as a board that is looked at does."""
+    """Return the milliseconds from one dispatcher's click to the change on another's board.
+
+    100 sockets are open, of which `watching` fetch the change, as a visible board does.
+    """
     taken = []
     async with AsyncExitStack() as stack:
         pages = await _open(stack, site, people, 100)
@@ -211,7 +218,7 @@ async def _seen(site: Site, people: list[tuple[User, str]], jobs: list[int], *, 
             hint = {"id": max(other.at), "job": job}
             told = await other.fetch([hint])
             assert any(
-                f'value="{job}"' in item["html"] and " has it" in item["html"] for item in told["attention"]
+                f'value="{job}"' in item["html"] and "Claimed by" in item["html"] for item in told["attention"]
             )
             taken.append((time.perf_counter() - start) * 1000)
         for page in pages:

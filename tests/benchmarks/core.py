@@ -10,10 +10,10 @@ from django.conf import settings
 from django.db import connection, transaction
 
 from dispatch.core import events
-from dispatch.core.election import Election
+from dispatch.core.events.readers import EventReader
 from dispatch.core.models import Event
-from dispatch.core.queues import enqueue, rq_queue
-from dispatch.core.readers import EventReader
+from dispatch.core.runtime.leader_election import Election
+from dispatch.core.runtime.queues import enqueue, rq_queue
 from tests.benchmarks import Result
 from tests.benchmarks.measuring import Beside, per_second, percentile, timings_ms
 

@@ -3,7 +3,8 @@
 Web, dispatcher and workers are the real processes that `make up` runs. "First call asked for" is counted from the
 moment the client begins to send the form; with the no-op provider to the moment the provider is asked, through the
 simulator to the moment its answer is in the database. `forking RQ` is the same functions on as many plain
-`rq.Worker`s, each forking for every job."""
+`rq.Worker`s, each forking for every job.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from dispatch.telephony.models import Call
 from tests.benchmarks import Result, jobs_ground, jobs_load, noop_provider, technicians
 from tests.benchmarks.jobs_site import FORKING, OURS, Site, running
 from tests.benchmarks.measuring import percentile
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 CLIENTS, ACCEPT_S = 8, 10.0
 RATE, STEADY_S = 50, 30.0
@@ -68,7 +69,7 @@ def from_full_queue(workers: str, *, with_http: bool = False) -> Iterator[Result
 def to_first_call(workers: str, rate: int, seconds: float, *, provider: str) -> Iterator[Result]:
     """A steady stream of submissions through the whole site."""
     simulated = provider != noop_provider.NAME
-    # Before the processes start: the simulator knows the accounts that there are then.
+    # Before the processes start: the simulator knows the accounts that exist then.
     for_warming_up = jobs_ground.tenants(provider=provider, count=1, technicians=60)
     peer, tenants = PEERS[workers], _tenants(provider)
     with running(workers=workers, dispatcher=True, simulator=simulated) as site:

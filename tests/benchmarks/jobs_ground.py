@@ -1,5 +1,7 @@
-"""The rows that the benchmark `jobs` works on: many organizations, each with technicians all over one metropolis
-and lines enough that neither is the limit."""
+"""Create the rows for the benchmark `jobs`.
+
+Many organizations, each with technicians all over one metropolis and enough lines, so that neither is the limit.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ from typing import Any
 
 from accounts.models import Organization
 from dispatch.jobs.models import ServiceType
-from dispatch.technicians.cells import cell_of
+from dispatch.technicians.h3_cells import cell_of
 from dispatch.technicians.models import Skill, Technician
-from tests import factories
 from tests.benchmarks.noop_provider import NAME as NOOP
+from tests.support import factories
 
 ORGANIZATIONS = 20
 TECHNICIANS = 500  # of each organization
@@ -31,8 +33,10 @@ class Tenant:
 
 
 def tenants(*, provider: str = NOOP, count: int = ORGANIZATIONS, technicians: int = TECHNICIANS) -> list[Tenant]:
-    """Fresh organizations with a skill, a service type that needs it, technicians, an account and lines. Three of
-    four technicians are fit for the job."""
+    """Create organizations with a skill, a service type that requires it, technicians, an account and lines.
+
+    Three of four technicians are eligible for the job.
+    """
     return [_tenant(provider, technicians, random.Random(n)) for n in range(count)]
 
 

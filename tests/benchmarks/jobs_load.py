@@ -17,8 +17,10 @@ from tests.benchmarks.jobs_ground import Tenant, form
 
 @dataclass
 class Load:
-    """What the clients saw. Moments in Unix seconds, by submission id; `refused` counts answers other than 202 by
-    their status."""
+    """Record what the clients observed.
+
+    Moments in Unix seconds, by submission id; `refused` counts responses other than 202 by status.
+    """
 
     began: float = 0.0
     ended: float = 0.0
@@ -39,12 +41,12 @@ class Load:
 
 
 def steadily(base_url: str, tenants: Sequence[Tenant], *, per_second: float, seconds: float) -> Load:
-    """So many submissions a second, each at its time, however long the answers take."""
+    """Send `per_second` submissions a second, each at its time, however long the answers take."""
     return asyncio.run(_steadily(base_url, tenants, per_second, round(per_second * seconds)))
 
 
 def flat_out(base_url: str, tenants: Sequence[Tenant], *, clients: int, seconds: float) -> Load:
-    """So many clients, each submitting its next form when the last was answered."""
+    """Run `clients` clients, each submitting its next form when the last was answered."""
     return asyncio.run(_flat_out(base_url, tenants, clients, seconds))
 
 

@@ -1,5 +1,7 @@
-"""The real processes of the site for the benchmark `jobs`: web, dispatcher and workers as `make up` runs them, on
-free ports, with the no-op provider or the simulator."""
+"""Run the real processes for the benchmark `jobs`: web, dispatcher and workers, as `make up` does.
+
+On free ports, with the no-op provider or the simulator.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import connection, connections
 
-from dispatch.core.supervisor import Spec, Supervisor
+from dispatch.core.runtime.supervisor import ProcessSpec, Supervisor
 from tests.benchmarks import noop_provider
 from tests.benchmarks.processes import Meter
-from tests.processes import environment
+from tests.support.processes import environment
 
 OURS, FORKING = "ours", "forking"
 DIALER_LOOPS = "leads_promoter,leads_dialer"
@@ -48,8 +50,10 @@ def running(
     dialers: int = 0,
     queues: Sequence[str] = (),
 ) -> Iterator[Site]:
-    """A site whose `dispatch-queue` is worked by our workers (`workers=OURS`), by as many plain forking ones
-    (FORKING), or by nobody; with so many processes that only call leads, and a worker of each of `queues`."""
+    """Run a site whose `dispatch-queue` has our workers (`workers=OURS`), plain forking ones (FORKING), or none.
+
+    With a number of processes that only call leads, and a worker for each of `queues`.
+    """
     port, simulator_port = _free_port(), _free_port()
     base_url, simulator_url = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{simulator_port}"
     specs = [_manage("web", "web", "--port", str(port), ready=f"{base_url}/readyz")]
@@ -77,7 +81,7 @@ def server_pids() -> dict[str, int]:
     return found
 
 
-def _workers(kind: str) -> list[Spec]:
+def _workers(kind: str) -> list[ProcessSpec]:
     if not kind:
         return []
     specs = []
@@ -86,24 +90,24 @@ def _workers(kind: str) -> list[Spec]:
         for slot in range(1, count + 1):
             name = f"worker {queue} {slot}"
             if kind == FORKING and queue == settings.DISPATCH_QUEUE:
-                specs.append(Spec(name, [sys.executable, "-m", "tests.benchmarks.plain_worker", queue]))
+                specs.append(ProcessSpec(name, [sys.executable, "-m", "tests.benchmarks.plain_worker", queue]))
             else:
                 specs.append(_manage(name, "worker", queue, "--slot", str(slot)))
     return specs
 
 
-def _manage(name: str, *arguments: str, ready: str = "") -> Spec:
-    return Spec(name, [sys.executable, "manage.py", *arguments], ready_url=ready)
+def _manage(name: str, *arguments: str, ready: str = "") -> ProcessSpec:
+    return ProcessSpec(name, [sys.executable, "manage.py", *arguments], ready_url=ready)
 
 
-def _simulator(url: str, port: int) -> Spec:
+def _simulator(url: str, port: int) -> ProcessSpec:
     config = io.StringIO()
     call_command("simulator_config", stdout=config, skip_checks=True)
     command = [
-        sys.executable, "-m", "dispatch.telephony.simulator", "--quiet",
+        sys.executable, "-m", "dispatch.dev.simulator", "--quiet",
         "--port", str(port), "--config", config.getvalue().strip(),
     ]  # fmt: skip
-    return Spec("simulator", command, ready_url=f"{url}/control/state", stop_stage=2)
+    return ProcessSpec("simulator", command, ready_url=f"{url}/control/state", stop_stage=2)
 
 
 def _environment(base_url: str, simulator_url: str) -> dict[str, str]:

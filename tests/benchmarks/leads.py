@@ -2,7 +2,8 @@
 
 The processes are those that run in earnest (`manage.py dispatcher --only …`, the web process for the intake); the
 provider pretends, or is the simulator. Throughput counts from the moment the leads enter the schedule, all due,
-to the end of the last."""
+to the end of the last.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from collections.abc import Iterator
 
 import requests
 
-from dispatch.core import generation
+from dispatch.core.redis import generation
 from dispatch.leads.models import Lead
 from dispatch.telephony.models import Call
 from tests.benchmarks import Result, jobs_site, leads_ground
 from tests.benchmarks.leads_site import LONGEST_S, PROVIDERS, cost, last_finished, running, wait_finished
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 COUNT, SIMULATED = 40_000, 1_500
 REQUESTS, LINES = 12, 10_000
@@ -36,7 +37,7 @@ def throughput(provider: str, processes: int, target: str) -> Iterator[Result]:
     """All due at once."""
     tenants = leads_ground.tenants(provider)
     campaigns = [tenant.campaign.pk for tenant in tenants]
-    generation.ensure()
+    generation.ensure_generation()
     with running(processes) as meter:
         warm = [entry for tenant in tenants for entry in leads_ground.add_leads(tenant, 500)]
         leads_ground.put(warm)
@@ -56,7 +57,7 @@ def throughput(provider: str, processes: int, target: str) -> Iterator[Result]:
 def simulated(dialers: int) -> Iterator[Result]:
     """Calls through the simulator: requests over HTTP, webhooks back through the web process."""
     tenants = leads_ground.tenants("twilio", 2)
-    generation.ensure()
+    generation.ensure_generation()
     with jobs_site.running(dispatcher=False, simulator=True, dialers=dialers) as site:
         entries = [entry for tenant in tenants for entry in leads_ground.add_leads(tenant, SIMULATED // 2)]
         with site.meter() as meter:
@@ -76,7 +77,7 @@ def simulated(dialers: int) -> Iterator[Result]:
 def ingest() -> Iterator[Result]:
     """Bulk requests of 10,000 lines, two at a time, to one web process."""
     (tenant,) = leads_ground.tenants("noop-ends", 1)
-    generation.ensure()
+    generation.ensure_generation()
     due = "2031-01-01T00:00:00Z"
     bodies = [
         json.dumps(

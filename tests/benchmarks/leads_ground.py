@@ -9,10 +9,10 @@ from datetime import timedelta
 from django.db import connection
 
 from dispatch.core import clock
-from dispatch.leads import schedule
+from dispatch.leads import redis_queue
 from dispatch.leads.models import CallingRule, Campaign, LeadDispatch
-from dispatch.leads.schedule import Entry
-from tests import factories
+from dispatch.leads.redis_queue import ScheduleEntry
+from tests.support import factories
 
 ORGANIZATIONS = 4
 NUMBERS, LINES = 4, 500  # of each organization
@@ -59,7 +59,7 @@ def _tenant(provider: str) -> Tenant:
     return Tenant(made.pk, campaign, factories.api_key(made))
 
 
-def add_leads(tenant: Tenant, count: int, *, due_in_s: float = 0.0, step_s: float = 0.0) -> list[Entry]:
+def add_leads(tenant: Tenant, count: int, *, due_in_s: float = 0.0, step_s: float = 0.0) -> list[ScheduleEntry]:
     """Rows in the backlog, the first due in `due_in_s`, each further `step_s` later; not yet in the schedule."""
     first = next(_phones)
     for _ in range(count - 1):
@@ -74,7 +74,9 @@ def add_leads(tenant: Tenant, count: int, *, due_in_s: float = 0.0, step_s: floa
     }
     with connection.cursor() as cursor:
         cursor.execute(_INSERT, given)
-        return [Entry(tenant.campaign.pool_id, lead_id, 1, due_ms) for lead_id, due_ms in cursor.fetchall()]
+        return [
+            ScheduleEntry(tenant.campaign.pool_id, lead_id, 1, due_ms) for lead_id, due_ms in cursor.fetchall()
+        ]
 
 
 def phone() -> str:
@@ -95,5 +97,5 @@ def settle_down() -> None:
         cursor.execute("CHECKPOINT")
 
 
-def put(entries: list[Entry]) -> None:
-    assert schedule.put(entries), "Redis did not take the leads"
+def put(entries: list[ScheduleEntry]) -> None:
+    assert redis_queue.enqueue(entries), "Redis did not take the leads"

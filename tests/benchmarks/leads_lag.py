@@ -7,16 +7,16 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from dispatch.core import generation
-from dispatch.core.redis import client
-from dispatch.leads import schedule
+from dispatch.core.redis import generation
+from dispatch.core.redis.client import client
+from dispatch.leads import redis_queue
 from dispatch.leads.models import Lead
 from dispatch.telephony.models import Call
 from tests.benchmarks import Result, leads_ground, noop_provider
 from tests.benchmarks.leads_site import LONGEST_S, finished, running
 from tests.benchmarks.measuring import percentile
 from tests.conftest import forget_redis
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 FAR_S = 30 * 86_400.0
 # How many far ones; BENCH_FAR names one or both, for a machine that is only free for minutes at a time.
@@ -39,13 +39,14 @@ def run() -> Iterator[Result]:
 
 
 def lag(far: int, median_target: str, late_target: str) -> Any:
-    """From its due time to the provider being asked, for leads spread over ten seconds, while so many wait for
-    later; what each of those takes in Redis, and what all of it costs while nothing is due.
+    """Measure the time from the due time of leads to the call request, among `far` leads that are due later.
 
-    Gives (median, 99th percentile) in ms, each of the window in the middle by it."""
+    Also the Redis memory per scheduled lead and the cost of idling. The leads are spread over ten seconds. Returns
+    (median, 99th percentile) in ms, each of the middle window.
+    """
     (tenant,) = leads_ground.tenants("noop-ends", 1)
     forget_redis()
-    generation.ensure()
+    generation.ensure_generation()
     before = client().info("memory")["used_memory"]  # type: ignore[index]
     for start in range(0, far, 100_000):
         leads_ground.put(leads_ground.add_leads(tenant, min(100_000, far - start), due_in_s=FAR_S, step_s=0.1))
@@ -57,7 +58,9 @@ def lag(far: int, median_target: str, late_target: str) -> Any:
         leads_ground.put(warm)
         wait_until(lambda: finished([entry.lead_id for entry in warm]) == len(warm), LONGEST_S)
         # The whole backlog is compared once; from then on slowly.
-        wait_until(lambda: schedule.swept_in() == generation.current(), LONGEST_S, interval=0.5)
+        wait_until(
+            lambda: redis_queue.swept_generation() == generation.current_generation(), LONGEST_S, interval=0.5
+        )
         threading.Event().wait(2)
         with meter:
             threading.Event().wait(IDLE_S)

@@ -11,8 +11,8 @@ from django.db import connection
 from django.test import Client
 
 from accounts.models import Organization
-from tests import factories
 from tests.benchmarks import Result, jobs_site, leads_ground
+from tests.support import factories
 
 LEADS, VIEWS = 1_000_000, 9
 # A fifth has ended, most of it well; of those that wait, one in ten says why.

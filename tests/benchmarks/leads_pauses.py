@@ -1,5 +1,7 @@
-"""From the commit of a pause to the last request that the provider still gets, and from lifting it to the first:
-each switch that holds leads back, flipped as the API does while a dispatcher process calls a long backlog."""
+"""Measure the time from a pause to the last call request, and from lifting it to the first.
+
+Each switch that holds leads back is toggled as by the API, while a dispatcher process calls a long backlog.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,16 @@ from typing import NamedTuple
 
 from dispatch.capacity import services as capacity
 from dispatch.capacity.models import OutboundNumber
-from dispatch.core import clock, generation
+from dispatch.core import clock
 from dispatch.core.events import SYSTEM
+from dispatch.core.redis import generation
 from dispatch.leads.models import Lead
 from dispatch.leads.services import switches
 from dispatch.telephony.models import Call
 from tests.benchmarks import Result, leads_ground, noop_provider
 from tests.benchmarks.leads_ground import Tenant
 from tests.benchmarks.leads_site import LONGEST_S, running
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 LOOPS = "redis_generation,leads_promoter,leads_dialer,leads_lifted"
 BACKLOG, PER_S, TIMES = 10_000, 50.0, 3
@@ -53,8 +56,8 @@ SWITCHES = (
 
 def run() -> Iterator[Result]:
     (tenant,) = leads_ground.tenants("noop-20ms", 1)
-    generation.ensure()
-    # One after another, so that there is always one to be promoted.
+    generation.ensure_generation()
+    # One after another, so that one is always waiting to be promoted.
     entries = leads_ground.add_leads(tenant, BACKLOG, due_in_s=5.0, step_s=1 / PER_S)
     leads_ground.put(entries)
     with running(1, LOOPS):

@@ -3,7 +3,8 @@
     python -m tests.benchmarks.leads_peer rq | celery NAME | celery-send LEAD…
 
 Each job does what one lead takes, with Django's ORM as one would write it: the row locked, the gates asked, the
-Call and the Event written; the provider asked; Call, lead and Event written again."""
+Call and the Event written; the provider asked; Call, lead and Event written again.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +28,14 @@ def call(lead_id: int) -> None:
 
     from dispatch.capacity.models import OutboundNumber
     from dispatch.core import clock, events
-    from dispatch.leads import gating
+    from dispatch.leads import eligibility
     from dispatch.leads.models import Lead
-    from dispatch.leads.rules import gates
-    from dispatch.leads.rules.facts import Go, LeadFacts
+    from dispatch.leads.rules import eligibility as eligibility_rules
+    from dispatch.leads.rules.retries import Go, LeadFacts
     from dispatch.telephony import providers
     from dispatch.telephony.models import Call
     from dispatch.telephony.providers.base import Submitted
-    from dispatch.telephony.services import batches
+    from dispatch.telephony.services import bulk
 
     with transaction.atomic():
         lead = Lead.objects.select_for_update(of=("self",)).select_related("campaign").get(pk=lead_id)
@@ -43,9 +44,9 @@ def call(lead_id: int) -> None:
             lead.pk, lead.organization_id, lead.campaign_id, str(lead.phone), lead.lat, lead.lng, lead.customer,
             lead.external_id, lead.attempts, lead.token, lead.wanted_at, lead.due_at, lead.reason,
         )  # fmt: skip
-        context = gating.read([facts], now)
+        context = eligibility.load_batch([facts], now)
         campaign = context.campaigns[lead.campaign_id]
-        if not isinstance(gates.decide(facts, campaign, context), Go):
+        if not isinstance(eligibility_rules.check_eligibility(facts, campaign, context), Go):
             return
         number = OutboundNumber.objects.select_related("account").filter(pool_id=campaign.pool_id).first()
         assert number is not None
@@ -59,11 +60,11 @@ def call(lead_id: int) -> None:
         lead.status, lead.token, lead.attempts, lead.claimed_at = "processing", 1, 1, now
         lead.save(update_fields=["status", "token", "attempts", "claimed_at"])
         events.append(lead.organization_id, "lead.processing", lead.pk, call=made.pk)
-    wanted = batches.NewCall(
+    wanted = bulk.NewCall(
         lead.organization_id, lead.pk, 1, str(lead.phone), number.account_id, number.pk, str(number.phone), slot,
         campaign.pool_id, slot, campaign.ring_timeout_s, campaign.time_limit_s, False, {},
     )  # fmt: skip
-    order = batches.order(wanted, made.pk, number.account.provider, 5.0)
+    order = bulk.build_request(wanted, made.pk, number.account.provider, 5.0)
     outcome = providers.for_account(number.account).place(order)
     assert isinstance(outcome, Submitted)
     with transaction.atomic():
@@ -80,7 +81,7 @@ def work_by_rq() -> None:
     from rq import Queue, SimpleWorker
     from rq.serializers import JSONSerializer
 
-    from dispatch.core.redis import connect
+    from dispatch.core.redis.client import connect
 
     connection = connect(socket_timeout=500)
     queue = Queue(QUEUE, connection=connection, serializer=JSONSerializer)

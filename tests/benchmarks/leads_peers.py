@@ -1,6 +1,7 @@
 """The work of the suite `leads` by others: RQ's SimpleWorker, and Celery with threads, a job for each lead.
 
-Celery is no dependency of ours: `pip install 'celery[redis]'` in a folder of its own, named in BENCH_PEERS."""
+Dispatch doesn't depend on Celery: `pip install 'celery[redis]'` in a separate folder, named in BENCH_PEERS.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 from django.db import connection
 
-from dispatch.core.redis import client
-from dispatch.core.supervisor import Spec
+from dispatch.core.redis.client import client
+from dispatch.core.runtime.supervisor import ProcessSpec
 from tests.benchmarks import Result, leads_ground, leads_peer
 from tests.benchmarks.leads_site import PROVIDERS, child_environment, supervised, wait_finished
 
@@ -41,7 +42,7 @@ def rq(provider: str) -> Iterator[Result]:
     queue.enqueue_many(
         [Queue.prepare_data("tests.benchmarks.leads_peer.call", args=(one,), result_ttl=0) for one in ids]
     )
-    with supervised([Spec(f"rq {n}", [*PROGRAM, "rq"]) for n in range(PROCESSES)]):
+    with supervised([ProcessSpec(f"rq {n}", [*PROGRAM, "rq"]) for n in range(PROCESSES)]):
         wait_finished(len(ids), [tenant])
     yield result(provider, tenant, len(ids), "RQ SimpleWorker")
 
@@ -50,7 +51,7 @@ def celery(provider: str) -> Iterator[Result]:
     """Two workers with eight threads each."""
     tenant, ids = leads_of(provider)
     subprocess.run([*PROGRAM, "celery-send", *map(str, ids)], env=child_environment(), check=True)
-    specs = [Spec(f"celery {n}", [*PROGRAM, "celery", str(n)]) for n in range(PROCESSES)]
+    specs = [ProcessSpec(f"celery {n}", [*PROGRAM, "celery", str(n)]) for n in range(PROCESSES)]
     with supervised(specs):
         wait_finished(len(ids), [tenant])
     yield result(provider, tenant, len(ids), f"Celery, {leads_peer.THREADS} threads each")

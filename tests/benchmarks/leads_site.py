@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 from django.db import connection, connections
 
-from dispatch.core.supervisor import Spec, Supervisor
+from dispatch.core.runtime.supervisor import ProcessSpec, Supervisor
 from dispatch.leads.models import Lead
 from tests.benchmarks import Result, noop_provider
 from tests.benchmarks.jobs_site import DIALER_LOOPS, server_pids
 from tests.benchmarks.processes import Meter
-from tests.processes import environment
-from tests.waiting import wait_until
+from tests.support.processes import environment
+from tests.support.waiting import wait_until
 
 LONGEST_S = 180.0
 PROVIDERS = {"noop-ends": "no-op provider", "noop-20ms": "provider that takes 20 ms"}
@@ -55,16 +55,16 @@ def cost(spent: dict[str, float], count: int) -> Iterator[Result]:
 
 @contextmanager
 def running(processes: int, loops: str = DIALER_LOOPS, **more: str) -> Iterator[Meter]:
-    """So many dispatcher processes that only call leads; a meter of their CPU and the servers'."""
+    """Run `processes` dispatcher processes that only call leads; a meter of their CPU and the servers'."""
     names = [f"dialer {n}" for n in range(processes)]
-    specs = [Spec(name, [sys.executable, "manage.py", "dispatcher", "--only", loops]) for name in names]
+    specs = [ProcessSpec(name, [sys.executable, "manage.py", "dispatcher", "--only", loops]) for name in names]
     with supervised(specs, **more) as supervisor:
         wait_until(lambda: all(supervisor.pid_of(name) for name in names), 20, "the dialers did not start")
         yield Meter({**{name: supervisor.pid_of(name) or 0 for name in names}, **server_pids()})
 
 
 @contextmanager
-def supervised(specs: list[Spec], **more: str) -> Iterator[Supervisor]:
+def supervised(specs: list[ProcessSpec], **more: str) -> Iterator[Supervisor]:
     """These processes on the benchmark's database, up and ready."""
     env = child_environment(**more)
     connections.close_all()

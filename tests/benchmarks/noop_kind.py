@@ -1,5 +1,7 @@
-"""A kind of scheduled work that does nothing, so that a benchmark measures us alone. Known to processes whose
-SCHEDULE_KIND_MODULES names it, which only the development flag allows."""
+"""A kind of scheduled work that does nothing, so that a benchmark measures only the overhead.
+
+Available in processes whose SCHEDULE_KIND_MODULES names it, which only the development flag allows.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from accounts.models import Organization
-from dispatch.schedules.kinds.base import Assignment, Keep, Kind, Outcome
+from dispatch.schedules.kinds.base import Assignment, Kind, LeaseCheck, Outcome
 from dispatch.schedules.rules.outcomes import SUCCEEDED
 
 NAME, MODULE = "noop", __name__
@@ -24,7 +26,7 @@ class NoopKind(Kind):
     def summary(self, payload: Mapping[str, Any]) -> str:
         return "nothing"
 
-    def work(self, given: Sequence[Assignment], keep: Keep) -> Iterator[tuple[Assignment, Outcome]]:
+    def work(self, given: Sequence[Assignment], keep: LeaseCheck) -> Iterator[tuple[Assignment, Outcome]]:
         for one in given:
             yield one, Outcome(SUCCEEDED)
 

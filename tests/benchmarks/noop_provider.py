@@ -1,8 +1,9 @@
-"""Telephone providers that take every call and do nothing, so that a benchmark measures us alone.
+"""Phone providers that take every call and do nothing, so that a benchmark measures us alone.
 
 Of `noop` calls stay open; those of `noop-ends` are over as soon as they are taken, those of `noop-20ms` too, from
 a provider that takes so long to answer. Their ids say when they were asked for: `asked_at`. Known to processes
-whose PROVIDER_MODULES names them, which only the development flag allows."""
+whose PROVIDER_MODULES names them, which only the development flag allows.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from dispatch.capacity.models import ProviderAccount
-from dispatch.telephony.providers.base import Hook, Order, Outcome, Provider, Report, Submitted
-from dispatch.telephony.purposes import Prompt
-from dispatch.telephony.rules import Listed
+from dispatch.telephony.handlers import VoicePrompt
+from dispatch.telephony.providers.base import CallRequest, Outcome, Provider, StatusReport, Submitted, WebhookEvent
+from dispatch.telephony.rules import ListedCall
 
 NAME = "noop"
 MODULE = __name__
@@ -45,25 +46,25 @@ class Noop(Provider):
     def __init__(self, status: str = "submitted", takes_s: float = 0.0) -> None:
         self._status, self._takes_s = status, takes_s
 
-    def place(self, order: Order) -> Outcome:
+    def place(self, order: CallRequest) -> Outcome:
         sid = f"NO-{time.time_ns() // 1000}-{os.getpid()}-{next(_count)}"
         if self._takes_s:
             time.sleep(self._takes_s)
         return Submitted(sid, self._status)
 
-    async def place_async(self, order: Order) -> Outcome:
+    async def place_async(self, order: CallRequest) -> Outcome:
         sid = f"NO-{time.time_ns() // 1000}-{os.getpid()}-{next(_count)}"
         if self._takes_s:
             await asyncio.sleep(self._takes_s)
         return Submitted(sid, self._status)
 
-    def hang_up(self, sid: str) -> Report:
-        return Report(sid, "canceled")
+    def hang_up(self, sid: str) -> StatusReport:
+        return StatusReport(sid, "canceled")
 
-    def fetch(self, sid: str) -> Report:
-        return Report(sid, "submitted")
+    def fetch(self, sid: str) -> StatusReport:
+        return StatusReport(sid, "submitted")
 
-    def find_calls(self, to: str, from_: str) -> list[Listed]:
+    def find_calls(self, to: str, from_: str) -> list[ListedCall]:
         return []
 
     def send_text(
@@ -74,8 +75,8 @@ class Noop(Provider):
     def verify(self, url: str, form: Any, headers: Mapping[str, str]) -> bool:
         return False
 
-    def parse(self, kind: str, step: int, form: Mapping[str, str]) -> Hook:
-        return Hook(sid="", status=None, kind=kind)
+    def parse(self, kind: str, step: int, form: Mapping[str, str]) -> WebhookEvent:
+        return WebhookEvent(sid="", status=None, kind=kind)
 
-    def render(self, prompt: Prompt, answer_url: str) -> tuple[bytes, str]:
+    def render(self, prompt: VoicePrompt, answer_url: str) -> tuple[bytes, str]:
         return b"", "text/plain"

@@ -3,7 +3,8 @@
 Messages are loaded while their endpoint is paused; the clock runs from its resuming to the last call. The receiver
 checks that every group came in order. Each figure is the best of three runs: what else the machine does, above all
 other programs' writing to the disk, only slows. Since that changes while the suite runs, what a million old
-messages cost is told by the mean of before they came and after they went, and in CPU time."""
+messages cost is given by the mean of before they came and after they went, and in CPU time.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +19,17 @@ from typing import Any
 import requests
 from django.db import connection
 
-from dispatch.core import webhook_signing as signing
 from dispatch.core.events import SYSTEM
+from dispatch.core.http import webhook_signing as signing
 from dispatch.outbox.models import Endpoint, Message
-from dispatch.outbox.services import targets
-from dispatch.outbox.services.intake import NewMessage, accept, default_pool
-from tests import factories as make
+from dispatch.outbox.services import target_health
+from dispatch.outbox.services.intake import NewMessage, accept_messages, default_pool
 from tests.benchmarks import Result
 from tests.benchmarks.jobs_site import server_pids
 from tests.benchmarks.processes import Meter
-from tests.processes import environment, running
-from tests.waiting import wait_until
+from tests.support import factories as make
+from tests.support.processes import environment, running
+from tests.support.waiting import wait_until
 
 MESSAGES, GROUPS = 10_000, 1_000
 ALONE = 500
@@ -60,7 +61,9 @@ def run() -> Iterator[Result]:
         endpoint = Endpoint.objects.create(
             organization=organization, name="Bench", url=url, secret=signing.new_secret(), pool=pool
         )
-        accept(organization.pk, [NewMessage(type="t", payload='{"n":0}', endpoint=endpoint, group="warm")])
+        accept_messages(
+            organization.pk, [NewMessage(type="t", payload='{"n":0}', endpoint=endpoint, group="warm")]
+        )
         wait_until(lambda: _seen(url)["count"] == 1, 30, dispatcher.log)
         pids = {"dispatcher": dispatcher.pid, **server_pids()}
         before = _many(endpoint, url, pids)
@@ -118,9 +121,9 @@ def _alone(endpoint: Endpoint, url: str) -> tuple[float, float]:
 
 
 def _many_once(endpoint: Endpoint, url: str, pids: dict[str, int]) -> Speed:
-    targets.pause(endpoint.pk, "loading", actor=SYSTEM)
+    target_health.pause_endpoint(endpoint.pk, "loading", actor=SYSTEM)
     for n in range(MESSAGES // GROUPS):
-        accept(
+        accept_messages(
             endpoint.organization_id,
             [
                 NewMessage(type="order.changed", payload=f'{{"n":{n}}}', endpoint=endpoint, group=f"order:{group}")
@@ -130,7 +133,7 @@ def _many_once(endpoint: Endpoint, url: str, pids: dict[str, int]) -> Speed:
     requests.get(url + "new", timeout=5)
     began = time.time()
     with Meter(pids) as meter:
-        targets.resume(endpoint.pk, actor=SYSTEM)
+        target_health.resume_endpoint(endpoint.pk, actor=SYSTEM)
         wait_until(lambda: _seen(url)["count"] >= MESSAGES, 180, lambda: str(_seen(url)), interval=0.05)
     told = _seen(url)
     _quiet()
@@ -141,7 +144,7 @@ def _many_once(endpoint: Endpoint, url: str, pids: dict[str, int]) -> Speed:
 def _alone_once(endpoint: Endpoint, url: str) -> tuple[float, float]:
     requests.get(url + "new", timeout=5)
     items = [NewMessage(type="t", payload=f'{{"n":{n}}}', endpoint=endpoint, group="alone") for n in range(ALONE)]
-    accept(endpoint.organization_id, items)
+    accept_messages(endpoint.organization_id, items)
     wait_until(lambda: _seen(url)["count"] >= ALONE, 60, lambda: str(_seen(url)), interval=0.1)
     _quiet()
     told = _seen(url)

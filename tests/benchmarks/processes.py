@@ -9,8 +9,10 @@ import psutil
 
 
 def cpu_s(pid: int, *, alone: bool = False) -> float:
-    """User and system seconds of a process and, unless `alone`, of all that descend from it, those that have ended
-    included."""
+    """Return the user and system seconds of a process and, unless `alone`, of its descendants.
+
+    Descendants that have ended are included.
+    """
     total = 0.0
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
@@ -25,8 +27,11 @@ def cpu_s(pid: int, *, alone: bool = False) -> float:
 
 
 class Meter:
-    """`with Meter({"web": 4711}) as meter: …; meter.spent["web"]` (CPU seconds). Of those in `alone` the
-    descendants do not count."""
+    """Measure the CPU seconds of named processes.
+
+    `with Meter({"web": 4711}) as meter: …; meter.spent["web"]`. The descendants of processes in `alone` do not
+    count.
+    """
 
     def __init__(self, pids: Mapping[str, int], alone: Collection[str] = ()) -> None:
         self._pids, self._alone = dict(pids), frozenset(alone)

@@ -1,6 +1,7 @@
 """A receiver that costs almost nothing: answers every POST with 200, and counts and times by group.
 
-`python -m tests.benchmarks.receiver` prints its port. GET tells what has come as JSON and begins anew."""
+`python -m tests.benchmarks.receiver` prints its port. GET tells what has come as JSON and starts over.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The scheduler: runs that are all due at once, how late runs start beside a million that are not due yet, and
-what the executor's question costs as the table grows.
+"""Measure the scheduler: runs that are all due at once, lateness among a million other runs, cost of its query.
 
 The processes are those of `make up`: a dispatcher with the executor, a worker of the kind, a status worker. The
-work itself is nothing; what is measured is everything around it, from the trigger time to the recorded outcome."""
+work itself is a no-op; the overhead is measured, from the trigger time to the recorded outcome.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from django.db import connection, connections, transaction
 
 from accounts.models import Organization
 from dispatch.core import clock
+from dispatch.core.db.prepared import fetch_all
 from dispatch.core.events import SYSTEM
-from dispatch.core.queues import rq_queue
-from dispatch.core.redis import client
-from dispatch.core.statements import rows
-from dispatch.core.supervisor import Spec, Supervisor
+from dispatch.core.redis.client import client
+from dispatch.core.runtime.queues import rq_queue
+from dispatch.core.runtime.supervisor import ProcessSpec, Supervisor
 from dispatch.schedules import kinds, sql
 from dispatch.schedules.models import SHARDS
-from dispatch.schedules.services import managing
-from tests import factories
+from dispatch.schedules.services import schedules
 from tests.benchmarks import Result
 from tests.benchmarks.measuring import percentile
 from tests.benchmarks.noop_kind import KIND, MODULE, NAME
-from tests.processes import environment
-from tests.waiting import wait_until
+from tests.support import factories
+from tests.support.processes import environment
+from tests.support.waiting import wait_until
 
 AT_ONCE = 100_000
 STORED = 1_000_000
@@ -79,7 +79,7 @@ def _punctual(organization: Organization) -> Iterator[Result]:
         start = clock.now() + timedelta(seconds=3)
         chance = random.Random(7)
         moments = [start + timedelta(seconds=chance.uniform(0, OVER_S)) for _ in range(PUNCTUAL)]
-        managing.create_many(
+        schedules.create_schedules(
             organization.pk,
             [_values(trigger_at=moment.replace(microsecond=0), name="punctual") for moment in moments],
             actor=SYSTEM,
@@ -120,7 +120,7 @@ def _question_ms() -> float:
         given = {"shards": list(range(SHARDS)), "limit": settings.SCHEDULE_BATCH_SIZE}
         for _ in range(200):
             start = time.perf_counter()
-            found = rows(sql.DUE, {**given, "now": clock.now()})
+            found = fetch_all(sql.DUE, {**given, "now": clock.now()})
             taken.append((time.perf_counter() - start) * 1000)
             assert len(found) == 100
         transaction.set_rollback(True)
@@ -132,7 +132,7 @@ def _values(**fields: Any) -> dict[str, Any]:
 
 
 def _store(organization: Organization, count: int, name: str = "stored") -> datetime:
-    """So many schedules that run once, tomorrow or later, each with its run."""
+    """Store `count` schedules that run once, tomorrow or later, each with its run."""
     now = clock.now()
     first = now + timedelta(days=1)
     with connection.cursor() as cursor:
@@ -198,8 +198,8 @@ def _site(workers: Sequence[str] = (QUEUE, settings.SCHEDULE_STATUS_QUEUE)) -> I
     """A dispatcher with its executor, and one worker of each of these queues."""
     manage = [sys.executable, "manage.py"]
     only = "schedules_shards,schedules_executor,schedules_reconciler"
-    specs = [Spec("dispatcher", [*manage, "dispatcher", "--only", only])]
-    specs += [Spec(f"worker {queue}", [*manage, "worker", queue]) for queue in workers]
+    specs = [ProcessSpec("dispatcher", [*manage, "dispatcher", "--only", only])]
+    specs += [ProcessSpec(f"worker {queue}", [*manage, "worker", queue]) for queue in workers]
     env = environment(
         connection.settings_dict["NAME"],
         SCHEDULE_KIND_MODULES=json.dumps({NAME: MODULE}),
@@ -209,7 +209,7 @@ def _site(workers: Sequence[str] = (QUEUE, settings.SCHEDULE_STATUS_QUEUE)) -> I
     connections.close_all()
     with Supervisor(specs, env, show=lambda name, line: "error" in line or "Traceback" in line):
         wait_until(
-            lambda: rows(sql.UNHELD_SHARDS, {"shards": SHARDS})[0][0] == 0, 60, "no executor took the shards"
+            lambda: fetch_all(sql.UNHELD_SHARDS, {"shards": SHARDS})[0][0] == 0, 60, "no executor took the shards"
         )
         for queue in workers:
             wait_until(lambda queue=queue: client().scard(f"rq:workers:{rq_queue(queue).name}"), 60, queue)

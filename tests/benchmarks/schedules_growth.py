@@ -1,8 +1,9 @@
-"""What grows with the number of runs, and what does not: a table of 10,000,000 waiting runs, as it is and in
-partitions by shard, what a run costs on the disk, what forgetting old ones costs, what one process of each does.
+"""Measure what grows with the number of runs.
 
-The great tables are copies of ours with all of its indexes, filled without schedules; BENCH_GROWTH says how
-many."""
+A table of 10,000,000 waiting runs, unpartitioned and partitioned by shard; disk space per run; the cost of
+deleting old runs; the throughput of one process of each kind. The large tables are copies of Dispatch's with all
+indexes, filled without schedules; BENCH_GROWTH sets their size.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ from django.conf import settings
 from django.db import connection, transaction
 
 from dispatch.core import clock
-from dispatch.core.statements import rows
+from dispatch.core.db.prepared import fetch_all
 from dispatch.schedules import kinds, sql
 from dispatch.schedules.models import SHARDS
-from dispatch.schedules.services import applying, working
-from dispatch.schedules.services.claiming import claim
-from tests import factories
+from dispatch.schedules.services import results, worker
+from dispatch.schedules.services.executor import claim_due_runs
 from tests.benchmarks import Result, schedules
 from tests.benchmarks.noop_kind import KIND, NAME
+from tests.support import factories
 
 GROWTH = int(os.environ.get("BENCH_GROWTH", "10_000_000"))
 TAKEN = 50_000
@@ -63,19 +64,19 @@ def _of_one_run() -> Iterator[Result]:
     _do("UPDATE schedules_run SET trigger_at = now() - interval '1 s', due_at = now() - interval '1 s'")
     _do("VACUUM FULL ANALYZE schedules_run")
     began = time.perf_counter()
-    while claim(range(SHARDS)).found:
+    while claim_due_runs(range(SHARDS)).found:
         pass
     taken = time.perf_counter() - began
-    pairs = rows("SELECT id, epoch FROM schedules_run WHERE status = 'in_progress' ORDER BY id")
+    pairs = fetch_all("SELECT id, epoch FROM schedules_run WHERE status = 'in_progress' ORDER BY id")
     chunk = settings.SCHEDULE_CHUNK_SIZE
     began = time.perf_counter()
     for first in range(0, len(pairs), chunk):
-        working.work(NAME, pairs[first : first + chunk])
+        worker.work_runs(NAME, pairs[first : first + chunk])
     worked = time.perf_counter() - began
     ids = [row[0] for row in pairs]
     began = time.perf_counter()
     for first in range(0, len(ids), chunk):
-        applying.apply(ids[first : first + chunk])
+        results.apply_reports(ids[first : first + chunk])
     applied = time.perf_counter() - began
     _do("VACUUM FULL schedules_run")
     _do("VACUUM FULL core_event")
@@ -127,7 +128,7 @@ def _forgetting() -> Iterator[Result]:
         )
     _index("bench_ended", parts=True)
     began = time.perf_counter()
-    while rows(
+    while fetch_all(
         f"WITH old AS (SELECT id FROM bench_ended_1 ORDER BY ended_at LIMIT {AT_ONCE}), gone AS ("
         "DELETE FROM bench_ended_1 WHERE id IN (SELECT id FROM old) RETURNING 1) SELECT count(*) FROM gone"
     )[0][0]:
@@ -145,8 +146,8 @@ def _copy(name: str, partitions: str) -> None:
 
 
 def _index(name: str, parts: bool) -> None:
-    """All indexes of ours. In partitions a unique one has to name what divides them, so there none is unique."""
-    for (definition,) in rows("SELECT indexdef FROM pg_indexes WHERE tablename = 'schedules_run'"):
+    """All indexes of runs. In partitions a unique one has to name what divides them, so there none is unique."""
+    for (definition,) in fetch_all("SELECT indexdef FROM pg_indexes WHERE tablename = 'schedules_run'"):
         _, _, on = definition.partition(" USING ")
         unique = "UNIQUE " if "UNIQUE" in definition and not parts else ""
         _do(f"CREATE {unique}INDEX ON {name} USING {on}")
@@ -158,7 +159,7 @@ def _question_ms(name: str, shards: Any = range(SHARDS)) -> float:
     taken = []
     for _ in range(200):
         began = time.perf_counter()
-        found = rows(statement, given)
+        found = fetch_all(statement, given)
         taken.append((time.perf_counter() - began) * 1000)
         assert len(found) == 100
     return sorted(taken)[100]
@@ -180,7 +181,7 @@ def _read(name: str, shards: Any) -> int:
     """How many partitions the executor's question looks into."""
     statement, given = _asked(name, shards)
     with transaction.atomic():
-        plan = [row[0] for row in rows(f"EXPLAIN (ANALYZE, COSTS OFF) {statement}", given)]
+        plan = [row[0] for row in fetch_all(f"EXPLAIN (ANALYZE, COSTS OFF) {statement}", given)]
     return len(
         {
             part
@@ -192,7 +193,7 @@ def _read(name: str, shards: Any) -> int:
 
 
 def _bytes(name: str, what: str = "total_relation") -> int:
-    return int(rows(f"SELECT pg_{what}_size(%s::regclass)", [name])[0][0])
+    return int(fetch_all(f"SELECT pg_{what}_size(%s::regclass)", [name])[0][0])
 
 
 def _do(statement: str, given: Any = None) -> None:

@@ -1,5 +1,7 @@
-"""Very many schedules created through the API: 100,000 in one request, to one web process and one worker of the
-import queue, each row checked as its kind's own API would."""
+"""Create 100,000 schedules through the API in one request.
+
+One web process and one worker of the import queue; each row is validated as by the API of its kind.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ from django.conf import settings
 from accounts.models import Organization
 from dispatch.core import clock
 from dispatch.schedules.models import Run, Schedule
-from tests import factories
 from tests.benchmarks import Result, jobs_site
-from tests.waiting import wait_until
+from tests.support import factories
+from tests.support.waiting import wait_until
 
 MANY = 100_000
 LONGEST_S = 300

@@ -1,8 +1,9 @@
 """The same work by others: 100,000 runs due at once, each of which does nothing but record that it was done.
 
-Neither is a dependency of ours: `pip install --target DIR APScheduler 'celery[redis]'`, and name DIR in
+Dispatch depends on neither: `pip install --target DIR APScheduler 'celery[redis]'`, and name DIR in
 BENCH_PEERS. Without it, nothing is measured here. A peer that is not done in PATIENCE_S is stopped, and what it
-did until then is its figure."""
+did until then is its figure.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ from pathlib import Path
 from django.conf import settings
 from django.db import connection
 
-from dispatch.core.redis import client
+from dispatch.core.redis.client import client
 from tests.benchmarks import Result
-from tests.processes import database_url
-from tests.waiting import wait_until
+from tests.support.processes import database_url
+from tests.support.waiting import wait_until
 
 # Beat compares all its entries at every tick: the more there are, the more slowly it sends. So it is tried with
 # few too.
@@ -53,8 +54,10 @@ LABELS = {
 
 
 def _measure(name: str, count: int, site: str) -> tuple[int, float]:
-    """Runs the peer's processes until all are recorded, or for PATIENCE_S from the first: how many were, and in
-    how many seconds."""
+    """Run the peer's processes until all jobs are recorded, or until PATIENCE_S after the first.
+
+    Returns how many were recorded, and in how many seconds.
+    """
     with connection.cursor() as cursor:
         cursor.execute("DROP TABLE IF EXISTS bench_peer")
         cursor.execute("CREATE TABLE bench_peer (id bigint PRIMARY KEY, at timestamptz DEFAULT clock_timestamp())")

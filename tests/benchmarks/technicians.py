@@ -1,7 +1,8 @@
 """Who is near, among 100,000 technicians of one metropolis with shifts, skills, radii, duty and workload.
 
 80,000 belong to 200 organizations, 20,000 to one. "In the database" is planning and execution as PostgreSQL's
-EXPLAIN ANALYZE tells them; "the whole call" adds the driver, Python and the reasons in words."""
+EXPLAIN ANALYZE tells them; "the whole call" adds the driver, Python and the reasons in words.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from django.db import connection
 
 from accounts.models import Organization
 from dispatch.technicians import rules, search, services
-from dispatch.technicians.cells import cell_of
+from dispatch.technicians.h3_cells import cell_of
 from dispatch.technicians.models import Skill, Technician
-from tests import factories as make
 from tests.benchmarks import Result
 from tests.benchmarks.measuring import percentile, timings_ms
+from tests.support import factories as make
 
 SMALL_ONES, OF_SMALL_ONES, OF_THE_BIG_ONE = 200, 80_000, 20_000
 CENTRE = (33.45, -112.05)
@@ -57,7 +58,7 @@ def near(
 
     def look() -> None:
         of = organization()
-        services.near(of, **_spot(chance), radius_m=RADIUS_M, skill_ids=skills[of.pk])
+        services.find_nearby(of, **_spot(chance), radius_m=RADIUS_M, skill_ids=skills[of.pk])
 
     whole = timings_ms(look, times)
     statements: list[tuple[str, dict[str, Any]]] = []
@@ -78,7 +79,7 @@ def _fitness(organization: Callable[[], Organization], chance: random.Random) ->
     ids = list(Technician.objects.of(organization()).values_list("pk", flat=True)[:100])
 
     def look() -> None:
-        services.fitness(chance.choice(ids), **_spot(chance), radius_m=RADIUS_M, skill_ids=[])
+        services.check_fitness(chance.choice(ids), **_spot(chance), radius_m=RADIUS_M, skill_ids=[])
 
     yield Result("fitness of one technician, p99 of the whole call", percentile(timings_ms(look, 300), 0.99), "ms")
 

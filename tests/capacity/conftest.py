@@ -1,4 +1,4 @@
-"""Lines that calls take: through a Redis of the test's own, which it may stop, or without any."""
+"""Provide lines that calls take: with a dedicated Redis, which a test may stop, or without any."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from redis.retry import Retry
 
 from accounts.models import Organization
 from dispatch.capacity.models import DispatchPool, OutboundNumber
-from dispatch.core import clock, embedded
-from dispatch.core.redis import client
+from dispatch.core import clock
+from dispatch.core.redis.client import client
+from dispatch.dev import embedded_servers
 from dispatch.telephony import services
 from dispatch.telephony.models import Call
-from dispatch.telephony.services.moving import advance, locked
-from tests import factories
+from dispatch.telephony.services.calls import lock_call, transition
+from tests.support import factories
 
 
 class OwnRedis:
-    """A Valkey that nobody else uses; it keeps what it knows when it is stopped and started."""
+    """A dedicated Valkey that keeps its data when it is stopped and started."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="own-"))
@@ -35,7 +36,7 @@ class OwnRedis:
         self.start()
 
     def start(self) -> None:
-        embedded._start_valkey(self.folder, self.socket)
+        embedded_servers._start_valkey(self.folder, self.socket)
 
     def stop(self) -> None:
         with self._client() as server:
@@ -46,11 +47,11 @@ class OwnRedis:
             server.flushall()
 
     def _client(self) -> redis.Redis:
-        # by default it would look for the server that it has just stopped, for seconds
+        # by default it would search for the stopped server for seconds
         return redis.Redis(unix_socket_path=str(self.socket), retry=Retry(NoBackoff(), 0))
 
     def remove(self) -> None:
-        if embedded._answers(self.socket):
+        if embedded_servers._answers(self.socket):
             self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -67,7 +68,7 @@ def own_redis(settings: Any) -> Iterator[OwnRedis]:
 
 @pytest.fixture(params=["redis", "postgres"])
 def decided_by(request: pytest.FixtureRequest, settings: Any) -> Iterator[str]:
-    """Once with Redis, once without any."""
+    """Run the test once with Redis, and once without."""
     if request.param == "postgres":
         settings.REDIS_URL = "unix:///tmp/nobody-listens-here.sock"
         client.cache_clear()
@@ -76,7 +77,7 @@ def decided_by(request: pytest.FixtureRequest, settings: Any) -> Iterator[str]:
 
 
 class Lines:
-    """An organization with one pool; `call` takes a line as any purpose does, `end` gives it back."""
+    """An organization with one pool; `call` takes a line as any purpose does, `end` releases it."""
 
     def __init__(self) -> None:
         self.organization: Organization = factories.organization()
@@ -111,7 +112,7 @@ class Lines:
             )
 
     def slot(self, purpose: str = "lead") -> int | str:
-        """The slot that a call of this purpose gets, or why it gets none."""
+        """Return the slot that a call of this purpose gets, or the reason why it gets none."""
         try:
             return self.call(purpose).line_slot
         except services.NoLine as none:
@@ -119,7 +120,7 @@ class Lines:
 
     def end(self, call: Call) -> None:
         with transaction.atomic():
-            advance(locked(call.pk), "completed")
+            transition(lock_call(call.pk), "completed")
 
 
 @pytest.fixture
@@ -129,7 +130,7 @@ def lines(transactional_db: None) -> Lines:
 
 @pytest.fixture
 def step(transactional_db: None) -> Any:
-    """Runs one pass of a dispatcher's loop: step("lines")."""
-    from dispatch.core.loops import find
+    """Return a function that runs one pass of a dispatcher loop, such as "lines"."""
+    from dispatch.core.runtime.loops import find_loop
 
-    return lambda name: find(name).step()
+    return lambda name: find_loop(name).step()

@@ -1,4 +1,4 @@
-"""Lines are taken and given back, the same with Redis and without."""
+"""Lines are leased and released, the same with Redis and without."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connections, transaction
 
-from dispatch.capacity import lines as capacity
+from dispatch.capacity import line_leases as capacity
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core import clock
 from dispatch.telephony import services
@@ -23,14 +23,14 @@ def test_alerts_before_offers_before_leads(lines: Lines, decided_by: str) -> Non
     assert [lines.slot("alert") for _ in range(2)] == [4, "lines_busy"]
 
 
-def test_an_offer_leaves_the_common_lines_to_leads(lines: Lines, decided_by: str) -> None:
+def test_offer_uses_reserved_lines_before_common_ones(lines: Lines, decided_by: str) -> None:
     lines.number(3, offers=1)
 
     assert lines.slot("offer") == 3
     assert [lines.slot("lead") for _ in range(3)] == [1, 2, "lines_busy"]
 
 
-def test_a_line_comes_back_when_its_call_ends(lines: Lines, decided_by: str) -> None:
+def test_line_is_released_when_its_call_ends(lines: Lines, decided_by: str) -> None:
     lines.number(2)
     first, second = lines.call(), lines.call()
     assert lines.slot() == "lines_busy"
@@ -56,7 +56,7 @@ def test_a_pool_has_its_own_limit(lines: Lines, decided_by: str) -> None:
     assert lines.call().pool_slot == one.pool_slot
 
 
-def test_limits_count_at_once(lines: Lines, decided_by: str) -> None:
+def test_limit_changes_apply_immediately(lines: Lines, decided_by: str) -> None:
     number = lines.number(1)
     lines.call()
     assert lines.slot() == "lines_busy"
@@ -68,7 +68,7 @@ def test_limits_count_at_once(lines: Lines, decided_by: str) -> None:
     assert lines.slot() == "pool_full"
 
 
-def test_made_smaller_than_its_use_it_frees_nobody_and_gives_nothing(lines: Lines, decided_by: str) -> None:
+def test_limit_below_current_use_ends_no_call_and_grants_no_line(lines: Lines, decided_by: str) -> None:
     number = lines.number(4)
     calls = [lines.call() for _ in range(4)]
     OutboundNumber.objects.filter(pk=number.pk).update(max_channels=2)
@@ -90,7 +90,7 @@ def test_made_smaller_than_its_use_it_frees_nobody_and_gives_nothing(lines: Line
         (ProviderAccount, {"is_active": False}, "no_number"),
     ],
 )
-def test_pauses_count_at_once(lines: Lines, decided_by: str, model: type, change: dict, reason: str) -> None:
+def test_pauses_apply_immediately(lines: Lines, decided_by: str, model: type, change: dict, reason: str) -> None:
     lines.number(3)
     lines.call()
 
@@ -101,7 +101,7 @@ def test_pauses_count_at_once(lines: Lines, decided_by: str, model: type, change
     assert lines.slot() == 2
 
 
-def test_of_two_numbers_the_emptier_one_calls(lines: Lines, decided_by: str) -> None:
+def test_number_with_more_free_lines_is_used(lines: Lines, decided_by: str) -> None:
     small, large = lines.number(2), lines.number(4)
 
     numbers = [lines.call().number_id for _ in range(6)]
@@ -119,33 +119,33 @@ def test_the_same_attempt_is_one_call_and_one_line(lines: Lines, decided_by: str
     assert lines.slot() == 2
 
 
-def test_a_transaction_that_fails_keeps_its_line_only_for_a_while(lines: Lines) -> None:
+def test_line_of_a_failed_transaction_is_released_after_a_while(lines: Lines) -> None:
     lines.number(1)
     with pytest.raises(RuntimeError), transaction.atomic():
-        capacity.propose(lines.pool, "lead", "lead:9:1")
+        capacity.propose_line(lines.pool, "lead", "lead:9:1")
         raise RuntimeError("what the call was for went wrong")
     assert lines.slot() == "lines_busy"
-    assert isinstance(capacity.propose(lines.pool, "lead", "lead:9:1"), capacity.Proposal)
+    assert isinstance(capacity.propose_line(lines.pool, "lead", "lead:9:1"), capacity.LineProposal)
 
-    capacity.reconcile()
+    capacity.reconcile_pool()
     assert lines.slot() == "lines_busy"
     clock.travel(capacity.ORPHAN_GRACE_S + 1)
-    assert capacity.reconcile() == (0, 1)
+    assert capacity.reconcile_pool() == (0, 1)
 
     assert lines.slot() == 1
 
 
-def test_only_its_holder_gives_a_line_back(lines: Lines) -> None:
+def test_only_its_holder_releases_a_line(lines: Lines) -> None:
     lines.number(1)
     call = lines.call(subject_id=5)
 
-    capacity.release("lead:6:1")
-    capacity.release("offer:5:1")
+    capacity.release_lines("lead:6:1")
+    capacity.release_lines("offer:5:1")
     assert lines.slot() == "lines_busy"
-    capacity.release(call.holder)
-    capacity.release(call.holder)
+    capacity.release_lines(call.holder)
+    capacity.release_lines(call.holder)
 
-    # the call is still open: Postgres refuses what Redis now proposes, and Redis is told
+    # the call is still open: Postgres rejects Redis's proposal, and Redis is updated
     assert lines.slot() == "lines_busy"
 
 

@@ -1,4 +1,4 @@
-"""How fast the provider may be asked: never faster than pace and minute allow, in any window."""
+"""Requests to the provider never exceed pace and rate, in any window."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from django.db import transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dispatch.capacity import fast, rates
+from dispatch.capacity import rate_limits
 from dispatch.capacity.models import DispatchPool, ProviderAccount
 from dispatch.core import clock
+from dispatch.core.circuit_breaker import CircuitBreaker
 from dispatch.telephony.models import Call
 from tests.capacity.conftest import Lines, OwnRedis
 
@@ -21,14 +22,14 @@ TICK = timedelta(milliseconds=2)  # Redis counts by its own clock, in whole mill
 
 
 class Asked(NamedTuple):
-    """A turn was taken between these two moments, however slow the machine."""
+    """A token was taken between these two times, however slow the machine."""
 
     after: datetime
     before: datetime
 
 
 class Asker:
-    """Asks the provider as often as it may; each request is a Call's, as Postgres counts them."""
+    """Send requests as often as allowed; each is a Call's, as Postgres counts them."""
 
     def __init__(self, lines: Lines) -> None:
         self.lines = lines
@@ -46,7 +47,7 @@ class Asker:
             account = ProviderAccount.objects.get(pk=call.account_id)
             pool = DispatchPool.objects.get(pk=call.pool_id)
             begun = clock.now()
-            wait_s = rates.take(account, pool)
+            wait_s = rate_limits.take_request_token(account, pool)
             if not wait_s:
                 now = clock.now()
                 Call.objects.filter(pk=call.pk).update(requested_at=now)
@@ -55,7 +56,7 @@ class Asker:
 
 
 def surely_apart(one: Asked, other: Asked) -> timedelta:
-    """The longest that may have lain between two turns: at least what did."""
+    """Return the longest possible time between two tokens, which is at least the actual one."""
     return other.before - one.after + TICK
 
 
@@ -64,7 +65,7 @@ def asker(lines: Lines, decided_by: str) -> Asker:
     return Asker(lines)
 
 
-def test_an_account_asks_at_its_pace(asker: Asker) -> None:
+def test_account_requests_keep_their_rate(asker: Asker) -> None:
     asker.limits(calls_per_second=0.01)
 
     assert asker.ask() == 0
@@ -74,7 +75,7 @@ def test_an_account_asks_at_its_pace(asker: Asker) -> None:
     assert asker.ask() == 0
 
 
-def test_a_pool_asks_so_often_in_any_minute(asker: Asker) -> None:
+def test_pool_rate_holds_in_any_minute(asker: Asker) -> None:
     asker.limits(rate_per_minute=3)
 
     assert asker.ask() == 0
@@ -88,7 +89,7 @@ def test_a_pool_asks_so_often_in_any_minute(asker: Asker) -> None:
     assert 0 < asker.ask() <= surely_apart(first, second).total_seconds()
 
 
-def test_a_changed_rate_counts_at_once(asker: Asker) -> None:
+def test_changed_rate_applies_immediately(asker: Asker) -> None:
     assert [asker.ask() for _ in range(4)] == [0, 0, 0, 0]
 
     asker.limits(rate_per_minute=4)
@@ -98,7 +99,7 @@ def test_a_changed_rate_counts_at_once(asker: Asker) -> None:
 
 
 @pytest.mark.parametrize("loss", ["flush", "outage"])
-def test_what_was_asked_counts_after_redis_was_lost(lines: Lines, own_redis: OwnRedis, loss: str) -> None:
+def test_past_requests_count_after_redis_lost_its_data(lines: Lines, own_redis: OwnRedis, loss: str) -> None:
     asker = Asker(lines)
     asker.limits(calls_per_second=0.1, rate_per_minute=2)
     assert asker.ask() == 0
@@ -110,7 +111,7 @@ def test_what_was_asked_counts_after_redis_was_lost(lines: Lines, own_redis: Own
         own_redis.stop()
         assert asker.ask() == 0
         own_redis.start()
-        fast.spared.believe_again()
+        CircuitBreaker.reset_all()
 
     assert asker.ask() > 0
     clock.travel(10)
@@ -126,8 +127,8 @@ steps = st.lists(st.tuples(st.floats(0, 25), st.integers(1, 4)), min_size=1, max
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=steps, cps=st.sampled_from([0.2, 1.0, 5.0]), rate=st.sampled_from([None, 1, 3, 7]))
-def test_no_window_ever_holds_more(asker: Asker, steps: Any, cps: float, rate: int | None) -> None:
-    clock.travel(120)  # what the example before asked is over
+def test_no_window_exceeds_the_rate(asker: Asker, steps: Any, cps: float, rate: int | None) -> None:
+    clock.travel(120)  # requests of the example before have expired
     asker.limits(cps, rate)
     asker.moments.clear()
     for pause, times in steps:

@@ -1,4 +1,4 @@
-"""Which slots are whose."""
+"""Each purpose may take its slots."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NUMBER = NumberLimits(1, lines=10, for_alerts=2, for_offers=3)
         ("test", [(1, 5)]),
     ],
 )
-def test_reserved_slots_are_tried_first_by_those_for_whom_they_are(purpose: str, ranges: list) -> None:
+def test_reserved_slots_are_tried_first_by_their_purpose(purpose: str, ranges: list) -> None:
     assert slot_ranges(NUMBER, purpose) == ranges
 
 
-def test_a_number_that_is_all_reserved_gives_leads_nothing() -> None:
+def test_fully_reserved_number_grants_leads_no_line() -> None:
     assert slot_ranges(NumberLimits(1, 2, 1, 1), "lead") == []
     assert slot_ranges(NumberLimits(1, 2, 2, 0), "offer") == []
 
@@ -35,18 +35,18 @@ def test_the_number_with_most_free_lines_is_chosen() -> None:
     assert next(free_lines(numbers, "lead", {2: {1}})) == (1, 1)
 
 
-def test_a_number_made_smaller_than_its_use_gives_nothing() -> None:
+def test_number_with_limit_below_use_grants_no_line() -> None:
     assert list(free_lines([NumberLimits(1, 2)], "alert", {1: {7, 8}})) == []
     assert list(free_lines([NumberLimits(1, 3)], "alert", {1: {7, 8}})) == [(1, 1), (1, 2), (1, 3)]
 
 
-def test_a_full_pool_gives_nothing() -> None:
+def test_full_pool_grants_no_line() -> None:
     assert list(free_pool_slots(2, {4, 5})) == []
     assert list(free_pool_slots(3, {1, 5})) == [2, 3]
 
 
 @given(st.integers(1, 30), st.integers(0, 30), st.integers(0, 30))
-def test_every_slot_is_in_reach_of_alerts_and_no_range_overlaps(lines: int, alerts: int, offers: int) -> None:
+def test_alerts_reach_every_slot_and_ranges_do_not_overlap(lines: int, alerts: int, offers: int) -> None:
     alerts = min(alerts, lines)
     number = NumberLimits(1, lines, alerts, min(offers, lines - alerts))
     slots = [slot for low, high in slot_ranges(number, "alert") for slot in range(low, high + 1)]

@@ -1,4 +1,4 @@
-"""The line scripts against a model that is nothing but a dictionary."""
+"""Compare the line scripts with a model that is only a dictionary."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from dispatch.capacity import fast, scripts
+from dispatch.capacity import redis_scripts
 from dispatch.capacity.rules import NumberLimits, free_lines, slot_ranges
-from dispatch.core import generation
-from dispatch.core.redis import client
+from dispatch.core.redis import generation
+from dispatch.core.redis.client import client
 from tests.conftest import forget_redis
 
 PURPOSES = st.sampled_from(["alert", "offer", "lead"])
@@ -21,12 +21,12 @@ POOLS = st.sampled_from([1, 2])
 
 
 class LineScripts(RuleBasedStateMachine):
-    """`held`: holder → (number, slot, pool, pool slot)."""
+    """The model. `held`: holder → (number, slot, pool, pool slot)."""
 
     @initialize()
     def start(self) -> None:
         forget_redis()
-        assert generation.establish()
+        assert generation.rebuild_all()
         self.held: dict[str, tuple[int, int, int, int]] = {}
         self.numbers = {1: NumberLimits(1, 3, 1, 0), 2: NumberLimits(2, 4, 1, 2)}
         self.concurrency = {1: 5, 2: 3}
@@ -46,11 +46,11 @@ class LineScripts(RuleBasedStateMachine):
     def propose(self, holder: str, purpose: str, pool: int) -> None:
         before = self.held.get(holder)
         answer = self._propose(holder, purpose, pool)
-        if before is not None and before[2] == pool:
+        if before is not None and before[2] == pool and self._is_within(before, purpose):
             assert answer == [before[0], before[1], before[3]]
             return
-        # one that was held elsewhere is given up, even when the new one is refused: the model looks without it,
-        # the script's choice of a number was made with it
+        # A lease elsewhere, or one that the limits no longer allow, is ended even if the new one is rejected: the
+        # model looks without it, while the script chose the number with it.
         self.held.pop(holder, None)
         in_pool = {slots[3] for slots in self.held.values() if slots[2] == pool}
         full = len(in_pool) >= self.concurrency[pool]
@@ -71,9 +71,16 @@ class LineScripts(RuleBasedStateMachine):
         assert any(low <= slot <= high for low, high in slot_ranges(self.numbers[number], purpose))
         self.held[holder] = (number, slot, pool, pool_slot)
 
+    def _is_within(self, held: tuple[int, int, int, int], purpose: str) -> bool:
+        number, slot, pool, pool_slot = held
+        ranges = slot_ranges(self.numbers[number], purpose)
+        return pool_slot <= self.concurrency[pool] and any(low <= slot <= high for low, high in ranges)
+
     @rule(holder=HOLDERS)
     def release(self, holder: str) -> None:
-        assert fast.run(scripts.RELEASE, [holder]) == int(self.held.pop(holder, None) is not None)
+        assert redis_scripts.run_script(redis_scripts.RELEASE, [holder]) == int(
+            self.held.pop(holder, None) is not None
+        )
 
     @rule(
         holder=HOLDERS,
@@ -84,7 +91,7 @@ class LineScripts(RuleBasedStateMachine):
     )
     def adopt(self, holder: str, number: int, slot: int, pool: int, pool_slot: int) -> None:
         lease = (number, slot, pool, pool_slot)
-        changed = fast.run(scripts.ADOPT, [0, holder, *lease])
+        changed = redis_scripts.run_script(redis_scripts.ADOPT, [0, holder, *lease])
         assert changed == int(self.held.get(holder) != lease)
         self.held = {
             other: slots
@@ -95,13 +102,13 @@ class LineScripts(RuleBasedStateMachine):
 
     @rule(holder=HOLDERS)
     def forget_what_changed_meanwhile(self, holder: str) -> None:
-        assert fast.run(scripts.FORGET, [holder, "1:1:1:1:0"]) == 0
+        assert redis_scripts.run_script(redis_scripts.END_STALE, [holder, "1:1:1:1:0"]) == 0
 
     @rule()
     def without_the_generation_it_answers_nothing(self) -> None:
-        kept = generation.current()
+        kept = generation.current_generation()
         client().delete(generation.key_name())
-        assert fast.run(scripts.RELEASE, ["lead:0:1"]) == generation.NOT_READY
+        assert redis_scripts.run_script(redis_scripts.RELEASE, ["lead:0:1"]) == generation.NOT_READY
         assert self._propose("lead:0:1", "alert", 1) == generation.NOT_READY
         client().set(generation.key_name(), kept or "")
 
@@ -109,7 +116,7 @@ class LineScripts(RuleBasedStateMachine):
     def redis_holds_what_the_model_holds(self) -> None:
         if not hasattr(self, "held"):
             return
-        stored: Any = client().hgetall(f"{fast.base_key()}:leases")
+        stored: Any = client().hgetall(f"{redis_scripts.base_key()}:leases")
         assert {h.decode(): tuple(map(int, v.decode().split(":")[:4])) for h, v in stored.items()} == self.held
         for number in (1, 2):
             self._slots_match(f"line:{number}", {s[1]: h for h, s in self.held.items() if s[0] == number})
@@ -117,11 +124,11 @@ class LineScripts(RuleBasedStateMachine):
             self._slots_match(f"pool:{pool}", {s[3]: h for h, s in self.held.items() if s[2] == pool})
 
     def _slots_match(self, name: str, expected: dict[int, str]) -> None:
-        stored: Any = client().hgetall(f"{fast.base_key()}:{name}")
+        stored: Any = client().hgetall(f"{redis_scripts.base_key()}:{name}")
         assert {int(slot): holder.decode() for slot, holder in stored.items()} == expected
-        bits = client().bitcount(f"{fast.base_key()}:{name}:bits")
+        bits = client().bitcount(f"{redis_scripts.base_key()}:{name}:bits")
         assert bits == len(expected)
-        assert all(client().getbit(f"{fast.base_key()}:{name}:bits", slot) for slot in expected)
+        assert all(client().getbit(f"{redis_scripts.base_key()}:{name}:bits", slot) for slot in expected)
 
     def _taken(self) -> dict[int, set[int]]:
         return {n: {s[1] for s in self.held.values() if s[0] == n} for n in self.numbers}
@@ -131,7 +138,7 @@ class LineScripts(RuleBasedStateMachine):
         for number in self.numbers.values():
             ranges = slot_ranges(number, purpose)
             args += [number.id, number.lines, len(ranges), *(edge for both in ranges for edge in both)]
-        return fast.run(scripts.PROPOSE, args)
+        return redis_scripts.run_script(redis_scripts.PROPOSE, args)
 
 
 EXAMPLES, SOAK_EXAMPLES = 30, 600
@@ -139,7 +146,7 @@ EXAMPLES, SOAK_EXAMPLES = 30, 600
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("at_random", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_the_line_scripts_do_what_a_dictionary_does(at_random: bool) -> None:
+def test_line_scripts_behave_like_a_dictionary(at_random: bool) -> None:
     run_state_machine_as_test(
         LineScripts,
         settings=hypothesis_settings(

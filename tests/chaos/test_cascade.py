@@ -1,5 +1,8 @@
-"""Real workers are killed with SIGKILL at every point of a cascade, Redis is emptied with it, and the dispatcher
-process alone gets the job to a technician: nobody is called twice for one offer, nobody is assigned twice."""
+"""Kill real workers with SIGKILL at every point of a cascade, and empty Redis.
+
+The dispatcher process alone gets the job to a technician: nobody is called twice for one offer, and the job is
+assigned once.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ from django.db import connection
 
 from dispatch.jobs.models import Job
 from tests.conftest import forget_redis
-from tests.jobs.floor import Floor
+from tests.harness.jobs import Floor
 from tests.phones import answer, busy
-from tests.processes import environment, running
-from tests.waiting import wait_until
+from tests.support.processes import environment, running
+from tests.support.waiting import wait_until
 
 
 def child(floor: Floor, **more: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A browser without JavaScript, signed in as somebody."""
+"""A browser without JavaScript, signed in as a given user."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from accounts.models import User
-from tests.tenants import ours, world
+from tests.support.tenants import ours, world
 
 __all__ = ["ours", "world"]
 

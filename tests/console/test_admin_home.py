@@ -1,4 +1,4 @@
-"""The admin's first page tells of today, and only of one's own organization."""
+"""The admin's home page shows today's figures of the user's organization only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.test import Client
 from django.urls import reverse
 
 from dispatch.jobs.models import Job, ServiceType, Submission
-from tests import factories as make
+from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
 
@@ -36,7 +36,7 @@ def test_today_in_figures_that_lead_to_their_lists():
     page = browser(make.dispatcher(organization)).get(reverse("admin:index")).content.decode()
     assert "Today at Main Street" in page
     assert f"{reverse('admin:jobs_job_changelist')}?needs=attention" in page
-    assert '<span class="title">Need a hand</span><span class="figure">1</span>' in page
+    assert '<span class="title">Needs attention</span><span class="figure">1</span>' in page
     assert '<span class="title">Jobs today</span><span class="figure">1</span>' in page
     assert "Elsewhere" not in page
 

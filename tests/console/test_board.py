@@ -1,4 +1,4 @@
-"""The board without JavaScript: the first paint is the truth, and what one does counts."""
+"""The board without JavaScript: the first paint is correct, and actions take effect."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dispatch.jobs.models import Candidate, Job, Offer, Submission
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call
-from notifications import claims
 from notifications import services as notifications
 from notifications.models import Claim
-from tests import factories as make
-from tests.tenants import tenant
+from notifications.services import ownership
+from tests.support import factories as make
+from tests.support.tenants import tenant
 
 pytestmark = pytest.mark.django_db
 HTMX = {"HX-Request": "true"}
@@ -28,7 +28,7 @@ BOB = Actor("user", 99, "Bob")
 
 
 class Desk:
-    """An organization, its dispatcher at a browser, and jobs as they are wanted."""
+    """An organization with a dispatcher's browser and jobs in any state."""
 
     def __init__(self, browser: Any) -> None:
         self.organization = make.organization()
@@ -74,14 +74,14 @@ def desk(browser) -> Desk:
     return Desk(browser)
 
 
-def test_an_empty_board_says_what_would_be_there(desk):
+def test_empty_board_explains_what_appears_there(desk):
     page = desk.see()
-    assert "Nothing needs a person" in page
-    assert "appears here at once" in page
+    assert "All clear" in page
+    assert "New requests appear here." in page
     assert "No technicians yet" in page
 
 
-def test_each_job_stands_in_its_column(desk):
+def test_each_job_is_in_its_column(desk):
     new, pending, assigned, done = (desk.job(one) for one in ("dispatching", "pending", "assigned", "completed"))
     ann = desk.technician("Ann")
     calling = desk.job(waiting_for="answer")
@@ -118,10 +118,18 @@ def test_each_job_stands_in_its_column(desk):
     assert "Nobody accepted" in desk.list_of(page, "attention")
 
 
-def test_the_most_urgent_and_newest_come_first(desk):
+def test_the_most_urgent_and_longest_waiting_come_first(desk):
     normal, emergency, newer = desk.job("pending"), desk.job("pending", priority=1), desk.job("pending")
     found = re.findall(r'data-open="(\d+)"', desk.list_of(desk.see(), "attention"))
-    assert found == [str(one.pk) for one in (emergency, newer, normal)]
+    assert found == [str(one.pk) for one in (emergency, normal, newer)]
+
+
+def test_age_counts_from_the_customers_request(desk):
+    late = desk.job(next_action_at=clock.now() - timedelta(minutes=2))
+    asked_at = clock.now() - timedelta(minutes=51)
+    Submission.objects.filter(pk=late.submission_id).update(created_at=asked_at)
+    Job.objects.filter(pk=late.pk).update(created_at=asked_at if late.submission_id is None else clock.now())
+    assert "51 min" in desk.list_of(desk.see(), "attention")
 
 
 def test_paused_and_late_jobs_need_attention_too(desk):
@@ -152,10 +160,10 @@ def test_filters_are_in_the_address(desk, query, found):
     assert len(re.findall(r"data-open=", page)) == len(found)
 
 
-def test_filters_hide_nothing_that_needs_attention_without_saying_so(desk):
+def test_filters_announce_hidden_items_that_need_attention(desk):
     desk.job("pending")
     told = desk.list_of(desk.see("/board/?area=Nowhere"), "attention")
-    assert "<b>1</b> more are hidden by the filters" in told
+    assert "<b>1</b> hidden by filters" in told
 
 
 def test_the_technician_filter_finds_assigned_and_called_ones(desk):
@@ -170,7 +178,7 @@ def test_the_technician_filter_finds_assigned_and_called_ones(desk):
     assert f'data-open="{other.pk}"' not in page
 
 
-def test_the_drawer_has_its_address_and_tells_all(desk):
+def test_drawer_has_a_url_and_shows_everything(desk):
     job = desk.job("pending", notes="Beware of the dog", extra={"Gate code": "4711"})
     near = desk.technician("Ann")
     Candidate.objects.create(
@@ -178,12 +186,12 @@ def test_the_drawer_has_its_address_and_tells_all(desk):
         reason="off duty", distance_m=1200, score=1,
     )  # fmt: skip
     for page in (desk.see(f"/board/?job={job.pk}"), desk.see(f"/board/jobs/{job.pk}/", headers=HTMX)):
-        for words in ("Beware of the dog", "Gate code", "off duty", "0.7 mi", "Dispatch again", "Assign"):
+        for words in ("Beware of the dog", "Gate code", "off duty", "0.7 mi", "Call technicians again", "Assign"):
             assert words in page
     assert desk.client.get(f"/board/jobs/{job.pk}/").url == f"/board/?job={job.pk}"
 
 
-def test_assigning_by_hand_warns_first_and_then_does_it(desk):
+def test_manual_assignment_warns_first_and_then_assigns(desk):
     job, ann = desk.job("pending"), desk.technician("Ann", on_duty=False)
     asked = desk.see(f"/board/jobs/{job.pk}/act/assign/", headers=HTMX)
     assert re.search(f'value="{ann.pk}"', asked)
@@ -200,7 +208,7 @@ def test_assigning_by_hand_warns_first_and_then_does_it(desk):
     assert "She is near anyway" in answer.content.decode()
 
 
-def test_a_conflict_says_who_did_what_and_asks_again(desk):
+def test_conflict_names_the_change_and_asks_again(desk):
     job = desk.job("pending")
     ann, bob = desk.technician("Ann"), desk.technician("Bob")
     seen = job.version
@@ -218,7 +226,7 @@ def test_a_conflict_says_who_did_what_and_asks_again(desk):
 
 def test_without_javascript_an_action_ends_at_the_job(desk):
     job = desk.job()
-    assert "Calls nobody until the job is resumed" in desk.see(f"/board/jobs/{job.pk}/act/pause/")
+    assert "Stops calling" in desk.see(f"/board/jobs/{job.pk}/act/pause/")
     answer = desk.client.post(f"/board/jobs/{job.pk}/act/pause/", {"version": job.version})
     assert answer.url == f"/board/?job={job.pk}"
     job.refresh_from_db()
@@ -230,10 +238,10 @@ def test_a_claim_is_seen_by_all_and_taken_over_only_on_purpose(desk, browser):
     other = browser(make.dispatcher(desk.organization, "Kim"))
     what = {"kind": "job", "key": job.pk}
     desk.client.post("/board/claims/", {**what, "do": "claim"})
-    assert "You have it" in desk.see()
-    assert "Dana has it" in other.get("/board/").content.decode()
+    assert "Claimed by you" in desk.see()
+    assert "Claimed by Dana" in other.get("/board/").content.decode()
     answer = other.post("/board/claims/", {**what, "do": "claim"}, headers=HTMX)
-    assert "Dana has this since" in answer["HX-Trigger"]
+    assert "Dana claimed this at" in answer["HX-Trigger"]
     other.post("/board/claims/", {**what, "do": "take_over"})
     assert Claim.objects.get().user.name == "Kim"
     other.post("/board/claims/", {**what, "do": "release"})
@@ -242,13 +250,13 @@ def test_a_claim_is_seen_by_all_and_taken_over_only_on_purpose(desk, browser):
 
 def test_a_claim_ends_with_its_cause(desk):
     job, ann = desk.job("pending"), desk.technician("Ann")
-    claims.claim(desk.organization, "job", job.pk, user=desk.person, actor=BOB)
+    ownership.claim(desk.organization, "job", job.pk, user=desk.person, actor=BOB)
     services.assign(job.pk, ann.pk, actor=BOB)
     notifications.handle(list(Event.objects.order_by("id")))
     assert not Claim.objects.exists()
 
 
-def test_trouble_with_calls_is_summed_up(desk):
+def test_call_problems_are_summarized(desk):
     number = make.number(desk.organization)
     for n in range(3):
         Call.objects.create(
@@ -258,13 +266,13 @@ def test_trouble_with_calls_is_summed_up(desk):
             error_message="The number is not verified",
         )  # fmt: skip
     told = desk.list_of(desk.see(), "attention")
-    assert "The provider refuses calls (error 21210)" in told
+    assert "The phone provider rejects calls (error 21210)" in told
     assert "3 calls in the last hour. The number is not verified" in told
     desk.client.post("/board/claims/", {"kind": "call_error", "key": "21210", "do": "claim"})
-    assert "You have it" in desk.see()
+    assert "Claimed by you" in desk.see()
 
 
-def test_changes_answers_what_became_of_jobs(desk):
+def test_changes_returns_the_current_state_of_jobs(desk):
     job, gone = desk.job(), desk.job("completed", ended_at=clock.now() - timedelta(days=3))
     told = desk.client.get(f"/board/changes/?ids={job.pk},{gone.pk},x,99999999999999999999", headers=HTMX).json()
     assert [(one["id"], one["column"]) for one in told["cards"]] == [(job.pk, "new"), (gone.pk, "")]
@@ -277,14 +285,14 @@ def test_changes_answers_what_became_of_jobs(desk):
     assert "Nobody accepted" in told["attention"][0]["html"]
 
 
-def test_the_strip_tells_how_each_technician_stands(desk):
+def test_strip_shows_the_state_of_each_technician(desk):
     ann = desk.technician("Ann")
     for _ in range(3):
-        technicians.missed(ann.pk, 3)
+        technicians.record_missed_call(ann.pk, 3)
     desk.technician("Bo", on_duty=False)
     desk.technician("Cy", open_jobs=1)
     page = desk.see()
-    for words in ("Auto-paused", "Off duty", "On a job", "missed 3 calls in a row"):
+    for words in ("Auto-paused", "Off duty", "On a job", "missed 3 calls"):
         assert words in page
     desk.client.post(f"/board/crew/{ann.pk}/back/")
     assert "Auto-paused" not in desk.see()
@@ -299,7 +307,7 @@ def test_the_map_draws_jobs_technicians_and_the_radius(desk):
     every = desk.see("/board/map/")
     assert "2 open" not in every
     assert "1 open job and 1 technician" in every
-    assert "1 job without a position" in every
+    assert "Without a position: 1 job." in every
     assert "Ann &lt;b&gt;" in every
     assert 'class="radius"' in desk.see(f"/board/map/?job={job.pk}")
     assert "Tempe" in every or "Phoenix" in every
@@ -325,7 +333,7 @@ def test_two_thousand_open_jobs_stay_a_small_page(desk, django_assert_max_num_qu
     with django_assert_max_num_queries(40):
         page = desk.see()
     assert len(page.encode()) < 300_000
-    assert "(960 below)" in page
+    assert "(960 more)" in page
     more = desk.see("/board/columns/new/?page=2", headers=HTMX)
     assert len(re.findall("data-open=", more)) == 40
 

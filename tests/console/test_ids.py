@@ -1,4 +1,4 @@
-"""Whatever is written where an id belongs, the answer is that there is no such thing, never a failure."""
+"""An invalid id anywhere gives "not found", never a failure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from django.test import Client
 
 from dispatch.core.ids import read_id, read_ids
-from dispatch.jobs import links
+from dispatch.jobs import signed_links
 from dispatch.jobs.models import Job
 from dispatch.technicians.models import Technician
 from notifications.models import Notification
-from tests.tenants import Tenant, everything_of
+from tests.support.tenants import Tenant, everything_of
 
 pytestmark = pytest.mark.django_db
 
@@ -22,14 +22,14 @@ NO_IDS = ("²", "١", "9" * 30, "9" * 5000, "-1", "", "1.0", "1\x00", "+1")
 
 @pytest.fixture
 def client(ours: Tenant) -> Client:
-    """The Admin's, in which a page that fails is an answer with status 500."""
+    """The Admin's client, in which a failing page responds with status 500."""
     found = Client(raise_request_exception=False, headers={"HX-Request": "true"})
     ours.sign_in(found, ours.admin)
     return found
 
 
 @pytest.mark.parametrize("spelling", NO_IDS)
-def test_what_is_no_id_is_read_as_none(spelling):
+def test_invalid_id_is_read_as_none(spelling):
     assert read_id(spelling) is None
     assert read_ids(["12", spelling, "0"]) == [12, 0]
 
@@ -37,7 +37,7 @@ def test_what_is_no_id_is_read_as_none(spelling):
 def test_an_id_is_read():
     assert [read_id(text) for text in ("0", "7", "007", "9" * 18)] == [0, 7, 7, 10**18 - 1]
     assert read_id(None) is None
-    assert read_id(7) is None  # a number is no text: whoever has one needs no reader
+    assert read_id(7) is None  # not a string: ids of other types need no parsing
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_an_id_is_read():
         "/api/v1/submissions/{}/",
     ],
 )  # fmt: skip
-def test_a_page_of_no_id_is_not_there(client, path):
+def test_page_of_an_invalid_id_is_404(client, path):
     for spelling in NO_IDS:
         if spelling or not path.startswith("/api/"):  # without one, that is the list
             assert client.get(path.format(quote(spelling, safe=""))).status_code == 404, spelling
@@ -64,7 +64,7 @@ def test_a_page_of_no_id_is_not_there(client, path):
         "/schedules/runs/{}/act/cancel/", "/board/jobs/{}/act/cancel/",
     ],
 )  # fmt: skip
-def test_nothing_is_done_to_no_id(client, ours, path):
+def test_invalid_id_changes_nothing(client, ours, path):
     before = everything_of(ours)
     for spelling in NO_IDS:
         assert client.post(path.format(quote(spelling, safe=""))).status_code == 404, spelling
@@ -82,8 +82,8 @@ def test_nothing_is_done_to_no_id(client, ours, path):
         "/admin/jobs/job/?technician__id__exact={}",
     ],
 )  # fmt: skip
-def test_an_address_that_asks_for_no_id_is_answered(client, monkeypatch, path):
-    monkeypatch.setattr("dispatch.console.phones.simulator.changed_since", lambda after, wait_s: (after, []))
+def test_query_string_with_an_invalid_id_is_answered(client, monkeypatch, path):
+    monkeypatch.setattr("dispatch.dev.phones.simulator.changed_since", lambda after, wait_s: (after, []))
     for spelling in NO_IDS:
         answer = client.get(path.replace("{}", quote(spelling, safe="")), follow=True)
         assert answer.status_code in (200, 400, 404), spelling
@@ -92,25 +92,25 @@ def test_an_address_that_asks_for_no_id_is_answered(client, monkeypatch, path):
 @pytest.mark.parametrize(
     "page", ["/admin/jobs/job/{}/change/", "/admin/jobs/job/{}/history/", "/admin/jobs/job/{}/delete/"]
 )
-def test_the_admin_has_no_page_of_no_id(client, page):
+def test_admin_page_of_an_invalid_id_is_404(client, page):
     for spelling in NO_IDS:
         answer = client.get(page.format(quote(spelling, safe="")))
         assert answer.status_code < 500, spelling  # Django reads "+1" and "١" as 1, of which there is one
 
 
-def test_a_page_of_a_column_of_no_number_is_not_there(client):
+def test_page_with_a_non_numeric_column_value_is_404(client):
     for spelling in NO_IDS:
         assert client.get("/board/columns/new/", {"page": spelling}).status_code in (400, 404), spelling
 
 
-def test_what_is_sent_with_no_id_does_nothing(client, ours):
+def test_post_with_an_invalid_id_does_nothing(client, ours):
     before = everything_of(ours)
 
     def sent(path: str, **body: Any) -> int:
         return client.post(path, body).status_code
 
     job = ours.row(Job)
-    page = urlsplit(links.technician_url(ours.row(Technician))).path
+    page = urlsplit(signed_links.technician_url(ours.row(Technician))).path
     for spelling in NO_IDS:
         assert sent("/board/claims/", kind="job", key=spelling, do="claim") in (400, 404), spelling
         assert sent("/board/claims/", kind="call_error", key=spelling, do="claim") in (400, 404), spelling
@@ -150,11 +150,11 @@ def test_what_is_sent_with_no_id_does_nothing(client, ours):
         "/nobody-knows-this/?q=%00", "/f/nobody/?q=%00",
     ],
 )  # fmt: skip
-def test_what_no_column_can_hold_is_a_bad_request(client, path):
+def test_value_that_no_column_can_store_is_a_bad_request(client, path):
     assert client.get(path).status_code == 400
 
 
-def test_what_no_column_can_hold_is_not_written(client, ours):
+def test_value_that_no_column_can_store_is_not_written(client, ours):
     before = everything_of(ours)
     body = {"reason": "Called\x00off", "version": ours.row(Job).version}
     assert client.post(f"/board/jobs/{ours.row(Job).pk}/act/cancel/", body).status_code == 400

@@ -1,4 +1,4 @@
-"""A person's own pages: what they were told, and what is to reach them how. Without JavaScript."""
+"""A user's own pages without JavaScript: their notifications and notification settings."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dispatch.core import events
 from dispatch.core.models import Event
 from notifications.models import Alert, Delivery, Notification, Preference, Route
 from notifications.services.preferences import Wants, wants_of
-from tests import factories as make
-from tests.tenants import Tenant
+from tests.support import factories as make
+from tests.support.tenants import Tenant
 
 pytestmark = pytest.mark.django_db
 
@@ -35,14 +35,14 @@ def dora(office: Organization) -> User:
 
 
 def text(answer: Any) -> str:
-    """What the page's main part says, without its marks."""
+    """Return the text of the page's main part, without tags."""
     assert answer.status_code in (200, 422), answer.content[:500]
     page = answer.content.decode()
     return unescape(" ".join(re.sub(r"<[^>]+>", " ", page[max(0, page.find("<main")) :]).split()))
 
 
 def ticked(answer: Any) -> set[str]:
-    """The boxes that are ticked."""
+    """Return the names of the checked boxes."""
     found = re.findall(r'<input type="checkbox" name="([^"]+:[^"]+)"( checked)?>', answer.content.decode())
     return {name for name, is_on in found if is_on}
 
@@ -57,16 +57,16 @@ def note(of: Organization, user: User, title: str, **fields: Any) -> Notificatio
     return Notification.objects.create(organization=of, user=user, event_id=event.pk, title=title, **fields)
 
 
-# --- what one was told --------------------------------------------------------------------------------------
+# --- Inbox ----------------------------------------------------------------------------------------------------
 
 
-def test_nothing_told_says_what_would_be_here(browser: Browser, dora: User) -> None:
+def test_empty_list_explains_what_appears_there(browser: Browser, dora: User) -> None:
     said = text(browser(dora).get(LIST))
-    assert "Nothing yet" in said
-    assert "a job that needs a dispatcher" in said
+    assert "No notifications yet" in said
+    assert "Jobs that need a dispatcher" in said
 
 
-def test_only_ones_own_the_newest_first_and_each_leads_to_what_it_is_about(
+def test_own_notifications_are_listed_newest_first_with_links(
     browser: Browser, office: Organization, dora: User
 ) -> None:
     note(office, dora, "Job 12: Sam cannot make it")
@@ -85,7 +85,7 @@ def test_only_ones_own_the_newest_first_and_each_leads_to_what_it_is_about(
     assert [row["page"] for row in told] == ["/schedules/4/", "/board/?job=12"]
 
 
-def test_one_and_then_all_are_marked_read(browser: Browser, office: Organization, dora: User) -> None:
+def test_notifications_are_marked_read_singly_and_all(browser: Browser, office: Organization, dora: User) -> None:
     rows = [note(office, dora, f"Note {n}") for n in range(3)]
     strange = note(office, make.dispatcher(office), "A colleague's")
     here = browser(dora)
@@ -99,7 +99,7 @@ def test_one_and_then_all_are_marked_read(browser: Browser, office: Organization
     assert "Note 0" not in text(here.get(LIST + "?view=unread"))
     answer = here.post("/notifications/read/", {"view": "unread"}, follow=True)
     assert answer.request["QUERY_STRING"] == "view=unread"
-    assert "2 marked as read." in text(answer)
+    assert "2 notifications marked as read." in text(answer)
     assert list(Notification.objects.filter(organization=office, read_at=None)) == [strange]
     assert here.post("/notifications/read/", {"id": "twelve"}).status_code == 404
 
@@ -107,15 +107,15 @@ def test_one_and_then_all_are_marked_read(browser: Browser, office: Organization
 def test_an_alert_is_acknowledged_for_all(browser: Browser, ours: Tenant) -> None:
     row = ours.row(Notification)
     here = browser(ours.dispatcher)
-    assert "Waits for somebody" in text(here.get(LIST + "?view=alerts"))
+    assert "Waiting for acknowledgment" in text(here.get(LIST + "?view=alerts"))
     said = text(here.post(f"/notifications/{row.pk}/acknowledge/", follow=True))
-    assert f"{ours.dispatcher} acknowledged it" in said
+    assert f"Acknowledged by {ours.dispatcher}" in said
     assert Alert.objects.get(pk=row.alert_id).status == "acknowledged"
     colleague = browser(make.dispatcher(ours.organization))
     assert colleague.post(f"/notifications/{row.pk}/acknowledge/").status_code == 404
 
 
-def test_older_ones_are_a_page_on(browser: Browser, office: Organization, dora: User) -> None:
+def test_older_notifications_are_on_the_next_page(browser: Browser, office: Organization, dora: User) -> None:
     for n in range(52):
         note(office, dora, f"Note {n:02}")
     here = browser(dora)
@@ -127,27 +127,29 @@ def test_older_ones_are_a_page_on(browser: Browser, office: Organization, dora: 
     said = text(here.get(LIST + unescape(older[1])))
     assert "Note 01" in said
     assert "Note 02" not in said
-    assert "Nothing here" in text(here.get(LIST + "?before=1"))
+    assert "No matching notifications" in text(here.get(LIST + "?before=1"))
 
 
-# --- what reaches one ---------------------------------------------------------------------------------------
+# --- Preferences ----------------------------------------------------------------------------------------------
 
 
-def test_what_counts_without_a_choice_is_ticked(browser: Browser, dora: User) -> None:
+def test_default_preferences_are_checked(browser: Browser, dora: User) -> None:
     page = browser(dora).get(CHOICES)
     on = ticked(page)
     assert {"job.pending:email", "job.pending:sms", "job.pending:voice", "job.cannot_make_it:shown"} <= on
     assert "job.cannot_make_it:email" not in on
     assert "job.pending:shown" not in page.content.decode()  # an alert is always shown
     assert "job.cannot_make_it:voice" not in page.content.decode()  # only alerts call
-    assert "As usual for all" not in text(page)
+    assert "Reset to defaults" not in text(page)
 
 
-def test_only_what_can_reach_one_is_asked(browser: Browser, office: Organization, dora: User) -> None:
+def test_only_notifications_for_the_users_role_are_offered(
+    browser: Browser, office: Organization, dora: User
+) -> None:
     assert "endpoint.disabled" not in kinds(browser(dora).get(CHOICES))
     boss = browser(make.admin(office))
     assert "endpoint.disabled" in kinds(boss.get(CHOICES))
-    assert "to you when nobody takes it on" in text(boss.get(CHOICES))
+    assert "You get it if nobody acknowledges it" in text(boss.get(CHOICES))
     Route.objects.create(organization=office, kind="endpoint.disabled", to="dispatchers")
     Route.objects.create(organization=office, kind="job.cannot_make_it", is_on=False)
     Route.objects.create(organization=office, kind="technician.auto_paused", level="critical")
@@ -157,7 +159,7 @@ def test_only_what_can_reach_one_is_asked(browser: Browser, office: Organization
     assert "technician.auto_paused:voice" in ticked(page)  # the organization made it an alert
 
 
-def test_a_choice_counts_and_can_be_taken_back(browser: Browser, office: Organization, dora: User) -> None:
+def test_preference_applies_and_can_be_reset(browser: Browser, office: Organization, dora: User) -> None:
     here = browser(dora)
     page = here.get(CHOICES)
     on = ticked(page) - {"job.pending:sms"} | {"job.cannot_make_it:email"}
@@ -172,7 +174,7 @@ def test_a_choice_counts_and_can_be_taken_back(browser: Browser, office: Organiz
     assert Event.objects.filter(kind="preference.changed", organization_id=office.pk).count() == 2
 
     again = here.post(CHOICES, {"kind": kinds(page), **dict.fromkeys(on, "on")}, follow=True)
-    assert "Nothing was changed." in text(again)
+    assert "No changes." in text(again)
 
     usual = here.post("/notifications/choices/usual/", follow=True)
     assert ticked(usual) == ticked(page)
@@ -180,7 +182,9 @@ def test_a_choice_counts_and_can_be_taken_back(browser: Browser, office: Organiz
     assert Event.objects.filter(kind="preference.forgotten", organization_id=office.pk).count() == 2
 
 
-def test_what_the_page_did_not_ask_is_not_changed(browser: Browser, office: Organization, dora: User) -> None:
+def test_preferences_that_are_not_on_the_page_are_unchanged(
+    browser: Browser, office: Organization, dora: User
+) -> None:
     here = browser(dora)
     here.post(CHOICES, {"kind": ["endpoint.disabled", "no.such"], "endpoint.disabled:email": "on"})
     here.post(CHOICES, {"job.pending:email": "on"})
@@ -190,8 +194,8 @@ def test_what_the_page_did_not_ask_is_not_changed(browser: Browser, office: Orga
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ("hello", "That is not a phone number."),
-        ("602 555", "There is no such number."),
+        ("hello", "is not a valid phone number"),
+        ("602 555", "is not a valid phone number"),
         ("+44 20 7946 0958", "country not allowed"),
     ],
 )
@@ -203,9 +207,9 @@ def test_a_number_that_cannot_be_called_is_refused(browser: Browser, dora: User,
     assert not User.objects.get(pk=dora.pk).phone
 
 
-def test_ones_own_number_is_changed_and_noted_without_it(browser: Browser, dora: User) -> None:
+def test_own_number_is_changed_and_the_event_omits_it(browser: Browser, dora: User) -> None:
     here = browser(dora)
-    assert "no text and no call can reach you" in text(here.get(CHOICES))
+    assert "Add a phone number to get texts and calls" in text(here.get(CHOICES))
     here.post("/notifications/phone/", {"phone": "(602) 555-0134"})
     here.post("/notifications/phone/", {"phone": "602 555 0134"})
     assert str(User.objects.get(pk=dora.pk).phone) == "+16025550134"
@@ -215,16 +219,14 @@ def test_ones_own_number_is_changed_and_noted_without_it(browser: Browser, dora:
     assert not User.objects.get(pk=dora.pk).phone
 
 
-def test_strangers_are_sent_to_sign_in(browser: Browser) -> None:
+def test_anonymous_visitors_are_sent_to_sign_in(browser: Browser) -> None:
     for address in (LIST, CHOICES):
         answer = browser(None).get(address)
         assert answer.status_code == 302
         assert answer.url.startswith("/admin/login/")
 
 
-def test_a_link_from_outside_goes_on_in_the_organization_that_it_is_about(
-    browser: Browser, office: Organization
-) -> None:
+def test_external_link_opens_in_its_organization(browser: Browser, office: Organization) -> None:
     root = make.user("Root", is_superuser=True)
     other = make.organization("Another")
     here = browser(root)
@@ -240,20 +242,30 @@ def test_the_admin_shows_whom_an_alert_reached_and_what_is_installed(browser: Br
     here = browser(ours.admin)
     ours.row(Delivery)
     said = text(here.get(f"/admin/notifications/alert/{ours.row(Alert).pk}/change/"))
-    assert f"{ours.dispatcher}: E-mail, failed ({ours.tag})" in said
-    assert "Taken on" in said
-    assert "by nobody" in said
+    assert f"{ours.dispatcher}: Email, failed ({ours.tag})" in said
+    assert "Acknowledged" in said
+    assert "Not acknowledged" in said
     said = text(here.get("/admin/notifications/escalationpolicy/add/"))
     assert "1. dispatchers on duty after 120 s, 45 s between people; 2. all dispatchers after 60 s" in said
 
 
-def test_an_empty_list_of_the_admin_says_whether_nothing_is_there_or_nothing_fits(
-    browser: Browser, office: Organization
-) -> None:
+def test_admin_lists_show_labels_instead_of_stored_values(browser: Browser, ours: Tenant) -> None:
+    here = browser(ours.admin)
+    alert = ours.row(Alert)
+    Alert.objects.filter(pk=alert.pk).update(status="settled", next_action_at=None, next_repeat_at=None)
+    listed = here.get("/admin/notifications/alert/").content.decode()
+    assert re.search(r"bg-green-100[^>]*>\s*Resolved\s*<", listed)
+    row = ours.row(Notification)
+    Notification.objects.filter(pk=row.pk).update(user=ours.admin, level="critical")
+    listed = here.get("/admin/notifications/notification/").content.decode()
+    assert re.search(r"bg-red-100[^>]*>\s*Critical\s*<", listed)
+
+
+def test_empty_admin_list_distinguishes_no_rows_from_no_matches(browser: Browser, office: Organization) -> None:
     here = browser(make.admin(office))
     said = text(here.get("/admin/notifications/route/"))
     assert "No notification rules yet" in said
     assert "Add the first notification rule" in said
-    assert "When there are some, they stand here" in text(here.get("/admin/notifications/alert/"))
-    assert "No alerts fit" in text(here.get("/admin/notifications/alert/?status__exact=open"))
+    assert "New alerts appear here." in text(here.get("/admin/notifications/alert/"))
+    assert "No matching alerts" in text(here.get("/admin/notifications/alert/?status__exact=open"))
     assert "Show all" in text(here.get("/admin/notifications/alert/?q=boiler"))

@@ -1,4 +1,4 @@
-"""The outbox's pages: what blocks a group and since when, why a message is stuck, and what people do about it."""
+"""The outbox's pages: what blocks a group and since when, why a message is stuck, and the available actions."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
-from dispatch.outbox import publishing
+from dispatch.outbox import publisher
 from dispatch.outbox.models import Endpoint, Message
-from dispatch.outbox.services import targets
-from tests import factories as make
+from dispatch.outbox.services import target_health
+from tests.harness.outbox import World
 from tests.outbox.receiver import Receiver
-from tests.outbox.world import World
-from tests.waiting import wait_until
+from tests.support import factories as make
+from tests.support.waiting import wait_until
 
 HTMX = {"HX-Request": "true"}
 
 
 @pytest.fixture
 def world(transactional_db: None) -> Iterator[World]:
-    publishing.reset()
+    publisher.reset()
     receiver = Receiver()
     found = World(receiver)
     yield found
     found.stop()
     receiver.close()
-    publishing.reset()
+    publisher.reset()
 
 
 @pytest.fixture
@@ -45,12 +45,12 @@ def erp(world: World) -> Endpoint:
 
 @pytest.fixture
 def dora(world: World, browser: Callable[..., Client]) -> Client:
-    """A dispatcher's browser."""
+    """Return a dispatcher's browser."""
     return browser(make.dispatcher(world.organization, "Dora"))
 
 
 def text(answer: Any) -> str:
-    """What the page's main part says, without its marks."""
+    """Return the text of the page's main part, without tags."""
     assert answer.status_code == 200, answer.content[:500]
     page = answer.content.decode()
     page = page[page.find("<main") :] if "<main" in page else page
@@ -59,7 +59,7 @@ def text(answer: Any) -> str:
 
 @pytest.fixture
 def blocked(world: World, erp: Endpoint) -> tuple[int, int, int]:
-    """job:7: one delivered, one refused for good, one that waits for that."""
+    """Block job:7: one message delivered, one rejected permanently, one waiting behind it."""
     world.receiver.answer("bad", 422, "unknown customer")
     good, bad, held = world.send(erp, "good", "bad", "held", group="job:7", type="job.assigned")
     world.start()
@@ -68,25 +68,25 @@ def blocked(world: World, erp: Endpoint) -> tuple[int, int, int]:
     return good, bad, held
 
 
-def test_a_blocked_group_stands_first_with_its_reason_and_since_when(dora, blocked):
+def test_blocked_group_is_first_with_its_reason_and_start(dora, blocked):
     _, bad, held = blocked
     page = dora.get("/outbox/")
     said = text(page)
     assert "1 blocked group" in said
     assert "job:7" in said
-    assert f"Stopped by the error of message {bad}: The receiver answered 422." in said
+    assert f"Blocked by the error of message {bad}: The receiver answered 422." in said
     assert page.context["lines"][0].since is not None
     group = text(dora.get(f"/outbox/groups/{Message.objects.get(pk=bad).group_id}/"))
-    assert f"stopped by the error of message {bad}: retry, ignore or resolve that one" in group
+    assert f"blocked by the error of message {bad}: retry, ignore or resolve that one" in group
     assert str(held) in group
 
 
 def test_a_message_shows_why_it_waits_and_every_request_with_its_answer(dora, world, blocked):
     _, bad, held = blocked
-    assert f"Its group is stopped by the error of message {bad}" in text(dora.get(f"/outbox/messages/{held}/"))
+    assert f"Its group is blocked by the error of message {bad}" in text(dora.get(f"/outbox/messages/{held}/"))
     page = dora.get(f"/outbox/messages/{bad}/")
     said = text(page)
-    assert "Later messages of its group wait until somebody retries, ignores or resolves it." in said
+    assert "Later messages of its group wait until you retry, ignore or resolve it." in said
     assert "unknown customer" in said
     shown = page.context["attempts"][0]["headers"]
     sent = next(visit for visit in world.receiver.visits if visit.name == "bad").headers
@@ -103,7 +103,7 @@ def test_a_message_shows_why_it_waits_and_every_request_with_its_answer(dora, wo
 @pytest.mark.parametrize(
     ("word", "becomes"), [("retry", "COMPLETED"), ("ignore", "CANCELLED"), ("resolve", "COMPLETED")]
 )
-def test_it_is_asked_first_and_then_done_and_the_group_goes_on(dora, world, blocked, word, becomes):
+def test_retry_is_confirmed_first_and_the_group_continues(dora, world, blocked, word, becomes):
     _, bad, held = blocked
     world.receiver.heal()
     form = {"action": word, "ids": [bad], "back": f"/outbox/messages/{bad}/"}
@@ -120,7 +120,7 @@ def test_it_is_asked_first_and_then_done_and_the_group_goes_on(dora, world, bloc
     assert "spoke to them" in page
 
 
-def test_many_are_cancelled_by_filter_and_the_others_stay(dora, world, erp):
+def test_messages_matching_a_filter_are_cancelled_and_others_stay(dora, world, erp):
     ours = world.send(erp, *"abc", group="g1")
     other = world.send_one(erp, "d", group="g2")
     form = {"action": "cancel", "all": "1", "filters": "group=g1", "back": "/outbox/messages/?group=g1"}
@@ -133,11 +133,11 @@ def test_many_are_cancelled_by_filter_and_the_others_stay(dora, world, erp):
     asked = dora.post("/outbox/messages/act/", {"action": "cancel", "ids": more})
     assert asked.content.decode().count('name="ids"') == 60
     refused = dora.post("/outbox/messages/act/", {"action": "retry", "ids": ours, "sure": "1"}, follow=True)
-    assert "3 messages not retried: only an error can be, and these are cancelled." in text(refused)
+    assert "3 messages not retried: only messages in error can be, and these are cancelled." in text(refused)
 
 
 @pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example/", "/outbox/\\evil", "/admin/", ""])
-def test_it_never_leads_to_strangers(dora, world, erp, back):
+def test_anonymous_visitors_are_sent_to_sign_in(dora, world, erp, back):
     message = world.send_one(erp, "a")
     answer = dora.post("/outbox/messages/act/", {"action": "cancel", "ids": [message], "sure": "1", "back": back})
     assert answer.url == "/outbox/messages/"
@@ -152,7 +152,7 @@ def test_messages_are_found_by_filter_and_older_ones_by_paging(dora, world, erp)
     assert [row["message"].pk for row in second.context["rows"]] == ids[9::-1]
     assert len(dora.get("/outbox/messages/?type=other.kind").context["rows"]) == 1
     assert len(dora.get(f"/outbox/messages/?id={ids[0]}&status=open&endpoint={erp.pk}").context["rows"]) == 1
-    assert "No such group" in text(dora.get(f"/outbox/?state=all&endpoint={'9' * 40}&page=x"))
+    assert "No matching groups" in text(dora.get(f"/outbox/?state=all&endpoint={'9' * 40}&page=x"))
     for nonsense in (
         f"endpoint={'9' * 40}",
         "id=x",
@@ -161,27 +161,27 @@ def test_messages_are_found_by_filter_and_older_ones_by_paging(dora, world, erp)
         "status=NO",
         "before=y&group=none",
     ):
-        assert "No message fits" in text(dora.get(f"/outbox/messages/?{nonsense}"))
+        assert "No matching messages" in text(dora.get(f"/outbox/messages/?{nonsense}"))
 
 
 @pytest.mark.parametrize(
     ("state", "words"),
-    [("paused", "ERP is paused"), ("disabled", "ERP is disabled"), ("retry", "failed and is tried again"),
-     ("later", "waits for its time"), ("queued", "is on the queue"), ("due", "is due"),
-     ("put off", "was put off by the receiver, which asked for less (429)"),
+    [("paused", "ERP is paused"), ("disabled", "ERP is disabled"), ("retry", "failed and will be retried"),
+     ("later", "is waiting until it is due"), ("queued", "is queued"), ("due", "is due"),
+     ("put off", "was deferred by the receiver, which is limiting requests (429)"),
      ("pool paused", "the pool Messages is paused"),
-     ("pool full", "is due: all places of the pool Messages are taken")],
+     ("pool full", "is due: all slots of the pool Messages are in use")],
 )  # fmt: skip
-def test_a_group_says_what_stands_at_its_head(dora, world, erp, state, words):
+def test_group_shows_the_message_at_its_head(dora, world, erp, state, words):
     if state in ("retry", "put off"):
         world.receiver.answer("a", {"retry": 500, "put off": 429}[state])
     scheduled = world.organization.created_at.replace(year=2100) if state == "later" else None
     message = world.send_one(erp, "a", group="job:7", scheduled_for=scheduled)
     match state:
         case "paused":
-            targets.pause(erp.pk, "", actor=SYSTEM)
+            target_health.pause_endpoint(erp.pk, "", actor=SYSTEM)
         case "disabled":
-            targets.disable(erp.pk, "", actor=SYSTEM)
+            target_health.disable_endpoint(erp.pk, "", actor=SYSTEM)
         case "retry":
             world.start()
             wait_until(lambda: Message.objects.filter(pk=message, waiting_for="retry").exists())
@@ -196,7 +196,7 @@ def test_a_group_says_what_stands_at_its_head(dora, world, erp, state, words):
             message = world.send_one(erp, "b", group="job:8")
         case "queued":
             world.poll()
-    assert f"Message {message} {words}" in text(dora.get("/outbox/?state=busy")).replace("waits: ", "")
+    assert f"Message {message} {words}" in text(dora.get("/outbox/?state=busy")).replace("is waiting: ", "")
 
 
 def test_the_health_of_endpoints_and_what_a_dispatcher_may_do(dora, world, erp, browser):
@@ -221,12 +221,12 @@ def test_the_health_of_endpoints_and_what_a_dispatcher_may_do(dora, world, erp, 
         assert (erp.disabled_at is not None) is disabled
 
 
-def test_a_receiver_that_refuses_everything_is_not_called_healthy(dora, world, erp, blocked):
+def test_receiver_that_rejects_everything_is_not_shown_as_healthy(dora, world, erp, blocked):
     page = text(dora.get("/outbox/endpoints/"))
-    assert "Failing It refuses what is sent: The receiver answered 422." in page
+    assert "Failing It rejects messages: The receiver answered 422." in page
     world.start()
     world.becomes(world.send_one(erp, "fine", group="job:8"), "COMPLETED")
-    assert "Healthy Nothing fails there." in text(dora.get("/outbox/endpoints/"))
+    assert "Healthy No errors." in text(dora.get("/outbox/endpoints/"))
 
 
 def test_times_are_those_of_the_organization(dora, world, erp):
@@ -234,24 +234,24 @@ def test_times_are_those_of_the_organization(dora, world, erp):
     at = clock.now() + timedelta(hours=30)
     message = world.send_one(erp, "later", scheduled_for=at)
     local = at.astimezone(ZoneInfo("America/Phoenix"))
-    assert f"It is scheduled at {local:%Y-%m-%d %H:%M:%S} MST." in text(dora.get(f"/outbox/messages/{message}/"))
+    assert f"Scheduled at {local:%Y-%m-%d %H:%M:%S} MST." in text(dora.get(f"/outbox/messages/{message}/"))
     assert "in 1 d" in text(dora.get("/outbox/"))
 
 
-def test_all_are_those_to_which_it_can_be_done_however_many_others_there_are(dora, world, erp, monkeypatch):
-    monkeypatch.setattr("dispatch.console.outbox.acting.MOST_BY_FILTER", 2)
+def test_select_all_covers_only_messages_that_allow_the_action(dora, world, erp, monkeypatch):
+    monkeypatch.setattr("dispatch.console.outbox.actions.MAX_BY_FILTER", 2)
     ids = [world.send_one(erp, f"{n}", group=f"{n}") for n in range(6)]
     Message.objects.filter(pk__in=ids[:3]).update(status="COMPLETED")
     Message.objects.filter(pk__in=ids[3:]).update(status="ERROR")
     everything = {"action": "retry", "all": "1", "filters": ""}
     asked = text(dora.post("/outbox/messages/act/", everything))
     assert "Retry 2 messages in 2 groups" in asked
-    assert "At most 2 at once, the oldest first: do it again for the rest." in asked
+    assert "At most 2 at once, oldest first. Repeat for the rest." in asked
     dora.post("/outbox/messages/act/", {**everything, "sure": "1"})
     assert world.statuses(ids[3:]) == ["PENDING", "PENDING", "ERROR"]
     dora.post("/outbox/messages/act/", {**everything, "sure": "1"})
     nothing = dora.post("/outbox/messages/act/", {**everything, "sure": "1"}, follow=True)
-    assert "None of them is in error." in text(nothing)
+    assert "None of these messages is in error." in text(nothing)
 
 
 def test_a_test_message_is_sent_and_followed(dora, world, erp):
@@ -261,11 +261,11 @@ def test_a_test_message_is_sent_and_followed(dora, world, erp):
     assert answer.url == f"/outbox/messages/{message.pk}/"
     assert "on its way" in text(dora.get(answer.url))
     world.becomes(message.pk, "COMPLETED")
-    assert "It was delivered." in text(dora.get(answer.url, headers=HTMX))
+    assert "Delivered." in text(dora.get(answer.url, headers=HTMX))
     assert world.receiver.names == ["endpoint.test"]
 
 
-def test_nobody_sees_or_touches_anothers(world, erp, browser, blocked):
+def test_other_organizations_messages_are_inaccessible(world, erp, browser, blocked):
     _, bad, _ = blocked
     stranger = browser(make.admin(make.organization("Elsewhere")))
     group = Message.objects.get(pk=bad).group_id
@@ -283,7 +283,7 @@ def test_nobody_sees_or_touches_anothers(world, erp, browser, blocked):
 
 def test_an_empty_outbox_says_how_to_fill_it(browser, transactional_db):
     client = browser(make.dispatcher(make.organization()))
-    assert "Everything is delivered" in text(client.get("/outbox/"))
+    assert "All messages are delivered" in text(client.get("/outbox/"))
     assert "No messages yet" in text(client.get("/outbox/messages/"))
     assert "No endpoints yet" in text(client.get("/outbox/endpoints/"))
     assert "0 blocked groups" in text(client.get("/outbox/summary/", headers=HTMX))

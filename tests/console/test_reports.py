@@ -1,4 +1,4 @@
-"""The figures of the reports, counted by hand on days of the organization's time zone."""
+"""The statistics of the reports, checked against manual counts on days of the organization's time zone."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from dispatch.console.reports import charts
-from dispatch.console.reports.figures import report, span_of
+from dispatch.console.reports.statistics import build_report, span_of
 from dispatch.core import events
 from dispatch.jobs.models import Job, Offer
-from tests import factories as make
 from tests.console.test_board import Desk
+from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
 DAY = date(2026, 3, 10)
@@ -27,7 +27,7 @@ def desk(browser) -> Desk:
 def received(
     desk: Desk, hour_utc: int, *, day: date = DAY, after_s: float | None = None, offers: str = "", **fields
 ):
-    """A job of that hour, assigned so much later, with offers: accepted, declined, timed out, rescinded."""
+    """Create a job received at that hour and assigned `after_s` later, with offers: a, d, t or r."""
     at = datetime(day.year, day.month, day.day, hour_utc, tzinfo=UTC)
     assigned = at + timedelta(seconds=after_s) if after_s is not None else None
     job = desk.job("completed" if assigned else "pending", **fields)
@@ -49,7 +49,7 @@ def test_figures_by_day_service_and_all(desk):
     events.append(desk.organization.pk, "job.pending", lost.pk, reason="exhausted")
     other = make.service_type(desk.organization, "gas", name="Gas")
     received(desk, 22, service_type=other)
-    found = report(desk.organization, DAY, DAY)
+    found = build_report(desk.organization, DAY, DAY)
     assert (found.total.jobs, found.total.assigned) == (5, 3)
     assert found.total.median_s == 120
     assert found.total.p90_s == pytest.approx(120 + 0.8 * 480)
@@ -57,15 +57,15 @@ def test_figures_by_day_service_and_all(desk):
     assert found.total.tries == pytest.approx(6 / 3)
     assert found.total.exhaustion == pytest.approx(1 / 5)
     assert [(one.name, one.jobs) for one in found.services] == [("Water heater", 4), ("Gas", 1)]
-    assert report(desk.organization, DAY, DAY, other).total.jobs == 1
+    assert build_report(desk.organization, DAY, DAY, other).total.jobs == 1
 
 
 def test_a_day_is_that_of_the_organization(desk):
-    received(desk, 3)  # 20:00 of the day before in Phoenix
+    received(desk, 3)  # 20:00 of the previous day in Phoenix
     received(desk, 8)
-    found = report(desk.organization, DAY - timedelta(days=1), DAY)
+    found = build_report(desk.organization, DAY - timedelta(days=1), DAY)
     assert [one.jobs for one in found.days] == [1, 1]
-    assert report(desk.organization, DAY, DAY).total.jobs == 1
+    assert build_report(desk.organization, DAY, DAY).total.jobs == 1
 
 
 def test_the_page_has_charts_with_tables_and_the_csv_the_same_figures(desk):
@@ -83,13 +83,13 @@ def test_the_page_has_charts_with_tables_and_the_csv_the_same_figures(desk):
     assert rows[1]["acceptance_rate"] == ""
 
 
-def test_an_empty_report_says_so_and_a_bad_address_falls_back(desk):
-    assert "No jobs in these days" in desk.see("/reports/?days=abc&from=x&service=nothing")
+def test_empty_report_says_so_and_invalid_query_falls_back(desk):
+    assert "No jobs in this period" in desk.see("/reports/?days=abc&from=x&service=nothing")
     assert span_of(desk.organization, {"days": "9999"})[2] == 366
     assert span_of(desk.organization, {"from": "2026-03-02", "to": "2026-03-01"})[2] == 14
 
 
-def test_a_name_is_no_formula_in_a_spreadsheet(desk):
+def test_names_are_escaped_as_spreadsheet_formulas(desk):
     evil = make.service_type(desk.organization, "evil", name="=HYPERLINK(1)")
     received(desk, 18, service_type=evil)
     told = desk.client.get(f"/reports/csv/?by=service&from={DAY}&to={DAY}").content.decode()
@@ -99,7 +99,7 @@ def test_a_name_is_no_formula_in_a_spreadsheet(desk):
 def test_nothing_of_another_organization_is_counted(desk, browser):
     received(desk, 18, after_s=60)
     other = Desk(browser)
-    assert report(other.organization, DAY, DAY).total.jobs == 0
+    assert build_report(other.organization, DAY, DAY).total.jobs == 0
 
 
 def test_scales_begin_at_zero_and_end_at_a_round_number():

@@ -1,5 +1,4 @@
-"""The pages of schedules, without JavaScript: what comes next, the calendar, the form and its preview, what
-people do."""
+"""The schedule pages without JavaScript: upcoming runs, calendar, form with preview, and actions."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ from django.test import Client
 
 from dispatch.outbox.models import Endpoint
 from dispatch.outbox.services.intake import default_pool
+from dispatch.schedules.api.serializers import occurrences_of
 from dispatch.schedules.kinds.base import Outcome
 from dispatch.schedules.models import Run, Schedule
-from dispatch.schedules.serializers import occurrences_of
-from tests import factories as make
-from tests.schedules.world import World, noting
+from tests.harness.schedules import World, noting
+from tests.support import factories as make
 
 HTMX = {"HX-Request": "true"}
 SOON = datetime(2027, 3, 7, 19, 3, 37, tzinfo=UTC)
@@ -39,7 +38,7 @@ def dora(world: World, browser: Callable[..., Client]) -> Client:
 
 
 def text(answer: Any) -> str:
-    """What the page's main part says, without its marks."""
+    """Return the text of the page's main part, without tags."""
     assert answer.status_code in (200, 422), answer.content[:500]
     page = answer.content.decode()
     page = page[page.find("<main") :] if "<main" in page else page
@@ -54,7 +53,7 @@ def form(**fields: str) -> dict[str, str]:
 
 
 def filled(page: str) -> dict[str, str]:
-    """What a browser would send of the form as it is shown."""
+    """Return what a browser would submit for the form as rendered."""
     found: dict[str, str] = {}
     shown = page[page.index('id="schedule-form"') : page.index("</form>", page.index('id="schedule-form"'))]
     for tag in re.findall(r"<input[^>]*>", shown):
@@ -69,13 +68,13 @@ def filled(page: str) -> dict[str, str]:
     return found
 
 
-def test_nothing_scheduled_says_what_would_be_here(dora: Client) -> None:
-    assert "Nothing is scheduled" in text(dora.get("/schedules/"))
+def test_empty_list_explains_what_appears_there(dora: Client) -> None:
+    assert "No upcoming runs" in text(dora.get("/schedules/"))
     for view in ("calendar", "runs", "all"):
         assert dora.get(f"/schedules/?view={view}").status_code == 200
 
 
-def test_what_comes_next_by_day(world: World, dora: Client) -> None:
+def test_upcoming_runs_are_grouped_by_day(world: World, dora: Client) -> None:
     world.schedule("Tomorrow's visit", trigger_at=world.at("2027-03-02 18:30"))
     world.schedule("Every first Monday", cron="0 9 * * MON#1", time_zone="America/Phoenix")
     said = text(dora.get("/schedules/"))
@@ -98,9 +97,7 @@ def test_the_calendar_shows_what_ran_and_what_comes(world: World, dora: Client) 
     assert dora.get("/schedules/?view=calendar&month=nonsense").status_code == 200
 
 
-def test_the_calendar_of_a_later_month_has_what_runs_often_and_what_runs_for_long(
-    world: World, dora: Client
-) -> None:
+def test_calendar_of_later_month_shows_frequent_and_long_running(world: World, dora: Client) -> None:
     world.schedule("Hourly", every=1, unit="hour")
     world.schedule("Twice", cron="0 8,20 * * *")
     world.schedule("Daily", cron="0 9 * * *")
@@ -113,21 +110,21 @@ def test_the_calendar_of_a_later_month_has_what_runs_often_and_what_runs_for_lon
     assert said.count("09:00 Daily") == squares
     assert said.count("10:00 Five times") == 3  # 3, 10 and 17 June are the last three of five
     assert said.count("09:30 Till then") == 3  # 31 May, 1 and 2 June
-    assert "too much to show" not in said
+    assert "Too many schedules to show" not in said
 
 
 def test_a_calendar_that_cannot_show_all_says_so(world: World, dora: Client) -> None:
     world.schedule("Counted", every=10, unit="second", max_occurrences=1_000_000)
     world.schedule("Daily", cron="0 9 * * *")
     said = text(dora.get("/schedules/?view=calendar&month=2027-04"))
-    assert "too much to show" in said
+    assert "Too many schedules to show" in said
     assert said.count("09:00 Daily") == 35
     for month in ("9999-12", "0001-01", "1999-12", "2027-13"):
         assert "March 2027" in text(dora.get(f"/schedules/?view=calendar&month={month}"))
 
 
 def test_the_form_shows_the_next_ten_times_in_words_and_makes_the_schedule(dora: Client) -> None:
-    assert "Next ten times" in text(dora.get("/schedules/new/?kind=http"))
+    assert "Next ten runs" in text(dora.get("/schedules/new/?kind=http"))
     preview = dora.post("/schedules/preview/", form(), headers=HTMX)
     said = text(preview)
     assert "At 09:00 on the first Monday of the month (America/Phoenix)" in said
@@ -151,29 +148,32 @@ def test_without_javascript_the_preview_is_a_button_and_keeps_what_was_typed(dor
 
 def test_a_preview_says_where_the_clocks_go_forward(dora: Client) -> None:
     said = text(dora.post("/schedules/preview/", form(cron="30 2 14 3 *", time_zone="America/New_York")))
-    assert "Sun 14 Mar 2027, 03:00 EDT The clocks go forward: the first moment after" in said
+    assert "Sun 14 Mar 2027, 03:00 EDT Clocks go forward: moved to the next valid time" in said
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"cron": "never"}, "A cron expression has five fields"),
-        ({"how": "once", "trigger_at": ""}, "Say when by one of"),
-        ({"time_zone": "Mars"}, "is not a time zone name"),
-        ({"kind": "message", "p-payload": "{", "p-endpoint": "ERP"}, "This is no JSON"),
+        ({"cron": "never"}, "Must have five fields"),
+        ({"how": "once", "trigger_at": ""}, "Set one of"),
+        ({"time_zone": "Mars"}, "is not a valid time zone"),
+        ({"kind": "message", "p-payload": "{", "p-endpoint": "ERP"}, "Invalid JSON"),
+        ({"kind": "message", "p-payload": '{"a": 1e999}', "p-endpoint": "ERP"}, "a: This number is too large"),
+        ({"kind": "message", "p-payload": '{"a": NaN}', "p-endpoint": "ERP"}, "Invalid JSON"),
+        ({"kind": "message", "p-payload": '{"a": "\\u0000"}', "p-endpoint": "ERP"}, "a: Contains a NUL"),
         ({"name": ""}, "may not be blank"),
         ({"retry_schedule_s": "soon"}, "valid integer"),
     ],
 )
-def test_what_is_wrong_is_said_and_what_was_typed_is_kept(dora: Client, wrong: dict[str, str], said: str) -> None:
+def test_form_errors_are_shown_and_input_is_kept(dora: Client, wrong: dict[str, str], said: str) -> None:
     answer = dora.post("/schedules/new/", form(**wrong))
     assert answer.status_code == 422
     assert said in text(answer)
-    assert "It is not saved yet." in text(answer)
+    assert "Not saved." in text(answer)
     assert not Schedule.objects.exists()
 
 
-def test_editing_changes_it_and_refuses_when_somebody_was_faster(world: World, dora: Client) -> None:
+def test_editing_saves_and_rejects_a_concurrent_change(world: World, dora: Client) -> None:
     schedule = world.schedule(
         "Old", every=1, unit="day", payload={"url": "https://example.com/hook", "body": {"a": 1}}
     )
@@ -186,7 +186,7 @@ def test_editing_changes_it_and_refuses_when_somebody_was_faster(world: World, d
     assert (found.name, found.every, found.unit, found.payload["body"]) == ("New", 2, "week", {"a": 2})
     late = dora.post(f"/schedules/{schedule.pk}/edit/", {**sent, "name": "Third"})
     assert late.status_code == 409
-    assert "This schedule has changed." in late.content.decode()
+    assert "This schedule has changed since you read it." in late.content.decode()
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,19 @@ def test_a_new_name_changes_nothing_else(
     assert changed == {"name", "version", "changed_at"}
 
 
-def test_what_has_ended_can_be_renamed(world: World, dora: Client) -> None:
+@pytest.mark.parametrize("starts_at", [None, datetime(2027, 3, 7, 19, 3, 37, tzinfo=UTC)])
+def test_a_limit_in_the_form_leaves_the_times(world: World, dora: Client, starts_at: datetime | None) -> None:
+    schedule = world.schedule("Old", every=1, unit="day", starts_at=starts_at)
+    times = [one["at"] for one in occurrences_of(schedule)]
+    world.travel(6 * 3600)
+    sent = {**filled(dora.get(f"/schedules/{schedule.pk}/edit/").content.decode()), "max_occurrences": "5"}
+    shown = text(dora.post("/schedules/preview/", sent, headers=HTMX))
+    assert all(one["words"] in shown for one in occurrences_of(schedule)[:5])
+    assert dora.post(f"/schedules/{schedule.pk}/edit/", sent).status_code == 302
+    assert [one["at"] for one in occurrences_of(world.again(schedule))] == times[:5]
+
+
+def test_ended_schedule_can_be_renamed(world: World, dora: Client) -> None:
     schedule = world.schedule("Old", cron="0 9 * * *", ends_at=world.at("2027-03-02 17:00"))
     world.go_until("2027-03-03 17:00", 3600)
     assert world.again(schedule).status == "ended"
@@ -241,7 +253,7 @@ def test_run_now_pause_resume_and_delete_which_asks_first(world: World, dora: Cl
     world.go()
     assert Run.objects.get(schedule=schedule, number=None).status == "succeeded"
     dora.post(f"{at}/act/pause/")
-    assert "None until it is resumed." in text(dora.get(f"{at}/"))
+    assert "No runs until the schedule is resumed." in text(dora.get(f"{at}/"))
     dora.post(f"{at}/act/resume/")
     assert "will be cancelled" in text(dora.get(f"{at}/act/delete/"))
     assert world.again(schedule).status == "active"
@@ -250,7 +262,7 @@ def test_run_now_pause_resume_and_delete_which_asks_first(world: World, dora: Cl
     assert "Run now" not in text(dora.get(f"{at}/"))
 
 
-def test_a_failed_run_its_attempts_and_its_log_and_one_more_try(world: World, dora: Client) -> None:
+def test_failed_run_shows_attempts_and_can_be_retried(world: World, dora: Client) -> None:
     schedule = world.schedule("Ping", every=1, unit="hour", retry_schedule_s=[])
     world.note.answers = [
         Outcome("failed", {"status": 503, "answer": "<b>busy</b>", "elapsed_s": 0.1}, "It said 503.")
@@ -269,10 +281,10 @@ def test_a_failed_run_its_attempts_and_its_log_and_one_more_try(world: World, do
     world.go()
     assert world.run(schedule).status == "succeeded"
     again = dora.post(f"/schedules/runs/{run.pk}/act/retry/", follow=True)
-    assert "cannot be tried again" in text(again)
+    assert "cannot be retried" in text(again)
 
 
-def test_another_organizations_schedules_are_not_there(world: World, browser: Callable[..., Client]) -> None:
+def test_other_organizations_schedules_are_not_found(world: World, browser: Callable[..., Client]) -> None:
     schedule = world.schedule("Secret", every=1, unit="day")
     stranger = browser(make.dispatcher(make.organization()))
     for path in ("", "edit/", "act/pause/"):
@@ -284,6 +296,6 @@ def test_another_organizations_schedules_are_not_there(world: World, browser: Ca
     assert world.again(schedule).status == "active"
 
 
-def test_nobody_gets_in_unsigned(world: World, browser: Callable[..., Client]) -> None:
+def test_anonymous_visitors_are_sent_to_sign_in(world: World, browser: Callable[..., Client]) -> None:
     for path in ("", "new/", "1/", "runs/1/"):
         assert "/login/" in browser().get(f"/schedules/{path}")["Location"]

@@ -1,13 +1,14 @@
-"""What a reader of the event log may read: nothing of a transaction that others, begun before it, have not
-outlived.
+"""Wait until the events of the log are readable.
 
-Such others are not only ours: PostgreSQL's own maintenance is one, for a moment, at any time."""
+A reader may read an event only when all transactions that began before the event's have ended. These are not only
+ours: PostgreSQL's own maintenance can run one briefly at any time.
+"""
 
 from __future__ import annotations
 
 from django.db import connection
 
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 _PASSED = """
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint > COALESCE((SELECT max(xid) FROM core_event), 0)
@@ -15,7 +16,7 @@ SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint > COALESCE((SELECT 
 
 
 def all_readable() -> None:
-    """Returns when every event committed by now may be read. Outside of transactions."""
+    """Return when every event committed by now may be read. Call it outside transactions."""
 
     def passed() -> bool:
         with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""What the tests' RQ jobs do: leave a row that the test can see."""
+"""Define the tests' RQ jobs, which leave a row for the test to see."""
 
 import os
 
@@ -17,7 +17,7 @@ def fail(name: str) -> None:
 
 
 def break_connection(name: str) -> None:
-    """Ends this worker's own database connection, as a restarted server would."""
+    """End this worker's database connection, as a restarted server would."""
     leave(name)
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")

@@ -1,4 +1,4 @@
-"""Loops as the dispatcher runs them, in a thread of the test."""
+"""Run loops as the dispatcher does, in a thread of the test."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from dispatch.core import loop_runner
-from dispatch.core.loop_runner import Runner
-from dispatch.core.loops import Loop, Service
-from tests.waiting import PATIENCE
+from dispatch.core.runtime import loop_runner
+from dispatch.core.runtime.loop_runner import Runner
+from dispatch.core.runtime.loops import Loop, Service
+from tests.support.waiting import PATIENCE
 
 
 @contextmanager
 def runs(*loops: Loop | Service) -> Iterator[Callable[[], None]]:
-    """Runs the loops in a thread; yields what stops them."""
+    """Run the loops in a thread; yield a function that stops them."""
     began = threading.Event()
     holder: list[tuple[Runner, asyncio.AbstractEventLoop]] = []
 
@@ -37,7 +37,7 @@ def runs(*loops: Loop | Service) -> Iterator[Callable[[], None]]:
             thread.join(PATIENCE)
         assert not thread.is_alive(), "the loops do not stop"
 
-    # A machine that stands still is no reason to leave a step or a leadership behind.
+    # A slow machine is no reason to abandon a step or a leadership.
     patient = mock.patch.multiple(loop_runner, STOP_GRACE_S=PATIENCE, RESIGN_GRACE_S=PATIENCE)
     try:
         with patient:

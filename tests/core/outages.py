@@ -1,4 +1,4 @@
-"""A Redis that is away: for this process only, or killed for everybody."""
+"""Make Redis unavailable: for this process only, or by killing the server."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 import psutil
 import redis
 
-from dispatch.core import embedded
-from dispatch.core.redis import client
-from tests.waiting import PATIENCE
+from dispatch.core.redis.client import breaker, client
+from dispatch.dev import embedded_servers
+from tests.support.waiting import PATIENCE
 
 
 @contextmanager
 def redis_away() -> Iterator[None]:
-    """While the block runs, the shared client finds nothing at the address of the server."""
+    """Make the shared client fail to reach the server while the block runs."""
     pool = client().connection_pool
     before = dict(pool.connection_kwargs), pool.connection_class
     pool.connection_class = redis.UnixDomainSocketConnection
@@ -28,26 +28,27 @@ def redis_away() -> Iterator[None]:
     finally:
         pool.connection_kwargs, pool.connection_class = before
         pool.reset()
+        breaker().reset()
 
 
 class OwnValkey:
-    """A Valkey of one test's own, to be killed and started again on the same data."""
+    """A Valkey for one test, which can be killed and restarted on the same data."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
-        self.url = embedded.redis_url(data_dir)
+        self.url = embedded_servers.redis_url(data_dir)
 
     def client(self) -> redis.Redis:
         return redis.Redis.from_url(self.url)
 
     def kill(self) -> None:
-        """As a power cut; returns when it is gone."""
+        """Kill the server with SIGKILL, and return when it is gone."""
         process = psutil.Process(int((self._data_dir / "valkey" / "valkey.pid").read_text()))
         process.kill()
         psutil.wait_procs([process], timeout=PATIENCE)
 
     def start(self) -> None:
-        assert embedded.restart_redis_if_dead(self._data_dir)
+        assert embedded_servers.restart_redis_if_dead(self._data_dir)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Real HTTP targets on loopback, in the test's own event loop, and names that resolve as a test says."""
+"""Provide real HTTP targets on loopback, in the test's event loop, and names that resolve as a test defines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Request:
 
 @dataclass
 class Target:
-    """What listens at `address`: counts connections and keeps what it was asked."""
+    """A server at `address` that counts connections and stores requests."""
 
     address: str
     port: int
@@ -35,7 +35,7 @@ class Target:
 
 
 def raw(answer: bytes) -> Answer:
-    """Answers with these bytes."""
+    """Answer with these bytes."""
 
     async def write(request: Request, writer: asyncio.StreamWriter) -> None:
         writer.write(answer)
@@ -45,7 +45,7 @@ def raw(answer: bytes) -> Answer:
 
 @asynccontextmanager
 async def target(answer: Answer | bytes = OK, address: str = "127.0.0.1", port: int = 0) -> AsyncIterator[Target]:
-    """A bare HTTP/1.1 server that does just what `answer` says, so that it can also do it wrong."""
+    """Run a bare HTTP/1.1 server that does exactly what `answer` says, including mistakes."""
     respond = raw(answer) if isinstance(answer, bytes) else answer
     found = Target(address, port)
 
@@ -78,7 +78,7 @@ async def _read(reader: asyncio.StreamReader) -> Request | None:
 
 
 class Names(AbstractResolver):
-    """Resolves from a table. A name with several answers gives one after another, the last for ever."""
+    """Resolve from a table. A name with several answers gives one after another, and repeats the last."""
 
     def __init__(self, **answers: list[list[str]]) -> None:
         self._answers = {name.replace("_", "."): list(given) for name, given in answers.items()}
@@ -105,4 +105,4 @@ class Names(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources."""

@@ -1,4 +1,4 @@
-"""The alert rules parse, speak of metrics that exist, and each has its runbook."""
+"""The alert rules parse, use metrics that exist, and each has its runbook."""
 
 from __future__ import annotations
 
@@ -15,13 +15,22 @@ import yaml
 from django.conf import settings as django_settings
 from prometheus_client import REGISTRY
 
-from dispatch.core import gauges, metrics  # noqa: F401  (its gauges register themselves)
-from dispatch.core.loops import find
+from dispatch.core.observability import gauges, metrics  # noqa: F401  (its gauges register themselves)
+from dispatch.core.runtime.loops import find_loop
+from dispatch.core.web import http_metrics  # noqa: F401  (registers the metrics of the web process)
 
 ROOT = Path(django_settings.BASE_DIR)
 FILES = sorted((ROOT / "deploy" / "prometheus").glob("*.rules.yml"))
-FUNCTIONS = {"sum", "max", "absent", "increase", "rate", "delta", "histogram_quantile"}
+FUNCTIONS = {"sum", "max", "min", "time", "absent", "increase", "rate", "delta", "histogram_quantile"}
 WORDS = {"and", "or", "unless", "by", "on"}
+# Metrics of Prometheus itself, of exporters, and of the backup job in docs/operations/backup.md.
+FOREIGN = {
+    "up": {"job", "process", "instance"},
+    "node_filesystem_avail_bytes": {"fstype", "mountpoint", "instance"},
+    "node_filesystem_size_bytes": {"fstype", "mountpoint", "instance"},
+    "probe_ssl_earliest_cert_expiry": set(),
+    "dispatch_backup_last_success_timestamp_seconds": set(),
+}
 DURATION = re.compile(r"\d+(ms|[smhdwy])")
 TOKEN = re.compile(
     r"\s*(?:(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)|(?P<number>\d+(?:\.\d+)?)|(?P<selector>\{[^{}]*\})"
@@ -37,8 +46,10 @@ def rules() -> list[dict[str, Any]]:
 
 
 def parse(expression: str) -> list[tuple[str, dict[str, tuple[str, str]]]]:
-    """Every metric that a PromQL expression names, with its label matchers. Raises AssertionError for what is no
-    expression of the small part of the language that the rules use."""
+    """Return every metric that a PromQL expression names, with its label matchers.
+
+    Raises AssertionError for anything outside the small part of the language that the rules use.
+    """
     found: list[tuple[str, dict[str, tuple[str, str]]]] = []
     position, depth, last = 0, 0, ""
     while position < len(expression.rstrip()):
@@ -71,8 +82,8 @@ def parse(expression: str) -> list[tuple[str, dict[str, tuple[str, str]]]]:
 
 
 def known() -> dict[str, set[str]]:
-    """Metric → its labels: the registry's counters and histograms, and the gauges that are read at scrape."""
-    names = {name: set(labels) for name, (_, labels, _) in metrics._gauges.items()}
+    """Return metric → labels: the registry's counters and histograms, and the gauges that are read on scrape."""
+    names = FOREIGN | {name: set(labels) for name, (_, labels, _) in metrics._gauges.items()}
     for name, collector in REGISTRY._names_to_collectors.items():
         names.setdefault(name, set(getattr(collector, "_labelnames", ())))
     return names
@@ -82,7 +93,7 @@ by_rule = pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"
 
 
 @by_rule
-def test_an_alert_is_whole(rule: dict[str, Any]) -> None:
+def test_alert_has_all_required_parts(rule: dict[str, Any]) -> None:
     assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
     assert rule["labels"]["severity"] in ("warning", "critical")
     assert DURATION.fullmatch(rule.get("for", "0s"))
@@ -90,7 +101,7 @@ def test_an_alert_is_whole(rule: dict[str, Any]) -> None:
 
 
 @by_rule
-def test_it_speaks_of_metrics_and_labels_that_exist(rule: dict[str, Any]) -> None:
+def test_alert_uses_existing_metrics_and_labels(rule: dict[str, Any]) -> None:
     names = known()
     spoken_of = parse(rule["expr"])
     assert spoken_of
@@ -98,7 +109,7 @@ def test_it_speaks_of_metrics_and_labels_that_exist(rule: dict[str, Any]) -> Non
         assert name in names, f"there is no metric {name}"
         assert set(matchers) <= names[name], f"{name} has only the labels {names[name]}"
         if "loop" in matchers:
-            assert find(matchers["loop"][1]).elected
+            assert find_loop(matchers["loop"][1]).elected
 
 
 @by_rule
@@ -108,30 +119,30 @@ def test_it_has_a_runbook(rule: dict[str, Any]) -> None:
     assert anchor in {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_alerts_have_names_of_their_own() -> None:
+def test_alert_names_are_unique() -> None:
     names = [rule["alert"] for rule in rules()]
     assert len(names) == len(set(names))
 
 
-# Which page tells of a slice's figures.
-PAGES = {"dispatch_outbox_": "docs/outbox.md", "dispatch_leads_": "docs/leads.md"}
+# Which page documents a slice's metrics.
+PAGES = {"dispatch_outbox_": "docs/guides/outbox.md", "dispatch_leads_": "docs/guides/leads.md"}
 
 
 @pytest.mark.parametrize(("prefix", "page"), PAGES.items())
-def test_every_figure_of_a_slice_is_told_of_and_none_that_is_not_there(prefix: str, page: str) -> None:
+def test_docs_list_exactly_the_metrics_of_each_slice(prefix: str, page: str) -> None:
     text = (ROOT / page).read_text()
     names = [name for name in known() if name.startswith(prefix) and not name.endswith("_created")]
     bases = {re.sub(r"_(total|bucket|count|sum)$", "", name) for name in names}
     assert not [name for name in bases if name not in text]
     spoken_of = set(re.findall(prefix + r"[a-z_]+", text))
-    assert not spoken_of - set(known()), "the page tells of figures that do not exist"
+    assert not spoken_of - set(known()), "the page lists metrics that do not exist"
 
 
 @pytest.mark.parametrize(
     "broken",
     ["sum(", "sum(x))", "x{", 'x{a="b}', "x >", "{a='b'}", "x[5 minutes]", "x{a}", "sum x", "x ? 1", ""],
 )
-def test_the_reader_of_expressions_refuses_what_is_none(broken: str) -> None:
+def test_expression_parser_rejects_invalid_expressions(broken: str) -> None:
     with pytest.raises(AssertionError):
         parse(broken)
 
@@ -147,7 +158,7 @@ def test_promtool_agrees(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "deploy" / "grafana").glob("*.json")), ids=lambda path: path.name)
-def test_dashboards_show_figures_that_there_are(path: Path) -> None:
+def test_dashboards_use_existing_metrics(path: Path) -> None:
     names = known()
     panels = json.loads(path.read_text())["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)

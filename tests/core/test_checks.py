@@ -12,16 +12,16 @@ import pytest
 from cryptography.fernet import Fernet
 
 from dispatch.core import checks
-from dispatch.core.redis import client
+from dispatch.core.redis.client import client
 from tests.core.outages import redis_away
-from tests.processes import ROOT, database_url, free_port
+from tests.support.processes import ROOT, database_url, free_port
 
 
 def ids(found: list[Any]) -> list[str]:
     return [message.id for message in found]
 
 
-def test_development_on_embedded_servers_has_nothing_to_complain_about(settings: Any) -> None:
+def test_development_on_embedded_servers_passes_all_checks(settings: Any) -> None:
     settings.EMBEDDED_POSTGRES = settings.EMBEDDED_REDIS = True
     everything = (checks.keys, checks.addresses, checks.timeouts, checks.development)
     assert [message for check in everything for message in check(None)] == []
@@ -50,14 +50,32 @@ def test_an_empty_secret_key(settings: Any) -> None:
         ("https://[::1]", ["dispatch.E012"]),
         ("https://example.com/dispatch", ["dispatch.E010"]),
         ("example.com", ["dispatch.E010"]),
+        ("https:// dispatch.example.com", ["dispatch.E010"]),
+        ("https://user:pw@dispatch.example.com", ["dispatch.E010"]),
+        ("https://dispatch.example.com#x", ["dispatch.E010"]),
+        ("https://dispatch.example.com?x=1", ["dispatch.E010"]),
+        ("https://münchen.example", ["dispatch.E010"]),
+        ("https://xn--mnchen-3ya.example", []),
+        ("https://my_app.example.com", ["dispatch.E010"]),
+        ("https://", ["dispatch.E010"]),
     ],
 )
-def test_the_public_address_must_be_one(settings: Any, url: str, expected: list[str]) -> None:
-    settings.DEVELOPMENT, settings.PUBLIC_BASE_URL = False, url
-    assert ids(checks.addresses(None)) == expected
+def test_public_address_must_be_valid(settings: Any, url: str, expected: list[str]) -> None:
+    settings.DEVELOPMENT, settings.PUBLIC_BASE_URL, settings.BEHIND_PROXY = False, url, True
+    found = checks.addresses(None)
+    assert ids(found) == expected
+    assert not any("pw" in str(message) for message in found)
 
 
-def test_development_may_be_local(settings: Any) -> None:
+def test_https_without_a_proxy_in_front_is_an_error(settings: Any) -> None:
+    settings.DEVELOPMENT, settings.PUBLIC_BASE_URL = False, "https://dispatch.example.com"
+    settings.BEHIND_PROXY = False
+    assert ids(checks.addresses(None)) == ["dispatch.E013"]
+    settings.DEVELOPMENT = True
+    assert checks.addresses(None) == []
+
+
+def test_local_address_is_allowed_in_development(settings: Any) -> None:
     settings.PUBLIC_BASE_URL = "http://127.0.0.1:8000"
     assert checks.addresses(None) == []
 
@@ -72,7 +90,7 @@ def test_development_may_be_local(settings: Any) -> None:
         ({"CALL_TIME_LIMIT_S": 30}, "dispatch.E024"),
     ],
 )
-def test_timeouts_that_contradict_each_other(settings: Any, change: dict[str, Any], expected: str) -> None:
+def test_contradictory_timeouts_are_reported(settings: Any, change: dict[str, Any], expected: str) -> None:
     policy = dict(settings.DISPATCH_POLICY_DEFAULTS)
     for name, value in change.items():
         if name in policy:
@@ -92,7 +110,7 @@ def test_debug_outside_development_and_development_on_given_servers(settings: An
 
 @pytest.fixture
 def eviction() -> Iterator[Any]:
-    """Sets Redis's eviction policy, and puts it back."""
+    """Set Redis's eviction policy, and restore it."""
     before = client().config_get("maxmemory-policy")["maxmemory-policy"]
     yield lambda policy: client().config_set("maxmemory-policy", policy)
     client().config_set("maxmemory-policy", before)
@@ -107,14 +125,14 @@ def test_a_redis_that_evicts_is_refused(eviction: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_servers_are_asked_only_when_wanted_and_an_absent_redis_is_a_warning() -> None:
+def test_servers_are_checked_on_request_and_missing_redis_warns() -> None:
     with redis_away():
         assert checks.servers(None, databases=None) == []
         assert ids(checks.servers(None, databases=["default"])) == ["dispatch.W052"]
 
 
 def manage(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """`manage.py` as in production: no development flag, given servers."""
+    """Run `manage.py` as in production: no development flag, configured servers."""
     inherited = {
         name: value
         for name, value in os.environ.items()
@@ -137,6 +155,7 @@ def production(transactional_db: None, settings: Any) -> dict[str, str]:
         "SECRET_KEY": "k3" + os.urandom(32).hex(),
         "FIELD_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
         "PUBLIC_BASE_URL": "https://dispatch.example.com",
+        "BEHIND_PROXY": "1",
         "METRICS_TOKEN": "t0ken",
         "EMAIL_URL": "smtp+tls://dispatch:secret@mail.example.com:587",
     }
@@ -159,10 +178,10 @@ def test_without_settings_the_site_says_what_is_missing_and_does_not_start(produ
 def test_without_a_provider_account_the_site_does_not_start(production: dict[str, str]) -> None:
     done = manage("up", **production)
     assert done.returncode != 0
-    assert done.stderr.startswith("CommandError: There is no active provider account")
+    assert done.stderr.startswith("CommandError: No active provider account exists")
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_a_made_key_is_one_that_encrypts() -> None:
+def test_generated_key_encrypts() -> None:
     done = manage("make_key", DATABASE_URL="postgresql://u@127.0.0.1:9/x", REDIS_URL="redis://127.0.0.1:9/0")
     Fernet(done.stdout.strip())

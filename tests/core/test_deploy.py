@@ -1,4 +1,4 @@
-"""What is shipped for clusters and containers: valid by the schemas, and true to what the application has."""
+"""The files for clusters and containers match their schemas and the application."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import yaml
 from django.conf import settings
 from django.core.management import get_commands
 
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 
@@ -22,9 +22,11 @@ MANIFESTS = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
 COMPOSE = ROOT / "deploy" / "compose.yaml"
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
-SCALING = (ROOT / "docs" / "scaling.md").read_text()
+SCALING = (ROOT / "docs" / "operations" / "scaling.md").read_text()
 VERSIONS = ("1.31", "1.37")
-VARIABLES = set(re.findall(r"^\| `([A-Z_]+)`", (ROOT / "docs" / "configuration.md").read_text(), re.MULTILINE))
+VARIABLES = set(
+    re.findall(r"^\| `([A-Z_]+)`", (ROOT / "docs" / "reference" / "configuration.md").read_text(), re.MULTILINE)
+)
 
 
 def documents() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -64,12 +66,12 @@ def test_commands_and_queues_are_those_of_the_application() -> None:
             assert container["command"][3] in settings.RQ_QUEUES, name
 
 
-def test_every_queue_has_workers_and_what_scales_them_asks_for_figures_that_there_are() -> None:
+def test_every_queue_has_workers_that_scale_by_existing_metrics() -> None:
     worked = {c["command"][3] for _, c in containers() if c["command"][2] == "worker"}
     assert worked == set(settings.RQ_QUEUES)
-    from dispatch.core import gauges  # noqa: F401
-    from dispatch.core.loops import all_loops
-    from dispatch.core.metrics import _gauges
+    from dispatch.core.observability import gauges  # noqa: F401
+    from dispatch.core.observability.metrics import _gauges
+    from dispatch.core.runtime.loops import all_loops
 
     all_loops()
     for name, one in SCALED.items():
@@ -78,7 +80,7 @@ def test_every_queue_has_workers_and_what_scales_them_asks_for_figures_that_ther
                 assert metric["external"]["metric"]["name"] in _gauges, name
 
 
-def test_what_a_cluster_scales_by_is_told_once_however_many_web_processes_tell_it() -> None:
+def test_cluster_scaling_counts_metrics_of_several_web_processes_once() -> None:
     rules = {
         rule["seriesQuery"]: rule
         for rule in yaml.safe_load((PROMETHEUS / "adapter.yml").read_text())["externalRules"]
@@ -90,7 +92,7 @@ def test_what_a_cluster_scales_by_is_told_once_however_many_web_processes_tell_i
         if metric["type"] == "External"
     ]
     assert set(rules) == {metric["name"] for metric in asked}
-    from dispatch.core.metrics import _gauges
+    from dispatch.core.observability.metrics import _gauges
 
     for metric in asked:
         _, labels, _ = _gauges[metric["name"]]
@@ -103,7 +105,7 @@ def test_what_a_cluster_scales_by_is_told_once_however_many_web_processes_tell_i
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool_agrees_with_the_scrapes(tmp_path: Path) -> None:
     text = (PROMETHEUS / "prometheus.yml").read_text()
-    # A build of promtool need not know of Kubernetes.
+    # A build of promtool may not support Kubernetes.
     checked = tmp_path / "prometheus.yml"
     checked.write_text(re.sub(r"kubernetes_sd_configs: .*", "static_configs: [{targets: [here]}]", text))
     told = subprocess.run(
@@ -112,16 +114,18 @@ def test_promtool_agrees_with_the_scrapes(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stdout + told.stderr
 
 
-def test_every_process_is_scraped_where_it_tells_its_figures() -> None:
+def test_every_process_is_scraped_at_its_metrics_port() -> None:
     port = OURS["config/ConfigMap/dispatch-config"]["data"]["METRICS_PORT"]
-    jobs = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
+    configured = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
+    jobs = [job for job in configured if job["job_name"].startswith("dispatch")]
+    assert all(job["authorization"]["credentials_file"].endswith("/METRICS_TOKEN") for job in jobs)
     kept = {job["job_name"]: job["relabel_configs"][1] for job in jobs}
     assert kept["dispatch-web"]["regex"] == "web"
     assert (kept["dispatch"]["regex"], kept["dispatch"]["action"]) == ("web|migrate", "drop")
     assert jobs[1]["relabel_configs"][-1]["replacement"] == f"$1:{port}"
 
 
-def test_the_first_step_has_all_that_the_migration_needs() -> None:
+def test_first_step_has_everything_the_migration_needs() -> None:
     first = {name for name, one in RESOURCES.items() if one["metadata"].get("labels", {}).get("apply") == "first"}
     assert first == {"namespace/Namespace/dispatch", "config/ConfigMap/dispatch-config", "migrate/Job/migrate"}
     assert "-l apply=first" in SCALING
@@ -144,12 +148,12 @@ def test_the_limits_are_as_the_scaling_page_adds_them_up() -> None:
         )
 
     told = re.search(r"(\d+) workers, (\d+) dispatchers, (\d+) lead dialers and (\d+) web processes", SCALING)
-    assert told, "docs/scaling.md does not say how many processes there are at most"
+    assert told, "docs/operations/scaling.md does not say how many processes there are at most"
     found = [most("worker-"), most("dispatcher"), most("lead-dialer"), most("web")]
     assert [int(number) for number in told.groups()] == found
 
 
-def test_nothing_that_holds_timers_is_ever_none_and_all_have_time_to_end() -> None:
+def test_timer_processes_never_scale_to_zero_and_stop_cleanly() -> None:
     for name, one in SCALED.items():
         assert one["spec"]["minReplicas"] >= 1, name
         assert one["spec"]["scaleTargetRef"]["name"] in {
@@ -163,7 +167,7 @@ def test_nothing_that_holds_timers_is_ever_none_and_all_have_time_to_end() -> No
             assert grace >= (longest if "worker" in name else 30), name
 
 
-def test_the_compose_file_runs_commands_that_there_are_with_variables_that_there_are() -> None:
+def test_compose_file_uses_existing_commands_and_variables() -> None:
     services = yaml.safe_load(COMPOSE.read_text())["services"]
     ours = [one for one in services.values() if one["image"] == "dispatch"]
     assert {one["command"][2] for one in ours} == {"migrate", "web", "dispatcher", "autoscale"}
@@ -172,3 +176,39 @@ def test_the_compose_file_runs_commands_that_there_are_with_variables_that_there
     named = set(re.findall(r"^([A-Z_]+)=", example, re.MULTILINE)) - {"POSTGRES_PASSWORD"}
     assert named <= VARIABLES
     assert set(OURS["config/ConfigMap/dispatch-config"]["data"]) <= VARIABLES
+
+
+def test_probes_of_web_have_time_limits_and_readiness_needs_the_database() -> None:
+    (web,) = (container for name, container in containers() if container["name"] == "web")
+    asked = {kind: web[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
+    assert asked == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/servez"}
+    from dispatch.core.web.probes import LIMIT_S
+
+    assert all(web[f"{kind}Probe"]["timeoutSeconds"] > LIMIT_S for kind in asked)
+    healthcheck = yaml.safe_load(COMPOSE.read_text())["services"]["web"]["healthcheck"]
+    assert "/servez" in healthcheck["test"][-1]
+    assert healthcheck["timeout"]
+
+
+def test_the_files_trust_only_their_proxy(settings: Any) -> None:
+    from dispatch.core import checks
+
+    settings.DEVELOPMENT, settings.BEHIND_PROXY = False, True
+    example = dict(re.findall(r"^([A-Z_]+)=(.*)$", (ROOT / "deploy" / "env.example").read_text(), re.MULTILINE))
+    network = yaml.safe_load(COMPOSE.read_text())["networks"]["default"]["ipam"]["config"][0]
+    assert example["FORWARDED_ALLOW_IPS"] == network["gateway"]
+    for trusted in (
+        example["FORWARDED_ALLOW_IPS"],
+        OURS["config/ConfigMap/dispatch-config"]["data"]["FORWARDED_ALLOW_IPS"],
+    ):
+        settings.FORWARDED_ALLOW_IPS = trusted
+        assert checks.trusted_proxies(None) == []
+
+
+def test_the_build_gets_only_what_the_image_copies() -> None:
+    """The first line of .dockerignore excludes everything; what follows adds the sources of COPY."""
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    assert lines[0] == "*"
+    sent = {line[1:] for line in lines if line.startswith("!")}
+    copies = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+    assert sent == {source for line in copies for source in line.split()}

@@ -1,4 +1,4 @@
-"""The embedded servers: shared by who uses a folder, stopped by the last, also after a crash of the others."""
+"""Processes that use the same folder share the embedded servers; the last one stops them, even after a crash."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.processes import ROOT
-from tests.waiting import PATIENCE, wait_until
+from tests.support.processes import ROOT
+from tests.support.waiting import PATIENCE, wait_until
 
 USE = (
-    "import sys; from pathlib import Path; from dispatch.core import embedded\n"
+    "import sys; from pathlib import Path; from dispatch.dev import embedded_servers as embedded\n"
     "folder = Path(sys.argv[1]); pg = embedded.postgres_url(folder); valkey = embedded.redis_url(folder)\n"
     "import psycopg, redis\n"
     "psycopg.connect(pg).execute('SELECT 1'); redis.Redis.from_url(valkey).incr('users')\n"
@@ -24,7 +24,7 @@ USE = (
 
 
 class User:
-    """A process that uses the folder's servers until it is let go or killed."""
+    """A process that uses the folder's servers until it is released or killed."""
 
     def __init__(self, folder: Path) -> None:
         self.process = subprocess.Popen(
@@ -33,7 +33,7 @@ class User:
         )  # fmt: skip
 
     def count(self) -> int:
-        """Which user of these data it is, once it has reached both servers."""
+        """Return how many users these data have had, once both servers respond."""
         assert self.process.stdout is not None
         return int(self.process.stdout.readline())
 
@@ -54,7 +54,7 @@ def folder() -> Iterator[Path]:
 
 
 def servers(folder: Path) -> set[str]:
-    """Names of the servers that run on the folder."""
+    """Return the names of the servers that run on the folder."""
     found = set()
     for process in psutil.process_iter(["name", "cmdline"]):
         if any(str(folder) in part for part in process.info["cmdline"] or ()):
@@ -62,7 +62,7 @@ def servers(folder: Path) -> set[str]:
     return found & {"postgres", "valkey-server"}
 
 
-def test_two_share_the_servers_and_the_last_one_out_stops_them(folder: Path) -> None:
+def test_processes_share_servers_and_the_last_one_stops_them(folder: Path) -> None:
     first, second = User(folder), User(folder)  # at the same moment
     assert {first.count(), second.count()} == {1, 2}
     first.leave()
@@ -82,38 +82,38 @@ LATE = (
     "        raise subprocess.TimeoutExpired(program, 10)\n"
     "    return done\n"
     "package.pgexec = slow\n"
-    "from dispatch.core import embedded; import psycopg\n"
+    "from dispatch.dev import embedded_servers as embedded; import psycopg\n"
     "psycopg.connect(embedded.postgres_url(Path(sys.argv[1]))).execute('SELECT 1'); print('there', late)\n"
 )
 
 
-def test_a_postgresql_that_takes_longer_to_start_than_it_is_given_is_waited_for(folder: Path) -> None:
+def test_slow_start_of_postgresql_is_waited_for(folder: Path) -> None:
     command = [sys.executable, "-c", LATE, str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout == "there [1]\n", done.stderr
 
 
-def test_what_a_killed_process_left_behind_can_be_stopped(folder: Path) -> None:
+def test_servers_left_by_a_killed_process_can_be_stopped(folder: Path) -> None:
     def stop() -> str:
-        command = [sys.executable, "-m", "dispatch.core.embedded", str(folder)]
+        command = [sys.executable, "-m", "dispatch.dev.embedded_servers", str(folder)]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
-    assert "No server runs" in stop()
+    assert "No unused servers" in stop()
     user = User(folder)
     assert user.count() == 1
-    assert "No server runs" in stop()
+    assert "No unused servers" in stop()
     assert servers(folder) == {"postgres", "valkey-server"}, "somebody uses them"
     user.kill()
     assert stop() == "Stopped: PostgreSQL, Valkey.\n"
     wait_until(lambda: not servers(folder), message="a server was left behind")
 
 
-def test_one_that_was_killed_does_not_keep_the_servers_running_for_ever(folder: Path) -> None:
+def test_killed_process_does_not_keep_the_servers_running(folder: Path) -> None:
     killed = User(folder)
     assert killed.count() == 1
     killed.kill()
     assert servers(folder) == {"postgres", "valkey-server"}  # nobody was left to stop them
     last = User(folder)
-    assert last.count() == 2  # the data are those of before
+    assert last.count() == 2  # the data are still there
     last.leave()
     wait_until(lambda: not servers(folder), message="a server was left behind")

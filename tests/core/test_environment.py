@@ -1,4 +1,4 @@
-"""A variable that cannot be understood is refused in one line that names it."""
+"""An invalid variable is rejected in one line that names it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from django.core.exceptions import ImproperlyConfigured
 from dispatch.core import checks
 from dispatch.core.environment import Environment, postgres_address, redis_address, site_port
 from tests.core.test_checks import ids
-from tests.processes import ROOT
-from tests.waiting import PATIENCE
+from tests.support.processes import ROOT
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -27,12 +27,12 @@ def env(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("text", ["abc", "5s", "1h", "", "1,5"])
-def test_what_only_looks_like_a_number_is_none(env: Any, text: str) -> None:
-    with pytest.raises(ImproperlyConfigured, match="X cannot be read"):
+def test_text_that_resembles_a_number_is_rejected(env: Any, text: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match="X can't be read"):
         env(text).float("X", default=1.0)
 
 
-def test_numbers_are_read_as_they_are_written(env: Any) -> None:
+def test_numbers_are_parsed(env: Any) -> None:
     assert env("1e1").float("X", default=1.0) == 10
     assert env("0.25").float("X", default=1.0) == 0.25
 
@@ -42,12 +42,12 @@ def test_flags(env: Any, text: str, meant: bool) -> None:
     assert env(text).bool("X", default=False) is meant
 
 
-def test_a_misspelled_flag_is_not_taken_for_off(env: Any) -> None:
+def test_misspelled_flag_is_rejected(env: Any) -> None:
     with pytest.raises(ImproperlyConfigured, match="neither true nor false"):
         env("ture").bool("X", default=False)
 
 
-def test_the_value_itself_is_not_told_for_it_may_be_a_secret(env: Any) -> None:
+def test_errors_do_not_show_the_value(env: Any) -> None:
     with pytest.raises(ImproperlyConfigured) as refused:
         env("swordfish").int("X", default=0)
     assert "swordfish" not in str(refused.value)
@@ -63,12 +63,12 @@ def test_a_secret_may_begin_with_a_dollar_sign(env: Any, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("url", ["garbage", "mysql://u@host/name", "postgresql://u@host", "postgresql://["])
-def test_an_address_that_is_no_postgresql(url: str) -> None:
+def test_url_of_another_database_is_rejected(url: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="postgresql://user:password@host"):
         postgres_address(url)
 
 
-def test_addresses_that_can_be_used_or_are_not_given() -> None:
+def test_valid_or_missing_urls_are_accepted() -> None:
     for url in ("", "postgresql://u:p@host:5432/name", "postgresql:///name?host=/run"):
         assert postgres_address(url) == url
     for url in ("", "redis://host:6379/0", "unix:///run/redis.sock?db=1"):
@@ -90,7 +90,7 @@ def test_addresses_that_can_be_used_or_are_not_given() -> None:
         ("", {}),
     ],
 )
-def test_workers_are_counted_by_queue_or_all_alike(
+def test_worker_counts_are_per_queue_or_common(
     given: str | None, meant: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if given is not None:
@@ -99,13 +99,13 @@ def test_workers_are_counted_by_queue_or_all_alike(
 
 
 @pytest.mark.parametrize("given", ["a=1,b=2", "a", "-1", "a=x"])
-def test_workers_that_cannot_be_counted_are_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_worker_counts_are_rejected(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKERS_HERE", given)
     with pytest.raises(ImproperlyConfigured, match="WORKERS_HERE"):
         Environment().counts("WORKERS_HERE", {"a": 2})
 
 
-def test_names_of_queues_and_rates_must_mean_something(settings: Any) -> None:
+def test_queue_names_and_rates_must_be_valid(settings: Any) -> None:
     assert checks.named(None) == []
     settings.WORKERS = {"dispatch-que": 1}
     assert ids(checks.named(None)) == ["dispatch.E025"]
@@ -132,7 +132,7 @@ def test_names_of_queues_and_rates_must_mean_something(settings: Any) -> None:
         ("GEOCODER_CONFIG", "{"),
     ],
 )
-def test_the_site_says_what_to_correct_and_shows_no_trace(name: str, value: str) -> None:
+def test_errors_name_the_setting_without_a_traceback(name: str, value: str) -> None:
     env = {key: text for key, text in os.environ.items() if key not in ("DJANGO_SETTINGS_MODULE", "LOG_LEVEL")}
     done = subprocess.run(
         [sys.executable, "manage.py", "up"],
@@ -148,15 +148,15 @@ def test_the_site_says_what_to_correct_and_shows_no_trace(name: str, value: str)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["manage.py", "web", "--port", "99999"], "Port 99999 cannot be listened on"),
-        (["manage.py", "web", "--fd", "99"], "--fd 99 is no socket"),
-        (["manage.py", "worker", "dispatch-queue", "--slot", "1; rm"], "--slot '1; rm' cannot name a place"),
-        (["manage.py", "worker", "dispatch-queue", "--slot", ""], "--slot '' cannot name a place"),
-        (["-m", "dispatch.core.embedded"], "usage:"),
-        (["-m", "dispatch.telephony.simulator", "--port", "99999"], "a port is a number up to 65535"),
+        (["manage.py", "web", "--port", "99999"], "Can't listen on port 99999"),
+        (["manage.py", "web", "--fd", "99"], "--fd 99 is not an inherited socket"),
+        (["manage.py", "worker", "dispatch-queue", "--slot", "1; rm"], "--slot '1; rm' is not valid"),
+        (["manage.py", "worker", "dispatch-queue", "--slot", ""], "--slot '' is not valid"),
+        (["-m", "dispatch.dev.embedded_servers"], "usage:"),
+        (["-m", "dispatch.dev.simulator", "--port", "99999"], "the port must be a number up to 65535"),
     ],
 )
-def test_arguments_that_cannot_be_meant_are_refused_without_a_trace(arguments: list[str], said: str) -> None:
+def test_invalid_arguments_are_rejected_without_a_traceback(arguments: list[str], said: str) -> None:
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL,

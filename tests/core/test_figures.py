@@ -1,4 +1,4 @@
-"""Every figure at /metrics is read from rows as they are, and none of them fails."""
+"""Every gauge at /metrics reads current rows, and none fails."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 
-from dispatch.core import clock, metrics
+from dispatch.core import clock
+from dispatch.core.observability import metrics
 from dispatch.jobs.models import Job, Submission
 from dispatch.telephony.models import Call
 from notifications.models import Alert, Delivery
-from tests.tenants import Tenant, ours, theirs, world
-from tests.waiting import PATIENCE
+from tests.support.tenants import Tenant, ours, theirs, world
+from tests.support.waiting import PATIENCE
 
 __all__ = ["ours", "theirs", "world"]
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.django_db
 
 
 def figure(name: str, **labels: str) -> float:
-    """One gauge's figure, as it would be scraped now."""
+    """Return one gauge's value, as it would be scraped now."""
     _, names, read = metrics._gauges[name]
     wanted = tuple(labels[label] for label in names)
     return dict(read()).get(wanted, 0.0)
@@ -30,11 +31,11 @@ def test_every_gauge_can_be_read(ours: Tenant) -> None:
     page = Client().get("/metrics").content.decode()
     assert metrics._gauges
     for name, (_, _, read) in metrics._gauges.items():
-        list(read())  # the page would count what fails, and go on
+        list(read())  # the page would count a failure, and continue
         assert f"# HELP {name} " in page, name
 
 
-def test_jobs_that_nobody_moves_on_are_seen(ours: Tenant) -> None:
+def test_gauge_shows_stalled_jobs(ours: Tenant) -> None:
     before = figure("dispatch_jobs_overdue")
     job = Job.objects.filter(pk=ours.row(Job).pk)
     job.update(status="dispatching", pending_reason="", next_action_at=clock.now() - timedelta(minutes=1))
@@ -53,7 +54,7 @@ def test_calls_are_counted_by_purpose_and_status(ours: Tenant) -> None:
     assert 699 < figure("dispatch_calls_oldest_unknown_seconds") < 700 + PATIENCE
 
 
-def test_alerts_that_wait_are_seen(ours: Tenant) -> None:
+def test_gauge_shows_waiting_alerts(ours: Tenant) -> None:
     now = clock.now()
     Alert.objects.filter(pk=ours.row(Alert).pk).update(
         status="open", created_at=now - timedelta(hours=1), next_action_at=now - timedelta(minutes=2),
@@ -66,5 +67,5 @@ def test_alerts_that_wait_are_seen(ours: Tenant) -> None:
     assert figure("dispatch_deliveries_open", channel="email") == 1
 
 
-def test_without_workers_the_figure_is_nought() -> None:
+def test_gauge_is_zero_without_workers() -> None:
     assert figure("dispatch_workers", queue="dispatch-queue") == 0

@@ -1,4 +1,4 @@
-"""What Redis holds is believed only while its generation key stands beside it."""
+"""The data in Redis is valid only while its generation key exists."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dispatch.core import generation
-from dispatch.core.redis import REDIS_ERRORS, Script, client, key
+from dispatch.core.redis import generation
+from dispatch.core.redis.client import REDIS_ERRORS, Script, client, key
 from tests.conftest import forget_redis
 from tests.core.outages import redis_away
 
@@ -20,7 +20,7 @@ def read() -> bytes | None:
 
 @pytest.fixture(autouse=True)
 def rebuilt(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The only rebuilder writes the figure 7; the list grows with each rebuild."""
+    """Register one rebuilder, which writes the figure 7; the list grows with each rebuild."""
     times: list[int] = []
 
     def rebuild() -> None:
@@ -31,44 +31,44 @@ def rebuilt(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     return times
 
 
-def test_an_empty_redis_is_not_believed() -> None:
+def test_empty_redis_is_not_trusted() -> None:
     assert read() == generation.NOT_READY
 
 
-def test_ensuring_rebuilds_once_and_then_leaves_it(rebuilt: list[int]) -> None:
-    assert generation.ensure()
+def test_ensure_rebuilds_only_once(rebuilt: list[int]) -> None:
+    assert generation.ensure_generation()
     assert read() == b"7"
-    assert generation.ensure()
+    assert generation.ensure_generation()
     assert len(rebuilt) == 1
 
 
-def test_a_flush_at_any_time_is_noticed_and_mended(rebuilt: list[int]) -> None:
-    generation.ensure()
-    before = generation.current()
+def test_flush_at_any_time_is_detected_and_repaired(rebuilt: list[int]) -> None:
+    generation.ensure_generation()
+    before = generation.current_generation()
     forget_redis()
     assert read() == generation.NOT_READY
-    assert generation.ensure()
+    assert generation.ensure_generation()
     assert read() == b"7"
-    assert generation.current() != before
+    assert generation.current_generation() != before
     assert len(rebuilt) == 2
 
 
-def test_a_flush_while_rebuilding_leaves_it_unbelieved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flush_during_a_rebuild_leaves_redis_untrusted(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = iter([True, False])
 
     def rebuild() -> None:
         client().set(key("figure"), 7)
         if next(lost):
-            forget_redis()  # half of what was written is gone
+            forget_redis()  # half of the written data is gone
 
     monkeypatch.setattr(generation, "_rebuilders", [rebuild])
-    assert not generation.ensure()
+    assert not generation.ensure_generation()
     assert read() == generation.NOT_READY
-    assert generation.ensure()
+    assert generation.ensure_generation()
     assert read() == b"7"
 
 
-def test_a_rebuilder_that_fails_leaves_it_unbelieved_and_lets_the_next_try(
+def test_failed_rebuild_leaves_redis_untrusted_for_the_next(
     rebuilt: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = list(generation._rebuilders)
@@ -78,33 +78,33 @@ def test_a_rebuilder_that_fails_leaves_it_unbelieved_and_lets_the_next_try(
 
     monkeypatch.setattr(generation, "_rebuilders", [*good, fails])
     with pytest.raises(ValueError, match="no such table"):
-        generation.ensure()
-    assert generation.current() is None
+        generation.ensure_generation()
+    assert generation.current_generation() is None
     monkeypatch.setattr(generation, "_rebuilders", good)
-    assert generation.ensure()
+    assert generation.ensure_generation()
 
 
 def test_only_one_rebuilds_at_a_time(rebuilt: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[str | None] = []
 
     def rebuild() -> None:
-        answers.append(generation.establish())  # a second process, in the middle of the first's work
+        answers.append(generation.rebuild_all())  # a second process, in the middle of the first's work
 
     monkeypatch.setattr(generation, "_rebuilders", [rebuild])
-    assert generation.ensure()
+    assert generation.ensure_generation()
     assert answers == [None]
 
 
-def test_without_redis_the_answer_is_no_and_scripts_raise_what_callers_catch() -> None:
+def test_without_redis_scripts_raise_errors_that_callers_catch() -> None:
     with redis_away():
-        assert not generation.ensure()
+        assert not generation.ensure_generation()
         with pytest.raises(REDIS_ERRORS):
             read()
-    assert generation.ensure()
+    assert generation.ensure_generation()
 
 
 def test_scripts_survive_a_server_that_forgot_them() -> None:
-    generation.ensure()
+    generation.ensure_generation()
     read()
     client().script_flush()
     assert read() == b"7"

@@ -1,4 +1,4 @@
-"""The guarded HTTP client against real servers on loopback: what it sends, what it refuses, when it gives up."""
+"""The guarded HTTP client against real servers on loopback: what it sends and refuses, and its timeouts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from dispatch.core import http_client
-from dispatch.core.http_client import HttpClient, TargetRefused, TargetTimeout, TargetUnreachable
-from dispatch.core.http_targets import Network
-from tests.waiting import PATIENCE
+from dispatch.core.http import client as http_client
+from dispatch.core.http.client import ForbiddenTarget, HttpClient, TargetTimeout, TargetUnreachable
+from dispatch.core.http.ssrf import Network
+from tests.support.waiting import PATIENCE
 
 from .targets import OK, Names, Request, Target, raw, target
 
-# 127.0.0.1 plays the public internet, 127.0.0.2 what nobody outside may reach.
+# 127.0.0.1 plays the public internet, 127.0.0.2 an internal address.
 PUBLIC: tuple[Network, ...] = (ipaddress.ip_network("127.0.0.1/32"),)
 INSIDE = "127.0.0.2"
 
@@ -31,7 +31,7 @@ def client(**options: Any) -> HttpClient:
 
 
 class TestWhatIsSent:
-    def test_the_body_and_headers_as_given_and_the_answer_as_it_came(self) -> None:
+    def test_body_headers_and_response_are_unchanged(self) -> None:
         async def test() -> None:
             answer = b"HTTP/1.1 201 Made\r\nX-Kind: Test\r\nContent-Length: 5\r\n\r\nhello"
             async with target(answer) as there, client() as http:
@@ -107,10 +107,10 @@ class TestWhatIsSent:
 
 
 class TestWhatIsRefused:
-    def test_an_address_inside_is_not_even_connected_to(self) -> None:
+    def test_private_address_is_not_connected_to(self) -> None:
         async def test() -> None:
             async with target(address=INSIDE) as inside, client() as http:
-                with pytest.raises(TargetRefused, match="private"):
+                with pytest.raises(ForbiddenTarget, match="private"):
                     await http.post(inside.url(), b"{}", {}, PATIENCE)
             assert inside.connections == 0
 
@@ -120,13 +120,13 @@ class TestWhatIsRefused:
         async def test() -> None:
             names = Names(mixed_test=[["127.0.0.1", INSIDE]])
             async with target() as there, client(resolver=names) as http:
-                with pytest.raises(TargetRefused):
+                with pytest.raises(ForbiddenTarget):
                     await http.post(there.url("mixed.test"), b"{}", {}, PATIENCE)
             assert there.connections == 0
 
         run(test())
 
-    def test_a_name_that_answers_differently_the_second_time_gains_nothing(self) -> None:
+    def test_dns_rebinding_is_prevented(self) -> None:
         async def test() -> None:
             closing = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
             names = Names(rebinding_test=[["127.0.0.1"], [INSIDE]])
@@ -135,10 +135,10 @@ class TestWhatIsRefused:
                 target(address=INSIDE, port=there.port) as inside,
                 client(resolver=names, dns_ttl_s=0) as http,
             ):
-                # One lookup for one connection, which goes to the address that was checked.
+                # One lookup per connection, which goes to the address that was checked.
                 assert (await http.post(there.url("rebinding.test"), b"{}", {}, PATIENCE)).status == 200
                 assert names.asked == ["rebinding.test"]
-                with pytest.raises(TargetRefused):
+                with pytest.raises(ForbiddenTarget):
                     await http.post(there.url("rebinding.test"), b"{}", {}, PATIENCE)
             assert (there.connections, inside.connections) == (1, 0)
             assert there.requests[0].headers["host"] == f"rebinding.test:{there.port}"
@@ -148,7 +148,7 @@ class TestWhatIsRefused:
     def test_the_address_is_checked_once_more_as_the_socket_is_made(self) -> None:
         async def test() -> None:
             async with target(address=INSIDE) as inside, client() as http:
-                # Straight to the session, past the checks of URL and name: only the socket's check is left.
+                # Directly to the session, past the checks of URL and name: only the socket's check is left.
                 with pytest.raises(Exception, match="private or loopback"):
                     await http._session(allow_private=False).get(inside.url())
             assert inside.connections == 0
@@ -176,18 +176,18 @@ class TestWhatIsRefused:
 
         run(test())
 
-    def test_a_connection_made_where_private_is_allowed_serves_nobody_else(self) -> None:
+    def test_connection_to_a_private_network_is_not_reused_elsewhere(self) -> None:
         async def test() -> None:
             async with target() as there, client(allowed=()) as http:
                 assert (await http.post(there.url(), b"{}", {}, PATIENCE, allow_private=True)).status == 200
-                with pytest.raises(TargetRefused):
+                with pytest.raises(ForbiddenTarget):
                     await http.post(there.url(), b"{}", {}, PATIENCE)
                 named = client(allowed=(), resolver=Names(own_test=[["127.0.0.1"]]))
                 async with named:
                     assert (
                         await named.post(there.url("own.test"), b"{}", {}, PATIENCE, allow_private=True)
                     ).status == 200
-                    with pytest.raises(TargetRefused):
+                    with pytest.raises(ForbiddenTarget):
                         await named.post(there.url("own.test"), b"{}", {}, PATIENCE)
             assert len(there.requests) == 2
 
@@ -197,12 +197,12 @@ class TestWhatIsRefused:
         async def test(there: Target) -> None:
             settings.HTTP_ALLOWED_NETWORKS = []
             async with HttpClient() as http:
-                with pytest.raises(TargetRefused):
+                with pytest.raises(ForbiddenTarget):
                     await http.post(there.url(), b"{}", {}, PATIENCE)
             settings.HTTP_ALLOWED_NETWORKS = ["127.0.0.0/8"]
             async with HttpClient() as http:
                 assert (await http.post(there.url(), b"{}", {}, PATIENCE)).status == 200
-                with pytest.raises(TargetRefused, match="port 81"):
+                with pytest.raises(ForbiddenTarget, match="port 81"):
                     await http.post("http://127.0.0.1:81/", b"{}", {}, PATIENCE)
                 settings.HTTP_ALLOWED_PORTS = [81]
                 with pytest.raises(TargetUnreachable):
@@ -229,7 +229,7 @@ class TestWhatComesBack:
 
         run(test())
 
-    def test_an_endless_answer_is_left_behind(self) -> None:
+    def test_endless_response_is_abandoned(self) -> None:
         sent = 0
 
         async def endless(request: Request, writer: asyncio.StreamWriter) -> None:
@@ -281,7 +281,7 @@ class TestWhatComesBack:
 
 
 class TestWhenItGivesUp:
-    def test_the_time_limit_covers_an_answer_that_drips(self) -> None:
+    def test_time_limit_covers_a_slow_response(self) -> None:
         async def drip(request: Request, writer: asyncio.StreamWriter) -> None:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
             while True:
@@ -294,12 +294,12 @@ class TestWhenItGivesUp:
                 begin = time.monotonic()
                 with pytest.raises(TargetTimeout) as late:
                     await http.post(there.url(), b"{}", {}, 0.4)
-                assert time.monotonic() - begin >= 0.4  # and it ended, though the answer never does
+                assert time.monotonic() - begin >= 0.4  # and it ended, although the response never does
                 assert late.value.sent
 
         run(test())
 
-    def test_a_name_server_that_is_silent_counts_too_and_nothing_was_sent(self) -> None:
+    def test_silent_name_server_times_out_and_nothing_is_sent(self) -> None:
         class Silent(Names):
             async def resolve(self, *arguments: Any, **more: Any) -> Any:
                 await asyncio.Event().wait()
@@ -312,7 +312,7 @@ class TestWhenItGivesUp:
 
         run(test())
 
-    def test_nobody_listens_or_nobody_has_the_name(self) -> None:
+    def test_refused_connection_and_unknown_name_fail(self) -> None:
         async def test() -> None:
             async with target() as there:
                 gone = there.url()
@@ -324,7 +324,7 @@ class TestWhenItGivesUp:
 
         run(test())
 
-    def test_the_systems_resolver_says_so_too(self) -> None:
+    def test_system_resolver_reports_unknown_names(self) -> None:
         async def test() -> None:
             async with client() as http:
                 with pytest.raises(TargetUnreachable):

@@ -1,4 +1,4 @@
-"""Every log line of a piece of work says whose it is, and no number is written out."""
+"""Every log line of a piece of work has its context, and phone numbers are masked."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import structlog
 from django.test import Client
 from structlog.testing import LogCapture
 
-from dispatch.core import logs
+from dispatch.core.observability import logging as dispatch_logging
 from dispatch.jobs import tasks
 from tests.api.client import Api
-from tests.tenants import Job, ours, theirs, world
+from tests.support.tenants import Job, ours, theirs, world
 
 __all__ = ["ours", "theirs", "world"]
 
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> LogCapture:
-    """What is logged while the test runs, with its context."""
-    structlog.contextvars.clear_contextvars()  # what a request before left in this thread
+    """Capture what is logged while the test runs, with its context."""
+    structlog.contextvars.clear_contextvars()  # context of earlier requests in this thread
     captured = LogCapture()
     before = structlog.get_config()
     structlog.configure(processors=[structlog.contextvars.merge_contextvars, captured])
@@ -28,7 +28,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> LogCapture:
     structlog.configure(**before)
 
 
-def test_work_on_a_job_carries_its_id_and_no_longer(lines: LogCapture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_context_of_a_job_ends_with_its_work(lines: LogCapture, monkeypatch: pytest.MonkeyPatch) -> None:
     log = structlog.get_logger("test")
     monkeypatch.setattr("dispatch.jobs.services.offer_next", lambda *args: log.info("inside"))
     tasks.offer_next(7, "token")
@@ -47,7 +47,7 @@ def test_a_request_about_a_job_carries_both_ids(ours, lines: LogCapture, monkeyp
     assert (line["request_id"], line["job"]) == ("from-the-client-1", job.pk)
 
 
-def test_a_request_under_a_name_that_is_not_ours_is_a_warning_without_a_trace(
+def test_request_with_a_foreign_host_name_logs_a_warning_without_traceback(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert client.get("/sign-in/", headers={"host": "evil.example"}).status_code == 400
@@ -75,4 +75,4 @@ def test_a_body_of_too_many_fields_is_a_warning_without_a_trace(
     ],
 )
 def test_numbers_are_masked(said: str, shown: str) -> None:
-    assert logs.mask(said) == shown
+    assert dispatch_logging.mask_phone_numbers(said) == shown

@@ -1,4 +1,4 @@
-"""Work goes on the queue after the commit, and a Redis that is away fails nobody."""
+"""Jobs are enqueued after the commit, and a Redis outage fails no caller."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 from django.conf import settings
 from django.db import transaction
 
-from dispatch.core import metrics
-from dispatch.core.queues import enqueue, enqueue_in, rq_queue, wake, wake_channel
-from dispatch.core.redis import client
+from dispatch.core.observability import metrics
+from dispatch.core.redis.client import client
+from dispatch.core.runtime.queues import enqueue, enqueue_in, notification_channel, notify_loop, rq_queue
 from tests.core.outages import redis_away
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -66,7 +66,7 @@ def test_a_delay_near_zero_goes_on_the_queue_at_once() -> None:
     assert waiting() == [(LEAVE, ("a",))]
 
 
-def test_without_redis_the_work_itself_goes_on_and_the_loss_is_counted() -> None:
+def test_work_continues_without_redis_and_the_loss_is_counted() -> None:
     def lost() -> float:
         return metrics.enqueue_failures.labels(QUEUE)._value.get()
 
@@ -74,24 +74,24 @@ def test_without_redis_the_work_itself_goes_on_and_the_loss_is_counted() -> None
     with redis_away(), transaction.atomic():
         enqueue(QUEUE, LEAVE, "a")
         enqueue_in(QUEUE, 60, LEAVE, "a")
-        wake("auditor")
+        notify_loop("auditor")
     assert lost() == before + 2
     assert waiting() == []
 
 
-def test_a_mistake_shows_at_once_and_not_after_the_commit() -> None:
+def test_invalid_job_fails_before_the_commit() -> None:
     with pytest.raises(KeyError, match="dispatch-queue"):
         enqueue("dispach-queue", LEAVE)
     with pytest.raises(TypeError):
         enqueue(QUEUE, LEAVE, object())
 
 
-def test_waking_is_heard_after_the_commit() -> None:
+def test_wakeup_is_sent_after_the_commit() -> None:
     listener = client().pubsub(ignore_subscribe_messages=True)
-    listener.subscribe(wake_channel())
-    wait_until(lambda: client().pubsub_numsub(wake_channel())[0][1] == 1)
+    listener.subscribe(notification_channel())
+    wait_until(lambda: client().pubsub_numsub(notification_channel())[0][1] == 1)
     with transaction.atomic():
-        wake("auditor")
+        notify_loop("auditor")
         assert listener.get_message(timeout=0.05) is None
     message = wait_until(lambda: listener.get_message(timeout=0.1))
     assert message["data"] == b"auditor"

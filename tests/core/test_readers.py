@@ -1,4 +1,4 @@
-"""A durable reader sees every event once, in order, whatever commits late or dies in between."""
+"""A durable reader sees every event once, in order, despite late commits and crashes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from collections.abc import Callable
 import pytest
 from django.db import transaction
 
-from dispatch.core import events, readers
+from dispatch.core import events
+from dispatch.core.events import readers
+from dispatch.core.events.readers import CounterWentBack, EventReader
+from dispatch.core.fault_injection import Interrupted
 from dispatch.core.models import Event, EventCursor
-from dispatch.core.readers import CounterWentBack, EventReader
 from tests.core.horizon import all_readable
 from tests.core.threads import Elsewhere
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Seen:
-    """A reader that remembers the subjects it was shown."""
+    """A reader that remembers the subjects of its events."""
 
     def __init__(self, *kinds: str, batch: int = 200) -> None:
         self.subjects: list[int] = []
@@ -29,7 +31,10 @@ class Seen:
         self.subjects += [event.subject_id for event in found]
 
     def drain(self, *, held: bool = False) -> list[int]:
-        """Reads all there is to read; `held`: while a transaction of the test is open, so that not all may be."""
+        """Read all readable events.
+
+        `held`: a transaction of the test is open, so some events must wait.
+        """
         if not held:
             all_readable()
         while self.reader.step():
@@ -43,7 +48,7 @@ def append(subject: int, kind: str = "job.created") -> None:
 
 
 def open_transaction(body: Callable[[], object]) -> tuple[Elsewhere, threading.Event]:
-    """Another connection that has done `body` and commits only when the returned event is set."""
+    """Run `body` on another connection, and commit only when the returned event is set."""
     done, commit = threading.Event(), threading.Event()
 
     def run() -> None:
@@ -81,7 +86,7 @@ def test_a_transaction_that_began_early_and_wrote_late_is_not_skipped() -> None:
     seen = Seen()
     append(1)
     assert seen.drain() == [1]
-    # It takes its transaction id by writing something else, and appends its event after others have committed.
+    # It gets its transaction id from another write, and appends its event after others have committed.
     go = threading.Event()
     began = threading.Event()
 
@@ -110,17 +115,17 @@ def test_a_rolled_back_event_is_never_seen_and_holds_nothing_up() -> None:
     assert seen.drain() == [2]
 
 
-def test_what_was_applied_before_a_crash_is_applied_again_only_if_it_was_not_committed() -> None:
+def test_events_are_reapplied_after_a_crash_only_if_uncommitted() -> None:
     written = EventCursor.objects.filter(name__startswith="written")
 
     def write_and_die(found: list[Event]) -> None:
         for event in found:
             EventCursor.objects.create(name=f"written {event.subject_id}")
-        raise RuntimeError("the process ends here")
+        raise Interrupted
 
     append(1)
     all_readable()
-    with pytest.raises(RuntimeError):
+    with pytest.raises(Interrupted):
         EventReader("test", write_and_die).step()
     assert not written.exists()  # neither the result nor the cursor
 
@@ -133,7 +138,7 @@ def test_what_was_applied_before_a_crash_is_applied_again_only_if_it_was_not_com
     assert written.count() == 1
 
 
-def test_two_processes_with_the_same_reader_share_the_work_without_doubling_it() -> None:
+def test_two_processes_with_the_same_reader_share_work_without_duplicates() -> None:
     for subject in range(100):
         append(subject)
     all_readable()
@@ -151,7 +156,7 @@ def test_two_processes_with_the_same_reader_share_the_work_without_doubling_it()
     assert seen == list(range(100))
 
 
-def test_only_the_kinds_asked_for_come_and_the_rest_is_passed_over() -> None:
+def test_only_requested_kinds_are_returned() -> None:
     seen = Seen("job.pending", batch=2)
     for subject in range(10):
         append(subject, "job.pending" if subject % 3 == 0 else "job.created")
@@ -172,12 +177,12 @@ def test_an_idle_reader_writes_nothing_until_much_has_passed(monkeypatch: pytest
     assert EventCursor.objects.get(name="test").xid > before.xid
 
 
-def test_readers_go_on_after_the_database_was_restored_into_a_younger_cluster() -> None:
+def test_readers_continue_after_a_restore_into_a_younger_cluster() -> None:
     seen = Seen()
     append(1)
     assert seen.drain() == [1]
     append(2)
-    # In the new cluster the counter starts low: rows and cursors hold ids of transactions yet to come.
+    # In the new cluster the counter starts low: rows and cursors hold ids of future transactions.
     Event.objects.update(xid=2**50)
     EventCursor.objects.update(xid=2**50)
     with pytest.raises(CounterWentBack, match="after_restore"):
@@ -193,7 +198,7 @@ def test_a_restore_skips_no_event_with_a_lower_id_than_the_last_one_applied() ->
     append(1)
     append(2)
     append(3)
-    # 2 had the lower transaction id and was applied; 1 and 3 came after the dump's last look at the log.
+    # 2 had the lower transaction id and was applied; 1 and 3 came after the last read before the dump.
     for subject, xid in ((2, 2**50), (1, 2**50 + 1), (3, 2**50 + 2)):
         Event.objects.filter(subject_id=subject).update(xid=xid)
     applied = Event.objects.get(subject_id=2)
@@ -202,7 +207,7 @@ def test_a_restore_skips_no_event_with_a_lower_id_than_the_last_one_applied() ->
     assert {1, 3} <= set(seen.drain())
 
 
-def test_after_a_restore_a_reader_that_had_applied_everything_applies_nothing_twice() -> None:
+def test_reader_that_applied_everything_repeats_nothing_after_a_restore() -> None:
     seen = Seen()
     for subject in (1, 2, 3):
         append(subject)

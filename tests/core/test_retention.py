@@ -1,20 +1,25 @@
-"""What is too old is forgotten, in small batches, by each organization's rule; what is open or unread is not."""
+"""Retention deletes expired rows in small batches, by each organization's rule; open and unread rows stay."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from django.core.exceptions import ValidationError
+from django.urls import reverse
 
 from accounts import loops
+from accounts import services as accounts
 from accounts.models import RetentionRule
-from dispatch.core import clock, events, own_retention, retention
+from accounts.tenancy import actor_of
+from dispatch.core import clock, events
+from dispatch.core.events.readers import EventReader, readers
 from dispatch.core.models import Event, EventCursor
-from dispatch.core.readers import EventReader, readers
+from dispatch.core.privacy import event_retention, retention
 from dispatch.jobs.models import Job
-from tests import factories as make
 from tests.core.horizon import all_readable
-from tests.tenants import tenant
+from tests.support import factories as make
+from tests.support.tenants import tenant
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DAY_S = 86_400
@@ -22,10 +27,18 @@ DAY_S = 86_400
 
 @pytest.fixture
 def reader(monkeypatch: Any) -> EventReader:
-    """The only reader of the log that there is."""
+    """Register the only reader of the log."""
     for name in list(readers):
         monkeypatch.delitem(readers, name)
     return EventReader("test-retention", lambda found: None)
+
+
+@pytest.fixture
+def no_floor(monkeypatch: Any, settings: Any) -> None:
+    """Let organizations delete events after a day."""
+    monkeypatch.setattr(retention, "kept", dict(retention.kept))
+    settings.EVENT_LOG_MIN_DAYS = 1
+    event_retention.register()
 
 
 def catch_up(reader: EventReader) -> None:
@@ -40,7 +53,7 @@ def kinds() -> list[str]:
 
 def age_all() -> None:
     for _ in range(20):
-        if loops.age() is None:
+        if loops.delete_expired() is None:
             return
     raise AssertionError("it never came to an end")
 
@@ -62,7 +75,7 @@ def test_old_events_go_when_all_have_read_them(reader):
 
 def test_the_history_of_an_open_job_stays_whole(reader):
     ours = tenant("Alphaville")
-    RetentionRule.objects.all().delete()  # it has one of its own
+    RetentionRule.objects.all().delete()  # it has a separate rule
     job = ours.row(Job)
     Event.objects.all().delete()
     for kind, subject in (("job.created", job.pk), ("submission.received", job.submission_id)):
@@ -78,7 +91,7 @@ def test_the_history_of_an_open_job_stays_whole(reader):
     assert kinds() == []
 
 
-def test_each_organization_has_its_own_rule(reader, settings):
+def test_each_organization_has_its_own_rule(reader, no_floor, settings):
     short, long, forever, other = (make.organization() for _ in range(4))
     for organization, days in ((short, 10), (long, 1000), (forever, 0)):
         RetentionRule.objects.create(organization=organization, what="events", days=days)
@@ -102,7 +115,7 @@ def test_batches_are_small_and_one_failure_stops_nobody(reader, monkeypatch):
 
     ours = make.organization()
     monkeypatch.setattr(
-        retention, "kept", {"broken": retention.Kept("broken", "", 1, 1, broken), **retention.kept}
+        retention, "kept", {"broken": retention.RetentionKind("broken", "", 1, 1, broken), **retention.kept}
     )
     monkeypatch.setattr(loops, "BATCH", 2)
     for _ in range(5):
@@ -110,7 +123,7 @@ def test_batches_are_small_and_one_failure_stops_nobody(reader, monkeypatch):
     clock.travel(401 * DAY_S)
     catch_up(reader)
     left = []
-    while loops.age() is not None:
+    while loops.delete_expired() is not None:
         left.append(Event.objects.count())
     assert (left, Event.objects.count()) == ([3, 1], 0)
 
@@ -118,4 +131,69 @@ def test_batches_are_small_and_one_failure_stops_nobody(reader, monkeypatch):
 def test_a_condition_that_keeps_events_is_sql_that_runs(reader):
     ours = make.organization()
     EventCursor.objects.create(name=reader.name, xid=2**60)
-    assert own_retention.forget_events(ours.pk, clock.now(), 10) == 0
+    assert event_retention.delete_expired_events(ours.pk, clock.now(), 10) == 0
+
+
+# --- the audit log ----------------------------------------------------------------------------------------------
+
+
+def test_no_organization_erases_its_event_log(reader):
+    """The rule is older than the minimum; nothing younger than the minimum is deleted."""
+    ours = make.organization()
+    admin = make.admin(ours, "Mallory")
+    rule = RetentionRule(organization=ours, what="events", days=1)
+    with pytest.raises(ValidationError, match="at least 365 days"):
+        rule.full_clean()
+    rule.save()
+    key, _ = accounts.create_api_key(ours, "stolen", ["manage"], actor=actor_of(admin))
+    accounts.revoke_api_key(key.pk, actor=actor_of(admin))
+    events.append(ours.pk, "job.created", 1)
+    clock.travel(2 * DAY_S)
+    catch_up(reader)
+    age_all()
+    assert kinds() == ["api_key.created", "api_key.revoked", "job.created"]
+    clock.travel(364 * DAY_S)
+    age_all()
+    assert kinds() == ["api_key.created", "api_key.revoked"]
+
+
+AUDIT = ["membership.added", "membership.changed", "api_key.created", "retention.changed", "person.erased",
+         "organization.changed"]  # fmt: skip
+
+
+def test_audit_events_follow_the_installations_rule_alone(reader, no_floor):
+    short, long = make.organization(), make.organization()
+    RetentionRule.objects.create(organization=short, what="events", days=1)
+    RetentionRule.objects.create(organization=long, what="events", days=1000)
+    for organization in (short, long):
+        for kind in (*AUDIT, "job.created"):
+            events.append(organization.pk, kind, 1)
+    clock.travel(399 * DAY_S)
+    catch_up(reader)
+    age_all()
+    assert kinds() == [*AUDIT, *AUDIT, "job.created"]
+    clock.travel(2 * DAY_S)
+    age_all()
+    assert kinds() == [*AUDIT, "job.created"], "the longer rule keeps them longer"
+    clock.travel(600 * DAY_S)
+    age_all()
+    assert kinds() == []
+
+
+def test_an_installation_that_keeps_events_for_ever_keeps_audit_events(reader, no_floor, settings):
+    settings.RETENTION_DAYS = {"events": 0}
+    ours = make.organization()
+    RetentionRule.objects.create(organization=ours, what="events", days=1)
+    for kind in ("api_key.created", "job.created"):
+        events.append(ours.pk, kind, 1)
+    clock.travel(4000 * DAY_S)
+    catch_up(reader)
+    age_all()
+    assert kinds() == ["api_key.created"]
+
+
+def test_the_list_of_rules_shows_what_is_in_effect(client, db):
+    ours = make.organization()
+    RetentionRule.objects.create(organization=ours, what="events", days=1)
+    client.force_login(make.admin(ours), backend="django.contrib.auth.backends.ModelBackend")
+    assert "365 days" in client.get(reverse("admin:accounts_retentionrule_changelist")).content.decode()

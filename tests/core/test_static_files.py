@@ -12,16 +12,16 @@ from django.http import HttpResponse
 from django.templatetags.static import static
 from django.test import RequestFactory
 
-from dispatch.core.static_files import StaticFilesMiddleware
+from dispatch.core.web.static_files import StaticFilesMiddleware
 
 NAME = "admin/css/base.css"
 
 
-def test_a_file_comes_whole_and_is_not_sent_again(app_url: str) -> None:
+def test_file_is_served_once_and_then_cached(app_url: str) -> None:
     with open(finders.find(NAME), "rb") as file:
         content = file.read()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # above all about iterators that are not asynchronous
+        warnings.simplefilter("error")  # especially about synchronous iterators
         first = requests.get(app_url + static(NAME), timeout=60)
     assert (first.status_code, first.content) == (200, content)
     assert first.headers["Content-Type"].startswith("text/css")
@@ -35,13 +35,11 @@ def test_a_file_comes_whole_and_is_not_sent_again(app_url: str) -> None:
     assert requests.post(app_url + static(NAME), timeout=60).status_code == 405
 
 
-def test_outside_development_nothing_has_to_be_collected_and_nothing_old_is_served(
-    settings: Any, tmp_path: Path
-) -> None:
+def test_production_serves_static_files_from_sources_and_no_stale_files(settings: Any, tmp_path: Path) -> None:
     settings.WHITENOISE_AUTOREFRESH = False
     settings.STATIC_ROOT = tmp_path / "collected"
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # that there is no such folder
+        warnings.simplefilter("error")  # that the folder is missing
         StaticFilesMiddleware(lambda request: HttpResponse(status=404))
     (settings.STATIC_ROOT / "admin/css").mkdir(parents=True)
     for name in (NAME, "gone.css"):

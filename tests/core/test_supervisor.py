@@ -1,4 +1,4 @@
-"""The supervisor: readable output, restarts, an orderly end, nothing left behind."""
+"""The supervisor: readable output, restarts, an orderly shutdown, no processes left behind."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dispatch.core import supervisor as supervision
-from dispatch.core.supervisor import NotReady, Spec, Supervisor
-from tests.processes import ROOT
-from tests.waiting import PATIENCE, wait_until
+from dispatch.core.runtime import supervisor as supervision
+from dispatch.core.runtime.supervisor import NotReady, ProcessSpec, Supervisor
+from tests.support.processes import ROOT
+from tests.support.waiting import PATIENCE, wait_until
 
 
-def python(name: str, code: str, **more: object) -> Spec:
-    return Spec(name, [sys.executable, "-u", "-c", code], **more)
+def python(name: str, code: str, **more: object) -> ProcessSpec:
+    return ProcessSpec(name, [sys.executable, "-u", "-c", code], **more)
 
 
 SLEEP = "import time; print('up'); time.sleep(600)"
@@ -39,11 +39,11 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_lines_carry_the_name_of_who_said_them() -> None:
+def test_log_lines_carry_the_process_name() -> None:
     out = io.StringIO()
     with Supervisor([python("web", "print('hello'); " + SLEEP), python("worker", SLEEP)], out=out):
         wait_until(lambda: "web    | hello\n" in out.getvalue() and "worker | up\n" in out.getvalue())
-    assert "\x1b" not in out.getvalue()  # no colours where nobody looks at a terminal
+    assert "\x1b" not in out.getvalue()  # no colors without a terminal
 
 
 def test_a_child_that_dies_is_started_again() -> None:
@@ -52,21 +52,21 @@ def test_a_child_that_dies_is_started_again() -> None:
         first = wait_until(lambda: children.pid_of("web"))
         os.kill(first, signal.SIGKILL)
         wait_until(lambda: children.pid_of("web") not in (None, first))
-        assert "web was ended by SIGKILL; starting it again" in out.getvalue()
+        assert "web was killed by SIGKILL; restarting" in out.getvalue()
 
 
-def test_one_that_keeps_dying_is_reported_with_its_last_lines_and_tried_on() -> None:
+def test_crashing_child_is_reported_and_retried() -> None:
     out = io.StringIO()
     spec = python("worker dispatch-queue", "raise SystemExit('no such table')")
     with Supervisor([spec, python("web", SLEEP)], out=out) as children:
-        wait_until(lambda: "worker dispatch-queue keeps dying" in out.getvalue())
+        wait_until(lambda: "worker dispatch-queue keeps crashing" in out.getvalue())
         reported = out.getvalue()
-        assert "    no such table" in reported.split("keeps dying")[1]
+        assert "    no such table" in reported.split("keeps crashing")[1]
         wait_until(lambda: out.getvalue().count("| no such table") > reported.count("| no such table"))
         assert children.pid_of("web")
 
 
-def test_waiting_until_ready_ends_with_the_last_lines_when_it_never_comes() -> None:
+def test_wait_for_ready_fails_with_the_last_lines() -> None:
     spec = python("web", "print('port taken'); " + SLEEP, ready_url="http://127.0.0.1:9/readyz")
     out = io.StringIO()
     with Supervisor([spec], out=out) as children:
@@ -92,7 +92,7 @@ def test_children_end_stage_by_stage(tmp_path: Path) -> None:
     assert order.read_text().split() == ["worker", "web", "simulator"]
 
 
-def test_nothing_is_left_behind_not_even_what_ignores_the_signal_or_was_started_by_a_child() -> None:
+def test_stop_kills_stubborn_children_and_grandchildren() -> None:
     stubborn = python("stubborn", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP)
     child = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {SLEEP!r}]).pid); " + SLEEP
     out = io.StringIO()
@@ -103,14 +103,14 @@ def test_nothing_is_left_behind_not_even_what_ignores_the_signal_or_was_started_
         assert grandchildren
     assert not any(alive(pid) for pid in (mother, parent))
     wait_until(lambda: not any(process.is_running() for process in grandchildren))
-    assert "stubborn does not stop, it is killed" in out.getvalue()
+    assert "stubborn does not stop; killing it" in out.getvalue()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
 def test_killing_the_supervisor_itself_ends_the_children() -> None:
     code = (
-        "import sys, time\nfrom dispatch.core.supervisor import Spec, Supervisor\n"
-        f"children = Supervisor([Spec('web', [sys.executable, '-u', '-c', {SLEEP!r}])]).__enter__()\n"
+        "import sys, time\nfrom dispatch.core.runtime.supervisor import ProcessSpec, Supervisor\n"
+        f"children = Supervisor([ProcessSpec('web', [sys.executable, '-u', '-c', {SLEEP!r}])]).__enter__()\n"
         "while not children.pid_of('web'): time.sleep(0.01)\n"
         "print(children.pid_of('web'), flush=True); time.sleep(600)"
     )
@@ -124,15 +124,15 @@ def test_killing_the_supervisor_itself_ends_the_children() -> None:
         wait_until(lambda: not alive(child), message="the child outlives its supervisor")
 
 
-def test_what_must_be_kept_alive_besides_is_watched_and_told() -> None:
-    news = iter(["The embedded Valkey was gone and is started again."])
+def test_watched_servers_are_checked_and_restarts_reported() -> None:
+    news = iter(["The embedded Valkey had stopped and was restarted."])
     out = io.StringIO()
     with Supervisor([python("web", SLEEP)], out=out, watch=lambda: next(news, None)):
-        wait_until(lambda: "up  | The embedded Valkey was gone" in out.getvalue())
+        wait_until(lambda: "up  | The embedded Valkey had stopped" in out.getvalue())
 
 
-def test_a_child_that_cannot_take_its_port_is_not_ready_though_another_answers_there(tmp_path: Path) -> None:
-    """The file is the child's own word; at the address somebody else may answer."""
+def test_child_without_its_port_is_not_ready_although_another_answers_there(tmp_path: Path) -> None:
+    """The child writes the file itself; another process may answer at the URL."""
     spec = python("simulator", SLEEP, ready_file=tmp_path / "ready")
     with Supervisor([spec], out=io.StringIO()) as children, pytest.raises(NotReady, match="simulator"):
         children.wait_ready(timeout=0.5)
@@ -152,18 +152,18 @@ def test_a_socket_held_by_the_supervisor_outlives_the_child_that_serves_it() -> 
     )
     with socket.create_server(("127.0.0.1", 0)) as held:
         command = [sys.executable, "-c", answer_once, str(held.fileno())]
-        spec = Spec("web", command, pass_fds=(held.fileno(),))
+        spec = ProcessSpec("web", command, pass_fds=(held.fileno(),))
         with Supervisor([spec], out=io.StringIO()):
-            for _ in range(3):  # each by another process; nobody is refused in between
+            for _ in range(3):  # each by another process; no connection is refused in between
                 with socket.create_connection(held.getsockname(), timeout=PATIENCE) as caller:
                     assert caller.recv(16) == b"served"
 
 
-def test_a_child_that_cannot_even_be_started_is_told_tried_again_and_holds_up_nobody(tmp_path: Path) -> None:
+def test_child_that_cannot_start_is_reported_retried_and_blocks_no_other(tmp_path: Path) -> None:
     missing = tmp_path / "worker"
     out = io.StringIO()
-    with Supervisor([Spec("worker", [str(missing)]), python("web", SLEEP)], out=out) as children:
-        wait_until(lambda: "worker cannot be started" in out.getvalue() and children.pid_of("web"))
+    with Supervisor([ProcessSpec("worker", [str(missing)]), python("web", SLEEP)], out=out) as children:
+        wait_until(lambda: "worker can't be started" in out.getvalue() and children.pid_of("web"))
         missing.write_text("#!/bin/sh\nexec sleep 600\n")
         missing.chmod(0o700)
         wait_until(lambda: children.pid_of("worker"), message="it is not tried again")

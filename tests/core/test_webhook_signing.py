@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from standardwebhooks.webhooks import WebhookVerificationError
 
 from dispatch.core import clock
-from dispatch.core import webhook_signing as signing
+from dispatch.core.http import webhook_signing as signing
 
 BODY = b'{"type":"job.assigned"}'
 
@@ -25,14 +25,14 @@ def test_the_reference_library_accepts_what_we_sign() -> None:
 
 
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=50), max_size=5), st.integers(1, 10**15))
-def test_whatever_the_body(body: dict[str, str], number: int) -> None:
+def test_any_body_can_be_signed(body: dict[str, str], number: int) -> None:
     import json
 
     secret, text = signing.new_secret(), json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
     try:
         text.decode()
     except UnicodeDecodeError:
-        return  # lone surrogates are no JSON text of ours
+        return  # our JSON has no lone surrogates
     headers = signing.headers([secret], f"msg_{number}", clock.now(), text)
     assert standardwebhooks.Webhook(secret).verify(text, headers) == body
 
@@ -79,7 +79,7 @@ def test_a_bad_secret_is_named_as_such_and_not_repeated(secret: str) -> None:
 
 
 @pytest.mark.parametrize("message_id", ["", "msg.1", "."])
-def test_an_id_that_would_blur_the_signed_text_is_refused(message_id: str) -> None:
+def test_id_that_makes_the_signed_text_ambiguous_is_rejected(message_id: str) -> None:
     with pytest.raises(ValueError, match="cannot be signed"):
         signing.headers([signing.new_secret()], message_id, clock.now(), BODY)
 

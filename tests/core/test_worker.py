@@ -1,4 +1,4 @@
-"""A real worker process: runs jobs, survives Redis and its own predecessor's death."""
+"""A real worker process runs jobs, and survives Redis and its predecessor's death."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from dispatch.core.models import EventCursor
-from dispatch.core.queues import enqueue, enqueue_in, rq_queue
-from dispatch.core.redis import client
+from dispatch.core.redis.client import client
+from dispatch.core.runtime.queues import enqueue, enqueue_in, rq_queue
 from tests.core.outages import own_valkey
-from tests.processes import running
-from tests.waiting import PATIENCE, wait_until
+from tests.support.processes import running
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -27,7 +27,7 @@ JOBS = "tests.core.jobs"
 
 
 def idle(redis: Redis) -> bool:
-    """Whether some worker waits for jobs and a scheduler holds its lock."""
+    """Return whether a worker waits for jobs and a scheduler holds its lock."""
     workers = [redis.hget(key, "state") for key in redis.scan_iter("rq:worker:*")]
     return b"idle" in workers and bool(redis.get(f"rq:scheduler-lock:{LATER}"))
 
@@ -67,17 +67,17 @@ def test_a_lost_database_connection_fails_one_job_and_not_the_next(test_environm
         left("next")
 
 
-def test_a_worker_whose_redis_is_gone_says_so_and_ends_for_the_supervisor(
+def test_worker_without_redis_logs_it_and_exits(
     test_environment: dict[str, str],
 ) -> None:
     env = {**test_environment, "REDIS_URL": "unix:///nonexistent/redis.sock"}
     with running("worker", QUEUE, env=env) as worker:
         assert worker.ends() != 0
-        assert "Redis is gone" in worker.log()
+        assert "stops because Redis is unavailable" in worker.log()
         assert "Traceback" not in worker.log()
 
 
-def test_a_worker_goes_on_after_redis_lost_everything(test_environment: dict[str, str]) -> None:
+def test_worker_continues_after_redis_lost_its_data(test_environment: dict[str, str]) -> None:
     from tests.conftest import forget_redis
 
     enqueue(QUEUE, f"{JOBS}.leave", "before")
@@ -89,9 +89,9 @@ def test_a_worker_goes_on_after_redis_lost_everything(test_environment: dict[str
 
 
 @pytest.mark.parametrize("beats", [0, 1])
-def test_a_worker_is_known_again_after_redis_lost_everything(beats: int) -> None:
-    """Else the health bar and the metrics say that nobody works, until the worker is started again."""
-    from dispatch.core.rq_worker import DispatchWorker
+def test_worker_registers_again_after_redis_lost_its_data(beats: int) -> None:
+    """Otherwise the health bar and the metrics report no worker until it is restarted."""
+    from dispatch.core.runtime.rq_worker import DispatchWorker
     from tests.conftest import forget_redis
 
     worker = DispatchWorker([rq_queue(QUEUE)], connection=client())
@@ -112,14 +112,14 @@ def test_a_delayed_job_runs_when_it_is_due(test_environment: dict[str, str]) -> 
         left("delayed")
 
 
-def test_after_a_power_cut_the_next_worker_in_the_slot_takes_the_scheduler_over_at_once(
+def test_next_worker_in_the_slot_takes_over_the_scheduler_after_a_power_cut(
     test_environment: dict[str, str],
 ) -> None:
     with running("worker", LATER, "--slot", "1", env=test_environment) as first:
-        first.says("listens")
+        first.says("worker_started")
         wait_until(lambda: client().get(f"rq:scheduler-lock:{LATER}"), message="nobody holds the scheduler's lock")
         first.kill()
-    client().expire(f"rq:scheduler-lock:{LATER}", 3600)  # who waits for it to lapse waits in vain
+    client().expire(f"rq:scheduler-lock:{LATER}", 3600)  # a scheduler that waits for expiry waits in vain
     enqueue_in(LATER, 2, f"{JOBS}.leave", "delayed")
     with running("worker", LATER, "--slot", "1", env=test_environment):
         left("delayed")
@@ -129,29 +129,29 @@ def test_the_scheduler_ends_with_a_worker_that_is_killed(test_environment: dict[
     import psutil
 
     with running("worker", LATER, env=test_environment) as worker:
-        worker.says("listens")
+        worker.says("worker_started")
         children = wait_until(lambda: psutil.Process(worker.pid).children(), message="it has no scheduler")
-        worker.signal(signal.SIGKILL)  # only it, not its group
+        worker.signal(signal.SIGKILL)  # only the scheduler, not its group
         _, alive = psutil.wait_procs(children, timeout=PATIENCE)
         assert not alive
 
 
 def test_a_worker_works_exactly_one_queue() -> None:
-    from dispatch.core.rq_worker import DispatchWorker
+    from dispatch.core.runtime.rq_worker import DispatchWorker
 
     with pytest.raises(ValueError, match="exactly one queue"):
         DispatchWorker([rq_queue(QUEUE), rq_queue(LATER)], connection=client())
 
 
-def test_worker_and_scheduler_sit_out_a_restart_of_redis(test_environment: dict[str, str], tmp_path: Path) -> None:
+def test_worker_and_scheduler_survive_a_redis_restart(test_environment: dict[str, str], tmp_path: Path) -> None:
     with own_valkey(tmp_path) as server:
         env = {**test_environment, "REDIS_URL": server.url}
         queue = Queue(LATER, connection=server.client(), serializer=JSONSerializer)
         with running("worker", LATER, env=env) as worker:
-            worker.says("listens")
+            worker.says("worker_started")
             wait_until(lambda: idle(server.client()), message="it does not wait for jobs")
             server.kill()
-            worker.says("the scheduler waits for Redis")
+            worker.says("scheduler_waiting_for_redis")
             server.start()
             queue.enqueue_in(timedelta(seconds=2), f"{JOBS}.leave", "after the outage")
             left("after the outage")

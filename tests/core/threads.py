@@ -1,4 +1,4 @@
-"""Doing something on another thread and database connection, with its errors brought back."""
+"""Run code on another thread and database connection, and re-raise its errors."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from django.db import connection, connections
 
-from tests.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 
 class Elsewhere(threading.Thread):
-    """Runs `action` at once; `finish()` waits for it and raises what it raised."""
+    """Run `action` immediately. `finish()` waits for it and raises what it raised."""
 
     def __init__(self, action: Callable[[], object]) -> None:
         super().__init__(daemon=True)
@@ -32,11 +32,11 @@ class Elsewhere(threading.Thread):
             connections.close_all()
 
     def wait_for_lock(self) -> None:
-        """Returns when its connection waits for a lock that somebody else holds."""
+        """Return when its connection waits for a lock."""
 
         def waits() -> bool:
             with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_stat_clear_snapshot()")  # else a transaction sees one picture
+                cursor.execute("SELECT pg_stat_clear_snapshot()")  # otherwise a transaction sees a fixed snapshot
                 cursor.execute("SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s", [self.backend])
                 row = cursor.fetchone()
             return row is not None and row[0] == "Lock"

@@ -1,5 +1,7 @@
-"""A real headless Chromium before the running application. Without one on this machine the tests say that they
-were skipped; in CI that is a failure."""
+"""Headless Chromium and the running application.
+
+Without Chromium the tests are skipped; in CI that is a failure.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from accounts.models import User
 from tests.console.conftest import BACKEND, browser  # noqa: F401
 from tests.jobs.conftest import floor  # noqa: F401
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 expect.set_options(timeout=1000 * PATIENCE)
 
@@ -24,12 +26,12 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Not for longer than the browser tests: while it is there, nothing else may wait for a coroutine."""
+    """Start Chromium for the browser tests only: while it runs, no other code in this thread may await."""
     if CHROMIUM is None:
         if os.environ.get("CI"):
             pytest.fail("No Chromium is installed, and in CI no browser test may be skipped.")
         pytest.skip("needs a Chromium: install the package `chromium` to run the browser tests")
-    # Playwright keeps an event loop in this thread, which is all that Django would object to.
+    # Playwright keeps an event loop in this thread, which Django's async check would reject.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
     try:
         with sync_playwright() as playwright:
@@ -44,8 +46,10 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def sign_in(chromium: Browser, app_url: str) -> Iterator[Callable[..., Page]]:
-    """`sign_in(user, width=1440, scheme="light", path="/board/")` is that person's page, in a browser of their own
-    in which they have signed in before. An error in a page's JavaScript fails the test."""
+    """Return a function that opens a page as a signed-in user, in a separate browser.
+
+    `sign_in(user, width=1440, scheme="light", path="/board/")`. A JavaScript error on a page fails the test.
+    """
     contexts, errors = [], []
 
     def open_page(user: User, *, width: int = 1440, scheme: str = "light", path: str = "/admin/jobs/job/") -> Page:

@@ -1,5 +1,8 @@
-"""Every page of the console, of customers and of technicians, and one of each kind of the admin, with a row of
-each kind, as axe sees it: WCAG 2.2 AA, light and dark, and no page wider than a phone."""
+"""Check pages with axe: WCAG 2.2 AA, light and dark, and no page wider than a phone.
+
+Every page of the console, of customers and of technicians, and one of each kind in the admin, with a row of each
+kind.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from dispatch.jobs import links
+from dispatch.jobs import signed_links
 from dispatch.jobs.models import Job, Offer, PublicForm, Submission
 from dispatch.outbox.models import Endpoint, Message, MessageGroup
 from dispatch.schedules.models import Run, Schedule
 from dispatch.technicians.models import Technician
 from tests.e2e.test_board import WCAG
-from tests.tenants import Tenant, tenant
+from tests.support.tenants import Tenant, tenant
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -28,6 +31,7 @@ def pages(ours: Tenant) -> list[str]:
         "/leads/",
         "/leads/phone/?q=602-555-0134",
         "/leads/upload/",
+        "/leads/live/",
         "/outbox/?state=all",
         f"/outbox/groups/{ours.row(MessageGroup).pk}/",
         "/outbox/messages/",
@@ -44,9 +48,9 @@ def pages(ours: Tenant) -> list[str]:
         "/notifications/choices/",
         "/phones/",
         f"/f/{ours.row(PublicForm).organization.slug}/",
-        urlsplit(links.status_url(ours.row(Submission))).path,
-        urlsplit(links.offer_url(ours.row(Offer))).path,
-        urlsplit(links.technician_url(ours.row(Technician))).path,
+        urlsplit(signed_links.status_url(ours.row(Submission))).path,
+        urlsplit(signed_links.offer_url(ours.row(Offer))).path,
+        urlsplit(signed_links.technician_url(ours.row(Technician))).path,
     ]
 
 

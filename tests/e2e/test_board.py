@@ -1,4 +1,4 @@
-"""The board in a real browser: what happens is seen without reload, and what is not sure is not done."""
+"""The board in a real browser: changes appear without a reload, and nothing uncertain is executed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dispatch.core.events import Actor
 from dispatch.jobs import services
 from dispatch.jobs.models import Job
 from dispatch.technicians.models import Technician
-from notifications import claims
 from notifications import loops as notifier
-from tests import factories as make
+from notifications.services import ownership
 from tests.core.horizon import all_readable
 from tests.core.threads import Elsewhere
 from tests.phones import answer, ignore
-from tests.waiting import wait_until
+from tests.support import factories as make
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -42,7 +42,7 @@ def make_pending(floor) -> Job:
 
 
 def tell_people() -> None:
-    """The notifier's pass, until it has read everything."""
+    """Run the notifier until it has read everything."""
 
     def read_all() -> None:
         all_readable()
@@ -53,7 +53,7 @@ def tell_people() -> None:
 
 
 def elsewhere(action) -> None:
-    """Something that another process does."""
+    """Run something as another process would."""
     Elsewhere(action).finish()
 
 
@@ -72,7 +72,7 @@ def card(page: Page, name: str, job: Job):
 
 
 def box(locator) -> dict[str, float]:
-    """Where an element stands; asked for again when the board has just drawn it anew."""
+    """Return an element's rectangle; retry if the board has just redrawn it."""
     return wait_until(locator.bounding_box)
 
 
@@ -124,18 +124,18 @@ def test_exhaustion_alerts_two_dispatchers_and_one_acknowledges_for_both(floor, 
         expect(page.get_by_role("alert")).to_have_count(0)
     expect(card(pages[1], "attention", job)).to_be_visible()  # the job still waits
     column(pages[0], "attention").get_by_role("button", name="Claim").click()
-    expect(column(pages[0], "attention")).to_contain_text("You have it")
-    expect(column(pages[1], "attention")).to_contain_text("Dana has it")
+    expect(column(pages[0], "attention")).to_contain_text("Claimed by you")
+    expect(column(pages[1], "attention")).to_contain_text("Claimed by Dana")
 
 
-def test_of_two_tabs_only_one_makes_a_sound(floor, sign_in, pending):
+def test_only_one_of_two_tabs_plays_a_sound(floor, sign_in, pending):
     page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
     second = page.context.new_page()
     second.goto(page.url)
     live(second)
     for tab, where in ((page, "here"), (second, "elsewhere")):
         tab.locator("#alert-box summary").click()
-        tab.get_by_role("button", name="Test the sound").click()
+        tab.get_by_role("button", name="Test sound").click()
         expect(tab.locator("html")).to_have_attribute("data-sound", where)
     tell_people()
     for tab in (page, second):
@@ -146,7 +146,7 @@ def test_of_two_tabs_only_one_makes_a_sound(floor, sign_in, pending):
     expect(second.locator("html")).to_have_attribute("data-sound", "here")
 
 
-def test_a_conflict_says_who_did_what_and_nothing_is_lost(floor, sign_in, pending):
+def test_conflict_names_the_change_and_keeps_the_input(floor, sign_in, pending):
     page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path=f"/board/?job={pending.pk}"))
     page.locator("#act-assign").click()
     page.locator("label.choice", has_text="Bo").click()
@@ -181,13 +181,13 @@ def test_a_list_does_not_move_under_the_focus(floor, sign_in, pending):
     expect(card(page, "done", newer)).to_be_visible()
 
 
-def test_what_did_not_change_is_not_drawn_anew(floor, sign_in, pending):
-    """Not even by the first news of a page: who is about to press a button presses the one that they saw."""
+def test_unchanged_parts_are_not_redrawn(floor, sign_in, pending):
+    """Not even by a page's first update: a user who is about to press a button presses the one they saw."""
     dana = make.dispatcher(floor.organization, "Dana")
     mine, theirs, other = (make_pending(floor) for _ in range(3))
-    claims.claim(floor.organization, claims.JOB, mine.pk, user=dana, actor=BOB)
+    ownership.claim(floor.organization, ownership.JOB, mine.pk, user=dana, actor=BOB)
     kim = make.dispatcher(floor.organization, "Kim")
-    claims.claim(floor.organization, claims.JOB, theirs.pk, user=kim, actor=BOB)
+    ownership.claim(floor.organization, ownership.JOB, theirs.pk, user=kim, actor=BOB)
     tell_people()
     page = live(sign_in(dana, path=f"/board/?job={pending.pk}"))
     page.evaluate("for (const one of document.querySelectorAll('#lists article')) one.was = true")
@@ -196,23 +196,24 @@ def test_what_did_not_change_is_not_drawn_anew(floor, sign_in, pending):
     same = "article => article.was === true"
     for job in (pending, mine, theirs):
         assert card(page, "attention", job).locator("xpath=ancestor::article").evaluate(same), job
-    elsewhere(lambda: claims.claim(floor.organization, claims.JOB, pending.pk, user=kim, actor=BOB))
-    expect(column(page, "attention").locator(f"li[data-id='job-{pending.pk}']")).to_contain_text("Kim has it")
+    elsewhere(lambda: ownership.claim(floor.organization, ownership.JOB, pending.pk, user=kim, actor=BOB))
+    expect(column(page, "attention").locator(f"li[data-id='job-{pending.pk}']")).to_contain_text("Claimed by Kim")
 
 
 def test_everything_works_from_the_keyboard(floor, sign_in, pending):
     second = make_pending(floor)
     page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
     tell_people()
-    expect(page.get_by_role("alert")).to_have_count(2)
+    expect(page.locator("#alert-bar")).to_contain_text("2 jobs need a dispatcher")
     page.keyboard.press("x")
     page.keyboard.press("x")
     expect(page.get_by_role("alert")).to_have_count(0)
     page.keyboard.press("j")
-    expect(card(page, "attention", second)).to_be_focused()
-    page.keyboard.press("j")
     expect(card(page, "attention", pending)).to_be_focused()
+    page.keyboard.press("j")
+    expect(card(page, "attention", second)).to_be_focused()
     page.keyboard.press("k")
+    page.keyboard.press("j")
     page.keyboard.press("Enter")
     expect(page.locator("#drawer-title")).to_be_focused()
     page.keyboard.press("a")
@@ -238,7 +239,7 @@ def test_everything_works_from_the_keyboard(floor, sign_in, pending):
     expect(page.locator('[data-list="attention"] [data-hidden]')).to_be_visible()
     page.keyboard.press("Escape")
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog")).to_contain_text("Acknowledge the newest alert")
+    expect(page.get_by_role("dialog")).to_contain_text("Acknowledge the oldest alert")
     page.keyboard.press("Escape")
     page.evaluate("localStorage.setItem('dispatch.shortcuts', '0')")
     page.keyboard.press("?")

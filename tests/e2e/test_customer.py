@@ -1,4 +1,4 @@
-"""A customer's status page brings in news by itself, in real Chromium."""
+"""A customer's status page updates itself, in real Chromium."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, expect
 
-from dispatch.jobs import links
+from dispatch.jobs import signed_links
 from dispatch.jobs.models import Job, Submission
-from tests.tenants import tenant
-from tests.waiting import PATIENCE
+from tests.support.tenants import tenant
+from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 
-def test_the_status_page_tells_who_comes_without_being_loaded_again(app_url: str, chromium: Browser) -> None:
+def test_status_page_shows_the_technician_without_reload(app_url: str, chromium: Browser) -> None:
     ours = tenant("Alphaville")
     submission, job = ours.row(Submission), ours.row(Job)
     Job.objects.filter(pk=job.pk).update(submission=submission, status="pending", pending_reason="exhausted")
@@ -23,9 +23,9 @@ def test_the_status_page_tells_who_comes_without_being_loaded_again(app_url: str
     page = context.new_page()
     page.set_default_timeout(1000 * PATIENCE)
     page.clock.install()
-    page.goto(app_url + urlsplit(links.status_url(submission)).path)
-    expect(page.get_by_role("heading")).to_have_text("A dispatcher is taking care of your request")
-    expect(page.locator("#looks")).to_contain_text("looks for news every 15 seconds")
+    page.goto(app_url + urlsplit(signed_links.status_url(submission)).path)
+    expect(page.get_by_role("heading")).to_have_text("A dispatcher is handling your request")
+    expect(page.locator("#looks")).to_contain_text("updates every 15 seconds")
     page.evaluate("document.body.dataset.same = 'yes'")
 
     Job.objects.filter(pk=job.pk).update(status="cancelled")

@@ -9,10 +9,10 @@ from playwright.sync_api import expect
 
 from dispatch.jobs.models import Job
 from notifications import loops as notifier
-from tests import factories
 from tests.core.horizon import all_readable
 from tests.core.threads import Elsewhere
 from tests.phones import answer, ignore
+from tests.support import factories
 
 pytestmark = pytest.mark.browser
 
@@ -44,7 +44,7 @@ def test_a_job_goes_from_calling_to_accepted_on_its_page_without_reload(floor, a
     assert page.evaluate("window.neverReloaded")
 
 
-def test_nobody_accepts_two_dispatchers_are_alerted_and_one_acknowledges_for_both(floor, sign_in):
+def test_one_dispatcher_acknowledges_exhausted_job_for_both(floor, sign_in):
     floor.phone(floor.technician("Ann")).will(answer(press="2"))
     first, second = (factories.dispatcher(floor.organization, name) for name in ("Dana", "Kim"))
     pages = [sign_in(first), sign_in(second, width=390, scheme="dark")]
@@ -59,7 +59,7 @@ def test_nobody_accepts_two_dispatchers_are_alerted_and_one_acknowledges_for_bot
         expect(page.get_by_role("alert")).to_have_count(0)
 
 
-def test_a_dispatcher_assigns_by_hand_and_a_conflict_says_who_was_first(floor, app_url, sign_in):
+def test_manual_assignment_conflict_names_the_first_dispatcher(floor, app_url, sign_in):
     ann, bob = floor.crew("Ann", "Bob")
     for technician in (ann, bob):
         floor.phone(technician).will(ignore())

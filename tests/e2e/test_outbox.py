@@ -1,4 +1,4 @@
-"""A dispatcher before the outbox, in a browser: finds what is stuck, sees why, and lets it go on."""
+"""The outbox in a browser: a dispatcher finds what is stuck, sees why, and releases it."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from dispatch.outbox import publishing
-from tests import factories as make
+from dispatch.outbox import publisher
+from tests.harness.outbox import World
 from tests.outbox.receiver import Receiver
-from tests.outbox.world import World
+from tests.support import factories as make
 
 OpenPage = Callable[..., Page]
 
 
 @pytest.fixture
 def world(transactional_db: None) -> Iterator[World]:
-    publishing.reset()
+    publisher.reset()
     receiver = Receiver()
     found = World(receiver)
     yield found
     found.stop()
     receiver.close()
-    publishing.reset()
+    publisher.reset()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
-def test_a_blocked_group_is_found_understood_and_let_go(
+def test_blocked_group_is_found_explained_and_unblocked(
     world: World, sign_in: OpenPage, app_url: str, width: int, scheme: str
 ) -> None:
     erp = world.endpoint("ERP")
@@ -40,7 +40,7 @@ def test_a_blocked_group_is_found_understood_and_let_go(
     page.goto(f"{app_url}/outbox/")
     expect(page.get_by_role("row", name=re.compile("job:7"))).to_contain_text(f"error of message {bad}")
     page.get_by_role("link", name="job:7").click()
-    expect(page.get_by_role("main")).to_contain_text(f"stopped by the error of message {bad}")
+    expect(page.get_by_role("main")).to_contain_text(f"blocked by the error of message {bad}")
     page.get_by_role("row", name=re.compile(f"^{bad} ")).get_by_role("link").click()
     expect(page.get_by_role("main")).to_contain_text("unknown customer")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -48,7 +48,7 @@ def test_a_blocked_group_is_found_understood_and_let_go(
     page.get_by_role("button", name="Retry").click()
     page.get_by_role("textbox", name="Note").fill("they know the customer now")
     page.get_by_role("button", name="Retry").click()
-    # The page follows by itself.
+    # The page updates itself.
     expect(page.locator("#message .badge").first).to_have_text("Completed")
     expect(page.get_by_role("main")).to_contain_text("they know the customer now")
     world.becomes(held, "COMPLETED")
@@ -72,6 +72,6 @@ def test_all_on_the_page_are_chosen_and_cancelled(world: World, sign_in: OpenPag
     page.goto(f"{app_url}/outbox/messages/?status=open")
     page.get_by_label("All on this page").check()
     page.get_by_role("button", name="Cancel").click()
-    page.get_by_role("button", name="Cancel 3").click()
+    page.get_by_role("button", name="Cancel 3 messages").click()
     expect(page.get_by_role("status").filter(has_text="3 messages cancelled.")).to_be_visible()
     assert set(world.statuses(ids)) == {"CANCELLED"}

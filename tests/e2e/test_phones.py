@@ -1,5 +1,7 @@
-"""A newcomer plays the technician: on the page of simulated phones, by the link in a text, and as the customer who
-fills in the form; on a phone's width, and where it must be so without JavaScript."""
+"""Test the simulated phones, the link in a text and the customer's form in a browser.
+
+At the width of a phone, and without JavaScript where a page must work without it.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ from playwright.sync_api import Browser, Page, expect
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
 from dispatch.jobs.models import PublicForm, Submission
-from dispatch.telephony import addresses, loops
+from dispatch.telephony import loops, webhook_urls
 from dispatch.telephony.models import Text
 from tests.core.threads import Elsewhere
-from tests.jobs.floor import Floor
+from tests.harness.jobs import Floor
 from tests.phones import answer
 
 pytestmark = pytest.mark.browser
@@ -26,8 +28,10 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture
 def visit(chromium: Browser, app_url: str) -> Iterator[Callable[..., Page]]:
-    """`visit(path, width=390, scripts=True)`: a page of somebody who signs in nowhere. An error in a page's
-    JavaScript fails the test."""
+    """Return a function that opens a page without sign-in.
+
+    `visit(path, width=390, scripts=True)`. A JavaScript error on a page fails the test.
+    """
     contexts, errors = [], []
 
     def open_page(path: str, *, width: int = 1440, scripts: bool = True, **options: Any) -> Page:
@@ -53,9 +57,9 @@ def texting(floor: Floor) -> Floor:
     floor.number.refresh_from_db()
     floor.sim.add_number(
         str(floor.number.phone),
-        sms_url=addresses.number_webhook(floor.number, "sms"),
-        voice_url=addresses.number_webhook(floor.number, "voice"),
-        status_callback=addresses.number_webhook(floor.number, "status"),
+        sms_url=webhook_urls.number_webhook(floor.number, "sms"),
+        voice_url=webhook_urls.number_webhook(floor.number, "voice"),
+        status_callback=webhook_urls.number_webhook(floor.number, "status"),
     )
     floor.set_policy(
         offer_by_text=True, missed_call_grace_s=600, ring_timeout_s=600, answer_timeout_s=1800,
@@ -72,7 +76,7 @@ def card_of(page: Page, name: str) -> Any:
     return page.locator(".phone-card", has=page.get_by_role("heading", name=name, exact=True))
 
 
-def test_a_visitor_takes_a_phone_that_answers_by_itself_and_accepts_the_job(texting, visit):
+def test_visitor_takes_an_automatic_phone_and_accepts_the_job(texting, visit):
     ann = texting.technician("Ann")
     texting.phone(ann).will(answer(after=2000, press="2"))  # what it would do by itself
     page = visit("/phones/")
@@ -81,11 +85,11 @@ def test_a_visitor_takes_a_phone_that_answers_by_itself_and_accepts_the_job(text
     expect(card).to_have_attribute("data-state", "idle")
     job = texting.started()
     expect(card).to_have_attribute("data-state", "ringing")
-    expect(page.get_by_role("status").filter(has_text="Ann rings")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Ann is ringing")).to_be_visible()
     expect(page).to_have_title(re.compile(r"^\(1\) "))
     card.get_by_role("button", name="Answer").click()
     expect(card.get_by_role("button", name="You have this phone")).to_be_visible()
-    expect(card.get_by_text("There is a job for you")).to_be_visible()
+    expect(card.get_by_text("We have a job for you")).to_be_visible()
     card.get_by_role("button", name="1", exact=True).click()
     expect(card).to_have_attribute("data-state", "idle")
     expect(card.get_by_text("The job is yours")).to_be_visible()  # also when it was said and over between two news
@@ -113,19 +117,19 @@ def test_a_visitor_answers_by_text_and_calls_back(texting, visit):
     card.get_by_role("button", name="Decline").click()
     expect(card).to_have_attribute("data-state", "idle")
     card.get_by_role("button", name="Call back").click()
-    expect(card.get_by_text("There is a job for you")).to_be_visible()
+    expect(card.get_by_text("We have a job for you")).to_be_visible()
     card.get_by_role("button", name="1", exact=True).click()
     texting.until(lambda: texting.status(job) == "assigned")
     assert texting.job(job).technician == bob
 
 
-def test_the_page_works_without_scripts_and_is_not_there_outside_development(texting, visit, settings):
+def test_page_works_without_scripts_and_only_in_development(texting, visit, settings):
     ann = texting.technician("Ann")
     texting.started()
     texting.rings(ann)
     page = visit("/phones/", scripts=False)
     card_of(page, "Ann").get_by_role("button", name="Answer").click()
-    expect(card_of(page, "Ann").get_by_text("In a call")).to_be_visible()
+    expect(card_of(page, "Ann").get_by_text("On a call")).to_be_visible()
     settings.DEVELOPMENT = False
     for path in ("/phones/", "/phones/news/"):
         assert page.goto(f"{settings.PUBLIC_BASE_URL}{path}").status == 404
@@ -143,50 +147,50 @@ def test_an_offer_is_accepted_by_its_link_on_a_phone(texting, visit, scripts):
     expect(page.get_by_role("img", name=re.compile("Sketch"))).to_be_visible()
     if scripts:
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    page.get_by_role("button", name="Accept the job").click()
+    page.get_by_role("button", name="Accept job").click()
     expect(page.get_by_role("heading", name="The job is yours")).to_be_visible()
     assert texting.job(job).technician == ann
 
     page.get_by_role("link", name="Your jobs").click()
     expect(page.get_by_text("Dana Whitfield")).to_be_visible()
-    page.get_by_text("I cannot make it").click()
-    page.get_by_label("Why").fill("Flat tyre")
-    page.get_by_role("button", name="Give the job back").click()
-    expect(page.get_by_text("goes to another technician")).to_be_visible()
+    page.get_by_text("I can't make it").click()
+    page.get_by_label("Reason").fill("Flat tyre")
+    page.get_by_role("button", name="Give job back").click()
+    expect(page.get_by_text("We'll find another technician for the job")).to_be_visible()
     expect(page.get_by_text("No jobs today")).to_be_visible()
 
 
-def test_a_technician_says_where_they_are(texting, visit):
-    from dispatch.jobs import links
+def test_technician_sets_the_position(texting, visit):
+    from dispatch.jobs import signed_links
 
     ann = texting.technician("Ann")
     here = {"latitude": 33.51, "longitude": -112.02}
-    page = visit(links.technician_url(ann), width=390, geolocation=here, permissions=["geolocation"])
-    page.get_by_role("button", name="I am here").click()
-    expect(page.get_by_text("Your position is known")).to_be_visible()
+    page = visit(signed_links.technician_url(ann), width=390, geolocation=here, permissions=["geolocation"])
+    page.get_by_role("button", name="Use my location").click()
+    expect(page.get_by_text("Your position has been updated")).to_be_visible()
     ann.refresh_from_db()
     assert (ann.lat, ann.lng) == (33.51, -112.02)
 
 
 def fill_in(page: Any) -> None:
-    page.get_by_label("What is it about?").select_option("water-heater")
+    page.get_by_label("What do you need help with?").select_option("water-heater")
     page.get_by_label("Your name").fill("Dana Whitfield")
     page.get_by_label("Phone").fill("602-555-0177")
-    page.get_by_label("Street and number").fill("200 W Washington St")
+    page.get_by_label("Street address").fill("200 W Washington St")
     page.get_by_label("City").fill("Phoenix")
     page.get_by_label("ZIP code").fill("85003")
 
 
-def test_a_customer_sends_the_form_and_watches_who_comes(texting, visit):
+def test_customer_sends_the_form_and_follows_the_status(texting, visit):
     PublicForm.objects.create(organization=texting.organization)
     ann = texting.technician("Ann")
     texting.phone(ann).will(answer(press="1"))
     page = visit(f"/f/{texting.organization.slug}/", width=390, scripts=False)
     fill_in(page)
     clock.travel(10)
-    page.get_by_role("button", name="Send the request").click()
-    page.get_by_role("link", name="See how it stands").click()
-    expect(page.get_by_role("heading", name="We have your request")).to_be_visible()
+    page.get_by_role("button", name="Request service").click()
+    page.get_by_role("link", name="Track your request").click()
+    expect(page.get_by_role("heading", name="We received your request")).to_be_visible()
     texting.until(lambda: texting.status(Submission.objects.get()) == "assigned")
     page.reload()
     expect(page.get_by_role("heading", name="Ann is on the way")).to_be_visible()
@@ -213,7 +217,7 @@ def shop() -> Iterator[str]:
     server.server_close()
 
 
-def test_the_form_works_in_a_frame_on_the_site_that_may_show_it(texting, app_url, visit, shop):
+def test_form_works_in_a_frame_on_an_allowed_site(texting, app_url, visit, shop):
     form = PublicForm.objects.create(organization=texting.organization, embed_origins=shop)
     page = visit(f"{shop}/")
 
@@ -229,8 +233,8 @@ def test_the_form_works_in_a_frame_on_the_site_that_may_show_it(texting, app_url
     frame = embed()
     fill_in(frame)
     clock.travel(10)
-    frame.get_by_role("button", name="Send the request").click()
-    expect(frame.get_by_role("heading", name="Thank you, we have your request")).to_be_visible()
+    frame.get_by_role("button", name="Request service").click()
+    expect(frame.get_by_role("heading", name="We received your request")).to_be_visible()
     assert Submission.objects.count() == 1
 
     form.embed_origins = "https://www.example.com"

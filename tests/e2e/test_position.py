@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests import factories
+from tests.support import factories
 
 pytestmark = pytest.mark.browser
 
 
-def test_a_position_is_picked_by_mouse_by_keys_and_by_typing(app_url, sign_in):
+def test_position_is_set_by_mouse_keyboard_and_typing(app_url, sign_in):
     organization = factories.organization("Desert Air")
     ana = factories.technician(organization, "Ana")
     page = sign_in(factories.admin(organization), path=f"/admin/technicians/technician/{ana.pk}/change/")

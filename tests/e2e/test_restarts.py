@@ -1,4 +1,4 @@
-"""A board whose server and whose Redis go away and come back: it says so, and misses nothing."""
+"""A board whose server and Redis stop and come back: it says so, and misses nothing."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from django.db import connection
 from playwright.sync_api import Browser, expect
 
 from dispatch.core import events
-from tests import factories as make
 from tests.console.test_board import Desk
 from tests.core.outages import OwnValkey, own_valkey
-from tests.processes import Process, environment
-from tests.waiting import PATIENCE, wait_until
+from tests.support import factories as make
+from tests.support.processes import Process, environment
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 
 class Web:
-    """The web process, on a port and a Redis of its own."""
+    """The web process, on a separate port and Redis."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.redis: OwnValkey = stack.enter_context(own_valkey(folder))
@@ -73,12 +73,12 @@ def test_nothing_is_missed_while_server_and_redis_restart(web: Web, browser, chr
         found = page.locator(f'[data-list="{name}"] a[data-open="{one.pk}"]')
         expect(found).to_be_visible(timeout=1000 * PATIENCE)
 
-    # The server goes, and with it the connection; what happens meanwhile is told to nobody.
+    # The server stops, and with it the connection; changes meanwhile are pushed to nobody.
     web.process.kill()
-    expect(connection_state).to_contain_text("Stale", timeout=1000 * PATIENCE)
+    expect(connection_state).to_contain_text("Offline", timeout=1000 * PATIENCE)
     expect(page.locator("#act-pause")).to_have_attribute("aria-disabled", "true")
     page.locator("#act-pause").click(force=True)
-    expect(page.locator("#said")).to_contain_text("Nothing was done")
+    expect(page.locator("#said")).to_contain_text("Nothing was sent")
     type(job).objects.filter(pk=job.pk).update(
         status="cancelled", next_action_at=None, ended_at=job.created_at, version=9
     )
@@ -90,7 +90,7 @@ def test_nothing_is_missed_while_server_and_redis_restart(web: Web, browser, chr
     stands_in("attention", newer)
     expect(page.locator("#drawer-body")).to_contain_text("cancelled the job: called off")
 
-    # Redis goes: hints are lost, the connection stays, and the socket asks the database by itself.
+    # Redis stops: live updates are lost, the connection stays, and the socket reads the database.
     web.redis.kill()
     another = desk.job("pending")
     events.append(desk.organization.pk, "job.pending", another.pk)

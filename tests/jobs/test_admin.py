@@ -11,11 +11,12 @@ from django.test.utils import CaptureQueriesContext
 
 from dispatch.core.models import Event
 from dispatch.jobs import services
+from dispatch.jobs.badges import job_badge
 from dispatch.jobs.models import DispatchPolicy, Job, ServiceType, Submission
 from dispatch.technicians.models import Technician
-from tests import factories
-from tests.jobs.floor import JOHN
+from tests.harness.jobs import JOHN
 from tests.jobs.test_api_jobs import Office
+from tests.support import factories
 
 pytestmark = pytest.mark.django_db
 
@@ -41,13 +42,13 @@ def text(answer) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.content.decode()))
 
 
-def test_the_list_says_what_each_job_is_up_to_and_failed_ones_are_one_filter_away(office, browser):
+def test_list_shows_the_state_of_each_job_and_filters_failed_ones(office, browser):
     waiting = office.job(customer_name="Waiting Customer")
     Technician.objects.update(on_duty=False)
     office.job(customer_name="Failed Customer", priority=1)
     page = text(browser.get("/admin/jobs/job/"))
-    assert "Waits for a line" in page
-    assert "No fit technician near" in page
+    assert "Waiting for a line" in page
+    assert "No qualified technician nearby" in page
     assert "Emergency" in page
     failed = text(browser.get("/admin/jobs/job/?needs=failed"))
     assert "Failed Customer" in failed
@@ -55,6 +56,19 @@ def test_the_list_says_what_each_job_is_up_to_and_failed_ones_are_one_filter_awa
     services.pause(waiting.pk, actor=JOHN)
     assert "Waiting Customer" in text(browser.get("/admin/jobs/job/?needs=attention"))
     assert "Failed Customer" not in text(browser.get("/admin/jobs/job/?needs=paused"))
+
+
+@pytest.mark.parametrize(
+    ("waiting_for", "words"),
+    [
+        ("line", "Waiting for a line"),
+        ("technician", "Waiting for a technician"),
+        ("provider", "Phone provider not responding"),
+        ("account", "Account refused by the phone provider"),
+    ],
+)
+def test_badge_of_a_waiting_job_is_short(waiting_for, words):
+    assert f"</i>{words}<" in job_badge(Job(status="dispatching", waiting_for=waiting_for))
 
 
 def test_a_jobs_page_shows_everything_known(office, browser):
@@ -83,11 +97,11 @@ def test_html_in_a_form_is_shown_as_text(office, browser):
     assert "<script>alert(1)" not in browser.get("/admin/jobs/job/").content.decode()
 
 
-def test_assigning_asks_first_and_says_what_it_will_do(office, browser):
+def test_assignment_is_confirmed_with_its_consequences(office, browser):
     job = office.job()
     ask = f"/admin/jobs/job/{job.pk}/do/assign/"
     page = browser.get(ask)
-    assert "Gives the job to the technician you choose" in text(page)
+    assert "Assigns the job to the technician you choose" in text(page)
     assert Job.objects.get().status == "dispatching"
     sent = {"version": job.version, "technician": office.ann.pk, "note": "closest"}
     done = browser.post(ask, sent, follow=True)
@@ -96,7 +110,7 @@ def test_assigning_asks_first_and_says_what_it_will_do(office, browser):
     assert "Maria Lopez assigned the job to Ann (“closest”)" in text(done)
 
 
-def test_an_unfit_technician_is_warned_of_and_assigned_when_confirmed(office, browser):
+def test_unfit_technician_is_assigned_after_a_warning(office, browser):
     job = office.job()
     Technician.objects.update(on_duty=False)
     ask = f"/admin/jobs/job/{job.pk}/do/assign/"
@@ -106,7 +120,7 @@ def test_an_unfit_technician_is_warned_of_and_assigned_when_confirmed(office, br
     assert browser.post(ask, {**sent, "confirm_unfit": "on"}).status_code == 302
 
 
-def test_a_stale_page_is_told_who_did_what_and_may_decide_again(office, browser):
+def test_stale_page_names_the_change_and_allows_a_retry(office, browser):
     job = office.job()
     services.pause(job.pk, actor=JOHN)
     ask = f"/admin/jobs/job/{job.pk}/do/cancel/"
@@ -171,7 +185,7 @@ def hidden_versions(page) -> dict[str, str]:
     return dict(re.findall(r'name="(version_\d+)" value="(\d+)"', page.content.decode()))
 
 
-def test_of_many_the_one_changed_meanwhile_is_named_and_the_others_are_assigned(office, browser):
+def test_bulk_assign_reports_a_changed_job_and_assigns_the_others(office, browser):
     Technician.objects.update(on_duty=False)
     bob = factories.technician(office.organization, "Bob", on_duty=False)
     changed, other = office.job(), office.job()
@@ -185,11 +199,11 @@ def test_of_many_the_one_changed_meanwhile_is_named_and_the_others_are_assigned(
     assert hidden_versions(browser.post(failed, sent)) == versions
     done = text(browser.post(failed, {**sent, "technician": office.ann.pk}, follow=True))
     assert f"#{changed.pk}: This job has changed. John Sedlak assigned the job to Bob at " in done
-    assert f"#{other.pk} is assigned to Ann." in done
+    assert f"#{other.pk} was assigned to Ann." in done
     assert [Job.objects.get(pk=job.pk).technician for job in (changed, other)] == [bob, office.ann]
 
 
-def test_many_are_not_assigned_without_saying_what_was_seen(office, browser):
+def test_bulk_assignment_requires_the_seen_versions(office, browser):
     job = office.job()
     sent = {"action": "assign_selected", "_selected_action": [job.pk], "apply": "1", "technician": office.ann.pk}
     done = text(browser.post("/admin/jobs/job/", sent, follow=True))
@@ -203,7 +217,7 @@ def test_many_are_dispatched_again(office, browser):
     Technician.objects.update(on_duty=True)
     chosen = {"action": "dispatch_selected_again", "_selected_action": [job.pk]}
     page = browser.post("/admin/jobs/job/", chosen)
-    assert "Dispatch 1 job again" in text(page)
+    assert "Call technicians again for 1 job" in text(page)
     assert Job.objects.get().status == "pending", "it asks first"
     sent = {**chosen, **hidden_versions(page), "apply": "1", "note": "they are back"}
     done = browser.post("/admin/jobs/job/", sent, follow=True)
@@ -212,7 +226,7 @@ def test_many_are_dispatched_again(office, browser):
     assert Event.objects.get(kind="job.dispatch_again").data["note"] == "they are back"
 
 
-def test_of_many_dispatched_again_the_one_changed_meanwhile_stays_as_it_is(office, browser):
+def test_bulk_dispatch_skips_a_job_changed_meanwhile(office, browser):
     Technician.objects.update(on_duty=False)
     changed, other = office.job(), office.job()
     chosen = {"action": "dispatch_selected_again", "_selected_action": [changed.pk, other.pk]}
@@ -224,7 +238,7 @@ def test_of_many_dispatched_again_the_one_changed_meanwhile_stays_as_it_is(offic
     assert f"#{other.pk}: technicians are being called." in done
     assert Job.objects.get(pk=changed.pk).status == "cancelled"
     blind = text(browser.post("/admin/jobs/job/", {**chosen, "apply": "1"}, follow=True))
-    assert f"#{changed.pk} was not dispatched again: the page did not say" in blind
+    assert f"#{changed.pk} was not dispatched again: its version is missing." in blind
 
 
 def test_the_list_counts_offers_for_the_rows_it_shows_and_no_others(office, browser):
@@ -237,7 +251,7 @@ def test_the_list_counts_offers_for_the_rows_it_shows_and_no_others(office, brow
     assert len([sql for sql in lists if sql.startswith("SELECT COUNT(*)")]) == 1
 
 
-def test_others_see_and_do_nothing(office):
+def test_other_organizations_have_no_access(office):
     job = office.job()
     outsider = signed_in(factories.admin(factories.organization(), "Olaf"))
     assert f"#{job.pk}" not in text(outsider.get("/admin/jobs/job/"))
@@ -306,13 +320,13 @@ def test_the_log_says_who_changed_which_policy_and_service_type(office):
     assert told[2].data["changes"] == {"answer_timeout_s": 90}
 
 
-def test_a_policy_that_another_needs_is_only_removed_with_it(office):
+def test_policy_required_by_another_is_deleted_only_with_it(office):
     admin = signed_in(factories.admin(office.organization, "Grace"))
     special = factories.service_type(office.organization, "gas")
     own = DispatchPolicy.objects.create(organization=office.organization, answer_timeout_s=900)
     row = DispatchPolicy.objects.create(organization=office.organization, service_type=special, ring_timeout_s=400)
     told = admin.post(f"/admin/jobs/dispatchpolicy/{own.pk}/delete/", {"post": "yes"}, follow=True)
-    assert "The ring time (400 s) must be shorter" in text(told)
+    assert "Ring time (400 s) must be shorter" in text(told)
     both = {"action": "delete_selected", "_selected_action": [own.pk, row.pk], "post": "yes"}
     admin.post("/admin/jobs/dispatchpolicy/", both)
     assert not DispatchPolicy.objects.exists()

@@ -11,10 +11,10 @@ from django.urls import reverse
 
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core.models import Event
-from dispatch.jobs import links
+from dispatch.jobs import signed_links
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import OptOut, Text
-from tests import factories
+from tests.support import factories
 
 pytestmark = pytest.mark.django_db
 LIST = "admin:technicians_technician_changelist"
@@ -42,22 +42,22 @@ def test_a_dispatcher_texts_the_link_and_who_opted_out_is_named(crew: list[Techn
     ann, bob = crew
     OptOut.objects.create(organization=bob.organization, phone=bob.phone)
     told = send(signed_in(factories.dispatcher(ann.organization, "Dana")), crew)
-    assert "The link goes to 1 technician by text" in told
-    assert "Bob gets no text: opted out of texts" in told
+    assert "Texting the link to 1 technician" in told
+    assert "Bob was not texted: opted out of texts" in told
     text = Text.objects.get()
     assert (text.to_phone, text.purpose) == (ann.phone, "link")
     token = re.search(r"/t/([^/]+)/", text.body)
     assert token
-    assert links.technician_of(token[1]) == ann
+    assert signed_links.technician_of(token[1]) == ann
     assert Event.objects.get(kind="text.created").actor_label == "Dana"
     send(signed_in(factories.dispatcher(ann.organization)), [ann])
     assert Text.objects.count() == 2
 
 
-def test_without_a_number_that_may_text_it_says_what_to_do(crew: list[Technician]) -> None:
+def test_missing_texting_number_is_explained(crew: list[Technician]) -> None:
     OutboundNumber.objects.update(sends_texts=False)
     told = send(signed_in(factories.dispatcher(crew[0].organization)), crew)
-    assert "switch it on for a number that can" in told
+    assert "No number may send texts. Turn on texts for a number first." in told
     assert not Text.objects.exists()
 
 
@@ -79,8 +79,8 @@ def test_a_link_is_shown_and_voided(crew: list[Technician]) -> None:
 
     found = re.search(r"/t/([^/]+)/", act("show_link").content.decode())
     assert found
-    assert links.technician_of(found[1]) == ann
+    assert signed_links.technician_of(found[1]) == ann
     act("void_links")
-    with pytest.raises(links.BadLink):
-        links.technician_of(found[1])
+    with pytest.raises(signed_links.InvalidLink):
+        signed_links.technician_of(found[1])
     assert Event.objects.get(kind="technician.links_voided").actor_label == "Dana"

@@ -9,10 +9,10 @@ from dispatch.core import clock
 from dispatch.core.models import Event
 from dispatch.jobs import services
 from dispatch.jobs.models import DispatchPolicy, Job
-from dispatch.jobs.timeline import entry
+from dispatch.jobs.timeline import describe_event
 from dispatch.technicians.models import Technician
-from tests import factories
 from tests.api.client import Api
+from tests.support import factories
 
 pytestmark = pytest.mark.django_db
 
@@ -36,7 +36,7 @@ class Office:
             "lng": factories.PHOENIX.lng,
             **fields,
         }
-        from tests.jobs.floor import JOHN
+        from tests.harness.jobs import JOHN
 
         submission = services.accept_submission(self.organization, form, raw={}, actor=JOHN)
         job = services.start_job(submission.pk, place=False)
@@ -120,18 +120,21 @@ def test_a_stale_version_is_refused_with_who_did_what_when(office):
     assert Job.objects.get().status == "dispatching"
 
 
-def test_every_action_has_an_address(office):
+def test_every_action_has_a_url(office):
     job = office.job()
     steps = [
         ("pause", {}, "dispatching"),
         ("resume", {}, "dispatching"),
         ("call-next", {"note": "hurry"}, "dispatching"),
         ("assign", {"technician": office.ann.pk}, "assigned"),
-        ("cannot-make-it", {}, "dispatching"),
+        ("correct", {"customer_phone": "(602) 555-0199"}, "assigned"),
+        ("cannot-make-it", {}, "pending"),
         ("cancel", {"reason": "not needed"}, "cancelled"),
         ("dispatch-again", {}, "pending"),
         ("assign", {"technician": office.ann.pk, "confirm_unfit": True}, "assigned"),
+        ("mark-started", {}, "assigned"),
         ("complete", {}, "completed"),
+        ("reopen", {"note": "wrong tap"}, "assigned"),
     ]
     for action, body, status in steps:
         answer = office.api.post(f"jobs/{job.pk}/{action}/", body)
@@ -139,7 +142,7 @@ def test_every_action_has_an_address(office):
         assert answer.json()["status"] == status, action
     refused = office.api.post(f"jobs/{job.pk}/extend/", {"seconds": 60})
     assert (refused.status_code, refused.json()["type"]) == (409, "urn:dispatch:problem:illegal_transition")
-    assert "Maria Lopez completed the job at" in refused.json()["detail"]
+    assert "Maria Lopez reopened the job (“wrong tap”) at" in refused.json()["detail"]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +156,7 @@ def test_every_action_has_an_address(office):
         ("dispatch-again", {"lat": 3}, "lng"),
     ],
 )
-def test_what_is_wrong_with_an_action_is_named(office, action, body, field):
+def test_invalid_action_input_is_named(office, action, body, field):
     job = office.job()
     answer = office.api.post(f"jobs/{job.pk}/{action}/", body)
     assert answer.status_code == 400, answer.content
@@ -188,7 +191,7 @@ def test_keys_act_only_with_their_scope(office):
     assert answer.json()["timeline"][-1]["text"] == "Telematics paused the job"
 
 
-def test_admins_keep_service_types_and_policies(office):
+def test_admins_manage_service_types_and_policies(office):
     admin = Api(user=factories.admin(office.organization, "Grace"))
     made = admin.post("service-types/", {"code": "gas", "name": "Gas leak"})
     assert made.status_code == 201, made.content
@@ -222,7 +225,7 @@ def test_the_log_says_who_changed_policies_and_service_types(office):
     ]
 
 
-def test_a_policy_that_rings_longer_than_it_waits_is_refused_also_through_what_it_falls_back_to(office):
+def test_policy_with_ring_time_above_delay_is_rejected_with_fallbacks(office):
     admin = Api(user=factories.admin(office.organization, "Grace"))
     own = admin.post("policies/", {"answer_timeout_s": 60}).json()
     answer = admin.post("policies/", {"service_type": "plumbing", "ring_timeout_s": 60})
@@ -233,12 +236,12 @@ def test_a_policy_that_rings_longer_than_it_waits_is_refused_also_through_what_i
     assert DispatchPolicy.objects.get(pk=own["id"]).answer_timeout_s == 60
 
 
-def test_a_policy_that_another_needs_is_not_removed(office):
+def test_policy_required_by_another_cannot_be_deleted(office):
     admin = Api(user=factories.admin(office.organization, "Grace"))
     own = admin.post("policies/", {"answer_timeout_s": 900}).json()
     special = admin.post("policies/", {"service_type": "plumbing", "ring_timeout_s": 400}).json()
     refused = admin.delete(f"policies/{own['id']}/")
-    assert (refused.status_code, "For Plumbing: The ring time (400 s)" in refused.json()["detail"]) == (409, True)
+    assert (refused.status_code, "For Plumbing: Ring time (400 s)" in refused.json()["detail"]) == (409, True)
     assert admin.delete(f"policies/{special['id']}/").status_code == 204
     assert admin.delete(f"policies/{own['id']}/").status_code == 204
 
@@ -259,8 +262,8 @@ def test_the_schema_is_clean(db, capsys):
     assert ours == []
 
 
-def test_a_name_written_from_right_to_left_leaves_the_figures_behind_it_in_order():
+def test_right_to_left_name_keeps_following_numbers_in_order():
     skipped = {"technician": "محمد الأحمدي", "reason": "2 of 2 open jobs"}
-    told = entry(Event(kind="job.skipped", actor_label="Dispatch", data=skipped))
-    assert told.text == "Dispatch passed over \u2068محمد الأحمدي\u2069: 2 of 2 open jobs"
-    assert entry(Event(kind="job.skipped", data={"technician": "Müßig"})).did == "passed over Müßig"
+    told = describe_event(Event(kind="job.skipped", actor_label="Dispatch", data=skipped))
+    assert told.text == "Dispatch skipped \u2068محمد الأحمدي\u2069: 2 of 2 open jobs"
+    assert describe_event(Event(kind="job.skipped", data={"technician": "Müßig"})).did == "skipped Müßig"

@@ -9,12 +9,12 @@ import pytest
 from django.conf import settings
 from django.db import connections
 
-from dispatch.core.queues import rq_queue
+from dispatch.core.runtime.queues import rq_queue
 from dispatch.jobs.models import Job, ServiceType, Submission
-from tests import factories
 from tests.api.client import Api
 from tests.jobs.test_auditor import without_redis  # noqa: F401
-from tests.waiting import PATIENCE
+from tests.support import factories
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db
 
@@ -45,7 +45,7 @@ def refused(answer, field: str) -> str:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_form_is_stored_and_answered_with_where_to_look(api, organization):
+def test_form_is_stored_and_the_response_has_the_status_url(api, organization):
     answer = api.post("submissions/", form(customer_phone="(602) 555-0123", extra={"gate": "4711"}))
     assert answer.status_code == 202, answer.content
     body = answer.json()
@@ -84,46 +84,46 @@ def test_a_form_is_stored_and_answered_with_where_to_look(api, organization):
         ({"custmer_name": "misspelled"}, "custmer_name"),
     ],
 )
-def test_what_is_wrong_is_named(api, changes, field):
+def test_invalid_fields_are_named(api, changes, field):
     assert refused(api.post("submissions/", form(**changes)), field)
     assert not Submission.objects.exists()
 
 
 @pytest.mark.parametrize("name", ["customer_name", "customer_phone", "service_type"])
-def test_what_is_missing_is_named(api, name):
+def test_missing_fields_are_named(api, name):
     body = form()
     del body[name]
     assert refused(api.post("submissions/", body), name) == "This field is required."
 
 
-def test_an_inactive_or_foreign_service_type_is_not_known_and_those_that_are_are_named(api, organization):
+def test_inactive_or_foreign_service_type_is_rejected_with_alternatives(api, organization):
     factories.service_type(organization, "retired", is_active=False)
     factories.service_type(organization, "heating")
     factories.service_type(factories.organization(), "theirs")
     for code in ("retired", "theirs", 'a "b" {c}'):
         told = refused(api.post("submissions/", form(service_type=code)), "service_type")
-        assert told == f"There is no service type {json.dumps(code)} here. Give one of these: heating, plumbing."
+        assert told == f"No service type {json.dumps(code)}. Choose one of: heating, plumbing."
 
 
-def test_of_many_service_types_some_are_named_and_of_none_it_is_said(api, organization):
+def test_error_lists_some_service_types_or_says_there_are_none(api, organization):
     for n in range(24):
         factories.service_type(organization, f"kind-{n:02}")
     told = refused(api.post("submissions/", form(service_type="x" * 500)), "service_type")
-    assert told.startswith(f'There is no service type "{"x" * 60} …" here. There are 25, among them kind-00, ')
+    assert told.startswith(f'No service type "{"x" * 60} …". 25 exist, among them kind-00, ')
     assert told.endswith(", kind-19.")
     ServiceType.objects.update(is_active=False)
     told = refused(api.post("submissions/", form()), "service_type")
-    assert told == 'There is no service type "plumbing" here. There is none yet.'
+    assert told == 'No service type "plumbing". None exists yet.'
 
 
 @pytest.mark.parametrize("code", [["plumbing"], {"code": "plumbing"}, True])
-def test_a_service_type_that_is_no_text_is_refused_in_words(api, code):
+def test_service_type_that_is_not_text_is_rejected_clearly(api, code):
     told = refused(api.post("submissions/", form(service_type=code)), "service_type")
-    assert told == "Give the code of the service type, a text."
+    assert told == "Must be the code of the service type, as a string."
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_same_key_gets_the_first_answer_and_one_submission(api):
+def test_same_key_gets_the_first_response_and_one_submission(api):
     body = form()
     first = api.post("submissions/", body, Idempotency_Key="order-1")
     again = api.post("submissions/", body, Idempotency_Key="order-1")
@@ -151,14 +151,14 @@ def test_the_same_key_at_the_same_moment_makes_one_submission(organization):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_without_redis_the_form_is_taken_all_the_same(api, without_redis):  # noqa: F811
+def test_form_is_accepted_without_redis(api, without_redis):  # noqa: F811
     answer = api.post("submissions/", form())
     assert answer.status_code == 202
     submission = Submission.objects.get()
     assert (submission.status, submission.next_start_at is not None) == ("received", True)
 
 
-def test_the_status_tells_of_the_job_once_there_is_one(api):
+def test_status_includes_the_job_once_it_exists(api):
     from dispatch.jobs import services
 
     made = api.post("submissions/", form()).json()

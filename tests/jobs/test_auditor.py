@@ -5,28 +5,28 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
-from dispatch.core import clock, faults
-from dispatch.core.faults import Interrupted
-from dispatch.core.loops import find
-from dispatch.jobs import places, services
+from dispatch.core import clock, fault_injection
+from dispatch.core.fault_injection import Interrupted
+from dispatch.core.runtime.loops import find_loop
+from dispatch.jobs import geocoding, services
 from dispatch.jobs.models import Job, Submission
-from dispatch.jobs.services import auditor, state
+from dispatch.jobs.services import auditor, transitions
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call
 from tests.conftest import forget_redis
 from tests.phones import answer, busy
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 
 def dies(point: str, action) -> None:
     """The process that runs `action` is cut off at `point`; it must come by there."""
-    with faults.arm(point), pytest.raises(Interrupted):
+    with fault_injection.arm_crash_point(point), pytest.raises(Interrupted):
         action()
     connection.close()
 
 
 def heal(floor, seconds: float = 31.0) -> None:
-    """What the dispatcher does within so many seconds, with the queues lost."""
+    """Lose the queues, let `seconds` pass and let the auditor repair."""
     forget_redis()
     floor.later(seconds)
     floor.audit()
@@ -37,7 +37,7 @@ STARTS = ["jobs.start.claimed", "jobs.start.committed", "jobs.offer.committed", 
 
 
 @pytest.mark.parametrize("point", [*STARTS, "telephony.place.claimed", "telephony.place.sent"])
-def test_a_start_that_dies_anywhere_is_gone_on_with(floor, point):
+def test_start_that_crashes_anywhere_is_resumed(floor, point):
     ann, bob = floor.crew("Ann", "Bob")
     floor.phone(ann).will(answer(press="1"))
     floor.phone(bob).will(answer(press="1"))
@@ -53,7 +53,7 @@ def test_a_start_that_dies_anywhere_is_gone_on_with(floor, point):
     assert floor.kinds(floor.job(submission)).count("job.assigned") == 1
 
 
-def test_a_start_that_died_is_gone_on_with_within_30_s(floor, settings):
+def test_crashed_start_is_resumed_within_30_s(floor, settings):
     floor.crew("Ann")
     submission = floor.submit()
     dies("jobs.start.claimed", lambda: services.start_job(submission.pk))
@@ -64,7 +64,7 @@ def test_a_start_that_died_is_gone_on_with_within_30_s(floor, settings):
 
 
 @pytest.mark.parametrize("point", ["jobs.expire.committed", "jobs.offer.committed", "jobs.offer.placed"])
-def test_an_expiry_that_dies_anywhere_is_gone_on_with(floor, point):
+def test_expiry_that_crashes_anywhere_is_resumed(floor, point):
     ann, bob = floor.crew("Ann", "Bob")
     floor.phone(bob).will(answer(press="1"))
     job = floor.started()
@@ -88,7 +88,7 @@ def test_a_process_that_dies_after_a_key_has_counted_it(floor):
     assert services.answer_offer(offer.pk, call.pk, "1") == "accepted"
 
 
-def test_a_decline_whose_task_is_lost_is_gone_on_with(floor):
+def test_decline_whose_task_is_lost_is_resumed(floor):
     ann, bob = floor.crew("Ann", "Bob")
     job = floor.started()
     floor.rings(ann).answer().hears("press 1")
@@ -102,8 +102,8 @@ def test_a_decline_whose_task_is_lost_is_gone_on_with(floor):
 @pytest.fixture
 def without_redis(settings, monkeypatch):
     """Redis cannot be reached."""
-    from dispatch.core import redis as core_redis
-    from dispatch.core.redis import client
+    from dispatch.core.redis import client as core_redis
+    from dispatch.core.redis.client import client
 
     monkeypatch.setattr(settings, "REDIS_URL", "redis://127.0.0.1:1/0")
     client.cache_clear()
@@ -144,7 +144,7 @@ def test_after_three_failed_starts_a_dispatcher_gets_the_job(floor, monkeypatch)
     def broken(**_):
         raise RuntimeError("the geocoder explodes")
 
-    monkeypatch.setattr(places, "locate", broken)
+    monkeypatch.setattr(geocoding, "geocode", broken)
     submission = floor.submit()
     floor.work()
     for _ in range(2):
@@ -163,7 +163,7 @@ def test_after_three_failed_starts_a_dispatcher_gets_the_job(floor, monkeypatch)
     assert "job.pending" in floor.kinds(job)
 
 
-def test_three_starts_that_died_hand_the_job_to_a_dispatcher(floor):
+def test_three_crashed_starts_hand_the_job_to_a_dispatcher(floor):
     submission = floor.submit()
     forget_redis()
     for _ in range(3):
@@ -178,21 +178,21 @@ def test_one_poisoned_submission_does_not_stop_the_others(floor, monkeypatch):
     floor.crew("Ann")
     bad, good = floor.submit(notes="poison"), floor.submit()
     forget_redis()
-    real = services.intake._make_job
+    real = services.submissions._make_job
 
-    def poisoned(submission, where):
+    def poisoned(submission, where, **options):
         if submission.notes == "poison":
             raise RuntimeError("poison")
-        return real(submission, where)
+        return real(submission, where, **options)
 
-    monkeypatch.setattr(services.intake, "_make_job", poisoned)
+    monkeypatch.setattr(services.submissions, "_make_job", poisoned)
     floor.later(15)
     services.audit()
     assert floor.status(good) == "dispatching"
     assert Submission.objects.get(pk=bad.pk).last_error == "RuntimeError: poison"
 
 
-def test_a_job_whose_step_keeps_failing_is_put_off_and_then_handed_to_a_dispatcher(floor, monkeypatch):
+def test_repeatedly_failing_step_is_postponed_then_handed_to_dispatcher(floor, monkeypatch):
     floor.crew("Ann", "Bob")
     floor.set_policy(answer_timeout_s=700, ring_timeout_s=600)
     job = floor.started()
@@ -215,7 +215,7 @@ def test_a_job_whose_step_keeps_failing_is_put_off_and_then_handed_to_a_dispatch
     assert floor.offers(other)[0][1] != "pending"
 
 
-def test_a_job_whose_step_ends_the_process_each_time_is_handed_to_a_dispatcher(floor, monkeypatch):
+def test_step_that_kills_the_process_is_handed_to_dispatcher(floor, monkeypatch):
     floor.crew("Ann", "Bob")
     floor.set_policy(answer_timeout_s=700, ring_timeout_s=600)
     job = floor.started()
@@ -239,7 +239,7 @@ def test_a_job_whose_step_ends_the_process_each_time_is_handed_to_a_dispatcher(f
     assert floor.offers(other)[0][1] != "pending"
 
 
-def test_a_step_that_is_done_or_has_nothing_to_do_leaves_no_failure_counted(floor):
+def test_successful_step_resets_the_failure_count(floor):
     """Else jobs that are looked at again and again would end with a dispatcher."""
     ann, _bob = floor.crew("Ann", "Bob")
     job = floor.started()
@@ -253,7 +253,7 @@ def test_a_step_that_is_done_or_has_nothing_to_do_leaves_no_failure_counted(floo
     assert (floor.job(job).failed_steps, floor.offers(job)[0]) == (0, ("Ann", "timed_out"))
 
 
-def test_an_offer_whose_calls_end_nobody_told_is_settled(floor, monkeypatch):
+def test_offer_with_an_unreported_call_end_is_resolved(floor, monkeypatch):
     ann, _bob = floor.crew("Ann", "Bob")
     job = floor.started()
     floor.rings(ann)
@@ -280,6 +280,6 @@ def test_drifted_counts_of_technicians_are_repaired(floor):
 
 
 def test_the_loops_are_found_by_name(floor):
-    assert find("jobs_auditor").step() is None
-    find(state.WAITING_LOOP).step()
-    find("jobs_technician_repair").step()
+    assert find_loop("jobs_auditor").step() is None
+    find_loop(transitions.WAITING_LOOP).step()
+    find_loop("jobs_technician_repair").step()

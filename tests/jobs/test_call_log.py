@@ -11,8 +11,8 @@ from django.urls import reverse
 from dispatch.core import clock
 from dispatch.jobs.models import Job, Offer
 from dispatch.telephony.models import Call, CallEvent
-from tests import factories
 from tests.jobs.test_api_jobs import Office
+from tests.support import factories
 
 pytestmark = pytest.mark.django_db
 LOG = "admin:telephony_call_changelist"

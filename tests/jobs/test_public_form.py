@@ -12,11 +12,11 @@ from django.urls import reverse
 from accounts.models import Organization
 from dispatch.core import clock
 from dispatch.core.models import Event
-from dispatch.jobs import links
+from dispatch.jobs import signed_links
 from dispatch.jobs.models import Job, PublicForm, ServiceType, Submission
-from dispatch.jobs.pages import form
-from dispatch.jobs.pages.status import tell
-from tests import factories
+from dispatch.jobs.public import request_form
+from dispatch.jobs.public.status import describe_status
+from tests.support import factories
 
 pytestmark = pytest.mark.django_db
 
@@ -72,16 +72,16 @@ def test_a_form_becomes_a_submission_and_its_status_page_opens(site: Site) -> No
     assert Event.objects.get(kind="submission.received").actor_label == "Public form"
     thanks = site.browser.get(answer["Location"])
     status = site.browser.get(thanks.context["status_url"])
-    assert "We have your request" in status.content.decode()
+    assert "We received your request" in status.content.decode()
 
 
-def test_sent_twice_it_is_one_and_another_body_is_asked_about(site: Site) -> None:
+def test_double_submission_is_one_and_a_changed_one_is_confirmed(site: Site) -> None:
     ticket = site.ticket()
     first, second = site.send(ticket), site.send(ticket)
     assert len({answer["Location"].partition("/thanks/")[2].partition("-")[0] for answer in (first, second)}) == 1
     again = site.send(ticket, notes="Something else.")
     assert again.status_code == 409
-    assert "sent already" in again.content.decode()
+    assert "You already sent this form." in again.content.decode()
     assert Submission.objects.count() == 1
     clock.travel(10)
     assert site.send(again.context["ticket"], notes="Something else.").status_code == 303
@@ -91,17 +91,15 @@ def test_sent_twice_it_is_one_and_another_body_is_asked_about(site: Site) -> Non
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"phone": "12"}, "no phone number we can call"),
-        ({"postcode": "99999"}, "do not know this ZIP code"),
+        ({"phone": "12"}, "Enter a valid phone number."),
+        ({"postcode": "99999"}, "Enter a valid ZIP code."),
         ({"service": "nonsense"}, "Select a valid choice"),
         ({"name": ""}, "required"),
         ({"urgency": "7"}, "valid choice"),
         ({"notes": "x" * 2001}, "at most 2000"),
     ],
 )
-def test_mistakes_are_said_where_they_are_and_what_was_typed_is_kept(
-    site: Site, changes: dict[str, str], said: str
-) -> None:
+def test_form_errors_are_at_their_fields_and_input_is_kept(site: Site, changes: dict[str, str], said: str) -> None:
     answer = site.send(**changes)
     assert answer.status_code == 400
     page = answer.content.decode()
@@ -110,23 +108,21 @@ def test_mistakes_are_said_where_they_are_and_what_was_typed_is_kept(
     assert not Submission.objects.exists()
 
 
-def test_machines_are_asked_again_and_so_is_a_person_taken_for_one(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_suspected_bots_can_resubmit_the_form(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     trapped = site.send(website="https://spam.example")
     assert trapped.status_code == 400
-    assert "leave the field" in trapped.content.decode()
+    assert "Please leave the “Website” field empty" in trapped.content.decode()
 
-    monkeypatch.setattr(form, "QUICKEST", timedelta(minutes=5))  # slow machines are quick, too
+    monkeypatch.setattr(request_form, "MIN_FILL_TIME", timedelta(minutes=5))  # slow machines are quick, too
     ticket = site.open().context["ticket"]
     quick = site.send(ticket)
-    assert "That was quick" in quick.content.decode()
+    assert "Please check your details and send again." in quick.content.decode()
     assert not Submission.objects.exists()
     clock.travel(301)
     assert site.send(quick.context["ticket"]).status_code == 303, "the person sends it once more"
 
 
-def test_tickets_are_of_one_organization_grow_old_and_cannot_be_made_up(site: Site) -> None:
+def test_tickets_are_bound_to_an_organization_and_expire(site: Site) -> None:
     other = Site("silver-state")
     ticket = site.ticket()
     for wrong in ("", "1-2-3", other.ticket(), ticket[:-2] + "xx"):
@@ -134,7 +130,7 @@ def test_tickets_are_of_one_organization_grow_old_and_cannot_be_made_up(site: Si
         assert answer.status_code == 400
     clock.travel(25 * 3600)
     late = site.send(ticket)
-    assert "open for too long" in late.content.decode()
+    assert "This page expired. Please send the form again." in late.content.decode()
     clock.travel(5)
     assert site.send(late.context["ticket"]).status_code == 303
     assert not Submission.objects.of(other.organization).exists()
@@ -158,7 +154,7 @@ def test_too_many_from_one_address_or_for_one_organization_wait(site: Site, sett
     assert Submission.objects.count() <= 3
 
 
-def test_switched_off_it_is_not_there(site: Site) -> None:
+def test_disabled_form_is_404(site: Site) -> None:
     PublicForm.objects.update(is_on=False)
     for address in ("/f/desert-air/", "/f/desert-air/embed/", "/f/nobody/", "/f/silver-state/"):
         assert site.open(address).status_code == 404
@@ -197,14 +193,14 @@ def test_only_the_embedded_pages_may_be_framed_and_by_whom_the_admin_says(site: 
     assert status["X-Frame-Options"] == "DENY"
 
 
-def test_the_admin_shows_address_and_snippet_and_refuses_what_is_no_site(site: Site) -> None:
+def test_admin_shows_the_snippet_and_validates_sites(site: Site) -> None:
     boss = Client()
     boss.force_login(factories.admin(site.organization), backend="django.contrib.auth.backends.ModelBackend")
     address = reverse("admin:jobs_publicform_change", args=[site.form.pk])
     page = boss.get(address).content.decode()
     assert "/f/desert-air/embed/" in page
     data = {"organization": site.organization.pk, "per_hour": 60, "is_on": "on", "embed_origins": "example.com; *"}
-    assert "is no site such as" in boss.post(address, data).content.decode()
+    assert "an origin such as https://www.example.com." in boss.post(address, data).content.decode()
     assert boss.post(address, {**data, "embed_origins": "https://example.com"}).status_code == 302
     assert Event.objects.filter(kind="public_form.changed").count() == 1
 
@@ -229,20 +225,21 @@ def test_the_status_in_the_customers_words(site: Site) -> None:
         customer_phone=submission.customer_phone,
         next_action_at=clock.now(),
     )
-    path = links.status_path(submission.pk)
+    path = signed_links.status_path(submission.pk)
 
     def page(**fields: Any) -> str:
         Job.objects.filter(pk=job.pk).update(**fields)
         return site.browser.get(path).content.decode()
 
     assert "We are calling technicians" in page()
-    assert "look again" in page()
-    assert "A dispatcher is taking care" in page(status="pending", pending_reason="exhausted", next_action_at=None)
+    assert "check for updates" in page()
+    pending = page(status="pending", pending_reason="exhausted", next_action_at=None)
+    assert "A dispatcher is handling your request" in pending
     assert "Unit 12 is on the way" in page(status="assigned", pending_reason="", technician=unit)
     done = page(status="completed")
     assert "The work is done" in done
-    assert "look again" not in done
+    assert "check for updates" not in done
     assert "was cancelled" in page(status="cancelled")
-    assert "6025550177" not in done, "who holds the link learns no more than they told us"
-    assert tell(Submission.objects.get()).final
+    assert "6025550177" not in done, "the link reveals only what the customer entered"
+    assert describe_status(Submission.objects.get()).final
     assert site.browser.post(path).status_code == 405

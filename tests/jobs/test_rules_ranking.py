@@ -29,19 +29,19 @@ class Someone:
 
 
 def order(people, policy=POLICY) -> list[int]:
-    return [place.of.technician_id for place in rules.rank(policy, people, NOW)]
+    return [place.technician.technician_id for place in rules.rank_candidates(policy, people, NOW)]
 
 
 def test_the_nearer_technician_comes_first():
     assert order([Someone(1, distance_m=9000), Someone(2, distance_m=3000)]) == [2, 1]
 
 
-def test_who_has_work_already_comes_after_who_is_free():
+def test_free_technicians_come_before_busy_ones():
     busy = Someone(1, open_jobs=1, max_open_jobs=2, distance_m=1000)
     assert order([busy, Someone(2, distance_m=2000)]) == [2, 1]
 
 
-def test_who_was_rung_just_now_gives_way_to_who_was_left_alone():
+def test_recently_called_technicians_come_later():
     rung = Someone(1, last_offered_at=NOW - timedelta(minutes=1))
     rested = Someone(2, last_offered_at=NOW - timedelta(hours=2), distance_m=1500)
     assert order([rung, rested]) == [2, 1]
@@ -55,7 +55,7 @@ def test_weights_decide_what_counts():
     assert order([near_and_loaded, far_and_free], workload_first) == [2, 1]
 
 
-def test_who_is_out_comes_last_however_near():
+def test_ineligible_technicians_come_last():
     assert order([Someone(1, verdict="out", distance_m=10), Someone(2, distance_m=30_000)]) == [2, 1]
 
 
@@ -76,15 +76,15 @@ people = st.lists(
 
 @given(people, st.randoms())
 def test_ranking_is_whole_and_does_not_depend_on_the_order_asked(considered, chance):
-    ranked = rules.rank(POLICY, considered, NOW)
+    ranked = rules.rank_candidates(POLICY, considered, NOW)
     shuffled = list(considered)
     chance.shuffle(shuffled)
-    assert rules.rank(POLICY, shuffled, NOW) == ranked
+    assert rules.rank_candidates(POLICY, shuffled, NOW) == ranked
     assert [place.rank for place in ranked] == list(range(1, len(considered) + 1))
-    assert {place.of for place in ranked} == set(considered)
-    verdicts = [place.of.verdict == "out" for place in ranked]
+    assert {place.technician for place in ranked} == set(considered)
+    verdicts = [place.technician.verdict == "out" for place in ranked]
     assert verdicts == sorted(verdicts)
-    scores = [place.score for place in ranked if place.of.verdict != "out"]
+    scores = [place.score for place in ranked if place.technician.verdict != "out"]
     assert scores == sorted(scores)
 
 
@@ -146,34 +146,36 @@ def test_every_cascade_ends_and_asks_nobody_twice_in_a_round(given_):
     assert len({who for who, at in asked if at == 1}) == min(len(fit), given_["most"])
 
 
-def test_all_others_are_tried_before_waiting_for_who_is_on_another_offer():
+def test_others_are_called_before_waiting_for_a_busy_one():
     rows = [CandidateRow(1, 1, "deferred"), CandidateRow(2, 2, "in")]
     args = {"policy": POLICY, "round_": 1, "first_round": 1}
-    assert rules.next_step(rows, [], busy={1}, **args) == rules.Next("offer", 2)
+    assert rules.next_step(rows, [], busy={1}, **args) == rules.NextStep("offer", 2)
     tried = [OfferRow(2, 1, "declined")]
-    assert rules.next_step(rows, tried, busy={1}, **args) == rules.Next("wait")
-    assert rules.next_step(rows, tried, **args) == rules.Next("offer", 1)
-    assert rules.next_step(rows, tried, busy={1}, may_wait=False, **args) == rules.Next("exhausted")
+    assert rules.next_step(rows, tried, busy={1}, **args) == rules.NextStep("wait")
+    assert rules.next_step(rows, tried, **args) == rules.NextStep("offer", 1)
+    assert rules.next_step(rows, tried, busy={1}, may_wait=False, **args) == rules.NextStep("exhausted")
 
 
-def test_who_was_taken_back_by_a_pause_is_asked_again():
+def test_technician_rescinded_by_a_pause_is_offered_again():
     rows = [CandidateRow(1, 1, "in"), CandidateRow(2, 2, "in")]
     step = rules.next_step(rows, [OfferRow(1, 1, "paused")], policy=POLICY, round_=1, first_round=1)
-    assert step == rules.Next("offer", 1)
+    assert step == rules.NextStep("offer", 1)
 
 
-def test_who_was_unfit_in_one_round_is_looked_at_again_in_the_next():
+def test_unfit_technician_is_checked_again_in_the_next_round():
     rows = [CandidateRow(1, 1, "out", skipped_round=1), CandidateRow(2, 2, "out")]
     two = replace(POLICY, rounds=2)
-    assert rules.next_step(rows, [], policy=two, round_=1, first_round=1) == rules.Next("round")
-    assert rules.next_step(rows, [], policy=two, round_=2, first_round=1) == rules.Next("offer", 1)
+    assert rules.next_step(rows, [], policy=two, round_=1, first_round=1) == rules.NextStep("round")
+    assert rules.next_step(rows, [], policy=two, round_=2, first_round=1) == rules.NextStep("offer", 1)
 
 
-def test_who_declined_is_asked_again_by_a_new_dispatch_only():
+def test_who_declined_is_never_asked_again_and_who_missed_is():
     rows = [CandidateRow(1, 1, "in")]
     before = [OfferRow(1, 1, "declined")]
     assert rules.next_step(rows, before, policy=POLICY, round_=1, first_round=1).kind == "exhausted"
-    assert rules.next_step(rows, before, policy=POLICY, round_=2, first_round=2) == rules.Next("offer", 1)
+    assert rules.next_step(rows, before, policy=POLICY, round_=2, first_round=2).kind == "exhausted"
+    before = [OfferRow(1, 1, "no_answer")]
+    assert rules.next_step(rows, before, policy=POLICY, round_=2, first_round=2) == rules.NextStep("offer", 1)
 
 
 def test_a_policy_takes_each_field_from_the_nearest_row_that_has_it():

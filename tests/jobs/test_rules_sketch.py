@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.jobs.rules import words
-from dispatch.jobs.rules.sketch import HEIGHT, MARGIN, WIDTH, sketch
+from dispatch.jobs.public.sketch_map import HEIGHT, MARGIN, WIDTH, draw_sketch
+from dispatch.jobs.rules import phrases
 
 PHOENIX = (33.4484, -112.0740)
 
@@ -19,7 +19,7 @@ PHOENIX = (33.4484, -112.0740)
     st.sampled_from(["mi", "km"]),
 )  # fmt: skip
 def test_both_points_are_inside_whatever_the_distance(lat, lng, up, across, unit):
-    made = sketch((lat, lng), (lat + up, (lng + across + 540) % 360 - 180), unit)
+    made = draw_sketch((lat, lng), (lat + up, (lng + across + 540) % 360 - 180), unit)
     for x, y in (made.me, made.job):
         assert MARGIN - 0.2 <= x <= WIDTH - MARGIN + 0.2
         assert MARGIN - 0.2 <= y <= HEIGHT - MARGIN + 0.2
@@ -32,11 +32,11 @@ def test_both_points_are_inside_whatever_the_distance(lat, lng, up, across, unit
     [(0.1, 0, "north"), (0.1, 0.12, "north-east"), (0, -0.1, "west"), (-0.1, 0, "south"), (0, 0, "")],
 )
 def test_the_bearing_is_seen_from_the_technician(up, across, bearing):
-    assert sketch(PHOENIX, (PHOENIX[0] + up, PHOENIX[1] + across), "mi").bearing == bearing
+    assert draw_sketch(PHOENIX, (PHOENIX[0] + up, PHOENIX[1] + across), "mi").bearing == bearing
 
 
 def test_the_scale_is_true():
-    made = sketch(PHOENIX, (PHOENIX[0] + 0.1, PHOENIX[1]), "km")  # 11.1 km
+    made = draw_sketch(PHOENIX, (PHOENIX[0] + 0.1, PHOENIX[1]), "km")  # 11.1 km
     length = math.dist(made.me, made.job)
     assert made.scale.endswith(" km")
     km = float(made.scale.removesuffix(" km"))
@@ -47,12 +47,14 @@ def test_the_scale_is_true():
     ("body", "key"),
     [("1", "1"), (" 1. ", "1"), ("Yes!", "1"), ("2", "2"), ("no", "2"), ("12", ""), ("1 or 2?", ""), ("", "")],
 )
-def test_what_a_text_answers(body, key):
-    assert words.key_in(body) == key
+def test_text_replies_are_parsed(body, key):
+    assert phrases.key_in(body) == key
 
 
 def test_an_offer_in_one_text_stays_short():
-    told = words.Told("Water heater repair", 1, "1 " + "Very Long Street Name " * 20, 5000, "mi", "", "")
-    text = words.offer_text("Desert Air & Plumbing", told, "https://d.example/o/" + "x" * 70 + "/")
+    told = phrases.PromptContext(
+        "Water heater repair", 1, "1 " + "Very Long Street Name " * 20, 5000, "mi", "", ""
+    )
+    text = phrases.offer_text("Desert Air & Plumbing", told, "https://d.example/o/" + "x" * 70 + "/")
     assert len(text) < 320
     assert "Emergency. Water heater repair" in text

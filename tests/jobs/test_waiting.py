@@ -10,19 +10,19 @@ from django.db import transaction
 from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.core import clock
 from dispatch.core.models import Event
-from dispatch.core.queues import wake_channel
-from dispatch.core.redis import client
+from dispatch.core.redis.client import client
+from dispatch.core.runtime.queues import notification_channel
 from dispatch.jobs import services
 from dispatch.jobs.models import Job
 from dispatch.jobs.services import expire_offer
-from dispatch.technicians.editing import set_duty
 from dispatch.technicians.models import Technician
+from dispatch.technicians.services import set_duty
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call
-from tests.jobs.floor import MARIA
+from tests.harness.jobs import MARIA
 from tests.phones import answer, busy, ignore
+from tests.support.waiting import wait_until
 from tests.telephony.conftest import listener
-from tests.waiting import wait_until
 
 __all__ = ["listener"]
 
@@ -55,7 +55,7 @@ def test_all_others_are_tried_before_the_job_waits(floor):
     assert "job.waiting" in floor.kinds(second)
 
 
-def test_waiting_for_technicians_ends_and_the_dispatchers_are_asked(floor):
+def test_waiting_too_long_for_technicians_goes_to_dispatchers(floor):
     (ann,) = floor.crew("Ann")
     floor.set_policy(answer_timeout_s=3000, ring_timeout_s=600, technician_wait_s=100)
     floor.started()
@@ -129,10 +129,10 @@ def another_call(floor) -> Call:
 def woken_by(act: Callable[[], object]) -> list[str]:
     """The loops that are woken while `act` runs."""
     listener = client().pubsub(ignore_subscribe_messages=True)
-    listener.subscribe(wake_channel())
-    wait_until(lambda: client().pubsub_numsub(wake_channel())[0][1] == 1)
+    listener.subscribe(notification_channel())
+    wait_until(lambda: client().pubsub_numsub(notification_channel())[0][1] == 1)
     act()
-    client().publish(wake_channel(), "the end")
+    client().publish(notification_channel(), "the end")
     heard: list[str] = []
     while "the end" not in heard:
         if message := listener.get_message(timeout=1.0):
@@ -141,8 +141,8 @@ def woken_by(act: Callable[[], object]) -> list[str]:
     return heard[:-1]
 
 
-def test_a_line_that_is_given_back_goes_at_once_to_the_job_that_waits_for_one(floor, listener):
-    """Whoever had it; and though no job is due."""
+def test_released_line_goes_immediately_to_the_waiting_job(floor, listener):
+    """Check it for calls of every purpose, and when no job is due."""
     floor.crew("Ann", "Bob")
     OutboundNumber.objects.update(max_channels=1)
     other = another_call(floor)
@@ -164,7 +164,7 @@ def test_while_no_job_waits_for_a_line_nobody_is_woken_for_it(floor, listener):
     assert woken_by(lambda: telephony.hang_up(other.pk)) == []
 
 
-def test_a_job_submitted_when_the_line_becomes_free_does_not_go_before_one_that_waits(floor):
+def test_new_job_does_not_overtake_a_job_waiting_for_a_line(floor):
     ann, _, _ = floor.crew("Ann", "Bob", "Cleo")
     OutboundNumber.objects.update(max_channels=1)
     floor.set_policy(answer_timeout_s=3000, ring_timeout_s=600)
@@ -181,7 +181,7 @@ def test_a_job_submitted_when_the_line_becomes_free_does_not_go_before_one_that_
     assert floor.offers(late) == []
 
 
-def test_an_emergency_goes_before_who_waits_for_a_line_and_who_is_not_looked_after_holds_up_nobody(floor):
+def test_emergency_goes_first_and_unpolled_jobs_block_nobody(floor):
     ann, _, _ = floor.crew("Ann", "Bob", "Cleo")
     OutboundNumber.objects.update(max_channels=1)
     floor.set_policy(answer_timeout_s=3000, ring_timeout_s=600)
@@ -198,7 +198,7 @@ def test_an_emergency_goes_before_who_waits_for_a_line_and_who_is_not_looked_aft
     assert floor.offers(waiting) == []
 
 
-def test_no_line_for_too_long_and_the_dispatchers_are_asked(floor):
+def test_waiting_too_long_for_a_line_goes_to_the_dispatchers(floor):
     ann, _ = floor.crew("Ann", "Bob")
     OutboundNumber.objects.update(max_channels=1)
     floor.set_policy(line_wait_s=60, answer_timeout_s=3000, ring_timeout_s=600)
@@ -211,7 +211,7 @@ def test_no_line_for_too_long_and_the_dispatchers_are_asked(floor):
     assert floor.offers(second) == []
 
 
-def test_without_any_number_the_dispatchers_are_asked_in_the_end(floor):
+def test_without_a_number_the_job_goes_to_the_dispatchers(floor):
     floor.crew("Ann")
     OutboundNumber.objects.all().delete()
     job = floor.started()
@@ -221,7 +221,7 @@ def test_without_any_number_the_dispatchers_are_asked_in_the_end(floor):
     assert floor.job(job).pending_reason == "no_line"
 
 
-def test_a_paused_pool_is_waited_for_and_resumed(floor):
+def test_job_waits_for_a_paused_pool(floor):
     (ann,) = floor.crew("Ann")
     DispatchPool.objects.update(is_paused=True)
     job = floor.started()
@@ -248,7 +248,7 @@ def test_a_rate_limited_call_keeps_its_offer_and_rings_later(floor):
     assert floor.calls_made(ann) == 1
 
 
-def test_a_call_that_was_never_placed_does_not_cost_the_technician_their_turn(floor):
+def test_call_never_placed_does_not_cost_the_technician_an_offer(floor):
     (ann,) = floor.crew("Ann")
     floor.set_policy(line_wait_s=100)
     floor.sim.answer_429(times=None, retry_after=30)
@@ -261,21 +261,6 @@ def test_a_call_that_was_never_placed_does_not_cost_the_technician_their_turn(fl
     assert floor.calls_made(ann) == 0
 
 
-def test_an_unknown_outcome_lets_the_deadline_run(floor, settings):
-    settings.PROVIDER_TIMEOUT_S = 0.5
-    ann, bob = floor.crew("Ann", "Bob")
-    floor.sim.time_out_before_creating(times=1, hold=60)
-    job = floor.started()
-    assert Call.objects.get().status == "unknown"
-    offer = floor.live_offer(job)
-    assert (offer.expires_at - offer.ringing_since).total_seconds() == 300
-    floor.phone(bob).will(answer(press="1"))
-    floor.later(301)
-    floor.until(lambda: floor.status(job) == "assigned")
-    assert floor.calls_made(ann) == 0
-    assert floor.job(job).technician == bob
-
-
 def test_two_rounds_ask_everybody_again_but_not_who_declined(floor):
     ann, bob = floor.crew("Ann", "Bob")
     floor.set_policy(rounds=2)
@@ -286,7 +271,7 @@ def test_two_rounds_ask_everybody_again_but_not_who_declined(floor):
     assert floor.offers(job) == [("Ann", "declined"), ("Bob", "busy"), ("Bob", "busy")]
 
 
-def test_at_most_so_many_candidates_are_called(floor):
+def test_number_of_candidates_is_limited(floor):
     crew = floor.crew("Ann", "Bob", "Cid")
     floor.set_policy(max_candidates=2)
     for one in crew:
@@ -322,7 +307,7 @@ def test_a_running_job_keeps_the_policy_it_started_with(floor):
     assert Job.objects.get().policy["advance_on_busy"] is True
 
 
-def test_a_technician_who_misses_three_calls_in_a_row_is_paused_until_called_back(floor):
+def test_technician_is_paused_after_three_missed_calls_in_a_row(floor):
     floor.set_policy(auto_pause_misses=3, ring_timeout_s=5)
     ann, bob = floor.crew("Ann", "Bob")
     floor.phone(ann).will(ignore())
@@ -335,7 +320,7 @@ def test_a_technician_who_misses_three_calls_in_a_row_is_paused_until_called_bac
     fourth = assigned_and_over(floor)
     assert floor.calls_made(ann) == 3
     told = floor.job(fourth).candidates.get(technician=ann)
-    assert (told.verdict, told.reason) == ("out", "auto-paused after 3 missed calls in a row")
+    assert (told.verdict, told.reason) == ("out", "paused after 3 missed calls")
     assert set_duty(ann.pk, True, actor=MARIA)  # on duty already: it calls her back
     ann.refresh_from_db()
     assert (ann.misses_in_a_row, ann.auto_paused_at) == (0, None)
@@ -346,7 +331,7 @@ def test_a_technician_who_misses_three_calls_in_a_row_is_paused_until_called_bac
     ]
 
 
-def test_a_call_taken_ends_the_row_of_misses_and_zero_never_pauses(floor):
+def test_answered_call_resets_misses_and_zero_never_pauses(floor):
     floor.set_policy(auto_pause_misses=0, ring_timeout_s=5)
     ann, bob = floor.crew("Ann", "Bob")
     floor.phone(ann).will(ignore())

@@ -1,4 +1,4 @@
-"""A tenant's rows of leads, for the tests that try to get from one organization into another."""
+"""Create a tenant's rows of leads, for the tests of access across organizations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.db.models import Model
 
 from dispatch.capacity.models import DispatchPool
 from dispatch.leads.models import Campaign, ClosedDay, CustomerRate, DoNotCall, Lead, LeadDispatch, RetryRule
-from tests import factories as make
+from tests.support import factories as make
 
 
 def _campaign(t: Any) -> Campaign:

@@ -1,4 +1,4 @@
-"""Leads in the admin: switches, why a phone was not called, and what only superusers keep."""
+"""Leads in the admin: switches, why a phone was not called, and what only superusers maintain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from dispatch.core.models import Event
 from dispatch.leads.models import CallingRule, Campaign, DoNotCall, EngineSwitch, LeadDispatch
-from tests import factories as make
+from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
 
@@ -23,7 +23,9 @@ def browser(user) -> Client:
 def campaign() -> Campaign:
     organization = make.organization()
     pool = make.pool(organization)
-    return Campaign.objects.create(organization=organization, pool=pool, code="spring", name="Spring")
+    return Campaign.objects.create(
+        organization=organization, pool=pool, code="spring", name="Spring", script="Hello."
+    )
 
 
 def url(name: str, *args: object) -> str:
@@ -56,7 +58,13 @@ def test_an_admin_goes_live_and_a_dispatcher_cannot(campaign):
     body = {"mode": "live", "organization": organization.pk}
     browser(make.dispatcher(organization)).post(url("leaddispatch_add"), body)
     assert not LeadDispatch.objects.exists()
-    answer = browser(make.admin(organization)).post(url("leaddispatch_add"), body)
+    campaign.leads.create(organization=organization, phone="+16025550134")
+    make.number(organization, pool=campaign.pool)
+    asked = browser(make.admin(organization)).post(url("leaddispatch_add"), body)
+    assert asked.status_code == 200
+    assert "1 person will be called now. Hours: 08:00–21:00, every day." in asked.content.decode()
+    assert not LeadDispatch.objects.exists()
+    answer = browser(make.admin(organization)).post(url("leaddispatch_add"), {**body, "confirmed": "on"})
     assert answer.status_code == 302
     assert LeadDispatch.objects.get().mode == "live"
     assert Event.objects.filter(kind="lead_dispatch.switched").exists()
@@ -71,7 +79,7 @@ def test_a_dispatcher_enters_who_must_not_be_called(campaign):
 
 
 @pytest.mark.parametrize("model", ["callingrule", "holiday", "donotcalleverywhere", "engineswitch"])
-def test_what_holds_for_everybody_is_kept_by_superusers(campaign, model):
+def test_global_settings_are_managed_by_superusers(campaign, model):
     for who in (make.admin(campaign.organization), make.dispatcher(campaign.organization)):
         assert browser(who).get(url(f"{model}_changelist")).status_code == 403
         assert browser(who).get(url(f"{model}_add")).status_code == 403

@@ -1,4 +1,4 @@
-"""Leads over HTTP, as a client adds, looks at, hurries and cancels them."""
+"""Leads over HTTP: add, list, call now, cancel."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from dispatch.core import clock
 from dispatch.core.models import Event
 from dispatch.leads.models import Campaign, DoNotCall, Lead, LeadDispatch
-from tests import factories as make
 from tests.api.client import Api
+from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
 
@@ -19,7 +19,9 @@ pytestmark = pytest.mark.django_db
 def campaign() -> Campaign:
     organization = make.organization()
     pool = make.pool(organization)
-    return Campaign.objects.create(organization=organization, pool=pool, code="spring", name="Spring")
+    return Campaign.objects.create(
+        organization=organization, pool=pool, code="spring", name="Spring", script="Hello."
+    )
 
 
 @pytest.fixture
@@ -69,14 +71,14 @@ def test_the_same_key_gives_the_first_answer_and_no_second_lead(api):
         ({"campaign": "spring", "phone": "+16025550134", "lat": 33}, "lat"),
     ],
 )
-def test_what_is_wrong_is_named(api, body, field):
+def test_invalid_fields_are_named(api, body, field):
     answer = api.post("leads/", body)
     assert (answer.status_code, answer["Content-Type"]) == (400, "application/problem+json")
     assert [error["field"] for error in answer.json()["errors"]] == [field]
     assert not Lead.objects.exists()
 
 
-def test_of_many_the_good_are_kept_and_the_bad_are_named(api):
+def test_bulk_keeps_valid_leads_and_names_invalid_ones(api):
     lines = [
         {"phone": "+16025550101", "external_id": "A"},
         {"phone": "nobody"},
@@ -121,7 +123,7 @@ def test_a_waiting_lead_can_be_cancelled_and_one_that_is_called_cannot(api, camp
     assert (refused.status_code, "being called" in refused.json()["detail"]) == (409, True)
 
 
-def test_a_lead_is_called_now_through_every_gate(api, campaign):
+def test_call_now_passes_every_eligibility_check(api, campaign):
     later = clock.now() + timedelta(days=3)
     lead = campaign.leads.create(organization=campaign.organization, phone=make.phone(), due_at=later)
     answer = api.post(f"leads/{lead.pk}/dispatch-now/")
@@ -134,6 +136,7 @@ def test_a_lead_is_called_now_through_every_gate(api, campaign):
 def test_a_campaign_is_made_changed_paused_and_resumed(api, campaign):
     body = {
         "code": "autumn", "name": "Autumn", "pool": campaign.pool.code, "weekdays": [0, 1], "window_from": "09:00",
+        "script": "Hello.",
         "retry_rules": [{"outcome": "busy", "attempts": 4, "delay_s": 60}],
     }  # fmt: skip
     made = api.post("campaigns/", body)
@@ -146,18 +149,19 @@ def test_a_campaign_is_made_changed_paused_and_resumed(api, campaign):
     assert api.post(f"campaigns/{pk}/resume/").json()["is_paused"] is False
     kinds = list(Event.objects.filter(subject_id=pk).order_by("id").values_list("kind", flat=True))
     assert kinds[-2:] == ["campaign.paused", "campaign.resumed"]
+    assert api.patch(f"campaigns/{pk}/", {"retry_rules": [{"attempts": 4}]}).status_code == 400
     twice = api.patch(f"campaigns/{pk}/", {"retry_rules": [{"outcome": "busy"}, {"outcome": "busy"}]})
     assert twice.status_code == 400
 
 
 @pytest.mark.parametrize("field", ["precheck_url", "answer_url"])
-def test_an_address_inside_is_refused(api, campaign, field):
+def test_private_address_is_rejected(api, campaign, field):
     answer = api.patch(f"campaigns/{campaign.pk}/", {field: "http://169.254.169.254/latest/"})
     assert answer.status_code == 400
     assert [error["field"] for error in answer.json()["errors"]] == [field]
 
 
-def test_the_secret_goes_in_and_never_comes_out(api, campaign):
+def test_secret_is_write_only(api, campaign):
     secret = "whsec_" + "A" * 44
     answer = api.patch(f"campaigns/{campaign.pk}/", {"precheck_secret": secret})
     assert answer.status_code == 200
@@ -205,7 +209,7 @@ def test_superusers_stop_all_calling_and_nobody_else(api, campaign):
     assert root.patch("lead-engine/", {"is_stopped": False, "promoter_paused": True}).json()["promoter_paused"]
 
 
-def test_who_must_not_be_called_is_listed_and_taken_off(api, campaign):
+def test_do_not_call_entries_are_listed_and_removed(api, campaign):
     made = api.post("do-not-call/", {"phone": "602 555 0134", "note": "asked by mail"})
     assert (made.status_code, made.json()["phone"], made.json()["source"]) == (201, "+16025550134", "api")
     assert api.get("do-not-call/?phone=%2B16025550134").json()["results"][0]["id"] == made.json()["id"]
@@ -214,3 +218,57 @@ def test_who_must_not_be_called_is_listed_and_taken_off(api, campaign):
     assert list(Event.objects.filter(kind__startswith="do_not_call").values_list("kind", flat=True)) == [
         "do_not_call.added", "do_not_call.removed",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["leads/", "do-not-call/"])
+def test_a_filter_by_phone_reads_national_numbers_and_names_bad_ones(api, campaign, path):
+    organization = campaign.organization
+    campaign.leads.create(organization=organization, phone="+16025550134")
+    DoNotCall.objects.create(organization=organization, phone="+16025550134")
+    for typed in ("%2B16025550134", "(602) 555-0134", "+1 602 555 0134"):
+        assert len(api.get(f"{path}?phone={typed}").json()["results"]) == 1
+    assert api.get(f"{path}?phone=602 555 0199").json()["results"] == []
+    for typed in ("banana", "12", "-"):
+        answer = api.get(f"{path}?phone={typed}")
+        assert answer.status_code == 400
+        assert [error["field"] for error in answer.json()["errors"]] == ["phone"]
+
+
+UNSTORABLE = ['{"score": 1e999}', '{"deep": [{"score": -1e999}]}', '{"name": "\\u0000"}', '{"name": "\\ud800"}']
+
+
+@pytest.mark.parametrize("data", UNSTORABLE)
+def test_data_that_cannot_be_stored_is_an_error_of_its_line(api, data):
+    lines = f'{{"phone": "+16025550101"}}, {{"phone": "+16025550102", "data": {data}}}, {{"\\ud800": 1}}'
+    answer = api.post("leads/bulk/", f'{{"campaign": "spring", "leads": [{lines}, {{"phone": "+16025550103"}}]}}')
+    assert answer.status_code == 201, answer.content
+    told = answer.json()
+    assert (told["accepted"], told["rejected"]) == (2, 2)
+    assert told["results"][1]["field"].split(".")[0] == "data"
+    assert told["results"][2]["field"] == ""
+    assert Lead.objects.count() == 2
+
+
+@pytest.mark.parametrize("data", UNSTORABLE)
+def test_data_of_one_lead_that_cannot_be_stored_is_refused(api, data):
+    answer = api.post("leads/", f'{{"campaign": "spring", "phone": "+16025550101", "data": {data}}}')
+    assert (answer.status_code, answer.json()["errors"][0]["code"]) == (400, "unstorable")
+    assert answer.json()["errors"][0]["field"].split(".")[0] == "data"
+    assert not Lead.objects.exists()
+
+
+@pytest.mark.parametrize("code", ["NaN", "Infinity", "-Infinity"])
+def test_invalid_json_number_is_a_parse_error(api, code):
+    answer = api.post(
+        "leads/bulk/", f'{{"campaign": "spring", "leads": [{{"phone": "1", "data": {{"a": {code}}}}}]}}'
+    )
+    assert (answer.status_code, answer.json()["errors"][0]["code"]) == (400, "parse_error")
+
+
+@pytest.mark.parametrize(
+    "keys", ['["a"]', '{"12": "no"}', '{"1": 5}', '{"1": {}}', '"hello"', "null", '{"x": "y"}']
+)
+def test_keys_of_a_campaign_are_digits_with_words(api, campaign, keys):
+    answer = api.patch(f"campaigns/{campaign.pk}/", f'{{"keys": {keys}}}')
+    assert answer.status_code == 400
+    assert answer.json()["errors"][0]["field"].split(".")[0] == "keys"

@@ -1,4 +1,4 @@
-"""Dialers and promoters at work, several at once, calling through the simulator, while things go wrong."""
+"""Several dialers and promoters calling through the simulator, with failures."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection
 
-from dispatch.core import clock, faults, sparing
+from dispatch.core import clock, fault_injection
+from dispatch.core.api.problems import Conflict
+from dispatch.core.circuit_breaker import CircuitBreaker
 from dispatch.core.events import SYSTEM
-from dispatch.core.problems import Conflict
+from dispatch.core.runtime.loops import find_loop
 from dispatch.leads.dialer import Dialer
 from dispatch.leads.models import DoNotCall, Lead, RetryRule
-from dispatch.leads.services import by_hand
+from dispatch.leads.services import actions
 from dispatch.telephony.models import Call
-from dispatch.telephony.services.texting import is_opted_out
+from dispatch.telephony.services.sms import is_opted_out
 from tests.conftest import forget_redis
 from tests.core.outages import redis_away
-from tests.leads.floor import Floor
-from tests.phones import Simulator, answer, busy, ignore, voicemail
-from tests.waiting import wait_until
+from tests.harness import provider
+from tests.harness.leads import Floor
+from tests.phones import Simulator, answer, busy, ignore, manual, voicemail
+from tests.support.waiting import wait_until
 
 ANN, BOB, CAT = "+16025550101", "+16025550102", "+16025550103"
 
@@ -53,9 +56,7 @@ def each_called(sim: Simulator, ids: list[int], times: int = 1) -> None:
 # --- Several at once
 
 
-def test_two_leaders_and_three_dialers_call_everybody_once_and_never_above_the_lines(
-    floor: Floor, sim: Simulator
-) -> None:
+def test_two_leaders_and_three_dialers_call_once_within_the_lines(floor: Floor, sim: Simulator) -> None:
     ids = floor.add_many(18)
     floor.start(dialers=3, promoters=2)
     floor.all_end()
@@ -76,14 +77,14 @@ def test_redis_flushed_while_they_work(floor: Floor, sim: Simulator, settings: A
     assert sim.max_simultaneous(str(floor.number.phone)) <= 3
 
 
-def test_redis_away_while_they_work(floor: Floor, sim: Simulator) -> None:
+def test_redis_outage_during_dialing(floor: Floor, sim: Simulator) -> None:
     ids = floor.add_many(12)
     floor.start(dialers=2)
     wait_until(lambda: Call.objects.exists())
     with redis_away():
         during = floor.add_many(3)
         wait_until(lambda: not Call.objects.filter(ended_at=None).exists(), message="calls go on for ever")
-    sparing.believe_all_again()
+    CircuitBreaker.reset_all()
     unfinished = Lead.objects.exclude(status="finished")
     wait_until(
         lambda: (heal(floor), not unfinished.exists())[1],
@@ -118,7 +119,7 @@ def test_a_cancel_that_races_with_the_dialer_wins_or_says_so(floor: Floor, sim: 
     refused, cancelled = [], []
     for lead in reversed(ids):
         try:
-            by_hand.cancel(lead, actor=SYSTEM)
+            actions.cancel_lead(lead, actor=SYSTEM)
             cancelled.append(lead)
         except Conflict:
             refused.append(lead)
@@ -128,14 +129,14 @@ def test_a_cancel_that_races_with_the_dialer_wins_or_says_so(floor: Floor, sim: 
     each_called(sim, cancelled, times=0)
 
 
-def test_a_single_lead_wakes_one_that_is_idle_and_shows_the_way_only_to_it() -> None:
+def test_single_lead_wakes_one_idle_dialer() -> None:
     async def main() -> None:
         dialer = Dialer("tester")
         first, second = dialer._bells
         dialer._idle = {0}
         dialer._hear("one:7")
         assert (first.is_set(), second.is_set(), dialer._turn._hints) == (True, False, [7])
-        dialer._hear("one:8")  # nobody is idle any more: all look, each in its turn
+        dialer._hear("one:8")  # no puller is idle now: all look, in rotation
         assert (first.is_set(), second.is_set(), dialer._turn._hints) == (True, True, [7])
 
     asyncio.run(main())
@@ -175,7 +176,7 @@ def test_a_provider_with_too_much_to_do_is_asked_again_later(floor: Floor, sim: 
         *(pytest.param(t, marks=pytest.mark.soak) for t in ("time_out_after_creating", "answer_500")),
     ],
 )
-def test_a_request_of_unknown_outcome_is_settled_by_the_first_webhook(
+def test_unknown_request_is_resolved_by_the_first_webhook(
     floor: Floor, sim: Simulator, settings: Any, trouble: str
 ) -> None:
     settings.PROVIDER_TIMEOUT_S = 2.0
@@ -210,9 +211,11 @@ def test_lost_webhooks_are_asked_for(floor: Floor, sim: Simulator) -> None:
     each_called(sim, ids)
 
 
-def test_an_end_that_the_lead_was_not_told_of_is_found(floor: Floor, sim: Simulator) -> None:
-    """The database goes away between the end of the call and that of its lead, for longer than the provider
-    repeats its webhook."""
+def test_missed_end_of_a_call_is_found(floor: Floor, sim: Simulator) -> None:
+    """Find the end of a call that its lead missed because the database was unavailable.
+
+    The outage is longer than the provider repeats its webhook.
+    """
     refused: list[int] = []
 
     def away() -> None:
@@ -220,7 +223,7 @@ def test_an_end_that_the_lead_was_not_told_of_is_found(floor: Floor, sim: Simula
             refused.append(1)
             raise OperationalError("the server closed the connection unexpectedly")
 
-    with faults.arm("telephony.webhook.committed", away):
+    with fault_injection.arm_crash_point("telephony.webhook.committed", away):
         (lead,) = floor.add(ANN)
         floor.start()
         wait_until(lambda: refused)
@@ -232,7 +235,7 @@ def test_an_end_that_the_lead_was_not_told_of_is_found(floor: Floor, sim: Simula
     each_called(sim, [lead])
 
 
-# --- The campaign's own question
+# --- Pre-checks
 
 
 def test_the_campaigns_own_system_is_asked_first(floor: Floor, sim: Simulator) -> None:
@@ -256,7 +259,7 @@ def test_the_campaigns_own_system_is_asked_first(floor: Floor, sim: Simulator) -
     wait_until(lambda: floor.lines_in_use() == 0, message="a line stays taken")
 
 
-# --- What is heard
+# --- Scripts
 
 
 def test_the_script_is_read_with_the_leads_own_data_and_answers_its_keys(floor: Floor, sim: Simulator) -> None:
@@ -271,7 +274,7 @@ def test_the_script_is_read_with_the_leads_own_data_and_answers_its_keys(floor: 
     assert floor.calls(lead)[0].keys_pressed == "1"
 
 
-def test_who_opts_out_is_never_called_again_by_any_campaign(floor: Floor, sim: Simulator) -> None:
+def test_opted_out_phone_is_never_called_by_any_campaign(floor: Floor, sim: Simulator) -> None:
     sim.phone(ANN).will(answer(press="9"))
     floor.add(ANN)
     floor.start()
@@ -298,7 +301,7 @@ def test_a_call_is_handed_over_to_the_customers_own_document(floor: Floor, sim: 
     assert f"x=1&lead={lead}" in asked[0]
 
 
-def test_an_answering_machine_is_told_nothing_and_called_again(floor: Floor, sim: Simulator) -> None:
+def test_answering_machine_hears_nothing_and_is_retried(floor: Floor, sim: Simulator) -> None:
     floor.campaign.detect_machines = True
     floor.campaign.save()
     sim.phone(ANN).will(voicemail())
@@ -331,7 +334,7 @@ def add_with(floor: Floor, phone: str, **data: Any) -> int:
 def document(
     say: Callable[[bytes], bytes], content_type: str = "application/json"
 ) -> Iterator[tuple[str, list[str]]]:
-    """A customer's server that answers each request's body so: its address, and the paths it was asked for."""
+    """Run a customer's server that returns this body; yield its address, and the requested paths."""
     asked: list[str] = []
 
     class Answer(BaseHTTPRequestHandler):
@@ -354,3 +357,23 @@ def document(
     finally:
         server.shutdown()
         server.server_close()
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["arrives-late", "stored"])
+def test_opt_out_key_counts_after_the_end_of_its_call(floor: Floor, sim: Simulator, stored: bool) -> None:
+    sim.phone(ANN).will(manual())
+    floor.add(ANN)
+    floor.start()
+    heard = sim.phone(ANN).rings().answer().hears("hello")
+    call = Call.objects.get()
+    if stored:
+        provider.record_only(sim, call, "9")
+    provider.end(sim, call)
+    if stored:
+        clock.travel(6)
+        find_loop("calls_keys").step()
+    else:
+        assert b"<Say" not in provider.press(sim, call, "9").content
+    assert DoNotCall.objects.get().source == "key"
+    assert is_opted_out(floor.organization.pk, ANN)
+    heard.hang_up()

@@ -1,5 +1,7 @@
-"""A dialer dies at each point of a batch's way. What remains settles it: nothing is lost, nobody is called twice
-for one attempt, and no line stays taken."""
+"""A dialer dies at each step of a batch, and the others recover.
+
+Nothing is lost, nobody is called twice for one attempt, and no line stays occupied.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from dispatch.core import clock, faults
+from dispatch.core import clock, fault_injection
 from dispatch.leads.models import Lead
 from dispatch.telephony.models import Call
-from tests.leads.floor import Floor
+from tests.harness.leads import Floor
 from tests.phones import Simulator, answer
-from tests.processes import environment, running
-from tests.waiting import wait_until
+from tests.support.processes import environment, running
+from tests.support.waiting import wait_until
 
 PHONES = [f"+1602555010{n}" for n in range(4)]
 POINTS = [
@@ -30,12 +32,13 @@ POINTS = [
     "leads.settle.before_commit",
     "leads.settle.committed",
 ]
-# Everything that takes its time by design takes less of it; nothing else is different.
+# All intentional delays are shortened; nothing else is different.
 QUICK = {
     "LEADER_LEASE_S": "2",
     "LEADER_RENEW_S": "0.5",
     "LEADS_HEARTBEAT_S": "0.3",
     "LEADS_WORKER_DEAD_S": "3",
+    "LEADS_CLAIM_LEASE_S": "3",
     "LEADS_WORKERS_INTERVAL_S": "0.5",
     "LEADS_NEAR_INTERVAL_S": "1",
     "LEADS_RETRY_DELAY_S": "1",
@@ -68,7 +71,7 @@ def everybody_was_called_once(floor: Floor, sim: Simulator) -> None:
 
 
 def complains_of_nothing_but_the_kill(sim: Simulator) -> None:
-    """A process that was killed while it asked has cut the connection."""
+    """Expect only the errors of a process killed while it requested a call."""
     assert [complaint for complaint in sim.complaints() if "Connection lost" not in complaint] == []
     sim.forgive()
 
@@ -87,11 +90,11 @@ def test_a_dialer_that_dies_anywhere_loses_nobody_and_calls_nobody_twice(
 ) -> None:
     ids = floor.add(*PHONES)
     floor.promote()
-    with faults.arm(point), pytest.raises(faults.Interrupted):
+    with fault_injection.arm_crash_point(point), pytest.raises(fault_injection.Interrupted):
         claimed = floor.claim(worker="the one that dies")
-        faults.point("leads.ask.before")
+        fault_injection.crash_point("leads.ask.before")
         answers = floor.ask(claimed)
-        faults.point("leads.ask.after")
+        fault_injection.crash_point("leads.ask.after")
         floor.settle(answers)
 
     waits = itertools.chain([0.0, 21.0, 61.0], itertools.repeat(3700.0))
@@ -120,7 +123,7 @@ def killed(floor: Floor, sim: Simulator, kill: Callable[[Any], None], **fault: s
             lambda: not Lead.objects.exclude(status="finished").exists(),
             message=lambda: f"{list(Lead.objects.values_list('status', 'reason'))}\n{second.log()}",
         )
-        # While it still runs: a line that was taken for a lead which is over by now is its to give back.
+        # While it still runs, it has to release a line that was taken for a lead which is over by now.
         everybody_was_called_once(floor, sim)
     complains_of_nothing_but_the_kill(sim)
 

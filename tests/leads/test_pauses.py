@@ -1,5 +1,7 @@
-"""Each switch holds from the next batch on, and loses nobody when it is lifted. How soon that is in a running site
-is measured by the benchmark `leads_pauses`."""
+"""Each switch takes effect with the next batch, and loses no lead when it is lifted.
+
+The benchmark `leads_pauses` measures how soon.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,14 @@ from dispatch.core.models import Event
 from dispatch.leads import loops
 from dispatch.leads.services import switches
 from dispatch.telephony.models import Call
-from dispatch.telephony.providers.base import Order, Outcome
+from dispatch.telephony.providers.base import CallRequest, Outcome
 from tests.benchmarks import noop_provider
-from tests.leads.floor import Floor
-from tests.waiting import PATIENCE, wait_until
+from tests.harness.leads import Floor
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-# How it is switched, and the kind of the Event that tells of it.
+# The change of a switch, and the kind of the Event that records it.
 SWITCHES: dict[str, tuple[Callable[[Floor, bool], object], str]] = {
     "everything": (
         lambda floor, on: switches.set_engine(is_stopped=on, actor=SYSTEM),
@@ -47,20 +49,20 @@ SWITCHES: dict[str, tuple[Callable[[Floor, bool], object], str]] = {
 
 
 class Slow(noop_provider.Noop):
-    """A provider whose client blocks, and which answers when it may."""
+    """A provider whose client blocks until it may respond."""
 
     is_async = False
     may_answer = threading.Event()
     asked = 0
 
-    def place(self, order: Order) -> Outcome:
+    def place(self, order: CallRequest) -> Outcome:
         type(self).asked += 1
         assert self.may_answer.wait(PATIENCE)
         return super().place(order)
 
 
 def make(account: ProviderAccount) -> Slow:
-    """Called by name, as any provider's module."""
+    """Build the provider; called by name, as in any provider's module."""
     return Slow("completed")
 
 
@@ -76,7 +78,7 @@ def floor(settings: Any) -> Iterator[Floor]:
 
 
 @pytest.mark.parametrize("what", SWITCHES)
-def test_nobody_is_called_while_it_is_paused_and_everybody_when_it_is_lifted(floor: Floor, what: str) -> None:
+def test_paused_leads_are_called_after_the_pause_is_lifted(floor: Floor, what: str) -> None:
     switch, told = SWITCHES[what]
     ids = floor.add_many(6)
     if what != "the promoter":
@@ -103,9 +105,7 @@ def test_nobody_is_called_while_it_is_paused_and_everybody_when_it_is_lifted(flo
     assert Call.objects.count() == 8
 
 
-def test_a_slow_provider_is_not_kept_busy_after_a_pause_by_what_was_claimed_before(
-    floor: Floor, settings: Any
-) -> None:
+def test_slow_provider_gets_few_earlier_claims_after_a_pause(floor: Floor, settings: Any) -> None:
     settings.LEADS_ASK_THREADS, settings.CALL_SEND_WINDOW_S = 2, PATIENCE
     floor.account.provider = "slow"
     floor.account.save()
@@ -115,6 +115,6 @@ def test_a_slow_provider_is_not_kept_busy_after_a_pause_by_what_was_claimed_befo
     switches.pause_campaign(floor.campaign.pk, True, actor=SYSTEM)
     Slow.may_answer.set()
     wait_until(lambda: "processing" not in floor.outcomes(), message=lambda: str(floor.outcomes()))
-    # what is asked for, what waits for the threads, and what the other claimer took beside it
+    # what is being requested, what waits for the threads, and what the other puller claimed besides
     assert Slow.asked <= 3 * settings.LEADS_ASK_THREADS
     assert Call.objects.count() == Slow.asked

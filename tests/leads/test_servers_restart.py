@@ -1,4 +1,4 @@
-"""PostgreSQL and Redis really go and come back while dispatcher processes call leads through the simulator."""
+"""PostgreSQL and Redis really restart while dispatcher processes call leads through the simulator."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ import pytest
 from django.conf import settings as django_settings
 from django.db import connection, connections
 
-from dispatch.core import clock, embedded, sparing
+from dispatch.core import clock
+from dispatch.core.circuit_breaker import CircuitBreaker
+from dispatch.dev import embedded_servers
 from dispatch.leads.models import Lead
 from dispatch.telephony.models import Call
 from tests.capacity.conftest import OwnRedis, own_redis
-from tests.connecting import connect_anew
-from tests.leads.floor import Floor
+from tests.harness.leads import Floor
 from tests.leads.test_kills import LOOPS, QUICK
 from tests.phones import Simulator, answer, manual
-from tests.processes import Process, environment, running
-from tests.waiting import PATIENCE, wait_until
+from tests.support.connections import connect_anew
+from tests.support.processes import Process, environment, running
+from tests.support.waiting import PATIENCE, wait_until
 
 __all__ = ["own_redis"]
 LEADS, LINES = 10, 2
@@ -33,13 +35,13 @@ OUTAGE_S = 10.0
 @pytest.fixture
 def floor(sim: Simulator, app_url: str, settings: Any) -> Floor:
     settings.SIMULATOR_URL = sim.base_url
-    sim.others_will(manual())  # until it goes on
+    sim.others_will(manual())  # until it continues
     return Floor("twilio", lines=LINES, account_sid=sim.account_sid, auth_token=sim.auth_token)
 
 
 @pytest.fixture
 def durable() -> Iterator[None]:
-    """What this process commits survives a crash of the server, which tests otherwise do without."""
+    """Make commits of this process survive a crash of the server, which tests otherwise do without."""
     options = connection.settings_dict["OPTIONS"]
     before = options.pop("options", None)
     connect_anew()
@@ -55,7 +57,7 @@ def dispatcher(sim: Simulator) -> Any:
 
 
 def stops_in_the_middle(sim: Simulator, process: Process) -> None:
-    """Some leads were called, some ring and go on ringing, some wait."""
+    """Stop in the middle: some leads were called, some are ringing and keep ringing, some wait."""
     wait_until(sim.open_calls, message=process.log)
     sim.open_calls()[0].answer().hears("hello").hang_up()
 
@@ -67,14 +69,14 @@ def stops_in_the_middle(sim: Simulator, process: Process) -> None:
 
 
 def goes_on(sim: Simulator) -> None:
-    """Whoever is called, or is called later, answers."""
+    """Continue: everyone who is called answers."""
     sim.others_will(answer(after=0.5))
     for call in sim.open_calls():
         call.answer().hang_up()
 
 
 def left(leads: Any) -> list[Any]:
-    """Leads that are not over, and their calls."""
+    """Return leads that are not over, and their calls."""
     calls = Call.objects.filter(purpose="lead", subject_id__in=leads.values("pk"))
     return [*leads.values_list("pk", "status", "token", "claimed_at"), *calls.values()]
 
@@ -84,8 +86,8 @@ def everybody_was_called_once(floor: Floor, sim: Simulator, process: Process, co
     minutes_later = itertools.count(10, 2)
 
     def all_are_over() -> bool:
-        # An end that nobody reported while a server was away is asked for minutes later: now.
-        with clock.kept():
+        # An end that nobody reported during the outage is polled minutes later: now.
+        with clock.restored():
             clock.travel(60 * next(minutes_later))
             floor.step("calls_end")
         return not leads.exists()
@@ -113,7 +115,7 @@ def test_redis_stopped_for_ten_seconds_in_the_middle(
         floor.add_many(2)
         threading.Event().wait(OUTAGE_S)
         own_redis.start()
-        sparing.believe_all_again()
+        CircuitBreaker.reset_all()
         everybody_was_called_once(floor, sim, process, LEADS + 2)
 
 
@@ -130,7 +132,7 @@ def test_postgresql_crashes_and_starts_again_in_the_middle(floor: Floor, sim: Si
         psutil.wait_procs([server], timeout=PATIENCE)
         assert not server.is_running()
         goes_on(sim)
-        process.says("a leadership could not be renewed")
-        assert embedded.restart_postgres_if_dead(django_settings.DATA_DIR)
+        process.says("leadership_renewal_failed")
+        assert embedded_servers.restart_postgres_if_dead(django_settings.DATA_DIR)
         connections.close_all()
         everybody_was_called_once(floor, sim, process, LEADS)

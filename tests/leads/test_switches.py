@@ -1,4 +1,4 @@
-"""What holds leads back is lifted without loss, whoever heard of it."""
+"""Lifting a switch loses no lead, even if no process is notified."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pytest
 
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
-from dispatch.core.loops import find
 from dispatch.core.models import Event
+from dispatch.core.runtime.loops import find_loop
 from dispatch.leads.models import Campaign, EngineSwitch, Lead, LeadDispatch
-from dispatch.leads.rules.gates import FAR
+from dispatch.leads.rules.eligibility import FAR
 from dispatch.leads.services import switches
-from tests import factories as make
+from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
 
@@ -23,7 +23,9 @@ def campaign() -> Campaign:
     organization = make.organization()
     LeadDispatch.objects.create(organization=organization, mode="live")
     pool = make.pool(organization)
-    return Campaign.objects.create(organization=organization, pool=pool, code="spring", name="Spring")
+    return Campaign.objects.create(
+        organization=organization, pool=pool, code="spring", name="Spring", script="Hello."
+    )
 
 
 def held(campaign: Campaign, reason: str) -> Lead:
@@ -60,24 +62,24 @@ LIFT = {
 
 
 @pytest.mark.parametrize("reason", LIFT)
-def test_what_waits_for_a_switch_goes_on_when_it_is_lifted_and_not_before(campaign, reason):
+def test_waiting_leads_continue_when_their_switch_is_lifted(campaign, reason):
     set_, lift = LIFT[reason]
     set_(campaign)
     lead, other = held(campaign, reason), held(campaign, "outside_window")
-    find(switches.LIFTED).step()
+    find_loop(switches.LIFTED).step()
     assert not is_due(lead)
     lift(campaign)
-    find(switches.LIFTED).step()
+    find_loop(switches.LIFTED).step()
     assert is_due(lead)
-    assert not is_due(other)  # a switch is not all that there is
+    assert not is_due(other)  # a switch is not the only limit
 
 
-def test_what_another_switch_holds_stays_where_it_is(campaign):
+def test_leads_held_by_another_switch_stay_held(campaign):
     switches.pause_campaign(campaign.pk, True, actor=SYSTEM)
     switches.set_dispatch(campaign.organization_id, is_paused=True, actor=SYSTEM)
     by_campaign, by_organization = held(campaign, "campaign_paused"), held(campaign, "organization_paused")
     switches.set_dispatch(campaign.organization_id, is_paused=False, actor=SYSTEM)
-    find(switches.LIFTED).step()
+    find_loop(switches.LIFTED).step()
     assert is_due(by_organization)  # its next gate says no again, for the campaign's sake
     assert not is_due(by_campaign)
 
@@ -85,14 +87,16 @@ def test_what_another_switch_holds_stays_where_it_is(campaign):
 def test_the_pause_of_one_organization_is_not_anothers(campaign):
     other = make.organization()
     LeadDispatch.objects.create(organization=other, mode="live", is_paused=True)
-    theirs = Campaign.objects.create(organization=other, pool=make.pool(other), code="spring", name="Spring")
+    theirs = Campaign.objects.create(
+        organization=other, pool=make.pool(other), code="spring", name="Spring", script="Hello."
+    )
     lead = held(theirs, "organization_paused")
     switches.set_dispatch(campaign.organization_id, is_paused=False, actor=SYSTEM)
-    find(switches.LIFTED).step()
+    find_loop(switches.LIFTED).step()
     assert not is_due(lead)
 
 
-def test_every_change_is_told_once_with_who_made_it(campaign):
+def test_every_change_is_recorded_once_with_its_actor(campaign):
     switches.set_engine(is_stopped=True, actor=SYSTEM)
     switches.set_engine(is_stopped=True, actor=SYSTEM)
     assert EngineSwitch.objects.get().is_stopped

@@ -1,4 +1,4 @@
-"""People whom alerts reach, over the running application and the simulator."""
+"""Recipients of alerts, over the running application and the simulator."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from dispatch.core.models import Event
 from dispatch.telephony.loops import place_due
 from notifications import loops
 from notifications.models import Alert, Delivery, Notification
-from tests import factories as make
 from tests.core.horizon import all_readable
+from tests.harness.jobs import Floor
 from tests.jobs.conftest import floor  # noqa: F401
-from tests.jobs.floor import Floor
 from tests.phones import Phone
-from tests.waiting import wait_until
+from tests.support import factories as make
+from tests.support.waiting import wait_until
 
 
 class Watch:
-    """Those who hear of an organization's alerts, and the loops that tell them. Nothing runs by itself."""
+    """An organization's recipients of alerts, and the loops that notify them. Nothing runs on its own."""
 
     def __init__(self, floor: Floor) -> None:  # noqa: F811
         self.floor = floor
         self.organization = floor.organization
 
-    # --- who is there ---------------------------------------------------------------------------------------
+    # --- People ---------------------------------------------------------------------------------------------
     def dispatcher(self, name: str, *, on_duty: bool = True, order: int = 100, phone: str | None = None) -> User:
         person = make.dispatcher(self.organization, name, on_duty=on_duty, alert_order=order)
         return self._with_phone(person, phone)
@@ -50,9 +50,9 @@ class Watch:
     def off_duty(self, person: User) -> None:
         Membership.objects.filter(user=person).update(on_duty=False)
 
-    # --- what happens ---------------------------------------------------------------------------------------
+    # --- Actions --------------------------------------------------------------------------------------------
     def alert(self) -> Alert:
-        """A job that nobody can take: no technician is near."""
+        """Create a job without a technician nearby, and return its alert."""
         submission = self.floor.submit()
         self.floor.until(lambda: self.floor.status(submission) == "pending")
         self.notify()
@@ -64,19 +64,19 @@ class Watch:
             pass
 
     def run(self) -> None:
-        """One pass of the loops that escalate, call, text and mail."""
+        """Run one pass of the loops that escalate, call, text and email."""
         loops.escalate()
         loops.use_phone()
         loops.send_email()
         place_due()
 
     def after(self, seconds: float) -> None:
-        """So much later."""
+        """Move the clock forward."""
         clock.travel(seconds)
         self.run()
 
     def until(self, condition: Callable[[], Any], what: str = "") -> Any:
-        """Lets the loops run until that is so."""
+        """Run the loops until the condition holds."""
 
         def so() -> Any:
             self.run()
@@ -85,16 +85,16 @@ class Watch:
         return wait_until(so, message=lambda: f"{what}\n{self.story()}")
 
     def rings(self, person: User) -> Any:
-        """The call that reaches this person now."""
+        """Return the call that is ringing this person."""
         return self.phone(person).rings()
 
     def called(self, person: User) -> int:
-        """How many calls to this person the provider really made."""
+        """Return how many calls to this person the provider created."""
         return self.floor.sim.creates_to(str(person.phone))
 
-    # --- what one sees --------------------------------------------------------------------------------------
+    # --- Observations ---------------------------------------------------------------------------------------
     def ways(self, alert: Alert) -> list[tuple[str, str, str]]:
-        """(person, channel, status) of what was sent out, in order."""
+        """Return (person, channel, status) of the deliveries, in order."""
         rows = Delivery.objects.filter(notification__alert=alert).select_related("notification__user")
         return [(row.notification.user.name, row.channel, row.status) for row in rows.order_by("pk")]
 

@@ -1,21 +1,21 @@
-"""Alerts by SMS: they go out beside the calls, an answer takes the alert on, calling back hears it."""
+"""Alerts by SMS: sent beside the calls; a reply acknowledges, and calling back plays the alert."""
 
 from __future__ import annotations
 
 import pytest
 from django.db import transaction
 
-from accounts.current import actor_of
 from accounts.models import User
+from accounts.tenancy import actor_of
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
-from dispatch.telephony import addresses, services
+from dispatch.telephony import services, sms_rules, webhook_urls
 from dispatch.telephony.loops import LOOPS
 from dispatch.telephony.models import Text
-from notifications import loops, words
+from notifications import loops, rendering
 from notifications.models import Alert, Delivery, Notification, Preference
 from notifications.services import acknowledge
-from notifications.services.delivering import tell_of_text
+from notifications.services.deliveries import apply_text_report
 from tests.core.threads import Elsewhere
 from tests.notifications.conftest import Watch
 
@@ -24,14 +24,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def texting(watch: Watch) -> Watch:
-    """Our number may text, and the provider knows where its texts and calls go."""
+    """A setup whose number may text, with webhook URLs configured at the provider."""
     number = watch.floor.number
     OutboundNumber.objects.filter(pk=number.pk).update(sends_texts=True, texts_per_second=1000)
     number.refresh_from_db()
     watch.floor.sim.add_number(
         str(number.phone),
-        sms_url=addresses.number_webhook(number, "sms"),
-        voice_url=addresses.number_webhook(number, "voice"),
+        sms_url=webhook_urls.number_webhook(number, "sms"),
+        voice_url=webhook_urls.number_webhook(number, "voice"),
     )
     return watch
 
@@ -46,11 +46,11 @@ def only_texts(watch: Watch, person: User) -> None:
 
 def text_goes_out(watch: Watch, person: User) -> dict:
     watch.after(121)
-    return gets(watch, person, "Reply 1 to take it on")
+    return gets(watch, person, "Reply 1 to acknowledge")
 
 
 def gets(watch: Watch, person: User, said: str) -> dict:
-    """Sends what waits until the text is there."""
+    """Send what is due until the text arrives."""
 
     def arrived() -> dict | None:
         send_texts()
@@ -66,12 +66,13 @@ def test_an_alert_goes_out_by_text_and_the_answer_1_stops_everything(texting):
     alert = texting.alert()
     said = text_goes_out(texting, ana)["body"]
     assert said.startswith(f"Copper State Plumbing: Job {alert.subject_id} needs a dispatcher")
-    assert len(said) <= words.LONGEST_TEXT
+    assert len(said) <= rendering.MAX_TEXT_LENGTH
+    assert sms_rules.segments(said) == -(-len(said) // 153), "every character is in the short alphabet"
     texting.until(lambda: ("Ana", "sms", "sent") in texting.ways(alert))
     texting.phone(ana).texts_us(str(texting.floor.number.phone), "1")
     texting.until(lambda: Alert.objects.get().acknowledged_by == ana)
     assert Alert.objects.get().acknowledged_via == "text"
-    gets(texting, ana, "Thank you. You have taken on: Job")
+    gets(texting, ana, "Thank you. You acknowledged: Job")
     texting.after(3600)
     assert texting.called(bob) == 0
 
@@ -85,21 +86,21 @@ def test_the_second_answer_hears_who_was_first(texting):
     for person in (ana, bob):
         texting.phone(person).texts_us(str(texting.floor.number.phone), "1")
         texting.until(lambda p=person: Text.objects.filter(from_phone=str(p.phone)).exclude(handled_at=None))
-    gets(texting, bob, "Ana has taken this alert on already")
+    gets(texting, bob, "Ana already acknowledged this alert.")
     assert Alert.objects.get().acknowledged_by == ana
 
 
-def test_calling_back_hears_the_alert_and_can_take_it_on(texting):
+def test_call_back_hears_the_alert_and_can_acknowledge_it(texting):
     ana = texting.dispatcher("Ana")
     only_texts(texting, ana)
     texting.alert()
     text_goes_out(texting, ana)
     call = texting.phone(ana).calls_us(str(texting.floor.number.phone))
-    call.hears("To take it on, press 1").press("1").hears("You have taken on")
+    call.hears("To acknowledge, press 1").press("1").hears("You acknowledged")
     assert Alert.objects.get().acknowledged_via == "phone"
 
 
-def test_who_wants_no_texts_any_more_is_called_if_at_all(texting):
+def test_opted_out_user_is_called_instead_of_texted(texting):
     ana = texting.dispatcher("Ana")
     services.opt_out(texting.organization.pk, str(ana.phone))
     alert = texting.alert()
@@ -129,7 +130,7 @@ def test_a_text_that_did_not_arrive_after_all_is_failed(texting):
     texting.until(lambda: ("Ana", "sms", "failed") in texting.ways(alert))
 
 
-def test_that_it_was_sent_and_did_not_arrive_may_be_told_in_the_same_moment(texting):
+def test_sent_and_undelivered_reports_may_arrive_together(texting):
     ana = texting.dispatcher("Ana")
     only_texts(texting, ana)
     texting.alert()
@@ -139,7 +140,7 @@ def test_that_it_was_sent_and_did_not_arrive_may_be_told_in_the_same_moment(text
     with transaction.atomic():
         sending = Delivery.objects.filter(pk=text.subject_id, status="sending")
         assert sending.update(status="sent", next_attempt_at=None, ended_at=clock.now())
-        late = Elsewhere(lambda: tell_of_text(text))
+        late = Elsewhere(lambda: apply_text_report(text))
         late.wait_for_lock()
     late.finish()
     delivery = Delivery.objects.get(pk=text.subject_id)

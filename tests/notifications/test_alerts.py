@@ -1,10 +1,12 @@
-"""A job that turns pending reaches its dispatchers: always somebody, each once, until somebody takes it on."""
+"""A pending job notifies its dispatchers: always somebody, each once, until somebody acknowledges."""
 
 from __future__ import annotations
 
 import pytest
 
 from accounts.models import Membership, User
+from dispatch.capacity import account_outages
+from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
 from dispatch.core.models import Event, EventCursor
@@ -12,14 +14,14 @@ from dispatch.jobs.models import Job
 from dispatch.leads.models import Campaign, LeadDispatch
 from dispatch.leads.services import switches
 from dispatch.outbox.models import Endpoint
-from dispatch.outbox.services import targets
+from dispatch.outbox.services import target_health
 from dispatch.telephony.models import Call
 from notifications import loops, rules
 from notifications.models import Alert, EscalationPolicy, Notification, Preference, Route
-from tests import factories as make
 from tests.api.client import Api
 from tests.core.horizon import all_readable
-from tests.tenants import Tenant, tenant
+from tests.support import factories as make
+from tests.support.tenants import Tenant, tenant
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -42,7 +44,7 @@ def turns_pending(of: Tenant) -> Event:
 
 
 def notify() -> None:
-    """What the notifier loop does, until nothing is left."""
+    """Run the notifier until nothing is left."""
     all_readable()
     while loops.step() == 0:
         pass
@@ -72,7 +74,7 @@ def test_without_an_active_dispatcher_the_admins_are(ours):
     assert told() == {"Alphaville admin"}
 
 
-def test_a_dispatcher_whose_account_is_off_does_not_count(ours):
+def test_dispatcher_with_an_inactive_account_does_not_count(ours):
     User.objects.filter(pk=ours.dispatcher.pk).update(is_active=False)
     turns_pending(ours)
     notify()
@@ -111,7 +113,7 @@ def test_a_job_that_is_gone_does_not_stop_the_reader(ours):
         ("job.completed", {}, "Ana completed the job"),
     ],
 )
-def test_what_ends_the_cause_settles_the_alert(ours, kind, data, how):
+def test_end_of_the_cause_resolves_the_alert(ours, kind, data, how):
     turns_pending(ours)
     notify()
     assert Notification.objects.get().is_open_alert
@@ -162,7 +164,7 @@ def test_badge_and_reading(ours):
     assert api.post("notifications/read-all/").json() == {"read": 1}
 
 
-def test_nobody_reads_a_colleague_s(ours):
+def test_colleagues_notifications_are_private(ours):
     second = make.dispatcher(ours.organization, "Bob")
     turns_pending(ours)
     notify()
@@ -173,13 +175,13 @@ def test_nobody_reads_a_colleague_s(ours):
     assert api.get(f"notifications/{theirs.pk}/").status_code == 404
 
 
-def test_who_is_told_first():
+def test_recipients_fall_back_to_admins_and_superusers():
     people = rules.People([1, 2], [3], [4])
-    assert rules.choose(people) == [1, 2]
-    assert rules.choose(people, rules.ADMINS) == [3]
-    assert rules.choose(rules.People([], [3], [4])) == [3]
-    assert rules.choose(rules.People([1], [], [4]), rules.ADMINS) == [4]
-    assert rules.choose(rules.People([], [], [4])) == [4]
+    assert rules.choose_recipients(people) == [1, 2]
+    assert rules.choose_recipients(people, rules.ADMINS) == [3]
+    assert rules.choose_recipients(rules.People([], [3], [4])) == [3]
+    assert rules.choose_recipients(rules.People([1], [], [4]), rules.ADMINS) == [4]
+    assert rules.choose_recipients(rules.People([], [], [4])) == [4]
 
 
 def test_very_long_words_fit():
@@ -193,32 +195,34 @@ def test_very_long_words_fit():
     message = rules.message_of(rules.BY_KIND["job.pending"], given)
     assert len(message.title) <= 160
     assert len(message.body) <= 500
-    told = rules.settled_by("job.assigned", rules.BY_KIND["job.pending"], "a" * 120, {"technician": "t" * 120})
+    told = rules.describe_resolution(
+        "job.assigned", rules.BY_KIND["job.pending"], "a" * 120, {"technician": "t" * 120}
+    )
     assert len(told) <= 160
 
 
 @pytest.mark.parametrize("rule", rules.TABLE, ids=lambda rule: rule.kind)
-def test_every_rule_finds_words_also_for_an_event_that_says_nothing(rule):
+def test_every_rule_describes_an_event_without_data(rule):
     assert rules.message_of(rule, {"id": 7}).title
     for kind in rule.ends:
-        assert rules.settled_by(kind, rule, "Ana", {}).startswith("Ana ")
-        assert "{" not in rules.settled_by(kind, rule, "Ana", {"technician": "Unit 12"})
+        assert rules.describe_resolution(kind, rule, "Ana", {}).startswith("Ana ")
+        assert "{" not in rules.describe_resolution(kind, rule, "Ana", {"technician": "Unit 12"})
 
 
-def test_an_endpoint_that_is_switched_off_is_told_to_the_admins_until_it_is_on_again(ours):
+def test_disabled_endpoint_notifies_admins_until_enabled(ours):
     endpoint = ours.row(Endpoint)
-    targets.disable(endpoint.pk, "Nothing was delivered since Monday.", actor=ANA)
+    target_health.disable_endpoint(endpoint.pk, "Nothing was delivered since Monday.", actor=ANA)
     notify()
     row = Notification.objects.get()
     assert (row.user, row.level) == (ours.admin, "toast")
-    assert row.title == "Endpoint Alphaville ERP is switched off"
+    assert row.title == "Endpoint Alphaville ERP was disabled"
     assert row.body.startswith("Nothing was delivered since Monday. · Its messages are kept")
-    targets.enable(endpoint.pk, actor=ANA)
+    target_health.enable_endpoint(endpoint.pk, actor=ANA)
     notify()
     assert Notification.objects.get().settled_how == "Ana enabled the endpoint"
 
 
-def test_a_provider_that_refuses_all_calls_is_told_once_in_a_while(ours):
+def test_repeated_call_rejections_notify_occasionally(ours):
     def refused(about: str) -> None:
         call = ours.row(Call)
         events.append(
@@ -230,20 +234,41 @@ def test_a_provider_that_refuses_all_calls_is_told_once_in_a_while(ours):
     assert not Notification.objects.exists()
     refused("configuration")
     refused("configuration")
-    assert Notification.objects.get().title == "The telephone provider refuses our calls: No money"
+    told = {row.user: row.title for row in Notification.objects.all()}
+    title = "The phone provider rejects calls: No money"
+    assert told == {ours.dispatcher: title, ours.admin: title}
+    assert Notification.objects.count() == 2
     clock.travel(901)
     refused("configuration")
-    assert Notification.objects.count() == 2
+    assert Notification.objects.count() == 4
 
 
-def test_a_paused_campaign_is_listed_until_it_goes_on(ours):
+def test_an_outage_of_the_provider_alerts_dispatchers_and_admins(ours):
+    account = ours.row(ProviderAccount)
+    account_outages.record_failure(account.pk, "refused", "Authenticate (error 20003)", is_certain=True)
+    notify()
+    rows = list(Notification.objects.all())
+    assert {row.user for row in rows} == {ours.dispatcher, ours.admin}
+    title = "No calls can be made: The phone provider refused our account: Authenticate (error 20003)"
+    assert {(row.level, row.title) for row in rows} == {("critical", title)}
+    account_outages.record_success(account.pk)
+    notify()
+    assert {row.settled_how for row in Notification.objects.all()} == {
+        "Dispatch reported that the phone provider is available again"
+    }
+
+
+def test_paused_campaign_is_listed_until_it_resumes(ours):
     campaign = ours.row(Campaign)
     switches.pause_campaign(campaign.pk, False, actor=ANA)
     switches.pause_campaign(campaign.pk, True, actor=ANA)
     notify()
     row = Notification.objects.get()
     assert (row.user, row.level, row.settled_how) == (ours.dispatcher, "quiet", "")
-    assert (row.title, row.body) == (f"Campaign {campaign.name} is paused", "by Ana · Its leads wait.")
+    assert (row.title, row.body) == (
+        f"Campaign {campaign.name} is paused",
+        "by Ana · Its leads wait until it is resumed.",
+    )
     switches.pause_campaign(campaign.pk, False, actor=ANA)
     notify()
     assert Notification.objects.get(pk=row.pk).settled_how == "Ana resumed the campaign"
@@ -252,25 +277,25 @@ def test_a_paused_campaign_is_listed_until_it_goes_on(ours):
 @pytest.mark.parametrize(
     ("data", "title"),
     [
-        ({"mode": "live"}, "The calling of leads is live: they are called"),
-        ({"mode": "off", "is_paused": True}, "The calling of leads is off and paused"),
-        ({"is_paused": False}, "The calling of leads is no longer paused"),
-        ({}, "The calling of leads was switched"),
+        ({"mode": "live"}, "Lead calling is on: leads are called"),
+        ({"mode": "off", "is_paused": True}, "Lead calling is off and paused"),
+        ({"is_paused": False}, "Lead calling is no longer paused"),
+        ({}, "Lead calling was turned on or off"),
     ],
 )
-def test_who_switched_the_calling_of_leads_to_what(ours, data, title):
+def test_lead_calling_switch_names_the_actor_and_mode(ours, data, title):
     events.append(ours.organization.pk, "lead_dispatch.switched", 1, actor=ANA, **data)
     notify()
     row = Notification.objects.get()
     assert (row.title, row.body, row.level) == (title, "by Ana", "toast")
 
 
-def test_the_kill_switch_is_told_in_every_organization_with_leads(ours):
+def test_kill_switch_notifies_every_organization_with_leads(ours):
     LeadDispatch.objects.get_or_create(organization=ours.organization)
     switches.set_engine(is_stopped=True, actor=ANA)
     switches.set_engine(is_stopped=False, promoter_paused=True, actor=ANA)
     notify()
     assert [row.title for row in Notification.objects.filter(organization=ours.organization).order_by("pk")] == [
-        "Ana stopped all calling of leads",
-        "Ana let leads be called again and paused the scheduling of leads",
+        "Ana stopped all lead calling",
+        "Ana allowed lead calling again and paused lead scheduling",
     ]

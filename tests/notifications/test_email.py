@@ -1,4 +1,4 @@
-"""What leaves by e-mail: to whom, in which words, again when the server is away, and never in the work's way."""
+"""Emails: recipients, wording, retries when the server is unavailable, and no effect on the work itself."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from accounts.models import User
 from dispatch.core import clock, events
 from dispatch.core.models import Event
 from dispatch.jobs.models import Job
-from notifications import ageing, loops, services
+from notifications import loops, retention, services
 from notifications.models import Alert, Delivery, EscalationPolicy, Notification, Preference, Route
-from notifications.services import delivering
-from notifications.services.escalating import staff_of
+from notifications.services import deliveries
+from notifications.services.escalation import staff_of
 from notifications.services.preferences import Wants
 from tests.notifications.test_alerts import ANA, notify, turns_pending
-from tests.tenants import Tenant, tenant
+from tests.support.tenants import Tenant, tenant
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -48,7 +48,7 @@ def test_an_alert_goes_out_by_email_at_once(ours, mailoutbox, settings):
     assert Event.objects.get(kind="delivery.sent").data["channel"] == "email"
 
 
-def test_names_of_customers_are_no_html(ours, mailoutbox):
+def test_customer_names_are_escaped(ours, mailoutbox):
     Job.objects.filter(pk=ours.row(Job).pk).update(customer_name="<script>x</script>")
     turns_pending(ours)
     notify()
@@ -57,7 +57,7 @@ def test_names_of_customers_are_no_html(ours, mailoutbox):
     assert "<script>" in mailoutbox[0].body
 
 
-def test_a_mail_server_that_is_away_is_tried_again_and_given_up_in_the_end(ours, mailoutbox, monkeypatch):
+def test_unavailable_mail_server_is_retried_for_a_limited_time(ours, mailoutbox, monkeypatch):
     def refuse(message):
         raise smtplib.SMTPServerDisconnected("gone")
 
@@ -69,7 +69,7 @@ def test_a_mail_server_that_is_away_is_tried_again_and_given_up_in_the_end(ours,
     assert (row.status, row.attempts, row.error) == ("waiting", 1, "gone")
     loops.send_email()
     assert Delivery.objects.get().attempts == 1, "not before its time"
-    for pause in delivering.EMAIL_RETRIES_S:
+    for pause in deliveries.EMAIL_RETRIES_S:
         clock.travel(pause + 1)
         loops.send_email()
     row = Delivery.objects.get()
@@ -78,26 +78,26 @@ def test_a_mail_server_that_is_away_is_tried_again_and_given_up_in_the_end(ours,
     assert Notification.objects.get().is_open_alert, "what it was about is not touched"
 
 
-def test_without_a_mail_server_it_says_so(ours, settings):
+def test_missing_mail_server_is_reported(ours, settings):
     settings.EMAIL_IS_SET_UP = False
     turns_pending(ours)
     notify()
     loops.send_email()
-    assert Delivery.objects.get().error == "No mail server is set up (EMAIL_URL)."
+    assert Delivery.objects.get().error == "No mail server is configured (EMAIL_URL)."
 
 
 def test_a_process_that_dies_with_a_mail_leaves_it_to_the_next(ours, mailoutbox):
     turns_pending(ours)
     notify()
-    Delivery.objects.update(status="sending", attempts=1, next_attempt_at=clock.now() + delivering.CLAIM)
+    Delivery.objects.update(status="sending", attempts=1, next_attempt_at=clock.now() + deliveries.CLAIM)
     loops.send_email()
     assert not mailoutbox
-    clock.travel(delivering.CLAIM.total_seconds() + 1)
+    clock.travel(deliveries.CLAIM.total_seconds() + 1)
     loops.send_email()
     assert len(mailoutbox) == 1
 
 
-def test_no_mail_goes_out_for_an_alert_that_somebody_has(ours, mailoutbox):
+def test_acknowledged_alert_sends_no_email(ours, mailoutbox):
     turns_pending(ours)
     notify()
     services.acknowledge(Notification.objects.get().pk, user=ours.dispatcher, actor=ANA)
@@ -106,7 +106,7 @@ def test_no_mail_goes_out_for_an_alert_that_somebody_has(ours, mailoutbox):
     assert Delivery.objects.get().status == "dropped"
 
 
-def test_each_one_chooses_what_comes_by_email(ours, mailoutbox):
+def test_each_user_chooses_email_notifications(ours, mailoutbox):
     wants = Wants(shown=False, email=False, sms=False, voice=False)
     services.save_preference(ours.dispatcher, ours.organization.pk, "job.pending", wants, actor=ANA)
     turns_pending(ours)
@@ -119,7 +119,7 @@ def test_each_one_chooses_what_comes_by_email(ours, mailoutbox):
     events.append(ours.organization.pk, "job.cannot_make_it", ours.row(Job).pk, technician="Unit 12")
     notify()
     loops.send_email()
-    assert mailoutbox[0].subject.endswith("Unit 12 cannot make it")
+    assert mailoutbox[0].subject.endswith("Unit 12 can't make it")
     assert Notification.objects.get(kind="job.cannot_make_it").level == "quiet", "listed, not shown"
 
 
@@ -150,14 +150,14 @@ def test_an_alert_cannot_be_silenced_for_everybody(ours, change):
         route.full_clean()
 
 
-def test_old_notifications_are_forgotten_but_no_open_alert(ours, mailoutbox):
+def test_old_notifications_are_deleted_except_open_alerts(ours, mailoutbox):
     turns_pending(ours)
     notify()
     loops.send_email()
     old = clock.now() - timedelta(days=1)
     clock.travel(200 * 86_400)
-    assert ageing.forget(ours.organization.pk, clock.now(), 10) == 0
+    assert retention.delete_old(ours.organization.pk, clock.now(), 10) == 0
     services.acknowledge(Notification.objects.get().pk, user=ours.dispatcher, actor=ANA)
-    assert ageing.forget(ours.organization.pk, old, 10) == 0
-    assert ageing.forget(ours.organization.pk, clock.now(), 10) == 1
+    assert retention.delete_old(ours.organization.pk, old, 10) == 0
+    assert retention.delete_old(ours.organization.pk, clock.now(), 10) == 1
     assert [model.objects.count() for model in (Notification, Alert, Delivery)] == [0, 0, 0]

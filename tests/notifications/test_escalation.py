@@ -1,20 +1,22 @@
-"""An alert that nobody acknowledges: it repeats, calls one after another, and stops everywhere at once."""
+"""An unacknowledged alert repeats, calls people one after another, and stops everywhere at once."""
 
 from __future__ import annotations
 
 import pytest
 
-from accounts.current import actor_of
-from dispatch.core import clock, faults
+from accounts.tenancy import actor_of
+from dispatch.core import clock, fault_injection
 from dispatch.core.models import Event
+from dispatch.core.runtime.loops import find_loop
 from dispatch.jobs import services as jobs
 from dispatch.telephony.models import Call
 from notifications import loops, services
 from notifications.models import Alert, Delivery, EscalationPolicy, EscalationStep, Notification, Preference
-from notifications.services import delivering, escalating
-from tests import factories as make
-from tests.jobs.floor import MARIA
+from notifications.services import deliveries, escalation
+from tests.harness import provider
+from tests.harness.jobs import MARIA
 from tests.notifications.conftest import Watch
+from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -32,15 +34,35 @@ def test_a_phone_rings_key_1_acknowledges_and_everything_stops(watch):
     call = watch.rings(ana).answer()
     call.hears("This is an alert from Copper State Plumbing")
     call.hears(f"Job {alert.subject_id} needs a dispatcher")
-    call.press("1").hears("You have taken it on").ended()
+    call.hears("Phoenix, Arizona, 8 5 0 0 3.")
+    call.press("1").hears("You acknowledged this alert").ended()
     alert.refresh_from_db()
     assert (alert.status, alert.acknowledged_by, alert.acknowledged_via) == ("acknowledged", ana, "phone")
     assert {row.acknowledged_by for row in Notification.objects.all()} == {ana}
-    for _ in range(5):
-        watch.after(600)
+    for _ in range(4):
+        watch.after(200)  # in all, less than ALERT_RETURN_AFTER_S
     assert watch.called(bob) == 0, "nobody else is called"
     assert watch.kinds(alert) == ["alert_raised", "alert_escalated", "alert_acknowledged"]
     assert Event.objects.get(kind="job.alert_acknowledged").actor_label == "Ana"
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["arrives-late", "stored"])
+def test_a_key_whose_call_has_ended_first_acknowledges_the_alert(watch, stored):
+    ana = watch.dispatcher("Ana")
+    alert = watch.alert()
+    watch.after(121)
+    watch.rings(ana).answer().hears("This is an alert")
+    call = Call.objects.get(purpose="alert")
+    if stored:
+        provider.record_only(watch.floor.sim, call, "1")
+    provider.end(watch.floor.sim, call)
+    if stored:
+        clock.travel(6)
+        find_loop("calls_keys").step()
+    else:
+        assert b"<Say" not in provider.press(watch.floor.sim, call, "1").content
+    alert.refresh_from_db()
+    assert (alert.status, alert.acknowledged_by, alert.acknowledged_via) == ("acknowledged", ana, "phone")
 
 
 def test_acknowledging_in_the_browser_stops_the_phone_that_rings(watch):
@@ -61,8 +83,8 @@ def test_the_second_to_answer_hears_who_was_first(watch):
     watch.alert()
     watch.after(121)  # nobody is on duty: all at once
     first, second = watch.rings(ana).answer(), watch.rings(bob).answer()
-    second.hears("To take it on, press 1")
-    first.hears("To take it on, press 1").press("1").hears("You have taken it on")
+    second.hears("To acknowledge, press 1")
+    first.hears("To acknowledge, press 1").press("1").hears("You acknowledged this alert")
     assert Alert.objects.get().acknowledged_by == ana
     second.ended()
 
@@ -101,12 +123,12 @@ def test_with_nobody_on_duty_it_goes_up_never_to_nobody(watch, who, expected):
         person = made[kind](name)
     alert = watch.alert()
     watch.after(121)
-    watch.rings(person).answer().press("1").hears("You have taken it on")
+    watch.rings(person).answer().press("1").hears("You acknowledged this alert")
     alert.refresh_from_db()
     assert alert.acknowledged_by.name == expected
 
 
-def test_who_wants_no_calls_has_others_called_and_all_silent_means_all_called(watch):
+def test_muted_user_is_skipped_unless_everyone_is_muted(watch):
     ana, carl = watch.dispatcher("Ana"), watch.admin("Carl")
 
     def silence(person):
@@ -139,7 +161,7 @@ def test_without_a_phone_anywhere_an_email_is_the_last_resort(watch, mailoutbox)
     assert watch.ways(alert) == [("Ana", "email", "sent")]
 
 
-def test_assigning_the_job_settles_the_alert_and_stops_the_phone(watch):
+def test_assigning_the_job_resolves_the_alert_and_its_call(watch):
     ana = watch.dispatcher("Ana")
     alert = watch.alert()
     watch.after(121)
@@ -154,15 +176,15 @@ def test_assigning_the_job_settles_the_alert_and_stops_the_phone(watch):
     assert len(voices(watch, alert)) == 1
 
 
-def test_whoever_answers_after_the_end_hears_that_it_is_over(watch):
+def test_late_answer_hears_that_the_alert_is_resolved(watch):
     ana = watch.dispatcher("Ana")
     alert = watch.alert()
     watch.after(121)
-    call = watch.rings(ana).answer().hears("To take it on, press 1")
+    call = watch.rings(ana).answer().hears("To acknowledge, press 1")
     Alert.objects.filter(pk=alert.pk).update(
         status="settled", next_action_at=None, next_repeat_at=None, settled_how="Bob assigned the job to Unit 12"
     )
-    call.press("1").hears("This alert is over. Bob assigned the job to Unit 12")
+    call.press("1").hears("This alert is resolved. Bob assigned the job to Unit 12")
     alert.refresh_from_db()
     assert alert.acknowledged_by is None
 
@@ -197,28 +219,30 @@ def test_the_organization_s_own_steps_and_delays(watch):
     assert {carl, ana} == {row.user for row in Notification.objects.all()}
 
 
-def test_it_repeats_every_minute_until_it_is_acknowledged(watch, monkeypatch):
+def test_alert_repeats_every_minute_until_acknowledged(watch, monkeypatch):
     ana = watch.dispatcher("Ana", phone="")
     watch.alert()
     told = []
-    monkeypatch.setattr("notifications.push.repeated", lambda organization_id, ids: told.append(ids))
+    monkeypatch.setattr(
+        "notifications.live_updates.notify_repeated", lambda organization_id, ids: told.append(ids)
+    )
     mine = [Notification.objects.get(user=ana).pk]
     for _ in range(3):
         watch.after(61)
     watch.run()
     assert told == [mine] * 3
     services.acknowledge(mine[0], user=ana, actor=actor_of(ana))
-    watch.after(3600)
+    watch.after(800)  # less than ALERT_RETURN_AFTER_S
     assert told == [mine] * 3
 
 
 @pytest.mark.parametrize("point", ["notifications.escalate.writing", "notifications.escalate.committed"])
-def test_killed_between_steps_the_next_process_goes_on_and_nobody_is_called_twice(watch, point):
+def test_crash_between_steps_resumes_without_calling_anyone_twice(watch, point):
     ana, bob = watch.dispatcher("Ana", order=1), watch.dispatcher("Bob", order=2)
     alert = watch.alert()
     clock.travel(121)
-    with faults.arm(point), pytest.raises(faults.Interrupted):
-        escalating.escalate_due()
+    with fault_injection.arm_crash_point(point), pytest.raises(fault_injection.Interrupted):
+        escalation.escalate_due()
     watch.run()
     assert [who for who, _ in voices(watch, alert)] == ["Ana"]
     watch.rings(ana)
@@ -231,8 +255,8 @@ def test_killed_while_calling_the_call_is_made_once(watch, point):
     ana = watch.dispatcher("Ana")
     alert = watch.alert()
     clock.travel(121)
-    escalating.escalate_due()
-    with faults.arm(point), pytest.raises(faults.Interrupted):
+    escalation.escalate_due()
+    with fault_injection.arm_crash_point(point), pytest.raises(fault_injection.Interrupted):
         loops.use_phone()
     for _ in range(2):
         clock.travel(121)
@@ -242,10 +266,10 @@ def test_killed_while_calling_the_call_is_made_once(watch, point):
     assert len(voices(watch, alert)) == 1
 
 
-def test_a_call_whose_end_nobody_told_is_found_out(watch, monkeypatch):
+def test_call_with_an_unreported_end_is_resolved(watch, monkeypatch):
     ana = watch.dispatcher("Ana")
     alert = watch.alert()
-    monkeypatch.setattr("notifications.alert_calls.tell_of", lambda call: None)
+    monkeypatch.setattr("notifications.channels.voice.apply_call_report", lambda call: None)
     watch.after(121)
     watch.rings(ana).is_busy().ended("busy").told("busy")
     assert voices(watch, alert) == [("Ana", "sending")]
@@ -262,12 +286,12 @@ def test_alerts_wait_for_a_line_and_give_up_in_the_end(watch):
     watch.after(121)
     row = Delivery.objects.get(channel="voice")
     assert (row.status, row.error) == ("waiting", "no line: no_number")
-    clock.travel(delivering.PHONE_PATIENCE.total_seconds())
+    clock.travel(deliveries.PHONE_PATIENCE.total_seconds())
     loops.use_phone()
     assert voices(watch, alert)[0] == ("Ana", "failed")
 
 
-def test_one_organization_s_alert_calls_nobody_of_another(watch):
+def test_alert_calls_only_its_own_organization(watch):
     stranger = make.dispatcher(make.organization(), "Stranger")
     watch.dispatcher("Ana")
     alert = watch.alert()

@@ -1,4 +1,4 @@
-"""docs/notifications.md tells of every kind, and as it is."""
+"""docs/guides/notifications.md lists every kind, exactly as in the rules."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from django.conf import settings
 
-from dispatch.core.loops import find
+from dispatch.core.runtime.loops import find_loop
 from notifications import rules
-from notifications.services.policies import default_steps
+from notifications.services.preferences import default_steps
 
-PAGE = (Path(settings.BASE_DIR) / "docs" / "notifications.md").read_text()
+PAGE = (Path(settings.BASE_DIR) / "docs" / "guides" / "notifications.md").read_text()
 
 
 def test_the_table_is_the_table_of_rules() -> None:
@@ -31,4 +31,4 @@ def test_its_loops_exist() -> None:
     named = re.findall(r"`(notif\w+)`", PAGE)
     assert len(named) == 4
     for name in named:
-        assert find(name)
+        assert find_loop(name)

@@ -1,4 +1,4 @@
-"""The socket over real HTTP: who may listen, what they hear, and when they are sent away."""
+"""The socket over real HTTP: who may listen, what they receive, and when they are disconnected."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from accounts import services as accounts
 from accounts.models import Membership, User
 from dispatch.core import events
 from dispatch.core.events import SYSTEM
-from notifications import hints, push, services
+from notifications import consumers, live_updates, services
 from notifications.models import Notification
-from tests import factories as make
 from tests.api.client import Api
 from tests.notifications.test_alerts import notify, turns_pending
-from tests.tenants import Tenant, tenant
-from tests.waiting import PATIENCE
+from tests.support import factories as make
+from tests.support.tenants import Tenant, tenant
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -59,7 +59,7 @@ def listening(app_url: str, user: User | None, query: str = "", origin: str = ""
 
 
 def hear(socket: ClientConnection, *kinds: str) -> dict[str, Any]:
-    """The next message of one of these kinds; of any but hints of events, when none is named."""
+    """Return the next message of one of these kinds, or the next one that is not a live update."""
     while True:
         message = json.loads(socket.recv(timeout=PATIENCE))
         if message["type"] in kinds or (not kinds and message["type"] not in ("events", "beat")):
@@ -93,7 +93,7 @@ def test_a_dispatcher_hears_of_an_alert_as_it_happens(app_url, ours):
         assert heard["id"] == Notification.objects.get().pk
 
 
-def test_what_was_missed_comes_first_and_once(app_url, ours):
+def test_missed_events_come_first_and_once(app_url, ours):
     for _ in range(3):
         turns_pending(ours)
     notify()
@@ -101,18 +101,18 @@ def test_what_was_missed_comes_first_and_once(app_url, ours):
     with listening(app_url, ours.dispatcher, f"?last_event_id={ids[0]}") as socket:
         assert [alert["id"] for alert in hear(socket)["alerts"]] == ids[::-1]
         assert [hear(socket)["id"] for _ in range(2)] == ids[1:]
-        for _ in range(3):  # doubled hints change nothing
-            push.written(ours.organization.pk, ids)
+        for _ in range(3):  # duplicate updates change nothing
+            live_updates.notify_written(ours.organization.pk, ids)
         turns_pending(ours)
         notify()
         assert hear(socket)["id"] == Notification.objects.order_by("-pk").first().pk
 
 
-def test_a_lost_push_is_made_good(app_url, ours, monkeypatch, settings):
+def test_lost_live_update_is_caught_up(app_url, ours, monkeypatch, settings):
     settings.SOCKET_RECHECK_S = 0.2
     with listening(app_url, ours.dispatcher) as socket:
         hear(socket)
-        monkeypatch.setattr(push, "_send", lambda *args: None)
+        monkeypatch.setattr(live_updates, "_send", lambda *args: None)
         turns_pending(ours)
         notify()
         assert hear(socket)["type"] == "notification"
@@ -122,7 +122,7 @@ def test_a_push_that_fails_does_not_fail_the_work(ours, monkeypatch):
     def gone() -> None:
         raise OSError("Redis is gone")
 
-    monkeypatch.setattr(push, "get_channel_layer", gone)
+    monkeypatch.setattr(live_updates, "get_channel_layer", gone)
     turns_pending(ours)
     notify()
     assert Notification.objects.count() == 1
@@ -141,14 +141,16 @@ def test_colleagues_see_who_acknowledged(app_url, ours):
         assert heard["id"] == Notification.objects.get(user=second).pk
 
 
-def test_nobody_hears_of_another_organization(app_url, ours):
+def test_other_organizations_events_are_not_sent(app_url, ours):
     theirs = tenant("Bravotown")
     Notification.objects.all().delete()
     with listening(app_url, theirs.dispatcher) as socket:
         assert hear(socket)["organization"] == "bravotown"
         turns_pending(ours)
         notify()
-        push.changed(theirs.organization.pk, list(Notification.objects.values_list("pk", flat=True)))
+        live_updates.notify_changed(
+            theirs.organization.pk, list(Notification.objects.values_list("pk", flat=True))
+        )
         turns_pending(theirs)
         notify()
         assert "Bravotown" in hear(socket)["body"]
@@ -201,7 +203,7 @@ def test_nonsense_is_ignored(app_url, ours, sent):
 
 
 def hints_heard(socket: ClientConnection, count: int = 1) -> list[dict[str, Any]]:
-    """The next hints, so many at least; those that come close together travel together, or not."""
+    """Return the next live updates, at least `count`; those close together may share a message."""
     found: list[dict[str, Any]] = []
     while len(found) < count:
         found += hear(socket, "events")["items"]
@@ -214,24 +216,28 @@ def kinds_heard(socket: ClientConnection) -> list[str]:
 
 def test_a_change_is_hinted_at_once_and_only_to_its_organization(app_url, ours):
     theirs = tenant("Bravotown")
-    start = hints.newest(ours.organization.pk)
+    start = live_updates.newest_event_id(ours.organization.pk)
     with (
         listening(app_url, ours.dispatcher, f"?since={start}") as socket,
-        listening(app_url, theirs.dispatcher, f"?since={hints.newest(theirs.organization.pk)}") as stranger,
+        listening(
+            app_url, theirs.dispatcher, f"?since={live_updates.newest_event_id(theirs.organization.pk)}"
+        ) as stranger,
     ):
         hear(socket), hear(stranger)
         with transaction.atomic():
             events.append(ours.organization.pk, "job.paused", 7)
             events.append(ours.organization.pk, "offer.rescinded", 70, job_id=7)
-            events.append(ours.organization.pk, "message.sent", 9)  # a busy kind: not told
+            events.append(ours.organization.pk, "message.sent", 9)  # a busy kind: not pushed
         events.append(theirs.organization.pk, "job.resumed", 8)
         items = hints_heard(socket, 2)
         assert [(one["kind"], one["job"]) for one in items] == [("job.paused", 7), ("offer.rescinded", 7)]
         assert kinds_heard(stranger) == ["job.resumed"]
 
 
-def test_what_was_rolled_back_is_not_told(app_url, ours):
-    with listening(app_url, ours.dispatcher, f"?since={hints.newest(ours.organization.pk)}") as socket:
+def test_rolled_back_event_is_not_sent(app_url, ours):
+    with listening(
+        app_url, ours.dispatcher, f"?since={live_updates.newest_event_id(ours.organization.pk)}"
+    ) as socket:
         hear(socket)
         with pytest.raises(RuntimeError), transaction.atomic():
             events.append(ours.organization.pk, "job.paused", 7)
@@ -242,31 +248,33 @@ def test_what_was_rolled_back_is_not_told(app_url, ours):
 
 def test_events_missed_come_after_joining_and_a_lost_hint_is_made_good(app_url, ours, monkeypatch, settings):
     settings.SOCKET_RECHECK_S = 0.2
-    monkeypatch.setattr(hints, "LOOK_BACK", timedelta(hours=1))  # which a slow machine keeps
-    start = hints.newest(ours.organization.pk)
+    monkeypatch.setattr(live_updates, "LOOK_BACK", timedelta(hours=1))  # which a slow machine keeps
+    start = live_updates.newest_event_id(ours.organization.pk)
     events.append(ours.organization.pk, "job.paused", 7)
     with listening(app_url, ours.dispatcher, f"?since={start}") as socket:
         hear(socket)
         assert kinds_heard(socket) == ["job.paused"]
-        monkeypatch.setattr(push, "_send", lambda *args: None)
+        monkeypatch.setattr(live_updates, "_send", lambda *args: None)
         events.append(ours.organization.pk, "job.resumed", 7)
         assert kinds_heard(socket) == ["job.resumed"]
         assert hear(socket, "beat")["floor"] <= start
 
 
-def test_a_doubled_hint_is_told_once(app_url, ours):
-    with listening(app_url, ours.dispatcher, f"?since={hints.newest(ours.organization.pk)}") as socket:
+def test_duplicate_live_update_is_sent_once(app_url, ours):
+    with listening(
+        app_url, ours.dispatcher, f"?since={live_updates.newest_event_id(ours.organization.pk)}"
+    ) as socket:
         hear(socket)
         event = events.append(ours.organization.pk, "job.paused", 7)
-        push.happened(ours.organization.pk, hints.hint_of(event))
+        live_updates.push_update(ours.organization.pk, live_updates.update_of(event))
         assert kinds_heard(socket) == ["job.paused"]
         events.append(ours.organization.pk, "job.resumed", 7)
         assert kinds_heard(socket) == ["job.resumed"]
 
 
-def test_too_much_missed_is_not_told_but_fetched(app_url, ours, monkeypatch):
-    monkeypatch.setattr(hints, "MOST_MISSED", 2)
-    start = hints.newest(ours.organization.pk)
+def test_too_many_missed_events_cause_a_refetch(app_url, ours, monkeypatch):
+    monkeypatch.setattr(live_updates, "MAX_MISSED", 2)
+    start = live_updates.newest_event_id(ours.organization.pk)
     for _ in range(3):
         events.append(ours.organization.pk, "job.paused", 7)
     with listening(app_url, ours.dispatcher, f"?since={start}") as socket:
@@ -274,10 +282,12 @@ def test_too_much_missed_is_not_told_but_fetched(app_url, ours, monkeypatch):
         assert hear(socket) == {"type": "refetch"}
 
 
-def test_what_was_told_already_is_not_taken_for_missed(app_url, ours, monkeypatch, settings):
+def test_sent_events_are_not_sent_again_as_missed(app_url, ours, monkeypatch, settings):
     settings.SOCKET_RECHECK_S = 0.2
-    monkeypatch.setattr(hints, "MOST_MISSED", 2)
-    with listening(app_url, ours.dispatcher, f"?since={hints.newest(ours.organization.pk)}") as socket:
+    monkeypatch.setattr(live_updates, "MAX_MISSED", 2)
+    with listening(
+        app_url, ours.dispatcher, f"?since={live_updates.newest_event_id(ours.organization.pk)}"
+    ) as socket:
         hear(socket)
         for n in range(3):
             events.append(ours.organization.pk, "job.paused", n)
@@ -286,11 +296,42 @@ def test_what_was_told_already_is_not_taken_for_missed(app_url, ours, monkeypatc
         assert hear(socket, "beat", "refetch", "events")["type"] == "beat"
 
 
-def test_what_other_sockets_read_before_one_came_does_not_count_for_it(ours):
-    start = hints.newest(ours.organization.pk)
+def test_shared_reads_do_not_hide_events_from_a_new_socket(ours):
+    start = live_updates.newest_event_id(ours.organization.pk)
     earlier = time.monotonic()
-    assert hints.missed(ours.organization.pk, start, earlier) == ([], True)
+    assert live_updates.missed_updates(ours.organization.pk, start, earlier) == ([], True)
     events.append(ours.organization.pk, "job.paused", 7)
-    assert hints.missed(ours.organization.pk, start, earlier) == ([], True)  # read once for all
-    found, complete = hints.missed(ours.organization.pk, start, time.monotonic())
+    assert live_updates.missed_updates(ours.organization.pk, start, earlier) == ([], True)  # read once for all
+    found, complete = live_updates.missed_updates(ours.organization.pk, start, time.monotonic())
     assert ([hint["kind"] for hint in found], complete) == (["job.paused"], True)
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [("[" * 100_000, 1009), ("[" * 2_000, 1009), ("x" * 1_025, 1009), (b"{}", 1009)],
+)
+def test_a_frame_that_no_client_sends_ends_the_socket(app_url, ours, frame, code):
+    with listening(app_url, ours.dispatcher) as socket:
+        hear(socket, "welcome")
+        socket.send(frame)
+        assert closed_with(socket) == code
+
+
+def test_a_nested_frame_within_the_limit_is_ignored(app_url, ours, caplog):
+    with listening(app_url, ours.dispatcher) as socket:
+        hear(socket, "welcome")
+        socket.send("[" * 1_000)
+        socket.send('{"type": "ping"}')
+        assert hear(socket, "pong")
+    assert "RecursionError" not in caplog.text
+
+
+def test_a_client_that_sends_too_many_frames_is_closed(app_url, ours):
+    with listening(app_url, ours.dispatcher) as socket:
+        hear(socket, "welcome")
+        for _ in range(consumers.MAX_FRAMES):
+            socket.send('{"type": "ping"}')
+        for _ in range(consumers.MAX_FRAMES):
+            hear(socket, "pong")
+        socket.send('{"type": "ping"}')
+        assert closed_with(socket) == 1008

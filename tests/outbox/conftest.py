@@ -1,4 +1,4 @@
-"""The ground of the outbox's tests: an organization, a receiver, and the outbox's processes as threads."""
+"""Set up the outbox's tests: an organization, a receiver, and the outbox's processes as threads."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from dispatch.outbox import publishing
+from dispatch.outbox import publisher
+from tests.harness.outbox import World
 from tests.outbox.receiver import Receiver
-from tests.outbox.world import World
 
 
 @pytest.fixture
@@ -20,8 +20,8 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def world(transactional_db: None, receiver: Receiver, settings: object) -> Iterator[World]:
-    publishing.reset()
+    publisher.reset()
     found = World(receiver)
     yield found
     found.stop()
-    publishing.reset()
+    publisher.reset()

@@ -1,8 +1,8 @@
-"""A real HTTP server that receives what the outbox sends, and knows who came when, in what order, and who
-overlapped.
+"""Run a real HTTP server that receives the outbox's requests, and records their order and overlaps.
 
-It stands in a thread with an event loop of its own. By default it answers 200 at once; a test says otherwise by
-message: `receiver.answer("b", 500, times=2)`, `receiver.hold("a")` … `receiver.let_go("a")`."""
+It runs in a thread with a separate event loop. By default it responds with 200 at once; a test can change that
+by message: `receiver.answer("b", 500, times=2)`, `receiver.hold("a")` … `receiver.let_go("a")`.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 
 @dataclass
 class Visit:
-    """One request: `name` is the payload's "name", `group` what the header says."""
+    """One request: `name` is the payload's "name", `group` the header's value."""
 
     name: str
     group: str
@@ -62,7 +62,7 @@ class Receiver:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/hook"
 
-    # --- What it is to do
+    # --- Responses
     def answer(
         self,
         name: str,
@@ -73,19 +73,19 @@ class Receiver:
         after_s: float = 0.0,
         **headers: str,
     ) -> None:
-        """How to answer the message called `name`, the next `times` times."""
+        """Set the response to the message called `name`, for the next `times` times."""
         named = {key.replace("_", "-"): value for key, value in headers.items()}
         self._answers[name].append(Answer(status, body, named, after_s, times))
 
     def hold(self, name: str) -> None:
-        """Keeps the message called `name` waiting for its answer."""
+        """Hold back the response to the message called `name`."""
         self._held[name] = asyncio.Event()
 
     def let_go(self, name: str) -> None:
         self._loop.call_soon_threadsafe(self._held.pop(name).set)
 
     def hold_all(self, after: int = 0) -> None:
-        """Keeps whoever comes, after so many more, waiting for their answer."""
+        """Hold back all responses, after this many more."""
         self._free_visits = len(self.visits) + after
         self._gate = asyncio.Event()
 
@@ -95,21 +95,21 @@ class Receiver:
             self._loop.call_soon_threadsafe(gate.set)
 
     def heal(self) -> None:
-        """Forgets all special answers."""
+        """Reset all special responses."""
         self._answers.clear()
         self.default = Answer()
 
-    # --- What it has seen
+    # --- Requests received
     @property
     def names(self) -> list[str]:
-        """The names of all visits, in the order in which they began."""
+        """Return the names of all visits, in order of arrival."""
         return [visit.name for visit in list(self.visits)]
 
     def of(self, group: str) -> list[str]:
         return [visit.name for visit in list(self.visits) if visit.group == group]
 
     def got(self, *names: str, timeout: float = PATIENCE) -> None:
-        """Waits until exactly these have come, in this order."""
+        """Wait until exactly these have arrived, in this order."""
         wait_until(
             lambda: self.names == list(names),
             message=lambda: f"came: {self.names}, wanted {list(names)}",
@@ -124,7 +124,7 @@ class Receiver:
         )
 
     def overlaps(self) -> list[tuple[str, str]]:
-        """Pairs of the same group of which one began before the other had ended."""
+        """Return pairs of the same group of which one began before the other had ended."""
         found, last = [], {}
         for visit in sorted(self.visits, key=lambda v: v.began):
             before = last.get(visit.group)

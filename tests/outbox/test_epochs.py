@@ -1,4 +1,4 @@
-"""Contract 9, 10, 12 and 13: epochs, stale recovery, leases, tokens, poison."""
+"""Contract 2, 9, 10, 12 and 13 (docs/guides/outbox.md): epochs, stale recovery, leases, tokens, poison."""
 
 from __future__ import annotations
 
@@ -16,37 +16,39 @@ from django.test import AsyncRequestFactory
 from prometheus_client import REGISTRY
 
 from dispatch.core import clock
-from dispatch.core.redis import client
-from dispatch.outbox import loops, processing, publishing, queues
+from dispatch.core.redis.client import client
+from dispatch.outbox import loops, processor, queues
+from dispatch.outbox import publisher as outbox_publisher
 from dispatch.outbox.api.process import process
 from dispatch.outbox.checks import contradictions
 from dispatch.outbox.models import Attempt, Message, QuarantinedPointer
 from dispatch.outbox.pointer import MessagePointer, make_token
 from dispatch.outbox.queues.redis_streams import stream_key
-from dispatch.outbox.services import claims, finishing, recovery, starting
-from dispatch.outbox.services.starting import Call, Refused
-from tests.outbox.world import World
-from tests.waiting import wait_until
+from dispatch.outbox.services import attempt_results, attempts, recovery, scheduling
+from dispatch.outbox.services.attempts import DeliveryAttempt, PointerRefused
+from tests.harness.outbox import World
+from tests.support.waiting import wait_until
 
 
 def queued(world: World) -> list[MessagePointer]:
-    """What is on the queue now, left there."""
+    """Return what is on the queue, without removing it."""
     found = queues.consumer("looking").receive(100, 0.5)
     for delivery in found:
         delivery.release(0)
     return [MessagePointer.from_json(delivery.pointer_json) for delivery in found]
 
 
-def begin(message_id: int, epoch: int) -> Call | Refused:
-    return starting.start([(message_id, epoch)])[0][0]
+def begin(message_id: int, epoch: int) -> DeliveryAttempt | PointerRefused:
+    return attempts.start_attempts([(message_id, epoch)])[0][0]
 
 
-def test_9_duplicate_pointers_of_one_epoch_give_one_delivery(world: World) -> None:
+def test_duplicate_pointers_of_one_epoch_deliver_once(world: World) -> None:
+    # Contract 9
     erp = world.endpoint()
     message = world.send_one(erp, "a")
     world.poll()
     (pointer,) = queued(world)
-    publisher = publishing._publisher()
+    publisher = outbox_publisher._publisher()
     for n in range(20):
         publisher.publish(pointer, f"again-{n}")
     world.start(pollers=0, routers=3)
@@ -56,7 +58,8 @@ def test_9_duplicate_pointers_of_one_epoch_give_one_delivery(world: World) -> No
     assert Attempt.objects.count() == 1
 
 
-def test_9_a_retry_has_a_new_epoch_and_is_not_swallowed_by_the_queues_deduplication(world: World) -> None:
+def test_retry_has_a_new_epoch_and_passes_the_queues_deduplication(world: World) -> None:
+    # Contract 9
     erp = world.endpoint(retry_schedule_s=[0, 0, 0])
     world.receiver.answer("a", 500, times=3)
     message = world.send_one(erp, "a")
@@ -67,29 +70,31 @@ def test_9_a_retry_has_a_new_epoch_and_is_not_swallowed_by_the_queues_deduplicat
     assert len({visit.headers["webhook-id"] for visit in world.receiver.visits}) == 1
 
 
-def test_9_a_late_result_of_an_older_epoch_is_recorded_and_changes_nothing(world: World) -> None:
+def test_late_result_of_an_older_epoch_is_recorded_without_effect(world: World) -> None:
+    # Contract 9
     erp = world.endpoint()
     message, _ = world.send(erp, "a", "b")
     world.poll()
     old = begin(message, 1)
-    assert isinstance(old, Call)
+    assert isinstance(old, DeliveryAttempt)
     world.travel(61)
     world.recover()
     world.travel(6)
     world.poll()
     new = begin(message, 2)
-    assert isinstance(new, Call)
+    assert isinstance(new, DeliveryAttempt)
     now = clock.now()
-    result = finishing.Result(old, finishing.Verdict("delivered"), now, now, 0.1, 200)
-    finishing.finish([result])
+    result = attempt_results.AttemptResult(old, attempt_results.Verdict("delivered"), now, now, 0.1, 200)
+    attempt_results.finish_attempts([result])
     assert world.status(message) == "PROCESSING"
     late = Attempt.objects.get(message=message, outcome="delivered")
     assert (late.epoch, late.is_late, late.is_spent) == (1, True, False)
-    finishing.finish([replace(result, call=new)])
+    attempt_results.finish_attempts([replace(result, call=new)])
     assert world.status(message) == "COMPLETED"
 
 
-def test_9_late_results_and_the_time_on_the_queue_are_counted(world: World) -> None:
+def test_late_results_and_time_on_the_queue_are_counted(world: World) -> None:
+    # Contract 9
     def figure(name: str) -> float:
         return REGISTRY.get_sample_value(f"dispatch_outbox_{name}") or 0.0
 
@@ -98,31 +103,38 @@ def test_9_late_results_and_the_time_on_the_queue_are_counted(world: World) -> N
     world.poll()
     world.travel(3)
     call, now = begin(message, 1), clock.now()
-    assert isinstance(call, Call)
+    assert isinstance(call, DeliveryAttempt)
     for _ in range(2):
-        finishing.finish([finishing.Result(call, finishing.Verdict("delivered"), now, now, 0.1, 200)])
+        attempt_results.finish_attempts(
+            [attempt_results.AttemptResult(call, attempt_results.Verdict("delivered"), now, now, 0.1, 200)]
+        )
     assert figure("late_total") - before["late_total"] == 1
     assert figure("delivery_seconds_count") - before["delivery_seconds_count"] == 1
     assert 3 <= figure("delivery_seconds_sum") - before["delivery_seconds_sum"] < 60
 
 
-def test_2_should_the_wrong_one_be_claimed_the_index_refuses_it_the_result_stands_and_the_right_one_follows(
+def test_index_refuses_a_wrong_claim_and_the_right_message_follows(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Contract 2
     a, b, c = world.send(world.endpoint(), "a", "b", "c")
     world.poll()
-    call, now, chosen = begin(a, 1), clock.now(), claims._choose
-    assert isinstance(call, Call)
+    call, now, chosen = begin(a, 1), clock.now(), scheduling._choose
+    assert isinstance(call, DeliveryAttempt)
 
     def two_of_a_group(*args: Any) -> Any:
         found, groups = chosen(*args)
         return [*found, (c, call.pool_id)], groups
 
-    monkeypatch.setattr(claims, "_choose", two_of_a_group)
+    monkeypatch.setattr(scheduling, "_choose", two_of_a_group)
     with pytest.raises(IntegrityError, match="one_in_flight_per_group"):
-        finishing.finish([finishing.Result(call, finishing.Verdict("delivered"), now, now, 0.1, 200)])
+        attempt_results.finish_attempts(
+            [attempt_results.AttemptResult(call, attempt_results.Verdict("delivered"), now, now, 0.1, 200)]
+        )
     assert world.statuses([a, b, c]) == ["PROCESSING", "PENDING", "PENDING"]
-    processing._finish([finishing.Result(call, finishing.Verdict("delivered"), now, now, 0.1, 200)])
+    processor._finish_attempts(
+        [attempt_results.AttemptResult(call, attempt_results.Verdict("delivered"), now, now, 0.1, 200)]
+    )
     assert world.statuses([a, b, c]) == ["COMPLETED", "PENDING", "PENDING"]
     monkeypatch.undo()
     world.start()
@@ -130,9 +142,8 @@ def test_2_should_the_wrong_one_be_claimed_the_index_refuses_it_the_result_stand
     assert world.receiver.names == ["b", "c"]
 
 
-def test_10_a_pointer_that_led_to_nothing_for_15_minutes_goes_back_at_most_100_at_a_time(
-    world: World, settings: object
-) -> None:
+def test_stale_queued_messages_return_to_pending_100_at_a_time(world: World, settings: object) -> None:
+    # Contract 10
     world.pool.concurrency = 500
     world.pool.save()
     erp = world.endpoint()
@@ -152,15 +163,16 @@ def test_10_a_pointer_that_led_to_nothing_for_15_minutes_goes_back_at_most_100_a
     assert len(world.receiver.visits) == 120
 
 
-def test_10_processing_returns_when_its_lease_ends_and_not_while_it_is_renewed(world: World) -> None:
+def test_processing_returns_when_its_lease_ends_unless_renewed(world: World) -> None:
+    # Contract 10
     erp = world.endpoint()
     message, after = world.send(erp, "a", "b")
     world.poll()
     call = begin(message, 1)
-    assert isinstance(call, Call)
+    assert isinstance(call, DeliveryAttempt)
     for _ in range(4):
         world.travel(40)
-        assert starting.renew([call]) != {}
+        assert attempts.renew_leases([call]) != {}
         world.recover()
         assert world.status(message) == "PROCESSING"
     world.travel(30)
@@ -169,7 +181,7 @@ def test_10_processing_returns_when_its_lease_ends_and_not_while_it_is_renewed(w
     world.travel(31)
     world.recover()
     assert world.statuses([message, after]) == ["PENDING", "PENDING"]
-    assert starting.renew([call]) == {}
+    assert attempts.renew_leases([call]) == {}
     assert world.message(message).attempts == 0
     world.travel(6)
     world.start()
@@ -181,6 +193,8 @@ def test_10_processing_returns_when_its_lease_ends_and_not_while_it_is_renewed(w
     [
         {"OUTBOX_LEASE_S": 30.0, "OUTBOX_MAX_TIMEOUT_S": 30.0},
         {"OUTBOX_STALE_AFTER_S": 3.0},
+        {"OUTBOX_REPUBLISH_AFTER_S": 0.5},
+        {"OUTBOX_REPUBLISH_AFTER_S": 900.0},
         {"OUTBOX_STALE_AFTER_S": 50.0, "OUTBOX_STALE_INTERVAL_S": 60.0},
         {"OUTBOX_BATCH_SIZE": 5},
         {"OUTBOX_GROUPS_AT_ONCE": 0},
@@ -189,7 +203,8 @@ def test_10_processing_returns_when_its_lease_ends_and_not_while_it_is_renewed(w
         {"OUTBOX_RETRY_SCHEDULE_S": [-1]},
     ],
 )
-def test_10_thresholds_that_contradict_each_other_are_refused_at_start(wrong: dict, settings: object) -> None:
+def test_contradictory_thresholds_are_refused_at_startup(wrong: dict, settings: object) -> None:
+    # Contract 10
     assert contradictions() == []
     for name, value in wrong.items():
         setattr(settings, name, value)
@@ -211,9 +226,8 @@ Spoil = Callable[[MessagePointer, int], str]
     ],
     ids=["none", "wrong", "altered", "other epoch", "another message's", "expired"],
 )
-def test_12_a_token_that_is_not_good_is_a_401_no_call_and_no_change(
-    world: World, app_url: str, spoil: Spoil
-) -> None:
+def test_invalid_token_is_a_401_without_attempt_or_change(world: World, app_url: str, spoil: Spoil) -> None:
+    # Contract 12
     erp = world.endpoint()
     message, other = world.send(erp, "a", "b")
     world.poll()
@@ -227,9 +241,8 @@ def test_12_a_token_that_is_not_good_is_a_401_no_call_and_no_change(
     assert Attempt.objects.count() == 0
 
 
-def test_12_tokens_of_the_previous_key_are_still_good_while_keys_are_rotated(
-    world: World, settings: object
-) -> None:
+def test_tokens_of_the_previous_key_are_valid_during_key_rotation(world: World, settings: object) -> None:
+    # Contract 12
     settings.OUTBOX_TOKEN_KEYS = ["old key"]  # type: ignore[attr-defined]
     erp = world.endpoint()
     first = world.send_one(erp, "a", group="a")
@@ -241,9 +254,7 @@ def test_12_tokens_of_the_previous_key_are_still_good_while_keys_are_rotated(
     world.becomes(second, "COMPLETED")
 
 
-def test_somebodys_own_router_can_stand_in_for_ours_with_nothing_but_an_http_client(
-    world: World, app_url: str
-) -> None:
+def test_external_router_needs_only_an_http_client(world: World, app_url: str) -> None:
     erp = world.endpoint(retry_schedule_s=[0])
     world.receiver.answer("b", 500, times=1)
     ids = world.send(erp, "a", "b", "c")
@@ -284,14 +295,14 @@ def test_a_router_that_hangs_up_during_the_call_loses_nothing(world: World) -> N
             await asked
         world.receiver.let_go("a")
         await asyncio.to_thread(world.becomes, message, "COMPLETED")
-        await processing.close()
+        await processor.close_processor()
 
     asyncio.run(hang_up())
     assert world.receiver.names == ["a"]
     assert Attempt.objects.get(message=message).outcome == "delivered"
 
 
-def test_while_it_is_switched_off_nobody_is_called_and_nothing_is_claimed(world: World, settings: object) -> None:
+def test_disabled_outbox_claims_and_delivers_nothing(world: World, settings: object) -> None:
     erp = world.endpoint()
     first, gone, next_one = (
         world.send_one(erp, "first", group="a"),
@@ -318,14 +329,15 @@ def test_while_it_is_switched_off_nobody_is_called_and_nothing_is_claimed(world:
     assert world.statuses([first, gone, next_one]) == ["COMPLETED", "EXPIRED", "COMPLETED"]
 
 
-def test_the_process_address_refuses_what_is_no_pointer(app_url: str) -> None:
+def test_processing_endpoint_rejects_invalid_pointers(app_url: str) -> None:
     address = f"{app_url}/api/v1/dispatch/process/"
     for body in (b"", b"[]", b"{", b'{"id": 5}', b'{"id": "x"}', b'{"id": "' + b"9" * 40 + b'"}'):
         assert requests.post(address, data=body, timeout=60).status_code == 400
     assert requests.get(address, timeout=60).status_code == 405
 
 
-def test_13_poison_is_quarantined_acknowledged_visible_and_blocks_no_group(world: World) -> None:
+def test_poison_is_quarantined_acknowledged_visible_and_blocks_no_group(world: World) -> None:
+    # Contract 13
     erp = world.endpoint()
     good = world.send_one(erp, "a")
     world.poll()

@@ -1,4 +1,7 @@
-"""Contract 15: killed at any point, nothing is lost, at most one extra call is made, and the order is kept."""
+"""Contract 15 (docs/guides/outbox.md): processes are killed at any point.
+
+Nothing is lost, at most one extra attempt is made, and the order is kept.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,15 @@ import itertools
 import pytest
 from django.db import connection
 
-from dispatch.core import clock, faults
+from dispatch.core import clock, fault_injection
 from dispatch.outbox.models import Attempt, Message
-from dispatch.outbox.services.intake import NewMessage, accept
-from tests.outbox.world import World
-from tests.processes import environment, running
-from tests.waiting import wait_until
+from dispatch.outbox.services.intake import NewMessage, accept_messages
+from tests.harness.outbox import World
+from tests.support.processes import environment, running
+from tests.support.waiting import wait_until
 
 ALL = "outbox_poller,outbox_router,outbox_leases,outbox_stale"
-# Recovery looks more often than it would, so that the tests need not wait; nothing else is different.
+# Recovery runs more often than normal, so that the tests need not wait; nothing else is different.
 QUICK = {
     "OUTBOX_LEASE_INTERVAL_S": "0.2",
     "OUTBOX_STALE_INTERVAL_S": "0.5",
@@ -40,9 +43,10 @@ POINTS = [
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_15_killed_at_any_point_nothing_is_lost_at_most_one_call_is_extra_and_the_order_is_kept(
+def test_kill_at_any_point_loses_nothing_keeps_order_one_extra_attempt(
     world: World, test_environment: dict[str, str], point: str
 ) -> None:
+    # Contract 15
     erp = world.endpoint()
     names = ["a", "b", "c", "d"]
     ids = world.send(erp, *names)
@@ -73,18 +77,19 @@ def test_15_killed_at_any_point_nothing_is_lost_at_most_one_call_is_extra_and_th
     assert len(came) >= calls_before
 
 
-def test_15_a_call_that_does_not_fit_into_its_lease_any_more_is_not_made(world: World) -> None:
+def test_attempt_that_no_longer_fits_its_lease_is_not_made(world: World) -> None:
+    # Contract 15
     erp = world.endpoint(timeout_s=20)
     a, b = world.send(erp, "a", "b")
     stalled: list[bool] = []
 
     def stall() -> None:
-        """The process stood still between the commit and the call, for longer than its lease."""
+        """Stall the process between the commit and the request, for longer than its lease."""
         if not stalled:
             clock.travel(61)
             stalled.append(True)
 
-    with faults.arm("outbox.start.committed", stall):
+    with fault_injection.arm_crash_point("outbox.start.committed", stall):
         world.start()
         wait_until(lambda: stalled)
         world.stop()
@@ -99,26 +104,28 @@ def test_15_a_call_that_does_not_fit_into_its_lease_any_more_is_not_made(world: 
     assert world.status(b) == "COMPLETED"
 
 
-def test_15_a_call_that_barely_fits_prolongs_its_lease_first(world: World) -> None:
+def test_attempt_that_barely_fits_renews_its_lease_first(world: World) -> None:
+    # Contract 15
     erp = world.endpoint(timeout_s=20)
     message = world.send_one(erp, "a")
     jumps = iter([50.0])
-    with faults.arm("outbox.start.committed", lambda: clock.travel(next(jumps, 0.0))):
+    with fault_injection.arm_crash_point("outbox.start.committed", lambda: clock.travel(next(jumps, 0.0))):
         world.start()
         found = world.becomes(message, "COMPLETED")
     assert found.calls == 1
     assert world.receiver.names == ["a"]
 
 
-def test_15_a_message_under_which_processes_keep_dying_ends_as_an_error(world: World, settings: object) -> None:
+def test_message_that_keeps_crashing_processes_becomes_an_error(world: World, settings: object) -> None:
+    # Contract 15
     settings.OUTBOX_LAPSES = 2  # type: ignore[attr-defined]
-    from dispatch.outbox.services import starting
+    from dispatch.outbox.services import attempts
 
     erp = world.endpoint()
     killer = world.send_one(erp, "killer")
     for epoch in (1, 2):
         world.poll()
-        assert isinstance(starting.start([(killer, epoch)])[0][0], starting.Call)
+        assert isinstance(attempts.start_attempts([(killer, epoch)])[0][0], attempts.DeliveryAttempt)
         world.travel(61)
         world.recover()
         world.travel(6)
@@ -128,20 +135,23 @@ def test_15_a_message_under_which_processes_keep_dying_ends_as_an_error(world: W
 
 def test_an_intake_that_dies_before_its_commit_leaves_nothing(world: World) -> None:
     erp = world.endpoint()
-    with faults.arm("outbox.accept.before_commit"), pytest.raises(faults.Interrupted):
-        accept(world.organization.pk, [NewMessage(type="t", payload="{}", endpoint=erp)])
+    with (
+        fault_injection.arm_crash_point("outbox.accept.before_commit"),
+        pytest.raises(fault_injection.Interrupted),
+    ):
+        accept_messages(world.organization.pk, [NewMessage(type="t", payload="{}", endpoint=erp)])
     assert not Message.objects.exists()
 
 
 def test_a_redis_that_lost_its_data_delays_nothing_by_more_than_a_minute(world: World) -> None:
-    from dispatch.core import generation
+    from dispatch.core.redis import generation
     from tests.conftest import forget_redis
 
-    generation.ensure()
+    generation.ensure_generation()
     erp = world.endpoint()
     world.send(erp, "a", "b")
     world.poll()
     forget_redis()
-    generation.ensure()
+    generation.ensure_generation()
     world.start()
     world.receiver.got("a", "b")

@@ -1,4 +1,4 @@
-"""Contract 6 to 8: pools, deferrals and retries, the circuit breaker, endpoints that fail for days."""
+"""Contract 6 to 8 (docs/guides/outbox.md): pools, deferrals and retries, circuit breaker, disabled endpoints."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.outbox.models import Attempt, Message
-from dispatch.outbox.rules import calls, rooms
-from dispatch.outbox.services import starting, targets
-from tests.outbox.world import World
-from tests.waiting import wait_until
+from dispatch.outbox.rules import admission, responses
+from dispatch.outbox.services import attempts, target_health
+from tests.harness.outbox import World
+from tests.support.waiting import wait_until
 
 
-def test_6_simultaneous_calls_never_exceed_the_concurrency_over_all_routers_also_while_it_is_changed(
+def test_concurrency_holds_over_all_routers_while_it_is_changed(
     world: World,
 ) -> None:
+    # Contract 6
     erp = world.endpoint(timeout_s=30)
     world.pool.concurrency = 6
     world.pool.save()
@@ -50,22 +51,24 @@ def test_6_simultaneous_calls_never_exceed_the_concurrency_over_all_routers_also
 
 
 @pytest.mark.parametrize("rate", [1, 7, 60, 600])
-def test_6_no_window_of_60_s_exceeds_the_rate_plus_the_burst(rate: int) -> None:
+def test_no_60_s_window_exceeds_the_rate_plus_the_burst(rate: int) -> None:
+    # Contract 6
     now = clock.now()
     full_at, taken = None, []
     for step in range(4000):
         at = now + timedelta(seconds=step * 0.05)
-        count = rooms.tokens(rate, full_at, at)
+        count = admission.available_tokens(rate, full_at, at)
         if count:
-            full_at = rooms.take(rate, full_at, at, count)
+            full_at = admission.take_tokens(rate, full_at, at, count)
             taken += [at] * count
     for position, first in enumerate(taken):
         inside = [at for at in taken[position:] if at < first + timedelta(seconds=60)]
-        assert len(inside) <= rate + rooms.burst(rate)
+        assert len(inside) <= rate + admission.burst_size(rate)
     assert len(taken) >= rate * 3  # and it gives what it promises, in 200 s
 
 
-def test_6_a_rate_limits_real_calls_and_waiting_spends_nothing(world: World) -> None:
+def test_rate_limits_real_attempts_and_waiting_spends_nothing(world: World) -> None:
+    # Contract 6
     erp = world.endpoint()
     world.pool.rate_per_minute = 1  # one, then one a minute
     world.pool.save()
@@ -87,9 +90,10 @@ def test_6_a_rate_limits_real_calls_and_waiting_spends_nothing(world: World) -> 
     world.all_end()
 
 
-def test_6_a_pool_that_is_paused_after_publishing_puts_its_messages_back_without_a_slot_or_an_attempt(
+def test_pool_paused_after_publishing_requeues_without_slot_or_attempt(
     world: World,
 ) -> None:
+    # Contract 6
     erp = world.endpoint()
     message = world.send_one(erp, "a")
     world.poll()
@@ -114,9 +118,10 @@ def test_6_a_pool_that_is_paused_after_publishing_puts_its_messages_back_without
         (200, '{"ack": false}', {}, 30),
     ],
 )
-def test_7_a_deferral_spends_no_retry_and_waits_as_asked(
+def test_deferral_spends_no_retry_and_waits_as_requested(
     world: World, status: int, body: str, headers: dict[str, str], after_s: float
 ) -> None:
+    # Contract 7
     erp = world.endpoint(retry_schedule_s=[])
     world.receiver.answer("a", status, body, times=3, **{k.replace("-", "_"): v for k, v in headers.items()})
     a, b = world.send(erp, "a", "b")
@@ -139,7 +144,8 @@ def test_7_a_deferral_spends_no_retry_and_waits_as_asked(
     ]
 
 
-def test_7_retries_follow_the_endpoints_schedule_and_then_it_is_an_error(world: World) -> None:
+def test_retries_follow_the_endpoints_schedule_then_error(world: World) -> None:
+    # Contract 7
     erp = world.endpoint(retry_schedule_s=[600, 1200], permanent_codes=[410])
     world.receiver.answer("a", 503)
     world.receiver.answer("gone", 410)
@@ -165,16 +171,16 @@ def _last_call(message: int) -> Attempt:
     return Attempt.objects.filter(message=message).latest("id")
 
 
-def test_7_jitter_makes_a_retry_later_never_earlier() -> None:
-    assert calls.retry_delay_s([10, 20], 1, 0.5, 0.0) == 10
-    assert calls.retry_delay_s([10, 20], 2, 0.5, 1.0) == 30
-    assert calls.retry_delay_s([10, 20], 3, 0.5, 1.0) is None
-    assert calls.retry_delay_s([], 1, 0.5, 1.0) is None
+def test_jitter_makes_a_retry_later_never_earlier() -> None:
+    # Contract 7
+    assert responses.retry_delay_s([10, 20], 1, 0.5, 0.0) == 10
+    assert responses.retry_delay_s([10, 20], 2, 0.5, 1.0) == 30
+    assert responses.retry_delay_s([10, 20], 3, 0.5, 1.0) is None
+    assert responses.retry_delay_s([], 1, 0.5, 1.0) is None
 
 
-def test_7_a_target_that_does_not_answer_or_is_not_there_is_a_failure_and_a_forbidden_one_an_error(
-    world: World, settings: object
-) -> None:
+def test_unreachable_target_fails_and_forbidden_target_is_an_error(world: World, settings: object) -> None:
+    # Contract 7
     slow = world.endpoint("slow", timeout_s=0.3, retry_schedule_s=[600])
     gone = world.endpoint("gone", url="http://127.0.0.1:1024/", retry_schedule_s=[600])
     inside = world.endpoint("inside", url="http://169.254.169.254/latest/meta-data")
@@ -188,9 +194,8 @@ def test_7_a_target_that_does_not_answer_or_is_not_there_is_a_failure_and_a_forb
     assert world.statuses(ids) == ["PENDING", "PENDING", "ERROR"]
 
 
-def test_8_a_circuit_opens_makes_no_calls_spends_no_attempts_probes_and_closes_and_others_do_not_notice(
-    world: World, settings: object
-) -> None:
+def test_circuit_opens_probes_and_closes_without_affecting_others(world: World, settings: object) -> None:
+    # Contract 8
     settings.OUTBOX_CIRCUIT_FAILURES = 3  # type: ignore[attr-defined]
     settings.OUTBOX_CIRCUIT_OPEN_S = 300.0  # type: ignore[attr-defined]
     ill, well = (
@@ -226,21 +231,25 @@ def test_8_a_circuit_opens_makes_no_calls_spends_no_attempts_probes_and_closes_a
     assert (ill.target.failures, ill.target.failing_since) == (0, None)
 
 
-def test_8_a_probe_for_which_there_is_no_slot_is_made_as_soon_as_there_is_one(world: World) -> None:
+def test_probe_without_a_slot_is_made_as_soon_as_one_is_free(world: World) -> None:
+    # Contract 8
     ill, busy = world.endpoint("ill"), world.endpoint("busy")
     probe, other = world.send_one(ill, "probe"), world.send_one(busy, "other")
     world.poll()
-    assert isinstance(starting.start([(other, 1)])[0][0], starting.Call)  # it has the only slot
+    assert isinstance(
+        attempts.start_attempts([(other, 1)])[0][0], attempts.DeliveryAttempt
+    )  # it has the only slot
     world.pool.concurrency = 1
     world.pool.save()
     ill.target.open_until = clock.now() - timedelta(seconds=1)
     ill.target.save()
-    assert starting.start([(probe, 1)])[0] == [starting.Refused.PUT_BACK]
+    assert attempts.start_attempts([(probe, 1)])[0] == [attempts.PointerRefused.PUT_BACK]
     ill.target.refresh_from_db()
     assert ill.target.probe_until is None
 
 
-def test_8_pointers_on_their_way_when_the_circuit_opens_are_put_back_unspent(world: World) -> None:
+def test_pointers_in_transit_when_the_circuit_opens_are_requeued_unspent(world: World) -> None:
+    # Contract 8
     erp = world.endpoint()
     message = world.send_one(erp, "a")
     world.poll()
@@ -254,15 +263,18 @@ def test_8_pointers_on_their_way_when_the_circuit_opens_are_put_back_unspent(wor
     world.becomes(message, "COMPLETED")
 
 
-def test_8_an_endpoint_that_fails_for_days_is_disabled_with_notice_and_nothing_of_it_is_lost(world: World) -> None:
+def test_endpoint_failing_for_days_is_disabled_and_loses_nothing(world: World) -> None:
+    # Contract 8
     erp = world.endpoint(retry_schedule_s=[])
     world.receiver.default.status = 500
     failed = world.send_one(erp, "a", group="a")
     world.start()
     world.becomes(failed, "ERROR")
-    assert targets.disable_failing() == 0
-    world.travel(3 * 86_400 + 60)
-    assert targets.disable_failing() == 1
+    for n in range(12):
+        assert target_health.disable_failing() == 0
+        world.travel(6 * 3600 + 60)
+        world.becomes(world.send_one(erp, f"{n}", group=f"{n}"), "ERROR")
+    assert target_health.disable_failing() == 1
     erp.refresh_from_db()
     assert erp.disabled_at is not None
     notice = Event.objects.get(kind="endpoint.disabled")
@@ -272,7 +284,7 @@ def test_8_an_endpoint_that_fails_for_days_is_disabled_with_notice_and_nothing_o
     world.poll()
     assert world.status(kept) == "PENDING"
     world.receiver.heal()
-    assert targets.enable(erp.pk, actor=SYSTEM) is True
+    assert target_health.enable_endpoint(erp.pk, actor=SYSTEM) is True
     world.becomes(kept, "COMPLETED")
     world.act("retry", failed)
     world.becomes(failed, "COMPLETED")

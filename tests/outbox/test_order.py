@@ -1,4 +1,4 @@
-"""Contract 1 to 3: order, one in flight, and what an error stops."""
+"""Contract 1 to 3 (docs/guides/outbox.md): order, one in flight, and what an error blocks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import pytest
 from django.db import IntegrityError
 
 from dispatch.outbox.models import Message, MessageGroup
-from tests.outbox.world import World
+from tests.harness.outbox import World
 
 BLOCK, NEXT, IMMEDIATE = "BLOCK_ON_ERROR", "NEXT_ON_ERROR", "IMMEDIATE"
 
 
-def test_1_ordered_messages_of_a_group_come_by_sequence_then_creation_then_id(world: World) -> None:
+def test_group_is_ordered_by_sequence_then_creation_then_id(world: World) -> None:
+    # Contract 1
     erp = world.endpoint()
     world.send(erp, "c", "d")
     world.send(erp, "b", sequence=50)
@@ -25,9 +26,10 @@ def test_1_ordered_messages_of_a_group_come_by_sequence_then_creation_then_id(wo
     assert world.receiver.overlaps() == []
 
 
-def test_1_a_lower_sequence_inserted_later_goes_before_those_waiting_never_before_the_one_in_flight(
+def test_later_lower_sequence_overtakes_waiting_but_not_in_flight(
     world: World,
 ) -> None:
+    # Contract 1
     erp = world.endpoint()
     world.receiver.hold("first")
     world.send(erp, "first", "last")
@@ -40,9 +42,10 @@ def test_1_a_lower_sequence_inserted_later_goes_before_those_waiting_never_befor
     assert world.receiver.overlaps() == []
 
 
-def test_1_the_group_key_is_organization_endpoint_and_group_and_null_empty_and_default_are_one(
+def test_group_key_treats_null_empty_and_default_as_the_same_group(
     world: World,
 ) -> None:
+    # Contract 1
     erp, crm = world.endpoint("ERP"), world.endpoint("CRM")
     for group in (None, "", "default", "other"):
         world.send(erp, f"erp {group}", group=group)
@@ -53,7 +56,8 @@ def test_1_the_group_key_is_organization_endpoint_and_group_and_null_empty_and_d
     assert len(set(MessageGroup.objects.values_list("key", flat=True))) == 6
 
 
-def test_1_a_group_of_direct_messages_keeps_its_order_over_several_urls(world: World) -> None:
+def test_group_of_direct_messages_keeps_order_over_several_urls(world: World) -> None:
+    # Contract 1
     world.send(None, "a", url=world.receiver.url + "/created")
     world.send(None, "b", url=world.receiver.url.replace("127.0.0.1", "localhost") + "/updated")
     world.send(None, "c", url=world.receiver.url + "/closed")
@@ -62,7 +66,8 @@ def test_1_a_group_of_direct_messages_keeps_its_order_over_several_urls(world: W
     assert [visit.path for visit in world.receiver.visits] == ["/hook/created", "/hook/updated", "/hook/closed"]
 
 
-def test_2_one_of_a_group_is_in_flight_with_three_pollers_and_three_routers(world: World) -> None:
+def test_one_in_flight_per_group_with_three_pollers_and_three_routers(world: World) -> None:
+    # Contract 2
     endpoints = [world.endpoint(f"E{n}") for n in range(3)]
     world.pool.concurrency = 40
     world.pool.save()
@@ -82,7 +87,8 @@ def test_2_one_of_a_group_is_in_flight_with_three_pollers_and_three_routers(worl
     assert len(world.receiver.visits) == 240
 
 
-def test_2_the_index_refuses_a_second_ordered_message_in_flight(world: World) -> None:
+def test_index_refuses_a_second_ordered_message_in_flight(world: World) -> None:
+    # Contract 2
     erp = world.endpoint()
     first, second = world.send(erp, "a", "b")
     world.poll()
@@ -91,7 +97,8 @@ def test_2_the_index_refuses_a_second_ordered_message_in_flight(world: World) ->
         Message.objects.filter(pk=second).update(status="QUEUED", in_flight=True)
 
 
-def test_2_the_transaction_that_ends_one_claims_the_next_and_publishes_it_without_a_poll(world: World) -> None:
+def test_ending_a_message_claims_and_publishes_the_next_without_a_poll(world: World) -> None:
+    # Contract 2
     erp = world.endpoint()
     world.send(erp, *"abcdefgh")
     world.start_router()
@@ -100,7 +107,8 @@ def test_2_the_transaction_that_ends_one_claims_the_next_and_publishes_it_withou
     world.all_end()
 
 
-def test_3_a_head_that_waits_for_its_retry_holds_its_group(world: World) -> None:
+def test_head_waiting_for_its_retry_holds_its_group(world: World) -> None:
+    # Contract 3
     erp = world.endpoint(retry_schedule_s=[600])
     world.receiver.answer("a", 500, times=1)
     a, b = world.send(erp, "a", "b")
@@ -115,7 +123,8 @@ def test_3_a_head_that_waits_for_its_retry_holds_its_group(world: World) -> None
     assert world.receiver.of("g") == ["a", "a", "b"]
 
 
-def test_3_block_on_error_stops_every_later_message_of_the_group_until_it_is_resolved(world: World) -> None:
+def test_block_on_error_stops_later_messages_until_resolved(world: World) -> None:
+    # Contract 3
     erp = world.endpoint(mode=BLOCK)
     world.receiver.answer("bad", 422)
     bad, *later = world.send(erp, "bad", "b", "c")
@@ -135,7 +144,8 @@ def test_3_block_on_error_stops_every_later_message_of_the_group_until_it_is_res
     assert world.group().blocked_by is None
 
 
-def test_3_next_on_error_goes_on_after_an_error(world: World) -> None:
+def test_next_on_error_continues_after_an_error(world: World) -> None:
+    # Contract 3
     erp = world.endpoint(mode=NEXT)
     world.receiver.answer("bad", 422)
     bad, *_ = world.send(erp, "bad", "b", "c")
@@ -145,7 +155,8 @@ def test_3_next_on_error_goes_on_after_an_error(world: World) -> None:
     assert world.status(bad) == "ERROR"
 
 
-def test_3_immediate_has_no_order_never_blocks_and_is_never_blocked(world: World) -> None:
+def test_immediate_has_no_order_never_blocks_and_is_never_blocked(world: World) -> None:
+    # Contract 3
     erp = world.endpoint()
     world.receiver.hold("slow")
     world.receiver.answer("bad", 422)
@@ -162,9 +173,10 @@ def test_3_immediate_has_no_order_never_blocks_and_is_never_blocked(world: World
     assert world.receiver.names[-1] == "after slow"
 
 
-def test_3_in_a_mixed_group_block_is_held_by_any_earlier_error_and_next_only_by_that_of_a_block_message(
+def test_mixed_group_holds_block_by_any_error_and_next_by_block_errors(
     world: World,
 ) -> None:
+    # Contract 3
     erp = world.endpoint()
     for bad in ("next bad", "block bad"):
         world.receiver.answer(bad, 422)

@@ -1,4 +1,4 @@
-"""Contract 4, 5 and 11: nobody starves, the poller's duties, its leader."""
+"""Contract 4, 5 and 11 (docs/guides/outbox.md): no starvation, the poller's duties, its leader."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from dispatch.core import clock, loop_runner
-from dispatch.core import queues as queues_to_wake
-from dispatch.core.election import Deposed, Election
-from dispatch.core.loop_runner import leading
-from dispatch.core.loops import Loop
+from dispatch.core import clock
 from dispatch.core.models import Event, Leadership
-from dispatch.core.redis import client
-from dispatch.outbox import poller, publishing, queues
+from dispatch.core.redis.client import client
+from dispatch.core.runtime import loop_runner
+from dispatch.core.runtime import queues as queues_to_wake
+from dispatch.core.runtime.leader_election import Election, LeadershipLost
+from dispatch.core.runtime.loop_runner import leading
+from dispatch.core.runtime.loops import Loop
+from dispatch.outbox import poller, queues
+from dispatch.outbox import publisher as outbox_publisher
 from dispatch.outbox.models import Message
 from dispatch.outbox.pointer import MessagePointer, check_token
 from tests.core.loops import runs
 from tests.core.outages import own_valkey
-from tests.outbox.world import World
-from tests.processes import running
-from tests.waiting import wait_until
+from tests.harness.outbox import World
+from tests.support.processes import running
+from tests.support.waiting import wait_until
 
 MANY = 10_000
 
 
 def crowd(world: World, endpoint: object, *, with_immediates: bool) -> None:
-    """10,000 messages before everybody else, half of them without order."""
+    """Add 10,000 messages before all others, half of them unordered."""
     for n in range(10):
         names = [str(i) for i in range(MANY // 20)]
         world.send(endpoint, *names, group="crowd")  # type: ignore[arg-type]
@@ -44,7 +46,8 @@ def crowd(world: World, endpoint: object, *, with_immediates: bool) -> None:
 @pytest.mark.parametrize(
     "why", ["blocked group", "paused endpoint", "paused pool", "rate-limited pool", "open circuit"]
 )
-def test_4_what_cannot_go_delays_nobody_by_more_than_two_polls(world: World, why: str) -> None:
+def test_blocked_messages_delay_others_by_at_most_two_polls(world: World, why: str) -> None:
+    # Contract 4
     full = world.pool
     other_pool = type(full).objects.create(
         organization=world.organization, code="other", name="Other", kind="messages", concurrency=5
@@ -69,14 +72,15 @@ def test_4_what_cannot_go_delays_nobody_by_more_than_two_polls(world: World, why
         crowded.target.open_until = clock.now() + timedelta(hours=1)
         crowded.target.save()
     late = world.send_one(other, "late", group="quiet")
-    poller.poll()
-    poller.poll()
+    poller.poll_once()
+    poller.poll_once()
     assert world.status(late) == "QUEUED"
     stuck = Message.objects.filter(endpoint=crowded, in_flight=True).count()
     assert stuck <= (10 if why == "blocked group" else 1)
 
 
-def test_4_groups_that_share_a_full_pool_take_turns(world: World) -> None:
+def test_groups_that_share_a_full_pool_take_turns(world: World) -> None:
+    # Contract 4
     world.pool.concurrency = 1
     world.pool.save()
     erp = world.endpoint()
@@ -88,9 +92,10 @@ def test_4_groups_that_share_a_full_pool_take_turns(world: World) -> None:
     assert world.receiver.most_open == 1
 
 
-def test_5_a_message_is_queued_and_its_epoch_committed_before_its_pointer_is_published(
+def test_message_is_committed_as_queued_before_its_pointer_is_published(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Contract 5
     erp = world.endpoint()
     message = world.send_one(erp, "a")
     seen = []
@@ -102,8 +107,8 @@ def test_5_a_message_is_queued_and_its_epoch_committed_before_its_pointer_is_pub
         seen.append([pointer.authToken for pointer, _ in publications])
         return [None] * len(publications)
 
-    monkeypatch.setattr(publishing._publisher(), "publish_many", publish_many)
-    poller.poll()
+    monkeypatch.setattr(outbox_publisher._publisher(), "publish_many", publish_many)
+    poller.poll_once()
     committed, tokens = seen
     assert committed == ("QUEUED", 1)
     assert check_token(tokens[0], message) == 1
@@ -118,9 +123,10 @@ def _committed(message_id: int) -> tuple[str, int]:
         connection.close()
 
 
-def test_5_at_most_ten_are_published_at_once_and_a_batch_is_a_batch(
+def test_publishes_at_most_ten_at_once_and_claims_one_batch_per_poll(
     world: World, monkeypatch: pytest.MonkeyPatch, settings: object
 ) -> None:
+    # Contract 5
     settings.OUTBOX_BATCH_SIZE = 25  # type: ignore[attr-defined]
     world.pool.concurrency = 100
     world.pool.save()
@@ -128,51 +134,52 @@ def test_5_at_most_ten_are_published_at_once_and_a_batch_is_a_batch(
     for n in range(40):
         world.send(erp, f"{n}", group=f"{n}")
     sizes: list[int] = []
-    publisher = publishing._publisher()
+    publisher = outbox_publisher._publisher()
     real = publisher.publish_many
     monkeypatch.setattr(publisher, "publish_many", lambda some: sizes.append(len(some)) or real(some))
-    assert poller.poll() == 0.0
+    assert poller.poll_once() == 0.0
     assert sizes == [10, 10, 5]
     assert Message.objects.filter(status="QUEUED").count() == 25
-    assert poller.poll() == 0.0
+    assert poller.poll_once() == 0.0
     assert Message.objects.filter(status="QUEUED").count() == 40
 
 
-def test_5_a_queue_that_fails_leaves_messages_pending_with_nothing_spent(world: World, settings: object) -> None:
+def test_failing_queue_leaves_messages_pending_without_spending_retries(world: World, settings: object) -> None:
+    # Contract 5
     erp = world.endpoint()
     ids = [world.send_one(erp, f"{n}", group=f"{n}") for n in range(3)]
     settings.OUTBOX_QUEUE_URL = "redis://127.0.0.1:1/0"  # type: ignore[attr-defined]
-    assert poller.poll() == settings.OUTBOX_POLL_INTERVAL_S  # type: ignore[attr-defined]
+    assert poller.poll_once() == settings.OUTBOX_POLL_INTERVAL_S  # type: ignore[attr-defined]
     assert world.statuses(ids) == ["PENDING"] * 3
     assert set(Message.objects.values_list("attempts", "in_flight", "waiting_for")) == {(0, False, "queue")}
     settings.OUTBOX_QUEUE_URL = ""  # type: ignore[attr-defined]
-    publishing.reset()
+    outbox_publisher.reset()
     world.start()
     world.all_end()
     assert world.statuses(ids) == ["COMPLETED"] * 3
 
 
-def test_5_a_queue_that_is_not_there_at_the_start_is_a_warning_and_is_tried_again(
+def test_unreachable_queue_at_startup_is_a_warning_and_is_retried(
     world: World, test_environment: dict[str, str], tmp_path: Path
 ) -> None:
+    # Contract 5
     message = world.send_one(world.endpoint(), "a")
     with own_valkey(tmp_path) as queue:
         queue.kill()
         env = {**test_environment, "OUTBOX_POLL_INTERVAL_S": "0.5", "OUTBOX_QUEUE_URL": queue.url}
         with running("dispatcher", "--only", "outbox_poller,outbox_router", env=env) as dispatcher:
-            dispatcher.says("the queue cannot be reached, tried again")
-            dispatcher.says("the queue did not take pointers, they wait")
+            dispatcher.says("queue_unreachable")
+            dispatcher.says("pointers_not_published")
             queue.start()
             world.becomes(message, "COMPLETED")
             assert world.message(message).attempts == 1
 
 
-def test_5_a_poll_that_fails_is_logged_the_next_goes_on_and_never_two_at_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_poll_is_logged_and_polls_never_overlap(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Contract 5
     monkeypatch.setattr(loop_runner, "FIRST_BACKOFF_S", 0.01)
     message = world.send_one(world.endpoint(), "a")
-    advance, at_once, tries = poller.advance, threading.Semaphore(1), count()
+    advance, at_once, tries = poller.claim_next, threading.Semaphore(1), count()
 
     def watched(now: datetime) -> Any:
         assert at_once.acquire(blocking=False), "two polls at once"
@@ -183,30 +190,32 @@ def test_5_a_poll_that_fails_is_logged_the_next_goes_on_and_never_two_at_once(
         finally:
             at_once.release()
 
-    monkeypatch.setattr(poller, "advance", watched)
-    with capture_logs() as logs, runs(Loop("outbox_poller", poller.poll, 0.01)):
+    monkeypatch.setattr(poller, "claim_next", watched)
+    with capture_logs() as logs, runs(Loop("outbox_poller", poller.poll_once, 0.01)):
         for _ in range(20):
-            queues_to_wake.wake("outbox_poller")
+            queues_to_wake.notify_loop("outbox_poller")
         world.becomes(message, "QUEUED")
-    assert [line["failures"] for line in logs if line["event"] == "a step failed"] == [1, 2]
+    assert [line["failures"] for line in logs if line["event"] == "step_failed"] == [1, 2]
 
 
-def test_5_a_publication_that_the_queue_calls_a_duplicate_counts_as_published(world: World) -> None:
+def test_duplicate_publication_counts_as_published(world: World) -> None:
+    # Contract 5
     erp = world.endpoint()
     message = world.send_one(erp, "a")
     world.poll()
     row = Message.objects.select_related("group", "pool").get(pk=message)
-    claim = publishing.claim_of(
+    claim = outbox_publisher.claim_of(
         (row.pk, row.epoch, row.mode, row.group_id, row.pool.code, row.group.key), row.queued_at
     )
-    assert publishing.publish([claim, claim]) is True
+    assert outbox_publisher.publish_pointers([claim, claim]) is True
     assert world.status(message) == "QUEUED"
     world.start_router()
     world.becomes(message, "COMPLETED")
     assert world.receiver.names == ["a"]
 
 
-def test_5_a_poll_says_when_the_next_message_is_due(world: World, settings: object) -> None:
+def test_poll_returns_when_the_next_message_is_due(world: World, settings: object) -> None:
+    # Contract 5
     settings.OUTBOX_POLL_INTERVAL_S = 900.0  # type: ignore[attr-defined]
     erp = world.endpoint()
     due_at = clock.now() + timedelta(seconds=600)
@@ -214,7 +223,7 @@ def test_5_a_poll_says_when_the_next_message_is_due(world: World, settings: obje
     before = clock.now()
     wish = world.poll()
     assert wish is not None
-    # Between what was left before it asked and after; never a busy loop.
+    # Between the time left before it was asked and after; never a busy loop.
     left = max((due_at - clock.now()).total_seconds(), poller.SHORTEST_PAUSE_S)
     assert left <= wish <= (due_at - before).total_seconds() < 900.0
     assert world.receiver.names == []
@@ -223,19 +232,23 @@ def test_5_a_poll_says_when_the_next_message_is_due(world: World, settings: obje
     world.receiver.got("later")
 
 
-def test_5_a_new_message_wakes_the_poller_at_once(world: World, test_environment: dict[str, str]) -> None:
+def test_new_message_wakes_the_poller_at_once(world: World, test_environment: dict[str, str]) -> None:
+    # Contract 5
     erp = world.endpoint()
     env = {**test_environment, "OUTBOX_POLL_INTERVAL_S": "240"}
     with running("dispatcher", "--only", "outbox_poller,outbox_router", env=env) as dispatcher:
         wait_until(lambda: leader_pid() == dispatcher.pid)
-        wait_until(lambda: client().pubsub_numsub(queues_to_wake.wake_channel())[0][1], message="nobody listens")
+        wait_until(
+            lambda: client().pubsub_numsub(queues_to_wake.notification_channel())[0][1], message="nobody listens"
+        )
         world.send(erp, "warm up")
         world.receiver.count(1)
         world.send(erp, "at once", group="h")
         world.receiver.count(2)
 
 
-def test_11_a_paused_old_leaders_claims_are_refused_in_postgres(world: World) -> None:
+def test_claims_of_a_deposed_leader_are_refused_by_postgres(world: World) -> None:
+    # Contract 11
     erp = world.endpoint()
     message = world.send_one(erp, "a")
     old, new = Election("loop:outbox_poller", holder="old"), Election("loop:outbox_poller", holder="new")
@@ -244,32 +257,33 @@ def test_11_a_paused_old_leaders_claims_are_refused_in_postgres(world: World) ->
     assert new.step() == epoch + 1
     token = leading.set((old.name, epoch))
     try:
-        with pytest.raises(Deposed):
-            poller.poll()
+        with pytest.raises(LeadershipLost):
+            poller.poll_once()
     finally:
         leading.reset(token)
     assert world.status(message) == "PENDING"
     assert Message.objects.get(pk=message).epoch == 0
     token = leading.set((new.name, new.epoch))
     try:
-        poller.poll()
+        poller.poll_once()
     finally:
         leading.reset(token)
     assert world.status(message) == "QUEUED"
 
 
-def test_11_when_the_leader_is_killed_another_takes_over_and_a_clean_stop_hands_over_at_once(
+def test_another_leader_takes_over_after_a_kill_or_a_clean_stop(
     world: World, test_environment: dict[str, str]
 ) -> None:
+    # Contract 11
     erp = world.endpoint()
-    # Who waits for a lease of an hour to lapse waits in vain.
+    # A wait for a lease of an hour would never end.
     env = {**test_environment, "OUTBOX_POLL_INTERVAL_S": "1", "LEADER_LEASE_S": "3600", "LEADER_RENEW_S": "0.5"}
     only = ("dispatcher", "--only", "outbox_poller,outbox_router")
     with running(*only, env=env) as first:
         wait_until(lambda: leader_pid() == first.pid)
         with running(*only, env=env) as second, running(*only, env=env) as third:
-            second.says("runs")
-            third.says("runs")
+            second.says("loops_started")
+            third.says("loops_started")
             first.kill()
             assert leader_pid() == first.pid
             Leadership.objects.filter(name="loop:outbox_poller").update(
@@ -289,7 +303,8 @@ def leader_pid() -> int:
     return int(holder.split(":")[1] or 0)
 
 
-def test_11_when_the_queue_is_gone_dispatch_stops_and_the_api_goes_on(world: World, settings: object) -> None:
+def test_api_accepts_messages_while_the_queue_is_unreachable(world: World, settings: object) -> None:
+    # Contract 11
     settings.OUTBOX_QUEUE_URL = "redis://127.0.0.1:1/0"  # type: ignore[attr-defined]
     erp = world.endpoint()
     world.start()

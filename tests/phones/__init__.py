@@ -1,4 +1,4 @@
-"""Speak as a phone: a vocabulary for tests over the telephone simulator, which runs as a real process.
+"""Speak as a phone: a vocabulary for tests over the phone simulator, which runs as a real process.
 
     from tests.phones import answer, busy, ignore, decline, voicemail
 
@@ -21,7 +21,7 @@ complained about what our code sent it (`sim.forgive()` where that is meant). Gi
 `speed` is simulated seconds per real second: at 20, ringing 3 s takes 0.15 s. With
 `Simulator.start(clock="manual")` time stands still until `sim.advance(seconds)`.
 
-Phones without a script are operated by hand, and since hands do not get faster with time, they may ring and keep
+Phones without a script are operated manually, and since people do not get faster with time, they may ring and keep
 a prompt waiting for two real seconds at least. To test that nobody answers or presses, script them: `ignore()`,
 `answer()`.
 
@@ -33,9 +33,10 @@ What phones do (`will` takes several: one per call, the last one stays):
     mix((3, answer(press="1")), (1, ignore()))
 What goes wrong (each for the next request or callback, or `times=None` for always, `to=` one number ...):
     sim.lose_callbacks(), duplicate_callbacks(), delay_callbacks(seconds), reorder_callbacks()
-    sim.answer_429(retry_after=1), answer_500(), answer_503(), time_out_before_creating(),
+    sim.answer_429(retry_after=None), answer_500(), answer_503(), time_out_before_creating(),
     time_out_after_creating(), reset_before_creating(), reset_after_creating(), slow_create(seconds),
-    callbacks_before_create_returns(), list_lags(seconds), lose_webhooks(purpose); sim.heal() ends them all.
+    callbacks_before_create_returns(), list_lags(seconds), lose_webhooks(purpose),
+    slow_webhooks(seconds); sim.heal() ends them all.
 All waiting ends at a deadline in real seconds, and a failure shows the whole story of the call.
 """
 

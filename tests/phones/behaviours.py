@@ -18,8 +18,10 @@ def answer(
     hang_up_during: str | None = None,
     then_hang_up: bool = False,
 ) -> Behaviour:
-    """Pick up after so many simulated seconds. Without `press_after` or `when_heard` the key follows the
-    prompt."""
+    """Pick up after `after` simulated seconds and press a key.
+
+    Without `press_after` or `when_heard` the key follows the prompt.
+    """
     behaviour: Behaviour = {"do": "answer", "after": after}
     if press:
         trigger: dict[str, Any] = {} if press_after is None else {"after": press_after}
@@ -56,9 +58,10 @@ def decline(after: float = 1.0) -> Behaviour:
     return {"do": "reject", "after": after}
 
 
-def fails(error_code: int = 13224, after: float = 1.0) -> Behaviour:
-    """The network cannot reach it: failed."""
-    return {"do": "fail", "error_code": error_code, "after": after}
+def fails(error_code: int | None = None, after: float = 1.0, sip: int = 404) -> Behaviour:
+    """The network cannot reach it: failed, with a SIP response; with an ErrorCode only if one is given."""
+    code = {} if error_code is None else {"error_code": error_code}
+    return {"do": "fail", "sip": sip, "after": after, **code}
 
 
 def voicemail(after: float = 2.0) -> Behaviour:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 from .behaviours import Behaviour
 
@@ -146,8 +146,9 @@ class Phone:
         return self
 
     def texts_will(self, do: str, error_code: int | None = None) -> Phone:
-        """What becomes of texts to it: delivered, undelivered, failed, silent."""
-        fate: dict[str, Any] = {"do": do} if error_code is None else {"do": do, "error_code": error_code}
+        """Set the outcome of texts to it: delivered, undelivered, failed, silent, refuse."""
+        name = "code" if do == "refuse" else "error_code"
+        fate: dict[str, Any] = {"do": do} if error_code is None else {"do": do, name: error_code}
         self._sim.request("PUT", "/control/texts", json={self.number: fate})
         return self
 
@@ -170,9 +171,9 @@ class Phone:
         assert not calls, f"{self.number} was called\n{self._sim.story()}"
         return self
 
-    def calls_us(self, number: str, press: str = "") -> PhoneCall:
-        """Call one of our numbers (see `add_number`)."""
-        data: dict[str, Any] = {"to": number}
+    def calls_us(self, number: str, press: str = "", attestation: str = "A") -> PhoneCall:
+        """Call one of our numbers (see `add_number`). A forged caller id has no attestation A."""
+        data: dict[str, Any] = {"to": number, "attestation": attestation}
         if press:
             data["keys"] = [{"key": press}]
         made = self._sim.request("POST", f"/control/phones/{quote(self.number)}/call", json=data).json()

@@ -1,4 +1,4 @@
-"""The simulator as a process of its own, and what a test may ask of it."""
+"""Run the simulator as a separate process, and let tests control it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import requests
 
-from tests.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 from .behaviours import Behaviour, manual
 from .handset import Phone, PhoneCall
@@ -58,8 +58,10 @@ class Simulator:
         countries: list[str] | None = None,
         **config: Any,
     ) -> Simulator:
-        """Start one on a free port (or `port`, to come back where one was stopped); ready when this returns.
-        More keys of its configuration go in `config`."""
+        """Start a simulator on a free port, and return when it is ready.
+
+        `port` restarts a stopped one at its address. Further keys of its configuration go in `config`.
+        """
         folder = Path(tempfile.mkdtemp(prefix="simulator-"))
         account = {
             "sid": ACCOUNT_SID,
@@ -82,7 +84,7 @@ class Simulator:
         command = [
             sys.executable,
             "-m",
-            "dispatch.telephony.simulator",
+            "dispatch.dev.simulator",
             "--leash",
             "--clock",
             clock,
@@ -225,7 +227,7 @@ class Simulator:
         return int(self.request("POST", "/control/faults", json={"kind": kind, **details}).json()["id"])
 
     def heal(self) -> None:
-        """Nothing goes wrong any more."""
+        """End all faults."""
         self.request("DELETE", "/control/faults")
 
     def lose_callbacks(self, times: int | None = None, **details: Any) -> None:
@@ -243,7 +245,19 @@ class Simulator:
     def lose_webhooks(self, purpose: str, times: int | None = 1, **details: Any) -> None:
         self.fault("webhook_lost", purpose=purpose, times=times, **details)
 
-    def answer_429(self, times: int | None = 1, retry_after: float = 1, **details: Any) -> None:
+    def slow_webhooks(
+        self, seconds: float, purpose: str | None = None, times: int | None = 1, **details: Any
+    ) -> None:
+        """Delay the responses of our server by this number of simulated seconds."""
+        self.fault("webhook_slow", seconds=seconds, purpose=purpose, times=times, **details)
+
+    def set_account(self, **changes: Any) -> None:
+        """Change the account, for example `status="suspended"` or `type="Trial"`; until the next reset."""
+        (account,) = [one for one in self.get("/control/accounts") if one["sid"] == ACCOUNT_SID]
+        del account["open_calls"]
+        self.request("PUT", "/control/accounts", json={**account, **changes})
+
+    def answer_429(self, times: int | None = 1, retry_after: float | None = None, **details: Any) -> None:
         self.fault("rate_limit", times=times, seconds=retry_after, **details)
 
     def answer_500(self, times: int | None = 1, creates: bool = False, **details: Any) -> None:

@@ -1,4 +1,4 @@
-"""The API of schedules, runs and bulk creations, as clients speak to it."""
+"""The API of schedules, runs and bulk imports."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from dispatch.core import clock
 from dispatch.schedules.api.bulk import ImportParser
 from dispatch.schedules.models import BulkImport, Run, Schedule
-from dispatch.schedules.services import bulk
-from tests import factories
+from dispatch.schedules.services import bulk_import
 from tests.api.client import Api
-from tests.schedules.world import World
+from tests.harness.schedules import World
+from tests.support import factories
 
 HTTP = {"url": "https://example.com/hook"}
 
@@ -91,7 +91,7 @@ def test_the_same_key_makes_one_schedule(api: Api) -> None:
         ({"surprise": 1}, "surprise"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_field(api: Api, fields: dict[str, Any], wrong: str) -> None:
+def test_invalid_values_are_reported_with_their_field(api: Api, fields: dict[str, Any], wrong: str) -> None:
     assert wrong in refusal(api.post("schedules/", body(**fields)))
     assert not Schedule.objects.exists()
 
@@ -119,6 +119,17 @@ def test_a_start_alone_is_a_trigger_time_and_with_an_interval_its_anchor(api: Ap
     assert made(api, cron="", starts_at="2027-01-31T09:00Z")["trigger_at"] == "2027-01-31T09:00:00Z"
     found = made(api, cron="", every=1, unit="month", starts_at="2027-01-31T09:00Z", time_zone="UTC")
     assert [one["at"][:10] for one in found["next"]][:3] == ["2027-01-31", "2027-02-28", "2027-03-31"]
+
+
+def test_a_limit_leaves_the_time_of_day(api: Api, world: World) -> None:
+    world.travel_to("2027-03-01 16:00")
+    found = made(api, cron="", every=1, unit="day")
+    world.travel_to("2027-03-01 22:20")
+    for change in ({"ends_at": "2027-06-01T00:00Z"}, {"max_occurrences": 30}):
+        answer = api.patch(f"schedules/{found['id']}/", change)
+        assert answer.status_code == 200, answer.content
+        assert "09:00" in answer.json()["when"]
+        assert answer.json()["next"][0]["words"] == found["next"][0]["words"]
 
 
 def test_a_preview_makes_nothing(api: Api, world: World) -> None:
@@ -199,7 +210,7 @@ def test_a_run_is_cancelled_and_tried_again(api: Api, world: World) -> None:
     assert api.post(f"runs/{run.pk}/cancel/").status_code == 409
 
 
-def test_a_key_needs_the_scope_of_what_it_schedules_too(world: World) -> None:
+def test_key_needs_the_scope_of_the_scheduled_work(world: World) -> None:
     bare = Api(key=factories.api_key(world.organization, "schedules:write", "read"))
     assert "kind" in refusal(bare.post("schedules/", body()))
     full = Api(key=factories.api_key(world.organization, "schedules:write", "messages:write"))
@@ -210,8 +221,8 @@ def test_a_key_needs_the_scope_of_what_it_schedules_too(world: World) -> None:
     assert Api(key=factories.api_key(world.organization, "read")).post("schedules/", body()).status_code == 403
 
 
-# --- Bulk creation
-# ---------------------------------------------------------------------------------------------------
+# --- Bulk import
+# -----------------------------------------------------------------------------------------------------
 
 
 def work_bulk(world: World) -> None:
@@ -224,7 +235,7 @@ def work_bulk(world: World) -> None:
 def test_many_schedules_are_created_by_a_worker_with_progress_and_refusals(
     api: Api, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "PART", 40)
+    monkeypatch.setattr(bulk_import, "PART", 40)
     rows = [{"name": f"Visit {n}"} for n in range(100)]
     rows[7] = {"name": ""}
     rows[93] = {"name": "x", "cron": "never"}
@@ -236,7 +247,7 @@ def test_many_schedules_are_created_by_a_worker_with_progress_and_refusals(
     assert answer.status_code == 202
     at = f"schedule-imports/{answer.json()['id']}/"
     assert (answer.json()["status"], answer.json()["total"]) == ("received", 100)
-    assert bulk.work_part(answer.json()["id"])
+    assert bulk_import.work_part(answer.json()["id"])
     assert (api.get(at).json()["status"], api.get(at).json()["created"]) == ("running", 39)
     work_bulk(world)
     found = api.get(at).json()
@@ -248,20 +259,20 @@ def test_many_schedules_are_created_by_a_worker_with_progress_and_refusals(
     assert len(api.get(f"schedules/?bulk={answer.json()['id']}&page_size=200").json()["results"]) == 98
 
 
-def test_a_worker_killed_in_a_bulk_creation_creates_nothing_twice_and_another_goes_on(
+def test_killed_bulk_import_resumes_without_duplicates(
     api: Api, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dispatch.core import faults
+    from dispatch.core import fault_injection
 
-    monkeypatch.setattr(bulk, "PART", 10)
+    monkeypatch.setattr(bulk_import, "PART", 10)
     rows = [body(name=f"Visit {n}") for n in range(35)]
     answer = api.post("schedule-imports/", {"schedules": rows})
     for point in ("schedules.bulk.before_commit", "schedules.bulk.committed"):
-        with faults.arm(point), pytest.raises(faults.Interrupted):
+        with fault_injection.arm_crash_point(point), pytest.raises(fault_injection.Interrupted):
             work_bulk(world)
-        assert bulk.send_forgotten() == 0
+        assert bulk_import.enqueue_stalled() == 0
         world.travel(61)
-        assert bulk.send_forgotten() == 1
+        assert bulk_import.enqueue_stalled() == 1
     work_bulk(world)
     found = BulkImport.objects.get(pk=answer.json()["id"])
     assert (found.status, found.created) == ("done", 35)
@@ -271,16 +282,16 @@ def test_a_worker_killed_in_a_bulk_creation_creates_nothing_twice_and_another_go
 def test_a_bulk_creation_is_cancelled_and_keeps_what_it_made(
     api: Api, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "PART", 10)
+    monkeypatch.setattr(bulk_import, "PART", 10)
     answer = api.post("schedule-imports/", {"schedules": [body(name=f"V{n}") for n in range(30)]})
-    bulk.work_part(answer.json()["id"])
+    bulk_import.work_part(answer.json()["id"])
     assert api.post(f"schedule-imports/{answer.json()['id']}/cancel/").json()["status"] == "cancelled"
     work_bulk(world)
     assert Schedule.objects.count() == 10
     assert api.post(f"schedule-imports/{answer.json()['id']}/cancel/").status_code == 409
 
 
-def test_in_bulk_the_scopes_of_who_asked_count(world: World) -> None:
+def test_bulk_creation_uses_the_scopes_of_the_caller(world: World) -> None:
     bare = Api(key=factories.api_key(world.organization, "schedules:write", "read"))
     answer = bare.post("schedule-imports/", {"schedules": [body()]})
     work_bulk(world)
@@ -289,7 +300,7 @@ def test_in_bulk_the_scopes_of_who_asked_count(world: World) -> None:
     assert found["row_errors"][0]["errors"][0]["field"] == "kind"
 
 
-def test_a_great_many_fit_into_one_request_and_more_is_refused_in_words(
+def test_bulk_limit_is_enforced_with_a_clear_error(
     api: Api, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [
@@ -303,11 +314,19 @@ def test_a_great_many_fit_into_one_request_and_more_is_refused_in_words(
     monkeypatch.setattr(ImportParser, "limit", 2**20)
     answer = api.post("schedule-imports/", body)
     assert answer.status_code == 413
-    assert "at most 1 MiB" in answer.json()["detail"]
-    # elsewhere a body of that size is still too large
+    assert "The maximum is 1 MiB." in answer.json()["detail"]
+    # other routes still reject a body of that size
     assert api.post("schedules/preview/", {"cron": "0 9 * * *", "x": "y" * 4_000_000}).status_code == 413
 
 
 def test_too_many_or_none_are_refused(api: Api) -> None:
     assert "schedules" in refusal(api.post("schedule-imports/", {"schedules": []}))
     assert "schedules" in refusal(api.post("schedule-imports/", {"schedules": [{}] * 100_001}))
+
+
+@pytest.mark.parametrize("moment", ["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+14:00"])
+@pytest.mark.parametrize("field", ["starts_at", "ends_at", "trigger_at"])
+def test_a_moment_outside_of_all_years_is_refused(api: Api, field: str, moment: str) -> None:
+    when = {} if field == "trigger_at" else {"every": 1, "unit": "days"}
+    answer = api.post("schedules/preview/", {**when, "time_zone": "UTC", field: moment})
+    assert answer.status_code == 400

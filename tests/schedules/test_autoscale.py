@@ -1,4 +1,4 @@
-"""The autoscaler on real queues: worker processes come with the work, and go when it has ended."""
+"""The autoscaler on real queues: worker processes start with the work and stop after it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from django.conf import settings
 from django.db import connection
 from rq.suspension import resume, suspend
 
-from dispatch.core import queues
-from dispatch.core import supervisor as supervision
-from dispatch.core.queues import rq_queue
-from dispatch.core.redis import client
-from dispatch.core.supervisor import Supervisor
-from dispatch.schedules.scaling import metrics
-from dispatch.schedules.scaling.autoscaler import Autoscaler
-from dispatch.schedules.scaling.rules import Policy
-from tests.processes import Process, environment
-from tests.waiting import wait_until
+from dispatch.core.redis.client import client
+from dispatch.core.runtime import autoscaler_metrics, queues
+from dispatch.core.runtime import supervisor as supervision
+from dispatch.core.runtime.autoscaler import Autoscaler
+from dispatch.core.runtime.autoscaling_rules import Policy
+from dispatch.core.runtime.queues import rq_queue
+from dispatch.core.runtime.supervisor import Supervisor
+from tests.support.processes import Process, environment
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -70,7 +69,7 @@ def test_all_that_the_database_has_room_for_and_no_more(children: Supervisor) ->
     for second in range(1, 4):
         scaler.step(second)
     assert scaler.workers(QUEUE) == 2
-    figures = dict(metrics.autoscaler_workers())
+    figures = dict(autoscaler_metrics.autoscaler_workers())
     by_what = {what: value for (_, queue, what), value in figures.items() if queue == QUEUE}
     assert by_what == {"workers": 2, "wanted": 3, "minimum": 1, "maximum": 3}
 
@@ -96,20 +95,20 @@ def test_without_redis_nobody_is_stopped_and_the_minimum_is_there(
     def gone(*_: object) -> None:
         raise ConnectionError
 
-    monkeypatch.setattr("dispatch.schedules.scaling.autoscaler.look", gone)
-    monkeypatch.setattr("dispatch.schedules.scaling.autoscaler.REDIS_ERRORS", (ConnectionError,))
+    monkeypatch.setattr("dispatch.core.runtime.autoscaler.read_queue", gone)
+    monkeypatch.setattr("dispatch.core.runtime.autoscaler.REDIS_ERRORS", (ConnectionError,))
     scaler.step(0)
     scaler.step(1)
     assert scaler.workers(QUEUE) == 1
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_when_the_autoscaler_is_told_to_stop_or_killed(how: signal.Signals) -> None:
+def test_no_worker_outlives_a_stopped_or_killed_autoscaler(how: signal.Signals) -> None:
     limits = {"WORKERS": f"{QUEUE}=1", "WORKERS_MAX": f"{QUEUE}=1"}
     env = environment(connection.settings_dict["NAME"], **limits)
     scaler = Process(("autoscale",), env)
     try:
-        scaler.says("the worker listens")
+        scaler.says("worker_started")
         workers = psutil.Process(scaler.pid).children()
         os.kill(scaler.pid, how)
         assert workers
@@ -123,15 +122,15 @@ def test_more_workers_than_connections_are_refused_in_one_line() -> None:
     scaler = Process(("autoscale",), {**env, "WORKERS_MAX": f"{QUEUE}=9"})
     wait_until(lambda: scaler.returncode is not None)
     assert scaler.returncode == 1
-    assert "WORKERS asks for 9 workers, but the database has connections for 4" in scaler.log()
+    assert "WORKERS asks for 9 workers, but the database has connections for only 4" in scaler.log()
     assert "Traceback" not in scaler.log()
 
 
-def test_a_folder_that_cannot_be_made_is_said_in_one_line(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "metrics").write_text("")  # where the folder should be
     env = environment(connection.settings_dict["NAME"], DISPATCH_DATA_DIR=str(tmp_path))
     scaler = Process(("autoscale",), env)
     wait_until(lambda: scaler.returncode is not None)
     assert scaler.returncode == 1
-    assert "set DISPATCH_DATA_DIR to a folder that can be written" in scaler.log()
+    assert "Set DISPATCH_DATA_DIR to a writable folder" in scaler.log()
     assert "Traceback" not in scaler.log()

@@ -1,4 +1,4 @@
-"""Several executors: shards are shared, taken over when one dies, and no run is taken twice."""
+"""Several executors: shards are shared, taken over when one dies, and no run is claimed twice."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from django.db import connection, connections
 from structlog.testing import capture_logs
 
 from dispatch.core import clock
-from dispatch.core.loops import Service
-from dispatch.core.queues import wake_channel
-from dispatch.core.redis import client
-from dispatch.core.statements import rows
+from dispatch.core.db.prepared import fetch_all
+from dispatch.core.redis.client import client
+from dispatch.core.runtime.loops import Service
+from dispatch.core.runtime.queues import notification_channel
 from dispatch.schedules import sql
 from dispatch.schedules.models import SHARDS, Executor, Run, ShardLease
-from dispatch.schedules.services import managing
-from dispatch.schedules.services.claiming import claim
-from dispatch.schedules.services.shards import EXECUTOR, Keeper, keep
+from dispatch.schedules.services import schedules as schedule_services
+from dispatch.schedules.services.executor import claim_due_runs
+from dispatch.schedules.services.shards import EXECUTOR, ShardLeaseManager, renew_shards_forever
 from dispatch.schedules.services.shards import keeper as this_process
 from tests.core.loops import runs
-from tests.processes import environment, running
-from tests.schedules.world import ALL, World
-from tests.waiting import PATIENCE, wait_until
+from tests.harness.schedules import ALL, World
+from tests.support.processes import environment, running
+from tests.support.waiting import PATIENCE, wait_until
 
 
 def test_one_executor_has_all_shards(world: World) -> None:
-    one = Keeper("one")
+    one = ShardLeaseManager("one")
     assert one.step() == list(ALL)
     assert one.held() == list(ALL)
 
 
-def test_two_share_them_and_three(world: World) -> None:
-    keepers = [Keeper(name) for name in ("one", "two", "three")]
+def test_executors_share_the_shards(world: World) -> None:
+    keepers = [ShardLeaseManager(name) for name in ("one", "two", "three")]
     keepers[0].step()
     for _ in range(3):
         for keeper in keepers:
@@ -42,8 +42,8 @@ def test_two_share_them_and_three(world: World) -> None:
     assert all(20 <= len(shards) <= 22 for shards in held)
 
 
-def test_of_one_that_died_they_are_taken_over_when_its_lease_is_over(world: World) -> None:
-    one, two = Keeper("one"), Keeper("two")
+def test_shards_of_a_dead_executor_are_taken_over_after_its_lease(world: World) -> None:
+    one, two = ShardLeaseManager("one"), ShardLeaseManager("two")
     for keeper in (one, two, one, two):
         keeper.step()
     assert len(two.held()) == SHARDS // 2
@@ -59,20 +59,20 @@ def test_of_one_that_died_they_are_taken_over_when_its_lease_is_over(world: Worl
     assert list(Executor.objects.values_list("name", flat=True)) == ["two"]
 
 
-def test_one_that_leaves_hands_them_over_at_once(world: World) -> None:
-    one, two = Keeper("one"), Keeper("two")
+def test_stopping_executor_releases_its_shards_at_once(world: World) -> None:
+    one, two = ShardLeaseManager("one"), ShardLeaseManager("two")
     for keeper in (one, two, one, two):
         keeper.step()
     one.leave()
     two.step()
     assert two.held() == list(ALL)
-    assert rows(sql.UNHELD_SHARDS, {"shards": SHARDS}) == [(0,)]
+    assert fetch_all(sql.UNHELD_SHARDS, {"shards": SHARDS}) == [(0,)]
 
 
-def test_in_the_dispatcher_they_are_kept_the_executor_is_woken_and_all_are_handed_over(world: World) -> None:
-    """In a running event loop, where a question to the database on the loop's own thread is refused."""
+def test_dispatcher_renews_shards_wakes_executor_and_releases_them(world: World) -> None:
+    """Runs in an event loop, where database queries on the loop's own thread are rejected."""
     listener = client().pubsub(ignore_subscribe_messages=True)
-    listener.subscribe(wake_channel())
+    listener.subscribe(notification_channel())
     heard: list[bytes] = []
 
     def is_woken() -> bool:
@@ -80,7 +80,7 @@ def test_in_the_dispatcher_they_are_kept_the_executor_is_woken_and_all_are_hande
         heard.extend([message["data"]] if message else [])
         return EXECUTOR.encode() in heard
 
-    with capture_logs() as logs, runs(Service("schedules_shards", keep)):
+    with capture_logs() as logs, runs(Service("schedules_shards", renew_shards_forever)):
         wait_until(lambda: this_process.held() == list(ALL))
         wait_until(is_woken)
     assert held_by_somebody() == 0
@@ -89,8 +89,8 @@ def test_in_the_dispatcher_they_are_kept_the_executor_is_woken_and_all_are_hande
 
 
 def test_a_schedule_keeps_its_shard_and_many_spread_over_all(world: World) -> None:
-    assert managing.shard_of(42) == managing.shard_of(42)
-    found = Counter(managing.shard_of(n) for n in range(64_000))
+    assert schedule_services.shard_of(42) == schedule_services.shard_of(42)
+    found = Counter(schedule_services.shard_of(n) for n in range(64_000))
     assert len(found) == SHARDS
     assert max(found.values()) < 2 * min(found.values())
 
@@ -98,12 +98,12 @@ def test_a_schedule_keeps_its_shard_and_many_spread_over_all(world: World) -> No
 def test_an_executor_takes_only_what_is_in_its_shards(world: World) -> None:
     schedules = [world.schedule(f"S{n}", trigger_at=clock.now()) for n in range(30)]
     mine = range(SHARDS // 2)
-    claim(mine)
+    claim_due_runs(mine)
     taken = set(Run.objects.filter(status="in_progress").values_list("schedule_id", flat=True))
     assert taken == {schedule.pk for schedule in schedules if schedule.shard in mine}
 
 
-def test_two_executors_that_both_believe_to_hold_everything_take_each_run_once(world: World) -> None:
+def test_two_executors_with_same_shards_claim_each_run_once(world: World) -> None:
     for n in range(200):
         world.schedule(f"S{n}", every=1, unit="minute")
     world.travel(61)
@@ -113,7 +113,7 @@ def test_two_executors_that_both_believe_to_hold_everything_take_each_run_once(w
     def execute() -> None:
         try:
             together.wait(PATIENCE)
-            while claim(ALL, limit=17).found:
+            while claim_due_runs(ALL, limit=17).found:
                 pass
         except BaseException as error:
             errors.append(error)

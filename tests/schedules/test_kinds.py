@@ -1,5 +1,4 @@
-"""Every kind of work, for real: what is created, once, also when the worker dies; what is refused; what is
-called."""
+"""Every kind of work, for real: created once, even if the worker dies; rejected; called."""
 
 from __future__ import annotations
 
@@ -12,19 +11,20 @@ from typing import Any
 import pytest
 from rest_framework.exceptions import ValidationError
 
-from dispatch.core import clock, faults, webhook_signing
+from dispatch.core import clock, fault_injection
+from dispatch.core.http import webhook_signing
 from dispatch.core.models import Event
 from dispatch.jobs.models import Submission
 from dispatch.leads.models import Campaign, Lead
-from dispatch.outbox import publishing
+from dispatch.outbox import publisher
 from dispatch.outbox.models import Endpoint, Message
 from dispatch.outbox.services.intake import default_pool
 from dispatch.schedules import kinds
 from dispatch.schedules.models import Schedule
-from tests import factories
+from tests.harness.schedules import World
 from tests.schedules.conftest import promises_hold
-from tests.schedules.world import World
-from tests.waiting import PATIENCE
+from tests.support import factories
+from tests.support.waiting import PATIENCE
 
 LEASE_S = 91.0
 
@@ -32,14 +32,14 @@ LEASE_S = 91.0
 @pytest.fixture
 def real(transactional_db: None) -> Iterator[World]:
     """A world with the kinds as they are."""
-    publishing.reset()
+    publisher.reset()
     yield World()
     promises_hold()
-    publishing.reset()
+    publisher.reset()
 
 
 class Receiver:
-    """A client's URL: remembers what came and answers as told."""
+    """A client's URL: records requests and responds as configured."""
 
     def __init__(self) -> None:
         self.came: list[dict[str, Any]] = []
@@ -107,7 +107,7 @@ def test_a_recurring_visit_becomes_a_submission_each_time(real: World) -> None:
 def test_a_worker_killed_at_any_point_leaves_one_submission(real: World, point: str) -> None:
     schedule = real.schedule(kind="submission", payload=form(real), trigger_at=clock.now())
     real.execute()
-    with faults.arm(point), pytest.raises(faults.Interrupted):
+    with fault_injection.arm_crash_point(point), pytest.raises(fault_injection.Interrupted):
         real.work()
     real.travel(LEASE_S)
     real.reconcile()
@@ -163,14 +163,14 @@ def test_a_message_sent_by_a_worker_that_died_is_found_again(real: World) -> Non
     endpoint(real)
     schedule = real.schedule(kind="message", payload=MESSAGE, trigger_at=clock.now())
     real.execute()
-    with faults.arm("schedules.work.done"), pytest.raises(faults.Interrupted):
+    with fault_injection.arm_crash_point("schedules.work.done"), pytest.raises(fault_injection.Interrupted):
         real.work()
     real.travel(LEASE_S)
     real.reconcile()
     assert real.run(schedule).result == {"message": Message.objects.get().pk}
 
 
-def test_a_message_whose_endpoint_is_gone_is_refused_and_the_others_are_sent(real: World) -> None:
+def test_message_with_a_deleted_endpoint_is_rejected_alone(real: World) -> None:
     endpoint(real)
     good = real.schedule("good", kind="message", payload=MESSAGE, trigger_at=clock.now())
     bad = real.schedule("bad", kind="message", payload={**MESSAGE, "endpoint": "CRM"}, trigger_at=clock.now())
@@ -235,7 +235,7 @@ def test_a_server_error_is_retried_and_the_retry_has_the_same_key(real: World, r
     )
     real.go()
     run = real.run(schedule)
-    assert (run.status, run.error, run.result["status"]) == ("retrying", "The receiver answered 503.", 503)
+    assert (run.status, run.error, run.result["status"]) == ("retrying", "The receiver answered HTTP 503.", 503)
     real.travel(100)
     real.go()
     assert len(receiver.came) == 1
@@ -246,7 +246,7 @@ def test_a_server_error_is_retried_and_the_retry_has_the_same_key(real: World, r
     assert [came["headers"]["Dispatch-Attempt"] for came in receiver.came] == ["1", "2"]
 
 
-def test_what_the_receiver_refuses_is_not_repeated(real: World, receiver: Receiver) -> None:
+def test_call_rejected_by_the_receiver_is_not_retried(real: World, receiver: Receiver) -> None:
     receiver.answers = [(422, {}, b"no")]
     schedule = real.schedule(kind="http", payload={"url": receiver.url}, trigger_at=clock.now())
     real.go()
@@ -267,7 +267,7 @@ def test_private_addresses_are_not_called(real: World, settings: Any) -> None:
     )
     real.go()
     assert real.run(schedule).status == "failed"
-    assert "cannot be called" in real.run(schedule).error
+    assert "can't be called" in real.run(schedule).error
 
 
 def test_nobody_listening_is_retried(real: World) -> None:
@@ -320,7 +320,7 @@ def test_a_payload_is_checked_as_the_kinds_own_api_would(
 ) -> None:
     endpoint(real)
     with pytest.raises(ValidationError) as refused:
-        kinds.get(kind).check(real.organization, payload)
+        kinds.get_kind(kind).check(real.organization, payload)
     assert field in refused.value.detail
 
 
@@ -329,7 +329,7 @@ def test_another_organizations_rows_cannot_be_named(real: World) -> None:
     other = factories.organization()
     for kind, payload in (("message", MESSAGE), ("http", {"endpoint": "ERP"})):
         with pytest.raises(ValidationError):
-            kinds.get(kind).check(other, dict(payload))
+            kinds.get_kind(kind).check(other, dict(payload))
 
 
 def test_every_kind_has_a_queue_and_a_scope_and_says_what_it_does(real: World, settings: Any) -> None:
@@ -340,7 +340,7 @@ def test_every_kind_has_a_queue_and_a_scope_and_says_what_it_does(real: World, s
         assert kind.queue in settings.WORKERS
         assert kind.scope in ApiKey.Scope.values
         assert kind.label
-    assert kinds.get("http").summary({"url": "https://example.com"}) == "POST https://example.com"
+    assert kinds.get_kind("http").summary({"url": "https://example.com"}) == "POST https://example.com"
 
 
 # --- lead ---------------------------------------------------------------------------------------------------
@@ -362,9 +362,23 @@ def test_a_follow_up_call_becomes_a_lead_each_time(real: World) -> None:
     for _ in range(2):
         real.travel(7 * 86_400)
         real.go()
+        Lead.objects.update(status="finished", outcome="answered", finished_at=clock.now())
     first, second = Lead.objects.order_by("pk")
     assert str(first.phone) == "+16025550123"
     assert [real.run(schedule, n).result for n in (1, 2)] == [{"lead": first.pk}, {"lead": second.pk}]
+
+
+def test_a_follow_up_call_that_still_waits_is_not_added_again(real: World) -> None:
+    campaign(real)
+    payload = {"campaign": "follow-up", "phone": "+16025550123"}
+    schedule = real.schedule(kind="lead", payload=payload, every=1, unit="week")
+    for _ in range(2):
+        real.travel(7 * 86_400)
+        real.go()
+    lead = Lead.objects.get()
+    assert [real.run(schedule, n).result for n in (1, 2)] == [
+        {"lead": lead.pk}, {"lead": lead.pk, "is_duplicate": True},
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("point", ["schedules.work.started", "schedules.work.done", "schedules.report.written"])
@@ -373,7 +387,7 @@ def test_a_worker_killed_at_any_point_leaves_one_lead(real: World, point: str) -
     payload = {"campaign": "follow-up", "phone": "+16025550123"}
     schedule = real.schedule(kind="lead", payload=payload, trigger_at=clock.now())
     real.execute()
-    with faults.arm(point), pytest.raises(faults.Interrupted):
+    with fault_injection.arm_crash_point(point), pytest.raises(fault_injection.Interrupted):
         real.work()
     real.travel(LEASE_S)
     real.reconcile()
@@ -389,5 +403,5 @@ def test_a_lead_that_could_not_be_called_is_refused(real: World, more: dict[str,
     campaign(real)
     payload = {"campaign": "follow-up", "phone": "+16025550123", **more}
     with pytest.raises(ValidationError) as refused:
-        kinds.get("lead").check(real.organization, payload)
+        kinds.get_kind("lead").check(real.organization, payload)
     assert field in refused.value.detail

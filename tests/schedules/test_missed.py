@@ -1,4 +1,4 @@
-"""After an outage of hours: run all, run the last, skip. Overlap. Pauses."""
+"""After an outage of hours: run all, run the last, skip all. Overlap. Pauses."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from dispatch.core import clock
 from dispatch.schedules.models import Run
-from dispatch.schedules.services import managing
-from tests.schedules.world import ANA, World
+from dispatch.schedules.services import schedules
+from tests.harness.schedules import ANA, World
 
 OUTAGE_S = 5 * 3600 + 60
 
@@ -52,16 +52,16 @@ def test_run_all_without_overlap_runs_them_one_after_another(world: World, hourl
     assert world.statuses(schedule) == ["succeeded"] * 5 + ["scheduled"]
 
 
-def test_run_the_last_runs_one_and_records_the_others(world: World, hourly) -> None:  # type: ignore[no-untyped-def]
+def test_policy_last_runs_one_and_records_the_others(world: World, hourly) -> None:  # type: ignore[no-untyped-def]
     schedule = hourly(missed="last")
     world.go()
     assert hours(world) == [14]
     assert world.statuses(schedule) == ["missed"] * 4 + ["succeeded", "scheduled"]
-    assert world.run(schedule, 1).error.startswith("Nobody took it in time")
+    assert world.run(schedule, 1).error.startswith("Not started in time")
     assert world.told(world.run(schedule, 1)) == ["missed"]
 
 
-def test_skip_runs_none_and_goes_on_with_the_next(world: World, hourly) -> None:  # type: ignore[no-untyped-def]
+def test_policy_skip_continues_with_the_next_run(world: World, hourly) -> None:  # type: ignore[no-untyped-def]
     schedule = hourly(missed="skip")
     world.go()
     assert hours(world) == []
@@ -71,7 +71,7 @@ def test_skip_runs_none_and_goes_on_with_the_next(world: World, hourly) -> None:
     assert hours(world) == [15]
 
 
-def test_what_is_only_a_little_late_is_not_missed(world: World) -> None:
+def test_slightly_late_run_is_not_missed(world: World) -> None:
     world.travel_to("2026-12-01 09:30")
     world.schedule(cron="0 * * * *", time_zone="UTC", missed="skip", missed_after_s=300)
     world.travel(1800 + 150)
@@ -79,7 +79,7 @@ def test_what_is_only_a_little_late_is_not_missed(world: World) -> None:
     assert hours(world) == [10]
 
 
-def test_one_that_runs_once_is_run_however_late_unless_it_is_to_be_skipped(world: World) -> None:
+def test_single_run_is_executed_late_unless_policy_is_skip(world: World) -> None:
     late = world.schedule(trigger_at=clock.now() + timedelta(minutes=1), missed="last")
     gone = world.schedule(trigger_at=clock.now() + timedelta(minutes=1), missed="skip")
     world.travel(86_400)
@@ -155,11 +155,11 @@ def test_where_overlap_is_allowed_both_run(world: World) -> None:
     assert world.statuses(schedule) == ["in_progress", "in_progress", "scheduled"]
 
 
-def test_one_by_hand_waits_for_the_one_before(world: World) -> None:
+def test_manual_run_waits_for_the_previous_run(world: World) -> None:
     schedule = world.schedule(every=1, unit="hour", overlap="skip")
     world.travel(3600)
     world.execute()
-    by_hand = managing.run_now(schedule.pk, actor=ANA)
+    by_hand = schedules.run_now(schedule.pk, actor=ANA)
     world.execute()
     assert Run.objects.get(pk=by_hand.pk).waiting_for == "earlier"
     world.go()
@@ -170,16 +170,16 @@ def test_one_by_hand_waits_for_the_one_before(world: World) -> None:
 # --------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_runs_in_a_pause_and_what_fell_into_it_is_skipped(world: World) -> None:
+def test_runs_due_during_a_pause_are_skipped(world: World) -> None:
     world.travel_to("2026-12-01 09:30")
     schedule = world.schedule(cron="0 * * * *", time_zone="UTC", missed="all")
-    managing.pause(schedule.pk, actor=ANA)
+    schedules.pause_schedule(schedule.pk, actor=ANA)
     world.go_until("2026-12-01 12:30", step_s=1800)
     assert world.note.done == []
-    managing.resume(schedule.pk, actor=ANA)
+    schedules.resume_schedule(schedule.pk, actor=ANA)
     world.go()
     assert world.statuses(schedule) == ["skipped", "skipped", "skipped", "scheduled"]
-    assert world.run(schedule, 1).error == "It fell into a pause."
+    assert world.run(schedule, 1).error == "The schedule was paused."
     world.go_until("2026-12-01 13:01", step_s=1800)
     assert hours(world) == [13]
 
@@ -192,12 +192,12 @@ def test_a_retry_waits_for_the_end_of_the_pause(world: World) -> None:
     world.travel(86_400)
     world.execute()
     world.work()
-    managing.pause(schedule.pk, actor=ANA)
+    schedules.pause_schedule(schedule.pk, actor=ANA)
     world.settle()
     world.travel(3600)
     world.go()
     assert world.run(schedule).status == "retrying"
-    managing.resume(schedule.pk, actor=ANA)
+    schedules.resume_schedule(schedule.pk, actor=ANA)
     world.go()
     assert world.run(schedule).status == "succeeded"
 
@@ -205,8 +205,8 @@ def test_a_retry_waits_for_the_end_of_the_pause(world: World) -> None:
 def test_a_pause_that_is_over_before_the_next_time_changes_nothing(world: World) -> None:
     schedule = world.schedule(every=1, unit="hour")
     at = world.again(schedule).next_at
-    managing.pause(schedule.pk, actor=ANA)
-    managing.resume(schedule.pk, actor=ANA)
+    schedules.pause_schedule(schedule.pk, actor=ANA)
+    schedules.resume_schedule(schedule.pk, actor=ANA)
     assert world.run(schedule).due_at == at
     world.travel(3600)
     world.go()

@@ -5,22 +5,22 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.schedules.scaling.rules import Policy, Seen, decide, within
+from dispatch.core.runtime.autoscaling_rules import Policy, QueueState, cap_workers, decide
 
 POLICY = Policy(minimum=1, maximum=8, per_worker=10, oldest_s=2, calm_s=60)
-QUIET = Seen(waiting=0, oldest_s=0)
+QUIET = QueueState(waiting=0, oldest_s=0)
 
 
-def test_a_wave_doubles_the_workers_at_every_look_up_to_the_maximum():
+def test_burst_doubles_workers_up_to_the_maximum():
     workers, steps = 1, []
     while workers < 8:
-        workers = decide(POLICY, Seen(waiting=500, oldest_s=0.5), workers, None, 0).workers
+        workers = decide(POLICY, QueueState(waiting=500, oldest_s=0.5), workers, None, 0).workers
         steps.append(workers)
     assert steps == [2, 4, 8]
 
 
 def test_few_that_wait_long_get_one_more():
-    found = decide(POLICY, Seen(waiting=3, oldest_s=7), 2, None, 0)
+    found = decide(POLICY, QueueState(waiting=3, oldest_s=7), 2, None, 0)
     assert (found.workers, found.why) == (3, "the oldest of 3 waits 7 s")
 
 
@@ -36,12 +36,12 @@ def test_each_step_down_begins_a_new_calm():
     assert decide(POLICY, QUIET, down.workers, down.calm_since, 61).workers == 3
 
 
-def test_work_in_a_lull_begins_it_anew():
-    assert decide(POLICY, Seen(waiting=40, oldest_s=0.1), 4, 0, 59).calm_since is None
+def test_work_during_a_lull_restarts_it():
+    assert decide(POLICY, QueueState(waiting=40, oldest_s=0.1), 4, 0, 59).calm_since is None
 
 
 def test_workers_that_are_busy_are_not_too_many():
-    assert decide(POLICY, Seen(waiting=0, oldest_s=0, busy=4), 4, 0, 600).workers == 4
+    assert decide(POLICY, QueueState(waiting=0, oldest_s=0, busy=4), 4, 0, 600).workers == 4
 
 
 @given(
@@ -50,7 +50,7 @@ def test_workers_that_are_busy_are_not_too_many():
 )  # fmt: skip
 def test_never_below_the_minimum_nor_above_the_maximum(least, more, waiting, oldest, workers, since, now):
     policy = Policy(minimum=least, maximum=least + more)
-    found = decide(policy, Seen(waiting, oldest), workers, since, now)
+    found = decide(policy, QueueState(waiting, oldest), workers, since, now)
     assert policy.minimum <= found.workers <= policy.maximum
 
 
@@ -59,7 +59,7 @@ def test_never_below_the_minimum_nor_above_the_maximum(least, more, waiting, old
 def test_the_databases_connections_are_shared_and_nobody_loses_the_minimum(queues, cap):
     minimums = {name: least for name, (least, _) in queues.items()}
     wanted = {name: least + more for name, (least, more) in queues.items()}
-    given_ = within(cap, wanted, minimums)
+    given_ = cap_workers(cap, wanted, minimums)
     assert all(minimums[name] <= given_[name] <= wanted[name] for name in queues)
     assert sum(given_.values()) <= max(cap, sum(minimums.values()))
     if sum(wanted.values()) <= cap:

@@ -1,4 +1,4 @@
-"""Clients that submit forms as careful programs do: with an Idempotency-Key, again until they are told 202."""
+"""Clients that submit forms as careful programs do: with an Idempotency-Key, again until they get a 202."""
 
 from __future__ import annotations
 

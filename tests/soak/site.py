@@ -13,8 +13,8 @@ from django.db import connection
 
 from tests.core.outages import OwnValkey, own_valkey
 from tests.phones import Simulator
-from tests.processes import Process, environment
-from tests.waiting import wait_until
+from tests.support.processes import Process, environment
+from tests.support.waiting import wait_until
 
 # Two of each where the design allows it, so that they also compete while nothing is wrong.
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -53,7 +53,7 @@ class Site:
 
     def start(self, name: str) -> None:
         command = COMMANDS[name]
-        if name == "web":  # as under `manage.py up`: who comes while it is started again waits at the door
+        if name == "web":  # as under `manage.py up`: connections wait in the socket while it restarts
             self._running[name] = Process((*command, "--fd", str(self._fd)), self._env, pass_fds=(self._fd,))
         else:
             self._running[name] = Process(command, self._env)

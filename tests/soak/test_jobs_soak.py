@@ -1,7 +1,9 @@
-"""A stream of submissions on real processes, while all but PostgreSQL is killed, flushed and cut off by chance:
-nothing is lost, nobody is called twice for one offer, nobody is assigned twice, no line carries two calls.
+"""Stream submissions while everything except PostgreSQL is killed, flushed and disconnected at random.
 
-`make soak`; `SOAK_SEED=…` repeats the chance of a run (its timing is the machine's)."""
+Nothing is lost, nobody is called twice for one offer, no job is assigned twice, and no line carries two calls.
+
+Run by `make soak`; `SOAK_SEED=…` repeats the random choices of a run, but not its timing.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,12 @@ from dispatch.jobs.models import DispatchPolicy, Job, Offer, Submission
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call
 from notifications.models import Notification
-from tests import factories as make
 from tests.phones import Simulator, answer, busy, decline, ignore, mix
 from tests.soak.clients import Clients
 from tests.soak.site import Site, site
 from tests.soak.troubles import Troubles
-from tests.waiting import wait_until
+from tests.support import factories as make
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.soak, pytest.mark.django_db(transaction=True)]
 
@@ -135,7 +137,7 @@ class Watch:
 
 
 def everything_settles(here: Site, sim: Simulator, watch: Watch) -> None:
-    """Nothing is killed any more: all jobs come to an end, all calls too."""
+    """Stop the kills: all jobs end, and all calls too."""
     moment = threading.Event()
 
     def settled() -> bool:

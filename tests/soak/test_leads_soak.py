@@ -19,13 +19,13 @@ from django.db import connection
 from dispatch.core import clock
 from dispatch.leads.models import Lead
 from dispatch.telephony.models import Call
-from tests import factories
 from tests.conftest import forget_redis
-from tests.leads.floor import Floor
+from tests.harness.leads import Floor
 from tests.leads.test_kills import LOOPS, QUICK, complains_of_nothing_but_the_kill
 from tests.phones import Simulator, busy
-from tests.processes import Process, environment
-from tests.waiting import wait_until
+from tests.support import factories
+from tests.support.processes import Process, environment
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 

@@ -1,7 +1,10 @@
-"""Three pollers and three routers as processes, killed by chance while messages stream in and Redis is killed and
-flushed: the receiver sees every message, each group in its order and one at a time.
+"""Stream messages while pollers, routers and Redis are killed at random.
 
-`make soak`; `SOAK_SEED=…` repeats the chance of a run (its timing is the machine's)."""
+Three pollers and three routers run as processes, and Redis is killed and flushed: the receiver gets every message,
+each group in order and one at a time.
+
+Run by `make soak`; `SOAK_SEED=…` repeats the random choices of a run, but not its timing.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ from django.db import connection, connections
 from django.db.models import Count
 
 from dispatch.outbox.models import Attempt, Endpoint, Message, MessageGroup
-from dispatch.outbox.services.intake import NewMessage, accept
+from dispatch.outbox.services.intake import NewMessage, accept_messages
 from tests.core.outages import OwnValkey, own_valkey
+from tests.harness.outbox import OPEN, World
 from tests.outbox.receiver import Receiver
 from tests.outbox.transport.brokers import ActiveMqServer
-from tests.outbox.world import OPEN, World
-from tests.processes import Process, environment
-from tests.waiting import wait_until
+from tests.support.processes import Process, environment
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.soak, pytest.mark.django_db(transaction=True)]
 
@@ -132,9 +135,7 @@ def world() -> Iterator[World]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("queue", ["redis", "activemq"])
-def test_everything_is_killed_at_random_and_each_group_stays_in_order_and_alone(
-    world: World, seed: int, tmp_path: Path, queue: str
-) -> None:
+def test_random_kills_keep_each_group_in_order(world: World, seed: int, tmp_path: Path, queue: str) -> None:
     rng, moment = random.Random(seed), threading.Event()
     endpoint = world.endpoint(retry_schedule_s=[1] * 60)
     seen: Counter[str] = Counter()
@@ -158,7 +159,9 @@ def send_all(world: World, endpoint: Endpoint, seed: int, moment: threading.Even
     rng = random.Random(seed + 1)
     try:
         for round_ in range(ROUNDS):
-            accept(world.organization.pk, [new(world, endpoint, group, round_, rng) for group in range(GROUPS)])
+            accept_messages(
+                world.organization.pk, [new(world, endpoint, group, round_, rng) for group in range(GROUPS)]
+            )
             moment.wait(EVERY_S)
     finally:
         connections.close_all()
@@ -231,8 +234,10 @@ def each_group_came_in_order_and_one_at_a_time(world: World) -> None:
 
 
 def what_came_twice_was_cut_off(world: World) -> None:
-    """Every request that the receiver saw is an attempt in our books, with a result or of a process that died.
-    Each crash costs a message at most one."""
+    """Check that every received request is a recorded attempt, with a result or of a process that died.
+
+    Each crash costs a message at most one extra attempt.
+    """
     names = dict(Message.objects.values_list("pk", "payload"))
     booked: Counter[str] = Counter()
     for message, number in Attempt.objects.values_list("message").annotate(n=Count("pk")):

@@ -6,7 +6,7 @@ from django.urls import reverse
 
 from dispatch.core.models import Event
 from dispatch.technicians.models import Technician
-from tests import factories as make
+from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
 LIST = "admin:technicians_technician_changelist"

@@ -5,7 +5,7 @@ from rest_framework.test import APIClient
 
 from dispatch.core.models import Event
 from dispatch.technicians.models import Technician
-from tests import factories as make
+from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
 URL = "/api/v1/technicians/"
@@ -64,7 +64,7 @@ def test_shifts_are_replaced_as_a_whole_and_left_alone_when_not_named(phoenix):
         ("shifts", [{"weekday": 7, "starts": "08:00", "ends": "17:00"}]),
     ],
 )
-def test_what_is_wrong_is_named(phoenix, field, value):
+def test_invalid_fields_are_named(phoenix, field, value):
     answer = by_key(phoenix, "manage").post(URL, body(**{field: value}))
     assert answer.status_code == 400
     assert answer.json()["errors"][0]["field"].startswith(field)

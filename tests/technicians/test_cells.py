@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dispatch.technicians.cells import EARTH_RADIUS_M, cell_of, distance_m, spans_around
+from dispatch.technicians.h3_cells import EARTH_RADIUS_M, cell_of, distance_m, spans_around
 
 
 def there(lat, lng, metres, bearing):

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from tests import factories as make
+from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
 MAP = "admin:technicians_technician_map"
@@ -25,7 +25,7 @@ def centre(answer) -> tuple[float, float]:
     return round(float(found[1]), 2), round(float(found[2]), 2)
 
 
-def test_it_is_drawn_about_what_was_asked_for_with_names_and_a_scale():
+def test_map_is_centered_on_the_request_with_names_and_a_scale():
     client = signed_in(make.admin(make.organization(distance_unit="km")))
     answer = client.get(reverse(MAP), {"lat": 33.45, "lng": -112.07, "reach": 40_000})
     assert centre(answer) == (33.45, -112.07)
@@ -45,6 +45,6 @@ def test_without_technicians_it_shows_the_country():
     assert centre(signed_in(make.admin(make.organization())).get(reverse(MAP))) == (39.8, -98.6)
 
 
-def test_nobody_from_outside_sees_it():
+def test_map_requires_sign_in():
     assert Client().get(reverse(MAP)).status_code == 302
     assert signed_in(make.user()).get(reverse(MAP)).status_code in (302, 403)

@@ -6,10 +6,10 @@ import pytest
 
 from dispatch.core import clock
 from dispatch.technicians import services
-from dispatch.technicians.editing import set_shifts
 from dispatch.technicians.models import Technician
-from tests import factories as make
-from tests.factories import MESA, PHOENIX, SCOTTSDALE, TEMPE, TUCSON, Place
+from dispatch.technicians.services import set_shifts
+from tests.support import factories as make
+from tests.support.factories import MESA, PHOENIX, SCOTTSDALE, TEMPE, TUCSON, Place
 
 pytestmark = pytest.mark.django_db
 
@@ -22,7 +22,7 @@ def phoenix():
 
 
 def near(organization, at=PHOENIX, radius_m=50_000, skills=(), limit=50):
-    return services.near(
+    return services.find_nearby(
         organization, at.lat, at.lng, radius_m=radius_m, skill_ids=[skill.pk for skill in skills], limit=limit
     )
 
@@ -57,7 +57,7 @@ def test_another_organizations_technicians_are_never_near(phoenix):
     assert near(phoenix).considered == []
 
 
-def test_each_reason_to_be_out_is_said(phoenix):
+def test_each_reason_for_ineligibility_is_reported(phoenix):
     gas, roof = make.skill(phoenix, "gas"), make.skill(phoenix, "roof")
     both = (gas, roof)
     make.technician(phoenix, "Fit", skills=both)
@@ -67,16 +67,16 @@ def test_each_reason_to_be_out_is_said(phoenix):
     make.technician(phoenix, "Full", skills=both, open_jobs=2, max_open_jobs=2)
     make.technician(phoenix, "Gone", skills=both, is_active=False)
     busy = make.technician(phoenix, "Ringing", skills=both)
-    assert services.offer_begun(busy.pk, 77)
+    assert services.begin_offer(busy.pk, 77)
     late = make.technician(phoenix, "Late shift", skills=both)
     set_shifts(late, [(day, time(14), time(22)) for day in EVERY_DAY])
     at_moment(2026, 11, 18, 16)  # Wednesday, 09:00 in Phoenix
 
     assert told(phoenix, skills=both) == {
-        "Fit": ("in", "0.0 km, skill ok"),
-        "Ringing": ("deferred", "0.0 km, on another offer"),
-        "Unskilled": ("out", "lacks skill: Gas"),
-        "Homebody": ("out", "2.8 km beyond own radius"),
+        "Fit": ("in", "0.0 km, qualified"),
+        "Ringing": ("deferred", "0.0 km, has another offer"),
+        "Unskilled": ("out", "missing skill: Gas"),
+        "Homebody": ("out", "2.8 km outside own radius"),
         "Off duty": ("out", "off duty"),
         "Full": ("out", "2 of 2 open jobs"),
         "Late shift": ("out", "off shift until 14:00"),
@@ -88,11 +88,11 @@ def test_a_job_without_required_skills_asks_for_none(phoenix):
     assert told(phoenix) == {"Anyone": ("in", "0.0 km")}
 
 
-def test_who_is_fit_or_deferred_is_considered_before_nearer_ones_who_are_out(phoenix):
+def test_eligible_ones_come_before_nearer_ineligible_ones(phoenix):
     for n in range(4):
         make.technician(phoenix, f"Idle {n}", on_duty=False)
     busy = make.technician(phoenix, "Busy", at=MESA)
-    services.offer_begun(busy.pk, 1)
+    services.begin_offer(busy.pk, 1)
     make.technician(phoenix, "Fit", at=TEMPE)
     make.technician(phoenix, "Skill-less", at=TEMPE, on_duty=False)
     found = near(phoenix, limit=4)
@@ -109,7 +109,7 @@ def test_more_fit_than_considered_are_counted_too(phoenix):
     assert found.rest == {"fit": 2, "off_duty": 1}
 
 
-def test_ties_are_settled_the_same_way_each_time(phoenix):
+def test_ties_are_broken_consistently(phoenix):
     made = [make.technician(phoenix, f"Twin {n}").pk for n in range(6)]
     Technician.objects.filter(pk=made[0]).update(name="Twin 0, edited")  # moves the row in the table
     for _ in range(3):
@@ -132,7 +132,7 @@ def test_the_radius_is_exact(phoenix):
         (Place(0.0, 0.0, ""), Place(0.0, 0.0, ""), 0),
     ],
 )
-def test_near_is_near_where_the_map_has_its_seams(phoenix, here, there, metres):
+def test_search_works_at_the_antimeridian_and_poles(phoenix, here, there, metres):
     make.technician(phoenix, "Neighbour", at=there)
     (one,) = near(phoenix, at=here, radius_m=20_000).considered
     assert one.distance_m == pytest.approx(metres, abs=2)
@@ -144,11 +144,11 @@ def test_a_radius_of_hundreds_of_kilometres_finds_tucson_from_phoenix(phoenix):
 
 
 def test_moving_is_seen_by_the_next_search(phoenix):
-    from dispatch.technicians.editing import move
+    from dispatch.technicians.services import move_technician
 
     one = make.technician(phoenix, "Mover", at=TUCSON)
     assert near(phoenix).considered == []
-    move(one.pk, SCOTTSDALE.lat, SCOTTSDALE.lng)
+    move_technician(one.pk, SCOTTSDALE.lat, SCOTTSDALE.lng)
     assert near(phoenix).considered[0].name == "Mover"
 
 
@@ -202,27 +202,27 @@ class TestFitness:
 
     def fitness(self, one, at=PHOENIX, radius_m=50_000, skills=(), **options):
         ids = [skill.pk for skill in skills]
-        return services.fitness(one.pk, at.lat, at.lng, radius_m=radius_m, skill_ids=ids, **options)
+        return services.check_fitness(one.pk, at.lat, at.lng, radius_m=radius_m, skill_ids=ids, **options)
 
     def test_it_agrees_with_the_search(self, phoenix):
         gas = make.skill(phoenix, "gas")
         one = make.technician(phoenix, "One", at=TEMPE, skills=(gas,))
         assert self.fitness(one, skills=(gas,)) == near(phoenix, skills=(gas,)).considered[0]
 
-    def test_what_changed_since_the_search_is_seen(self, phoenix):
+    def test_changes_since_the_search_are_detected(self, phoenix):
         one = make.technician(phoenix, "One")
         Technician.objects.filter(pk=one.pk).update(on_duty=False)
         assert self.fitness(one).reason == "off duty"
         Technician.objects.filter(pk=one.pk).update(is_active=False)
         assert (self.fitness(one).verdict, self.fitness(one).reason) == ("out", "no longer active")
 
-    def test_beyond_the_radius_is_said_with_how_far(self, phoenix):
+    def test_distance_beyond_the_radius_is_reported(self, phoenix):
         one = make.technician(phoenix, "Far", at=TUCSON)
-        assert self.fitness(one, radius_m=100_000).reason == "71 km beyond the radius"
+        assert self.fitness(one, radius_m=100_000).reason == "71 km outside the radius"
 
-    def test_nobody_is_nobody(self, phoenix):
+    def test_search_without_technicians_is_empty(self, phoenix):
         one = make.technician(phoenix, "Nobody")
         services_id = one.pk
         one.delete()
         with pytest.raises(Technician.DoesNotExist):
-            services.fitness(services_id, 0, 0, radius_m=1, skill_ids=[])
+            services.check_fitness(services_id, 0, 0, radius_m=1, skill_ids=[])

@@ -28,12 +28,12 @@ def words(code, **changes):
 
 
 def test_reasons_read_like_sentences_of_a_dispatcher():
-    assert words("fit") == "12 km, skill ok"
+    assert words("fit") == "12 km, qualified"
     assert words("fit", needs_skill=False, unit="mi") == "7.7 mi"
-    assert words("own_radius") == "2.4 km beyond own radius"
-    assert words("lacks_skill", missing=("Gas", "Roof")) == "lacks skill: Gas, Roof"
+    assert words("own_radius") == "2.4 km outside own radius"
+    assert words("lacks_skill", missing=("Gas", "Roof")) == "missing skill: Gas, Roof"
     assert words("at_limit") == "1 of 1 open job"
-    assert words("on_another_offer") == "12 km, on another offer"
+    assert words("on_another_offer") == "12 km, has another offer"
 
 
 def test_a_reason_fits_its_column_whatever_the_names():
@@ -45,9 +45,9 @@ def test_a_reason_nobody_knows_is_an_error():
         words("hungry")
 
 
-def test_those_beyond_the_considered_are_summed_up_most_first():
+def test_remaining_reasons_are_summarized_most_frequent_first():
     assert rules.rest_words({"off_duty": 3, "off_shift": 120, "fit": 3}) == (
-        "120 off shift, 3 fit, farther away, 3 off duty"
+        "120 off shift, 3 eligible, farther away, 3 off duty"
     )
     assert rules.rest_words({}) == ""
 

@@ -9,11 +9,11 @@ from django.db import connection, transaction
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM, Actor
 from dispatch.core.models import Event
-from dispatch.technicians import editing, services
-from dispatch.technicians.cells import cell_of
+from dispatch.technicians import services
+from dispatch.technicians.h3_cells import cell_of
 from dispatch.technicians.models import Shift, Technician
-from tests import factories as make
-from tests.waiting import PATIENCE, wait_until
+from tests.support import factories as make
+from tests.support.waiting import PATIENCE, wait_until
 
 ANA = Actor("user", 7, "Ana")
 
@@ -29,53 +29,53 @@ def now_of(one):
 
 
 def test_a_technician_is_on_one_offer_at_a_time(one):
-    assert services.offer_begun(one.pk, 1)
-    assert services.offer_begun(one.pk, 1)  # the same again is fine
-    assert not services.offer_begun(one.pk, 2)
+    assert services.begin_offer(one.pk, 1)
+    assert services.begin_offer(one.pk, 1)  # the same again is fine
+    assert not services.begin_offer(one.pk, 2)
     assert now_of(one).live_offer_id == 1
 
 
-def test_beginning_an_offer_notes_when(one):
+def test_starting_an_offer_records_the_time(one):
     before = clock.now()
-    services.offer_begun(one.pk, 1)
+    services.begin_offer(one.pk, 1)
     assert before <= now_of(one).last_offered_at <= clock.now()
 
 
 def test_a_late_end_of_an_old_offer_does_not_free_the_technician(one):
-    services.offer_begun(one.pk, 1)
-    assert services.offer_over(one.pk, 1)
-    services.offer_begun(one.pk, 2)
-    assert not services.offer_over(one.pk, 1)
+    services.begin_offer(one.pk, 1)
+    assert services.end_offer(one.pk, 1)
+    services.begin_offer(one.pk, 2)
+    assert not services.end_offer(one.pk, 1)
     assert now_of(one).live_offer_id == 2
 
 
 def test_open_jobs_are_counted_and_never_below_none(one):
-    services.job_assigned(one.pk)
-    services.job_assigned(one.pk)
-    services.job_over(one.pk)
+    services.add_open_job(one.pk)
+    services.add_open_job(one.pk)
+    services.remove_open_job(one.pk)
     assert now_of(one).open_jobs == 1
-    services.job_over(one.pk)
-    services.job_over(one.pk)
+    services.remove_open_job(one.pk)
+    services.remove_open_job(one.pk)
     assert now_of(one).open_jobs == 0
 
 
-def test_drift_is_repaired_and_said(one):
+def test_drift_is_repaired_and_reported(one):
     Technician.objects.filter(pk=one.pk).update(open_jobs=3, live_offer_id=9)
     with transaction.atomic():
-        assert services.repair(one.pk, 1, None)
-        assert not services.repair(one.pk, 1, None)
+        assert services.repair_technician(one.pk, 1, None)
+        assert not services.repair_technician(one.pk, 1, None)
     assert (now_of(one).open_jobs, one.live_offer_id) == (1, None)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_two_offers_at_the_same_moment_one_wins():
+def test_one_of_two_concurrent_offers_wins():
     one = make.technician(make.organization())
     won = []
 
     def offer(number):
         try:
             with transaction.atomic():
-                won.append(services.offer_begun(one.pk, number))
+                won.append(services.begin_offer(one.pk, number))
         finally:
             connection.close()
 
@@ -88,7 +88,7 @@ def test_of_two_offers_at_the_same_moment_one_wins():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_locked_fitness_waits_for_the_one_before_and_sees_what_it_did():
+def test_locked_fitness_check_sees_the_previous_change():
     one = make.technician(make.organization())
     seen = []
 
@@ -97,7 +97,9 @@ def test_a_locked_fitness_waits_for_the_one_before_and_sees_what_it_did():
             with transaction.atomic():
                 place = make.PHOENIX
                 seen.append(
-                    services.fitness(one.pk, place.lat, place.lng, radius_m=1000, skill_ids=[], lock=True).verdict
+                    services.check_fitness(
+                        one.pk, place.lat, place.lng, radius_m=1000, skill_ids=[], lock=True
+                    ).verdict
                 )
         finally:
             connection.close()
@@ -107,7 +109,7 @@ def test_a_locked_fitness_waits_for_the_one_before_and_sees_what_it_did():
         thread = threading.Thread(target=look)
         thread.start()
         wait_until(_somebody_waits_for_a_lock, message="nobody waits for the row")
-        assert services.offer_begun(one.pk, 5)
+        assert services.begin_offer(one.pk, 5)
     thread.join(PATIENCE)
     assert seen == ["deferred"]
 
@@ -119,18 +121,18 @@ def _somebody_waits_for_a_lock():
 
 
 def test_a_change_of_duty_is_one_event_with_its_actor(one):
-    assert editing.set_duty(one.pk, False, actor=ANA)
-    assert not editing.set_duty(one.pk, False, actor=ANA)
+    assert services.set_duty(one.pk, False, actor=ANA)
+    assert not services.set_duty(one.pk, False, actor=ANA)
     (event,) = Event.objects.filter(subject_type="technician", subject_id=one.pk)
     assert (event.kind, event.actor_label, event.actor_id) == ("technician.duty_off", "Ana", 7)
-    editing.change_technician(one.pk, {"on_duty": True, "name": "Uno"}, actor=ANA)
+    services.change_technician(one.pk, {"on_duty": True, "name": "Uno"}, actor=ANA)
     assert Event.objects.filter(subject_id=one.pk, kind="technician.duty_on").count() == 1
 
 
 def test_the_cell_follows_the_position(one):
-    editing.move(one.pk, 40.7, -74.0)
+    services.move_technician(one.pk, 40.7, -74.0)
     assert now_of(one).cell == cell_of(40.7, -74.0)
-    editing.change_technician(one.pk, {"lat": 41.9, "lng": -87.6}, actor=SYSTEM)
+    services.change_technician(one.pk, {"lat": 41.9, "lng": -87.6}, actor=SYSTEM)
     assert now_of(one).cell == cell_of(41.9, -87.6)
     one.lat = 25.8
     one.save(update_fields=["lat"])

@@ -1,4 +1,4 @@
-"""Technicians as files: exported by who sees them, imported by Admins after a look at what it would do."""
+"""Check CSV files of technicians: every viewer may export, and Admins import after a preview."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from dispatch.core.models import Event
 from dispatch.technicians.models import Technician
-from tests import factories as make
+from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
 LIST = "admin:technicians_technician_changelist"
@@ -88,10 +88,10 @@ def test_an_export_that_comes_back_changes_nothing(phoenix, admin):
     make.technician(phoenix, "-Ana", skills=(make.skill(phoenix, "gas"), make.skill(phoenix, "cooling")))
     make.technician(phoenix, "Gone", is_active=False, on_duty=False)
     content = admin.get(reverse(EXPORT)).content.decode("utf-8-sig")
-    assert "0 to be added, 0 to be changed, 2 as they are, 0 with errors" in text(look(admin, content))
+    assert "0 to add, 0 to change, 2 unchanged, 0 with errors" in text(look(admin, content))
 
 
-def test_what_a_file_would_do_is_shown_and_nothing_written(phoenix, admin):
+def test_preview_shows_changes_and_saves_nothing(phoenix, admin):
     make.skill(phoenix, "gas")
     ana = make.technician(phoenix, "Ana", phone="+16022550101", radius_m=9000)
     content = (
@@ -103,12 +103,12 @@ def test_what_a_file_would_do_is_shown_and_nothing_written(phoenix, admin):
     )
     answer = look(admin, content)
     page = text(answer)
-    assert "1 to be added, 1 to be changed, 0 as they are, 2 with errors" in page
-    assert "not read: colour" in page
+    assert "1 to add, 1 to change, 0 unchanged, 2 with errors" in page
+    assert "Ignored columns: colour." in page
     wrong = {line.number: dict(line.errors) for line in answer.context["plan"].of("wrong")}
     assert wrong[4].keys() == {"phone", "zip", "skills", "radius_m"}
-    assert "no skill with the code heating" in wrong[4]["skills"]
-    assert wrong[5] == {"phone": "Line 3 has this phone too."}
+    assert "Unknown skill code: heating." in wrong[4]["skills"]
+    assert wrong[5] == {"phone": "Row 3 has the same phone number."}
     [changed] = answer.context["plan"].of("changed")
     assert {(one.name, one.before, one.after) for one in changed.changes} == {
         ("name", "Ana", "Ana Ruiz"), ("radius_m", "9000", "—"), ("skills", "—", "gas"),
@@ -117,7 +117,7 @@ def test_what_a_file_would_do_is_shown_and_nothing_written(phoenix, admin):
     assert (ana.name, Technician.objects.count()) == ("Ana", 1)
 
 
-def test_what_was_shown_is_written_when_agreed(phoenix, admin):
+def test_previewed_changes_are_saved_after_confirmation(phoenix, admin):
     gas = make.skill(phoenix, "gas")
     ana = make.technician(phoenix, "Ana", phone="+16022550101")
     moved = ana.position_at
@@ -126,14 +126,14 @@ def test_what_was_shown_is_written_when_agreed(phoenix, admin):
         "Ana;+16022550101;;gas;no;3\nBen;+16022550102;85281;gas;;\nEve;12;85281;;;\n"
     )
     page = text(agree(admin, look(admin, content)))
-    assert "1 added, 1 changed. 1 line with errors left out." in page
+    assert "1 added, 1 changed. 1 row with errors skipped." in page
     ana.refresh_from_db()
     assert (ana.on_duty, ana.max_open_jobs, ana.skill_ids, ana.position_at) == (False, 3, [gas.pk], moved)
     ben = Technician.objects.get(name="Ben")
     assert (ben.organization, ben.skill_ids, round(ben.lat, 1), ben.on_duty) == (phoenix, [gas.pk], 33.4, True)
     assert Event.objects.get(kind="technician.duty_off", subject_id=ana.pk).actor_label == "Adam"
     notes = dict(LogEntry.objects.values_list("object_id", "change_message"))
-    assert "from a file" in notes[str(ben.pk)]
+    assert "Added from a CSV file." in notes[str(ben.pk)]
     assert "skills" in notes[str(ana.pk)]
 
 
@@ -141,7 +141,7 @@ def test_a_change_in_between_is_shown_instead_of_overwritten(phoenix, admin):
     looked = look(admin, "name,phone,zip\nBen,+16022550102,85281\n")
     make.technician(phoenix, "Bert", phone="+16022550102")
     page = text(agree(admin, looked))
-    assert "Something has changed since you looked" in page
+    assert "The data changed after this preview, so nothing was saved." in page
     assert Technician.objects.get().name == "Bert"
 
 
@@ -151,20 +151,20 @@ def test_another_organization_s_technicians_cannot_be_reached(phoenix, admin):
         admin, f"id,name,phone\n{stranger.pk},Hijacked,+16022550109\n", organization=stranger.organization_id
     )
     assert looked.context["chosen"] == phoenix
-    assert "no technician with this id" in text(looked)
+    assert "No technician has this id." in text(looked)
     assert "Stranger" not in text(looked)
     agree(admin, looked, organization=stranger.organization_id)
     stranger.refresh_from_db()
     assert stranger.name == "Stranger"
 
 
-def test_a_phone_moves_only_to_who_is_free_of_it(phoenix, admin):
+def test_phone_in_use_is_rejected_on_import(phoenix, admin):
     ana = make.technician(phoenix, "Ana", phone="+16022550101")
     ben = make.technician(phoenix, "Ben", phone="+16022550102")
     looked = look(admin, f"id,phone\n{ana.pk},+16022550102\n{ben.pk},+16022550103\n{ana.pk},+16022550104\n")
     wrong = {line.number: line.errors for line in looked.context["plan"].of("wrong")}
-    assert wrong[2] == [("phone", "Ben has this phone.")]
-    assert wrong[4] == [("id", "Line 2 is the same technician.")]
+    assert wrong[2] == [("phone", "Ben has this phone number.")]
+    assert wrong[4] == [("id", "Row 2 has the same technician.")]
     agree(admin, looked)
     ben.refresh_from_db()
     assert ben.phone.as_e164 == "+16022550103"
@@ -179,11 +179,15 @@ def test_a_phone_moves_only_to_who_is_free_of_it(phoenix, admin):
         ("Ben,+16022550102,,,", "lat"),
         (",+16022550102,33,-112,", "name"),
         ("Ben,,33,-112,", "phone"),
+        ("Ben,banana,33,-112,", "phone"),
+        ("Ben,n/a,33,-112,", "phone"),
+        ("Ben,-,33,-112,", "phone"),
+        ("Ben,+1602,33,-112,", "phone"),
         ("Ben,+16022550102,33,-112,Mars/Base", "time_zone"),
         (f"{'B' * 121},+16022550102,33,-112,", "name"),
     ],
 )
-def test_what_is_wrong_is_said_of_its_column(admin, cells, column):
+def test_errors_name_their_column(admin, cells, column):
     looked = look(admin, f"name,phone,lat,lng,time_zone\n{cells}\n")
     [line] = looked.context["plan"].lines
     assert [name for name, _ in line.errors] == [column]
@@ -192,12 +196,13 @@ def test_what_is_wrong_is_said_of_its_column(admin, cells, column):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("name\nAna\n", "one of them must be phone"),
-        ("phone,phone\n1,2\n", "names a column twice: phone"),
-        ("phone\n", "no line below its head"),
+        ("name\nAna\n", "must name the columns, including phone"),
+        ("phone,phone\n1,2\n", "contains duplicate columns: phone"),
+        ("phone\n", "no rows below its header"),
         (b"phone\n\xff\xfe", "not UTF-8"),
-        ('phone\n"602\n', "no CSV"),
-        ("phone\n" + "6025550134\n" * 2001, "2,000 are taken at once"),
+        ('phone\n"602\n', "not valid CSV"),
+        ("phone\n" + "6025550134\n" * 2001, "more than 2,000 lines"),
+        ("phone" + ",a" * 20_000 + "\n1\n", "A file can have at most 100."),
     ],
 )
 def test_a_file_that_cannot_be_read_says_why(admin, content, words):
@@ -217,7 +222,7 @@ def test_dispatchers_do_not_import(phoenix):
     assert "Import from CSV" not in text(client.get(reverse(LIST)))
 
 
-def test_who_has_several_organizations_says_for_which(phoenix):
+def test_member_of_several_organizations_chooses_one(phoenix):
     from accounts.models import Membership
 
     other = make.organization("Silver State")
@@ -228,3 +233,12 @@ def test_who_has_several_organizations_says_for_which(phoenix):
     agree(client, looked)
     assert Technician.objects.get().organization == other
     assert re.search(r"Silver State", client.get(reverse(EXPORT)).content.decode())
+
+
+def test_a_bad_phone_leaves_only_its_own_line_out(phoenix, admin):
+    content = "name,phone,lat,lng\nAna,+16022550101,33,-112\nBen,banana,33,-112\nCid,n/a,33,-112\n"
+    looked = look(admin, content)
+    assert looked.status_code == 200
+    assert "“banana” is not a valid phone number. Write it as +16025550123." in text(looked)
+    agree(admin, looked)
+    assert [one.name for one in Technician.objects.of(phoenix)] == ["Ana"]

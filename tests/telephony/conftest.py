@@ -1,4 +1,4 @@
-"""Somebody who calls through the simulator: an organization with a pool and a number, a purpose that listens."""
+"""Set up calls through the simulator: an organization with a pool and a number, and a purpose that listens."""
 
 from __future__ import annotations
 
@@ -11,40 +11,42 @@ from django.db import transaction
 
 from dispatch.core import clock
 from dispatch.core.models import Event
-from dispatch.telephony import purposes, services
+from dispatch.telephony import handlers, services
+from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.models import Call
-from dispatch.telephony.purposes import Prompt
-from tests import factories
 from tests.phones import Simulator
-from tests.waiting import PATIENCE, wait_until
+from tests.support import factories
+from tests.support.waiting import PATIENCE, wait_until
 
-MENU = Prompt(say=("There is a job for you.", "Press 1 to accept, 2 to decline, star to repeat."), keys="12")
+MENU = VoicePrompt(say=("There is a job for you.", "Press 1 to accept, 2 to decline, star to repeat."), keys="12")
 
 
 class Listener:
-    """A purpose that remembers what it is told, and says the menu; `fail_next` makes it die once."""
+    """A purpose that records its notifications and says the menu; `fail_next` makes it die once."""
 
     def __init__(self) -> None:
         self.changes: list[tuple[int, str]] = []
         self.keys: list[tuple[int, str]] = []
         self.fail_next = 0
 
-    def answered(self, call: Call) -> Prompt:
+    def on_answer(self, call: Call) -> VoicePrompt:
         return MENU
 
-    def pressed(self, call: Call, key: str) -> Prompt:
+    def on_key(self, call: Call, key: str) -> VoicePrompt:
         self.keys.append((call.pk, key))
-        return Prompt(say=("The job is yours.",)) if key == "1" else Prompt(say=("All right. Goodbye.",))
+        return VoicePrompt(say=("The job is yours.",)) if key == "1" else VoicePrompt(say=("All right. Goodbye.",))
 
-    def changed(self, call: Call) -> None:
+    def on_status_change(self, call: Call) -> None:
         if self.fail_next:
             self.fail_next -= 1
             raise RuntimeError("the purpose has trouble")
         self.changes.append((call.pk, call.status))
 
     def told(self, call: Call) -> list[str]:
-        """The statuses that it was told for this call, each once, in the order in which it first heard of them:
-        several threads tell, and one may say late what another has said."""
+        """Return the statuses that it was notified of for this call, each once, in the order of arrival.
+
+        Several threads notify it, and one may repeat late what another has reported.
+        """
         return list(dict.fromkeys(status for pk, status in self.changes if pk == call.pk))
 
 
@@ -82,7 +84,7 @@ class Caller:
 
     def call(self, to: str, **changes: Any) -> Call:
         """Creates and places it."""
-        return services.place(self.create(to, **changes).pk)
+        return services.place_call(self.create(to, **changes).pk)
 
 
 def now_is(call: Call, status: str, within: float = PATIENCE) -> Call:
@@ -115,25 +117,25 @@ def history(call: Call) -> list[str]:
 
 def run_loop(name: str) -> Any:
     """What `step` runs."""
-    from dispatch.core.loops import find
+    from dispatch.core.runtime.loops import find_loop
 
     if name != "calls":
-        return find(name).step()
+        return find_loop(name).step()
     for one in ("calls_cut_off", "calls_unknown", "calls_hang_up", "calls_end"):
-        find(one).step()
+        find_loop(one).step()
     return None
 
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    before = purposes._handlers.get("test")
+    before = handlers._handlers.get("test")
     made = Listener()
-    purposes.register("test", made)
+    handlers.register_calls("test", made)
     yield made
     if before is None:
-        purposes._handlers.pop("test", None)
+        handlers._handlers.pop("test", None)
     else:
-        purposes.register("test", before)
+        handlers.register_calls("test", before)
 
 
 @pytest.fixture
@@ -146,5 +148,8 @@ def caller(sim: Simulator, app_url: str, settings: Any, listener: Listener) -> I
 
 @pytest.fixture
 def step() -> Callable[[str], Any]:
-    """Runs one pass of a dispatcher's loop: step("placer"). step("calls"): one of every reconciler of calls."""
+    """Return a function that runs one pass of a dispatcher loop.
+
+    For example, step("placer"). step("calls") runs one pass of every reconciler of calls.
+    """
     return run_loop

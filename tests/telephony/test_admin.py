@@ -16,8 +16,8 @@ from dispatch.core.models import Event
 from dispatch.telephony import services
 from dispatch.telephony.checks import account_tokens
 from dispatch.telephony.models import Call, CallEvent
-from tests import factories
 from tests.capacity.conftest import Lines
+from tests.support import factories
 
 SECRET = "a-token-that-nobody-may-read"
 
@@ -49,7 +49,7 @@ def page(client: Client, model: str, *args: Any, app: str = "capacity", **query:
     return answer.content.decode()
 
 
-def test_use_stands_beside_the_limits(office: Lines, boss: Client) -> None:
+def test_use_is_shown_beside_the_limits(office: Lines, boss: Client) -> None:
     office.call()
     ended = office.call()
     office.call()
@@ -87,7 +87,7 @@ def test_pausing_counts_at_once_and_is_in_the_log(office: Lines, model: str, row
     assert {event.actor_label for event in kinds} == {"Dee"}
 
 
-def test_a_token_goes_in_and_never_comes_out(office: Lines, boss: Client) -> None:
+def test_token_is_write_only(office: Lines, boss: Client) -> None:
     pages = page(boss, "provideraccount") + page(boss, "provideraccount", office.account.pk)
     assert SECRET not in pages
 
@@ -95,7 +95,7 @@ def test_a_token_goes_in_and_never_comes_out(office: Lines, boss: Client) -> Non
         "organization": office.organization.pk,
         "name": "Main",
         "provider": "twilio",
-        "account_sid": "AC9",
+        "account_sid": "AC" + "9" * 32,
         "calls_per_second": 2,
         "is_active": "on",
     }
@@ -120,7 +120,7 @@ def test_a_new_account(office: Lines, boss: Client) -> None:
         "organization": office.organization.pk,
         "name": "Second",
         "provider": "twilio",
-        "account_sid": "AC8",
+        "account_sid": "AC" + "8" * 32,
         "calls_per_second": 1,
         "is_active": "on",
     }
@@ -133,6 +133,33 @@ def test_a_new_account(office: Lines, boss: Client) -> None:
     assert boss.post(address, {**form, "token": "new"}).status_code == 302
 
     assert ProviderAccount.objects.get(name="Second").auth_token == "new"
+
+
+def test_an_api_key_is_entered_and_its_secret_never_comes_out(office: Lines, boss: Client) -> None:
+    form = {
+        "organization": office.organization.pk,
+        "name": "Main",
+        "provider": "twilio",
+        "account_sid": "AC" + "9" * 32,
+        "api_key_sid": "SK" + "a" * 32,
+        "calls_per_second": 2,
+        "is_active": "on",
+    }
+    address = reverse("admin:capacity_provideraccount_change", args=[office.account.pk])
+    assert "Enter the secret" in boss.post(address, form).content.decode()
+    wrong = boss.post(address, {**form, "api_key_sid": "AC" + "a" * 32, "secret": SECRET})
+    assert "Not the SID of a Twilio API key" in wrong.content.decode()
+    assert "Enter the edge" in boss.post(address, {**form, "secret": SECRET, "region": "ie1"}).content.decode()
+    more = {"secret": "hush-hush", "region": "ie1", "edge": "dublin"}
+    assert boss.post(address, {**form, **more}).status_code == 302
+    account = ProviderAccount.objects.get(pk=office.account.pk)
+    assert (account.api_key_sid, account.api_key_secret) == ("SK" + "a" * 32, "hush-hush")
+    assert (account.region, account.edge, account.auth_token) == ("ie1", "dublin", SECRET)
+    assert "hush-hush" not in page(boss, "provideraccount", office.account.pk)
+    assert not any("hush-hush" in str(event.data) for event in Event.objects.all())
+    assert boss.post(address, {**form, **more, "secret": ""}).status_code == 302
+    account.refresh_from_db()
+    assert account.api_key_secret == "hush-hush", "an empty field keeps it"
 
 
 def test_an_active_account_without_a_token_is_reported(office: Lines) -> None:
@@ -166,7 +193,7 @@ def test_a_caller_number_belongs_to_one_organization(office: Lines, boss: Client
         "texts_per_second": 1.0,
     }
     address = reverse("admin:capacity_outboundnumber_add")
-    assert "pause it there first" in boss.post(address, form).content.decode()
+    assert "Pause it there first" in boss.post(address, form).content.decode()
 
     taken.is_paused = True
     taken.save()
@@ -178,7 +205,7 @@ def test_a_caller_number_belongs_to_one_organization(office: Lines, boss: Client
     theirs = signed_in(factories.admin(taken.organization))
     data = {"action": "resume", "confirmed": "1", "_selected_action": [taken.pk]}
     said = theirs.post(reverse("admin:capacity_outboundnumber_changelist"), data, follow=True).content.decode()
-    assert "already called from" in said
+    assert "already in use" in said
     assert OutboundNumber.objects.get(pk=taken.pk).is_paused
 
 
@@ -208,10 +235,15 @@ def test_limits_are_changed_by_form(office: Lines, boss: Client) -> None:
 def test_the_call_log_shows_and_does_not_edit(office: Lines, boss: Client) -> None:
     call = office.call()
     CallEvent.objects.create(
-        organization=office.organization, call=call, key="#1", kind="status", payload={"CallStatus": "ringing"}
+        organization=office.organization,
+        call=call,
+        key="#1",
+        kind="status",
+        payload={"CallStatus": "ringing", "StirVerstat": "TN-A"},
     )
     text = page(boss, "call", call.pk, app="telephony")
     assert "ringing" in text
+    assert "StirVerstat" in text
     address = reverse("admin:telephony_call_change", args=[call.pk])
     assert boss.post(address, {"status": "completed"}).status_code == 403
     assert boss.get(reverse("admin:telephony_call_add")).status_code == 403
@@ -223,7 +255,7 @@ def test_the_call_log_shows_and_does_not_edit(office: Lines, boss: Client) -> No
     assert f">{call.pk}<" not in page(boss, "call", app="telephony", status__exact="busy")
 
 
-def test_a_dispatcher_hangs_up_by_hand(office: Lines) -> None:
+def test_dispatcher_hangs_up_manually(office: Lines) -> None:
     call, over = office.call(), office.call()
     services.hang_up(over.pk)
     dispatcher = signed_in(factories.dispatcher(office.organization, "Dee"))
@@ -234,12 +266,12 @@ def test_a_dispatcher_hangs_up_by_hand(office: Lines) -> None:
         follow=True,
     )
 
-    assert "1 had ended before" in answer.content.decode()
+    assert "1 had already ended" in answer.content.decode()
     assert Call.objects.get(pk=call.pk).status == "canceled"
     assert Event.objects.get(kind="call.cancel_requested", subject_id=call.pk).actor_label == "Dee"
 
 
-def test_nobody_sees_or_touches_anothers(office: Lines, boss: Client) -> None:
+def test_other_organizations_rows_are_inaccessible(office: Lines, boss: Client) -> None:
     theirs = Lines()
     theirs.number(7)
     call = theirs.call()

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from dispatch.core import clock
-from dispatch.telephony import ageing
+from dispatch.telephony import retention
 from dispatch.telephony.models import Call, CallEvent, InboundCall, OptOut, Text
-from tests.tenants import Tenant, tenant
+from tests.support.tenants import Tenant, tenant
 
 pytestmark = pytest.mark.django_db
 
@@ -30,44 +30,44 @@ def later() -> object:
     return clock.now() + timedelta(seconds=1)
 
 
-def test_calls_that_are_over_go_with_what_was_told_of_them(ours):
+def test_ended_calls_are_deleted_with_their_reports(ours):
     pk = ours.organization.pk
-    assert ageing.forget_calls(pk, later(), 10) == 0, "it is open"
+    assert retention.delete_calls(pk, later(), 10) == 0, "it is open"
     ended(ours)
-    assert ageing.forget_calls(pk, clock.now() - timedelta(days=1), 10) == 0, "it is not old"
-    assert ageing.forget_calls(pk, later(), 1) == 1
+    assert retention.delete_calls(pk, clock.now() - timedelta(days=1), 10) == 0, "it is not old"
+    assert retention.delete_calls(pk, later(), 1) == 1
     assert (Call.objects.count(), CallEvent.objects.count()) == (0, 0)
     assert InboundCall.objects.count() == 1, "no more than was asked for"
-    assert ageing.forget_calls(pk, later(), 10) == 1
-    assert ageing.forget_calls(pk, later(), 10) == 0
+    assert retention.delete_calls(pk, later(), 10) == 1
+    assert retention.delete_calls(pk, later(), 10) == 0
 
 
 def test_a_call_that_was_never_asked_for_goes_too(ours):
     Call.objects.update(ended_at=clock.now(), requested_at=None, status="canceled")
-    assert ageing.forget_calls(ours.organization.pk, later(), 10) >= 1
+    assert retention.delete_calls(ours.organization.pk, later(), 10) >= 1
     assert not Call.objects.exists()
 
 
-def test_texts_go_and_whoever_opted_out_stays_so(ours):
+def test_texts_are_deleted_and_opt_outs_stay(ours):
     opted_out = OptOut.objects.count()
     ended(ours)
     count = Text.objects.count()
     assert count
-    assert ageing.forget_texts(ours.organization.pk, later(), 10) == count
+    assert retention.delete_texts(ours.organization.pk, later(), 10) == count
     assert (Text.objects.count(), OptOut.objects.count()) == (0, opted_out)
 
 
 def test_payloads_go_when_their_call_is_over(ours):
     pk = ours.organization.pk
-    assert ageing.forget_payloads(pk, later(), 10) == 0
+    assert retention.delete_payloads(pk, later(), 10) == 0
     ended(ours)
-    assert ageing.forget_payloads(pk, later(), 10) == 1
+    assert retention.delete_payloads(pk, later(), 10) == 1
     assert (Call.objects.count(), CallEvent.objects.count()) == (1, 0)
 
 
 def test_nobody_else_s_rows_are_touched(ours):
     ended(ours)
     stranger = tenant("Bravotown").organization.pk
-    for forget in (ageing.forget_calls, ageing.forget_texts, ageing.forget_payloads):
+    for forget in (retention.delete_calls, retention.delete_texts, retention.delete_payloads):
         assert forget(stranger, later(), 10) == 0
     assert Call.objects.of(ours.organization).count() == 1

@@ -10,9 +10,9 @@ from django.db import connections, transaction
 from accounts.models import Organization
 from dispatch.telephony import services
 from dispatch.telephony.models import Call
-from tests import factories
+from tests.support import factories
+from tests.support.waiting import wait_until
 from tests.telephony.conftest import Caller, history, now_is
-from tests.waiting import wait_until
 
 ANN = "+16025550101"
 
@@ -22,12 +22,12 @@ ANN = "+16025550101"
     [
         ("+442079460000", "country not allowed: GB"),
         ("+12425551234", "country not allowed: BS"),
-        ("+19005551234", "premium-rate number refused"),
+        ("+19005551234", "premium-rate number not allowed"),
         ("+1602555", "not a phone number"),
         ("six oh two", "not a phone number"),
     ],
 )
-def test_whom_nobody_may_call(caller: Caller, phone: str, reason: str) -> None:
+def test_forbidden_numbers_are_rejected(caller: Caller, phone: str, reason: str) -> None:
     with pytest.raises(services.CallNotAllowed) as refused:
         caller.create(phone)
 
@@ -68,7 +68,7 @@ def test_another_organization_may_call_the_same_phone(caller: Caller) -> None:
     assert caller.create(ANN, organization=other, pool=pool).pk
 
 
-def test_what_cannot_be_called_does_not_spoil_the_callers_transaction(caller: Caller) -> None:
+def test_rejected_call_keeps_the_callers_transaction_usable(caller: Caller) -> None:
     caller.create(ANN)
     with transaction.atomic():
         for phone, error in ((ANN, services.PhoneBusy), ("+449012345678", services.CallNotAllowed)):
@@ -109,16 +109,16 @@ def test_a_call_belongs_into_a_transaction(caller: Caller) -> None:
 def test_a_call_whose_time_has_passed_is_never_placed(caller: Caller) -> None:
     call = caller.create(ANN, place_by=caller.organization.created_at)
 
-    services.place(call.pk)
+    services.place_call(call.pk)
 
-    assert now_is(call, "not_placed").error_message == "its time had passed"
+    assert now_is(call, "not_placed").error_message == "its deadline had passed"
     assert history(call) == ["created", "not_placed"]
     wait_until(lambda: caller.listener.told(call) == ["not_placed"])
     assert caller.sim.asked_for(ANN) == 0
 
 
 def _at_once(caller: Caller, **wanted: object) -> list[str]:
-    """Eight who create the same call at the same moment, and what becomes of each."""
+    """Create the same call eight times at the same moment and return the result of each."""
 
     def one(i: int) -> str:
         try:
@@ -144,7 +144,7 @@ def test_many_at_once_to_one_phone_are_one_call(caller: Caller) -> None:
 
 
 def test_many_at_once_for_one_attempt_are_one_call(caller: Caller) -> None:
-    caller.number.max_channels = 10  # while Redis is being rebuilt each of them tries a line of its own
+    caller.number.max_channels = 10  # while Redis is being rebuilt each of them tries a separate line
     caller.number.save()
     outcomes = _at_once(caller, subject_id=lambda i: 100)
 

@@ -10,15 +10,15 @@ import requests
 from django.db import transaction
 from twilio.request_validator import RequestValidator
 
-from dispatch.core import clock, faults
+from dispatch.core import clock, fault_injection
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
 from dispatch.telephony import services
 from dispatch.telephony.models import Call
-from dispatch.telephony.services import reconciling
+from dispatch.telephony.services import reconciliation
 from tests.phones import manual
+from tests.support.waiting import wait_until
 from tests.telephony.conftest import Caller, history, now_is
-from tests.waiting import wait_until
 
 ANN = "+16025550101"
 DANA = Actor("user", 4, "Dana")
@@ -27,15 +27,15 @@ DANA = Actor("user", 4, "Dana")
 def test_before_anybody_asked_for_it(caller: Caller) -> None:
     call = caller.create(ANN)
 
-    services.hang_up(call.pk, actor=DANA, reason="assigned by hand")
+    services.hang_up(call.pk, actor=DANA, reason="assigned manually")
 
     assert now_is(call, "canceled").ended_at is not None
-    services.place(call.pk)
+    services.place_call(call.pk)
     assert caller.sim.asked_for(ANN) == 0
     assert history(call) == ["created", "cancel_requested", "canceled"]
     wait_until(lambda: caller.listener.told(call) == ["canceled"])
     said = Event.objects.get(kind="call.cancel_requested")
-    assert (said.actor_label, said.data["reason"]) == ("Dana", "assigned by hand")
+    assert (said.actor_label, said.data["reason"]) == ("Dana", "assigned manually")
     assert caller.create(ANN).line_slot == call.line_slot
 
 
@@ -43,8 +43,8 @@ def test_before_anybody_asked_for_it(caller: Caller) -> None:
 def test_while_the_provider_is_being_asked(caller: Caller, point: str) -> None:
     call = caller.create(ANN)
 
-    with faults.arm(point, lambda: services.hang_up(call.pk)):
-        services.place(call.pk)
+    with fault_injection.arm_crash_point(point, lambda: services.hang_up(call.pk)):
+        services.place_call(call.pk)
 
     now_is(call, "canceled")
     assert caller.sim.calls(to=ANN)[0]["status"] == "canceled"
@@ -132,7 +132,7 @@ def unknown(caller: Caller) -> Call:
     return call
 
 
-def test_of_an_unknown_call_its_first_callback_hears_of_it(caller: Caller, app_url: str, unknown: Call) -> None:
+def test_first_callback_of_an_unknown_call_hangs_it_up(caller: Caller, app_url: str, unknown: Call) -> None:
     caller.sim.heal()
     url = f"{app_url}/telephony/twilio/calls/{unknown.pk}/status"
     sid = caller.sim.calls(to=ANN)[0]["sid"]
@@ -145,16 +145,14 @@ def test_of_an_unknown_call_its_first_callback_hears_of_it(caller: Caller, app_u
     now_is(unknown, "canceled")
 
 
-def test_of_an_unknown_call_whoever_answers_hears_nothing(caller: Caller, unknown: Call) -> None:
+def test_answered_unknown_call_hears_nothing(caller: Caller, unknown: Call) -> None:
     caller.sim.calls_to(ANN)[0].answer().ended("completed").has_not_heard("there is a job")
 
     now_is(unknown, "completed")
 
 
-def test_a_hang_up_that_the_provider_did_not_hear_is_said_again(
-    caller: Caller, step: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reconciling, "HANG_UP_AGAIN", timedelta(minutes=2))  # which a slow machine keeps
+def test_failed_hang_up_is_repeated(caller: Caller, step: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciliation, "HANG_UP_AGAIN", timedelta(minutes=2))  # which a slow machine keeps
     phone = caller.sim.phone(ANN).will(manual())
     call = caller.call(ANN)
     phone.rings()
@@ -174,7 +172,7 @@ def test_a_process_that_died_before_telling_the_provider(caller: Caller, step: C
     phone = caller.sim.phone(ANN).will(manual())
     call = caller.call(ANN)
     phone.rings()
-    with faults.arm("telephony.hang_up.asking"), pytest.raises(faults.Interrupted):
+    with fault_injection.arm_crash_point("telephony.hang_up.asking"), pytest.raises(fault_injection.Interrupted):
         services.hang_up(call.pk)
     assert caller.sim.open_calls()
 
@@ -183,12 +181,12 @@ def test_a_process_that_died_before_telling_the_provider(caller: Caller, step: C
     now_is(call, "canceled")
 
 
-def test_a_429_for_a_call_that_nobody_wants_any_more(caller: Caller) -> None:
+def test_429_for_a_call_that_is_no_longer_wanted(caller: Caller) -> None:
     caller.sim.answer_429(times=None)
     call = caller.create(ANN)
 
-    with faults.arm("telephony.place.sent", lambda: services.hang_up(call.pk)):
-        services.place(call.pk)
+    with fault_injection.arm_crash_point("telephony.place.sent", lambda: services.hang_up(call.pk)):
+        services.place_call(call.pk)
 
     assert now_is(call, "canceled").ended_at
     assert caller.sim.creates_to(ANN) == 0

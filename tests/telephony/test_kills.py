@@ -7,20 +7,22 @@ from collections.abc import Callable
 
 import pytest
 
-from dispatch.core import clock, faults
+from dispatch.core import clock, fault_injection
 from dispatch.telephony import services
 from dispatch.telephony.models import Call
-from tests.phones import answer
-from tests.processes import environment, running
+from dispatch.telephony.providers.base import WebhookEvent
+from dispatch.telephony.services.call_status import receive_webhook
+from tests.phones import answer, manual
+from tests.support.processes import environment, running
+from tests.support.waiting import wait_until
 from tests.telephony.conftest import Caller, history, is_placed, now_is, run_loop
-from tests.waiting import wait_until
 
 ANN = "+16025550101"
 
 
 @pytest.fixture
 def die_at(caller: Caller, request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """Runs a line of Python in a process of its own, which is killed at the named point."""
+    """Run a line of Python in a separate process, which is killed at the named point."""
     from django.db import connection
 
     def run(point: str, line: str) -> None:
@@ -48,7 +50,7 @@ def reconcile(*seconds: float) -> None:
 def test_killed_after_claiming_it_was_never_asked(caller: Caller, die_at: Callable) -> None:
     call = caller.create(ANN)
 
-    die_at("telephony.place.claimed", f"services.place({call.pk})")
+    die_at("telephony.place.claimed", f"services.place_call({call.pk})")
 
     assert Call.objects.get(pk=call.pk).status == "requesting"
     reconcile(2, 16, 61)
@@ -58,11 +60,11 @@ def test_killed_after_claiming_it_was_never_asked(caller: Caller, die_at: Callab
     assert caller.create(ANN).line_slot == call.line_slot
 
 
-def test_killed_after_asking_the_webhooks_settle_it(caller: Caller, die_at: Callable) -> None:
+def test_killed_after_the_request_webhooks_resolve_the_call(caller: Caller, die_at: Callable) -> None:
     phone = caller.sim.phone(ANN).will(answer(press="1"))
     call = caller.create(ANN)
 
-    die_at("telephony.place.sent", f"services.place({call.pk})")
+    die_at("telephony.place.sent", f"services.place_call({call.pk})")
 
     phone.rings().hears("the job is yours").ended()
     now_is(call, "completed")
@@ -71,11 +73,11 @@ def test_killed_after_asking_the_webhooks_settle_it(caller: Caller, die_at: Call
     assert history(call).count("completed") == 1
 
 
-def test_killed_after_asking_with_all_callbacks_lost_the_list_settles_it(caller: Caller, die_at: Callable) -> None:
+def test_killed_after_the_request_the_listing_resolves_the_call(caller: Caller, die_at: Callable) -> None:
     caller.sim.lose_callbacks()
     call = caller.create(ANN)
 
-    die_at("telephony.place.sent", f"services.place({call.pk})")
+    die_at("telephony.place.sent", f"services.place_call({call.pk})")
     caller.sim.phone(ANN).rings()
     reconcile(16, 1)
 
@@ -90,7 +92,7 @@ def test_killed_after_writing_the_callbacks_tell_the_purpose(caller: Caller, die
     caller.sim.phone(ANN).will(answer(press="2"))
     call = caller.create(ANN)
 
-    die_at("telephony.place.written", f"services.place({call.pk})")
+    die_at("telephony.place.written", f"services.place_call({call.pk})")
 
     now_is(call, "completed")
     wait_until(lambda: caller.listener.told(call)[-1:] == ["completed"])
@@ -119,7 +121,7 @@ def test_killed_while_hanging_up(caller: Caller, die_at: Callable, point: str) -
     wait_until(lambda: caller.listener.told(call)[-1:] == ["canceled"])
 
 
-def test_a_web_process_that_dies_after_its_commit_is_told_again(caller: Caller) -> None:
+def test_webhook_is_repeated_after_the_web_process_died(caller: Caller) -> None:
     """The provider repeats what was not answered; the purpose hears of it then."""
     caller.sim.phone(ANN).will(answer(press="1"))
     deaths = []
@@ -129,7 +131,7 @@ def test_a_web_process_that_dies_after_its_commit_is_told_again(caller: Caller) 
         if len(deaths) % 2:
             raise RuntimeError("died between the commit and the purpose")
 
-    with faults.arm("telephony.webhook.committed", die_now_and_then):
+    with fault_injection.arm_crash_point("telephony.webhook.committed", die_now_and_then):
         call = caller.call(ANN)
         wait_until(lambda: caller.listener.told(call)[-1:] == ["completed"])
 
@@ -137,3 +139,47 @@ def test_a_web_process_that_dies_after_its_commit_is_told_again(caller: Caller) 
     assert caller.listener.keys == [(call.pk, "1")]
     assert history(call).count("key_pressed") == 1
     assert services.open_call_of("test", call.subject_id) is None
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["going-on", "ended"])
+def test_killed_after_storing_a_key_the_loop_acts_on_it(caller: Caller, die_at: Callable, ended: bool) -> None:
+    caller.sim.phone(ANN).will(manual())
+    call = caller.create(ANN)
+    Call.objects.filter(pk=call.pk).update(status="answered", sid="CA0001", answered_at=clock.now())
+    hook = f"sid='CA0001', status='answered', key='k', kind='gather', account_sid={caller.sim.account_sid!r}"
+
+    die_at(
+        "telephony.webhook.committed",
+        "from dispatch.telephony.services.call_status import receive_webhook\n"
+        "from dispatch.telephony.providers.base import WebhookEvent\n"
+        f"receive_webhook({call.pk}, WebhookEvent({hook}, digits='1', payload={{'Digits': '1'}}))",
+    )
+
+    if ended:
+        Call.objects.filter(pk=call.pk).update(status="completed", ended_at=clock.now())
+    assert caller.listener.keys == []
+    for _ in range(3):
+        clock.travel(6)
+        run_loop("calls_keys")
+    assert caller.listener.keys == [(call.pk, "1")]
+
+
+def test_killed_while_acting_on_a_key_it_is_acted_on_again(caller: Caller) -> None:
+    caller.sim.phone(ANN).will(manual())
+    call = caller.create(ANN)
+    Call.objects.filter(pk=call.pk).update(status="answered", sid="CA0001", answered_at=clock.now())
+    receive_webhook(
+        call.pk,
+        WebhookEvent(
+            "CA0001", "answered", key="k", kind="gather", account_sid=caller.sim.account_sid, digits="1",
+            payload={"Digits": "1"},
+        ),
+    )  # fmt: skip
+    clock.travel(6)
+    with fault_injection.arm_crash_point("telephony.key.acted_on"), pytest.raises(fault_injection.Interrupted):
+        run_loop("calls_keys")
+    clock.travel(21)
+    run_loop("calls_keys")
+    clock.travel(21)
+    run_loop("calls_keys")
+    assert caller.listener.keys == [(call.pk, "1")] * 2

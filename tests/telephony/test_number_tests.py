@@ -9,10 +9,11 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import reverse
 
+from dispatch.capacity.models import ProviderAccount
 from dispatch.core.models import Event
-from dispatch.telephony import number_tests, services
+from dispatch.telephony import number_check_calls, services
 from dispatch.telephony.models import Call
-from tests import factories
+from tests.support import factories
 from tests.telephony.conftest import Caller, now_is
 
 ANN = "+16025550101"
@@ -26,7 +27,7 @@ def signed_in(person: Any) -> Client:
 
 @pytest.fixture
 def handled() -> None:
-    number_tests.register()
+    number_check_calls.register()
 
 
 def press(client: Client, number: Any, phone: str) -> Any:
@@ -36,12 +37,20 @@ def press(client: Client, number: Any, phone: str) -> Any:
     return client.post(at, {"_form_submitted": "True", "phone": phone})
 
 
+def check(client: Client, account: ProviderAccount) -> str:
+    """Checks the account, and returns what the page says."""
+    at = reverse("admin:capacity_provideraccount_check_credentials", args=[account.pk])
+    client.get(at)
+    client.post(at, {"_form_submitted": "True"})
+    return said(client)
+
+
 def said(client: Client) -> str:
     answer = client.get(reverse("admin:capacity_outboundnumber_changelist"))
     return " ".join(str(one) for one in answer.context["messages"])
 
 
-def test_it_rings_from_that_number_is_confirmed_and_stands_in_the_log(caller: Caller, handled: None) -> None:
+def test_test_call_rings_is_confirmed_and_logged(caller: Caller, handled: None) -> None:
     other = factories.number(caller.organization, max_channels=50)
     boss = signed_in(factories.admin(caller.organization, "Boss"))
     phone = caller.sim.phone(ANN)
@@ -53,7 +62,7 @@ def test_it_rings_from_that_number_is_confirmed_and_stands_in_the_log(caller: Ca
     assert answer["HX-Redirect"] == log
     assert (call.purpose, call.number, call.from_phone) == ("test", caller.number, caller.number.phone)
     assert call.number != other
-    services.place(call.pk)  # as the placer does
+    services.place_call(call.pk)  # as the placer does
     ringing = phone.rings().answer()
     ringing.press("1").hears("confirmed").ended("completed")
     assert "this is a test call from dispatch" in ringing.said.lower()
@@ -68,13 +77,20 @@ def test_each_test_is_a_call_of_its_own(caller: Caller) -> None:
     boss = signed_in(factories.admin(caller.organization))
     press(boss, caller.number, ANN)
     press(boss, caller.number, ANN)
-    assert "that phone has an open call already" in said(boss)
+    assert "that phone already has an open call" in said(boss)
     press(boss, caller.number, "+16025550102")
     assert sorted(Call.objects.values_list("attempt", flat=True)) == [1, 2]
 
 
 @pytest.mark.parametrize(
-    ("phone", "words"), [("12", "not a phone number"), ("+442079460018", "country not allowed"), ("", "")]
+    ("phone", "words"),
+    [
+        ("12", "not a valid phone number"),
+        ("banana", "not a valid phone number"),
+        ("-", "not a valid phone number"),
+        ("+442079460018", "country not allowed"),
+        ("", ""),
+    ],
 )
 def test_a_phone_that_cannot_be_called_is_refused(caller: Caller, phone: str, words: str) -> None:
     boss = signed_in(factories.admin(caller.organization))
@@ -83,7 +99,7 @@ def test_a_phone_that_cannot_be_called_is_refused(caller: Caller, phone: str, wo
     assert not Call.objects.exists()
 
 
-def test_what_is_paused_makes_no_calls(caller: Caller) -> None:
+def test_paused_number_or_pool_makes_no_test_calls(caller: Caller) -> None:
     boss = signed_in(factories.admin(caller.organization))
     type(caller.pool).objects.update(is_paused=True)
     press(boss, caller.number, ANN)
@@ -91,7 +107,7 @@ def test_what_is_paused_makes_no_calls(caller: Caller) -> None:
     assert not Call.objects.exists()
 
 
-def test_a_number_whose_lines_are_taken_says_so_though_others_are_free(caller: Caller) -> None:
+def test_busy_number_is_reported_although_others_are_free(caller: Caller) -> None:
     boss = signed_in(factories.admin(caller.organization))
     full = factories.number(caller.organization, max_channels=1, reserved_for_alerts=1)
     press(boss, full, ANN)
@@ -106,3 +122,14 @@ def test_only_admins_of_the_organization_place_them(caller: Caller) -> None:
     for person, status in ((factories.dispatcher(caller.organization), 403), (stranger, 404)):
         assert signed_in(person).post(at, sent).status_code == status
     assert not Call.objects.exists()
+
+
+def test_an_account_is_checked_before_the_first_call(caller: Caller) -> None:
+    boss = signed_in(factories.admin(caller.organization, "Boss"))
+    assert "status active, type Full" in check(boss, caller.account)
+    caller.sim.set_account(type="Trial")
+    assert "only phones that were verified" in check(boss, caller.account)
+    caller.sim.set_account(type="Full", status="suspended")
+    assert "status suspended" in check(boss, caller.account)
+    ProviderAccount.objects.filter(pk=caller.account.pk).update(auth_token="wrong")
+    assert "refused the account: Authenticate (error 20003)" in check(boss, caller.account)

@@ -9,19 +9,22 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 from django.db import connections
 
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
-from dispatch.core import clock, faults
+from dispatch.core import clock, fault_injection
+from dispatch.core.db.lock_waits import RecentlyBlocked
+from dispatch.core.runtime.loops import NothingSucceeded
 from dispatch.telephony import rules, services, sql
 from dispatch.telephony.models import Call
-from dispatch.telephony.services import placing
-from tests import factories
+from dispatch.telephony.services import call_requests
 from tests.phones import answer, refused
+from tests.support import factories
+from tests.support.waiting import wait_until
 from tests.telephony.conftest import Caller, history, is_placed
-from tests.waiting import wait_until
 
-ANN = "+16025550101"
+ANN, BOB = "+16025550101", "+16025550102"
 
 
 def test_however_many_place_it_the_provider_is_asked_once(caller: Caller) -> None:
@@ -29,7 +32,7 @@ def test_however_many_place_it_the_provider_is_asked_once(caller: Caller) -> Non
 
     def one(_: int) -> None:
         try:
-            services.place(call.pk)
+            services.place_call(call.pk)
         finally:
             connections.close_all()
 
@@ -40,14 +43,27 @@ def test_however_many_place_it_the_provider_is_asked_once(caller: Caller) -> Non
     assert history(call).count("requesting") == 1
 
 
-def test_a_429_is_sent_again_when_the_provider_said(caller: Caller, step: Callable) -> None:
+def test_a_placer_that_can_claim_no_call_has_failed(caller: Caller, step: Callable, settings: Any) -> None:
+    call = caller.create(ANN)
+    clock.travel(30)
+    keys = settings.FIELD_ENCRYPTION_KEYS
+    settings.FIELD_ENCRYPTION_KEYS = [Fernet.generate_key().decode()]  # an operator's slip on this machine
+    with pytest.raises(NothingSucceeded):
+        step("placer")
+    settings.FIELD_ENCRYPTION_KEYS = keys
+    RecentlyBlocked.reset_all()  # the time for which a failed call is left alone is over
+    step("placer")
+    is_placed(call)
+
+
+def test_429_is_retried_when_the_provider_says(caller: Caller, step: Callable) -> None:
     caller.sim.answer_429(retry_after=100)
     before = clock.now()
     call = caller.call(ANN)
     assert call.status == "created"
     assert before < call.not_before - timedelta(seconds=100) <= clock.now()
 
-    services.place(call.pk)
+    services.place_call(call.pk)
     assert caller.sim.asked_for(ANN) == 1
     clock.travel(100.1)
     step("placer")
@@ -56,6 +72,23 @@ def test_a_429_is_sent_again_when_the_provider_said(caller: Caller, step: Callab
     assert caller.sim.asked_for(ANN) == 2
     assert caller.sim.creates_to(ANN) == 1
     assert history(call)[:4] == ["created", "requesting", "held_back", "requesting"]
+
+
+def test_a_429_without_a_time_is_sent_again_at_growing_intervals(caller: Caller, step: Callable) -> None:
+    caller.sim.answer_429(times=5)
+    call = caller.call(ANN)
+    waits = []
+    for _ in range(5):
+        row = Call.objects.get(pk=call.pk)
+        waits.append((row.not_before - clock.now()).total_seconds())
+        clock.travel(waits[-1] + 0.01)
+        step("placer")
+    for wait, first in zip(waits, (1, 2, 4, 8, 16), strict=True):
+        assert first * 0.9 <= wait <= first * 1.5
+    is_placed(call)
+    caller.sim.answer_429(to=BOB)
+    again = caller.call(BOB)
+    assert (again.not_before - clock.now()).total_seconds() <= 1.5, "it begins again after a success"
 
 
 def test_too_many_calls_at_once_means_later(caller: Caller) -> None:
@@ -108,9 +141,9 @@ def test_whether_the_number_is_to_blame_is_the_providers_to_say(caller: Caller, 
 
     call = caller.call(ANN)
 
-    assert services.blames_the_number(call) is blamed
+    assert services.is_bad_number(call) is blamed
     ProviderAccount.objects.update(provider="carrier-pigeon")
-    assert not services.blames_the_number(Call.objects.get(pk=call.pk)), "another's codes mean something else"
+    assert not services.is_bad_number(Call.objects.get(pk=call.pk)), "another's codes mean something else"
 
 
 def caller_event(call: Call, kind: str) -> dict[str, Any]:
@@ -128,7 +161,7 @@ def test_a_wrong_token_is_a_matter_of_configuration(caller: Caller) -> None:
     assert caller_event(call, "call.rejected")["about"] == "configuration"
 
 
-def test_a_provider_that_nobody_speaks_for(caller: Caller) -> None:
+def test_provider_without_an_adapter(caller: Caller) -> None:
     ProviderAccount.objects.filter(pk=caller.account.pk).update(provider="carrier-pigeon")
 
     call = caller.call(ANN)
@@ -151,7 +184,7 @@ def test_a_provider_that_nobody_speaks_for(caller: Caller) -> None:
     ],
     ids=["500", "500-created", "503", "503-created", "slow", "slow-created", "reset", "reset-created"],
 )
-def test_what_may_have_been_done_is_never_asked_again(
+def test_possibly_processed_request_is_never_repeated(
     caller: Caller, settings: Any, step: Callable, trouble: Callable, created: int
 ) -> None:
     settings.PROVIDER_TIMEOUT_S = 0.5
@@ -161,7 +194,7 @@ def test_what_may_have_been_done_is_never_asked_again(
     call = caller.call(ANN)
     assert call.status == "unknown"
     for _ in range(3):
-        services.place(call.pk)
+        services.place_call(call.pk)
         step("placer")
 
     assert caller.sim.asked_for(ANN) == 1
@@ -172,8 +205,8 @@ def test_what_may_have_been_done_is_never_asked_again(
 def test_a_process_that_slept_after_claiming_does_not_send(caller: Caller, step: Callable) -> None:
     call = caller.create(ANN)
 
-    with faults.arm("telephony.place.claimed", lambda: clock.travel(6)):
-        services.place(call.pk)
+    with fault_injection.arm_crash_point("telephony.place.claimed", lambda: clock.travel(6)):
+        services.place_call(call.pk)
 
     assert caller.sim.asked_for(ANN) == 0
     assert Call.objects.get(pk=call.pk).status == "created"
@@ -189,13 +222,13 @@ def test_a_process_that_slept_after_claiming_does_not_send(caller: Caller, step:
         (ProviderAccount, {"is_active": False}),
     ],
 )
-def test_what_is_paused_after_the_row_was_written_waits(
+def test_call_waits_if_paused_after_its_row_was_written(
     caller: Caller, step: Callable, model: type, change: dict
 ) -> None:
     call = caller.create(ANN)
     model.objects.update(**change)
 
-    services.place(call.pk)
+    services.place_call(call.pk)
     clock.travel(1.1)
     step("placer")
     assert caller.sim.asked_for(ANN) == 0
@@ -243,6 +276,33 @@ def test_alerts_go_before_offers_before_leads_that_wait_longer(caller: Caller) -
     assert due == [calls[i].pk for i in (3, 1, 4, 0, 2)]
 
 
+def test_urgent_jobs_go_first_and_organizations_take_turns(caller: Caller) -> None:
+    ours = [caller.create(f"+160255506{i:02d}", purpose="offer", priority=p) for i, p in enumerate((3, 3, 1, 2))]
+    other = Caller(caller.sim, caller.listener)
+    other._subject = 100
+    theirs = [other.create(f"+160255507{i:02d}", purpose="offer", priority=p) for i, p in enumerate((3, 2))]
+    clock.travel(1.1)
+
+    due = sql.calls_to_place(clock.now(), 10)
+
+    expected = [ours[2], theirs[1], ours[3], theirs[0], ours[0], ours[1]]
+    assert due == [call.pk for call in expected]
+    without = sql.calls_to_place(clock.now(), 10, but=[call.pk for call in ours])
+    assert without == [theirs[1].pk, theirs[0].pk]
+
+
+def test_a_new_call_does_not_overtake_a_more_urgent_one_that_waits(caller: Caller, step: Callable) -> None:
+    ProviderAccount.objects.filter(pk=caller.account.pk).update(calls_per_second=0.01)
+    caller.call("+16025550801", purpose="offer")
+    urgent = caller.call("+16025550802", purpose="offer", priority=1)
+    assert urgent.status == "created"
+    clock.travel(101)
+    assert caller.call("+16025550803", purpose="offer", priority=3).status == "created"
+    clock.travel(1.1)
+    step("placer")
+    is_placed(urgent)
+
+
 def test_the_rates_only_turn_is_the_alerts_though_others_wait_longer(caller: Caller, step: Callable) -> None:
     factories.number(caller.organization, pool=caller.pool, account=caller.account, max_channels=10)
     ProviderAccount.objects.filter(pk=caller.account.pk).update(calls_per_second=0.01)
@@ -258,13 +318,13 @@ def test_the_rates_only_turn_is_the_alerts_though_others_wait_longer(caller: Cal
     assert [call["to"] for call in caller.sim.calls()] == [str(calls[i].to_phone) for i in (6, 5)]
 
 
-def test_one_calls_trouble_holds_up_no_other_and_no_later_pass(
+def test_failing_call_delays_no_other_and_no_later_pass(
     caller: Caller, step: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     factories.number(caller.organization, pool=caller.pool, account=caller.account, max_channels=20)
     DispatchPool.objects.update(concurrency=30)
     calls = [caller.create(f"+160255505{i:02d}") for i in range(20)]
-    real = placing.rates.take
+    real = call_requests.rate_limits.take_request_token
 
     def broken(account: Any, pool: Any) -> float:
         if next(turns) % 2:
@@ -274,7 +334,7 @@ def test_one_calls_trouble_holds_up_no_other_and_no_later_pass(
     turns = itertools.count()
     clock.travel(1.1)
     with monkeypatch.context() as patch:
-        patch.setattr(placing.rates, "take", broken)
+        patch.setattr(call_requests.rate_limits, "take_request_token", broken)
         step("placer")
     assert Call.objects.filter(sid=None).count() >= 10
     wait_until(lambda: (step("placer"), not Call.objects.filter(sid=None).exists())[1])
@@ -309,7 +369,7 @@ def test_a_call_that_ended_before_the_create_request_was_answered(caller: Caller
     assert caller.listener.keys == [(call.pk, "1")]
 
 
-def test_each_thread_speaks_for_itself(caller: Caller, step: Callable) -> None:
+def test_each_thread_has_a_separate_client(caller: Caller, step: Callable) -> None:
     caller.number.max_channels = 20
     caller.number.save()
     DispatchPool.objects.update(concurrency=20)
@@ -317,7 +377,7 @@ def test_each_thread_speaks_for_itself(caller: Caller, step: Callable) -> None:
 
     def one(call: Call) -> str:
         try:
-            return services.place(call.pk).status
+            return services.place_call(call.pk).status
         finally:
             connections.close_all()
 

@@ -7,15 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connection, connections
 
-from dispatch.core import clock, faults
+from dispatch.capacity.models import ProviderAccount
+from dispatch.core import clock, fault_injection
 from dispatch.telephony import services
 from dispatch.telephony.models import Call
-from dispatch.telephony.services import reconciling
+from dispatch.telephony.services import reconciliation
 from tests.phones import answer, busy, manual
+from tests.support.waiting import PATIENCE, wait_until
 from tests.telephony.conftest import Caller, history, now_is
-from tests.waiting import PATIENCE, wait_until
 
 ANN, BOB = "+16025550101", "+16025550102"
 
@@ -48,7 +49,60 @@ def test_found_in_the_providers_list_it_is_ours(caller: Caller, step: Callable) 
     assert caller.sim.asked_for(ANN) == 1
 
 
-def test_one_that_has_ended_meanwhile_ends(caller: Caller, step: Callable) -> None:
+def test_an_account_that_cannot_be_read_stops_no_other(caller: Caller, step: Callable) -> None:
+    bad, good = unknown(caller, created=True), unknown_to(caller, BOB)
+    account = ProviderAccount.objects.get(pk=bad.account_id)
+    account.pk, account.name = None, "Unreadable"
+    account.save()
+    Call.objects.filter(pk=bad.pk).update(account=account)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE capacity_provideraccount SET auth_token = %s WHERE id = %s", ["bad", account.pk])
+
+    step("calls")
+
+    assert Call.objects.get(pk=good.pk).sid
+    assert Call.objects.only("status").get(pk=bad.pk).status == "unknown"
+
+
+def test_an_account_that_fails_with_many_calls_delays_no_other(
+    caller: Caller, step: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciliation, "BATCH", 2)
+    caller.sim.lose_callbacks()
+    found = []
+    for phone in (*(f"+1602555012{n}" for n in range(3)), BOB):
+        found.append(unknown_to(caller, phone))
+        ProviderAccount.objects.update(outage="", failed_requests=0)  # all were under way at once
+    *bad, good = found
+    account = ProviderAccount.objects.get(pk=good.account_id)
+    account.pk, account.name, account.account_sid = None, "Silent", "AC" + "0" * 32
+    account.save()
+    Call.objects.filter(pk__in=[call.pk for call in bad]).update(account=account)
+    asked: list[int] = []
+    real = reconciliation.providers.for_account
+
+    def counted(of: ProviderAccount) -> Any:
+        asked.append(of.pk)
+        return real(of)
+
+    monkeypatch.setattr(reconciliation.providers, "for_account", counted)
+
+    reconciliation.resolve_unknown_calls()
+
+    assert Call.objects.get(pk=good.pk).sid
+    monkeypatch.setattr(reconciliation, "BATCH", 200)
+    reconciliation.resolve_unknown_calls()
+    assert asked.count(account.pk) == 1 + 2, "each of its calls would cost a time-out"
+
+
+def unknown_to(caller: Caller, phone: str) -> Call:
+    caller.sim.reset_after_creating()
+    call = caller.call(phone)
+    assert call.status == "unknown"
+    return call
+
+
+def test_unknown_call_that_has_ended_is_ended(caller: Caller, step: Callable) -> None:
     caller.sim.phone(ANN).will(busy())
     call = unknown(caller, created=True)
     caller.sim.phone(ANN).rings().ended("busy")
@@ -103,9 +157,7 @@ def test_a_listing_that_failed_says_nothing(caller: Caller, step: Callable) -> N
     assert Call.objects.get(pk=call.pk).status == "unknown"
 
 
-def test_a_provider_that_never_lists_anything_does_not_keep_the_phone_for_ever(
-    caller: Caller, step: Callable
-) -> None:
+def test_provider_that_lists_nothing_releases_the_phone_eventually(caller: Caller, step: Callable) -> None:
     call = unknown(caller, created=False)
     caller.sim.answer_500(on="list", times=None)
 
@@ -147,9 +199,7 @@ def test_an_earlier_call_to_the_same_phone_is_not_taken_for_it(caller: Caller, s
     assert Call.objects.get(pk=earlier.pk).status == "busy"
 
 
-def test_the_call_of_an_organization_that_shares_the_account_is_not_taken_for_it(
-    caller: Caller, step: Callable
-) -> None:
+def test_call_of_another_organization_on_the_account_is_not_adopted(caller: Caller, step: Callable) -> None:
     caller.sim.lose_callbacks()
     neighbour = Caller(caller.sim, caller.listener)
     theirs = neighbour.call(ANN, subject_id=1000)
@@ -177,14 +227,14 @@ def test_a_provider_that_is_slow_to_list_its_calls_delays_no_hang_up(
     services.hang_up(ringing.pk)
     unknown(caller, created=False)
     clock.travel(16)
-    began, answer_now, listed = threading.Event(), threading.Event(), reconciling._listed
+    began, answer_now, listed = threading.Event(), threading.Event(), reconciliation._listed
 
-    def slow(call: Call) -> Any:
+    def slow(call: Call, *more: Any) -> Any:
         began.set()
         answer_now.wait(PATIENCE)
-        return listed(call)
+        return listed(call, *more)
 
-    monkeypatch.setattr(reconciling, "_listed", slow)
+    monkeypatch.setattr(reconciliation, "_listed", slow)
 
     def ask() -> None:
         step("calls_unknown")
@@ -201,7 +251,7 @@ def test_a_provider_that_is_slow_to_list_its_calls_delays_no_hang_up(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_the_first_webhook_settles_an_unknown(caller: Caller) -> None:
+def test_first_webhook_resolves_an_unknown_call(caller: Caller) -> None:
     phone = caller.sim.phone(ANN).will(answer(press="1"))
     caller.sim.time_out_after_creating(hold=3)
     caller.sim.fault("delay", event="initiated", seconds=30, times=1)
@@ -228,7 +278,7 @@ def test_an_unknown_to_be_hung_up_is_hung_up_when_it_is_found(caller: Caller, st
 
 
 def test_a_call_that_appears_after_it_was_given_up_is_hung_up(caller: Caller, step: Callable) -> None:
-    """The provider lists late and reports late: nobody waits for that call any more."""
+    """The provider lists late and reports late: that call is no longer awaited."""
     phone = caller.sim.phone(ANN).will(manual())
     call = unknown(caller, created=True)
     caller.sim.list_lags(10_000)
@@ -246,8 +296,8 @@ def test_a_call_that_appears_after_it_was_given_up_is_hung_up(caller: Caller, st
 
 def test_a_request_cut_off_by_a_dying_process_becomes_unknown(caller: Caller, step: Callable) -> None:
     call = caller.create(ANN)
-    with faults.arm("telephony.place.claimed"), pytest.raises(faults.Interrupted):
-        services.place(call.pk)
+    with fault_injection.arm_crash_point("telephony.place.claimed"), pytest.raises(fault_injection.Interrupted):
+        services.place_call(call.pk)
     step("calls")
     assert Call.objects.get(pk=call.pk).status == "requesting"
 

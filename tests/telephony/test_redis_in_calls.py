@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.capacity import fast
+from dispatch.capacity import redis_scripts
 from dispatch.core import clock
-from dispatch.core.loops import find
+from dispatch.core.runtime.loops import find_loop
 from dispatch.telephony import services
 from dispatch.telephony.models import Call
 from tests.capacity.conftest import OwnRedis, own_redis
 from tests.phones import answer, manual
+from tests.support.waiting import wait_until
 from tests.telephony.conftest import Caller, now_is
-from tests.waiting import wait_until
 
 __all__ = ["own_redis"]
 
@@ -27,7 +27,7 @@ def redis_of_ours(own_redis: OwnRedis, caller: Caller) -> OwnRedis:
 
 
 @pytest.mark.parametrize("trouble", ["flush", "stop", "stop and start"])
-def test_calls_go_on(caller: Caller, redis_of_ours: OwnRedis, trouble: str) -> None:
+def test_calls_continue_without_redis(caller: Caller, redis_of_ours: OwnRedis, trouble: str) -> None:
     caller.sim.others_will(answer(press="1"))
     waiting = list(PHONES)
     tried = 0
@@ -39,7 +39,7 @@ def test_calls_go_on(caller: Caller, redis_of_ours: OwnRedis, trouble: str) -> N
             redis_of_ours.flush() if trouble == "flush" else redis_of_ours.stop()
         if tried == 12 and trouble == "stop and start":
             redis_of_ours.start()
-            fast.believe_again()
+            redis_scripts.reset()
         try:
             if waiting:
                 caller.call(waiting[0])
@@ -47,7 +47,7 @@ def test_calls_go_on(caller: Caller, redis_of_ours: OwnRedis, trouble: str) -> N
         except services.NoLine:
             pass
         clock.travel(1)
-        find("lines").step()
+        find_loop("lines").step()
         return not waiting and not Call.objects.filter(ended_at=None).exists()
 
     wait_until(call_the_next, message=caller.sim.story)

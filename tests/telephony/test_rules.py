@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from dispatch.telephony import rules
 from dispatch.telephony.models import Call
-from dispatch.telephony.rules import Listed
+from dispatch.telephony.rules import ListedCall
 
 ASKED = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 
 
-def listed(sid: str, seconds: float | None, status: str = "submitted") -> Listed:
-    return Listed(sid, status, None if seconds is None else ASKED + timedelta(seconds=seconds))
+def listed(sid: str, seconds: float | None, status: str = "submitted") -> ListedCall:
+    return ListedCall(sid, status, None if seconds is None else ASKED + timedelta(seconds=seconds))
 
 
 @pytest.mark.parametrize(
@@ -25,15 +25,15 @@ def listed(sid: str, seconds: float | None, status: str = "submitted") -> Listed
         ([], set(), None),
         ([listed("CA1", 0.4)], set(), "CA1"),
         ([listed("CA1", -2)], set(), "CA1"),  # clocks differ, and the provider counts whole seconds
-        ([listed("CA1", -31)], set(), None),  # a stranger's, or one of ours from long ago
+        ([listed("CA1", -31)], set(), None),  # a stranger's call, or our own from long ago
         ([listed("CA1", 0.4)], {"CA1"}, None),
         ([listed("CA1", -20), listed("CA2", 1)], {"CA1"}, "CA2"),
         ([listed("CA2", 9), listed("CA1", 1)], set(), "CA1"),
         ([listed("CA1", None)], set(), "CA1"),
     ],
 )
-def test_which_listed_call_is_ours(calls: list[Listed], known: set[str], ours: str | None) -> None:
-    found = rules.ours_among(calls, ASKED, known)
+def test_which_listed_call_is_ours(calls: list[ListedCall], known: set[str], ours: str | None) -> None:
+    found = rules.find_our_call(calls, ASKED, known)
     assert (found.sid if found else None) == ours
 
 

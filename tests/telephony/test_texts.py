@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,15 +12,15 @@ from django.db import transaction
 from twilio.request_validator import RequestValidator
 
 from dispatch.capacity.models import OutboundNumber
-from dispatch.core import clock, faults
+from dispatch.core import clock, fault_injection
 from dispatch.core.models import Event
-from dispatch.telephony import addresses, purposes, services, text_rules
+from dispatch.telephony import handlers, number_health, services, sms_rules, webhook_urls
+from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.models import InboundCall, OptOut, Text
-from dispatch.telephony.purposes import Prompt
-from dispatch.telephony.services import incoming
-from tests import factories
+from dispatch.telephony.services import inbound
+from tests.support import factories
+from tests.support.waiting import PATIENCE, wait_until
 from tests.telephony.conftest import Caller
-from tests.waiting import PATIENCE, wait_until
 
 ANN = "+16025550101"
 
@@ -33,40 +33,43 @@ class Answering:
         self.keys: list[str] = []
         self.still_wanted = True
 
-    def wanted(self, text: Text) -> bool:
+    def should_send(self, text: Text) -> bool:
         return self.still_wanted
 
-    def changed(self, text: Text) -> None:
+    def on_status_change(self, text: Text) -> None:
         self.heard.append(text.status)
 
-    def replied(self, text: Text) -> str | None:
+    def on_sms(self, text: Text) -> str | None:
         self.heard.append(text.body)
         return f"You said {text.body}"
 
-    def helped(self, text: Text) -> str | None:
+    def on_stop(self, text: Text) -> None:
+        """Do nothing."""
+
+    def on_help(self, text: Text) -> str | None:
         return "This is how it works."
 
-    def called(self, call: InboundCall) -> Prompt | None:
+    def on_call(self, call: InboundCall) -> VoicePrompt | None:
         call.subject_id = 7
-        return Prompt(("There is a job for you.", "Press 1 to accept."), keys="1")
+        return VoicePrompt(("There is a job for you.", "Press 1 to accept."), keys="1")
 
-    def pressed(self, call: InboundCall, key: str) -> Prompt:
+    def on_key(self, call: InboundCall, key: str, *, arrived_at: datetime) -> VoicePrompt:
         self.keys.append(key)
-        return Prompt(("The job is yours.",))
+        return VoicePrompt(("The job is yours.",))
 
 
 @pytest.fixture
 def answering() -> Iterator[Answering]:
-    before = dict(purposes._listeners), dict(purposes._text_handlers)
+    before = dict(handlers._listeners), dict(handlers._text_handlers)
     made = Answering()
-    purposes._listeners.clear()
-    purposes.register_listener("test", made)
-    purposes.register_texts("test", made)
+    handlers._listeners.clear()
+    handlers.register_inbound("test", made)
+    handlers.register_texts("test", made)
     yield made
-    purposes._listeners.clear()
-    purposes._listeners.update(before[0])
-    purposes._text_handlers.clear()
-    purposes._text_handlers.update(before[1])
+    handlers._listeners.clear()
+    handlers._listeners.update(before[0])
+    handlers._text_handlers.clear()
+    handlers._text_handlers.update(before[1])
 
 
 @pytest.fixture
@@ -76,9 +79,9 @@ def texter(caller: Caller, answering: Answering) -> Caller:
     caller.number.refresh_from_db()
     caller.sim.add_number(
         str(caller.number.phone),
-        sms_url=addresses.number_webhook(caller.number, "sms"),
-        voice_url=addresses.number_webhook(caller.number, "voice"),
-        status_callback=addresses.number_webhook(caller.number, "status"),
+        sms_url=webhook_urls.number_webhook(caller.number, "sms"),
+        voice_url=webhook_urls.number_webhook(caller.number, "voice"),
+        status_callback=webhook_urls.number_webhook(caller.number, "status"),
     )
     return caller
 
@@ -121,14 +124,66 @@ def test_the_same_attempt_is_one_text(texter: Caller, step: Callable) -> None:
 
 def test_an_undelivered_text_says_why(texter: Caller) -> None:
     texter.sim.phone(ANN).texts_will("undelivered", 30003)
-    text = services.send(create(texter).pk)
+    text = services.send_text(create(texter).pk)
     assert now_is(text, "undelivered").error_code == "30003"
+
+
+def refused_texts() -> list[dict[str, Any]]:
+    return [event.data for event in Event.objects.filter(kind="account.texts_refused").order_by("id")]
+
+
+def test_undelivered_texts_are_reported_to_admins_once_per_code(texter: Caller) -> None:
+    phones = [f"+1602555010{n}" for n in range(1, 7)]
+    for phone, code in zip(phones, [30034, 30034, 30007, 30005, 30003, 99999], strict=True):
+        texter.sim.phone(phone).texts_will("undelivered", code)
+    for n, phone in enumerate(phones):
+        now_is(services.send_text(create(texter, phone, n).pk), "undelivered")
+    reported = {data["code"]: data for data in refused_texts()}
+    assert sorted(reported) == ["30007", "30034", "99999"]
+    assert len(refused_texts()) == 3
+    assert "not registered" in reported["30034"]["message"]
+    assert reported["30034"]["number"] == str(texter.number.phone)
+
+    clock.travel(86_401)
+    now_is(services.send_text(create(texter, phones[0], 11).pk), "undelivered")
+    assert [data["code"] for data in refused_texts()].count("30034") == 2
+
+
+def test_a_number_whose_texts_are_blocked_is_avoided(texter: Caller) -> None:
+    chosen = create(texter).number
+    other = factories.number(
+        texter.organization, pool=texter.pool, account=texter.account, sends_texts=True, texts_per_second=1000
+    )
+    by_number = {create(texter, f"+1602555{n:04d}", n).number for n in range(200, 220)}
+    assert by_number == {chosen, other}
+    for n, code in enumerate(("30007", "30034", "30007")):
+        text = create(texter, f"+1602555{n:04d}", 300 + n, number=chosen)
+        Text.objects.filter(pk=text.pk).update(
+            status="undelivered", error_code=code, requested_at=clock.now(), ended_at=clock.now()
+        )
+    health = number_health.text_health(chosen)
+    assert health.describe() == "3 of the latest 3 texts were blocked (error 30007: 2, 30034: 1)"
+    assert {create(texter, f"+1602555{n:04d}", 400 + n).number for n in range(200, 220)} == {other}
+    assert create(texter, ANN, 500, number=chosen).number == chosen, "an explicit choice stands"
+    OutboundNumber.objects.filter(pk=other.pk).update(is_paused=True)
+    assert create(texter, ANN, 501).number == chosen, "if there is no other"
+    clock.travel(86_401)
+    assert not number_health.text_health(chosen).is_blocked
+
+
+def test_a_refused_text_is_reported_to_admins(texter: Caller) -> None:
+    texter.sim.phone(ANN).texts_will("refuse", 21608)
+    assert services.send_text(create(texter).pk).status == "rejected"
+    assert [data["code"] for data in refused_texts()] == ["21608"]
+    texter.sim.phone(ANN).texts_will("refuse", 21614)
+    assert services.send_text(create(texter, subject_id=2).pk).status == "rejected"
+    assert len(refused_texts()) == 1
 
 
 def test_a_process_that_dies_while_asking_never_asks_again(texter: Caller, step: Callable) -> None:
     text = create(texter)
-    with faults.arm("telephony.text.sent"), pytest.raises(faults.Interrupted):
-        services.send(text.pk)
+    with fault_injection.arm_crash_point("telephony.text.sent"), pytest.raises(fault_injection.Interrupted):
+        services.send_text(text.pk)
     wait_until(lambda: Text.objects.get(pk=text.pk).status != "requesting", message="no webhook settled it")
     clock.travel(60)
     step("texts_reconciler")
@@ -141,7 +196,7 @@ def test_an_unknown_outcome_is_looked_up_and_only_then_not_sent(
 ) -> None:
     settings.PROVIDER_TIMEOUT_S = 0.5
     texter.sim.time_out_before_creating(hold=2, on="message")
-    text = services.send(create(texter).pk)
+    text = services.send_text(create(texter).pk)
     assert text.status == "unknown"
     for _ in range(3):
         clock.travel(61)
@@ -151,7 +206,7 @@ def test_an_unknown_outcome_is_looked_up_and_only_then_not_sent(
 
 def test_a_429_is_sent_again(texter: Caller, step: Callable) -> None:
     texter.sim.answer_429(retry_after=5, on="message")
-    text = services.send(create(texter).pk)
+    text = services.send_text(create(texter).pk)
     assert text.status == "created"
     clock.travel(6)
     step("texts")
@@ -161,23 +216,52 @@ def test_a_429_is_sent_again(texter: Caller, step: Callable) -> None:
 def test_a_number_sends_at_its_pace(texter: Caller, step: Callable) -> None:
     OutboundNumber.objects.filter(pk=texter.number.pk).update(texts_per_second=0.005)
     texts = [create(texter, subject_id=n) for n in range(3)]
-    services.send(texts[0].pk)
-    waits = services.send(texts[1].pk)
+    services.send_text(texts[0].pk)
+    waits = services.send_text(texts[1].pk)
     assert waits.status == "created"
     assert 0 < (waits.not_before - clock.now()).total_seconds() <= 200
     clock.travel(200.1)
-    assert services.send(texts[1].pk).status != "created"
-    assert services.send(texts[2].pk).status == "created"
+    assert services.send_text(texts[1].pk).status != "created"
+    assert services.send_text(texts[2].pk).status == "created"
+
+
+def test_a_text_of_several_segments_takes_several_turns(texter: Caller) -> None:
+    OutboundNumber.objects.filter(pk=texter.number.pk).update(texts_per_second=0.01)
+    first, second = create(texter, body="a" * 400), create(texter, subject_id=2)
+    services.send_text(first.pk)
+    wait_s = (services.send_text(second.pk).not_before - clock.now()).total_seconds()
+    assert 290 < wait_s <= 300
+
+
+def test_a_text_is_not_delivered_after_its_deadline(texter: Caller) -> None:
+    services.send_text(create(texter, not_after=clock.now() + timedelta(minutes=10)).pk)
+    (sent,) = texter.sim.messages(to=ANN)
+    assert 590 <= sent["validity_period"] <= 600
+
+
+def test_a_text_that_the_provider_changed_is_recognized(texter: Caller, step: Callable) -> None:
+    changed = "Sent from your Twilio trial account - It's Ann - call..."
+    requests.post(
+        f"{texter.sim.base_url}/2010-04-01/Accounts/{texter.sim.account_sid}/Messages.json",
+        data={"To": ANN, "From": str(texter.number.phone), "Body": changed},
+        auth=(texter.sim.account_sid, texter.sim.auth_token),
+        timeout=60,
+    )
+    text = create(texter, body="It\u2019s Ann \u2014 call\u2026")
+    send_by = clock.now() + timedelta(seconds=5)
+    Text.objects.filter(pk=text.pk).update(status="unknown", requested_at=clock.now(), send_by=send_by)
+    step("texts_reconciler")
+    assert Text.objects.get(pk=text.pk).sid == texter.sim.messages(to=ANN)[0]["sid"]
 
 
 def test_what_is_no_longer_wanted_or_too_late_is_not_sent(texter: Caller, answering: Answering) -> None:
     late = create(texter, subject_id=1, not_after=clock.now() + timedelta(seconds=5))
     unwanted = create(texter, subject_id=2)
     answering.still_wanted = False
-    assert services.send(unwanted.pk).status == "canceled"
+    assert services.send_text(unwanted.pk).status == "canceled"
     answering.still_wanted = True
     clock.travel(6)
-    assert services.send(late.pk).status == "not_sent"
+    assert services.send_text(late.pk).status == "not_sent"
     assert not texter.sim.messages(to=ANN)
 
 
@@ -190,7 +274,7 @@ def test_no_number_no_country_no_text(texter: Caller) -> None:
     assert not services.may_text(texter.organization.pk, ANN)
 
 
-def test_stop_ends_texts_of_this_organization_only_and_start_begins_them_again(texter: Caller) -> None:
+def test_stop_ends_texts_of_one_organization_and_start_resumes_them(texter: Caller) -> None:
     waiting = create(texter)
     other = factories.organization()
     factories.number(other, sends_texts=True)
@@ -210,7 +294,7 @@ def test_stop_ends_texts_of_this_organization_only_and_start_begins_them_again(t
 def test_the_providers_own_opt_out_suppresses_the_next(texter: Caller) -> None:
     texter.sim.add_number(str(texter.number.phone))  # no webhook: we never hear of the STOP
     texter.sim.phone(ANN).texts_us(str(texter.number.phone), "STOP")
-    text = services.send(create(texter).pk)
+    text = services.send_text(create(texter).pk)
     assert (text.status, text.error_code) == ("rejected", "21610")
     assert OptOut.objects.get().source == "provider"
     with pytest.raises(services.OptedOut):
@@ -220,25 +304,25 @@ def test_the_providers_own_opt_out_suppresses_the_next(texter: Caller) -> None:
 def test_a_reply_goes_to_its_purpose_once_and_is_answered(
     texter: Caller, answering: Answering, step: Callable
 ) -> None:
-    services.send(create(texter).pk)
+    services.send_text(create(texter).pk)
     texter.sim.phone(ANN).texts_us(str(texter.number.phone), "On my way")
     wait_until(
         lambda: Text.objects.filter(direction="in", handled_at__isnull=False).exists(), message="not dealt with"
     )
     received = Text.objects.get(direction="in")
     assert (received.purpose, answering.heard.count("On my way")) == ("test", 1)
-    incoming.deal_with(received.pk)
+    inbound.process_text(received.pk)
     assert answering.heard.count("On my way") == 1
     step("texts")
     texter.sim.phone(ANN).gets_text("You said On my way")
 
 
-def test_a_text_whose_webhook_died_is_dealt_with_by_the_loop(
+def test_text_whose_webhook_crashed_is_processed_by_the_loop(
     texter: Caller, answering: Answering, step: Callable
 ) -> None:
-    said = incoming.Incoming("SM1", texter.account.account_sid, str(texter.number.phone), ANN, body="2")
-    with faults.arm("telephony.text.received"), pytest.raises(faults.Interrupted):
-        incoming.receive_text(texter.number, said)
+    said = inbound.IncomingWebhook("SM1", texter.account.account_sid, str(texter.number.phone), ANN, body="2")
+    with fault_injection.arm_crash_point("telephony.text.received"), pytest.raises(fault_injection.Interrupted):
+        inbound.receive_text(texter.number, said)
     clock.travel(30)
     step("texts_reconciler")
     assert answering.heard == ["2"]
@@ -246,12 +330,12 @@ def test_a_text_whose_webhook_died_is_dealt_with_by_the_loop(
 
 
 def test_a_stop_that_is_dealt_with_late_does_not_undo_a_later_start(texter: Caller, step: Callable) -> None:
-    def said(sid: str, body: str) -> incoming.Incoming:
-        return incoming.Incoming(sid, texter.account.account_sid, str(texter.number.phone), ANN, body=body)
+    def said(sid: str, body: str) -> inbound.IncomingWebhook:
+        return inbound.IncomingWebhook(sid, texter.account.account_sid, str(texter.number.phone), ANN, body=body)
 
-    with faults.arm("telephony.text.received"), pytest.raises(faults.Interrupted):
-        incoming.receive_text(texter.number, said("SM1", "STOP"))
-    incoming.receive_text(texter.number, said("SM2", "START"))
+    with fault_injection.arm_crash_point("telephony.text.received"), pytest.raises(fault_injection.Interrupted):
+        inbound.receive_text(texter.number, said("SM1", "STOP"))
+    inbound.receive_text(texter.number, said("SM2", "START"))
     clock.travel(30)
     step("texts_reconciler")
     assert not OptOut.objects.exists()
@@ -259,18 +343,18 @@ def test_a_stop_that_is_dealt_with_late_does_not_undo_a_later_start(texter: Call
 
 
 def test_help_is_answered_also_without_a_listener(texter: Caller) -> None:
-    purposes._listeners.clear()
-    said = incoming.Incoming("SM1", texter.account.account_sid, str(texter.number.phone), ANN, body="help")
-    incoming.receive_text(texter.number, said)
+    handlers._listeners.clear()
+    said = inbound.IncomingWebhook("SM1", texter.account.account_sid, str(texter.number.phone), ANN, body="help")
+    inbound.receive_text(texter.number, said)
     assert texter.organization.name in Text.objects.get(purpose="reply").body
 
 
-def test_what_is_never_reported_is_over_one_day(texter: Caller, step: Callable) -> None:
+def test_text_without_a_report_ends_eventually(texter: Caller, step: Callable) -> None:
     texter.sim.phone(ANN).texts_will("silent")
-    text = services.send(create(texter).pk)
+    text = services.send_text(create(texter).pk)
     now_is(text, "sent")
-    said = incoming.Incoming("CA1", texter.account.account_sid, str(texter.number.phone), ANN)
-    call, _ = incoming.answer_call(texter.number, said)
+    said = inbound.IncomingWebhook("CA1", texter.account.account_sid, str(texter.number.phone), ANN)
+    call, _ = inbound.answer_call(texter.number, said)
     clock.travel(2 * 86_400)
     step("texts_reconciler")
     assert Text.objects.get(pk=text.pk).ended_at is None
@@ -284,15 +368,15 @@ def test_what_is_never_reported_is_over_one_day(texter: Caller, step: Callable) 
 def test_two_machines_do_not_talk_for_ever(texter: Caller, settings: Any) -> None:
     settings.TEXT_REPLIES_PER_HOUR = 3
     for n in range(5):
-        said = incoming.Incoming(f"SM{n}", texter.account.account_sid, str(texter.number.phone), ANN, body="hello")
-        incoming.receive_text(texter.number, said)
+        said = inbound.IncomingWebhook(
+            f"SM{n}", texter.account.account_sid, str(texter.number.phone), ANN, body="hello"
+        )
+        inbound.receive_text(texter.number, said)
     assert Text.objects.filter(purpose="reply").count() == 3
     assert Event.objects.filter(kind="text.not_answered").count() == 2
 
 
-def test_whoever_calls_our_number_hears_its_listener_and_their_key_counts(
-    texter: Caller, answering: Answering
-) -> None:
+def test_caller_hears_the_listeners_prompt_and_can_press_a_key(texter: Caller, answering: Answering) -> None:
     call = texter.sim.phone(ANN).calls_us(str(texter.number.phone), press="1")
     call.hears("the job is yours")
     assert answering.keys == ["1"]
@@ -300,9 +384,25 @@ def test_whoever_calls_our_number_hears_its_listener_and_their_key_counts(
     assert (ended.from_phone, ended.purpose, ended.subject_id, ended.keys_pressed) == (ANN, "test", 7, "1")
 
 
-def test_a_caller_for_whom_there_is_nothing_is_told_so(texter: Caller) -> None:
-    purposes._listeners.clear()
-    texter.sim.phone(ANN).calls_us(str(texter.number.phone)).hears("nothing waiting for your answer")
+def test_caller_without_an_offer_hears_so(texter: Caller) -> None:
+    handlers._listeners.clear()
+    texter.sim.phone(ANN).calls_us(str(texter.number.phone)).hears("nothing waiting for you")
+
+
+@pytest.mark.parametrize(
+    "caller_id", ["+7378742833", "+2562533", "+8656696", "+2662696687", "+86282452253", "anonymous"]
+)
+def test_a_withheld_number_is_not_stored_as_a_callers(texter: Caller, app_url: str, caller_id: str) -> None:
+    path = f"/telephony/twilio/numbers/{texter.number.pk}/voice"
+    form = {
+        "CallSid": "CA9", "AccountSid": texter.account.account_sid, "From": caller_id,
+        "To": str(texter.number.phone), "CallStatus": "ringing",
+    }  # fmt: skip
+    signature = RequestValidator(texter.sim.auth_token).compute_signature(f"{app_url}{path}", form)
+    headers = {"X-Twilio-Signature": signature}
+    answer = requests.post(f"{app_url}{path}", data=form, headers=headers, timeout=PATIENCE)
+    assert answer.status_code == 200
+    assert InboundCall.objects.get().from_phone == ""
 
 
 def test_only_what_the_numbers_account_signed_counts(texter: Caller, app_url: str) -> None:
@@ -355,9 +455,30 @@ def test_only_what_the_numbers_account_signed_counts(texter: Caller, app_url: st
     ],
 )
 def test_keywords(body: str, opted_out: bool, meaning: str) -> None:
-    assert text_rules.keyword(body, opted_out) == meaning
+    assert sms_rules.keyword(body, opted_out) == meaning
 
 
 def test_links_are_not_shown_in_the_log() -> None:
     body = "Answer at https://x.example/o/12.1w0abc.Zx8fJk2LmNoPqRsTuVwXyZ0123456789abcdefghi/ or reply 1."
-    assert text_rules.without_tokens(body) == "Answer at https://x.example/o/…/ or reply 1."
+    assert sms_rules.mask_tokens(body) == "Answer at https://x.example/o/…/ or reply 1."
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        *(("a" * 160, 1), ("a" * 161, 2), ("a" * 306, 2), ("a" * 307, 3), ("€" * 80, 1), ("€" * 81, 2)),
+        *(("\u0436" * 70, 1), ("\u0436" * 71, 2), ("\U0001f600" * 35, 1), ("\U0001f600" * 36, 2), ("", 1)),
+    ],
+)
+def test_segments(body: str, count: int) -> None:
+    assert sms_rules.segments(body) == count
+
+
+@pytest.mark.parametrize(
+    ("body", "length"), [("a" * 2000, 1600), ("\U0001f600" * 900, 800), ("a\U0001f600" * 600, 1067)]
+)
+def test_a_text_is_truncated_by_utf_16_units(body: str, length: int) -> None:
+    cut = sms_rules.truncate(body)
+    assert body.startswith(cut)
+    assert len(cut) == length
+    assert len(cut.encode("utf-16-le")) <= 3200

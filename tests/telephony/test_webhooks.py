@@ -7,17 +7,20 @@ from typing import Any
 
 import pytest
 import requests
+from structlog.testing import capture_logs
 from twilio.request_validator import RequestValidator
 
 from dispatch.capacity import services as capacity
 from dispatch.capacity.models import ProviderAccount
+from dispatch.core import clock
 from dispatch.core.events import SYSTEM
-from dispatch.telephony import services
+from dispatch.core.models import Event
+from dispatch.telephony import metrics, services, webhook_urls
 from dispatch.telephony.models import Call, CallEvent
-from tests import factories
 from tests.phones import answer, busy, manual
+from tests.support import factories
+from tests.support.waiting import wait_until
 from tests.telephony.conftest import Caller, history, now_is
-from tests.waiting import wait_until
 
 ANN = "+16025550101"
 NONSENSE: list[dict[str, Any]] = [
@@ -186,7 +189,7 @@ def test_after_the_end_nothing_moves(post: Post) -> None:
     assert (row.status, row.ended_at) == ("no_answer", ended.ended_at)
 
 
-def test_a_purpose_in_trouble_is_told_again_when_the_provider_repeats(post: Post) -> None:
+def test_repeated_webhook_reaches_a_handler_that_failed(post: Post) -> None:
     """Our commit stood, the purpose did not hear of it: the repetition heals it."""
     post.caller.listener.fail_next = 1
     assert post(CallStatus="busy", SequenceNumber=2).status_code == 500
@@ -204,7 +207,7 @@ def test_the_providers_repetitions_heal_a_purpose_in_trouble(caller: Caller) -> 
     call = caller.create(ANN)
     caller.listener.fail_next = 5
 
-    services.place(call.pk)
+    services.place_call(call.pk)
 
     wait_until(lambda: caller.listener.told(call)[-1:] == ["busy"])
 
@@ -220,7 +223,7 @@ def test_a_repeated_key_press_gets_the_same_answer(post: Post) -> None:
     assert history(post.call).count("key_pressed") == 1
 
 
-def test_a_key_after_the_end_says_nothing(post: Post) -> None:
+def test_a_key_after_the_end_says_nothing_and_counts(post: Post) -> None:
     post(CallStatus="completed", SequenceNumber=3)
     path = f"/telephony/twilio/calls/{post.call.pk}/gather?step=1&keys=12"
 
@@ -229,11 +232,11 @@ def test_a_key_after_the_end_says_nothing(post: Post) -> None:
     assert answer.status_code == 200
     assert b"<Say" not in answer.content
     assert b"<Hangup" in answer.content
-    assert post.caller.listener.keys == []
+    assert post.caller.listener.keys == [(post.call.pk, "1")]
 
 
 @pytest.mark.parametrize("kind", ["status", "gather", "voice"])
-def test_nonsense_is_taken_calmly(post: Post, kind: str) -> None:
+def test_malformed_webhooks_cause_no_error(post: Post, kind: str) -> None:
     for form in NONSENSE:
         assert post(kind, **form).status_code in (200, 204), form
 
@@ -270,7 +273,76 @@ def test_our_failing_server_is_asked_again(caller: Caller) -> None:
     caller.listener.fail_next = 2
     call = caller.create(ANN)
 
-    services.place(call.pk)
+    services.place_call(call.pk)
 
     phone.rings().hears("the job is yours").ended("completed")
     now_is(call, "completed")
+
+
+def test_a_call_whose_webhooks_fail_ends_with_an_apology(caller: Caller) -> None:
+    caller.sim.lose_webhooks("twiml", times=None)
+    phone = caller.sim.phone(ANN).will(answer())
+    call = caller.call(ANN)
+    phone.rings().hears("technical problem").ended("completed")
+    assert not services.has_webhook(now_is(call, "completed"), "voice")
+
+
+@pytest.mark.django_db
+def test_the_apology_needs_no_database(client: Any, django_assert_num_queries: Any) -> None:
+    with django_assert_num_queries(0):
+        response = client.post("/telephony/twilio/fallback", {"CallSid": "CA1"})
+    assert b"<Say>Sorry, we have a technical problem" in response.content
+    assert client.post("/telephony/unknown/fallback").status_code == 403
+
+
+def test_the_star_is_a_letter_in_addresses(post: Post) -> None:
+    path = f"/telephony/twilio/calls/{post.call.pk}/gather?step=1&keys=1s"
+    assert webhook_urls.webhook(post.call, "gather", 1, "1*").startswith(f"{post.app_url}{path}#")
+    post(path=path, CallStatus="in-progress", Digits="*")
+    assert [key for _, key in post.caller.listener.keys] == ["*"]
+
+
+def refusals() -> list[tuple[str, int]]:
+    events = Event.objects.filter(kind__endswith=".signature_refused").order_by("id")
+    return list(events.values_list("kind", "subject_id"))
+
+
+def test_a_wrong_signature_is_reported_on_the_call_and_to_admins(post: Post) -> None:
+    count = metrics.webhooks_refused.labels("wrong_signature")._value
+    before = count.get()
+    with capture_logs() as logs:
+        assert [post(token="another").status_code for _ in range(3)] == [403] * 3
+    account = post.caller.account.pk
+    assert refusals() == [("call.signature_refused", post.call.pk), ("account.signature_refused", account)]
+    assert count.get() == before + 3
+    url = f"{post.app_url}/telephony/twilio/calls/{post.call.pk}/status"
+    assert Event.objects.get(kind="account.signature_refused").data["url"] == url
+    assert "signature is wrong" in Call.objects.get(pk=post.call.pk).error_message
+    found = [line for line in logs if line["event"] == "webhook_refused"]
+    assert [(line["reason"], line["url"]) for line in found] == [("wrong_signature", url)] * 3
+
+    clock.travel(901)
+    post(token="another")
+    assert [kind for kind, _ in refusals()].count("account.signature_refused") == 2
+
+
+def test_an_unsigned_request_or_one_about_an_ended_call_alerts_nobody(post: Post) -> None:
+    path = f"/telephony/twilio/calls/{post.call.pk}/status"
+    assert requests.post(f"{post.app_url}{path}", data={"CallSid": "CA0001"}, timeout=60).status_code == 403
+    Call.objects.filter(pk=post.call.pk).update(status="completed", ended_at=clock.now())
+    assert post(token="another").status_code == 403
+    assert refusals() == []
+
+
+@pytest.mark.parametrize("sid", [None, "AC0000"])
+def test_a_stranger_with_any_signature_alerts_nobody(post: Post, sid: str | None) -> None:
+    number = f"/telephony/twilio/numbers/{post.caller.number.pk}/voice"
+    assert post(token="another", AccountSid=sid).status_code == 403
+    assert post(path=number, token="another", AccountSid=sid).status_code == 403
+    assert refusals() == []
+
+
+def test_a_wrong_signature_about_a_number_is_reported_too(post: Post) -> None:
+    path = f"/telephony/twilio/numbers/{post.caller.number.pk}/voice"
+    assert post(path=path, token="another").status_code == 403
+    assert refusals() == [("account.signature_refused", post.caller.account.pk)]

@@ -35,7 +35,7 @@ class Migration(migrations.Migration):
                     "concurrency",
                     models.PositiveIntegerField(
                         default=10,
-                        help_text="At most this many at once.",
+                        help_text="Maximum number of calls or messages at the same time.",
                         validators=[
                             django.core.validators.MinValueValidator(1),
                             django.core.validators.MaxValueValidator(10000),
@@ -46,12 +46,12 @@ class Migration(migrations.Migration):
                     "rate_per_minute",
                     models.PositiveIntegerField(
                         blank=True,
-                        help_text="Empty: no limit.",
+                        help_text="Empty means no limit.",
                         null=True,
                         validators=[django.core.validators.MinValueValidator(1)],
                     ),
                 ),
-                ("is_default", models.BooleanField(default=False, help_text="Used where a policy names no pool.")),
+                ("is_default", models.BooleanField(default=False, help_text="Used if a policy names no pool.")),
                 ("is_paused", models.BooleanField(default=False)),
                 (
                     "organization",
@@ -88,16 +88,14 @@ class Migration(migrations.Migration):
                 ("account_sid", models.CharField(max_length=64, verbose_name="account id")),
                 (
                     "auth_token",
-                    dispatch.core.crypto.EncryptedTextField(
-                        help_text="Stored encrypted; signs webhooks and requests."
-                    ),
+                    dispatch.core.crypto.EncryptedTextField(help_text="Encrypted. Signs webhooks and requests."),
                 ),
                 (
                     "previous_auth_token",
                     dispatch.core.crypto.EncryptedTextField(
                         blank=True,
                         default="",
-                        help_text="Still accepted on webhooks while a key is being rotated.",
+                        help_text="Webhooks still accept it during a key rotation.",
                     ),
                 ),
                 (
@@ -146,14 +144,14 @@ class Migration(migrations.Migration):
                     "sends_texts",
                     models.BooleanField(
                         default=False,
-                        help_text="May send SMS: the provider must have enabled and registered it for that.",
+                        help_text="May send SMS. The provider must have enabled and registered the number for it.",
                     ),
                 ),
                 (
                     "texts_per_second",
                     models.FloatField(
                         default=1.0,
-                        help_text="As the provider allows this number.",
+                        help_text="Texts per second that the provider allows for this number.",
                         validators=[django.core.validators.MinValueValidator(0.01)],
                     ),
                 ),
@@ -189,7 +187,7 @@ class Migration(migrations.Migration):
                         condition=models.Q(("is_paused", False)),
                         fields=("phone",),
                         name="one_owner_per_caller_number",
-                        violation_error_message="This number is already called from, under another account or organization. A caller number belongs to one: pause it there first.",
+                        violation_error_message="This number is already in use under another account or organization. A caller number belongs to one organization. Pause it there first.",
                     ),
                     models.CheckConstraint(
                         condition=models.Q(

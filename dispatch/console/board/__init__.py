@@ -1,1 +1,1 @@
-"""The board: what needs attention, the jobs in columns, one job in the drawer, the crew, the map."""
+"""The board: what needs attention, job columns, job panel, technician strip and map."""

@@ -1,17 +1,20 @@
-"""Jobs as the board shows them: in columns, a card each, read with a handful of queries however many there are."""
+"""Build the board's columns and job cards, with a fixed number of queries."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+from django.db.models.functions import Coalesce
 
 from accounts.models import Organization
 from dispatch.console.board.filters import Filters
+from dispatch.console.board.thread import unanswered_texts
 from dispatch.core import clock
 from dispatch.jobs import policies, rules
 from dispatch.jobs.models import OVERDUE, Candidate, Job, Offer
@@ -20,23 +23,23 @@ from dispatch.technicians.models import Technician
 PAGE = 40
 DONE_FOR = timedelta(hours=24)
 COLUMNS = {
-    "new": ("New", "Forms that came in and whose first call has not begun"),
-    "calling": ("Calling", "Jobs that technicians are being called for"),
-    "assigned": ("Assigned", "Jobs that a technician has taken"),
+    "new": ("New", "New requests; no technician has been called yet"),
+    "calling": ("Calling", "Jobs being offered to technicians right now"),
+    "assigned": ("Assigned", "Jobs that a technician accepted"),
     "done": ("Done", "Completed or cancelled in the last 24 hours"),
 }
 EMPTY = {
-    "new": "A form that is submitted over the API or the public form appears here at once.",
-    "calling": "While technicians are called, their jobs stand here, with who rings and who is next.",
-    "assigned": "A job moves here when a technician presses 1, or when you assign it.",
-    "done": "What is completed or cancelled stays here for a day.",
+    "new": "New requests appear here.",
+    "calling": "Jobs being offered to technicians right now appear here.",
+    "assigned": "A job moves here when a technician accepts it or you assign it.",
+    "done": "Completed and cancelled jobs from the last 24 hours appear here.",
 }
 _LATEST = 10_000_000_000_000
 
 
 @dataclass(frozen=True)
-class Live:
-    """The offer that is live: who is being called, `answered` or ringing, until when, and who is next."""
+class LiveOffer:
+    """The current offer, with its technician and deadline, and the name of the technician who is next."""
 
     offer: Offer
     next_name: str
@@ -44,10 +47,10 @@ class Live:
     @property
     def words(self) -> str:
         if self.offer.missed_at:
-            return "missed the call, may still answer"
+            return "missed call, can still reply"
         if self.offer.answered_at:
             return "answered"
-        return "ringing" if self.offer.ringing_since else "waits for a line"
+        return "ringing" if self.offer.ringing_since else "waiting for a line"
 
     @property
     def counts_down(self) -> bool:
@@ -56,7 +59,11 @@ class Live:
 
 @dataclass(frozen=True)
 class Card:
-    """One job. `tone` and `state`: see UI.md; `sort`: its place, ascending; `attempts` of `attempts_of`."""
+    """One job.
+
+    `tone` and `state`: its badge. `sort`: ascending sort key. `attempts` of `attempts_of`: offers. `text`: the
+    technician whose text is unanswered.
+    """
 
     job: Job
     column: str
@@ -65,18 +72,21 @@ class Card:
     state: str
     attempts: int
     attempts_of: int
-    live: Live | None
+    live: LiveOffer | None
+    text: str = ""
 
     @property
     def since(self) -> datetime:
-        """What the card's age counts from."""
+        """Return the time that the card's age counts from."""
         if self.column == "done" and self.job.ended_at:
             return self.job.ended_at
-        return self.job.created_at
+        return received_at(self.job)
 
 
 @dataclass(frozen=True)
 class Column:
+    """One column of the board. `count`: all its jobs, of which `cards` shows one `page`."""
+
     name: str
     title: str
     help: str
@@ -87,7 +97,7 @@ class Column:
 
     @property
     def more(self) -> int:
-        """How many stand below those that are shown."""
+        """Return the number of cards that are not shown."""
         return max(0, self.count - self.page * PAGE)
 
     @property
@@ -95,18 +105,27 @@ class Column:
         return self.page + 1
 
 
-def shown(organization: Organization) -> QuerySet:
-    """The organization's jobs with all that a card needs."""
-    return Job.objects.of(organization).select_related("service_type", "technician")
+def with_card_data(organization: Organization) -> QuerySet:
+    """Select the organization's jobs with everything a card needs."""
+    jobs = Job.objects.of(organization).select_related(
+        "service_type", "technician", "organization", "duplicate_of"
+    )
+    return jobs.annotate(received_at=Coalesce("submission__created_at", "created_at"))
+
+
+def received_at(job: Job) -> datetime:
+    """Return when the customer sent the request."""
+    return getattr(job, "received_at", job.created_at)
 
 
 def needing_attention(jobs: Any) -> QuerySet:
-    """Those that wait for a person, or are late (the jobs slice's own question)."""
+    """Select the jobs that need attention, as defined by the jobs slice."""
     found: QuerySet = jobs.needing_attention()
     return found
 
 
 def column_filters() -> dict[str, Q]:
+    """Return the condition on jobs for each column."""
     called = Exists(Offer.objects.filter(job=OuterRef("pk")))
     return {
         "new": Q(status=Job.Status.DISPATCHING) & ~Q(called),
@@ -124,42 +143,42 @@ _ORDER = {
 }
 
 
-def columns(organization: Organization, filters: Filters) -> list[Column]:
-    """The first page of each."""
-    many = counts(organization, filters)
+def load_columns(organization: Organization, filters: Filters) -> list[Column]:
+    """Return the first page of each column."""
+    counts = count_columns(organization, filters)
     wheres = column_filters()
-    found = {name: _page(organization, filters, name, wheres[name], 1) if many[name] else [] for name in COLUMNS}
-    cards = {card.job.pk: card for card in cards_of([job for rows in found.values() for job in rows])}
-    return [_column(name, many[name], [cards[job.pk] for job in found[name]], 1) for name in COLUMNS]
+    pages = {name: _page(organization, filters, name, wheres[name], 1) if counts[name] else [] for name in COLUMNS}
+    cards = {card.job.pk: card for card in cards_of([job for rows in pages.values() for job in rows])}
+    return [_column(name, counts[name], [cards[job.pk] for job in pages[name]], 1) for name in COLUMNS]
 
 
-def counts(organization: Organization, filters: Filters) -> dict[str, int]:
-    """How many jobs stand in each column."""
+def count_columns(organization: Organization, filters: Filters) -> dict[str, int]:
+    """Return the number of jobs in each column."""
     wheres = column_filters()
     anywhere = Q(status__in=[Job.Status.DISPATCHING, Job.Status.ASSIGNED]) | wheres["done"]
     jobs = filters.apply(Job.objects.of(organization)).filter(anywhere).order_by()
     return dict(jobs.aggregate(**{name: Count("pk", filter=where) for name, where in wheres.items()}))
 
 
-def one_column(organization: Organization, filters: Filters, name: str, page: int) -> Column:
-    """One page of one column. Raises KeyError for one that there is not."""
+def load_column(organization: Organization, filters: Filters, name: str, page: int) -> Column:
+    """Return one page of one column. Raise KeyError if there is no such column."""
     where = column_filters()[name]
     count = filters.apply(Job.objects.of(organization)).filter(where).count()
     return _column(name, count, cards_of(_page(organization, filters, name, where, page)), page)
 
 
 def _column(name: str, count: int, cards: list[Card], page: int) -> Column:
-    title, told = COLUMNS[name]
-    return Column(name, title, told, EMPTY[name], count, cards, page)
+    title, description = COLUMNS[name]
+    return Column(name, title, description, EMPTY[name], count, cards, page)
 
 
 def _page(organization: Organization, filters: Filters, name: str, where: Q, page: int) -> list[Job]:
-    jobs = filters.apply(shown(organization)).filter(where).order_by(*_ORDER[name])
+    jobs = filters.apply(with_card_data(organization)).filter(where).order_by(*_ORDER[name])
     return list(jobs[(page - 1) * PAGE : page * PAGE])
 
 
 def cards_of(jobs: Iterable[Job]) -> list[Card]:
-    """A card for each, in this order."""
+    """Return a card for each job, in this order."""
     rows = list(jobs)
     active = [job.pk for job in rows if job.status in (Job.Status.DISPATCHING, Job.Status.PENDING)]
     offers: dict[int, list[Offer]] = defaultdict(list)
@@ -171,21 +190,24 @@ def cards_of(jobs: Iterable[Job]) -> list[Card]:
     for job_id, technician_id, rank, verdict, skipped in considered.values_list(*fields):
         candidates[job_id].append(rules.CandidateRow(technician_id, rank, verdict, skipped))
     nexts = {job.pk: next_technician(job, candidates[job.pk], offers[job.pk]) for job in rows if job.pk in active}
-    called = {offer.technician_id for some in offers.values() for offer in some if offer.status == "pending"}
+    called = {offer.technician_id for group in offers.values() for offer in group if offer.status == "pending"}
     names = dict(
         Technician.objects.filter(pk__in={*filter(None, nexts.values()), *called}).values_list("pk", "name")
     )
-    return [_card(job, offers[job.pk], candidates[job.pk], nexts.get(job.pk), names) for job in rows]
+    unanswered = unanswered_texts(job.pk for job in rows)
+    texts = {job_id: f"Text from {row.technician.name}" for job_id, row in unanswered.items()}
+    cards = [_card(job, offers[job.pk], candidates[job.pk], nexts.get(job.pk), names) for job in rows]
+    return [replace(card, text=texts.get(card.job.pk, "")) if card.column != "done" else card for card in cards]
 
 
 def next_technician(job: Job, candidates: list[rules.CandidateRow], offers: list[Offer]) -> int | None:
-    """Whose turn it will be after the live offer, as things stand now."""
+    """Return the technician who would be offered the job after the current offer."""
     if job.status != Job.Status.DISPATCHING:
         return None
     step = rules.next_step(
         candidates,
         [rules.OfferRow(offer.technician_id, offer.round, offer.outcome) for offer in offers],
-        policy=policies.frozen(job),
+        policy=policies.frozen_policy(job),
         round_=job.round,
         first_round=job.first_round,
         not_again=job.not_again,
@@ -204,16 +226,17 @@ def _card(
     live = None
     if pending is not None:
         pending.name = names.get(pending.technician_id, "")  # type: ignore[attr-defined]
-        live = Live(pending, names.get(next_id or 0, ""))
+        live = LiveOffer(pending, names.get(next_id or 0, ""))
     column = column_of(job, bool(offers))
     tone, state = state_of(job, pending)
-    fit = {one.technician_id for one in candidates} | {offer.technician_id for offer in offers}
-    most = min(len(fit), policies.frozen(job).max_candidates) if offers or candidates else 0
-    return Card(job, column, _sort(job, column), tone, state, len(offers), max(most, len(offers)), live)
+    eligible = {candidate.technician_id for candidate in candidates} | {offer.technician_id for offer in offers}
+    most = min(len(eligible), policies.frozen_policy(job).max_candidates) if offers or candidates else 0
+    made = sum(offer.outcome not in rules.UNCOUNTED_OUTCOMES for offer in offers)  # an outage makes no attempt
+    return Card(job, column, _sort(job, column), tone, state, made, max(most, made), live)
 
 
 def column_of(job: Job, called: bool) -> str:
-    """The column in which a job stands; "" for one that stands in none (it is pending, or long over)."""
+    """Return the column of a job, or "" if it is in no column (pending, or closed long ago)."""
     if job.status == Job.Status.DISPATCHING:
         return "calling" if called else "new"
     if job.status == Job.Status.ASSIGNED:
@@ -223,6 +246,7 @@ def column_of(job: Job, called: bool) -> str:
 
 
 def is_late(job: Job) -> bool:
+    """Return whether the auditor should already have advanced the job."""
     return (
         job.status == Job.Status.DISPATCHING
         and job.next_action_at is not None
@@ -231,10 +255,16 @@ def is_late(job: Job) -> bool:
 
 
 def state_of(job: Job, live: Any) -> tuple[str, str]:
-    """(tone, words) of a job's state."""
+    """Return (tone, words) of a job's state."""
     match job.status:
         case Job.Status.PENDING:
             return "attention", job.get_pending_reason_display()
+        case Job.Status.ASSIGNED if job.technician is not None and not job.technician.is_active:
+            return "attention", "Assigned to a technician who left"
+        case Job.Status.ASSIGNED if job.attention_at is not None and job.attention_at <= clock.now():
+            return "late", "Not started"
+        case Job.Status.ASSIGNED if job.started_at is not None:
+            return "good", "Started"
         case Job.Status.ASSIGNED:
             return "good", "Assigned"
         case Job.Status.COMPLETED:
@@ -242,20 +272,29 @@ def state_of(job: Job, live: Any) -> tuple[str, str]:
         case Job.Status.CANCELLED:
             return "off", "Cancelled"
     if job.paused_at is not None:
-        return "late", "Paused"
+        return ("attention", "Paused too long") if job.reminded_at else ("late", "Paused")
     if is_late(job):
         return "late", "Late"
     if live is not None:
         if live.missed_at:
-            return "waiting", "Missed, may still answer"
+            return "waiting", "Missed call, can still reply"
         if live.answered_at:
             return "calling", "Answered"
-        return ("calling", "Ringing") if live.ringing_since else ("waiting", "Waits for a line")
+        if live.ringing_since is None and job.waiting_for == Job.WaitingFor.ANSWER:
+            return "waiting", "Ringing not confirmed"
+        return ("calling", "Ringing") if live.ringing_since else ("waiting", "Waiting for a line")
     if job.waiting_for == Job.WaitingFor.LINE:
-        return "waiting", "Waits for a line"
+        return "waiting", "Waiting for a line"
+    if job.waiting_for == Job.WaitingFor.PROVIDER:
+        return "late", "Phone provider not responding"
+    if job.waiting_for == Job.WaitingFor.ACCOUNT:
+        return "late", "Account refused by the phone provider"
     if job.waiting_for == Job.WaitingFor.TECHNICIAN:
-        return "waiting", "Waits for a technician"
-    return "waiting", "Next call"
+        return "waiting", "Waiting for a technician"
+    if job.waiting_for == Job.WaitingFor.QUIET_HOURS and job.next_action_at:
+        end = job.next_action_at.astimezone(ZoneInfo(job.organization.time_zone))
+        return "waiting", f"Waiting until {end.hour}:{end.minute:02d} (quiet hours)"
+    return "waiting", "Waiting for the next call"
 
 
 def _sort(job: Job, column: str) -> str:

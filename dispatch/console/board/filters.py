@@ -1,4 +1,4 @@
-"""What the board shows: read from the address, so that a view can be kept and passed on."""
+"""Filters of the board, read from the URL so that a view can be bookmarked and shared."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from django.http import QueryDict
 from dispatch.core.ids import read_id
 from dispatch.jobs.models import Offer, Priority
 
-_PRIORITIES = {one.name.lower(): one for one in Priority}
+_PRIORITIES = {choice.name.lower(): choice for choice in Priority}
 
 
 @dataclass(frozen=True)
 class Filters:
-    """`service`: a service type's code; `area`: part of the address, such as a city or a ZIP code; `priority` by
-    name; `technician`: an id, assigned or being called; `text`: a job's number, or part of name, phone, place."""
+    """The filters of the board. An empty value filters nothing.
+
+    `service`: a service type's code. `area`: part of the address, such as a city or a ZIP code.
+    `priority`: by name. `technician`: id of the assigned or called technician. `text`: a job number, or part of a
+    name, phone or address.
+    """
 
     service: str = ""
     area: str = ""
@@ -28,7 +32,7 @@ class Filters:
 
     @classmethod
     def of(cls, query: QueryDict) -> Filters:
-        """What makes no sense is left out, never an error: addresses are edited by hand."""
+        """Parse the query. Invalid values are ignored, because users edit URLs."""
         priority = query.get("priority", "")
         return cls(
             service=query.get("service", "")[:64],
@@ -42,7 +46,7 @@ class Filters:
         return self != Filters()
 
     def as_query(self) -> dict[str, Any]:
-        """Those that are set."""
+        """Return the filters that are set."""
         return {name: value for name, value in vars(self).items() if value}
 
     def apply(self, jobs: QuerySet) -> QuerySet:
@@ -59,8 +63,8 @@ class Filters:
 
 
 def _mentions(text: str) -> Q:
-    if found := re.fullmatch(r"#?(\d{1,18})", text):
-        return Q(pk=int(found[1])) | Q(customer_phone__contains=found[1])
+    if match := re.fullmatch(r"#?(\d{1,18})", text):
+        return Q(pk=int(match[1])) | Q(customer_phone__contains=match[1])
     digits = re.sub(r"[\s().-]", "", text)
     if re.fullmatch(r"\+?\d{4,}", digits):
         return Q(customer_phone__contains=digits.lstrip("+"))

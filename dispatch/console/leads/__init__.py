@@ -1,1 +1,1 @@
-"""The pages of leads: how campaigns go and why leads wait, a phone's history, files of leads."""
+"""Show the pages of leads: campaigns and why leads wait, the history of a phone number, file uploads."""

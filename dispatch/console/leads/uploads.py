@@ -1,4 +1,4 @@
-"""A file of leads: CSV with a head, a line each. Bad lines are named, and the good ones kept."""
+"""Upload a CSV file of leads: a header, then one lead per row. Valid rows are added; invalid rows are reported."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from zoneinfo import ZoneInfo
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_http_methods
 
-from dispatch.console import web
-from dispatch.console.web import console_view
-from dispatch.core import spreadsheets
-from dispatch.core.spreadsheets import BadFile
-from dispatch.leads import bulk
+from dispatch.console import views_base
+from dispatch.console.views_base import console_view
+from dispatch.core import csv_files
+from dispatch.core.csv_files import BadFile
+from dispatch.leads import bulk_intake
 from dispatch.leads.models import Campaign
 
-LARGEST = 5 * 1024 * 1024
-SHOWN = 100
+MAX_FILE_BYTES = 5 * 1024 * 1024
+MAX_SHOWN = 100
+MAX_TEXT_SHOWN = 40
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @console_view
-def upload(request: HttpRequest) -> HttpResponse:
-    """Asks for the file; then says what became of each line."""
+def upload_view(request: HttpRequest) -> HttpResponse:
+    """Show the form, then the result of each row."""
     campaigns = Campaign.objects.of(request.organization).order_by("-id")
-    context: dict[str, Any] = {"current": "leads", "campaigns": campaigns, "fields": sorted(bulk.FIELDS)}
+    context: dict[str, Any] = {"current": "leads", "campaigns": campaigns, "fields": sorted(bulk_intake.FIELDS)}
     if request.method != "POST":
-        return web.page(
+        return views_base.render_page(
             request, "console/leads/upload.html", {**context, "chosen": request.GET.get("campaign", "")}
         )
     context["chosen"] = request.POST.get("campaign", "")
@@ -35,49 +36,62 @@ def upload(request: HttpRequest) -> HttpResponse:
         campaign = campaigns.filter(code=context["chosen"]).select_related("organization").first()
         if campaign is None:
             raise BadFile("Choose a campaign.")
-        lines = read(request.FILES.get("file"), request.organization.time_zone)
+        lines = read_rows(request.FILES.get("file"), request.organization.time_zone)
     except BadFile as error:
-        return web.page(request, "console/leads/upload.html", {**context, "wrong": str(error)}, status=422)
-    found = bulk.accept(campaign, [line for _, line in lines], actor=request.actor)
-    bad = [row for row in found["results"] if "error" in row]
-    context["bad"] = [{**row, "line": lines[row["line"] - 1][0]} for row in bad[:SHOWN]]
-    return web.page(
+        return views_base.render_page(
+            request, "console/leads/upload.html", {**context, "wrong": str(error)}, status=422
+        )
+    result = bulk_intake.accept_entries(campaign, [line for _, line in lines], actor=request.actor)
+    bad = [row for row in result["results"] if "error" in row]
+    context["bad"] = [_bad_line(row, *lines[row["line"] - 1]) for row in bad[:MAX_SHOWN]]
+    return views_base.render_page(
         request,
         "console/leads/upload.html",
-        {**context, "found": found, "campaign": campaign, "more": len(bad) - SHOWN},
+        {**context, "found": result, "campaign": campaign, "more": len(bad) - MAX_SHOWN},
     )
 
 
-def read(file: Any, zone: str) -> list[tuple[int, dict[str, Any]]]:
-    """The file's lines as `bulk` takes them, with their numbers. Times without a zone are the organization's.
-    Raises BadFile."""
-    rows = spreadsheets.rows_of(spreadsheets.as_text(file, largest=LARGEST), needs="phone", most=bulk.MOST)
-    return [(number, _line(row, zone)) for number, row in rows]
+def _bad_line(row: dict[str, Any], number: int, line: dict[str, Any]) -> dict[str, Any]:
+    """Return a rejected row with its number in the file and the rejected text."""
+    text = str(line.get(row["field"], ""))
+    shown = text if len(text) <= MAX_TEXT_SHOWN else f"{text[:MAX_TEXT_SHOWN]}…"
+    return {**row, "line": number, "text": "" if row["field"] == "data" else shown}
 
 
-def _line(row: dict[str, str], zone: str) -> dict[str, Any]:
-    """A line: the columns we know, all others as its data."""
-    found: dict[str, Any] = {}
+def read_rows(file: Any, zone: str) -> list[tuple[int, dict[str, Any]]]:
+    """Read the file's rows in the form that `bulk_intake` expects, with their numbers.
+
+    Times without a zone are in the organization's time zone. Raises BadFile.
+    """
+    rows = csv_files.read_rows(
+        csv_files.as_text(file, largest=MAX_FILE_BYTES), needs="phone", most=bulk_intake.MAX_ENTRIES
+    )
+    return [(number, _parse_row(row, zone)) for number, row in rows]
+
+
+def _parse_row(row: dict[str, str], zone: str) -> dict[str, Any]:
+    """Parse a row: known columns, and all others as its data."""
+    fields: dict[str, Any] = {}
     data: dict[str, str] = {}
     for key, text in row.items():
         if not text:
             continue
         if key in ("lat", "lng"):
-            found[key] = _number(text)
+            fields[key] = _number(text)
         elif key == "due_at":
-            found[key] = _moment(text, zone)
-        elif key in bulk.FIELDS:
-            found[key] = text
+            fields[key] = _moment(text, zone)
+        elif key in bulk_intake.FIELDS:
+            fields[key] = text
         elif key:
             data[key] = text
-    return {**found, "data": data} if data else found
+    return {**fields, "data": data} if data else fields
 
 
 def _number(text: str) -> float | str:
     try:
         return float(text)
     except ValueError:
-        return text  # `bulk` says what is wrong with it
+        return text  # `bulk_intake` reports the error
 
 
 def _moment(text: str, zone: str) -> str:

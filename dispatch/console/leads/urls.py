@@ -1,15 +1,16 @@
-"""The pages of leads, below /leads/."""
+"""Route the pages of leads, below /leads/."""
 
 from django.urls import path
 
-from dispatch.console.leads import acting, uploads, views
+from dispatch.console.leads import actions, uploads, views
 
 urlpatterns = [
     path("", views.overview, name="leads"),
-    path("figures/", views.figures, name="leads_figures"),
+    path("figures/", views.figures_fragment, name="leads_figures"),
     path("phone/", views.phone, name="leads_phone"),
-    path("upload/", uploads.upload, name="leads_upload"),
-    path("switch/", acting.switch, name="leads_switch"),
-    path("campaigns/<int:campaign_id>/<slug:action>/", acting.campaign, name="leads_campaign"),
-    path("<int:lead_id>/<slug:action>/", acting.lead, name="leads_act"),
+    path("upload/", uploads.upload_view, name="leads_upload"),
+    path("live/", views.go_live, name="leads_go_live"),
+    path("switch/", actions.switch_mode, name="leads_switch"),
+    path("campaigns/<int:campaign_id>/<slug:action>/", actions.act_on_campaign, name="leads_campaign"),
+    path("<int:lead_id>/<slug:action>/", actions.act_on_lead, name="leads_act"),
 ]

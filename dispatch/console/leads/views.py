@@ -1,64 +1,75 @@
-"""The page of all leads, and the history of a phone."""
+"""Show the page of all leads, and the history of a phone number."""
 
 from __future__ import annotations
 
-import phonenumbers
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from accounts.models import Membership
-from dispatch.console import web
-from dispatch.console.leads import reading
-from dispatch.console.web import console_view
+from dispatch.console import views_base
+from dispatch.console.leads import queries
+from dispatch.console.views_base import console_view
+from dispatch.core.phone_numbers import InvalidPhone, parse_possible_phone
+from dispatch.leads.explain import explain_lead
+from dispatch.leads.go_live_preview import preview
 from dispatch.leads.models import DoNotCall
-from dispatch.leads.why import why
 
-MOST_OF_A_PHONE = 50
+MAX_LEADS_SHOWN = 50
 
 
 @require_safe
 @console_view
 def overview(request: HttpRequest) -> HttpResponse:
-    """How the campaigns go, why leads wait, and what the lines do."""
-    return web.page(request, "console/leads/leads.html", _context(request))
+    """Show campaigns, why leads wait, and the use of lines."""
+    return views_base.render_page(request, "console/leads/leads.html", _context(request))
 
 
 @require_safe
 @console_view
-def figures(request: HttpRequest) -> HttpResponse:
-    """What of it changes."""
-    return web.fragment(request, "console/leads/_figures.html", _context(request))
+def figures_fragment(request: HttpRequest) -> HttpResponse:
+    """Render the part of the page that changes."""
+    return views_base.render_fragment(request, "console/leads/_figures.html", _context(request))
+
+
+@require_safe
+@console_view
+def go_live(request: HttpRequest) -> HttpResponse:
+    """Show who would be called by going live, and ask for confirmation. For admins only."""
+    if request.role != Membership.Role.ADMIN:
+        messages.warning(request, "Only admins can turn calling on or off. Ask an admin.")
+        return views_base.back_to(request, reverse("console:leads"))
+    context = {"current": "leads", "preview": preview(request.organization.pk)}
+    return views_base.render_page(request, "console/leads/go_live.html", context)
 
 
 @require_safe
 @console_view
 def phone(request: HttpRequest) -> HttpResponse:
-    """A phone's leads, and why each was or was not called."""
-    asked = request.GET.get("q", "").strip()
-    number = e164_of(asked, request.organization.default_region) if asked else ""
-    context = {"current": "leads", "q": asked, "phone": number, "wrong": bool(asked) and not number}
+    """Show the leads with a phone number, and why each was or was not called."""
+    entered = request.GET.get("q", "").strip()
+    number = e164_of(entered, request.organization.default_region) if entered else ""
+    context = {"current": "leads", "q": entered, "phone": number, "wrong": bool(entered) and not number}
     if number:
-        leads = list(reading.of_phone(request.organization, number).order_by("-id")[:MOST_OF_A_PHONE])
-        calls = reading.calls_of(leads)
-        context["lines"] = [{"lead": lead, "why": why(lead), "calls": calls[lead.pk]} for lead in leads]
+        leads = list(queries.leads_of_phone(request.organization, number).order_by("-id")[:MAX_LEADS_SHOWN])
+        calls = queries.calls_of(leads)
+        context["lines"] = [{"lead": lead, "why": explain_lead(lead), "calls": calls[lead.pk]} for lead in leads]
         context["refused"] = DoNotCall.objects.of(request.organization).filter(phone=number).first()
-    return web.page(request, "console/leads/phone.html", context)
+    return views_base.render_page(request, "console/leads/phone.html", context)
 
 
 def e164_of(text: str, region: str) -> str:
-    """A phone as somebody typed it, in E.164; "" for what is none."""
+    """Return the entered phone number in E.164, or "" if it is not valid."""
     try:
-        number = phonenumbers.parse(text, region)
-    except phonenumbers.NumberParseException:
+        return parse_possible_phone(text, region).as_e164
+    except InvalidPhone:
         return ""
-    if not phonenumbers.is_possible_number(number):
-        return ""
-    return phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.E164)
 
 
 def _context(request: HttpRequest) -> dict[str, object]:
     return {
         "current": "leads",
-        "leads": reading.overview(request.organization),
+        "leads": queries.load_overview(request.organization),
         "may_switch": request.role == Membership.Role.ADMIN,
     }

@@ -1,5 +1,6 @@
-"""The outbox's pages: groups and what blocks them, messages and their attempts, the health of endpoints.
+"""Show the outbox's pages: groups and what blocks them, messages and their attempts, the health of endpoints.
 
-`reading` asks, `groups`, `messages` and `endpoints` show, `acting` hands what people do to the outbox's services.
-Who may do what is what the API says: both roles act on messages, pause, resume and try out endpoints; an Admin
-disables and enables them."""
+`queries` reads the data, `groups`, `messages` and `endpoints` are the pages, and `actions` passes user actions to
+the outbox's services. Permissions are those of the API: both roles act on messages and pause, resume and test
+endpoints; only admins disable and enable them.
+"""

@@ -1,17 +1,17 @@
-"""The outbox's pages, below /outbox/."""
+"""Route the outbox's pages, below /outbox/."""
 
 from django.urls import path
 
-from dispatch.console.outbox import acting, endpoints, groups, messages
+from dispatch.console.outbox import actions, endpoints, groups, messages
 
 urlpatterns = [
-    path("", groups.listed, name="outbox"),
+    path("", groups.group_list, name="outbox"),
     path("summary/", groups.summary, name="outbox_summary"),
-    path("groups/<int:group_id>/", groups.one, name="outbox_group"),
-    path("messages/", messages.listed, name="outbox_messages"),
-    path("messages/act/", acting.act, name="outbox_act"),
-    path("messages/<int:message_id>/", messages.one, name="outbox_message"),
-    path("endpoints/", endpoints.listed, name="outbox_endpoints"),
-    path("endpoints/<int:endpoint_id>/", endpoints.one, name="outbox_endpoint"),
-    path("endpoints/<int:endpoint_id>/act/", acting.act_on_endpoint, name="outbox_act_on_endpoint"),
+    path("groups/<int:group_id>/", groups.group_detail, name="outbox_group"),
+    path("messages/", messages.message_list, name="outbox_messages"),
+    path("messages/act/", actions.handle_action, name="outbox_act"),
+    path("messages/<int:message_id>/", messages.message_detail, name="outbox_message"),
+    path("endpoints/", endpoints.endpoint_list, name="outbox_endpoints"),
+    path("endpoints/<int:endpoint_id>/", endpoints.endpoint_detail, name="outbox_endpoint"),
+    path("endpoints/<int:endpoint_id>/act/", actions.act_on_endpoint, name="outbox_act_on_endpoint"),
 ]

@@ -1,1 +1,1 @@
-"""How dispatching went: the figures by day and by service, as charts with their tables, and as CSV."""
+"""Reports: dispatching statistics by day and by service, as charts, tables and CSV."""

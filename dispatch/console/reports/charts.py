@@ -1,4 +1,4 @@
-"""Lines and bars over days, worked out here and drawn by the template as SVG: zero-based, labelled directly."""
+"""Compute line and bar charts over days. The template draws them as SVG, from zero and with direct labels."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from math import ceil, floor, log10
 WIDTH, WIDE, HEIGHT = 560, 1140, 190
 LEFT, RIGHT, TOP, BOTTOM = 52, 64, 14, 24
 STEPS = (1, 2, 5, 10)
-# Seconds: what a person reads at a glance.
+# Steps of a time axis, in seconds.
 TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400)
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A day's value; `words` on hover."""
+    """A day's value; `words` is shown on hover."""
 
     x: float
     y: float
@@ -23,7 +23,9 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Line:
+class Series:
+    """A line of the chart. `path`: its SVG path data. `label_y`: where its label is placed."""
+
     label: str
     tone: str
     path: str
@@ -33,6 +35,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Bar:
+    """The bar of one day; `words` is shown on hover."""
+
     x: float
     y: float
     width: float
@@ -42,16 +46,18 @@ class Bar:
 
 @dataclass(frozen=True)
 class Tick:
+    """A label on an axis, at this coordinate."""
+
     at: float
     words: str
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Everything in units of the drawing. A chart has lines or bars; `is_empty` when there is nothing to show."""
+    """A chart in drawing units, with lines or bars. `ticks` label its scale and `days` its time axis."""
 
     title: str
-    lines: list[Line]
+    lines: list[Series]
     bars: list[Bar]
     ticks: list[Tick]
     days: list[Tick]
@@ -62,7 +68,7 @@ class Chart:
 
     @property
     def right(self) -> int:
-        """Where the scale ends and the labels begin."""
+        """Return the x coordinate at which the scale ends and the labels begin."""
         return self.width - RIGHT
 
     @property
@@ -87,18 +93,21 @@ def line_chart(
     times: bool = False,
     width: int = WIDTH,
 ) -> Chart:
-    """`series`: (label, tone, a value per day; None leaves a gap). `top`: the scale's end, else a round number
-    above the highest value; `times`: seconds."""
+    """Build a line chart.
+
+    `series`: (label, tone, one value per day; None leaves a gap). `top`: end of the scale, by default a round
+    number above the highest value. `times`: values are seconds.
+    """
     highest = max((value for _, _, values in series for value in values if value is not None), default=0.0)
     ticks = _ticks(top or highest, times)
     end = ticks[-1]
-    lines = [_line(label, tone, values, end, days, words, width) for label, tone, values in series]
+    lines = [_build_series(label, tone, values, end, days, words, width) for label, tone, values in series]
     marks = [Tick(_y(value, end), words(value)) for value in ticks]
-    return Chart(title, _apart(lines), [], marks, _days(days, width), width)
+    return Chart(title, _spread_labels(lines), [], marks, _days(days, width), width)
 
 
 def bar_chart(title: str, days: Sequence[str], values: Sequence[float], words: Callable[[float], str]) -> Chart:
-    """A bar for each day."""
+    """Build a bar chart with one bar per day."""
     ticks = _ticks(max(values, default=0.0), times=False)
     end = ticks[-1]
     room = (WIDTH - LEFT - RIGHT) / max(1, len(days))
@@ -116,7 +125,7 @@ def bar_chart(title: str, days: Sequence[str], values: Sequence[float], words: C
     return Chart(title, [], bars, [Tick(_y(value, end), words(value)) for value in ticks], _days(days, WIDTH))
 
 
-def _line(
+def _build_series(
     label: str,
     tone: str,
     values: Values,
@@ -124,7 +133,7 @@ def _line(
     days: Sequence[str],
     words: Callable[[float], str],
     width: int,
-) -> Line:
+) -> Series:
     path, marks, pen = "", [], "M"
     for n, value in enumerate(values):
         if value is None:
@@ -134,16 +143,16 @@ def _line(
         path += f"{pen}{x} {y}"
         pen = "L"
         marks.append(Mark(x, y, f"{days[n]}, {label}: {words(value)}"))
-    return Line(label, tone, path, marks, marks[-1].y if marks else 0.0)
+    return Series(label, tone, path, marks, marks[-1].y if marks else 0.0)
 
 
-def _apart(lines: list[Line]) -> list[Line]:
-    """Their labels, at least a line of text from each other."""
-    placed: list[Line] = []
+def _spread_labels(lines: list[Series]) -> list[Series]:
+    """Move labels apart by at least one line of text."""
+    placed: list[Series] = []
     last = -100.0
-    for line in sorted(lines, key=lambda one: one.label_y):
+    for line in sorted(lines, key=lambda series: series.label_y):
         y = max(line.label_y, last + 13)
-        placed.append(Line(line.label, line.tone, line.path, line.marks, y))
+        placed.append(Series(line.label, line.tone, line.path, line.marks, y))
         last = y
     return placed
 
@@ -159,19 +168,21 @@ def _y(value: float, end: float) -> float:
 
 
 def _ticks(highest: float, times: bool) -> list[float]:
-    """From 0 in two to five equal round steps to at least the highest."""
+    """Return two to five equal round steps from 0 to at least the highest value."""
     if highest <= 0:
         return [0.0, 1.0]
     if times:
-        step = float(next((one for one in TIME_STEPS if highest / one <= 4), ceil(highest / 4 / 86_400) * 86_400))
+        step = float(
+            next((size for size in TIME_STEPS if highest / size <= 4), ceil(highest / 4 / 86_400) * 86_400)
+        )
     else:
         power = 10.0 ** floor(log10(highest / 4))
-        step = next(one * power for one in STEPS if highest / (one * power) <= 4.000001)
+        step = next(size * power for size in STEPS if highest / (size * power) <= 4.000001)
     return [n * step for n in range(ceil(highest / step - 1e-9) + 1)]
 
 
 def _days(days: Sequence[str], width: int) -> list[Tick]:
-    """The first, the last, and some between."""
+    """Label the first day and every n-th day after it, as many as fit."""
     every = max(1, ceil(len(days) / (width // 110)))
     shown = list(range(0, len(days), every))
     return [Tick(_x(n, len(days), width), days[n]) for n in shown]

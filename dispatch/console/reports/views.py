@@ -7,12 +7,12 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET
 
-from dispatch.console import web
+from dispatch.console import views_base
 from dispatch.console.reports.charts import WIDE, WIDTH, bar_chart, line_chart
-from dispatch.console.reports.figures import SPANS, Figures, Report, report, span_of
+from dispatch.console.reports.statistics import SPANS, Figures, Report, build_report, span_of
 from dispatch.console.templatetags.console import percent, seconds
-from dispatch.console.web import console_view
-from dispatch.core import spreadsheets
+from dispatch.console.views_base import console_view
+from dispatch.core import csv_files
 from dispatch.jobs.models import ServiceType
 
 COLUMNS = (
@@ -24,77 +24,80 @@ COLUMNS = (
 @require_GET
 @console_view
 def reports(request: HttpRequest) -> HttpResponse:
-    """Figures by day and by service, with their charts."""
-    found, service, days = _asked(request)
-    names = [one.name for one in found.days]
+    """Render the statistics by day and by service, with charts."""
+    report, service, days = _requested_report(request)
+    names = [figures.name for figures in report.days]
     times = [
-        ("median", "calling", [one.median_s for one in found.days]),
-        ("90th pct.", "late", [one.p90_s for one in found.days]),
+        ("median", "calling", [figures.median_s for figures in report.days]),
+        ("90th pct.", "late", [figures.p90_s for figures in report.days]),
     ]
     charts = [
-        *(  # wide where there is room
+        *(  # wide if there is space
             line_chart("Time to assign", names, times, seconds, times=True, width=width) for width in (WIDE, WIDTH)
         ),
-        bar_chart("Jobs", names, [one.jobs for one in found.days], lambda value: f"{value:g}"),
+        bar_chart("Jobs", names, [figures.jobs for figures in report.days], lambda value: f"{value:g}"),
         line_chart(
             "Acceptance rate",
             names,
-            [("accepted", "good", [one.acceptance for one in found.days])],
+            [("accepted", "good", [figures.acceptance for figures in report.days])],
             percent,
             top=1.0,
         ),
         line_chart(
-            "Tries per assignment",
+            "Calls per assigned job",
             names,
-            [("tries", "calling", [one.tries for one in found.days])],
+            [("calls", "calling", [figures.tries for figures in report.days])],
             lambda value: f"{value:.3g}",
         ),
         line_chart(
-            "Exhaustion rate",
+            "Nobody accepted",
             names,
-            [("nobody", "attention", [one.exhaustion for one in found.days])],
+            [("nobody", "attention", [figures.exhaustion for figures in report.days])],
             percent,
             top=1.0,
         ),
     ]
     context = {
         "current": "reports",
-        "report": found,
+        "report": report,
         "charts": charts,
         "spans": SPANS,
         "days": days,
         "service": service,
         "services": ServiceType.objects.of(request.organization),
-        "most_jobs": max((one.jobs for one in found.services), default=0),
+        "most_jobs": max((figures.jobs for figures in report.services), default=0),
     }
-    return web.page(request, "console/reports/reports.html", context)
+    return views_base.render_page(request, "console/reports/reports.html", context)
 
 
 @require_GET
 @console_view
 def as_csv(request: HttpRequest) -> HttpResponse:
-    """The table by day, or by service (`?by=service`), for a spreadsheet. Times in seconds, rates from 0 to 1."""
-    found, _, _ = _asked(request)
+    """Return the table by day, or by service (`?by=service`), as CSV. Times in seconds, rates from 0 to 1."""
+    report, _, _ = _requested_report(request)
     by = "service" if request.GET.get("by") == "service" else "day"
-    name = f"dispatch-{request.organization.slug}-by-{by}-{found.first}-{found.last}.csv"
-    rows = found.services if by == "service" else found.days
-    return spreadsheets.answer(
+    name = f"dispatch-{request.organization.slug}-by-{by}-{report.first}-{report.last}.csv"
+    rows = report.services if by == "service" else report.days
+    return csv_files.csv_response(
         name,
-        [by if by == "service" else f"day ({found.zone})", *COLUMNS],
-        ([spreadsheets.safe(one.name) if by == "service" else f"{one.day}", *_row(one)] for one in rows),
+        [by if by == "service" else f"day ({report.zone})", *COLUMNS],
+        (
+            [csv_files.escape_formula(figures.name) if by == "service" else f"{figures.day}", *_row(figures)]
+            for figures in rows
+        ),
     )
 
 
-def _asked(request: HttpRequest) -> tuple[Report, ServiceType | None, int]:
+def _requested_report(request: HttpRequest) -> tuple[Report, ServiceType | None, int]:
     first, last, days = span_of(request.organization, request.GET)
     code = request.GET.get("service", "")[:64]
     service = ServiceType.objects.of(request.organization).filter(code=code).first() if code else None
-    return report(request.organization, first, last, service), service, days
+    return build_report(request.organization, first, last, service), service, days
 
 
-def _row(one: Figures) -> list[Any]:
+def _row(figures: Figures) -> list[Any]:
     rounded = [
         None if value is None else round(value, 4)
-        for value in (one.median_s, one.p90_s, one.acceptance, one.tries, one.exhaustion)
+        for value in (figures.median_s, figures.p90_s, figures.acceptance, figures.tries, figures.exhaustion)
     ]
-    return [one.jobs, one.assigned, *rounded]
+    return [figures.jobs, figures.assigned, *rounded]

@@ -1,1 +1,1 @@
-"""The pages of schedules: what comes next, a calendar, what ran, and a form with a preview of the next times."""
+"""The pages of schedules: upcoming runs, calendar, past runs, and a form with a preview of the next times."""

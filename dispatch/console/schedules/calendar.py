@@ -1,4 +1,4 @@
-"""A month of schedules: what ran, what is next, and what comes after that, by local day."""
+"""Compute a month of schedules by local day: past runs, the next run, and later occurrences."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from django.db.models.functions import TruncDate
 from accounts.models import Organization
 from dispatch.core import clock
 from dispatch.schedules.models import Run, Schedule
-from dispatch.schedules.rules import timing
+from dispatch.schedules.rules import recurrence
 
-# So many schedules are counted forward through the month, and of each so many occurrences.
-MOST_SCHEDULES, MOST_EACH = 200, 500
-# More than so many times a day is "often".
-COUNTED_IN_A_DAY = 3
-SHOWN_IN_A_DAY = 4
+# Maximum number of schedules to compute for the month, and of occurrences of each.
+MAX_SCHEDULES, MAX_EACH = 200, 500
+# More occurrences a day are shown as "often".
+MAX_COUNTED_IN_A_DAY = 3
+MAX_SHOWN_IN_A_DAY = 4
 YEARS = range(2000, 2200)
 _INSTANT = timedelta(microseconds=1)
 
 
 @dataclass
-class Coming:
-    """A schedule on one day: when it runs first, and how often as far as that was counted."""
+class UpcomingRuns:
+    """A schedule on one day: its first run, and the number of runs as far as computed."""
 
     at: datetime
     schedule: Schedule
@@ -36,24 +36,24 @@ class Coming:
 
     @property
     def is_often(self) -> bool:
-        return self.times > COUNTED_IN_A_DAY
+        return self.times > MAX_COUNTED_IN_A_DAY
 
 
 @dataclass
 class Day:
-    """One square. `coming`: what runs, in order; `more` of them are not listed; `ran`: counts by status."""
+    """One day. `coming`: upcoming runs in order. `more`: number of unlisted runs. `ran`: past runs by status."""
 
     date: date
     in_month: bool
     is_today: bool
-    coming: list[Coming] = field(default_factory=list)
+    coming: list[UpcomingRuns] = field(default_factory=list)
     more: int = 0
     ran: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Month:
-    """`is_whole`: False when there were too many schedules to count all of them forward."""
+    """The month. `before` and `after`: the adjacent months. `is_whole`: False if there were too many schedules."""
 
     first: date
     weeks: list[list[Day]]
@@ -63,7 +63,7 @@ class Month:
 
 
 def month_of(organization: Organization, wanted: str) -> Month:
-    """`wanted`: "2026-12", or anything else for the present month."""
+    """Return the month `wanted` ("2026-12"), or the current one if it is invalid."""
     zone = ZoneInfo(organization.time_zone)
     now = clock.now()
     today = now.astimezone(zone).date()
@@ -71,12 +71,12 @@ def month_of(organization: Organization, wanted: str) -> Month:
     weeks = calendar.Calendar().monthdatescalendar(first.year, first.month)
     begin, end = _midnight(weeks[0][0], zone), _midnight(weeks[-1][-1] + timedelta(days=1), zone)
     days = {day: Day(day, day.month == first.month, day == today) for week in weeks for day in week}
-    is_whole = _coming(organization, days, max(begin, now), end, zone)
-    _ran(organization, days, begin, min(end, now), zone)
+    is_whole = _add_upcoming_runs(organization, days, max(begin, now), end, zone)
+    _count_past_runs(organization, days, begin, min(end, now), zone)
     for day in days.values():
-        day.coming.sort(key=lambda one: (one.at, one.schedule.pk))
-        day.more = max(0, len(day.coming) - SHOWN_IN_A_DAY)
-        del day.coming[SHOWN_IN_A_DAY:]
+        day.coming.sort(key=lambda upcoming: (upcoming.at, upcoming.schedule.pk))
+        day.more = max(0, len(day.coming) - MAX_SHOWN_IN_A_DAY)
+        del day.coming[MAX_SHOWN_IN_A_DAY:]
     return Month(
         first,
         [[days[day] for day in week] for week in weeks],
@@ -86,41 +86,46 @@ def month_of(organization: Organization, wanted: str) -> Month:
     )
 
 
-def _coming(
+def _add_upcoming_runs(
     organization: Organization, days: dict[date, Day], begin: datetime, end: datetime, zone: ZoneInfo
 ) -> bool:
-    found: Any = Schedule.objects.of(organization).filter(status="active", next_at__lt=end).order_by("next_at")
-    schedules = list(found[: MOST_SCHEDULES + 1])
-    done = [_forward(schedule, days, begin, end, zone) for schedule in schedules[:MOST_SCHEDULES]]
-    return len(schedules) <= MOST_SCHEDULES and all(done)
+    rows: Any = Schedule.objects.of(organization).filter(status="active", next_at__lt=end).order_by("next_at")
+    schedules = list(rows[: MAX_SCHEDULES + 1])
+    done = [_add_occurrences(schedule, days, begin, end, zone) for schedule in schedules[:MAX_SCHEDULES]]
+    return len(schedules) <= MAX_SCHEDULES and all(done)
 
 
-def _forward(schedule: Schedule, days: dict[date, Day], begin: datetime, end: datetime, zone: ZoneInfo) -> bool:
-    """Enters one schedule into the days; whether all of it. One with a number of occurrences cannot be looked up
-    for a later day: each has to be gone through."""
+def _add_occurrences(
+    schedule: Schedule, days: dict[date, Day], begin: datetime, end: datetime, zone: ZoneInfo
+) -> bool:
+    """Add one schedule's occurrences to the days. Return whether all were added.
+
+    The computation of a schedule with a maximum number of occurrences can't begin on a later day, because each
+    occurrence counts.
+    """
     at, made, when = schedule.next_at, schedule.occurrences, schedule.timing
     counts = when.max_occurrences is not None
     if at is not None and at < begin and not counts:
-        at = timing.next_after(when, begin - _INSTANT)
-    last: Coming | None = None
-    for _ in range(MOST_EACH):
+        at = recurrence.next_after(when, begin - _INSTANT)
+    last: UpcomingRuns | None = None
+    for _ in range(MAX_EACH):
         if at is None or at >= end:
             return True
         day = at.astimezone(zone).date()
         after = at
         if at >= begin and day in days:
             if last is None or last.at.astimezone(zone).date() != day:
-                days[day].coming.append(last := Coming(at, schedule))
+                days[day].coming.append(last := UpcomingRuns(at, schedule))
             else:
                 last.times += 1
                 if last.is_often and not counts:
                     after = _midnight(day + timedelta(days=1), zone) - _INSTANT
-        at = timing.next_after(when, after, made if counts else 0)
+        at = recurrence.next_after(when, after, made if counts else 0)
         made += 1
     return False
 
 
-def _ran(
+def _count_past_runs(
     organization: Organization, days: dict[date, Day], begin: datetime, end: datetime, zone: ZoneInfo
 ) -> None:
     ended = Run.objects.of(organization).filter(ended_at__gte=begin, trigger_at__gte=begin, trigger_at__lt=end)
@@ -135,11 +140,11 @@ def _ran(
 
 def _first(wanted: str, today: date) -> date:
     try:
-        found = datetime.strptime(wanted, "%Y-%m").replace(tzinfo=UTC).date()
+        first = datetime.strptime(wanted, "%Y-%m").replace(tzinfo=UTC).date()
     except ValueError:
         return today.replace(day=1)
-    return found if found.year in YEARS else today.replace(day=1)
+    return first if first.year in YEARS else today.replace(day=1)
 
 
 def _midnight(day: date, zone: ZoneInfo) -> datetime:
-    return timing.localize(datetime.combine(day, datetime.min.time()), str(zone)).astimezone(UTC)
+    return recurrence.localize(datetime.combine(day, datetime.min.time()), str(zone)).astimezone(UTC)

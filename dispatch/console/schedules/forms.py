@@ -1,4 +1,4 @@
-"""The form of a schedule: fields instead of JSON for every kind, checked by the API's own serializer."""
+"""The schedule form: fields instead of JSON for every kind of schedule, validated by the API's serializer."""
 
 from __future__ import annotations
 
@@ -13,34 +13,36 @@ from zoneinfo import ZoneInfo
 from django.http import HttpRequest
 from rest_framework.exceptions import APIException
 
+from accounts.auth.permissions import ROLE_MAY
 from accounts.models import Organization, time_zones
-from accounts.permissions import ROLE_MAY
 from dispatch.core import clock
-from dispatch.core.problems import ProblemFormatter
+from dispatch.core.api.parsers import load_json
+from dispatch.core.api.problems import ProblemFormatter
 from dispatch.jobs.models import ServiceType
 from dispatch.leads.models import Campaign
 from dispatch.outbox.models import Endpoint
 from dispatch.schedules import kinds
+from dispatch.schedules.api.serializers import ScheduleFormSerializer, TimingSerializer, occurrences_of, preview_of
 from dispatch.schedules.models import Missed, Overlap, Schedule, Unit
-from dispatch.schedules.rules import words
-from dispatch.schedules.serializers import ScheduleFormSerializer, TimingSerializer, occurrences_of, preview_of
+from dispatch.schedules.rules import descriptions
+from dispatch.schedules.services.schedules import anchor_after
 
 Choices = Callable[[Organization], list[tuple[str, str]]]
-# How a timing is said: the field that decides, in the order of the form.
-HOWS = (("once", "Once"), ("every", "Repeating"), ("cron", "By a cron expression"))
-# What people ask for most, as cron expressions; they fill the field.
+# Kinds of timing by the field that decides, in the order of the form.
+TIMINGS = (("once", "Once"), ("every", "Repeating"), ("cron", "Cron expression"))
+# Common cron expressions, suggested for the field.
 USUAL = (
     ("0 9 * * 1-5", "Every weekday at 09:00"),
     ("0 9 * * MON", "Every Monday at 09:00"),
     ("0 9 * * MON#1", "Every first Monday of the month at 09:00"),
-    ("0 9 1 * *", "Every first of the month at 09:00"),
-    ("0 17 L * *", "Every last day of the month at 17:00"),
+    ("0 9 1 * *", "The first day of every month at 09:00"),
+    ("0 17 L * *", "The last day of every month at 17:00"),
 )
 
 
 @dataclass(frozen=True)
 class Field:
-    """One input. `type` is that of an HTML input, or textarea, json, select."""
+    """One input. `type` is the type of an HTML input, or textarea, json or select."""
 
     name: str
     label: str
@@ -65,7 +67,7 @@ def _endpoints(organization: Organization) -> list[tuple[str, str]]:
 
 
 def _urls(organization: Organization) -> list[tuple[str, str]]:
-    return [("", "None: call the URL below"), *_endpoints(organization)]
+    return [("", "None (use the URL below)"), *_endpoints(organization)]
 
 
 def _priorities(organization: Organization) -> list[tuple[str, str]]:
@@ -88,16 +90,18 @@ PAYLOADS: dict[str, tuple[Field, ...]] = {
     "lead": (
         Field("campaign", "Campaign", "select", required=True, choices=_campaigns),
         Field("phone", "Phone", "tel", required=True),
-        Field("customer", "On behalf of", help="For rate limits; empty: the campaign's."),
+        Field(
+            "customer", "On behalf of", help="Used for rate limits. Leave empty to use the campaign's customer."
+        ),
     ),
     "message": (
         Field("endpoint", "Endpoint", "select", required=True, choices=_endpoints),
-        Field("type", "Type", required=True, help="As report.due"),
+        Field("type", "Type", required=True, help="For example: report.due"),
         Field("group", "Group", help="Messages of one group are delivered in order."),
         Field("payload", "Content (JSON)", "json", required=True, wide=True),
     ),
     "http": (
-        Field("endpoint", "Endpoint", "select", choices=_urls, help="With its headers and signature."),
+        Field("endpoint", "Endpoint", "select", choices=_urls, help="Uses the endpoint's headers and signature."),
         Field("url", "URL", "url", wide=True),
         Field("method", "Method", "select", choices=_methods),
         Field("body", "Body (JSON)", "json", wide=True),
@@ -105,13 +109,13 @@ PAYLOADS: dict[str, tuple[Field, ...]] = {
 }
 _TIMING = ("trigger_at", "every", "unit", "cron", "time_zone", "starts_at", "ends_at", "max_occurrences")
 _LIMITS = ("starts_at", "ends_at", "max_occurrences")
+_MOMENTS = ("trigger_at", "starts_at", "ends_at")
 _RULES = ("missed", "missed_after_s", "overlap", "retry_schedule_s")
 
 
 @dataclass
 class ScheduleForm:
-    """What stands in the form, and what is wrong with it. `values` are strings by the names of the inputs: those
-    of the payload begin with "p-"."""
+    """The form's values and errors. `values` are strings by input name; names of the payload begin with "p-"."""
 
     kind: str
     values: dict[str, str]
@@ -123,12 +127,12 @@ class ScheduleForm:
 
     @property
     def inputs(self) -> Iterator[dict[str, Any]]:
-        """The inputs of the payload, for the template."""
-        for one in PAYLOADS.get(self.kind, ()):
-            name = f"p-{one.name}"
-            choices = one.choices(self.organization) if one.choices else None
+        """Yield the inputs of the payload for the template."""
+        for item in PAYLOADS.get(self.kind, ()):
+            name = f"p-{item.name}"
+            choices = item.choices(self.organization) if item.choices else None
             yield {
-                "field": one, "name": name, "value": self.values.get(name, ""), "choices": choices,
+                "field": item, "name": name, "value": self.values.get(name, ""), "choices": choices,
                 "error": self.errors.get(name, ""),
             }  # fmt: skip
 
@@ -137,8 +141,7 @@ class ScheduleForm:
         return self.values.get("how") or "every"
 
     def is_valid(self) -> bool:
-        """Checks it as the API would; `cleaned` is for `services.managing`, `errors` by the names of the
-        inputs."""
+        """Validate as the API does. Sets `cleaned` for `services.schedules`, or `errors` by input name."""
         body = self._body()
         if self.errors:
             return False
@@ -154,37 +157,56 @@ class ScheduleForm:
         return True
 
     def preview(self) -> dict[str, Any] | None:
-        """Words and next times of the timing as it stands; None with `errors` when it cannot be read."""
+        """Return the timing in words and its next times, or None and set `errors` if it is invalid."""
         if self.schedule is not None and self._keeps_timing():
-            return {"words": words.describe(self.schedule.timing), "next": occurrences_of(self.schedule)}
+            return {"words": descriptions.describe(self.schedule.timing), "next": occurrences_of(self.schedule)}
         serializer = TimingSerializer(data=self._timing(), context=self._context())
         try:
             serializer.is_valid(raise_exception=True)
         except APIException as error:
             self._tell(error)
             return None
-        return preview_of(serializer.validated_data, self.schedule.taken if self.schedule else 0)
+        when = serializer.validated_data
+        if self.schedule is None:
+            return preview_of(when)
+        return preview_of(when, self.schedule.taken, anchor_after(self.schedule, when, clock.now()))
 
     def _context(self) -> dict[str, Any]:
         return {"request": self, "may": partial(_may, self.role)}
 
     def _keeps_timing(self) -> bool:
-        """Whether it still says when as the schedule does. The inputs have no seconds, and cannot name the second
-        of two equal hours: what was not touched must not become another moment by being shown."""
+        """Return whether the timing inputs are unchanged.
+
+        Inputs have no seconds and can't express the second of two equal hours, so displaying an untouched value
+        must not change it.
+        """
         if self.schedule is None:
             return False
         shown = _when_of(self.schedule)
-        return all(self.values.get(name, "").strip() == shown[name] for name in ("how", *_said(shown["how"])))
+        return all(
+            self.values.get(name, "").strip() == shown[name] for name in ("how", *_relevant_inputs(shown["how"]))
+        )
 
     def _timing(self) -> dict[str, Any]:
         if self._keeps_timing():
             return {}
-        said = {name: self.values.get(name, "").strip() for name in _TIMING}
-        body: dict[str, Any] = {name: said[name] for name in _said(self.how) if said[name]}
-        body["time_zone"] = said["time_zone"] or self.organization.time_zone
-        if self.schedule is not None:  # what was emptied is taken away
+        entered = {name: self.values.get(name, "").strip() for name in _TIMING}
+        body: dict[str, Any] = {name: entered[name] for name in _relevant_inputs(self.how) if entered[name]}
+        body["time_zone"] = entered["time_zone"] or self.organization.time_zone
+        body |= self._untouched(body)
+        if self.schedule is not None:  # remove what was cleared
             body = dict.fromkeys(_LIMITS) | body
         return body
+
+    def _untouched(self, body: Mapping[str, Any]) -> dict[str, str]:
+        """Return the untouched times with their seconds, which the form does not show."""
+        if self.schedule is None or body["time_zone"] != self.schedule.time_zone:
+            return {}
+        shown = _when_of(self.schedule)
+        moments = [
+            name for name in ("trigger_at", "starts_at", "ends_at") if body.get(name, "") == shown[name] != ""
+        ]
+        return {name: getattr(self.schedule, name).isoformat() for name in moments}
 
     def _body(self) -> dict[str, Any]:
         body = {
@@ -201,47 +223,47 @@ class ScheduleForm:
         return body
 
     def _payload(self) -> dict[str, Any]:
-        # What the form does not show of a payload (a position, further fields) is kept, and what was not touched.
-        shown = {one.name for one in PAYLOADS.get(self.kind, ())}
+        # Keep untouched values, and parts of the payload that the form does not show (a position, further fields).
+        shown = {item.name for item in PAYLOADS.get(self.kind, ())}
         before = self.schedule.payload if self.schedule is not None and self.schedule.kind == self.kind else None
         payload = {name: value for name, value in (before or {}).items() if name not in shown}
-        for one in PAYLOADS.get(self.kind, ()):
-            value = self.values.get(f"p-{one.name}", "").strip()
-            if before is not None and value == self._shown(one, before):
-                payload |= {one.name: before[one.name]} if one.name in before else {}
+        for item in PAYLOADS.get(self.kind, ()):
+            value = self.values.get(f"p-{item.name}", "").strip()
+            if before is not None and value == self._shown(item, before):
+                payload |= {item.name: before[item.name]} if item.name in before else {}
                 continue
             if not value:
                 continue
-            if one.type != "json":
-                payload[one.name] = value
+            if item.type != "json":
+                payload[item.name] = value
                 continue
             try:
-                payload[one.name] = json.loads(value)
+                payload[item.name] = load_json(value)
             except ValueError as error:
-                self.errors[f"p-{one.name}"] = f"This is no JSON: {error}."
+                self.errors[f"p-{item.name}"] = str(error)
         return payload
 
-    def _shown(self, one: Field, payload: Mapping[str, Any]) -> str:
-        """What the input shows of this payload; a list that has nothing to show shows its first choice."""
-        said = _input_of(one, payload)
-        if said or one.choices is None or one.required:
-            return said
-        return one.choices(self.organization)[0][0]
+    def _shown(self, item: Field, payload: Mapping[str, Any]) -> str:
+        """Return the input's value for this payload; an empty select shows its first choice."""
+        shown = _input_of(item, payload)
+        if shown or item.choices is None or item.required:
+            return shown
+        return item.choices(self.organization)[0][0]
 
     def _tell(self, error: APIException) -> None:
         context: Any = {}
-        for one in ProblemFormatter(error, context, error).run()["errors"]:
-            path = str(one["field"] or "")
+        for problem in ProblemFormatter(error, context, error).run()["errors"]:
+            path = str(problem["field"] or "")
             name = f"p-{path.split('.')[1]}" if path.startswith("payload.") else path.split(".")[0]
             known = {f"p-{item.name}" for item in PAYLOADS.get(self.kind, ())} | {"name", *_TIMING, *_RULES}
             if name in known:
-                self.errors.setdefault(name, one["detail"])
+                self.errors.setdefault(name, problem["detail"])
             else:
-                self.errors[""] = f"{path}: {one['detail']}".strip(": ")
+                self.errors[""] = f"{path}: {problem['detail']}".strip(": ")
 
 
 def empty(request: HttpRequest, kind: str) -> ScheduleForm:
-    """A new schedule's form, with what most people want filled in."""
+    """Return the form for a new schedule, with common defaults."""
     organization: Organization = request.organization
     tomorrow = clock.now().astimezone(ZoneInfo(organization.time_zone)) + timedelta(days=1)
     values = {
@@ -252,7 +274,7 @@ def empty(request: HttpRequest, kind: str) -> ScheduleForm:
 
 
 def of_schedule(request: HttpRequest, schedule: Schedule) -> ScheduleForm:
-    """The form of a schedule as it is."""
+    """Return the form for an existing schedule."""
     values = {
         **_when_of(schedule),
         "name": schedule.name,
@@ -262,20 +284,20 @@ def of_schedule(request: HttpRequest, schedule: Schedule) -> ScheduleForm:
         "retry_schedule_s": ", ".join(map(str, schedule.retry_schedule_s)),
         "version": str(schedule.version),
     }
-    for one in PAYLOADS.get(schedule.kind, ()):
-        values[f"p-{one.name}"] = _input_of(one, schedule.payload)
+    for item in PAYLOADS.get(schedule.kind, ()):
+        values[f"p-{item.name}"] = _input_of(item, schedule.payload)
     return ScheduleForm(schedule.kind, values, request.organization, request.role, schedule)
 
 
-def _input_of(one: Field, payload: Mapping[str, Any]) -> str:
-    value = payload.get(one.name)
+def _input_of(item: Field, payload: Mapping[str, Any]) -> str:
+    value = payload.get(item.name)
     if value is None:
         return ""
-    return json.dumps(value, ensure_ascii=False) if one.type == "json" else str(value).strip()
+    return json.dumps(value, ensure_ascii=False) if item.type == "json" else str(value).strip()
 
 
 def _when_of(schedule: Schedule) -> dict[str, str]:
-    """How the inputs say when a schedule runs."""
+    """Return the timing as input values."""
     zone = ZoneInfo(schedule.time_zone)
     values = {
         "how": "once" if schedule.trigger_at else "cron" if schedule.cron else "every",
@@ -291,23 +313,23 @@ def _when_of(schedule: Schedule) -> dict[str, str]:
     return values
 
 
-def _said(how: str) -> tuple[str, ...]:
-    """The inputs that count for this way of saying when."""
+def _relevant_inputs(how: str) -> tuple[str, ...]:
+    """Return the inputs that apply to this kind of timing."""
     if how == "once":
         return ("trigger_at", "time_zone")
     return (*(("every", "unit") if how == "every" else ("cron",)), *_LIMITS, "time_zone")
 
 
-def posted(request: HttpRequest, kind: str, schedule: Schedule | None = None) -> ScheduleForm:
-    """What was sent."""
+def from_request(request: HttpRequest, kind: str, schedule: Schedule | None = None) -> ScheduleForm:
+    """Return the form as submitted."""
     values = {name: str(value) for name, value in request.POST.items()}
     return ScheduleForm(kind, values, request.organization, request.role, schedule)
 
 
-def offered() -> dict[str, Any]:
-    """The choices that every form has."""
+def form_choices() -> dict[str, Any]:
+    """Return the choices that all kinds of schedule have in common."""
     return {
-        "hows": HOWS,
+        "hows": TIMINGS,
         "units": Unit.choices,
         "usual": USUAL,
         "missed_choices": Missed.choices,

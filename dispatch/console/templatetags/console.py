@@ -1,4 +1,4 @@
-"""Tags and filters of the console's templates."""
+"""Template tags and filters of the console."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dispatch.technicians.rules import distance_words
 
 register = template.Library()
 
-# tone → the shape of the state, beside its colour and word
+# tone → icon, shown beside the color and the word
 SHAPES = {
     "attention": "triangle",
     "calling": "phone",
@@ -24,13 +24,15 @@ SHAPES = {
     "good": "check",
     "late": "bar",
     "off": "dash",
+    "idle": "dash",
     "plain": "dot",
+    "texted": "text",
 }
 
 
 @register.simple_tag
 def icon(name: str, label: str = "") -> SafeString:
-    """A shape of the page's sprite; with a label it speaks, without one it is decoration."""
+    """Return an icon of the page's sprite. It is announced if it has a label, and decorative otherwise."""
     if label:
         return format_html('<svg class="icon" role="img" aria-label="{}"><use href="#i-{}"/></svg>', label, name)
     return format_html('<svg class="icon" aria-hidden="true"><use href="#i-{}"/></svg>', name)
@@ -38,7 +40,7 @@ def icon(name: str, label: str = "") -> SafeString:
 
 @register.simple_tag
 def badge(tone: str, words: object) -> SafeString:
-    """A state: colour, shape and word."""
+    """Return a state badge: color, icon and word."""
     return format_html(
         '<span class="badge {}"><svg class="icon" aria-hidden="true"><use href="#i-{}"/></svg>'
         "<span>{}</span></span>",
@@ -50,18 +52,19 @@ def badge(tone: str, words: object) -> SafeString:
 
 @register.filter
 def shape(tone: str) -> str:
+    """Return the name of the icon for a tone."""
     return SHAPES.get(tone, "dot")
 
 
 @register.filter
 def in_parts(body: str) -> SafeString:
-    """ "Service · name · place": each in its own direction of writing."""
+    """Wrap each part of "Service · name · place" in its own text direction."""
     return format_html_join(" · ", "<bdi>{}</bdi>", ((part,) for part in body.split(" · ")))
 
 
 @register.filter
 def ago(moment: datetime | None, zone: str = "UTC") -> SafeString | str:
-    """ "4 min ago", with the exact local time on hover and for who reads aloud; the page keeps it moving."""
+    """Format "4 min ago", with the exact local time on hover and for screen readers. The page keeps it current."""
     if moment is None:
         return "—"
     return _time(moment, zone, f"{span(clock.now() - moment)} ago", "ago")
@@ -69,25 +72,25 @@ def ago(moment: datetime | None, zone: str = "UTC") -> SafeString | str:
 
 @register.filter
 def age(moment: datetime | None, zone: str = "UTC") -> SafeString | str:
-    """As `ago`, without the word."""
+    """Format as `ago` does, without the word "ago"."""
     return "—" if moment is None else _time(moment, zone, span(clock.now() - moment), "age")
 
 
 @register.filter
 def clocked(moment: datetime | None, zone: str = "UTC") -> SafeString | str:
-    """The local time of day, with the date on hover."""
+    """Format the local time of day, with the date on hover."""
     return "—" if moment is None else _time(moment, zone, f"{local(moment, zone):%H:%M:%S}", "")
 
 
 @register.filter
 def hour(moment: datetime, zone: str = "UTC") -> SafeString:
-    """The local time of day without its seconds."""
+    """Format the local time of day without seconds."""
     return _time(moment, zone, f"{local(moment, zone):%H:%M}", "")
 
 
 @register.filter
 def countdown(moment: datetime | None, zone: str = "UTC") -> SafeString | str:
-    """ "1:42" until `moment`, "2 h 5 min" when it is far; on the server's clock, and the page counts on."""
+    """Format "1:42" until `moment`, or "2 h 5 min" if it is far, by the server's clock. The page counts on."""
     if moment is None:
         return "—"
     left = max(0, int((moment - clock.now()).total_seconds()))
@@ -97,13 +100,13 @@ def countdown(moment: datetime | None, zone: str = "UTC") -> SafeString | str:
 
 @register.filter
 def exact(moment: datetime, zone: str = "UTC") -> str:
-    """The local date and time, to the second, with the zone's name."""
+    """Format the local date and time to the second, with the zone's name."""
     return f"{local(moment, zone):%Y-%m-%d %H:%M:%S %Z}"
 
 
 @register.filter
 def national(phone: object) -> SafeString | str:
-    """A phone number as the reader writes it; copied as E.164."""
+    """Format a phone number nationally; it is copied as E.164."""
     number = to_python(str(phone))
     if not isinstance(number, PhoneNumber) or not number.is_valid():
         return str(phone)
@@ -111,24 +114,26 @@ def national(phone: object) -> SafeString | str:
 
 
 @register.filter
-def distance(metres: float | None, unit: str = "km") -> str:
-    return "—" if metres is None else distance_words(metres, unit)
+def distance(meters: float | None, unit: str = "km") -> str:
+    """Format a distance in the unit `mi` or `km`."""
+    return "—" if meters is None else distance_words(meters, unit)
 
 
 @register.filter
 def seconds(value: float | None) -> str:
-    """ "1 m 42 s" for a span in seconds."""
+    """Format seconds as "1 min 42 s"."""
     return "—" if value is None else span(timedelta(seconds=float(value)), fine=True)
 
 
 @register.filter
 def percent(share: float | None) -> str:
-    return "—" if share is None else f"{share * 100:.0f} %"
+    """Format a share from 0 to 1 as "42%"."""
+    return "—" if share is None else f"{share * 100:.0f}%"
 
 
 @register.simple_tag(takes_context=True)
-def keeping(context: dict[str, Any], **changed: object) -> str:
-    """This address's query with some parameters changed; None or "" takes one out."""
+def with_query(context: dict[str, Any], **changed: object) -> str:
+    """Return this address's query with some parameters changed; None or "" removes one."""
     query = context["request"].GET.copy()
     for name, value in changed.items():
         if value in (None, ""):
@@ -139,11 +144,12 @@ def keeping(context: dict[str, Any], **changed: object) -> str:
 
 
 def local(moment: datetime, zone: str) -> datetime:
+    """Return the moment in the time zone."""
     return moment.astimezone(ZoneInfo(zone))
 
 
 def span(passed: timedelta, *, fine: bool = False) -> str:
-    """A span in words: "12 s", "4 min", "2 h 5 min", "3 d". `fine`: with seconds below an hour."""
+    """Format a span: "12 s", "4 min", "2 h 5 min", "3 d". `fine`: with seconds below an hour."""
     whole = max(0, int(passed.total_seconds()))
     if whole < 60:
         return f"{whole} s"

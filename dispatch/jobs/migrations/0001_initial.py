@@ -29,9 +29,12 @@ class Migration(migrations.Migration):
                     "heading",
                     models.CharField(blank=True, help_text="Empty: “Request a technician”.", max_length=120),
                 ),
-                ("intro", models.TextField(blank=True, help_text="Above the form.", max_length=1000)),
-                ("thanks", models.TextField(blank=True, help_text="After it was sent.", max_length=1000)),
-                ("asks_urgency", models.BooleanField(default=True, verbose_name="asks how urgent it is")),
+                ("intro", models.TextField(blank=True, help_text="Shown above the form.", max_length=1000)),
+                (
+                    "thanks",
+                    models.TextField(blank=True, help_text="Shown after the form is sent.", max_length=1000),
+                ),
+                ("asks_urgency", models.BooleanField(default=True, verbose_name="ask how urgent it is")),
                 (
                     "per_hour",
                     models.PositiveIntegerField(
@@ -40,16 +43,16 @@ class Migration(migrations.Migration):
                             django.core.validators.MinValueValidator(1),
                             django.core.validators.MaxValueValidator(10000),
                         ],
-                        verbose_name="most requests per hour",
+                        verbose_name="max requests per hour",
                     ),
                 ),
                 (
                     "embed_origins",
                     models.TextField(
                         blank=True,
-                        help_text="One per line, such as https://www.example.com. Empty: any site.",
+                        help_text="One per line, such as https://www.example.com. Leave empty to allow any.",
                         max_length=2000,
-                        verbose_name="sites that may embed it",
+                        verbose_name="websites that may embed the form",
                     ),
                 ),
                 (
@@ -77,7 +80,9 @@ class Migration(migrations.Migration):
                 (
                     "spoken_name",
                     models.CharField(
-                        blank=True, help_text="As read out on the phone; empty: the name.", max_length=120
+                        blank=True,
+                        help_text="How phone prompts say it. Leave empty to use the name.",
+                        max_length=120,
                     ),
                 ),
                 ("is_active", models.BooleanField(default=True)),
@@ -148,7 +153,7 @@ class Migration(migrations.Migration):
                             django.core.validators.MinValueValidator(5),
                             django.core.validators.MaxValueValidator(7200),
                         ],
-                        verbose_name="longest wait for a line (s)",
+                        verbose_name="max wait for a line (s)",
                     ),
                 ),
                 (
@@ -160,7 +165,7 @@ class Migration(migrations.Migration):
                             django.core.validators.MinValueValidator(0),
                             django.core.validators.MaxValueValidator(7200),
                         ],
-                        verbose_name="longest wait for technicians on another offer (s)",
+                        verbose_name="max wait for technicians with another offer (s)",
                     ),
                 ),
                 (
@@ -184,7 +189,7 @@ class Migration(migrations.Migration):
                             django.core.validators.MinValueValidator(1),
                             django.core.validators.MaxValueValidator(50),
                         ],
-                        verbose_name="most candidates",
+                        verbose_name="max candidates",
                     ),
                 ),
                 (
@@ -220,18 +225,21 @@ class Migration(migrations.Migration):
                     "auto_pause_misses",
                     models.PositiveSmallIntegerField(
                         blank=True,
-                        help_text="Unanswered calls; 0: never. Read as it is now, not frozen.",
+                        help_text="0: never pause. Changes affect running jobs.",
                         null=True,
                         validators=[django.core.validators.MaxValueValidator(100)],
-                        verbose_name="misses in a row before a technician is paused",
+                        verbose_name="missed calls in a row before a technician is paused",
                     ),
                 ),
-                ("offer_by_text", models.BooleanField(blank=True, null=True, verbose_name="offer by SMS too")),
+                (
+                    "offer_by_text",
+                    models.BooleanField(blank=True, null=True, verbose_name="also send offers by text"),
+                ),
                 (
                     "missed_call_grace_s",
                     models.PositiveIntegerField(
                         blank=True,
-                        help_text="By text, link or call-back. 0: the next technician is called at once.",
+                        help_text="By text, link or call-back. 0: call the next technician immediately.",
                         null=True,
                         validators=[django.core.validators.MaxValueValidator(3600)],
                         verbose_name="time to answer after a missed call (s)",
@@ -239,39 +247,33 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "address_by_text",
-                    models.BooleanField(
-                        blank=True, null=True, verbose_name="send the address by SMS after accepting"
-                    ),
+                    models.BooleanField(blank=True, null=True, verbose_name="text the address after accepting"),
                 ),
                 (
                     "advance_on_decline",
-                    models.BooleanField(blank=True, null=True, verbose_name="move on at once when declined"),
+                    models.BooleanField(blank=True, null=True, verbose_name="when declined"),
                 ),
                 (
                     "advance_on_busy",
-                    models.BooleanField(blank=True, null=True, verbose_name="move on at once when busy"),
+                    models.BooleanField(blank=True, null=True, verbose_name="when busy"),
                 ),
                 (
                     "advance_on_failed",
-                    models.BooleanField(
-                        blank=True, null=True, verbose_name="move on at once when the call failed"
-                    ),
+                    models.BooleanField(blank=True, null=True, verbose_name="when the call failed"),
                 ),
                 (
                     "advance_on_no_answer",
-                    models.BooleanField(blank=True, null=True, verbose_name="move on at once when not answered"),
+                    models.BooleanField(blank=True, null=True, verbose_name="when not answered"),
                 ),
                 (
                     "advance_on_hangup",
-                    models.BooleanField(
-                        blank=True, null=True, verbose_name="move on at once when hung up without a key"
-                    ),
+                    models.BooleanField(blank=True, null=True, verbose_name="when hung up without pressing a key"),
                 ),
                 (
                     "call_pool",
                     models.ForeignKey(
                         blank=True,
-                        help_text="Whose numbers call; empty: the default call pool. Read as it is now, not frozen.",
+                        help_text="Pool of caller numbers. Leave empty for the default pool. Changes affect running jobs.",
                         limit_choices_to={"kind": "calls"},
                         null=True,
                         on_delete=django.db.models.deletion.PROTECT,
@@ -322,7 +324,7 @@ class Migration(migrations.Migration):
                         max_length=16,
                     ),
                 ),
-                ("form", models.JSONField(help_text="As it came.")),
+                ("form", models.JSONField(help_text="The form as received.")),
                 ("customer_name", models.CharField(max_length=120)),
                 ("customer_phone", phonenumber_field.modelfields.PhoneNumberField(max_length=128, region=None)),
                 (
@@ -337,10 +339,13 @@ class Migration(migrations.Migration):
                 ("notes", models.TextField(blank=True, max_length=4000)),
                 ("extra", models.JSONField(blank=True, default=dict)),
                 ("idempotency_key", models.CharField(blank=True, max_length=255)),
-                ("starts", models.PositiveSmallIntegerField(default=0, help_text="How often a start was begun.")),
+                (
+                    "starts",
+                    models.PositiveSmallIntegerField(default=0, help_text="Number of attempts to start a job."),
+                ),
                 (
                     "next_start_at",
-                    models.DateTimeField(help_text="When the auditor starts it, if nobody has.", null=True),
+                    models.DateTimeField(help_text="When the auditor starts it, unless a worker has.", null=True),
                 ),
                 ("last_error", models.CharField(blank=True, max_length=500)),
                 ("created_at", models.DateTimeField(default=dispatch.core.clock.now)),
@@ -422,8 +427,8 @@ class Migration(migrations.Migration):
                         choices=[
                             ("", "—"),
                             ("exhausted", "Nobody accepted"),
-                            ("nobody_near", "No fit technician near"),
-                            ("no_position", "The place could not be found"),
+                            ("nobody_near", "No qualified technician nearby"),
+                            ("no_position", "Address not found"),
                             ("no_line", "No line became free"),
                             ("processing_failed", "Processing failed"),
                         ],
@@ -450,16 +455,17 @@ class Migration(migrations.Migration):
                 ("extra", models.JSONField(blank=True, default=dict)),
                 (
                     "policy",
-                    models.JSONField(default=dict, help_text="The cascade's parameters, frozen when it started."),
+                    models.JSONField(default=dict, help_text="Parameters of the cascade, frozen when it started."),
                 ),
                 (
                     "out_of_reach",
-                    models.JSONField(
-                        default=dict, help_text="Technicians beyond the candidates, counted by reason."
-                    ),
+                    models.JSONField(default=dict, help_text="Technicians who are not candidates, by reason."),
                 ),
                 ("round", models.PositiveSmallIntegerField(default=1)),
-                ("first_round", models.PositiveSmallIntegerField(default=1, help_text="Of the present dispatch.")),
+                (
+                    "first_round",
+                    models.PositiveSmallIntegerField(default=1, help_text="Of the current dispatch."),
+                ),
                 (
                     "waiting_for",
                     models.CharField(
@@ -469,7 +475,7 @@ class Migration(migrations.Migration):
                             ("start", "Next step"),
                             ("answer", "An answer"),
                             ("line", "A line"),
-                            ("technician", "A technician on another offer"),
+                            ("technician", "A technician with another offer"),
                             ("person", "A dispatcher"),
                         ],
                         default="",
@@ -479,12 +485,15 @@ class Migration(migrations.Migration):
                 ("waiting_since", models.DateTimeField(null=True)),
                 (
                     "line_wait_until",
-                    models.DateTimeField(help_text="Set while no line was free since the last call.", null=True),
+                    models.DateTimeField(
+                        help_text="Deadline for getting a line.",
+                        null=True,
+                    ),
                 ),
                 (
                     "technician_wait_until",
                     models.DateTimeField(
-                        help_text="Set once all others were tried, in the present round.", null=True
+                        help_text="Set after all other candidates of this round were tried.", null=True
                     ),
                 ),
                 ("next_action_at", models.DateTimeField(null=True)),
@@ -492,7 +501,9 @@ class Migration(migrations.Migration):
                 ("paused_at", models.DateTimeField(null=True)),
                 (
                     "failed_steps",
-                    models.PositiveSmallIntegerField(default=0, help_text="In a row; three make it pending."),
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Consecutive failures; 3 make it pending."
+                    ),
                 ),
                 ("version", models.PositiveIntegerField(default=1)),
                 (
@@ -501,7 +512,7 @@ class Migration(migrations.Migration):
                         base_field=models.BigIntegerField(),
                         blank=True,
                         default=list,
-                        help_text="Technicians who said they cannot make it.",
+                        help_text="Technicians who said they can't make it.",
                         size=None,
                     ),
                 ),
@@ -511,7 +522,7 @@ class Migration(migrations.Migration):
                 (
                     "line_pool",
                     models.ForeignKey(
-                        help_text="Whose line it waits for.",
+                        help_text="Pool that the job waits for.",
                         null=True,
                         on_delete=django.db.models.deletion.SET_NULL,
                         related_name="+",
@@ -606,12 +617,13 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "rank",
-                    models.PositiveSmallIntegerField(help_text="1 is offered first; those who are out come last."),
+                    models.PositiveSmallIntegerField(help_text="1 gets the first offer; ineligible come last."),
                 ),
                 (
                     "verdict",
                     models.CharField(
-                        choices=[("in", "In"), ("deferred", "On another offer"), ("out", "Out")], max_length=16
+                        choices=[("in", "Eligible"), ("deferred", "Has another offer"), ("out", "Not eligible")],
+                        max_length=16,
                     ),
                 ),
                 ("reason", models.CharField(max_length=160)),
@@ -620,7 +632,7 @@ class Migration(migrations.Migration):
                 (
                     "skipped_round",
                     models.PositiveSmallIntegerField(
-                        default=0, help_text="The round in which they turned out to be unfit."
+                        default=0, help_text="The round that skipped the technician as ineligible."
                     ),
                 ),
                 (
@@ -668,7 +680,7 @@ class Migration(migrations.Migration):
                             ("declined", "Declined"),
                             ("timed_out", "Timed out"),
                             ("failed", "Failed"),
-                            ("rescinded", "Rescinded"),
+                            ("rescinded", "Withdrawn"),
                         ],
                         default="pending",
                         max_length=16,
@@ -683,15 +695,13 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField(default=dispatch.core.clock.now)),
                 (
                     "ringing_since",
-                    models.DateTimeField(
-                        help_text="When the provider took the call: the clock starts.", null=True
-                    ),
+                    models.DateTimeField(help_text="When the provider accepted the call.", null=True),
                 ),
                 ("answered_at", models.DateTimeField(null=True)),
                 (
                     "missed_at",
                     models.DateTimeField(
-                        help_text="When its call ended without an answer, and it stayed open for one in another way.",
+                        help_text="When its call was missed and the offer stayed open for other channels.",
                         null=True,
                     ),
                 ),

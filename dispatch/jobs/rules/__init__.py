@@ -1,13 +1,18 @@
-"""The cascade's decisions as pure functions: no database, no clock, no network.
+"""Decide the steps of the cascade in pure functions: no database, no clock, no network.
 
-`policy`: how a job is offered. `ranking`: in which order, and who is next. `transitions`: what a person may do
-when.
-`outcomes`: what the end of a call means. `words`: what is heard on the phone."""
+`policy`: the parameters of a cascade. `ranking`: the order of technicians and the next step. `transitions`: the
+state machine of a job. `outcomes`: the effect of a call's end on its offer. `phrases`: spoken prompts and texts.
+"""
 
 from dispatch.jobs.rules.outcomes import (
     MISSES,
-    TAKEN,
-    THERE,
+    PLACED_STATUSES,
+    REACHED_OUTCOMES,
+    SET_ASIDE,
+    SET_ASIDE_S,
+    SILENCE_MARGIN_S,
+    UNCOUNTED_OUTCOMES,
+    WITHDRAWN,
     CallEnd,
     Outcome,
     advances_at_once,
@@ -17,13 +22,13 @@ from dispatch.jobs.rules.outcomes import (
 from dispatch.jobs.rules.policy import CascadePolicy, effective_policy, policy_problems
 from dispatch.jobs.rules.ranking import (
     CandidateRow,
-    Next,
+    NextStep,
     OfferRow,
     Rankable,
     Ranked,
     next_step,
-    rank,
-    score,
+    rank_candidates,
+    score_candidate,
 )
 from dispatch.jobs.rules.transitions import DONE_TO, LEGAL, Action, actions_in, status_after
 
@@ -31,13 +36,18 @@ __all__ = [
     "DONE_TO",
     "LEGAL",
     "MISSES",
-    "TAKEN",
-    "THERE",
+    "PLACED_STATUSES",
+    "REACHED_OUTCOMES",
+    "SET_ASIDE",
+    "SET_ASIDE_S",
+    "SILENCE_MARGIN_S",
+    "UNCOUNTED_OUTCOMES",
+    "WITHDRAWN",
     "Action",
     "CallEnd",
     "CandidateRow",
     "CascadePolicy",
-    "Next",
+    "NextStep",
     "OfferRow",
     "Outcome",
     "Rankable",
@@ -49,7 +59,7 @@ __all__ = [
     "open_after_call",
     "outcome_of_call",
     "policy_problems",
-    "rank",
-    "score",
+    "rank_candidates",
+    "score_candidate",
     "status_after",
 ]

@@ -1,4 +1,4 @@
-"""How a job is offered: the parameters of one cascade, frozen into the job when it starts."""
+"""The parameters of one cascade, frozen into the job when it starts."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -7,11 +7,12 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class CascadePolicy:
-    """Times in seconds, radius in metres, weights as plain factors (0 = ignore).
+    """The parameters of one cascade: times in seconds, radius in meters, weights as factors (0 = ignore).
 
-    `advance_on_…`: whether that end of a call moves on to the next technician at once, or waits for the deadline.
-    `missed_call_grace_s`: how long an offer whose call was missed stays open for an answer by text, link or
-    call-back; 0: not at all.
+    `advance_on_…`: True calls the next technician immediately after that outcome; False waits for the deadline.
+    `missed_call_grace_s`: how long an offer stays open for an answer by text, link or call-back after a missed
+    call; 0: the offer ends with the call. `pause_reminder_s`, `start_within_s`: after this time a paused
+    job, and an assigned job that was not started, needs attention; 0: never.
     """
 
     answer_timeout_s: int
@@ -34,14 +35,16 @@ class CascadePolicy:
     advance_on_failed: bool
     advance_on_no_answer: bool
     advance_on_hangup: bool
+    pause_reminder_s: int = 3600
+    start_within_s: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """As it is stored in `Job.policy`."""
+        """Return the form stored in `Job.policy`."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], defaults: Mapping[str, Any]) -> Self:
-        """The frozen policy; what `stored` lacks (a job written by an older release) comes from `defaults`."""
+        """Load a frozen policy. Fields missing in `stored` (jobs of an older release) come from `defaults`."""
         return cls(**{name: _or(stored.get(name), defaults[name]) for name in FIELDS})
 
 
@@ -53,8 +56,10 @@ def _or(value: Any, fallback: Any) -> Any:
 
 
 def effective_policy(rows: Iterable[Mapping[str, Any]], defaults: Mapping[str, Any]) -> CascadePolicy:
-    """Field by field, the first of `rows` (service type's, then organization's) that has a value, else
-    `defaults`."""
+    """Merge policies field by field: the first value in `rows`, else the value in `defaults`.
+
+    `rows` has the service type's policy first, then the organization's.
+    """
     rows = list(rows)
     return CascadePolicy(
         **{name: next((row[name] for row in rows if row.get(name) is not None), defaults[name]) for name in FIELDS}
@@ -62,18 +67,18 @@ def effective_policy(rows: Iterable[Mapping[str, Any]], defaults: Mapping[str, A
 
 
 def policy_problems(policy: CascadePolicy) -> dict[str, str]:
-    """What cannot work together, by the field to blame; empty when all is well."""
-    found = {}
+    """Return the contradictions in a policy: field → message. Empty if the policy is valid."""
+    problems = {}
     if policy.ring_timeout_s >= policy.answer_timeout_s:
-        found["ring_timeout_s"] = (
-            f"The ring time ({policy.ring_timeout_s} s) must be shorter than the delay between attempts "
+        problems["ring_timeout_s"] = (
+            f"Ring time ({policy.ring_timeout_s} s) must be shorter than the delay between attempts "
             f"({policy.answer_timeout_s} s)."
         )
     if policy.offer_by_text and not policy.missed_call_grace_s:
-        found["missed_call_grace_s"] = (
-            "An offer that also goes by text must stay open for a while after a missed call, or nobody can answer "
-            "the text: 60 seconds, say."
+        problems["missed_call_grace_s"] = (
+            "Must be above 0 if offers are also sent by text. Otherwise nobody can answer the text after a missed "
+            "call. Try 60 seconds."
         )
     if policy.weight_distance == policy.weight_workload == policy.weight_rest == 0:
-        found["weight_distance"] = "At least one weight must be above 0, or nothing decides who is first."
-    return found
+        problems["weight_distance"] = "Set at least one weight above 0, or the order is undefined."
+    return problems

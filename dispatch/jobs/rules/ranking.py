@@ -1,20 +1,22 @@
-"""In which order technicians are offered a job, and who is next."""
+"""Rank technicians for a job and choose the next step of the cascade."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, Literal, Protocol, TypeVar
 
-from dispatch.jobs.rules.outcomes import AGAIN, NEVER
+from dispatch.jobs.rules.outcomes import FINAL_OUTCOMES, UNCOUNTED_OUTCOMES, Outcome
 from dispatch.jobs.rules.policy import CascadePolicy
 
-# A technician who was offered something just now ranks behind one who was left alone for this long (seconds).
+# Seconds without an offer after which a technician counts as fully rested in the score.
 FULL_REST_S = 3600.0
 
 
 class Rankable(Protocol):
-    """What ranking must know of a technician considered for a job; `verdict` is `in`, `deferred` (on another
-    offer) or `out`; distances in metres."""
+    """The fields that ranking reads from a considered technician.
+
+    `verdict` is `in`, `deferred` (has another pending offer) or `out`. Distances are in meters.
+    """
 
     @property
     def technician_id(self) -> int: ...
@@ -35,33 +37,38 @@ R = TypeVar("R", bound=Rankable)
 
 @dataclass(frozen=True)
 class Ranked(Generic[R]):
-    """`rank` 1 is offered first; `score`: lower is better."""
+    """A technician with rank and score. Rank 1 gets the first offer; a lower score is better."""
 
     rank: int
     score: float
-    of: R
+    technician: R
 
 
-def score(policy: CascadePolicy, one: Rankable, now: datetime) -> float:
-    """The lower, the sooner offered.
+def score_candidate(policy: CascadePolicy, technician: Rankable, now: datetime) -> float:
+    """Return a technician's score for a job. The lowest score gets the first offer.
 
-    weight_distance × (distance ÷ radius) + weight_workload × (open jobs ÷ limit) + weight_rest × (how much of an
-    hour's rest is missing: 1 just after an offer, 0 an hour later or when never offered)."""
-    load = one.open_jobs / max(one.max_open_jobs, 1)
-    rested_s = FULL_REST_S if one.last_offered_at is None else (now - one.last_offered_at).total_seconds()
+    weight_distance × (distance ÷ radius) + weight_workload × (open jobs ÷ limit) + weight_rest × (the missing
+    share of an hour's rest: 1 right after an offer, 0 an hour later or if never offered a job).
+    """
+    load = technician.open_jobs / max(technician.max_open_jobs, 1)
+    rested_s = (
+        FULL_REST_S if technician.last_offered_at is None else (now - technician.last_offered_at).total_seconds()
+    )
     missing_rest = 1.0 - min(max(rested_s, 0.0), FULL_REST_S) / FULL_REST_S
     return round(
-        policy.weight_distance * one.distance_m / max(policy.radius_m, 1)
+        policy.weight_distance * technician.distance_m / max(policy.radius_m, 1)
         + policy.weight_workload * load
         + policy.weight_rest * missing_rest,
         6,
     )
 
 
-def rank(policy: CascadePolicy, considered: Iterable[R], now: datetime) -> list[Ranked[R]]:
-    """Everyone considered, best first; those who are out come last, nearest first. Ties: the nearer, then the one
-    who was added first, so that the same question always has the same answer."""
-    scored = [(score(policy, one, now), one) for one in considered]
+def rank_candidates(policy: CascadePolicy, considered: Iterable[R], now: datetime) -> list[Ranked[R]]:
+    """Rank all considered technicians, best first; ineligible technicians come last, nearest first.
+
+    The order is deterministic: ties go to the nearer technician, then to the lower id.
+    """
+    scored = [(score_candidate(policy, technician, now), technician) for technician in considered]
     scored.sort(
         key=lambda pair: (
             pair[1].verdict == "out",
@@ -70,12 +77,12 @@ def rank(policy: CascadePolicy, considered: Iterable[R], now: datetime) -> list[
             pair[1].technician_id,
         )
     )
-    return [Ranked(place, points, one) for place, (points, one) in enumerate(scored, start=1)]
+    return [Ranked(place, points, technician) for place, (points, technician) in enumerate(scored, start=1)]
 
 
 @dataclass(frozen=True)
 class CandidateRow:
-    """One row of a job's ranking. `skipped_round`: the round in which they turned out to be unfit, 0 for none."""
+    """One row of a job's ranking. `skipped_round`: the round that skipped an ineligible technician; 0: none."""
 
     technician_id: int
     rank: int
@@ -85,7 +92,7 @@ class CandidateRow:
 
 @dataclass(frozen=True)
 class OfferRow:
-    """One settled offer of the job. `code`: how it ended (`outcomes.Outcome`)."""
+    """One closed offer of the job. `code`: its `outcomes.Outcome`."""
 
     technician_id: int
     round: int
@@ -93,9 +100,12 @@ class OfferRow:
 
 
 @dataclass(frozen=True)
-class Next:
-    """What a dispatching job without a live offer does: `offer` it to a technician, `wait` for those on another
-    offer, begin the next `round`, or nobody is left (`exhausted`)."""
+class NextStep:
+    """The next step of a dispatching job without a live offer.
+
+    `offer` the job to a technician, `wait` for technicians with another pending offer, begin the next `round`, or
+    stop because the list is `exhausted`.
+    """
 
     kind: Literal["offer", "wait", "round", "exhausted"]
     technician_id: int | None = None
@@ -111,36 +121,41 @@ def next_step(
     busy: Collection[int] = (),
     may_wait: bool = True,
     not_again: Collection[int] = (),
-) -> Next:
-    """Whose turn it is.
+) -> NextStep:
+    """Choose the next step of the cascade.
 
-    In each round everyone is asked once, by rank, at most `policy.max_candidates` of them. Who declined, or has no
-    number that can be called, is not asked again before the job is dispatched anew (which makes a later
-    `first_round`); who said that they cannot make it (`not_again`) never is. `busy`: found on another offer just
-    now. An offer taken back by a pause does not count."""
-    now_offers = [offer for offer in offers if offer.round >= first_round and offer.code not in AGAIN]
-    asked = {offer.technician_id for offer in now_offers}
-    asked_this_round = {offer.technician_id for offer in now_offers if offer.round == round_}
-    never = {offer.technician_id for offer in now_offers if offer.code in NEVER} | set(not_again)
-    room = len(asked) < policy.max_candidates
+    Each round offers the job to each candidate once, by rank, to at most `policy.max_candidates` of them. A
+    technician who declined, or is in `not_again` (can't make it), gets no further offer at all. One whose number
+    can't be called gets none until the job is dispatched again (which starts a later `first_round`).
+    `busy`: technicians who have another pending offer right now. Offers with an outcome in UNCOUNTED_OUTCOMES,
+    such as those withdrawn by a pause, don't count.
+    """
+    offers = list(offers)
+    declined = {offer.technician_id for offer in offers if offer.code == Outcome.DECLINED}
+    now_offers = [offer for offer in offers if offer.round >= first_round and offer.code not in UNCOUNTED_OUTCOMES]
+    offered = {offer.technician_id for offer in now_offers}
+    offered_this_round = {offer.technician_id for offer in now_offers if offer.round == round_}
+    final = {offer.technician_id for offer in now_offers if offer.code in FINAL_OUTCOMES}
+    never = final | declined | set(not_again)
+    has_headroom = len(offered) < policy.max_candidates
 
-    def open_in(this_round: int, done: Collection[int]) -> list[CandidateRow]:
+    def open_in(this_round: int, excluded: Collection[int]) -> list[CandidateRow]:
         return [
-            one
-            for one in sorted(candidates, key=lambda row: row.rank)
-            if (one.verdict != "out" or one.skipped_round)
-            and one.skipped_round < this_round
-            and one.technician_id not in never
-            and one.technician_id not in done
-            and (room or one.technician_id in asked)
+            candidate
+            for candidate in sorted(candidates, key=lambda row: row.rank)
+            if (candidate.verdict != "out" or candidate.skipped_round)
+            and candidate.skipped_round < this_round
+            and candidate.technician_id not in never
+            and candidate.technician_id not in excluded
+            and (has_headroom or candidate.technician_id in offered)
         ]
 
-    left = open_in(round_, asked_this_round)
-    free = [one for one in left if one.technician_id not in busy]
+    left = open_in(round_, offered_this_round)
+    free = [candidate for candidate in left if candidate.technician_id not in busy]
     if free:
-        return Next("offer", free[0].technician_id)
+        return NextStep("offer", free[0].technician_id)
     if left and may_wait:
-        return Next("wait")
+        return NextStep("wait")
     if round_ < first_round + policy.rounds - 1 and open_in(round_ + 1, ()):
-        return Next("round")
-    return Next("exhausted")
+        return NextStep("round")
+    return NextStep("exhausted")

@@ -1,4 +1,4 @@
-"""The states of the US, by the codes in which addresses name them."""
+"""Names of the US states by postal abbreviation, for reading addresses aloud."""
 
 STATES = {
     "AL": "Alabama", "AK": "Alaska", "AZ": "Arizona", "AR": "Arkansas", "CA": "California", "CO": "Colorado",

@@ -1,11 +1,11 @@
-"""What may be done to a job in which status, and what it becomes: one table."""
+"""The state machine of a job: the actions that are legal in each status, and the status that each leads to."""
 
 from collections.abc import Mapping
 from enum import StrEnum
 
 
 class Action(StrEnum):
-    """What persons (and, for the last two, the cascade) do to a job."""
+    """Actions on a job. The last two belong to the cascade, the others to people."""
 
     ASSIGN = "assign"
     DISPATCH_AGAIN = "dispatch_again"
@@ -13,14 +13,25 @@ class Action(StrEnum):
     EXTEND = "extend"
     PAUSE = "pause"
     RESUME = "resume"
+    CORRECT = "correct"
     CANNOT_MAKE_IT = "cannot_make_it"
     CANCEL = "cancel"
+    MARK_STARTED = "mark_started"
     COMPLETE = "complete"
+    REOPEN = "reopen"
+    MERGE_DUPLICATE = "merge_duplicate"
+    NOT_A_DUPLICATE = "not_a_duplicate"
     ACCEPT = "accept"
     GIVE_UP = "give_up"
 
 
 LEGAL: Mapping[tuple[str, Action], str] = {
+    ("dispatching", Action.MERGE_DUPLICATE): "cancelled",
+    ("pending", Action.MERGE_DUPLICATE): "cancelled",
+    ("assigned", Action.MERGE_DUPLICATE): "cancelled",
+    ("dispatching", Action.NOT_A_DUPLICATE): "dispatching",
+    ("pending", Action.NOT_A_DUPLICATE): "pending",
+    ("assigned", Action.NOT_A_DUPLICATE): "assigned",
     ("dispatching", Action.ACCEPT): "assigned",
     ("dispatching", Action.GIVE_UP): "pending",
     ("dispatching", Action.ASSIGN): "assigned",
@@ -29,17 +40,22 @@ LEGAL: Mapping[tuple[str, Action], str] = {
     ("dispatching", Action.PAUSE): "dispatching",
     ("dispatching", Action.RESUME): "dispatching",
     ("dispatching", Action.CANCEL): "cancelled",
+    ("pending", Action.ACCEPT): "assigned",
     ("pending", Action.ASSIGN): "assigned",
     ("pending", Action.DISPATCH_AGAIN): "dispatching",
+    ("pending", Action.CORRECT): "pending",
     ("pending", Action.CANCEL): "cancelled",
     ("assigned", Action.ASSIGN): "assigned",
+    ("assigned", Action.CORRECT): "assigned",
     ("assigned", Action.CANNOT_MAKE_IT): "dispatching",
     ("assigned", Action.CANCEL): "cancelled",
+    ("assigned", Action.MARK_STARTED): "assigned",
     ("assigned", Action.COMPLETE): "completed",
+    ("completed", Action.REOPEN): "assigned",
     ("cancelled", Action.DISPATCH_AGAIN): "dispatching",
 }
 
-# Why an action is refused, after "this job is <status>, so it cannot be …".
+# The participle for "This job is <status>, so it can't be …".
 DONE_TO = {
     Action.ASSIGN: "assigned",
     Action.DISPATCH_AGAIN: "dispatched again",
@@ -47,24 +63,39 @@ DONE_TO = {
     Action.EXTEND: "given more time",
     Action.PAUSE: "paused",
     Action.RESUME: "resumed",
+    Action.CORRECT: "corrected",
     Action.CANNOT_MAKE_IT: "given back by its technician",
     Action.CANCEL: "cancelled",
+    Action.MARK_STARTED: "started",
     Action.COMPLETE: "completed",
+    Action.REOPEN: "reopened",
+    Action.MERGE_DUPLICATE: "merged",
+    Action.NOT_A_DUPLICATE: "marked as no duplicate",
     Action.ACCEPT: "accepted",
     Action.GIVE_UP: "given up",
 }
 
 
 def status_after(status: str, action: Action) -> str | None:
-    """The status that `action` leads to, or None when it is not legal in `status`."""
+    """Return the status that `action` leads to, or None if it is illegal in `status`."""
     return LEGAL.get((status, action))
 
 
-def actions_in(status: str, *, paused: bool, ringing: bool) -> list[Action]:
-    """What a person may do to a job right now, in the order of the buttons. More time can be given to a live offer
-    whose phone rings (before, its time has not begun); a paused job can be resumed, but not moved on."""
-    by_hand = [action for action in Action if action not in (Action.ACCEPT, Action.GIVE_UP)]
+def actions_in(
+    status: str, *, paused: bool, ringing: bool, started: bool = False, duplicate: bool = False
+) -> list[Action]:
+    """Return the actions that a person may take on a job now, in button order.
+
+    Extending needs a live offer whose phone is ringing, because its deadline starts then. A paused job can be
+    resumed but not advanced. A started job can't be started. `duplicate`: the job is flagged as a probable
+    duplicate.
+    """
+    person_actions = [action for action in Action if action not in (Action.ACCEPT, Action.GIVE_UP)]
     hidden = {Action.CALL_NEXT, Action.EXTEND, Action.PAUSE} if paused else {Action.RESUME}
+    if started:
+        hidden.add(Action.MARK_STARTED)
     if not ringing:
         hidden.add(Action.EXTEND)
-    return [action for action in by_hand if (status, action) in LEGAL and action not in hidden]
+    if not duplicate:
+        hidden |= {Action.MERGE_DUPLICATE, Action.NOT_A_DUPLICATE}
+    return [action for action in person_actions if (status, action) in LEGAL and action not in hidden]

@@ -1,38 +1,49 @@
-"""The only place where submissions, jobs and offers change.
+"""Change submissions, jobs and offers. No other code does.
 
-`intake`: a form becomes a job. `cascade`: who is offered it next. `offers`: an offer rings, is answered, ends.
-`answers`: what a key does. `by_hand`: what persons do. `setting_up`: service types and policies. `auditor`: what
-stopped moving. `state`: the steps they share.
+`submissions`: turn a form into a job. `dispatching`: offer a job to the next technician. `offers`: answers and
+ends of offers. `actions`: actions of people. `follow_up`: their actions after the assignment. `config`: service
+types and policies. `auditor`: recovery of stalled rows. `recovery`: the end of a provider outage. `notices` and
+`notice_delivery`: inform technicians of changes. `reminders`: paused jobs, and jobs that were not started.
+`transitions`: steps shared by all of them. `sms`: the texts of a job. `threads`: texts between technicians
+and dispatchers. `line_wakeups`: wake jobs that wait for a line.
 
-Every function locks the Job first (then Offer, Technician, Call), checks what it was told against the rows, and
-changes nothing when it comes late, twice or out of order."""
+Every function locks the Job first (then Offer, Technician, Call) and checks its arguments against the rows. A
+late, repeated or out-of-order invocation changes nothing.
+"""
 
-from dispatch.jobs.services.answers import Answer, By, answer_offer
-from dispatch.jobs.services.auditor import audit, move_on_waiting, repair_technicians
-from dispatch.jobs.services.by_hand import (
+from dispatch.jobs.services.actions import (
     AssignResult,
+    Correction,
+    IllegalTransition,
     assign,
     call_next_now,
     cancel,
     cannot_make_it,
     complete,
+    dismiss_duplicate,
+    dispatch_again,
     extend,
+    merge_duplicate,
     pause,
     resume,
 )
-from dispatch.jobs.services.by_hand_dispatch import Correction, dispatch_again
-from dispatch.jobs.services.cascade import offer_next
-from dispatch.jobs.services.conflicts import IllegalTransition
-from dispatch.jobs.services.intake import accept_submission, start_job
-from dispatch.jobs.services.offers import call_changed, expire_offer
+from dispatch.jobs.services.auditor import audit, move_on_waiting, repair_technicians
+from dispatch.jobs.services.dispatching import offer_next
+from dispatch.jobs.services.follow_up import correct, mark_started, reopen
+from dispatch.jobs.services.notice_delivery import advance_due_notices
+from dispatch.jobs.services.offers import Answer, AnswerChannel, answer_offer, call_changed, expire_offer
+from dispatch.jobs.services.recovery import resume_after_outage
+from dispatch.jobs.services.reminders import remind_due_jobs
+from dispatch.jobs.services.submissions import accept_submission, start_job
 
 __all__ = [
     "Answer",
+    "AnswerChannel",
     "AssignResult",
-    "By",
     "Correction",
     "IllegalTransition",
     "accept_submission",
+    "advance_due_notices",
     "answer_offer",
     "assign",
     "audit",
@@ -41,13 +52,20 @@ __all__ = [
     "cancel",
     "cannot_make_it",
     "complete",
+    "correct",
+    "dismiss_duplicate",
     "dispatch_again",
     "expire_offer",
     "extend",
+    "mark_started",
+    "merge_duplicate",
     "move_on_waiting",
     "offer_next",
     "pause",
+    "remind_due_jobs",
+    "reopen",
     "repair_technicians",
     "resume",
+    "resume_after_outage",
     "start_job",
 ]

@@ -1,27 +1,37 @@
-"""Finds what stopped moving and moves it on, from Postgres alone. Every function here is one pass of a loop.
+"""Recover stalled submissions and jobs using only PostgreSQL. Every public function is one pass of a loop.
 
-Each row is handled in transactions of its own; one that fails is put off, so that it cannot stop the others, and
-after three failures in a row a person is asked. A step is counted as failed before it begins, and no more when it
-is done, so that one that ends the process counts as well."""
+Each row is handled in separate transactions. A failed row is postponed so that it can't block the others; after
+three consecutive failures a dispatcher is alerted. A step is counted as failed before it begins and uncounted when
+it is done, so that a step that kills the process counts as well. A row locked by another session is skipped. A
+step that is blocked by a locked row is postponed without counting as failed; if an organization has too many of
+those, the rest of its rows are postponed to a later pass.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import structlog
 from django.db import transaction
 from django.db.models import F, Q, QuerySet
 
 from dispatch.core import clock
-from dispatch.jobs import line_waiters, sql
+from dispatch.core.db import lock_waits
+from dispatch.core.db.errors import is_lock_timeout
+from dispatch.core.db.isolation import FailureRule, run_each, unlocked_ids, unlocked_rows
+from dispatch.core.db.lock_waits import RecentlyBlocked, limit_lock_waits, limited_transaction
+from dispatch.jobs import sql
 from dispatch.jobs.models import Job, Offer, Submission
 from dispatch.jobs.rules import Outcome
-from dispatch.jobs.services import state
-from dispatch.jobs.services.cascade import offer_next
-from dispatch.jobs.services.intake import start_job
-from dispatch.jobs.services.offers import call_changed, expire_offer
+from dispatch.jobs.services import line_wakeups, transitions
+from dispatch.jobs.services.dispatching import offer_next
+from dispatch.jobs.services.offers import apply_recorded_key, call_changed, expire_offer
+from dispatch.jobs.services.recovery import resume_left_behind
+from dispatch.jobs.services.submissions import start_job
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call
@@ -29,147 +39,200 @@ from dispatch.telephony.models import Call
 log = structlog.get_logger(__name__)
 
 BATCH = 200
-# What the queues are given before the auditor does it (seconds).
+# Grace period of the queues before the auditor acts (seconds).
 GRACE_S = 2.0
-MOST_FAILURES, PUT_OFF_S = 3, 20.0
+MAX_FAILURES, POSTPONE_S = 3, 20.0
+_FOR_THE_PROVIDER = (transitions.Waiting.PROVIDER, transitions.Waiting.ACCOUNT)
+# After this many lock timeouts, the remaining rows of an organization are postponed, too, for this long.
+MAX_LOCK_TIMEOUTS, BLOCKED_S = 3, 5.0
+_blocked_calls = RecentlyBlocked(POSTPONE_S)
 
 
 def audit() -> int:
-    """Starts submissions nobody started, moves on jobs whose next action has passed, and settles offers whose
-    call is over. Returns how many rows it looked after. Places no call itself: telephony's placer does."""
-    return _submissions() + _jobs() + _ended_calls()
+    """Recover stalled submissions, jobs and offers; return the number of rows handled.
+
+    Starts submissions that no worker started, advances jobs whose next action is overdue, closes offers whose call
+    has ended, and resumes jobs whose outage is over. Telephony places the calls.
+    """
+    with limit_lock_waits(lock_waits.LOOP_S):
+        return _start_due_submissions() + _advance_due_jobs() + _sync_ended_calls() + resume_left_behind()
 
 
 def move_on_waiting() -> int:
-    """Looks again for jobs that wait for a line, or for a technician on another offer: those that are due, those
-    of whom a technician has become free, and when a line was given back, the first of each organization that
-    waits for one. Emergencies first, then the longest waiting."""
-    freed = line_waiters.take_freed()
+    """Retry jobs that wait for a line or for a technician with another offer; return the number handled.
+
+    These are the jobs that are due, jobs with a technician who became free and, if a line was released, the first
+    waiting job of each organization. Emergencies come first, then the jobs that have waited longest.
+    """
+    freed = line_wakeups.take_freed_pools()
     due = Job.objects.filter(status=Job.Status.DISPATCHING, paused_at=None).exclude(
         offers__status=Offer.Status.PENDING
     )
     waiting = due.filter(
-        Q(waiting_for=state.Waiting.LINE, next_action_at__lte=clock.now())
-        | Q(waiting_for=state.Waiting.TECHNICIAN, next_action_at__lte=clock.now())
-        | Q(waiting_for=state.Waiting.TECHNICIAN, pk__in=sql.jobs_whose_technician_is_free())
-        | (Q(pk__in=sql.first_that_wait_for_a_line(due)) if freed else Q(pk__in=[]))
+        Q(waiting_for=transitions.Waiting.LINE, next_action_at__lte=clock.now())
+        | Q(waiting_for=transitions.Waiting.TECHNICIAN, next_action_at__lte=clock.now())
+        | Q(waiting_for__in=_FOR_THE_PROVIDER, next_action_at__lte=clock.now())
+        | Q(waiting_for=transitions.Waiting.TECHNICIAN, pk__in=sql.jobs_whose_technician_is_free())
+        | (Q(pk__in=sql.first_jobs_waiting_for_a_line(due)) if freed else Q(pk__in=[]))
     ).order_by("priority", "waiting_since", "pk")
-    rows = waiting.values_list("pk", "step_token")[:BATCH]
-    found = _each(rows, lambda pk, token: offer_next(pk, token, place=False))
-    if freed and due.filter(waiting_for=state.Waiting.LINE).exists():
-        line_waiters.mark()
-    return found
+    with limit_lock_waits(lock_waits.LOOP_S):
+        count = _advance_each(waiting, lambda pk, token: offer_next(pk, token, place=False))
+    if freed and due.filter(waiting_for=transitions.Waiting.LINE).exists():
+        line_wakeups.mark_waiting()
+    return count
 
 
 def repair_technicians() -> int:
-    """Corrects open_jobs and live_offer_id of technicians where they have drifted from the jobs; how many."""
+    """Correct technicians whose open_jobs or live_offer_id differ from the jobs; return the number corrected."""
     repaired = 0
     for technician_id in sql.drifted_technicians(BATCH):
         with transaction.atomic():
-            Technician.objects.select_for_update(no_key=True).get(pk=technician_id)
+            free = Technician.objects.select_for_update(no_key=True, skip_locked=True)
+            if free.filter(pk=technician_id).first() is None:
+                continue  # locked by another session: the next pass finds it again
             open_jobs = Job.objects.filter(technician_id=technician_id, status=Job.Status.ASSIGNED).count()
             live = Offer.objects.filter(technician_id=technician_id, status=Offer.Status.PENDING).first()
-            if technicians.repair(technician_id, open_jobs, live.pk if live else None):
+            if technicians.repair_technician(technician_id, open_jobs, live.pk if live else None):
                 repaired += 1
-                log.warning("a technician's counts had drifted", technician=technician_id, open_jobs=open_jobs)
+                log.warning("technician_counts_repaired", technician=technician_id, open_jobs=open_jobs)
     return repaired
 
 
-def _submissions() -> int:
+def _start_due_submissions() -> int:
     due = Submission.objects.filter(status=Submission.Status.RECEIVED, next_start_at__lte=clock.now())
-    found = 0
-    for pk in list(due.order_by("next_start_at").values_list("pk", flat=True)[:BATCH]):
-        found += 1
+    rows = unlocked_rows(due.order_by("next_start_at"), BATCH, "pk", "organization_id")
+    timeouts: Counter[int] = Counter()
+    for pk, organization_id in rows:
+        if timeouts[organization_id] >= MAX_LOCK_TIMEOUTS:
+            at = clock.now() + timedelta(seconds=BLOCKED_S)
+            with limited_transaction():
+                Submission.objects.filter(pk__in=unlocked_ids(due.filter(pk=pk), 1)).update(next_start_at=at)
+            continue
         try:
             start_job(pk, place=False)
-        except Exception:  # its claim has put it off already
-            log.exception("a submission could not be started", submission=pk)
-    return found
+        except Exception as error:  # the claim has already postponed it
+            if is_lock_timeout(error):
+                timeouts[organization_id] += 1
+                log.warning("submission_blocked_by_a_lock", submission=pk)
+            else:
+                log.exception("submission_start_failed", submission=pk)
+    return len(rows)
 
 
-def _jobs() -> int:
+def _advance_due_jobs() -> int:
     past = clock.now() - timedelta(seconds=GRACE_S)
     due = Job.objects.filter(status=Job.Status.DISPATCHING, next_action_at__lte=past).order_by("next_action_at")
-    return _each(
-        due.values_list("pk", "step_token")[:BATCH], lambda pk, token: expire_offer(pk, token, place=False)
-    )
+    return _advance_each(due, lambda pk, token: expire_offer(pk, token, place=False))
 
 
-def _ended_calls() -> int:
-    """Offers that are pending although their call is over, or is going on and nobody told us."""
+def _sync_ended_calls() -> int:
+    """Update pending offers whose call has ended, or progressed without a webhook, oldest first.
+
+    Offers that stay open after a missed call are already handled.
+    """
     pending = Offer.objects.filter(status=Offer.Status.PENDING)
     silent = (
-        Q(ended_at__isnull=False)
+        Q(ended_at__isnull=False, subject_id__in=pending.filter(missed_at=None).values("pk"))
         | Q(subject_id__in=pending.filter(ringing_since=None).values("pk"), status__in=("submitted", "unknown"))
         | Q(subject_id__in=pending.filter(answered_at=None).values("pk"), status="answered")
     )
-    calls = Call.objects.filter(silent, purpose="offer", subject_id__in=pending.values("pk"))[:BATCH]
-    for call in calls:
-        try:
-            call_changed(call)
-        except Exception:
-            log.exception("an offer could not be brought up to its call", call=call.pk)
-    return len(calls)
+    calls = Call.objects.filter(silent, purpose="offer", subject_id__in=pending.values("pk"))
+    found = list(calls.exclude(pk__in=_blocked_calls.keys()).order_by("pk")[:BATCH])
+    run_each(_apply_call, found, event="offer_call_sync_failed", rule=_SKIP_CALL)
+    return len(found)
 
 
-def _each(rows: Iterable[tuple], move: Callable) -> int:
-    found = 0
-    for pk, token in list(rows):
-        found += 1
+def _apply_call(call: Call) -> int:
+    call_changed(call)
+    return 1
+
+
+_SKIP_CALL: FailureRule[Call] = FailureRule(lambda call: _blocked_calls.add(call.pk))
+
+
+def _advance_each(due: QuerySet[Job], move: Callable) -> int:
+    timeouts: Counter[int] = Counter()
+    rows = unlocked_rows(due, BATCH, "pk", "step_token", "organization_id")
+    for pk, token, organization_id in rows:
         with structlog.contextvars.bound_contextvars(job=pk):
-            _one(pk, token, move)
-    return found
+            try:
+                if timeouts[organization_id] >= MAX_LOCK_TIMEOUTS:
+                    _postpone_step(pk, token, BLOCKED_S)
+                else:
+                    _advance_job(pk, token, move)
+            except Exception as error:
+                if not is_lock_timeout(error):
+                    raise
+                timeouts[organization_id] += 1
+                log.warning("job_blocked_by_a_lock")
+    return len(rows)
 
 
-def _one(pk: int, token: uuid.UUID, move: Callable) -> None:
-    if not _take(pk, token):
-        _hand_over_if_hopeless(pk, token)
+def _advance_job(pk: int, token: uuid.UUID, move: Callable) -> None:
+    """Run a step and count its failures.
+
+    If a locked row blocks the step, it is postponed and the lock timeout is raised.
+    """
+    if not _count_attempt(pk, token):
+        _hand_over_after_failures(pk, token)
         return
     try:
         move(pk, token)
-    except Exception:
-        log.exception("a job could not be moved on")
-        _put_off(pk, token)
-        _hand_over_if_hopeless(pk, token)
-    else:  # mostly the step has saved the job, and with it the count
-        _step_of(pk, token).filter(failed_steps__gt=0).update(failed_steps=0)
+    except Exception as error:
+        if is_lock_timeout(error):
+            _postpone_step(pk, token, BLOCKED_S, failed_steps=F("failed_steps") - 1)
+            raise
+        log.exception("job_step_failed")
+        _postpone_step(pk, token)
+        _hand_over_after_failures(pk, token)
+    else:  # usually the step has saved the job, including the count
+        with limited_transaction():
+            _step_of(pk, token).filter(failed_steps__gt=0).update(failed_steps=0)
 
 
 def _step_of(job_id: int, token: uuid.UUID) -> QuerySet[Job]:
-    """The job, while this is its current step."""
+    """Select the job if `token` is its current step."""
     step: QuerySet[Job] = Job.objects.filter(
         pk=job_id, step_token=token, status=Job.Status.DISPATCHING, paused_at=None
     )
     return step
 
 
-def _take(job_id: int, token: uuid.UUID) -> bool:
-    """Counts the step as failed, committed, until it is done. False: it is over, or has failed too often."""
-    hopeful = _step_of(job_id, token).filter(failed_steps__lt=MOST_FAILURES)
-    return bool(hopeful.update(failed_steps=F("failed_steps") + 1))
+def _count_attempt(job_id: int, token: uuid.UUID) -> bool:
+    """Count the step as failed until it is done, and commit.
+
+    Return False if the step is over or has failed too often.
+    """
+    hopeful = _step_of(job_id, token).filter(failed_steps__lt=MAX_FAILURES)
+    with limited_transaction():
+        return bool(hopeful.update(failed_steps=F("failed_steps") + 1))
 
 
-def _put_off(job_id: int, token: uuid.UUID) -> None:
-    """Tries this step again a little later."""
-    _step_of(job_id, token).update(next_action_at=clock.now() + timedelta(seconds=PUT_OFF_S))
+def _postpone_step(job_id: int, token: uuid.UUID, seconds: float = POSTPONE_S, **changes: Any) -> None:
+    """Make the step due after `seconds`, with these further changes."""
+    at = clock.now() + timedelta(seconds=seconds)
+    with limited_transaction():
+        _step_of(job_id, token).update(next_action_at=at, **changes)
 
 
-def _hand_over_if_hopeless(job_id: int, token: uuid.UUID) -> None:
-    """After three failures in a row, asks a person."""
-    if not _step_of(job_id, token).filter(failed_steps__gte=MOST_FAILURES).exists():
+def _hand_over_after_failures(job_id: int, token: uuid.UUID) -> None:
+    """Hand the job to a dispatcher after three consecutive failures."""
+    if not _step_of(job_id, token).filter(failed_steps__gte=MAX_FAILURES).exists():
         return
     try:
-        _ask_a_person(job_id, token)
-    except Exception:  # tried again a little later
-        log.exception("a job that keeps failing could not be handed to a dispatcher", job=job_id)
-        _put_off(job_id, token)
+        _hand_over(job_id, token)
+    except Exception:  # retried later
+        log.exception("failing_job_handover_failed", job=job_id)
+        _postpone_step(job_id, token)
 
 
 @transaction.atomic
-def _ask_a_person(job_id: int, token: uuid.UUID) -> None:
-    job = state.lock_job(job_id)
+def _hand_over(job_id: int, token: uuid.UUID) -> None:
+    job = transitions.lock_job(job_id)
     if job.status != Job.Status.DISPATCHING or job.paused_at or job.step_token != token:
         return
-    if (offer := state.live_offer(job)) is not None:
-        state.settle(offer, Offer.Status.RESCINDED, Outcome.FAILED, "processing failed", hang_up=True)
-    state.give_up(job, Job.PendingReason.FAILED, failures=job.failed_steps)
+    if (offer := transitions.live_offer(job)) is not None:
+        if apply_recorded_key(job, offer):
+            return
+        transitions.close_offer(offer, Offer.Status.RESCINDED, Outcome.FAILED, "processing failed", hang_up=True)
+    transitions.mark_pending(job, Job.PendingReason.FAILED, failures=job.failed_steps)

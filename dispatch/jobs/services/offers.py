@@ -1,140 +1,443 @@
-"""What becomes of an offer: its call is taken, answered, ends; its time is up."""
+"""Move an offer through its life: the call starts, is answered or ends; a key is pressed; the deadline passes."""
 
 from __future__ import annotations
 
 import uuid
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 from django.db import transaction
 
-from dispatch.core import clock, faults, rows, statements
+from dispatch.core import clock, fault_injection
+from dispatch.core.db import fast_rows, prepared
+from dispatch.core.events import SYSTEM, Actor
 from dispatch.jobs import policies, rules
 from dispatch.jobs.models import Job, Offer
-from dispatch.jobs.rules import CallEnd, Outcome
-from dispatch.jobs.services import state
-from dispatch.jobs.services.cascade import offer_next
-from dispatch.jobs.services.state import Waiting
+from dispatch.jobs.rules import CallEnd, Outcome, phrases
+from dispatch.jobs.services import transitions
+from dispatch.jobs.services.dispatching import offer_next
+from dispatch.jobs.services.transitions import Waiting
+from dispatch.technicians import services as technicians
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call
+from dispatch.telephony.services import PressedKey
 
 
 def call_changed(call: Call) -> None:
-    """The call of an offer moved. Reads the call as it is now, so that early, late and doubled news are the same,
-    and lost ones are made good by the auditor."""
+    """Apply a change of the offer's call.
+
+    Reads the call's current state, so early, late and repeated reports have the same effect. The auditor makes up
+    for lost reports.
+    """
     offer_id = call.subject_id
     job_id = call.context.get("job_id")
     if job_id is None:
         return
     with transaction.atomic():
-        statements.flush_later()
-        job = state.lock_job(job_id)
-        offer = state.live_offer(job)
+        prepared.defer_fsync()
+        job = transitions.lock_job(job_id)
+        offer = transitions.live_offer(job)
         if offer is None or offer.pk != offer_id or job.status != Job.Status.DISPATCHING:
             return
-        now_call = rows.get(Call, call.pk)
-        end = rules.outcome_of_call(
-            now_call.status,
-            answered_by=now_call.answered_by,
-            error_code=now_call.error_code,
-            bad_number=telephony.blames_the_number(now_call),
-        )
+        now_call = fast_rows.fetch_by_pk(Call, call.pk, "account")
+        end = _end_of_call(now_call)
         if end is not None:
-            _ended(job, offer, end)
-        elif now_call.status in rules.TAKEN:
-            _taken(job, offer, now_call)
+            _close_after_call(job, offer, end)
+        elif now_call.status in rules.PLACED_STATUSES:
+            _start_offer_clock(job, offer, now_call)
 
 
-def _taken(job: Job, offer: Offer, call: Call) -> None:
-    """The provider has the call: the offer's clock starts. Answering extends it, once."""
-    policy = policies.frozen(job)
+def _end_of_call(call: Call) -> CallEnd | None:
+    """Return the effect of the call's status on its offer, or None while the call is in progress."""
+    refused = telephony.is_not_permitted(call)
+    code = f" (error {call.error_code})" if call.error_code.strip("0") else ""
+    return rules.outcome_of_call(
+        call.status,
+        answered_by=call.answered_by,
+        error_code=call.error_code,
+        bad_number=telephony.is_bad_number(call),
+        not_permitted=f"{call.error_message or 'no reason given'}{code}" if refused else "",
+        is_account_refused=bool(call.account.outage),
+        was_spoken=call.status != Call.Status.COMPLETED or telephony.has_webhook(call, "voice"),
+    )
+
+
+def _handle_unknown_call(job: Job, offer: Offer, call: Call) -> None:
+    """Handle a call request with an unknown outcome.
+
+    Without a report within the ring time, the phone counts as not ringing and the next technician is called. A
+    report starts the offer's deadline.
+    """
+    requested_at = call.requested_at or clock.now()
+    until = requested_at + timedelta(seconds=call.ring_timeout_s + rules.SILENCE_MARGIN_S)
+    if offer.ringing_since is not None or offer.expires_at == until:
+        return
+    offer.expires_at = until
+    fast_rows.update_row(offer, ("expires_at",))
+    transitions.wait_for(job, Waiting.ANSWER, until)
+    transitions.save_job(job, visible=False)
+    transitions.set_timer(job)
+
+
+def _start_offer_clock(job: Job, offer: Offer, call: Call) -> None:
+    """Start the offer's deadline, because the provider has accepted the call. Answering extends it once."""
+    if call.status == Call.Status.UNKNOWN:
+        _handle_unknown_call(job, offer, call)
+        return
+    policy = policies.frozen_policy(job)
     before = offer.expires_at
     now = clock.now()
-    news = []
+    new_events = []
     if offer.ringing_since is None:
         offer.ringing_since = now
         offer.expires_at = now + timedelta(seconds=policy.answer_timeout_s)
         until = offer.expires_at.isoformat()
-        news.append(state.event_of_offer(offer, "offer.ringing", expires_at=until))
+        new_events.append(transitions.event_of_offer(offer, "offer.ringing", expires_at=until))
     if call.status == Call.Status.ANSWERED and offer.answered_at is None:
         offer.answered_at = min(call.answered_at or now, now)
         decide_by = offer.answered_at + timedelta(seconds=policy.answered_extension_s)
         offer.expires_at = max(offer.expires_at, decide_by)
         until = offer.expires_at.isoformat()
-        news.append(state.event_of_offer(offer, "offer.answered", expires_at=until))
+        new_events.append(transitions.event_of_offer(offer, "offer.answered", expires_at=until))
     waited = job.line_wait_until
-    if call.status != Call.Status.UNKNOWN:
-        job.line_wait_until = None
-    if not news:
+    job.line_wait_until = None
+    if not new_events:
         if job.line_wait_until != waited:
-            state.save(job, visible=False)
+            transitions.save_job(job, visible=False)
         return
-    rows.update(offer, ("ringing_since", "answered_at", "expires_at"), *news)
+    fast_rows.update_row(offer, ("ringing_since", "answered_at", "expires_at"), *new_events)
     later = before != offer.expires_at
-    state.wait_for(job, Waiting.ANSWER, offer.expires_at, new_token=later)
-    state.save(job, visible=False)
+    transitions.wait_for(job, Waiting.ANSWER, offer.expires_at, new_token=later)
+    transitions.save_job(job, visible=False)
     if later:
-        state.set_timer(job)
+        transitions.set_timer(job)
 
 
-def _ended(job: Job, offer: Offer, end: CallEnd) -> None:
-    """The call is over and no key was pressed. Missed, the offer may stay open for an answer in another way."""
-    if offer.missed_at is not None:
+def _close_after_call(job: Job, offer: Offer, end: CallEnd) -> None:
+    """Handle the end of the call.
+
+    A recorded key counts. Without a key the offer is missed, and may stay open for an answer on another channel.
+    """
+    if _answered_by_key(job, offer) or offer.missed_at is not None:
         return
-    until = rules.open_after_call(policies.frozen(job), end.outcome, offer.expires_at, clock.now())
+    until = rules.open_after_call(policies.frozen_policy(job), end.outcome, offer.expires_at, clock.now())
     if until is not None and until > clock.now():
-        _stays_open(job, offer, end, until)
+        _keep_open(job, offer, end, until)
         return
-    state.settle(offer, Offer.Status.FAILED, end.outcome, end.reason, hang_up=False)
-    if end.outcome is not Outcome.NOT_PLACED:
+    status = Offer.Status.RESCINDED if end.outcome in rules.WITHDRAWN else Offer.Status.FAILED
+    transitions.close_offer(offer, status, end.outcome, end.reason, hang_up=False)
+    if end.outcome is not Outcome.NOT_PLACED and end.outcome not in rules.WITHDRAWN:
         job.line_wait_until = None
-    after_settled(job, offer, end.outcome)
-    state.save(job)
+    schedule_next_offer(job, offer, end.outcome)
+    transitions.save_job(job)
 
 
-def _stays_open(job: Job, offer: Offer, end: CallEnd, until: datetime) -> None:
-    """What the call came to is kept for the day when nobody has answered in another way either."""
+def _answered_by_key(job: Job, offer: Offer) -> bool:
+
+    return apply_recorded_key(job, offer)
+
+
+def _keep_open(job: Job, offer: Offer, end: CallEnd, until: datetime) -> None:
+    """Keep a missed offer open until `until`, and store the call's outcome in case no other channel answers."""
     offer.missed_at, offer.expires_at = clock.now(), until
     offer.outcome, offer.reason = end.outcome, end.reason[:160]
-    missed = state.event_of_offer(offer, "offer.missed", reason=end.reason, expires_at=until.isoformat())
-    rows.update(offer, ("missed_at", "expires_at", "outcome", "reason"), missed)
+    missed = transitions.event_of_offer(offer, "offer.missed", reason=end.reason, expires_at=until.isoformat())
+    fast_rows.update_row(offer, ("missed_at", "expires_at", "outcome", "reason"), missed)
     job.line_wait_until = None
-    state.wait_for(job, Waiting.ANSWER, until)
-    state.save(job)
-    state.set_timer(job)
+    transitions.wait_for(job, Waiting.ANSWER, until)
+    transitions.save_job(job)
+    transitions.set_timer(job)
 
 
-def after_settled(job: Job, offer: Offer, outcome: Outcome) -> None:
-    """The next technician's turn: at once, or when this offer's time would have been up (as the policy says)."""
-    policy = policies.frozen(job)
+def schedule_next_offer(job: Job, offer: Offer, outcome: Outcome) -> None:
+    """Schedule the next offer: immediately, or at this offer's deadline if the policy says so."""
+    policy = policies.frozen_policy(job)
     if rules.advances_at_once(policy, outcome):
-        state.move_on(job)
+        transitions.advance_job(job)
     else:
-        state.wait_out(job, min(offer.expires_at, state.seconds_from_now(policy.answer_timeout_s)))
+        transitions.wait_until(job, min(offer.expires_at, transitions.seconds_from_now(policy.answer_timeout_s)))
 
 
 def expire_offer(job_id: int, token: str | uuid.UUID, *, place: bool = True) -> None:
-    """The job's step is due: its offer's time is up, or its wait is over. The same function for the timeout task
-    and the auditor; a token that is not current, or too early a call, changes nothing.
+    """Run the job's due step: its offer's deadline has passed, or its wait is over.
 
-    Call it outside any transaction. `place` as in `offer_next`."""
+    Both the timeout task and the auditor call this. An outdated token or an early invocation changes nothing. Call
+    it outside any transaction. `place` as in `offer_next`.
+    """
     step = uuid.UUID(str(token))
     with transaction.atomic():
-        job = state.lock_job(job_id)
+        job = transitions.lock_job(job_id)
         if job.status != Job.Status.DISPATCHING or job.paused_at or job.step_token != step:
             return
-        offer = state.live_offer(job)
+        offer = transitions.live_offer(job)
         if offer is not None:
-            if clock.now() < offer.expires_at:
+            if clock.now() < offer.expires_at or _answered_by_key(job, offer):
                 return
-            if offer.missed_at is not None:
-                state.settle(offer, Offer.Status.FAILED, Outcome(offer.outcome), offer.reason, hang_up=True)
-            else:
-                reason = "answered, but no key in time" if offer.answered_at else "no answer in time"
-                state.settle(offer, Offer.Status.TIMED_OUT, Outcome.TIMED_OUT, reason, hang_up=True)
-            job.line_wait_until = None
-            state.move_on(job, enqueued=False)
-            state.save(job)
+            status, end, has_outage = _end_of_expired(offer)
+            transitions.close_offer(offer, status, end.outcome, end.reason, hang_up=True)
+            if not has_outage:
+                job.line_wait_until = None
+            transitions.advance_job(job, enqueued=False)
+            transitions.save_job(job)
         next_token = job.step_token
     if offer is not None:
-        faults.point("jobs.expire.committed")
+        fault_injection.crash_point("jobs.expire.committed")
     offer_next(job_id, next_token, place=place)
+
+
+def _end_of_expired(offer: Offer) -> tuple[Offer.Status, CallEnd, bool]:
+    """Return how an expired offer ends, and whether its account has an outage.
+
+    If the provider did not report, the technician did not miss the call.
+    """
+    if offer.missed_at is not None:
+        return Offer.Status.FAILED, CallEnd(Outcome(offer.outcome), offer.reason), False
+    call = telephony.open_call_of("offer", offer.pk)
+    if call is not None and call.status in (Call.Status.REQUESTING, Call.Status.UNKNOWN):
+        silent = "the phone provider did not respond or report a call"
+        has_outage = telephony.record_silence(call)
+        return Offer.Status.RESCINDED, CallEnd(Outcome.PROVIDER_SILENT, silent), has_outage
+    if call is not None and call.status == Call.Status.SUBMITTED and not telephony.has_webhook(call):
+        nothing = "the phone provider reported nothing about the call"
+        return Offer.Status.TIMED_OUT, CallEnd(Outcome.NOT_REPORTED, nothing), False
+    reason = "answered, but pressed no key in time" if offer.answered_at else "no answer in time"
+    return Offer.Status.TIMED_OUT, CallEnd(Outcome.TIMED_OUT, reason), False
+
+
+class Answer(StrEnum):
+    """The result of a technician's answer."""
+
+    ACCEPTED = "accepted"
+    DECLINED = "declined"
+    TAKEN = "taken"
+    EXPIRED = "expired"
+    NO_LONGER = "no_longer"
+    NOT_A_KEY = "not_a_key"
+
+
+class AnswerChannel(StrEnum):
+    """The channel on which a technician answers."""
+
+    PHONE = "phone"
+    TEXT = "text"
+    LINK = "link"
+    CALL_BACK = "call_back"
+
+
+# The reason of a declined offer, shown to dispatchers.
+_DECLINED_BY = {
+    AnswerChannel.PHONE: "pressed 2",
+    AnswerChannel.TEXT: "replied 2",
+    AnswerChannel.LINK: "declined on the offer page",
+    AnswerChannel.CALL_BACK: "called back and pressed 2",
+}
+
+
+def answer_offer(
+    offer_id: int,
+    call_id: int | None,
+    key: str,
+    *,
+    by: AnswerChannel = AnswerChannel.PHONE,
+    arrived_at: datetime | None = None,
+) -> Answer:
+    """Apply `key` if the offer is pending and unexpired, and return the result.
+
+    A late yes takes the job if nobody has it and no other phone rings for it. By phone, `call_id` must be the
+    offer's call; for a text, link or call-back it is None. A repeated key returns the same result. The key counts
+    as of its arrival (default: now; by phone, when it was recorded), even if the end of the call or the offer's
+    deadline was processed first.
+
+    Raises Offer.DoesNotExist, and Call.DoesNotExist if the call is not this offer's.
+    """
+    if by is AnswerChannel.PHONE and not telephony.calls_of("offer", offer_id).filter(pk=call_id or 0).exists():
+        raise Call.DoesNotExist(f"Call {call_id} does not belong to offer {offer_id}.")
+    job_id = Offer.objects.values_list("job_id", flat=True).get(pk=offer_id)
+    if key not in (phrases.ACCEPT_KEY, phrases.DECLINE_KEY):
+        return Answer.NOT_A_KEY
+    with transaction.atomic():
+        job = transitions.lock_job(job_id)
+        offer = (
+            job.offers.select_for_update(no_key=True, of=("self",)).select_related("technician").get(pk=offer_id)
+        )
+        recorded = _first_answer(offer) if by is AnswerChannel.PHONE else None
+        at = recorded.at if recorded else arrived_at or clock.now()
+        said = recorded.key if recorded else key
+        if offer.status != Offer.Status.PENDING:
+            is_recorded = recorded is not None or (arrived_at is not None and _arrived_before_close(offer, at))
+            if is_recorded and _was_closed_too_early(job, offer, at):
+                answer = _apply_key_after_close(job, offer, said, by)
+            elif said == phrases.ACCEPT_KEY and _may_take_late(job, offer, at):
+                answer = _take_late(job, offer, by)
+            else:
+                return _late_answer(job, offer, key)
+        elif job.status != Job.Status.DISPATCHING or job.paused_at:
+            return Answer.NO_LONGER
+        elif at >= offer.expires_at and said != phrases.ACCEPT_KEY:
+            return Answer.EXPIRED
+        else:
+            answer = _apply_key(job, offer, said, by)
+    fault_injection.crash_point("jobs.answer.committed")
+    return answer
+
+
+def apply_recorded_key(job: Job, offer: Offer) -> bool:
+    """Apply the key recorded for this pending offer if it arrived in time; return whether there was such a key.
+
+    Every function that closes an offer without an answer calls this first. Job and offer must be locked.
+    """
+    recorded = _first_answer(offer)
+    if recorded is None or recorded.at >= offer.expires_at:
+        return False
+    _apply_key(job, offer, recorded.key, AnswerChannel.PHONE)
+    return True
+
+
+def _first_answer(offer: Offer) -> PressedKey | None:
+    """Return the first key of the offer's call that accepts or declines it. Later keys change nothing."""
+    pressed = telephony.keys_of("offer", offer.pk)
+    return next(
+        (pressed_key for pressed_key in pressed if pressed_key.key in (phrases.ACCEPT_KEY, phrases.DECLINE_KEY)),
+        None,
+    )
+
+
+def _apply_key(job: Job, offer: Offer, key: str, by: AnswerChannel) -> Answer:
+    actor = Actor("technician", offer.technician_id, offer.technician.name)
+    return (_accept_offer if key == phrases.ACCEPT_KEY else _decline_offer)(job, offer, actor, by)
+
+
+def _was_closed_too_early(job: Job, offer: Offer, arrived_at: datetime) -> bool:
+    """Return whether the offer was closed as unanswered although a key had arrived in time.
+
+    False if the job is no longer free.
+    """
+    return (
+        offer.status in (Offer.Status.TIMED_OUT, Offer.Status.FAILED)
+        and arrived_at < offer.expires_at
+        and offer.round >= job.first_round
+        and job.status in (Job.Status.DISPATCHING, Job.Status.PENDING)
+        and job.paused_at is None
+    )
+
+
+def _arrived_before_close(offer: Offer, at: datetime) -> bool:
+    return offer.settled_at is not None and at <= offer.settled_at
+
+
+def _apply_key_after_close(job: Job, offer: Offer, key: str, by: AnswerChannel) -> Answer:
+    """Apply a key whose offer was closed as unanswered before the key was processed."""
+    technician, ringing = offer.technician, transitions.live_offer(job)
+    technicians.lock_technicians([technician.pk, *([ringing.technician_id] if ringing else [])])
+    if technician.auto_paused_at and offer.settled_at and technician.auto_paused_at >= offer.settled_at:
+        technicians.end_auto_pause(technician.pk, actor=SYSTEM)  # the call was not missed
+    actor = Actor("technician", technician.pk, technician.name)
+    if key == phrases.ACCEPT_KEY:
+        if ringing is not None:
+            reason = f"{technician.name} accepted earlier"
+            transitions.close_offer(
+                ringing, Offer.Status.RESCINDED, Outcome.TAKEN, reason, actor=actor, hang_up=True
+            )
+        return _accept_offer(job, offer, actor, by)
+    _close_answered_offer(offer, Offer.Status.DECLINED, Outcome.DECLINED, _DECLINED_BY[by], actor, by)
+    return Answer.DECLINED
+
+
+def _may_take_late(job: Job, offer: Offer, at: datetime) -> bool:
+    """Return whether a yes to this closed offer takes the job.
+
+    It does if nobody has the job, no other phone rings for it, and the yes is newer than any answer to this offer.
+    """
+    if offer.technician_id in job.not_again or not offer.technician.is_active:
+        return False
+    unanswered = offer.status in (Offer.Status.TIMED_OUT, Offer.Status.FAILED)
+    if not unanswered and offer.settled_at is not None and at <= offer.settled_at:
+        return False
+    if job.status == Job.Status.PENDING:
+        return True
+    if job.status != Job.Status.DISPATCHING or job.paused_at is not None:
+        return False
+    live = job.offers.filter(status=Offer.Status.PENDING).first()
+    if live is None or live.technician_id == offer.technician_id:
+        return True
+    call = telephony.open_call_of("offer", live.pk)
+    return call is None or call.status == Call.Status.CREATED
+
+
+def _take_late(job: Job, offer: Offer, by: AnswerChannel) -> Answer:
+    """Assign the job to the technician of a closed offer, or through their newer live offer of the job."""
+    technician, live = offer.technician, transitions.live_offer(job)
+    technicians.lock_technicians([technician.pk, *([live.technician_id] if live else [])])
+    actor = Actor("technician", technician.pk, technician.name)
+    if live is not None and live.technician_id == technician.pk:
+        if by is AnswerChannel.PHONE and (ringing := telephony.open_call_of("offer", live.pk)):
+            telephony.hang_up(ringing.pk, actor=actor, reason="accepted in an earlier call")
+        return _accept_offer(job, live, actor, by)
+    if live is not None:
+        reason = f"{technician.name} accepted earlier"
+        transitions.close_offer(live, Offer.Status.RESCINDED, Outcome.TAKEN, reason, actor=actor, hang_up=True)
+    return _accept_offer(job, offer, actor, by)
+
+
+def _accept_offer(job: Job, offer: Offer, actor: Actor, by: AnswerChannel) -> Answer:
+    _close_answered_offer(offer, Offer.Status.ACCEPTED, Outcome.ACCEPTED, "", actor, by)
+    transitions.assign_to(
+        job, offer.technician_id, actor=actor, technician=offer.technician.name, offer_id=offer.pk, by=str(by)
+    )
+    others = job.offers.exclude(pk=offer.pk).values("pk")
+    for other in Call.objects.filter(purpose="offer", subject_id__in=others, ended_at=None).order_by("pk"):
+        telephony.hang_up(other.pk, actor=actor, reason="the job was accepted by another technician")
+    return Answer.ACCEPTED
+
+
+def _decline_offer(job: Job, offer: Offer, actor: Actor, by: AnswerChannel) -> Answer:
+    _close_answered_offer(offer, Offer.Status.DECLINED, Outcome.DECLINED, _DECLINED_BY[by], actor, by)
+    job.line_wait_until = None
+    schedule_next_offer(job, offer, Outcome.DECLINED)
+    transitions.save_job(job)
+    return Answer.DECLINED
+
+
+def _close_answered_offer(
+    offer: Offer, status: Offer.Status, outcome: Outcome, reason: str, actor: Actor, by: AnswerChannel
+) -> None:
+    """Close the offer.
+
+    The call on which the technician answered stays up, so that they hear the result; any other call of the offer
+    is ended.
+    """
+    in_the_call = by is AnswerChannel.PHONE
+    way = {} if in_the_call else {"by": str(by)}
+    before = Offer.Status(offer.status)
+    transitions.close_offer(
+        offer, status, outcome, reason, before=before, actor=actor, hang_up=not in_the_call, **way
+    )
+
+
+def _late_answer(job: Job, offer: Offer, key: str) -> Answer:
+    """Return the result of a key for an offer that is already closed. Changes nothing."""
+    if offer.status == Offer.Status.ACCEPTED and job.technician_id == offer.technician_id:
+        return Answer.ACCEPTED
+    if offer.status == Offer.Status.DECLINED and key == phrases.DECLINE_KEY:
+        return Answer.DECLINED
+    if job.status == Job.Status.ASSIGNED:
+        return Answer.TAKEN
+    if offer.status in (Offer.Status.TIMED_OUT, Offer.Status.FAILED):
+        return Answer.EXPIRED
+    return Answer.NO_LONGER
+
+
+def offer_state(offer: Offer) -> Answer | None:
+    """Return the offer's result, or None while it can be accepted, if only late. `offer.job` must be current."""
+    job = offer.job
+    if offer.status == Offer.Status.ACCEPTED and job.technician_id == offer.technician_id:
+        return Answer.ACCEPTED
+    if offer.status == Offer.Status.DECLINED:
+        return Answer.DECLINED
+    if job.technician_id not in (None, offer.technician_id):
+        return Answer.TAKEN
+    if offer.status == Offer.Status.PENDING:
+        return Answer.NO_LONGER if job.status != Job.Status.DISPATCHING or job.paused_at else None
+    if _may_take_late(job, offer, clock.now()):
+        return None
+    return Answer.EXPIRED if offer.status in (Offer.Status.TIMED_OUT, Offer.Status.FAILED) else Answer.NO_LONGER

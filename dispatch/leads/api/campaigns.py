@@ -1,4 +1,4 @@
-"""The API of campaigns, and of the organization's switch."""
+"""Serve the API of campaigns and of the organization's switch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 
+from accounts.api.base import OrganizationViewSet
 from accounts.models import ApiKey
-from accounts.owned_api import OrganizationViewSet
+from dispatch.leads.api.serializers import CampaignSerializer, LeadDispatchSerializer
 from dispatch.leads.models import Campaign, LeadDispatch
 from dispatch.leads.progress import progress_of
-from dispatch.leads.serializers import CampaignSerializer, LeadDispatchSerializer
 from dispatch.leads.services import switches
 
 _READ, _WRITE, _MANAGE = ApiKey.Scope.READ, ApiKey.Scope.LEADS, ApiKey.Scope.MANAGE
@@ -28,13 +28,13 @@ _PROGRESS = inline_serializer(
 
 
 class CampaignViewSet(
-    OrganizationViewSet,  # first, so that its perform_create is the one that counts
+    OrganizationViewSet,  # first, so that its perform_create takes precedence
     mixins.ListModelMixin,
     mixins.RetrieveModelMixin,
     mixins.CreateModelMixin,
     mixins.UpdateModelMixin,
 ):
-    """Campaigns. They are not deleted, but paused: their leads remember them. Changes count from the next call."""
+    """Campaigns. They are paused, never deleted, because leads refer to them. Changes apply from the next call."""
 
     queryset = Campaign.objects.select_related("pool").prefetch_related("retry_rules").order_by("-id")
     serializer_class = CampaignSerializer
@@ -48,19 +48,19 @@ class CampaignViewSet(
     @extend_schema(request=None, responses=CampaignSerializer)
     @action(detail=True, methods=["post"])
     def pause(self, request: Request, pk: str) -> Response:
-        """Nobody of it is called any more, within a second; calls under way go on."""
+        """Pause the campaign within a second; calls in progress continue."""
         return self._switch(True, request)
 
     @extend_schema(request=None, responses=CampaignSerializer)
     @action(detail=True, methods=["post"])
     def resume(self, request: Request, pk: str) -> Response:
-        """What waited for this is due again at once."""
+        """Resume the campaign; leads that waited for this are due again at once."""
         return self._switch(False, request)
 
     @extend_schema(responses=_PROGRESS)
     @action(detail=True, methods=["get"])
     def progress(self, request: Request, pk: str) -> Response:
-        """How many of its leads are where, and why they wait."""
+        """Count the campaign's leads by state, and waiting leads by the reason why they wait."""
         return Response(progress_of(self.get_object()))
 
     def _switch(self, is_paused: bool, request: Request) -> Response:
@@ -69,7 +69,7 @@ class CampaignViewSet(
 
 
 class LeadDispatchViewSet(OrganizationViewSet):
-    """How far the organization's leads go: `off`, `dry_run` (everything but the call) or `live`; and its pause."""
+    """The organization's lead calling: `off`, `dry_run` (everything but the call) or `live`; and its pause."""
 
     queryset = LeadDispatch.objects.all()
     serializer_class = LeadDispatchSerializer
@@ -78,12 +78,12 @@ class LeadDispatchViewSet(OrganizationViewSet):
     required = {"retrieve": _READ, "partial_update": _MANAGE}
 
     def retrieve(self, request: Request) -> Response:
-        """The switch; an organization that never set it is off."""
+        """Return the switch. An organization that never set it is off."""
         row = self.get_queryset().first() or LeadDispatch()
         return Response(LeadDispatchSerializer(row).data)
 
     def partial_update(self, request: Request) -> Response:
-        """Effective within a second, and lifted without loss."""
+        """Change the switch. It takes effect within a second; no lead is lost."""
         serializer = LeadDispatchSerializer(data=request.data, partial=True)
         serializer.is_valid(raise_exception=True)
         row = switches.set_dispatch(request.organization.pk, **serializer.validated_data, actor=request.actor)

@@ -1,4 +1,4 @@
-"""The API of the switches for all organizations: for superusers."""
+"""Serve the API of the global switches, for superusers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.permissions import SUPERUSER
+from accounts.auth.permissions import SUPERUSER
+from dispatch.leads.api.serializers import EngineSwitchSerializer
 from dispatch.leads.models import EngineSwitch
-from dispatch.leads.serializers import EngineSwitchSerializer
 from dispatch.leads.services import switches
 
 
@@ -21,12 +21,15 @@ class EngineSwitchView(APIView):
 
     @extend_schema(responses=EngineSwitchSerializer)
     def get(self, request: Request) -> Response:
-        """The switches as they are."""
+        """Return the switches."""
         return Response(EngineSwitchSerializer(EngineSwitch.objects.first() or EngineSwitch()).data)
 
     @extend_schema(request=EngineSwitchSerializer, responses=EngineSwitchSerializer)
     def patch(self, request: Request) -> Response:
-        """Effective within a second, and lifted without loss. Each organization's log is told."""
+        """Change the switches. The change takes effect within a second, and no lead is lost.
+
+        The event log of each organization records it.
+        """
         serializer = EngineSwitchSerializer(data=request.data, partial=True)
         serializer.is_valid(raise_exception=True)
         row = switches.set_engine(**serializer.validated_data, actor=request.actor)

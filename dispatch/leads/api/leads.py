@@ -1,4 +1,4 @@
-"""The API of leads: one or thousands added, looked at, cancelled, called now."""
+"""Serve the API of leads: add one or thousands, list them, cancel them, call them now."""
 
 from __future__ import annotations
 
@@ -12,42 +12,49 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 
+from accounts.api.base import OrganizationViewSet, OwnedFilterSet, OwnedSlugRelatedField, respond_idempotently
+from accounts.api.filters import PhoneFilter
 from accounts.models import ApiKey
-from accounts.owned_api import OrganizationViewSet, OwnedFilterSet, OwnedSlugRelatedField, answer_once
-from dispatch.core.parsers import LargeJSONParser
-from dispatch.core.strict import Strict
-from dispatch.leads import bulk
+from dispatch.core.api.serializers import StrictSerializer
+from dispatch.leads import bulk_intake
+from dispatch.leads.api.serializers import LeadDetailSerializer, LeadSerializer, NewLeadSerializer
 from dispatch.leads.models import Campaign, Lead
-from dispatch.leads.serializers import LeadDetailSerializer, LeadSerializer, NewLeadSerializer
-from dispatch.leads.services import by_hand, intake
+from dispatch.leads.services import actions, intake
 from dispatch.leads.services.intake import NewLead
 
 _READ, _WRITE = ApiKey.Scope.READ, ApiKey.Scope.LEADS
 
 
-class LeadBulkSerializer(Strict):
-    """A campaign's code, and up to 10,000 lines; each is checked by itself."""
+class LeadBulkSerializer(StrictSerializer):
+    """A campaign's code, and up to 10,000 leads. Each lead is checked separately."""
 
     campaign = OwnedSlugRelatedField("code", queryset=Campaign.objects.select_related("organization"))
-    leads = serializers.ListField(child=serializers.JSONField(), allow_empty=False, max_length=bulk.MOST)
+    leads = serializers.ListField(
+        child=serializers.JSONField(), allow_empty=False, max_length=bulk_intake.MAX_ENTRIES
+    )
 
     def to_internal_value(self, data: Any) -> Any:
-        """As DRF's, without a field for each line: `bulk` reads the lines."""
-        lines = data.get("leads") if isinstance(data, dict) else None
-        if not isinstance(lines, list) or len(lines) <= 1:
+        """Validate as DRF does, without a field for each lead: `bulk_intake` parses them."""
+        entries = data.get("leads") if isinstance(data, dict) else None
+        if not isinstance(entries, list) or len(entries) <= 1:
             return super().to_internal_value(data)
-        found = super().to_internal_value({**data, "leads": lines[:1]})
-        if len(lines) > bulk.MOST:
-            raise serializers.ValidationError({"leads": f"At most {bulk.MOST} lines in a request."})
-        return {**found, "leads": lines}
+        validated = super().to_internal_value({**data, "leads": entries[:1]})
+        if len(entries) > bulk_intake.MAX_ENTRIES:
+            raise serializers.ValidationError({"leads": f"At most {bulk_intake.MAX_ENTRIES} leads per request."})
+        return {**validated, "leads": entries}
 
 
 class LeadResultSerializer(serializers.Serializer):
-    """`line` counts from 1. `is_new` is false for one that was there; `field` and `error` stand for a bad one."""
+    """The result for one lead. `line` is its position in the request, from 1.
+
+    `is_new` is false for an existing lead. Then `is_duplicate` says whether it is an open lead to the same phone
+    (its `id` is null if that lead has ended meanwhile). `field` and `error` describe an invalid lead.
+    """
 
     line = serializers.IntegerField()
-    id = serializers.IntegerField(required=False)
+    id = serializers.IntegerField(required=False, allow_null=True)
     is_new = serializers.BooleanField(required=False)
+    is_duplicate = serializers.BooleanField(required=False)
     field = serializers.CharField(required=False)
     error = serializers.CharField(required=False)
 
@@ -56,7 +63,10 @@ _RESULTS = inline_serializer(
     "LeadsAdded",
     {
         "accepted": serializers.IntegerField(help_text="New leads."),
-        "known": serializers.IntegerField(help_text="Lines whose external_id the campaign had already."),
+        "known": serializers.IntegerField(help_text="Leads whose external_id already exists in the campaign."),
+        "duplicates": serializers.IntegerField(
+            help_text="Leads left out because the campaign has an open lead to their phone."
+        ),
         "rejected": serializers.IntegerField(),
         "results": LeadResultSerializer(many=True),
     },
@@ -64,10 +74,10 @@ _RESULTS = inline_serializer(
 
 
 class LeadFilter(OwnedFilterSet):
-    """`?campaign=spring&status=backlog&reason=outside_window&phone=%2B16025550134&due_before=…`"""
+    """Filter leads: `?campaign=spring&status=backlog&reason=outside_window&phone=%2B16025550134&due_before=…`."""
 
     campaign = django_filters.CharFilter(field_name="campaign__code")
-    phone = django_filters.CharFilter(field_name="phone")
+    phone = PhoneFilter()
     due_after = django_filters.IsoDateTimeFilter(field_name="due_at", lookup_expr="gte")
     due_before = django_filters.IsoDateTimeFilter(field_name="due_at", lookup_expr="lt")
 
@@ -77,7 +87,7 @@ class LeadFilter(OwnedFilterSet):
 
 
 class LeadViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveModelMixin):
-    """Phone numbers to call at their due time, through every gate."""
+    """Leads: phone numbers to call at their due time, within all calling rules."""
 
     queryset = Lead.objects.select_related("campaign__pool", "organization").order_by("-id")
     serializer_class = LeadSerializer
@@ -102,42 +112,52 @@ class LeadViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMod
         ],
     )
     def create(self, request: Request) -> Response:
-        """201: written, and called at its due time, also when it was added while Redis is away. 200: the campaign
-        has a lead of this external_id, which is the answer."""
+        """Add a lead, to be called at its due time.
+
+        201: the lead is stored, and will be called even if Redis is unavailable now. 200: the campaign already has
+        a lead with this external_id, which is returned. 409: the campaign has an open lead to this phone
+        (`conflict.lead`) and does not allow duplicates.
+        """
         serializer = NewLeadSerializer(data=request.data, context=self.get_serializer_context())
         serializer.is_valid(raise_exception=True)
-        asked = dict(serializer.validated_data)
-        campaign = asked.pop("campaign")
+        fields = dict(serializer.validated_data)
+        campaign = fields.pop("campaign")
 
-        def make() -> tuple[int, dict]:
-            (answer,) = intake.accept(campaign, [NewLead(**asked)], actor=request.actor)
-            if answer.error:
-                raise serializers.ValidationError({bulk.field_of(answer.error): answer.error})
-            lead = self.get_queryset().get(pk=answer.id)
-            return 201 if answer.is_new else 200, dict(LeadSerializer(lead).data)
+        def add_lead() -> tuple[int, dict]:
+            (result,) = intake.accept_leads(campaign, [NewLead(**fields)], actor=request.actor)
+            if result.error:
+                raise serializers.ValidationError({bulk_intake.field_of(result.error): result.error})
+            if result.is_duplicate:
+                raise intake.DuplicateLead(result.id)
+            lead = self.get_queryset().get(pk=result.id)
+            return 201 if result.is_new else 200, dict(LeadSerializer(lead).data)
 
-        return answer_once(request, "leads", make)
+        return respond_idempotently(request, "leads", add_lead)
 
     @extend_schema(request=LeadBulkSerializer, responses={201: _RESULTS})
-    @action(detail=False, methods=["post"], parser_classes=[LargeJSONParser])
+    @action(detail=False, methods=["post"], parser_classes=[bulk_intake.EntriesParser])
     def bulk(self, request: Request) -> Response:
-        """Up to 10,000 at once. Bad lines are reported and the good ones kept."""
+        """Add up to 10,000 leads. Valid leads are added, and invalid leads are reported."""
         serializer = LeadBulkSerializer(data=request.data, context=self.get_serializer_context())
         serializer.is_valid(raise_exception=True)
-        campaign, lines = serializer.validated_data["campaign"], serializer.validated_data["leads"]
-        return answer_once(request, "leads-bulk", lambda: (201, bulk.accept(campaign, lines, actor=request.actor)))
+        campaign, entries = serializer.validated_data["campaign"], serializer.validated_data["leads"]
+        return respond_idempotently(
+            request,
+            "leads-bulk",
+            lambda: (201, bulk_intake.accept_entries(campaign, entries, actor=request.actor)),
+        )
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Request, pk: str) -> Response:
-        """Cancels it. 409 once it is being called, or has ended."""
-        by_hand.cancel(self.get_object().pk, actor=request.actor)
+        """Cancel the lead. Returns 409 if it is being called or has ended."""
+        actions.cancel_lead(self.get_object().pk, actor=request.actor)
         return Response(status=204)
 
     @extend_schema(request=None, responses=LeadSerializer)
     @action(detail=True, methods=["post"], url_path="dispatch-now")
     def dispatch_now(self, request: Request, pk: str) -> Response:
-        """Makes it due at once; every gate is still asked."""
-        lead = by_hand.dispatch_now(self.get_object().pk, actor=request.actor)
+        """Make the lead due now. All calling rules still apply."""
+        lead = actions.dispatch_now(self.get_object().pk, actor=request.actor)
         return Response(LeadSerializer(self.get_queryset().get(pk=lead.pk)).data)
 
 

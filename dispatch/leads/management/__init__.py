@@ -1,0 +1,1 @@
+"""Contain the management commands of leads."""

@@ -1,8 +1,8 @@
 from datetime import time
 import dispatch.core.clock
 import dispatch.core.crypto
-import dispatch.leads.models.leads
-import dispatch.leads.rules.words
+import dispatch.leads.models.campaigns
+import dispatch.leads.rules.states
 import django.contrib.postgres.fields
 import django.core.validators
 import django.db.models.deletion
@@ -77,7 +77,7 @@ class Migration(migrations.Migration):
                         default="US",
                         max_length=2,
                         validators=[
-                            django.core.validators.RegexValidator("^[A-Z]{2}$", "Two capital letters, as US.")
+                            django.core.validators.RegexValidator("^[A-Z]{2}$", "Two capital letters, such as US.")
                         ],
                     ),
                 ),
@@ -88,7 +88,8 @@ class Migration(migrations.Migration):
                         max_length=3,
                         validators=[
                             django.core.validators.RegexValidator(
-                                "^([A-Z0-9]{1,3})?$", "The code of a state, as FL; empty: the whole country."
+                                "^([A-Z0-9]{1,3})?$",
+                                "Code of a state, such as FL. Leave empty for the whole country.",
                             )
                         ],
                         verbose_name="state",
@@ -101,7 +102,7 @@ class Migration(migrations.Migration):
                         base_field=models.PositiveSmallIntegerField(
                             validators=[django.core.validators.MaxValueValidator(6)]
                         ),
-                        default=dispatch.leads.models.leads.every_day,
+                        default=dispatch.leads.models.campaigns.every_day,
                         help_text="0 is Monday.",
                         size=None,
                     ),
@@ -112,14 +113,18 @@ class Migration(migrations.Migration):
                 (
                     "since",
                     models.DateField(
-                        blank=True, help_text="The first day on which it holds; empty: always did.", null=True
+                        blank=True,
+                        help_text="First day on which it applies. Leave empty if it always did.",
+                        null=True,
                     ),
                 ),
                 (
                     "until",
-                    models.DateField(blank=True, help_text="The last day; empty: until changed.", null=True),
+                    models.DateField(
+                        blank=True, help_text="Last day on which it applies. Leave empty for no end.", null=True
+                    ),
                 ),
-                ("source", models.CharField(help_text="Where the rule is written.", max_length=200)),
+                ("source", models.CharField(help_text="Source of the rule.", max_length=200)),
             ],
             options={
                 "ordering": ["country", "region", "name", "id"],
@@ -147,14 +152,16 @@ class Migration(migrations.Migration):
                     "customer",
                     models.SlugField(
                         blank=True,
-                        help_text="On whose behalf it calls, for rate limits; a lead may name another.",
+                        help_text="The customer on whose behalf it calls, for rate limits. A lead can name another one.",
                         max_length=64,
                     ),
                 ),
                 ("window_from", models.TimeField(default="08:00", help_text="Local time of the person called.")),
                 (
                     "window_until",
-                    models.TimeField(default="21:00", help_text="Earlier than the start: past midnight."),
+                    models.TimeField(
+                        default="21:00", help_text="If earlier than the start, the window runs past midnight."
+                    ),
                 ),
                 (
                     "weekdays",
@@ -162,17 +169,17 @@ class Migration(migrations.Migration):
                         base_field=models.PositiveSmallIntegerField(
                             validators=[django.core.validators.MaxValueValidator(6)]
                         ),
-                        default=dispatch.leads.models.leads.every_day,
-                        help_text="0 is Monday. Of an overnight window, the day on which it begins.",
+                        default=dispatch.leads.models.campaigns.every_day,
+                        help_text="0 is Monday. For an overnight window, the day on which it begins.",
                         size=None,
                     ),
                 ),
-                ("keeps_holidays", models.BooleanField(default=True, help_text="Nobody is called on a holiday.")),
+                ("keeps_holidays", models.BooleanField(default=True, help_text="No calls on holidays.")),
                 (
                     "patience_h",
                     models.PositiveIntegerField(
                         default=168,
-                        help_text="A lead that could not be called for so long after its due time is given up.",
+                        help_text="A lead that couldn't be called within this time after it was due is given up.",
                         validators=[
                             django.core.validators.MinValueValidator(1),
                             django.core.validators.MaxValueValidator(8760),
@@ -203,13 +210,13 @@ class Migration(migrations.Migration):
                         verbose_name="most attempts in 24 h",
                     ),
                 ),
-                ("script", models.TextField(blank=True, help_text="Read out; a line a sentence.")),
+                ("script", models.TextField(blank=True, help_text="Read aloud; one sentence per line.")),
                 (
                     "keys",
                     models.JSONField(
                         blank=True,
                         default=dict,
-                        help_text='What is said when a key is pressed: {"1": "Thank you."}',
+                        help_text='What is said when a key is pressed, for example {"1": "Thank you."}',
                     ),
                 ),
                 (
@@ -217,7 +224,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         blank=True,
                         default="9",
-                        help_text="Empty: none.",
+                        help_text="Leave empty for none.",
                         max_length=1,
                         validators=[django.core.validators.RegexValidator("^[0-9]?$", "One key, 0 to 9.")],
                     ),
@@ -267,7 +274,7 @@ class Migration(migrations.Migration):
                 (
                     "precheck_secret",
                     dispatch.core.crypto.EncryptedTextField(
-                        blank=True, default="", help_text="Signs the question."
+                        blank=True, default="", help_text="Signs the pre-check request."
                     ),
                 ),
                 (
@@ -285,13 +292,13 @@ class Migration(migrations.Migration):
                     "precheck_without_answer",
                     models.CharField(
                         choices=[
-                            ("call", "Call all the same"),
+                            ("call", "Call anyway"),
                             ("later", "Ask again later"),
                             ("drop", "Do not call"),
                         ],
                         default="later",
                         max_length=8,
-                        verbose_name="without an answer",
+                        verbose_name="if there is no response",
                     ),
                 ),
                 ("created_at", models.DateTimeField(default=dispatch.core.clock.now, editable=False)),
@@ -304,7 +311,7 @@ class Migration(migrations.Migration):
                 (
                     "pool",
                     models.ForeignKey(
-                        help_text="Whose numbers call.",
+                        help_text="The pool whose numbers make the calls.",
                         limit_choices_to={"kind": "calls"},
                         on_delete=django.db.models.deletion.PROTECT,
                         related_name="+",
@@ -356,7 +363,7 @@ class Migration(migrations.Migration):
                 (
                     "most",
                     models.PositiveIntegerField(
-                        validators=[django.core.validators.MinValueValidator(1)], verbose_name="most calls"
+                        validators=[django.core.validators.MinValueValidator(1)], verbose_name="maximum calls"
                     ),
                 ),
                 (
@@ -399,7 +406,7 @@ class Migration(migrations.Migration):
                             ("key", "Pressed the opt-out key"),
                             ("text", "Replied STOP"),
                             ("api", "API"),
-                            ("person", "Entered by hand"),
+                            ("person", "Entered manually"),
                             ("file", "Imported"),
                         ],
                         default="person",
@@ -433,7 +440,7 @@ class Migration(migrations.Migration):
                 (
                     "is_stopped",
                     models.BooleanField(
-                        default=False, help_text="Nobody's lead is called.", verbose_name="kill switch"
+                        default=False, help_text="No leads are called.", verbose_name="kill switch"
                     ),
                 ),
                 (
@@ -459,7 +466,7 @@ class Migration(migrations.Migration):
                         default="US",
                         max_length=2,
                         validators=[
-                            django.core.validators.RegexValidator("^[A-Z]{2}$", "Two capital letters, as US.")
+                            django.core.validators.RegexValidator("^[A-Z]{2}$", "Two capital letters, such as US.")
                         ],
                     ),
                 ),
@@ -470,7 +477,8 @@ class Migration(migrations.Migration):
                         max_length=3,
                         validators=[
                             django.core.validators.RegexValidator(
-                                "^([A-Z0-9]{1,3})?$", "The code of a state, as FL; empty: the whole country."
+                                "^([A-Z0-9]{1,3})?$",
+                                "Code of a state, such as FL. Leave empty for the whole country.",
                             )
                         ],
                         verbose_name="state",
@@ -498,19 +506,24 @@ class Migration(migrations.Migration):
                 ("phone", phonenumber_field.modelfields.PhoneNumberField(max_length=128, region=None)),
                 ("lat", models.FloatField(blank=True, null=True)),
                 ("lng", models.FloatField(blank=True, null=True)),
-                ("customer", models.CharField(blank=True, help_text="Empty: the campaign's.", max_length=64)),
+                (
+                    "customer",
+                    models.CharField(blank=True, help_text="Leave empty for the campaign's.", max_length=64),
+                ),
                 (
                     "external_id",
                     models.CharField(
                         blank=True,
-                        help_text="The client's own name for it, one of its kind in the campaign.",
+                        help_text="The client's own ID for it, unique in the campaign.",
                         max_length=120,
                     ),
                 ),
                 (
                     "data",
                     models.JSONField(
-                        blank=True, default=dict, help_text="Handed to the script's places and the TwiML URL."
+                        blank=True,
+                        default=dict,
+                        help_text="Fills the script's placeholders and is passed to the TwiML URL.",
                     ),
                 ),
                 (
@@ -533,7 +546,7 @@ class Migration(migrations.Migration):
                             ("failed", "Failed"),
                             ("voicemail", "Voicemail"),
                             ("invalid_number", "Invalid number"),
-                            ("precheck_failed", "Not wanted any more"),
+                            ("precheck_failed", "No longer wanted"),
                             ("not_placed", "Not placed"),
                             ("do_not_call", "Do not call"),
                             ("outside_window", "Outside its hours for too long"),
@@ -551,7 +564,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         blank=True,
                         default="",
-                        help_text="Why it waits, or what ended it (rules.words.Reason).",
+                        help_text="Why it waits, or what ended it (rules.states.Reason).",
                         max_length=32,
                     ),
                 ),
@@ -569,13 +582,15 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "attempts",
-                    models.PositiveSmallIntegerField(default=0, help_text="Those that count against the most."),
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Attempts that count against the maximum."
+                    ),
                 ),
                 (
                     "token",
                     models.PositiveSmallIntegerField(
                         default=0,
-                        help_text="The `attempt` of its newest Call; whatever speaks of an older one changes nothing.",
+                        help_text="The `attempt` of its newest Call; anything that refers to an older one changes nothing.",
                     ),
                 ),
                 (
@@ -587,7 +602,9 @@ class Migration(migrations.Migration):
                 ("claimed_at", models.DateTimeField(blank=True, null=True)),
                 (
                     "last_outcome",
-                    models.CharField(blank=True, default="", help_text="Of the last attempt.", max_length=24),
+                    models.CharField(
+                        blank=True, default="", help_text="Result of the last attempt.", max_length=24
+                    ),
                 ),
                 ("created_at", models.DateTimeField(default=dispatch.core.clock.now)),
                 ("finished_at", models.DateTimeField(blank=True, null=True)),
@@ -627,10 +644,10 @@ class Migration(migrations.Migration):
                             (
                                 "reason__in",
                                 (
-                                    dispatch.leads.rules.words.Reason["STOPPED"],
-                                    dispatch.leads.rules.words.Reason["ORGANIZATION_OFF"],
-                                    dispatch.leads.rules.words.Reason["ORGANIZATION_PAUSED"],
-                                    dispatch.leads.rules.words.Reason["CAMPAIGN_PAUSED"],
+                                    dispatch.leads.rules.states.Reason["STOPPED"],
+                                    dispatch.leads.rules.states.Reason["ORGANIZATION_OFF"],
+                                    dispatch.leads.rules.states.Reason["ORGANIZATION_PAUSED"],
+                                    dispatch.leads.rules.states.Reason["CAMPAIGN_PAUSED"],
                                 ),
                             ),
                             ("status", "backlog"),
@@ -750,7 +767,7 @@ class Migration(migrations.Migration):
                     "factor",
                     models.FloatField(
                         default=2.0,
-                        help_text="Each further delay is this many times longer.",
+                        help_text="Each further delay is multiplied by this.",
                         validators=[
                             django.core.validators.MinValueValidator(1.0),
                             django.core.validators.MaxValueValidator(10.0),
@@ -762,7 +779,7 @@ class Migration(migrations.Migration):
                     "jitter",
                     models.FloatField(
                         default=0.1,
-                        help_text="Varies each delay by up to this share to either side.",
+                        help_text="Varies each delay by up to this share, in both directions.",
                         validators=[
                             django.core.validators.MinValueValidator(0.0),
                             django.core.validators.MaxValueValidator(1.0),

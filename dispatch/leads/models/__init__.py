@@ -1,7 +1,6 @@
-"""The tables of leads: campaigns and leads with their switches, and the rulebook of when nobody may be called."""
+"""Define the tables of leads: campaigns and leads with their switches, and the calling rules."""
 
-from dispatch.leads.models.leads import Campaign, EngineSwitch, Lead, LeadDispatch, every_day
-from dispatch.leads.models.rulebook import (
+from dispatch.leads.models.calling_rules import (
     CallingRule,
     ClosedDay,
     CustomerRate,
@@ -10,6 +9,7 @@ from dispatch.leads.models.rulebook import (
     Holiday,
     RetryRule,
 )
+from dispatch.leads.models.campaigns import Campaign, EngineSwitch, Lead, LeadDispatch, every_day
 
 __all__ = [
     "CallingRule",

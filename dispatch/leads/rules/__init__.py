@@ -1,4 +1,6 @@
-"""Decisions as pure functions: no database, no clock, no network.
+"""Decide the leads' rules in pure functions: no database, no clock, no network.
 
-`facts`: what is known of a lead, a campaign and a batch, and the verdicts. `gates`: whether a lead is called now.
-`retries`: what becomes of it when its call has ended."""
+`eligibility`: whether a lead is called now. `retries`: what follows the end of its call; also the facts and
+verdicts of the rules. `calling_hours`, `geography`: when a person may be called, and where they are. `script`:
+what a call says. `states`, `descriptions`: the enums and their texts.
+"""

@@ -1,15 +1,19 @@
-"""What becomes of a lead when its call has ended, when it is called again, and how often it may be: pure."""
+"""Decide, in pure functions, whether and when a lead is called again after a call."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, time, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from dispatch.leads.rules.facts import CampaignRules, Defer, End, LeadFacts
-from dispatch.leads.rules.words import Outcome, Reason
+from dispatch.leads.rules.states import Outcome, Reason
 
-# What the provider's detection calls a machine; `human` and `unknown` are taken for a person.
+if TYPE_CHECKING:
+    pass
+
+
+# Prefixes of the provider's results of machine detection. `human` and `unknown` count as a person.
 _MACHINES = ("machine", "fax")
 _OUTCOMES = {
     "completed": Outcome.ANSWERED,
@@ -22,14 +26,20 @@ _OUTCOMES = {
     "lost": Outcome.LOST,
 }
 DAY = timedelta(hours=24)
+# A lead is given up after this number of calls that the provider could not accept. Its column holds at most
+# 32,767.
+MAX_TOKENS = 30_000
 _MS = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True)
-class Retry:
-    """What follows one outcome of an attempt: after `delay_s` seconds, times `factor` for each attempt before, at
-    most `longest_s`, varied by up to `jitter` of itself (0 to 1) to either side. `attempts`: how many there may be
-    of this campaign's calls to the lead, the first among them."""
+class RetryPolicy:
+    """The rule for further attempts after one outcome of an attempt.
+
+    The next attempt follows after `delay_s` seconds, multiplied by `factor` for each earlier attempt, at most
+    `longest_s`, varied by up to `jitter` of itself (0 to 1) in both directions. `attempts`: the maximum number of
+    the campaign's calls to the lead, including the first.
+    """
 
     delay_s: float
     factor: float = 1.0
@@ -39,8 +49,10 @@ class Retry:
 
 
 def outcome_of_call(status: str, answered_by: str = "", bad_number: bool = False) -> Outcome:
-    """How the attempt ended whose Call ended with `status`. `bad_number`: the provider says that this number can
-    never be called."""
+    """Return the outcome of an attempt whose Call ended with `status`.
+
+    `bad_number`: according to the provider, this number can never be called.
+    """
     if bad_number:
         return Outcome.INVALID_NUMBER
     if status == "completed" and answered_by.startswith(_MACHINES):
@@ -51,12 +63,14 @@ def outcome_of_call(status: str, answered_by: str = "", bad_number: bool = False
 def after_call(
     lead: LeadFacts, campaign: CampaignRules, outcome: Outcome, now: datetime, chance: float
 ) -> Defer | End:
-    """What becomes of a lead whose last attempt ended so: a next time, or its end. `lead.attempts` counts the one
-    that ended."""
+    """Return the verdict after an attempt with this outcome: another attempt at a later time, or the end.
+
+    `lead.attempts` includes the attempt that ended.
+    """
     rule = campaign.retries.get(outcome)
     if rule is None:
         return End(outcome, Reason.CALLED)
-    # a call that the provider never took is no attempt, but is not tried for ever either
+    # a call that the provider never accepted is not an attempt, but is not retried forever either
     made = lead.token if outcome is Outcome.NOT_PLACED else lead.attempts
     again = retry_at(now, made, rule, chance)
     if again is None or lead.attempts >= campaign.max_attempts:
@@ -64,10 +78,19 @@ def after_call(
     return Defer(again, Reason.RETRY)
 
 
-def retry_at(ended: datetime, attempt: int, rule: Retry | None, chance: float) -> datetime | None:
-    """When the attempt after the `attempt`th (from 1) may begin, or None when there is none. `chance`: 0 to 1.
+def after_not_accepted(lead: LeadFacts, now: datetime, delay_s: float) -> Defer | End:
+    """Return the verdict after a call that the provider could not accept now."""
+    if lead.token >= MAX_TOKENS:
+        return End(Outcome.NOT_PLACED, Reason.MOST_ATTEMPTS)
+    return Defer(up_to_ms(now + timedelta(seconds=delay_s)), Reason.NOT_ACCEPTED)
 
-    Never before `ended`, and rounded up to the millisecond, which is what the schedule counts in."""
+
+def retry_at(ended: datetime, attempt: int, rule: RetryPolicy | None, chance: float) -> datetime | None:
+    """Return when the attempt after the `attempt`th (from 1) may begin, or None if there is no other attempt.
+
+    `chance`: a random number from 0 to 1. The result is never before `ended`, and is rounded up to the
+    millisecond, the resolution of the schedule.
+    """
     if rule is None or attempt >= rule.attempts:
         return None
     delay = min(rule.delay_s * rule.factor ** min(attempt - 1, 64), rule.longest_s)
@@ -75,9 +98,13 @@ def retry_at(ended: datetime, attempt: int, rule: Retry | None, chance: float) -
     return up_to_ms(ended + timedelta(seconds=max(0.0, delay)))
 
 
-def room_at(now: datetime, began: Sequence[datetime], limit: int, window: timedelta = DAY) -> datetime | None:
-    """The first moment from `now` on at which fewer than `limit` of these lie in the `window` before it;
-    None when the limit is 0 and there will never be room. A rolling window: midnight means nothing to it."""
+def first_moment_below_limit(
+    now: datetime, began: Sequence[datetime], limit: int, window: timedelta = DAY
+) -> datetime | None:
+    """Return the first moment from `now` on with fewer than `limit` of the starts in the `window` before it.
+
+    None if the limit is 0, because then there is no such moment. The window is rolling: midnight does not matter.
+    """
     if limit <= 0:
         return None
     counted = sorted(moment for moment in began if moment > now - window)
@@ -87,6 +114,130 @@ def room_at(now: datetime, began: Sequence[datetime], limit: int, window: timede
 
 
 def up_to_ms(moment: datetime) -> datetime:
-    """The same moment, or the next whole millisecond after it: what is due must never start early."""
-    over = timedelta(microseconds=moment.microsecond % 1000)
-    return moment if not over else moment - over + _MS
+    """Round up to a whole millisecond, because a due lead must never start early."""
+    excess = timedelta(microseconds=moment.microsecond % 1000)
+    return moment if not excess else moment - excess + _MS
+
+
+def jitter_window_s(overdue: int, base_s: float, per: int, most_s: float) -> float:
+    """Return the seconds over which `overdue` leads are spread.
+
+    `base_s`, and again as much for every `per` leads, at most `most_s`.
+    """
+    return min(base_s * (1 + overdue / per), most_s)
+
+
+def jitter_position(window: float, position: int, count: int, chance: float) -> float:
+    """Return the seconds from now for the lead at `position` (from 0) of `count` leads.
+
+    The leads keep their order; each is placed at random (`chance`, 0 to 1) within its share of the window.
+    """
+    return window * (position + chance) / max(count, 1)
+
+
+class LeadFacts(NamedTuple):
+    """A lead as it was locked. Times are aware.
+
+    `attempts` excludes calls that the provider never accepted. `token` is the attempt number of its newest Call,
+    whatever its result.
+    """
+
+    id: int
+    organization_id: int
+    campaign_id: int
+    phone: str
+    lat: float | None
+    lng: float | None
+    customer: str
+    external_id: str
+    attempts: int
+    token: int
+    wanted_at: datetime  # when it was originally to be called
+    due_at: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """Call it now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defer:
+    """Call it not before `until`."""
+
+    until: datetime
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Never call it again."""
+
+    outcome: Outcome
+    reason: Reason
+
+
+Verdict = Go | Defer | End
+GO = Go()
+
+
+class CampaignFacts(Protocol):
+    """The facts about a campaign that the engine reads. `CampaignRules` adds those of the eligibility check."""
+
+    id: int
+    organization_id: int
+    pool_id: int
+    mode: str  # states.Mode, of its organization
+    ring_timeout_s: int
+    time_limit_s: int
+    detect_machines: bool
+    precheck_url: str  # empty: no pre-check
+    dial: Mapping[str, Any]  # included in the Call's context
+
+
+@dataclass(frozen=True)
+class CampaignRules:
+    """The facts about a campaign for the eligibility check, with its organization's switches and countries.
+
+    `week`: (weekday from Monday = 0, from, until) in the called person's local time; `closed_days`: the dates on
+    which it makes no calls anywhere. `retries`: what follows an outcome; an outcome without an entry ends the
+    lead.
+    """
+
+    id: int
+    organization_id: int
+    pool_id: int
+    mode: str
+    ring_timeout_s: int
+    time_limit_s: int
+    detect_machines: bool
+    precheck_url: str
+    dial: Mapping[str, Any]
+    is_paused: bool
+    organization_paused: bool
+    countries: Collection[str]
+    customer: str
+    week: tuple[tuple[int, time, time], ...]
+    keeps_holidays: bool
+    closed_days: frozenset[date]
+    patience_h: int
+    max_attempts: int
+    max_attempts_24h: int
+    retries: Mapping[Outcome, RetryPolicy]
+    code: str = ""
+    precheck_secret: str = ""  # encrypted, as its column holds it
+    precheck_timeout_s: float = 2.0
+    precheck_without_answer: str = "later"
+    has_words: bool = True  # a script or a TwiML URL
+
+
+class Context(Protocol):
+    """The facts that `eligibility.load_batch` read for a batch: the campaigns by id, and other facts.
+
+    `stopped`: the kill switch is on, or calling cannot continue for another reason; no leads are called.
+    """
+
+    now: datetime
+    stopped: bool
+    campaigns: Mapping[int, CampaignFacts]

@@ -1,8 +1,10 @@
-"""The only place where leads change.
+"""Change leads. No code outside this package changes them.
 
-`intake`: rows are written and scheduled. `claiming`: ready leads become calls, or wait, or end. `ending`: a call
-is over. `by_hand`: what persons and clients do. `releasing`: a pause or a mode is lifted. `repairing`: what the
-reconcilers do.
+`intake`: writes and schedules rows. `claims`: turns ready leads into calls, or defers or ends them.
+`claim_failures`: handles a claim that fails. `completion`: handles the end of a call. `actions`: applies the
+actions of users and clients. `do_not_call`: maintains the do-not-call lists. `switches`: changes pauses and modes.
+`reconciliation`: corrects Redis and ends stale claims.
 
-Every function locks the Lead first, then the Call, checks what it was told against the rows, and changes nothing
-when it comes late, twice or out of order."""
+Every function locks the Lead first, then the Call, checks its input against the rows, and changes nothing if the
+input is late, repeated or out of order.
+"""

@@ -1,4 +1,4 @@
-"""Leads are written and scheduled: one, or thousands in a statement."""
+"""Write and schedule leads: a single lead, or thousands per statement."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-import phonenumbers
 from django.db import transaction
 
 from dispatch.core import clock, events
+from dispatch.core.api.problems import Conflict
+from dispatch.core.db.prepared import prefer_index_plans
 from dispatch.core.events import SYSTEM, Actor
-from dispatch.leads import schedule, sql
+from dispatch.core.phone_numbers import InvalidPhone, parse_possible_phone
+from dispatch.leads import redis_queue, sql
 from dispatch.leads.models import Campaign
-from dispatch.leads.schedule import Entry, ms
+from dispatch.leads.redis_queue import ScheduleEntry, to_ms
 from dispatch.telephony.rules import why_not_callable
 
 
 class NewLead(NamedTuple):
-    """A lead to be. `phone`: as it came, read as the organization's region says when it has no +; `due_at`: aware,
-    None is now; `external_id`: the client's own name for it, one of its kind in the campaign, or ""."""
+    """A lead to add.
+
+    `phone`: as entered; without a +, the organization's region applies. `due_at`: aware; None for now.
+    `external_id`: the client's own ID for it, unique in the campaign, or "".
+    """
 
     phone: str
     due_at: datetime | None = None
@@ -32,76 +37,111 @@ class NewLead(NamedTuple):
     data: Mapping[str, Any] | None = None
 
 
+class DuplicateLead(Conflict):
+    """409: the campaign has an open lead to this phone, and does not allow duplicates."""
+
+    default_code = "duplicate_lead"
+
+    def __init__(self, lead_id: int | None) -> None:
+        super().__init__("This campaign already has an open lead to this phone.", lead=lead_id)
+
+
 class Accepted(NamedTuple):
-    """What became of one: `error` is empty, or why it was not taken; `is_new` is False when the campaign had a
-    lead of that external id already, which is then `id`."""
+    """The result for one lead.
+
+    `error`: why it was rejected, or "". `is_new` is False if the campaign already had a lead with that external id
+    or, with `is_duplicate`, an open lead to that phone; `id` is then the id of that lead.
+    """
 
     id: int | None
     is_new: bool = True
     error: str = ""
+    is_duplicate: bool = False
 
 
-def accept(campaign: Campaign, leads: Sequence[NewLead], *, actor: Actor = SYSTEM) -> list[Accepted]:
-    """Writes those that can be called and schedules them after the commit; an answer for each, in order. Bad ones
-    are named and the good ones kept. Appends one Event for all of them.
+def accept_leads(campaign: Campaign, leads: Sequence[NewLead], *, actor: Actor = SYSTEM) -> list[Accepted]:
+    """Write the valid leads and schedule them after the commit. Return a result for each lead, in order.
 
-    Works also while Redis is gone: the reconciler schedules them when it is back."""
+    Invalid leads are reported, and do not affect the valid ones. Appends one Event for all of them. Unless the
+    campaign allows duplicates, a phone with an open lead is left out, even if two concurrent requests contain it.
+
+    Works without Redis, too: the reconciler schedules the leads when Redis is back.
+    """
     organization = campaign.organization
     countries = tuple(organization.allowed_countries)
     now = clock.now()
-    answers: list[Accepted | None] = []
-    good: list[tuple[int, str, NewLead]] = []
+    results: list[Accepted | None] = []
+    valid: list[tuple[int, str, NewLead]] = []
     for position, lead in enumerate(leads):
         phone, error = callable_phone(lead.phone, organization.default_region, countries)
         if not error and (lead.lat is None) != (lead.lng is None):
             error = "a position needs both lat and lng"
-        answers.append(Accepted(None, False, error) if error else None)
+        results.append(Accepted(None, False, error) if error else None)
         if not error:
-            good.append((position, phone, lead))
-    if good:
+            valid.append((position, phone, lead))
+    if valid:
         with transaction.atomic():
-            _write(campaign, good, answers, now, actor)
-    return [answer for answer in answers if answer is not None]
+            _write(campaign, valid, results, now, actor)
+    return [result for result in results if result is not None]
 
 
 def _write(
     campaign: Campaign,
-    good: Sequence[tuple[int, str, NewLead]],
-    answers: list[Accepted | None],
+    valid: Sequence[tuple[int, str, NewLead]],
+    results: list[Accepted | None],
     now: datetime,
     actor: Actor,
 ) -> None:
-    ids = [row[0] for row in sql.rows(sql.NEXT_IDS, {"count": len(good)})]
-    now_ms = ms(now)
-    dues = [now_ms if lead.due_at is None else ms(lead.due_at) for _, _, lead in good]
-    given = {
+    prefer_index_plans()
+    if len(valid) > 1 and not campaign.allows_duplicates:
+        sql.fetch_all(sql.LOCK_INTAKE, {"campaign": campaign.pk})
+    ids = [row[0] for row in sql.fetch_all(sql.NEXT_IDS, {"count": len(valid)})]
+    now_ms = to_ms(now)
+    dues = [now_ms if lead.due_at is None else to_ms(lead.due_at) for _, _, lead in valid]
+    columns = {
         "ids": sql.integers(ids),
-        "phones": sql.texts(phone for _, phone, _ in good),
-        "lats": [lead.lat for *_, lead in good],
-        "lngs": [lead.lng for *_, lead in good],
-        "customers": sql.texts(lead.customer for *_, lead in good),
-        "externals": sql.texts(lead.external_id for *_, lead in good),
-        "data": sql.texts(json.dumps(lead.data) if lead.data else "{}" for *_, lead in good),
+        "phones": sql.texts(phone for _, phone, _ in valid),
+        "lats": [lead.lat for *_, lead in valid],
+        "lngs": [lead.lng for *_, lead in valid],
+        "customers": sql.texts(lead.customer for *_, lead in valid),
+        "externals": sql.texts(lead.external_id for *_, lead in valid),
+        "data": sql.texts(json.dumps(lead.data) if lead.data else "{}" for *_, lead in valid),
         "dues": sql.integers(dues),
     }
-    written = sql.rows(
-        sql.INSERT, {**given, "organization": campaign.organization_id, "campaign": campaign.pk, "now": now}
+    written = sql.fetch_all(
+        sql.INSERT,
+        {
+            **columns,
+            "organization": campaign.organization_id,
+            "campaign": campaign.pk,
+            "one_per_phone": not campaign.allows_duplicates,
+            "now": now,
+        },
     )
     new = {lead_id for (lead_id,) in written}
     known: dict[str, int] = {}
-    if len(new) < len(good):
-        externals = sql.texts(lead.external_id for *_, lead in good)
-        known = dict(sql.rows(sql.BY_EXTERNAL_ID, {"campaign": campaign.pk, "externals": externals}))
+    open_leads: dict[str, int] = {}
+    if len(new) < len(valid):
+        left_out = {
+            "organization": campaign.organization_id,
+            "campaign": campaign.pk,
+            "externals": columns["externals"],
+            "phones": columns["phones"],
+        }
+        known = dict(sql.fetch_all(sql.BY_EXTERNAL_ID, left_out))
+        open_leads = dict(sql.fetch_all(sql.OPEN_BY_PHONE, left_out))
     entries = []
-    for lead_id, due_ms, (position, _, lead) in zip(ids, dues, good, strict=True):
+    for lead_id, due_ms, (position, phone, lead) in zip(ids, dues, valid, strict=True):
         if lead_id in new:
-            answers[position] = Accepted(lead_id)
-            entries.append(Entry(campaign.pool_id, lead_id, 1, due_ms))
+            results[position] = Accepted(lead_id)
+            entries.append(ScheduleEntry(campaign.pool_id, lead_id, 1, due_ms))
+        elif lead.external_id in known:
+            results[position] = Accepted(known[lead.external_id], False)
         else:
-            answers[position] = Accepted(known.get(lead.external_id), False)
+            results[position] = Accepted(open_leads.get(phone), False, is_duplicate=True)
     if not entries:
         return
-    if len(good) == 1:
+    if len(valid) == 1:
         events.append(
             campaign.organization_id, "lead.created", entries[0].lead_id, actor=actor, campaign_id=campaign.pk
         )
@@ -116,27 +156,26 @@ def _write(
             first=first,
             last=last,
         )
-    transaction.on_commit(partial(schedule.put, entries), robust=True)
+    transaction.on_commit(partial(redis_queue.enqueue, entries), robust=True)
 
 
 def callable_phone(text: str, region: str, countries: tuple[str, ...]) -> tuple[str, str]:
-    """(E.164, "") of a phone that may be called, else ("", why not)."""
+    """Return (E.164, "") for a phone that may be called, else ("", the reason why not)."""
     if len(text) == 12 and text.startswith("+1") and text[2:].isdigit() and text.isascii():
-        # Of the North American numbers the area code tells the country, the kind and whether there is one at all.
-        error = _area(text[:5], countries)
+        # For North American numbers, the area code determines the country, the type, and whether the number
+        # exists.
+        error = _area_problem(text[:5], countries)
         return ("", error) if error else (text, "")
     try:
-        phone = phonenumbers.format_number(
-            phonenumbers.parse(text, region or None), phonenumbers.PhoneNumberFormat.E164
-        )
-    except phonenumbers.NumberParseException:
+        phone = parse_possible_phone(text, region).as_e164
+    except InvalidPhone:
         return "", "not a phone number"
     why = why_not_callable(phone, countries)
     return ("", why) if why else (phone, "")
 
 
 @lru_cache(maxsize=4096)
-def _area(prefix: str, countries: tuple[str, ...]) -> str:
+def _area_problem(prefix: str, countries: tuple[str, ...]) -> str:
     if prefix[2] in "01":
         return "not a phone number"
     return why_not_callable(f"{prefix}2345678", countries) or ""

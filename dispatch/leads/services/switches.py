@@ -1,70 +1,102 @@
-"""The switches that hold leads back: the kill switch, the promoter, an organization, a campaign.
+"""Change the switches that hold leads back: the kill switch, the promoter, an organization, a campaign.
 
-Each is one row, read anew by every batch, so that it is effective at once; each change is an Event with its actor,
-and what it held back is found and released by `lifting`, which a lost wake-up delays and never prevents."""
+Each switch is a row that every batch reads, so that it takes effect immediately. Each change is an Event with its
+actor. `release_lifted` finds and releases the leads that a lifted switch had held back; a lost wakeup delays that,
+but never prevents it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from django.db import transaction
 
-from dispatch.core import events, queues
+from dispatch.core import clock, events
+from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
-from dispatch.leads import schedule
+from dispatch.core.runtime import queues
+from dispatch.leads import eligibility, redis_queue, sql
 from dispatch.leads.models import Campaign, EngineSwitch, LeadDispatch
+from dispatch.leads.redis_queue import ScheduleEntry
+from dispatch.leads.rules.retries import CampaignRules
+from dispatch.leads.rules.script import NO_WORDS
+from dispatch.leads.rules.states import HELD, Mode, Reason
 
-LIFTED = "leads_lifted"  # the loop that releases what is no longer held
+LIFTED = "leads_lifted"  # the loop that releases leads that are no longer held
+
+
+class CampaignWithoutScript(Conflict):
+    """409: the campaign has neither a script nor a TwiML URL, so it stays paused."""
+
+    default_code = "campaign_without_script"
 
 
 def set_engine(
     *, is_stopped: bool | None = None, promoter_paused: bool | None = None, actor: Actor
 ) -> EngineSwitch:
-    """The switches for all organizations; None leaves one as it is. Each organization's log is told."""
+    """Set the switches for all organizations. None leaves a switch unchanged.
+
+    The event log of each organization records the change.
+    """
     with transaction.atomic():
         EngineSwitch.objects.get_or_create(pk=1)
         row = EngineSwitch.objects.select_for_update().get(pk=1)
-        changed = _change(row, {"is_stopped": is_stopped, "promoter_paused": promoter_paused})
+        changed = _change_switches(row, {"is_stopped": is_stopped, "promoter_paused": promoter_paused})
         if changed:
             for organization_id in LeadDispatch.objects.order_by("organization_id").values_list(
                 "organization_id", flat=True
             ):
                 events.append(organization_id, "lead_engine.switched", row.pk, actor=actor, **changed)
-            _wake()
+            _notify_dialers()
     return row
 
 
 def set_dispatch(
     organization_id: int, *, mode: str | None = None, is_paused: bool | None = None, actor: Actor
 ) -> LeadDispatch:
-    """How far an organization's leads go (off, dry_run, live), and its pause; None leaves one as it is.
+    """Set an organization's mode (off, dry_run, live) and its pause. None leaves either unchanged.
 
-    Raises ValueError for a mode that there is not."""
+    Raises ValueError for an unknown mode.
+    """
     if mode is not None and mode not in LeadDispatch.Mode.values:
-        raise ValueError(f"{mode!r} is no mode: {', '.join(LeadDispatch.Mode.values)}.")
+        raise ValueError(f"{mode!r} is not a valid mode. Choose one of: {', '.join(LeadDispatch.Mode.values)}.")
     with transaction.atomic():
         LeadDispatch.objects.get_or_create(organization_id=organization_id)
         row = LeadDispatch.objects.select_for_update().get(organization_id=organization_id)
-        changed = _change(row, {"mode": mode, "is_paused": is_paused})
+        changed = _change_switches(row, {"mode": mode, "is_paused": is_paused})
         if changed:
             events.append(organization_id, "lead_dispatch.switched", row.pk, actor=actor, **changed)
-            _wake()
+            _notify_dialers()
     return row
 
 
 def pause_campaign(campaign_id: int, is_paused: bool, *, actor: Actor) -> Campaign:
-    """Pauses a campaign or lifts its pause. Raises Campaign.DoesNotExist."""
+    """Pause or resume a campaign.
+
+    Raises Campaign.DoesNotExist, and CampaignWithoutScript if a campaign that has nothing to say would be resumed.
+    """
     with transaction.atomic():
         row = Campaign.objects.select_for_update(no_key=True).get(pk=campaign_id)
-        if _change(row, {"is_paused": is_paused}):
+        if not is_paused and row.is_paused and not row.has_words:
+            raise CampaignWithoutScript(f"{row.name} has no script. {NO_WORDS}")
+        if _change_switches(row, {"is_paused": is_paused}):
             kind = "campaign.paused" if is_paused else "campaign.resumed"
             events.append(row.organization_id, kind, row.pk, actor=actor)
-            _wake()
+            _notify_dialers()
     return row
 
 
-def _change(row: Any, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Writes what differs, and says what did."""
+def wake_after_change() -> None:
+    """Wake the release of leads that waited for something that a saved campaign had lacked.
+
+    Call it after the commit, or within a transaction.
+    """
+    _notify_dialers()
+
+
+def _change_switches(row: Any, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Write the fields that differ, and return them."""
     changed = {name: value for name, value in wanted.items() if value is not None and getattr(row, name) != value}
     for name, value in changed.items():
         setattr(row, name, value)
@@ -73,6 +105,78 @@ def _change(row: Any, wanted: dict[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def _wake() -> None:
-    queues.wake(LIFTED)
-    queues.wake(schedule.PROMOTER)
+def _notify_dialers() -> None:
+    queues.notify_loop(LIFTED)
+    queues.notify_loop(redis_queue.PROMOTER)
+
+
+CAMPAIGNS_AT_ONCE = 1000
+
+
+def release_lifted() -> int:
+    """Release all leads that wait for a switch that no longer holds them. Return how many."""
+    return sum(
+        release_leads(reasons, campaign_id=campaign_id) for campaign_id, reasons in _campaigns_no_longer_held()
+    )
+
+
+def holding_switches(rules: CampaignRules, stopped: bool) -> set[Reason]:
+    """Return the reasons for which switches hold the campaign's leads now."""
+    return {
+        reason
+        for reason, holds in (
+            (Reason.STOPPED, stopped),
+            (Reason.ORGANIZATION_OFF, rules.mode == Mode.OFF),
+            (Reason.ORGANIZATION_PAUSED, rules.organization_paused),
+            (Reason.CAMPAIGN_PAUSED, rules.is_paused),
+            (Reason.NO_SCRIPT, not rules.has_words),
+            (Reason.DRY_RUN, rules.mode == Mode.DRY_RUN),
+        )
+        if holds
+    }
+
+
+def _campaigns_no_longer_held() -> Iterator[tuple[int, list[Reason]]]:
+    """Yield the campaigns with leads that wait for lifted switches, with these reasons."""
+    ids = list(Campaign.objects.order_by("pk").values_list("pk", flat=True))
+    for start in range(0, len(ids), CAMPAIGNS_AT_ONCE):
+        stopped, campaigns = eligibility.switches(ids[start : start + CAMPAIGNS_AT_ONCE])
+        lifted = {
+            pk: [r for r in HELD if r not in holding_switches(rules, stopped)] for pk, rules in campaigns.items()
+        }
+        pairs = [(pk, reason) for pk, reasons in lifted.items() for reason in reasons]
+        params = {"campaigns": [pk for pk, _ in pairs], "reasons": [str(reason) for _, reason in pairs]}
+        reasons_by_campaign: dict[int, list[Reason]] = {}
+        for campaign_id, reason in sql.fetch_all(sql.WAITING_FOR, params):
+            reasons_by_campaign.setdefault(campaign_id, []).append(Reason(reason))
+        yield from reasons_by_campaign.items()
+
+
+BATCH = 5000
+
+
+def release_leads(
+    reasons: Collection[Reason], *, organization_id: int | None = None, campaign_id: int | None = None
+) -> int:
+    """Make leads that wait for one of these reasons due again: now, or at their original time. Return how many.
+
+    Call it after the commit that lifted the reasons. The eligibility of the leads is checked again, so other
+    reasons still hold them.
+    """
+    released = 0
+    while True:
+        with transaction.atomic():
+            rows = sql.fetch_all(
+                sql.RELEASE,
+                {
+                    "reasons": sql.texts(reasons),
+                    "organization": organization_id,
+                    "campaign": campaign_id,
+                    "limit": BATCH,
+                    "now": clock.now(),
+                },
+            )
+        redis_queue.enqueue([ScheduleEntry(*row) for row in rows])
+        released += len(rows)
+        if len(rows) < BATCH:
+            return released

@@ -1,4 +1,4 @@
-"""The outbox's addresses under /api/v1/."""
+"""Route the outbox's API under /api/v1/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API of endpoints: what is told to whom, and how that is going."""
+"""Serve the API of endpoints: their settings and their health."""
 
 from __future__ import annotations
 
@@ -12,33 +12,31 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 
+from accounts.api.base import OrganizationViewSet, OwnedSerializer, OwnedSlugRelatedField
+from accounts.api.etags import VersionedMixin
+from accounts.auth.permissions import MEMBER
 from accounts.models import ApiKey
-from accounts.owned_api import OrganizationViewSet, OwnedSerializer, OwnedSlugRelatedField
-from accounts.permissions import MEMBER
-from accounts.versions import Versioned
 from dispatch.capacity.models import DispatchPool
-from dispatch.core.strict import Strict
-from dispatch.core.target_urls import check_target_url
-from dispatch.outbox.endpoint_checks import (
-    check_event_type,
-    check_own_headers,
-    check_permanent_code,
-    longest_timeout_s,
-)
+from dispatch.core.api.serializers import StrictSerializer
+from dispatch.core.http.ssrf import check_target_url
 from dispatch.outbox.models import Endpoint
 from dispatch.outbox.rules.health import STATES
 from dispatch.outbox.services import endpoints as services
-from dispatch.outbox.services import targets
+from dispatch.outbox.services import target_health
+from dispatch.outbox.validators import check_event_type, check_own_headers, check_permanent_code, longest_timeout_s
 
 _READ, _MANAGE = ApiKey.Scope.READ, ApiKey.Scope.MANAGE
-# What a person of any role may do at work, and a key only with "manage".
+# Actions open to every role; a key needs "manage".
 _WORK = (MEMBER, _MANAGE)
 LONGEST_RETRY_S = 7 * 24 * 3600
 
 
 class EndpointSerializer(OwnedSerializer):
-    """A system that is told what happens. `headers` go in and only their names come out; the signing secret is in
-    the answers to create and rotate_secret and nowhere else."""
+    """An HTTP endpoint that receives messages.
+
+    `headers` are write-only; responses return header names only. The signing secret appears only in the responses
+    of create and rotate_secret.
+    """
 
     url = serializers.CharField(max_length=2000, validators=[check_target_url])
     event_types = serializers.ListField(
@@ -86,7 +84,7 @@ class EndpointSerializer(OwnedSerializer):
 
 
 class NewEndpointSerializer(EndpointSerializer):
-    """The answer to a creation: the endpoint and its secret."""
+    """The response to a creation: the endpoint and its secret."""
 
     secret = serializers.CharField(read_only=True)
 
@@ -94,8 +92,8 @@ class NewEndpointSerializer(EndpointSerializer):
         fields = [*EndpointSerializer.Meta.fields, "secret"]
 
 
-class RotationSerializer(Strict):
-    """How long the secret before goes on signing beside the new one."""
+class RotationSerializer(StrictSerializer):
+    """How long the previous secret stays valid along with the new one."""
 
     overlap_s = serializers.IntegerField(
         min_value=0, max_value=services.LONGEST_OVERLAP_S, default=services.OVERLAP_S
@@ -103,31 +101,31 @@ class RotationSerializer(Strict):
 
 
 class RotatedSerializer(serializers.Serializer):
-    """The new secret, shown this once, and until when the one before signs too."""
+    """The new secret, returned only once, and when the previous one expires."""
 
     secret = serializers.CharField()
     previous_secret_until = serializers.DateTimeField(allow_null=True)
 
 
-class ReasonSerializer(Strict):
-    """Why, for whoever looks next."""
+class ReasonSerializer(StrictSerializer):
+    """The reason, shown in the history."""
 
     reason = serializers.CharField(max_length=200, required=False, allow_blank=True, default="")
 
 
 class TestSentSerializer(serializers.Serializer):
-    """The test message; its attempts tell how it went."""
+    """The test message; its attempts show the result."""
 
     message_id = serializers.IntegerField()
 
 
 class HealthSerializer(serializers.Serializer):
-    """How an endpoint is doing. Counts stop at 10,000."""
+    """An endpoint's health. Counts stop at 10,000."""
 
     state = serializers.ChoiceField(choices=STATES, source="health.state")
     words = serializers.CharField(source="health.words")
     since = serializers.DateTimeField(source="health.since", allow_null=True)
-    failures = serializers.IntegerField(help_text="In a row.")
+    failures = serializers.IntegerField(help_text="Consecutive failures.")
     last_error = serializers.CharField()
     circuit_open_until = serializers.DateTimeField(source="open_until", allow_null=True)
     pending = serializers.IntegerField()
@@ -138,9 +136,9 @@ class HealthSerializer(serializers.Serializer):
 
 
 class EndpointViewSet(
-    Versioned, OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.CreateModelMixin
+    VersionedMixin, OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.CreateModelMixin
 ):
-    """Endpoints: who is told of which events, at which address, how."""
+    """Endpoints: HTTP addresses that receive messages, and which events each one receives."""
 
     subject, notes_itself = "endpoint", True
     queryset: QuerySet = Endpoint.objects.select_related("pool", "target").order_by("-id")
@@ -166,8 +164,10 @@ class EndpointViewSet(
     def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         given = self.get_serializer(data=request.data)
         given.is_valid(raise_exception=True)
-        made, secret = services.add(request.organization, given.validated_data, actor=request.actor)
-        answer = {**self.get_serializer(made).data, "secret": secret}
+        endpoint, secret = services.create_endpoint(
+            request.organization, given.validated_data, actor=request.actor
+        )
+        answer = {**self.get_serializer(endpoint).data, "secret": secret}
         return Response(answer, status=status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
 
     @extend_schema(request=EndpointSerializer(partial=True), responses=EndpointSerializer)
@@ -175,19 +175,22 @@ class EndpointViewSet(
         endpoint = self.get_object()
         given = self.get_serializer(endpoint, data=request.data, partial=True)
         given.is_valid(raise_exception=True)
-        services.change(endpoint.pk, given.validated_data, actor=request.actor)
-        return self._as_it_is(endpoint)
+        services.change_endpoint(endpoint.pk, given.validated_data, actor=request.actor)
+        return self._current(endpoint)
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Request, **kwargs: Any) -> Response:
-        """Deletes an endpoint without messages; one that has some is disabled instead (409)."""
-        services.delete(self.get_object().pk, actor=request.actor)
+        """Delete an endpoint without messages. An endpoint that has messages returns 409; disable it instead."""
+        services.delete_endpoint(self.get_object().pk, actor=request.actor)
         return Response(status=status.HTTP_204_NO_CONTENT)
 
     @extend_schema(request=RotationSerializer, responses=RotatedSerializer)
     @action(detail=True, methods=["post"])
     def rotate_secret(self, request: Request, **kwargs: Any) -> Response:
-        """Replaces the signing secret. Both sign during the overlap; 0 ends the old one at once."""
+        """Replace the signing secret.
+
+        Both secrets are valid during the overlap; 0 revokes the previous one immediately.
+        """
         given = RotationSerializer(data=request.data)
         given.is_valid(raise_exception=True)
         _, secret, until = services.rotate_secret(
@@ -199,49 +202,51 @@ class EndpointViewSet(
     @extend_schema(request=ReasonSerializer, responses=EndpointSerializer)
     @action(detail=True, methods=["post"])
     def pause(self, request: Request, **kwargs: Any) -> Response:
-        """Calls nobody there until it is resumed; messages are kept."""
+        """Stop delivery until the endpoint is resumed. Messages are kept."""
         endpoint = self.get_object()
-        targets.pause(endpoint.pk, self._reason(request), actor=request.actor)
-        return self._as_it_is(endpoint)
+        target_health.pause_endpoint(endpoint.pk, self._reason(request), actor=request.actor)
+        return self._current(endpoint)
 
     @extend_schema(request=None, responses=EndpointSerializer)
     @action(detail=True, methods=["post"])
     def resume(self, request: Request, **kwargs: Any) -> Response:
-        """What waited goes on."""
+        """Resume delivery; waiting messages are sent."""
         endpoint = self.get_object()
-        targets.resume(endpoint.pk, actor=request.actor)
-        return self._as_it_is(endpoint)
+        target_health.resume_endpoint(endpoint.pk, actor=request.actor)
+        return self._current(endpoint)
 
     @extend_schema(request=ReasonSerializer, responses=EndpointSerializer)
     @action(detail=True, methods=["post"])
     def disable(self, request: Request, **kwargs: Any) -> Response:
-        """Switches it off, as happens to one that fails for days; messages are kept."""
+        """Disable the endpoint, as happens automatically after several days of failures. Messages are kept."""
         endpoint = self.get_object()
-        targets.disable(endpoint.pk, self._reason(request) or "By hand.", actor=request.actor)
-        return self._as_it_is(endpoint)
+        target_health.disable_endpoint(
+            endpoint.pk, self._reason(request) or "Disabled manually.", actor=request.actor
+        )
+        return self._current(endpoint)
 
     @extend_schema(request=None, responses=EndpointSerializer)
     @action(detail=True, methods=["post"])
     def enable(self, request: Request, **kwargs: Any) -> Response:
-        """Switches it on again, its circuit closed; what waited goes on."""
+        """Enable the endpoint and close its circuit; waiting messages are sent."""
         endpoint = self.get_object()
-        targets.enable(endpoint.pk, actor=request.actor)
-        return self._as_it_is(endpoint)
+        target_health.enable_endpoint(endpoint.pk, actor=request.actor)
+        return self._current(endpoint)
 
     @extend_schema(request=None, responses={202: TestSentSerializer})
     @action(detail=True, methods=["post"])
     def test(self, request: Request, **kwargs: Any) -> Response:
-        """Sends a message of type `endpoint.test`, outside of any order."""
+        """Send a message of type `endpoint.test`, outside any order."""
         message_id = services.send_test(self.get_object(), actor=request.actor)
         return Response({"message_id": message_id}, status=status.HTTP_202_ACCEPTED)
 
     @extend_schema(responses=HealthSerializer)
     @action(detail=True, methods=["get"])
     def health(self, request: Request, **kwargs: Any) -> Response:
-        """Whether it takes what is sent, and what waits there."""
-        return Response(HealthSerializer(services.report(self.get_object())).data)
+        """Return the endpoint's health and how many messages are waiting."""
+        return Response(HealthSerializer(services.build_report(self.get_object())).data)
 
-    def _as_it_is(self, endpoint: Endpoint) -> Response:
+    def _current(self, endpoint: Endpoint) -> Response:
         return Response(self.get_serializer(self.get_queryset().get(pk=endpoint.pk)).data)
 
     def _reason(self, request: Request) -> str:

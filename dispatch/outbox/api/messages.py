@@ -1,4 +1,4 @@
-"""The API of messages: sending one or many, looking at them, and what people do with those that failed."""
+"""Serve the API of messages: send one or many, list them, and retry, ignore, resolve or cancel."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 
+from accounts.api.base import OrganizationViewSet, OwnedFilterSet, OwnedSlugRelatedField, respond_idempotently
 from accounts.models import ApiKey
-from accounts.owned_api import OrganizationViewSet, OwnedFilterSet, OwnedSlugRelatedField, answer_once
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
-from dispatch.core.strict import Strict
-from dispatch.core.target_urls import check_target_url
+from dispatch.core.api.lists import BoundedListSerializer
+from dispatch.core.api.serializers import StrictSerializer
+from dispatch.core.http.ssrf import check_target_url
 from dispatch.outbox.explain import why_stuck
 from dispatch.outbox.models import (
     DEFAULT_SEQUENCE,
@@ -32,9 +33,9 @@ from dispatch.outbox.models import (
     MessageGroup,
     Mode,
 )
-from dispatch.outbox.services import by_hand
-from dispatch.outbox.services.by_hand import Action
-from dispatch.outbox.services.intake import Accepted, NewMessage, accept
+from dispatch.outbox.services import actions
+from dispatch.outbox.services.actions import Action
+from dispatch.outbox.services.intake import Accepted, NewMessage, accept_messages
 
 _READ, _WRITE = ApiKey.Scope.READ, ApiKey.Scope.MESSAGES
 MOST_AT_ONCE = 1000
@@ -45,11 +46,11 @@ FURTHEST_AHEAD = timedelta(days=3660)
 
 def _not_too_far(moment: datetime) -> None:
     if moment > clock.now() + FURTHEST_AHEAD:
-        raise serializers.ValidationError("At most ten years ahead.")
+        raise serializers.ValidationError("Must be at most ten years ahead.")
 
 
-class SendSerializer(Strict):
-    """One message to be: to an `endpoint` (its name), or to a `target_url` in a `pool` (its code)."""
+class SendSerializer(StrictSerializer):
+    """A message to send: to an `endpoint` (its name), or to a `target_url` in a `pool` (its code)."""
 
     endpoint = OwnedSlugRelatedField("name", queryset=Endpoint.objects.all(), required=False)
     target_url = serializers.CharField(max_length=2000, required=False, validators=[check_target_url])
@@ -63,16 +64,19 @@ class SendSerializer(Strict):
     expires_at = serializers.DateTimeField(required=False, allow_null=True, validators=[_not_too_far])
     idempotency_key = serializers.RegexField(r"^[\x21-\x7e]{1,255}$", required=False)
 
+    class Meta:
+        list_serializer_class = BoundedListSerializer
+
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if ("endpoint" in attrs) == ("target_url" in attrs):
-            raise serializers.ValidationError({"endpoint": "Name an endpoint or a target_url, one of them."})
+            raise serializers.ValidationError({"endpoint": "Enter either an endpoint or a target_url."})
         if "pool" in attrs and "endpoint" in attrs:
-            raise serializers.ValidationError({"pool": "An endpoint has its own pool."})
+            raise serializers.ValidationError({"pool": "Not allowed with an endpoint, which has its own pool."})
         begins, ends = attrs.get("scheduled_for"), attrs.get("expires_at")
         if begins and ends and ends <= begins:
-            raise serializers.ValidationError({"expires_at": "It would expire before its time comes."})
+            raise serializers.ValidationError({"expires_at": "Must be later than scheduled_for."})
         if len(json.dumps(attrs["payload"])) > LARGEST_PAYLOAD:
-            raise serializers.ValidationError({"payload": f"At most {LARGEST_PAYLOAD} bytes."})
+            raise serializers.ValidationError({"payload": f"Must be at most {LARGEST_PAYLOAD} bytes."})
         return attrs
 
     def to_message(self, attrs: dict[str, Any]) -> NewMessage:
@@ -92,6 +96,8 @@ class SendSerializer(Strict):
 
 
 class AttemptSerializer(serializers.ModelSerializer):
+    """One delivery attempt."""
+
     class Meta:
         model = Attempt
         fields = [
@@ -101,6 +107,8 @@ class AttemptSerializer(serializers.ModelSerializer):
 
 
 class MessageSerializer(serializers.ModelSerializer):
+    """A message and its state."""
+
     endpoint = serializers.CharField(source="endpoint.name", default=None)
     target_url = serializers.CharField(source="url")
     group = serializers.CharField(source="group.name")
@@ -116,7 +124,7 @@ class MessageSerializer(serializers.ModelSerializer):
 
 
 class MessageDetailSerializer(MessageSerializer):
-    """With its payload, its attempts, and why it is where it is."""
+    """A message with its payload, its attempts, and why it is in its current state."""
 
     payload = serializers.SerializerMethodField()
     why = serializers.SerializerMethodField()
@@ -132,20 +140,21 @@ class MessageDetailSerializer(MessageSerializer):
         return why_stuck(message)
 
 
-class NoteSerializer(Strict):
+class NoteSerializer(StrictSerializer):
+    """A note, shown in the history."""
+
     note = serializers.CharField(max_length=500, required=False, allow_blank=True, default="")
 
 
 class ManySerializer(NoteSerializer):
-    """What to do to all messages that fit `filter`; its members are those of the list's."""
+    """The action, and the messages that it applies to. `filter` takes the same fields as the list."""
 
     action = serializers.ChoiceField(choices=[action.word for action in Action])
     filter = serializers.DictField(child=serializers.CharField(max_length=255), allow_empty=False)
 
 
 class ManyDoneSerializer(serializers.Serializer):
-    """What became of many: how many were changed, how many were left alone, and the first 1,000 that were
-    changed."""
+    """The result: how many messages were changed, how many were not, and the ids of the first 1,000 changed."""
 
     changed = serializers.IntegerField()
     refused = serializers.IntegerField()
@@ -153,11 +162,11 @@ class ManyDoneSerializer(serializers.Serializer):
 
 
 class _NumbersFilter(django_filters.BaseInFilter, django_filters.NumberFilter):
-    """`?id=7,8,9`"""
+    """Filter by several ids: `?id=7,8,9`."""
 
 
 class MessageFilter(OwnedFilterSet):
-    """`?status=ERROR&endpoint=ERP&group=job:7&type=order.changed&created_after=…`"""
+    """Filter messages: `?status=ERROR&endpoint=ERP&group=job:7&type=order.changed&created_after=…`."""
 
     endpoint = django_filters.CharFilter(field_name="endpoint__name")
     group = django_filters.CharFilter(field_name="group__name")
@@ -171,7 +180,7 @@ class MessageFilter(OwnedFilterSet):
 
 
 class MessageViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveModelMixin):
-    """What is delivered, in order within its group."""
+    """Messages, delivered in order within their group."""
 
     queryset = Message.objects.select_related("endpoint", "target", "group").order_by("-id")
     serializer_class = MessageSerializer
@@ -192,10 +201,10 @@ class MessageViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retrieve
 
     @extend_schema(request=SendSerializer, responses={202: MessageSerializer})
     def create(self, request: Request) -> Response:
-        """One message, or a list of at most 1,000 in one transaction. 202: taken, and delivered soon."""
+        """Send one message, or a list of at most 1,000 in one transaction. 202 means accepted for delivery."""
         many = isinstance(request.data, list)
         if many and not 1 <= len(request.data) <= MOST_AT_ONCE:
-            raise serializers.ValidationError(f"A list holds 1 to {MOST_AT_ONCE} messages.")
+            raise serializers.ValidationError(f"A list must contain 1 to {MOST_AT_ONCE} messages.")
         serializer = SendSerializer(data=request.data, many=many, context=self.get_serializer_context())
         serializer.is_valid(raise_exception=True)
         found = serializer.validated_data if many else [serializer.validated_data]
@@ -203,69 +212,77 @@ class MessageViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retrieve
 
         def make() -> tuple[int, dict]:
             with transaction.atomic():
-                accepted = accept(request.organization.pk, items, actor=request.actor)
-            answers = [_accepted(one) for one in accepted]
+                accepted = accept_messages(request.organization.pk, items, actor=request.actor)
+            answers = [_accepted(result) for result in accepted]
             return 202, {"messages": answers} if many else answers[0]
 
-        return answer_once(request, "messages", make)
+        return respond_idempotently(request, "messages", make)
 
     @extend_schema(request=NoteSerializer, responses=MessageSerializer)
     @action(detail=True, methods=["post"])
     def retry(self, request: Request, pk: str) -> Response:
-        """From ERROR: tried again, with all its retries."""
+        """Retry a message in ERROR, with its full retry budget."""
         return self._act(Action.RETRY, request)
 
     @extend_schema(request=NoteSerializer, responses=MessageSerializer)
     @action(detail=True, methods=["post"])
     def ignore(self, request: Request, pk: str) -> Response:
-        """From ERROR: given up (CANCELLED); its group goes on."""
+        """Give up on a message in ERROR (it becomes CANCELLED); its group continues."""
         return self._act(Action.IGNORE, request)
 
     @extend_schema(request=NoteSerializer, responses=MessageSerializer)
     @action(detail=True, methods=["post"])
     def resolve(self, request: Request, pk: str) -> Response:
-        """From ERROR: settled by other means (COMPLETED); its group goes on."""
+        """Mark a message in ERROR as handled elsewhere (it becomes COMPLETED); its group continues."""
         return self._act(Action.RESOLVE, request)
 
     @extend_schema(request=NoteSerializer, responses=MessageSerializer)
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: str) -> Response:
-        """Before it has ended: never called, or, when its call is on its way, without regard to what comes of
-        it."""
+        """Cancel a message that has not ended.
+
+        A waiting message is never sent. The result of a message in flight is recorded but doesn't change its
+        status.
+        """
         return self._act(Action.CANCEL, request)
 
     @extend_schema(request=ManySerializer, responses=ManyDoneSerializer)
     @action(detail=False, methods=["post"], url_path="actions")
     def many(self, request: Request) -> Response:
-        """The same for all that fit a filter and are in a status that allows it, the oldest first, at most 10,000
-        at once; the others are left alone and counted, up to 10,000."""
+        """Apply an action to all messages that match a filter and whose status allows it.
+
+        The oldest are changed first, at most 10,000 per request. The others are unchanged and counted, up to
+        10,000.
+        """
         serializer = ManySerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
         asked = serializer.validated_data
         filters = MessageFilter(data=asked["filter"], queryset=self.get_queryset(), request=request)
         if unknown := sorted(set(asked["filter"]) - set(filters.filters)):
-            raise serializers.ValidationError({"filter": f"There is no {', '.join(unknown)}."})
+            raise serializers.ValidationError({"filter": f"Unknown fields: {', '.join(unknown)}."})
         if not filters.is_valid():
             raise serializers.ValidationError({"filter": filters.errors})
-        what = Action.of(asked["action"])
-        fitting = filters.qs.filter(status__in=what.before).order_by("id")
-        others = filters.qs.exclude(status__in=what.before).order_by()[:MOST_BY_FILTER].count()
-        done = by_hand.act(
-            what, fitting.values_list("pk", flat=True)[:MOST_BY_FILTER], actor=request.actor, note=asked["note"]
+        chosen = Action.of(asked["action"])
+        fitting = filters.qs.filter(status__in=chosen.before).order_by("id")
+        others = filters.qs.exclude(status__in=chosen.before).order_by()[:MOST_BY_FILTER].count()
+        done = actions.act_on_messages(
+            chosen, fitting.values_list("pk", flat=True)[:MOST_BY_FILTER], actor=request.actor, note=asked["note"]
         )
         refused = len(done.refused) + others
         return Response({"changed": len(done.changed), "refused": refused, "ids": done.changed[:1000]})
 
-    def _act(self, what: Action, request: Request) -> Response:
+    def _act(self, chosen: Action, request: Request) -> Response:
         serializer = NoteSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
-        message = by_hand.act_on_one(
-            what, self.get_object(), actor=request.actor, note=serializer.validated_data["note"]
+        message = actions.act_on_one(
+            chosen, self.get_object(), actor=request.actor, note=serializer.validated_data["note"]
         )
         return Response(MessageSerializer(self.get_queryset().get(pk=message.pk)).data)
 
 
 class GroupSerializer(serializers.ModelSerializer):
+    """A group and the message that blocks it, if any."""
+
     endpoint = serializers.CharField(source="endpoint.name", default=None)
 
     class Meta:
@@ -274,7 +291,7 @@ class GroupSerializer(serializers.ModelSerializer):
 
 
 class GroupFilter(OwnedFilterSet):
-    """`?blocked=true&endpoint=ERP&name=job:7`"""
+    """Filter groups: `?blocked=true&endpoint=ERP&name=job:7`."""
 
     endpoint = django_filters.CharFilter(field_name="endpoint__name")
     blocked = django_filters.BooleanFilter(field_name="blocked_by", lookup_expr="isnull", exclude=True)
@@ -285,7 +302,7 @@ class GroupFilter(OwnedFilterSet):
 
 
 class GroupViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveModelMixin):
-    """Groups, what stops them and since when."""
+    """Groups, with the messages that block them and since when."""
 
     queryset = MessageGroup.objects.select_related("endpoint").order_by("-id")
     serializer_class = GroupSerializer
@@ -293,8 +310,8 @@ class GroupViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMo
     required = {"list": _READ, "retrieve": _READ}
 
 
-def _accepted(one: Accepted) -> dict[str, Any]:
-    return {"id": one.id, "is_new": one.is_new}
+def _accepted(result: Accepted) -> dict[str, Any]:
+    return {"id": result.id, "is_new": result.is_new}
 
 
 router = SimpleRouter()

@@ -1,13 +1,13 @@
-"""Where a router posts a pointer: ours calls the same by a function, somebody's own comes here.
+"""Process pointers that external routers post; the built-in router calls the same code directly.
 
     POST /api/v1/dispatch/process/          body: the pointer, as it came from the queue
-    200 {"ack": true}                       done with: acknowledge it
-    200 {"ack": false, "delaySeconds": 5}   nothing happened: hand it in again after that time
-    400, 401                                no pointer, or a token that is not good for it: nothing was touched
+    200 {"ack": true}                       processed: acknowledge the pointer
+    200 {"ack": false, "delaySeconds": 5}   not processed: post the pointer again after that time
+    400, 401                                no pointer, or an invalid token: nothing was changed
 
-A router that hangs up before the answer ends nothing: the call goes on and its result is written.
+If the router disconnects before the response, the attempt continues and its result is recorded.
 
-The token in the pointer is the authorization; `Authorization: Bearer <token>` may carry it instead of the body.
+The token in the pointer is the authorization; `Authorization: Bearer <token>` may replace the one in the body.
 """
 
 from __future__ import annotations
@@ -21,63 +21,63 @@ from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 
-from dispatch.core import problems
+from dispatch.core.api import problems
 from dispatch.core.ids import read_id
-from dispatch.outbox import processing
+from dispatch.outbox import processor
 from dispatch.outbox.pointer import BadToken
-from dispatch.outbox.services.starting import Refused
+from dispatch.outbox.services.attempts import PointerRefused
 
 log = structlog.get_logger(__name__)
 
 AGAIN_S = 5
-# While the outbox is switched off nobody is called.
+# While the outbox is disabled, nothing is delivered.
 OFF_S = 60
 LONGEST_BODY = 16_384
-_under_way: set[asyncio.Future[Refused | None]] = set()
+_in_progress: set[asyncio.Future[PointerRefused | None]] = set()
 
 
 @csrf_exempt
 async def process(request: HttpRequest) -> HttpResponse:
-    """See the module."""
+    """Process one pointer; the module's docstring describes the protocol."""
     if request.method != "POST":
-        return problems.response(405, "method_not_allowed", "Post a pointer.")
-    found = _read(request)
+        return problems.problem_response(405, "method_not_allowed", "Use POST.")
+    found = _read_pointer(request)
     if found is None:
-        return problems.response(400, "parse_error", "The body is not a pointer.")
+        return problems.problem_response(400, "parse_error", "The body is not a valid pointer.")
     if not settings.OUTBOX_ENABLED:
         return JsonResponse({"ack": False, "delaySeconds": OFF_S})
-    work = asyncio.ensure_future(processing.shared().process(*found))
-    _under_way.add(work)
+    work = asyncio.ensure_future(processor.shared_processor().process(*found))
+    _in_progress.add(work)
     work.add_done_callback(_ended)
     message_id, _ = found
     try:
         refused = await asyncio.shield(work)
     except BadToken as error:
-        log.warning("a pointer's token was refused", message=message_id, reason=str(error))
-        return problems.response(401, "not_authenticated", "The token is not good for this message.")
+        log.warning("pointer_token_rejected", message=message_id, reason=str(error))
+        return problems.problem_response(401, "not_authenticated", "The token is not valid for this message.")
     except DatabaseError as error:
-        log.warning("the database is away, the router asks again", error=str(error).strip())
+        log.warning("pointer_deferred_database_unavailable", error=str(error).strip())
         return JsonResponse({"ack": False, "delaySeconds": AGAIN_S})
     return JsonResponse({"ack": True, "result": refused.name.lower() if refused else "called"})
 
 
-def _ended(work: asyncio.Future[Refused | None]) -> None:
-    _under_way.discard(work)
+def _ended(work: asyncio.Future[PointerRefused | None]) -> None:
+    _in_progress.discard(work)
     if not work.cancelled():
-        work.exception()  # told to the router, if it still listens; a call without a result is recovered
+        work.exception()  # `process` has handled it, unless the router disconnected
 
 
-def _read(request: HttpRequest) -> tuple[str, str] | None:
-    """(message id, token), or None when there is no such thing in the request."""
+def _read_pointer(request: HttpRequest) -> tuple[str, str] | None:
+    """Return (message id, token), or None if the request contains no valid message id."""
     if len(request.body) > LONGEST_BODY:
         return None
     try:
-        said = json.loads(request.body)
+        body = json.loads(request.body)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(said, dict):
+    if not isinstance(body, dict):
         return None
-    message_id, token = said.get("id"), said.get("authToken")
+    message_id, token = body.get("id"), body.get("authToken")
     scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
     if token is None and scheme.lower() == "bearer":
         token = bearer.strip()

@@ -70,7 +70,7 @@ class Migration(migrations.Migration):
                         base_field=models.CharField(max_length=80),
                         blank=True,
                         default=list,
-                        help_text='As "job.assigned", "job.*" or "*"; empty: only messages that are sent by name.',
+                        help_text='Examples: "job.assigned", "job.*" or "*". Leave empty for messages addressed to it by name only.',
                         size=None,
                     ),
                 ),
@@ -83,7 +83,7 @@ class Migration(migrations.Migration):
                 (
                     "previous_secret",
                     dispatch.core.crypto.EncryptedTextField(
-                        blank=True, default="", help_text="Signs too, until its time is over."
+                        blank=True, default="", help_text="Also signs until it expires."
                     ),
                 ),
                 ("previous_secret_until", models.DateTimeField(blank=True, null=True)),
@@ -92,7 +92,7 @@ class Migration(migrations.Migration):
                     dispatch.outbox.fields.EncryptedJSONField(
                         blank=True,
                         default=dict,
-                        help_text='Sent with every request, as {"Authorization": "…"}. Stored encrypted.',
+                        help_text='Sent with every request, such as {"Authorization": "…"}. Stored encrypted.',
                     ),
                 ),
                 (
@@ -100,7 +100,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         choices=[
                             ("BLOCK_ON_ERROR", "Stop the group on an error"),
-                            ("NEXT_ON_ERROR", "Go on after an error"),
+                            ("NEXT_ON_ERROR", "Continue after an error"),
                             ("IMMEDIATE", "No order"),
                         ],
                         default="BLOCK_ON_ERROR",
@@ -121,7 +121,7 @@ class Migration(migrations.Migration):
                         base_field=models.PositiveIntegerField(),
                         blank=True,
                         default=dispatch.outbox.models.default_retry_schedule,
-                        help_text="Seconds before each retry; as many retries as there are numbers.",
+                        help_text="Seconds before each retry. The number of entries is the number of retries.",
                         size=None,
                     ),
                 ),
@@ -129,7 +129,7 @@ class Migration(migrations.Migration):
                     "retry_jitter",
                     models.FloatField(
                         default=0.2,
-                        help_text="A retry is later by up to this share of its delay.",
+                        help_text="Delays each retry by up to this share of its delay, at random.",
                         validators=[
                             django.core.validators.MinValueValidator(0),
                             django.core.validators.MaxValueValidator(1),
@@ -142,14 +142,16 @@ class Migration(migrations.Migration):
                         base_field=models.PositiveSmallIntegerField(),
                         blank=True,
                         default=dispatch.outbox.models.default_permanent_codes,
-                        help_text="Answers that are an error at once, without a retry.",
+                        help_text="Status codes that are an error at once, without a retry.",
                         size=None,
                     ),
                 ),
                 (
                     "expire_after_s",
                     models.PositiveIntegerField(
-                        blank=True, help_text="What is not delivered by then expires. Empty: never.", null=True
+                        blank=True,
+                        help_text="Undelivered messages expire after this many seconds. Leave empty for never.",
+                        null=True,
                     ),
                 ),
                 ("is_paused", models.BooleanField(default=False)),
@@ -188,18 +190,20 @@ class Migration(migrations.Migration):
                     models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
                 ),
                 ("origin", models.CharField(blank=True, max_length=300)),
-                ("failures", models.PositiveIntegerField(default=0, help_text="In a row.")),
+                ("failures", models.PositiveIntegerField(default=0, help_text="Consecutive failures.")),
                 ("failing_since", models.DateTimeField(null=True)),
                 ("last_error", models.CharField(blank=True, max_length=200)),
                 (
                     "openings",
-                    models.PositiveIntegerField(default=0, help_text="How often in a row the circuit opened."),
+                    models.PositiveIntegerField(
+                        default=0, help_text="How many times in a row the circuit has opened."
+                    ),
                 ),
                 (
                     "open_until",
-                    models.DateTimeField(help_text="While it is set, the circuit is open or probing.", null=True),
+                    models.DateTimeField(help_text="While set, the circuit is open or probing.", null=True),
                 ),
-                ("probe_until", models.DateTimeField(help_text="A probe is on its way until then.", null=True)),
+                ("probe_until", models.DateTimeField(help_text="A probe is in flight until then.", null=True)),
                 (
                     "endpoint",
                     models.OneToOneField(
@@ -220,7 +224,7 @@ class Migration(migrations.Migration):
                 (
                     "pool",
                     models.ForeignKey(
-                        help_text="Of an origin.",
+                        help_text="Only for an origin.",
                         null=True,
                         on_delete=django.db.models.deletion.PROTECT,
                         related_name="+",
@@ -254,7 +258,7 @@ class Migration(migrations.Migration):
                 ("wake_at", models.DateTimeField(null=True)),
                 (
                     "blocked_by",
-                    models.BigIntegerField(help_text="The message whose ERROR stops the group.", null=True),
+                    models.BigIntegerField(help_text="The message whose ERROR blocks the group.", null=True),
                 ),
                 ("blocked_since", models.DateTimeField(null=True)),
                 ("created_at", models.DateTimeField(default=dispatch.core.clock.now, editable=False)),
@@ -313,7 +317,7 @@ class Migration(migrations.Migration):
                     "url",
                     models.CharField(
                         blank=True,
-                        help_text="Of its own, when there is no endpoint.",
+                        help_text="Set if there is no endpoint.",
                         max_length=2000,
                         verbose_name="URL",
                     ),
@@ -326,7 +330,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         choices=[
                             ("BLOCK_ON_ERROR", "Stop the group on an error"),
-                            ("NEXT_ON_ERROR", "Go on after an error"),
+                            ("NEXT_ON_ERROR", "Continue after an error"),
                             ("IMMEDIATE", "No order"),
                         ],
                         default="BLOCK_ON_ERROR",
@@ -354,12 +358,20 @@ class Migration(migrations.Migration):
                 ("idempotency_key", models.CharField(max_length=255, null=True)),
                 ("event_id", models.BigIntegerField(null=True)),
                 ("created_at", models.DateTimeField(default=dispatch.core.clock.now, editable=False)),
-                ("due_at", models.DateTimeField(help_text="Not before: its schedule, its retry or its deferral.")),
+                (
+                    "due_at",
+                    models.DateTimeField(help_text="Not sent before: its schedule, its retry or its deferral."),
+                ),
                 ("epoch", models.PositiveIntegerField(default=0)),
-                ("attempts", models.PositiveIntegerField(default=0, help_text="Spent of the retry budget.")),
+                (
+                    "attempts",
+                    models.PositiveIntegerField(default=0, help_text="Attempts counted against the retry budget."),
+                ),
                 (
                     "calls",
-                    models.PositiveIntegerField(default=0, help_text="All calls, also those that spent nothing."),
+                    models.PositiveIntegerField(
+                        default=0, help_text="All attempts, including those that don't count against the budget."
+                    ),
                 ),
                 (
                     "lapses",
@@ -374,11 +386,11 @@ class Migration(migrations.Migration):
                 ("last_error", models.CharField(blank=True, max_length=300)),
                 (
                     "waiting_for",
-                    models.CharField(blank=True, help_text="Why it was put back last.", max_length=40),
+                    models.CharField(blank=True, help_text="Why it was last requeued.", max_length=40),
                 ),
                 (
                     "resolution",
-                    models.CharField(blank=True, help_text="ignored or resolved, by a person.", max_length=16),
+                    models.CharField(blank=True, help_text="ignored or resolved, set manually.", max_length=16),
                 ),
                 (
                     "endpoint",
@@ -537,22 +549,25 @@ class Migration(migrations.Migration):
                     models.CharField(
                         choices=[
                             ("delivered", "Delivered"),
-                            ("deferred", "Put off by the receiver"),
+                            ("deferred", "Deferred by the receiver"),
                             ("failed", "Failed"),
-                            ("permanent", "Refused for good"),
-                            ("lapsed", "No result: its lease ended"),
+                            ("permanent", "Permanently refused"),
+                            ("lapsed", "No result: lease ended"),
                         ],
                         max_length=16,
                     ),
                 ),
                 ("status_code", models.PositiveSmallIntegerField(null=True)),
-                ("answer", models.TextField(blank=True, help_text="The first kilobytes.")),
+                (
+                    "answer",
+                    models.TextField(blank=True, help_text="The beginning of the response body, up to 4 KB."),
+                ),
                 ("error_class", models.CharField(blank=True, max_length=40)),
                 ("error", models.CharField(blank=True, max_length=300)),
-                ("is_spent", models.BooleanField(default=True, help_text="It counts against the retries.")),
+                ("is_spent", models.BooleanField(default=True, help_text="Counts against the retry budget.")),
                 (
                     "is_late",
-                    models.BooleanField(default=False, help_text="Of an older epoch: recorded, and nothing else."),
+                    models.BooleanField(default=False, help_text="From an older epoch: recorded without effect."),
                 ),
                 (
                     "organization",

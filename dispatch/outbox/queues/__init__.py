@@ -1,9 +1,10 @@
-"""The queues that carry pointers, chosen by OUTBOX_QUEUE_TYPE: `embedded`, `redis`, `sqs` or `activemq`.
+"""Open the queue that carries pointers, chosen by OUTBOX_QUEUE_TYPE: `embedded`, `redis`, `sqs` or `activemq`.
 
-with queues.publisher() as publisher:
-    publisher.publish(pointer, dedup_id)
-for delivery in queues.consumer("router-1").receive(10, wait_s=1.0):
-    delivery.ack()
+Example:
+    with queues.publisher() as publisher:
+        publisher.publish(pointer, dedup_id)
+    for delivery in queues.consumer("router-1").receive(10, wait_s=1.0):
+        delivery.ack()
 """
 
 from __future__ import annotations
@@ -40,24 +41,28 @@ TYPES = {
 
 
 def publisher() -> Publisher:
-    """A publisher to the configured queue. Touches no network. Raises ImproperlyConfigured."""
+    """Return a publisher to the configured queue. Makes no network connection. Raises ImproperlyConfigured."""
     return _module().publisher(_place())
 
 
 def consumer(name: str) -> Consumer:
-    """A consumer of the configured queue; `name` is unique among those that run. Touches no network.
-    Raises ImproperlyConfigured."""
+    """Return a consumer of the configured queue; `name` must be unique among running consumers.
+
+    Makes no network connection. Raises ImproperlyConfigured.
+    """
     return _module().consumer(_place(), name)
 
 
 def warn_if_unreachable() -> bool:
-    """Called when a process starts: True when the queue answers; else it is logged, and whoever needs the queue
-    tries again by itself."""
+    """Check the queue when a process starts; log a warning and return False if it is unreachable.
+
+    Publishers and consumers keep retrying in any case.
+    """
     try:
-        with publisher() as asked:
-            asked.ping()
+        with publisher() as connection:
+            connection.ping()
     except QueueUnavailable as error:
-        log.warning("the queue cannot be reached, tried again", queue=settings.OUTBOX_QUEUE_TYPE, error=str(error))
+        log.warning("queue_unreachable", queue=settings.OUTBOX_QUEUE_TYPE, error=str(error))
         return False
     return True
 
@@ -76,7 +81,7 @@ def _module() -> Any:
 
 
 def _place() -> str:
-    """Where the queue is: a file for `embedded`, else a URL; empty: the type's own default."""
+    """Return where the queue is: a file for `embedded`, else a URL; empty selects the type's default."""
     kind = settings.OUTBOX_QUEUE_TYPE
     place = str(settings.OUTBOX_EMBEDDED_FILE) if kind == "embedded" else settings.OUTBOX_QUEUE_URL
     if not place and kind != "redis":

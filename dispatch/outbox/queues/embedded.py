@@ -1,6 +1,8 @@
-"""A queue in one SQLite file, shared by every process of a machine that names it. For development and one machine.
+"""Carry pointers in an SQLite file: for development and for installations on a single machine.
 
-Times are the clock's, in milliseconds, so that tests can move them. Waiting is polling."""
+All processes on the machine that open the same file share the queue. Times are `dispatch.core.clock`'s, in
+milliseconds, so that tests can move them. Consumers wait by polling.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ CREATE INDEX IF NOT EXISTS pointer_visible ON pointer (visible_at, id);
 CREATE TABLE IF NOT EXISTS seen (dedup_id TEXT PRIMARY KEY, until INTEGER NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS seen_until ON seen (until);
 """
-_FORGET = "DELETE FROM seen WHERE until <= ?"
-_REMEMBER = "INSERT INTO seen (dedup_id, until) VALUES (?, ?) ON CONFLICT DO NOTHING"
+_DELETE_EXPIRED_IDS = "DELETE FROM seen WHERE until <= ?"
+_ADD_ID = "INSERT INTO seen (dedup_id, until) VALUES (?, ?) ON CONFLICT DO NOTHING"
 _PUT = "INSERT INTO pointer (body, visible_at) VALUES (?, ?)"
 _ANY_DUE = "SELECT 1 FROM pointer WHERE visible_at <= ? LIMIT 1"
 _TAKE = """
@@ -45,15 +47,17 @@ _RELEASE = "UPDATE pointer SET visible_at = ?, receipt = NULL WHERE id = ? AND r
 
 
 def publisher(file: str) -> Publisher:
+    """Return a publisher to the queue in `file`."""
     return EmbeddedPublisher(_File(file))
 
 
 def consumer(file: str, name: str) -> Consumer:
+    """Return a consumer of the queue in `file`."""
     return EmbeddedConsumer(_File(file), name)
 
 
 class _File:
-    """The file, opened when first used; one connection, used by one thread at a time."""
+    """The file, opened on first use; one connection, used by one thread at a time."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -62,7 +66,7 @@ class _File:
 
     @contextmanager
     def transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
-        """Commits at the end, or rolls back. Raises QueueUnavailable."""
+        """Run a transaction: commit at the end, or roll back. Raises QueueUnavailable."""
         with self._lock:
             try:
                 connection = self._open()
@@ -97,6 +101,8 @@ class _File:
 
 
 class EmbeddedPublisher(Publisher):
+    """Publish each batch in one transaction."""
+
     def __init__(self, file: _File) -> None:
         self._file = file
 
@@ -105,9 +111,9 @@ class EmbeddedPublisher(Publisher):
         until = now + int(settings.OUTBOX_DEDUP_S * 1000)
         try:
             with self._file.transaction() as connection:
-                connection.execute(_FORGET, (now,))
+                connection.execute(_DELETE_EXPIRED_IDS, (now,))
                 for pointer, dedup_id in publications:
-                    if connection.execute(_REMEMBER, (dedup_id, until)).rowcount:
+                    if connection.execute(_ADD_ID, (dedup_id, until)).rowcount:
                         connection.execute(_PUT, (pointer.to_json(), now))
         except QueueUnavailable as error:
             return [error] * len(publications)
@@ -122,6 +128,8 @@ class EmbeddedPublisher(Publisher):
 
 
 class EmbeddedConsumer(Consumer):
+    """Take due pointers in the order of their publication."""
+
     def __init__(self, file: _File, name: str) -> None:
         super().__init__(name)
         self._file = file
@@ -141,7 +149,7 @@ class EmbeddedConsumer(Consumer):
 
     def _take(self, max_n: int) -> list[Delivery]:
         now = clock.now_ms()
-        with self._file.transaction("BEGIN") as connection:  # looking does not stand in the writers' way
+        with self._file.transaction("BEGIN") as connection:  # a read does not block the writers
             if not connection.execute(_ANY_DUE, (now,)).fetchone():
                 return []
         again = now + int(settings.OUTBOX_VISIBILITY_S * 1000)
@@ -152,13 +160,13 @@ class EmbeddedConsumer(Consumer):
 
     def _ack(self, deliveries: Sequence[Delivery]) -> None:
         with self._file.transaction() as connection:
-            connection.executemany(_ACK, [_named(delivery) for delivery in deliveries])
+            connection.executemany(_ACK, [_row_and_receipt(delivery) for delivery in deliveries])
 
     def _release(self, delivery: Delivery, delay_s: float) -> None:
         with self._file.transaction() as connection:
-            connection.execute(_RELEASE, (clock.now_ms() + int(delay_s * 1000), *_named(delivery)))
+            connection.execute(_RELEASE, (clock.now_ms() + int(delay_s * 1000), *_row_and_receipt(delivery)))
 
 
-def _named(delivery: Delivery) -> tuple[int, str]:
-    """The row's id, and the mark of the taking: when it was taken again since, nothing fits."""
+def _row_and_receipt(delivery: Delivery) -> tuple[int, str]:
+    """Return the row's id and the receipt of this delivery; a later delivery of the row has another receipt."""
     return int(delivery.receipt.partition(".")[0]), delivery.receipt

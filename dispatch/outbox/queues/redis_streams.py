@@ -1,8 +1,9 @@
-"""A Redis stream read by one consumer group: the default queue, in the Redis that runs anyway.
+"""Carry pointers in a Redis stream with one consumer group: the default queue, in the application's Redis.
 
-What a dead consumer held is claimed by another once it has been idle for OUTBOX_VISIBILITY_S. A pointer that was
-released with a delay waits in a sorted set. A Redis that was emptied loses the pointers; stale recovery publishes
-them anew. Raises nothing of Redis's, only QueueUnavailable."""
+Pointers that a dead consumer held are claimed by another one after OUTBOX_VISIBILITY_S without activity. A
+pointer released with a delay waits in a sorted set. Flushing Redis loses the pointers; stale recovery publishes
+them again. The only exception raised is QueueUnavailable; Redis's exceptions are converted to it.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +18,18 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from dispatch.core import clock
-from dispatch.core.redis import Script, client, key
+from dispatch.core.circuit_breaker import CircuitBreaker
+from dispatch.core.redis.client import Script, breaker, client, connect_guarded, key
 from dispatch.outbox.queues.base import Consumer, Delivery, Publication, Publisher, QueueUnavailable
 
 GROUP = "routers"
 BODY = b"pointer"
-# A consumer that asked for nothing for this long and holds nothing is struck off the group's list.
-FORGET_CONSUMER_AFTER_MS = 3_600_000
-# A router that is asked to stop does so within this.
+# A consumer that has been idle for this long and holds nothing is removed from the group.
+DELETE_CONSUMER_AFTER_MS = 3_600_000
+# Bounds how long a router that has been asked to stop still waits for pointers.
 LONGEST_BLOCK_MS = 1000
 
-# KEYS: stream, one per deduplication id. ARGV: how long to remember (ms), then the pointers. All or nothing.
+# KEYS: stream, one per deduplication id. ARGV: deduplication time (ms), then the pointers. All or nothing.
 _PUBLISH = Script(
     "outbox_publish",
     """
@@ -41,8 +43,8 @@ end
 return added
 """,
 )
-# KEYS: stream, delayed. ARGV: clock offset, how many. Puts what is due back on the stream; answers in how many
-# milliseconds the next is due, or -1.
+# KEYS: stream, delayed. ARGV: clock offset, count. Moves due pointers back to the stream; returns the
+# milliseconds until the next is due, or -1.
 _RESUME = Script(
     "outbox_resume",
     """
@@ -56,7 +58,8 @@ if #first == 0 then return -1 end
 return math.max(0, tonumber(first[2]) - now)
 """,
 )
-# KEYS: stream, delayed. ARGV: group, id, pointer, clock offset, delay (ms). Nothing when it was settled already.
+# KEYS: stream, delayed. ARGV: group, id, pointer, clock offset, delay (ms). No effect if already acknowledged or
+# released.
 _RELEASE = Script(
     "outbox_release",
     """
@@ -66,8 +69,9 @@ redis.call('ZADD', KEYS[2], now_ms(ARGV[4]) + tonumber(ARGV[5]), ARGV[2] .. '|' 
 return 1
 """,
 )
-# KEYS: stream. ARGV: group, idle (ms). Deleting a consumer drops what it holds, so only those that hold nothing.
-_FORGET = Script(
+# KEYS: stream. ARGV: group, idle (ms). Deleting a consumer drops its pending entries, so only idle consumers
+# without such entries are deleted.
+_DELETE_IDLE_CONSUMERS = Script(
     "outbox_forget_consumers",
     """
 local gone = 0
@@ -85,15 +89,20 @@ return gone
 
 
 def publisher(url: str) -> Publisher:
-    return RedisPublisher(_server(url))
+    """Return a publisher to the stream on the server `url`; empty: the application's Redis."""
+    return RedisPublisher(_server(url), breaker(url))
 
 
 def consumer(url: str, name: str) -> Consumer:
+    """Return a consumer of the stream on the server `url`; empty: the application's Redis."""
     return RedisConsumer(_server(url), name)
 
 
 def _server(url: str) -> Callable[[], redis.Redis]:
-    """How to come by a client of `url`; empty: the Redis of the application. Raises ImproperlyConfigured."""
+    """Return a function that returns a client of `url`; empty: the application's Redis.
+
+    Raises ImproperlyConfigured.
+    """
     if not url:
         return client
     try:
@@ -103,24 +112,21 @@ def _server(url: str) -> Callable[[], redis.Redis]:
     return functools.partial(_client_of, url)
 
 
-@functools.cache
-def _client_of(url: str) -> redis.Redis:
-    timeout = settings.REDIS_TIMEOUT_S
-    return redis.Redis.from_url(
-        url, socket_timeout=timeout, socket_connect_timeout=timeout, health_check_interval=30
-    )
+_client_of = functools.cache(connect_guarded)
 
 
 def stream_key() -> str:
+    """Return the key of the stream that carries pointers."""
     return key("outbox", "pointers")
 
 
 def delayed_key() -> str:
+    """Return the key of the sorted set of delayed pointers, scored by due time in milliseconds."""
     return key("outbox", "delayed")
 
 
 @contextmanager
-def _speaking() -> Iterator[None]:
+def _redis_errors_converted() -> Iterator[None]:
     try:
         yield
     except redis.RedisError as error:
@@ -128,8 +134,11 @@ def _speaking() -> Iterator[None]:
 
 
 class RedisPublisher(Publisher):
-    def __init__(self, server: Callable[[], redis.Redis]) -> None:
+    """Publish each batch atomically in one script."""
+
+    def __init__(self, server: Callable[[], redis.Redis], breaker: CircuitBreaker) -> None:
         self._server = server
+        self.breaker = breaker
 
     def publish_many(self, publications: Sequence[Publication]) -> list[Exception | None]:
         if not publications:
@@ -137,18 +146,20 @@ class RedisPublisher(Publisher):
         keys = [stream_key(), *(key("outbox", "seen", dedup_id) for _, dedup_id in publications)]
         bodies = [pointer.to_json() for pointer, _ in publications]
         try:
-            with _speaking():
+            with _redis_errors_converted():
                 _PUBLISH(keys, [int(settings.OUTBOX_DEDUP_S * 1000), *bodies], self._server())
         except QueueUnavailable as error:
             return [error] * len(publications)
         return [None] * len(publications)
 
     def ping(self) -> None:
-        with _speaking():
+        with _redis_errors_converted():
             self._server().ping()
 
 
 class RedisConsumer(Consumer):
+    """Read as a member of the consumer group; from time to time, claim the entries of dead consumers."""
+
     def __init__(self, server: Callable[[], redis.Redis], name: str) -> None:
         super().__init__(name)
         self._server = server
@@ -156,14 +167,14 @@ class RedisConsumer(Consumer):
 
     def receive(self, max_n: int, wait_s: float) -> list[Delivery]:
         deadline = time.monotonic() + wait_s
-        with _speaking():
+        with _redis_errors_converted():
             while True:
                 next_due_ms = _RESUME([stream_key(), delayed_key()], [clock.offset_ms(), max_n], self._server())
                 found = self._claim(max_n) or self._read(max_n, None)
                 left_ms = int((deadline - time.monotonic()) * 1000)
                 if found or left_ms <= 0:
                     return found
-                # Not longer than the socket may be silent, nor than until the next delayed one is due.
+                # No longer than the socket timeout, and no longer than until the next delayed pointer is due.
                 longest_ms = min(LONGEST_BLOCK_MS, int(settings.REDIS_TIMEOUT_S * 500))
                 block_ms = min(left_ms, longest_ms, *([next_due_ms] * (next_due_ms >= 0)))
                 if found := self._read(max_n, max(1, block_ms)):
@@ -180,7 +191,10 @@ class RedisConsumer(Consumer):
         return self._deliveries([entry for _, entries in _pairs(answer) for entry in entries])
 
     def _claim(self, count: int) -> list[Delivery]:
-        """What others took and never settled; looked for now and then, not at each turn."""
+        """Claim entries that other consumers have held for too long.
+
+        Done from time to time, not on each receive.
+        """
         now = time.monotonic()
         if now < self._claim_at:
             return []
@@ -188,7 +202,7 @@ class RedisConsumer(Consumer):
         server, stream = self._server(), stream_key()
         try:
             answer = server.xautoclaim(stream, GROUP, self.name, idle_ms, "0-0", count)
-            _FORGET([stream], [GROUP, FORGET_CONSUMER_AFTER_MS], server)
+            _DELETE_IDLE_CONSUMERS([stream], [GROUP, DELETE_CONSUMER_AFTER_MS], server)
         except redis.ResponseError as error:
             if "NOGROUP" not in str(error) and "no such key" not in str(error):
                 raise
@@ -210,24 +224,24 @@ class RedisConsumer(Consumer):
         return [
             Delivery(fields.get(BODY, b"").decode("utf-8", "replace"), name.decode(), self._ack, self._release)
             for name, fields in entries
-            if fields is not None  # deleted since it was handed out
+            if fields is not None  # deleted since it was delivered
         ]
 
     def _ack(self, deliveries: Sequence[Delivery]) -> None:
         names = [delivery.receipt for delivery in deliveries]
-        with _speaking(), self._server().pipeline(transaction=True) as pipeline:
+        with _redis_errors_converted(), self._server().pipeline(transaction=True) as pipeline:
             pipeline.xack(stream_key(), GROUP, *names)
             pipeline.xdel(stream_key(), *names)
             pipeline.execute()
 
     def _release(self, delivery: Delivery, delay_s: float) -> None:
-        told = [GROUP, delivery.receipt, delivery.pointer_json, clock.offset_ms(), int(delay_s * 1000)]
-        with _speaking():
-            _RELEASE([stream_key(), delayed_key()], told, self._server())
+        args = [GROUP, delivery.receipt, delivery.pointer_json, clock.offset_ms(), int(delay_s * 1000)]
+        with _redis_errors_converted():
+            _RELEASE([stream_key(), delayed_key()], args, self._server())
 
 
 def _pairs(answer: Any) -> Sequence[tuple[bytes, Sequence[Any]]]:
-    """XREADGROUP's answer as (stream, entries), in either version of the protocol."""
+    """Return XREADGROUP's reply as (stream, entries), for either version of the protocol."""
     if not answer:
         return []
     return list(answer.items()) if isinstance(answer, dict) else answer

@@ -1,8 +1,11 @@
-"""An Amazon SQS FIFO queue (or a server that speaks as one): MessageGroupId is the pointer's messageGroupId, so
-that SQS too hands out one of a group at a time, and MessageDeduplicationId swallows repetitions for five minutes.
+"""Carry pointers in an Amazon SQS FIFO queue (or a compatible server).
 
-OUTBOX_QUEUE_URL is the queue's URL, which ends in `.fifo`; credentials and region come from boto3's usual places,
-the region of an amazonaws.com host from its name."""
+MessageGroupId is the pointer's messageGroupId, so that SQS also delivers one pointer of a group at a time;
+MessageDeduplicationId drops duplicates for five minutes.
+
+OUTBOX_QUEUE_URL is the queue's URL, which ends in `.fifo`. Credentials and region come from boto3's usual
+sources; the region of an amazonaws.com host comes from its name.
+"""
 
 from __future__ import annotations
 
@@ -24,37 +27,39 @@ from django.core.exceptions import ImproperlyConfigured
 
 from dispatch.outbox.queues.base import Consumer, Delivery, Publication, Publisher, QueueUnavailable
 
-BATCH = 10  # SQS takes and gives no more at once
+BATCH = 10  # SQS's limit per request
 LONGEST_POLL_S = 20
 LONGEST_VISIBILITY_S = 43_200
 LONGEST_DEDUP_ID = 128
-_FAULTS = (BotoCoreError, ClientError, OSError)
+_CLIENT_ERRORS = (BotoCoreError, ClientError, OSError)
 T = TypeVar("T")
 
 
 def publisher(url: str) -> Publisher:
+    """Return a publisher to the queue `url`."""
     return SqsPublisher(_Queue(url))
 
 
 def consumer(url: str, name: str) -> Consumer:
+    """Return a consumer of the queue `url`."""
     return SqsConsumer(_Queue(url), name)
 
 
 class _Queue:
-    """One queue and the client for it, which is made when first used and may be shared by threads."""
+    """One queue and its client, which is created on first use and may be shared by threads."""
 
     def __init__(self, url: str) -> None:
         if not url.endswith(".fifo"):
-            raise ImproperlyConfigured("OUTBOX_QUEUE_URL must name a FIFO queue: it ends in .fifo.")
+            raise ImproperlyConfigured("OUTBOX_QUEUE_URL must name a FIFO queue: its URL ends in .fifo.")
         self.url = url
         self._lock = threading.Lock()
         self._client: Any = None
 
     def call(self, operation: str, **arguments: Any) -> dict[str, Any]:
-        """Raises QueueUnavailable."""
+        """Call an operation. Raises QueueUnavailable."""
         try:
-            return getattr(self._made(), operation)(QueueUrl=self.url, **arguments)
-        except _FAULTS as error:
+            return getattr(self._connected_client(), operation)(QueueUrl=self.url, **arguments)
+        except _CLIENT_ERRORS as error:
             raise QueueUnavailable(f"SQS: {error}") from error
 
     def close(self) -> None:
@@ -63,7 +68,7 @@ class _Queue:
                 self._client.close()
                 self._client = None
 
-    def _made(self) -> Any:
+    def _connected_client(self) -> Any:
         with self._lock:
             if self._client is None:
                 place = urlsplit(self.url)
@@ -83,6 +88,8 @@ class _Queue:
 
 
 class SqsPublisher(Publisher):
+    """Publish ten pointers per request."""
+
     def __init__(self, queue: _Queue) -> None:
         self._queue = queue
 
@@ -117,6 +124,8 @@ class SqsPublisher(Publisher):
 
 
 class SqsConsumer(Consumer):
+    """Receive ten pointers per request with long polling."""
+
     def __init__(self, queue: _Queue, name: str) -> None:
         super().__init__(name)
         self._queue = queue
@@ -124,7 +133,7 @@ class SqsConsumer(Consumer):
     def receive(self, max_n: int, wait_s: float) -> list[Delivery]:
         deadline = time.monotonic() + wait_s
         while True:
-            # SQS waits whole seconds; what is left of one is slept.
+            # SQS waits whole seconds; the remaining fraction is slept.
             poll_s = min(LONGEST_POLL_S, int(max(0.0, deadline - time.monotonic())))
             found = self._receive(min(BATCH, max_n), poll_s)
             while found and len(found) % BATCH == 0 and len(found) < max_n:

@@ -1,4 +1,6 @@
-"""The outbox's decisions as pure functions: no database, no clock, no network.
+"""Decide the outbox's rules in pure functions: no database, no clock, no network.
 
-`heads` says which message of a group is next, `calls` what an answer means and when to try again, `rooms` how much
-a pool and a target may take, `words` why a message waits."""
+`ordering` decides which message of a group is next, `responses` what a response means and when to retry,
+`admission` how many messages a pool and a target may take, `endpoint_failures` when an endpoint is disabled,
+`health` how an endpoint is doing, and `descriptions` why a message waits.
+"""

@@ -1,4 +1,4 @@
-"""How an endpoint is doing, as one word and one sentence."""
+"""Assess an endpoint's health as one state and one sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STATES = (HEALTHY, FAILING, PROBING, CIRCUIT_OPEN, PAUSED, DISABLED)
 
 @dataclass(frozen=True)
 class Condition:
-    """What is known of an endpoint and of whoever answers there."""
+    """The facts about an endpoint and its receiver from which its health is assessed."""
 
     is_paused: bool = False
     paused_reason: str = ""
@@ -28,38 +28,41 @@ class Condition:
 
 @dataclass(frozen=True)
 class Health:
-    """`state` is one of STATES; `words` says it to a person; `since` is when it began, where that is known."""
+    """An endpoint's health.
+
+    `state` is one of STATES, `words` describes it, and `since` is when the state began, if known.
+    """
 
     state: str
     words: str
     since: datetime | None = None
 
 
-def health(seen: Condition, now: datetime, zone: str = "UTC") -> Health:
-    """The gravest thing that is true of the endpoint; times are told in `zone`."""
+def assess_health(seen: Condition, now: datetime, zone: str = "UTC") -> Health:
+    """Return the most severe condition of the endpoint; times are shown in `zone`."""
     if seen.disabled_at:
-        words = f"Disabled: {_sentence(seen.disabled_reason)} Its messages are kept until it is enabled."
+        words = f"Disabled: {_sentence(seen.disabled_reason)} Messages are kept until you enable it."
         return Health(DISABLED, words, seen.disabled_at)
     if seen.is_paused:
         reason = f": {_sentence(seen.paused_reason)}" if seen.paused_reason else "."
-        return Health(PAUSED, f"Paused{reason} Its messages are kept until it is resumed.")
+        return Health(PAUSED, f"Paused{reason} Messages are kept until you resume it.")
     if seen.open_until and seen.open_until > now:
         until = _clock(seen.open_until, zone)
-        words = f"{_failed(seen)} It is left alone until {until}, then tried with one message."
+        words = f"{_failed(seen)} Delivery stops until {until}; then one message is tried."
         return Health(CIRCUIT_OPEN, words, seen.failing_since)
     if seen.open_until:
-        words = f"{_failed(seen)} One message tries whether it answers again."
+        words = f"{_failed(seen)} One message is testing whether it responds again."
         return Health(PROBING, words, seen.failing_since)
     if seen.failures:
         return Health(FAILING, _failed(seen), seen.failing_since)
-    if seen.failing_since:  # it answers, but takes nothing
+    if seen.failing_since:  # it responds, but accepts nothing
         why = f": {_sentence(seen.last_error)}" if seen.last_error else "."
-        return Health(FAILING, f"It refuses what is sent{why}", seen.failing_since)
-    return Health(HEALTHY, "Nothing fails there.")
+        return Health(FAILING, f"It rejects messages{why}", seen.failing_since)
+    return Health(HEALTHY, "No errors.")
 
 
 def _failed(seen: Condition) -> str:
-    calls = "The last call" if seen.failures == 1 else f"The last {seen.failures} calls"
+    calls = "The last attempt" if seen.failures == 1 else f"The last {seen.failures} attempts"
     why = f": {_sentence(seen.last_error)}" if seen.last_error else "."
     return f"{calls} failed{why}"
 

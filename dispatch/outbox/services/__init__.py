@@ -1,4 +1,6 @@
-"""The outbox's transactions: the only place where its state changes.
+"""Change the outbox's state, in transactions; no other package does.
 
-`intake` takes messages in, `claims` decides who goes next, `starting` and `finishing` frame one call, `recovery`
-takes back what got stuck, `by_hand` is what people do, `targets` keeps the health of who is called."""
+`intake` accepts messages, `scheduling` selects and claims what is next, `attempts` and `attempt_results` start
+and finish one attempt, `recovery` recovers stuck messages, `actions` applies user actions, `target_health`
+records the health of targets, `endpoints` manages endpoints, and `retention` deletes old messages.
+"""

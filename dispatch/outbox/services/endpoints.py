@@ -1,5 +1,7 @@
-"""Endpoints as people set them up: added, changed, deleted, their secrets replaced, tried out. Pausing and
-disabling is in `targets`."""
+"""Manage endpoints: create, change and delete them, rotate their secrets, send test messages.
+
+`target_health` pauses and disables them.
+"""
 
 from __future__ import annotations
 
@@ -13,40 +15,47 @@ from django.db import IntegrityError, transaction
 from django.db.models import Min, Q
 
 from accounts.models import Organization
-from dispatch.core import clock, events, queues
-from dispatch.core import webhook_signing as signing
+from dispatch.core import clock, events
+from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
-from dispatch.core.problems import Conflict
+from dispatch.core.http import webhook_signing as signing
+from dispatch.core.runtime import queues
 from dispatch.outbox.models import Endpoint, Message, MessageGroup, Mode, Status, Target
 from dispatch.outbox.rules.health import Condition, Health
-from dispatch.outbox.rules.health import health as judge
-from dispatch.outbox.services.intake import NewMessage, accept, default_pool
-from dispatch.outbox.services.targets import POLLER
+from dispatch.outbox.rules.health import assess_health as judge
+from dispatch.outbox.services.intake import NewMessage, accept_messages, default_pool
+from dispatch.outbox.services.target_health import CLEAN, POLLER
 
 OVERLAP_S = 24 * 3600
 LONGEST_OVERLAP_S = 30 * 24 * 3600
 TEST_TYPE = "endpoint.test"
-# Counting stops here: "this many or more".
+# Counting stops here and means "this many or more".
 COUNT_LIMIT = 10_000
-HAS_MESSAGES = "This endpoint has messages, which are kept. Disable it instead."
+HAS_MESSAGES = "This endpoint has messages, which must be kept. Disable it instead."
 
 
-def add(organization: Organization, fields: Mapping[str, Any], *, actor: Actor) -> tuple[Endpoint, str]:
-    """A new endpoint, and its signing secret, which is not shown again. Without a `pool` it gets the
-    organization's default one."""
+def create_endpoint(
+    organization: Organization, fields: Mapping[str, Any], *, actor: Actor
+) -> tuple[Endpoint, str]:
+    """Create an endpoint; return it with its signing secret, which is not shown again.
+
+    Without a `pool`, it gets the organization's default pool.
+    """
     secret = signing.new_secret()
     with transaction.atomic():
         pool = fields.get("pool") or default_pool(organization.pk)
-        made = Endpoint.objects.create(**{**fields, "organization": organization, "pool": pool, "secret": secret})
-        Target.objects.create(organization=organization, endpoint=made)
-        _note(made, "added", actor, url=made.url)
-    return made, secret
+        endpoint = Endpoint.objects.create(
+            **{**fields, "organization": organization, "pool": pool, "secret": secret}
+        )
+        Target.objects.create(organization=organization, endpoint=endpoint)
+        _append_event(endpoint, "added", actor, url=endpoint.url)
+    return endpoint, secret
 
 
-def change(endpoint_id: int, changes: Mapping[str, Any], *, actor: Actor) -> Endpoint:
-    """Changes fields; calls that run go on as they began. A new address begins with a clean bill of health."""
+def change_endpoint(endpoint_id: int, changes: Mapping[str, Any], *, actor: Actor) -> Endpoint:
+    """Change fields; attempts in progress continue with the old ones. A new URL resets the endpoint's health."""
     with transaction.atomic():
-        endpoint = Endpoint.objects.select_for_update().get(pk=endpoint_id)
+        endpoint = Endpoint.objects.select_for_update(no_key=True).get(pk=endpoint_id)
         changed = {name: value for name, value in changes.items() if getattr(endpoint, name) != value}
         if not changed:
             return endpoint
@@ -54,48 +63,52 @@ def change(endpoint_id: int, changes: Mapping[str, Any], *, actor: Actor) -> End
             setattr(endpoint, name, value)
         endpoint.save(update_fields=list(changed))
         if "url" in changed:
-            Target.objects.filter(endpoint=endpoint).update(
-                failures=0, openings=0, open_until=None, probe_until=None, failing_since=None, last_error=""
-            )
-        _note(endpoint, "changed", actor, fields=sorted(changed))
-        queues.wake(POLLER)
+            Target.objects.filter(endpoint=endpoint).update(**CLEAN, last_error="")
+        _append_event(endpoint, "changed", actor, fields=sorted(changed))
+        queues.notify_loop(POLLER)
     return endpoint
 
 
-def delete(endpoint_id: int, *, actor: Actor) -> None:
-    """Deletes an endpoint that never had a message. Raises Conflict for any other: messages are kept."""
+def delete_endpoint(endpoint_id: int, *, actor: Actor) -> None:
+    """Delete an endpoint without messages. Raises Conflict if it has any, since messages are kept."""
     with transaction.atomic():
-        endpoint = Endpoint.objects.select_for_update().get(pk=endpoint_id)
+        endpoint = Endpoint.objects.select_for_update(no_key=True).get(pk=endpoint_id)
         if Message.objects.filter(group__endpoint=endpoint).exists():
             raise Conflict(HAS_MESSAGES, code="has_messages")
-        _note(endpoint, "deleted", actor)
+        _append_event(endpoint, "deleted", actor)
         try:
             MessageGroup.objects.filter(endpoint=endpoint).delete()
             Target.objects.filter(endpoint=endpoint).delete()
             endpoint.delete()
-        except IntegrityError:  # one arrived just now
+        except IntegrityError:  # a message was just created
             raise Conflict(HAS_MESSAGES, code="has_messages") from None
 
 
 def rotate_secret(
     endpoint_id: int, *, actor: Actor, overlap_s: float = OVERLAP_S
 ) -> tuple[Endpoint, str, datetime | None]:
-    """A new secret, shown only here. For `overlap_s` seconds the one before signs too (0: not at all, for a secret
-    that got out). Returns (endpoint, secret, until when the one before signs)."""
+    """Replace the secret; return (endpoint, new secret, when the previous one expires).
+
+    The new secret is not shown again. The previous one stays valid for `overlap_s` seconds; 0 revokes it at once,
+    for a secret that has leaked.
+    """
     secret = signing.new_secret()
     with transaction.atomic():
-        endpoint = Endpoint.objects.select_for_update().get(pk=endpoint_id)
+        endpoint = Endpoint.objects.select_for_update(no_key=True).get(pk=endpoint_id)
         until = clock.now() + timedelta(seconds=min(overlap_s, LONGEST_OVERLAP_S)) if overlap_s > 0 else None
         endpoint.previous_secret = endpoint.secret if until else ""
         endpoint.previous_secret_until, endpoint.secret = until, secret
         endpoint.save(update_fields=["secret", "previous_secret", "previous_secret_until"])
-        _note(endpoint, "secret_rotated", actor, overlap_s=int(overlap_s))
+        _append_event(endpoint, "secret_rotated", actor, overlap_s=int(overlap_s))
     return endpoint, secret, until
 
 
 def send_test(endpoint: Endpoint, *, actor: Actor) -> int:
-    """Sends a message of type `endpoint.test`, outside of any order, so that it neither waits for others nor holds
-    them up. Its id; how it went is in its attempts. A paused or disabled endpoint gets it once it goes on."""
+    """Send a message of type `endpoint.test`; return its id. Its attempts show the result.
+
+    The message is outside any order, so that it neither waits for other messages nor blocks them. A paused or
+    disabled endpoint receives it once it is resumed or enabled.
+    """
     now = clock.now()
     body = {
         "type": TEST_TYPE,
@@ -110,13 +123,13 @@ def send_test(endpoint: Endpoint, *, actor: Actor) -> int:
         mode=Mode.IMMEDIATE,
         expires_at=now + timedelta(days=1),
     )
-    (accepted,) = accept(endpoint.organization_id, [new], actor=actor)
+    (accepted,) = accept_messages(endpoint.organization_id, [new], actor=actor)
     return accepted.id
 
 
 @dataclass(frozen=True)
-class Report:
-    """An endpoint's health, and what waits there. Counts stop at COUNT_LIMIT."""
+class EndpointReport:
+    """An endpoint's health and its waiting messages. Counts stop at COUNT_LIMIT."""
 
     health: Health
     pending: int
@@ -130,23 +143,23 @@ class Report:
 
 
 def health_of(endpoint: Endpoint, zone: str = "UTC") -> Health:
-    """For lists: reads `endpoint.target`, nothing else."""
+    """Return the endpoint's health, for lists; reads only `endpoint.target`."""
     return judge(_condition(endpoint), clock.now(), zone)
 
 
-def report(endpoint: Endpoint, zone: str = "UTC") -> Report:
-    """All about one endpoint; words tell times in `zone`."""
+def build_report(endpoint: Endpoint, zone: str = "UTC") -> EndpointReport:
+    """Report on one endpoint; times are shown in `zone`."""
     seen, now = _condition(endpoint), clock.now()
     own = Message.objects.of(endpoint.organization_id).filter(endpoint=endpoint)
-    # Counted apart, as the indexes of what is pending are kept.
+    # Counted separately, to match the partial indexes of pending messages.
     ordered = own.filter(~Q(mode=Mode.IMMEDIATE), status=Status.PENDING)
     immediate = own.filter(target__endpoint=endpoint, mode=Mode.IMMEDIATE, status=Status.PENDING)
     due = [rows.filter(due_at__lte=now).aggregate(at=Min("due_at"))["at"] for rows in (ordered, immediate)]
-    return Report(
+    return EndpointReport(
         health=judge(seen, now, zone),
-        pending=_counted(ordered) + _counted(immediate),
-        in_flight=_counted(own.filter(in_flight=True)),
-        errors=_counted(own.filter(status=Status.ERROR)),
+        pending=_count_limited(ordered) + _count_limited(immediate),
+        in_flight=_count_limited(own.filter(in_flight=True)),
+        errors=_count_limited(own.filter(status=Status.ERROR)),
         blocked_groups=MessageGroup.objects.of(endpoint.organization_id)
         .filter(endpoint=endpoint, blocked_by__isnull=False)
         .count(),
@@ -157,7 +170,7 @@ def report(endpoint: Endpoint, zone: str = "UTC") -> Report:
     )
 
 
-def _counted(rows: Any) -> int:
+def _count_limited(rows: Any) -> int:
     return rows.order_by()[:COUNT_LIMIT].count()
 
 
@@ -175,7 +188,7 @@ def _condition(endpoint: Endpoint) -> Condition:
     )
 
 
-def _note(endpoint: Endpoint, verb: str, actor: Actor, **data: Any) -> None:
+def _append_event(endpoint: Endpoint, verb: str, actor: Actor, **data: Any) -> None:
     events.append(
         endpoint.organization_id, f"endpoint.{verb}", endpoint.pk, actor=actor, name=endpoint.name, **data
     )

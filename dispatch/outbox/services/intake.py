@@ -1,4 +1,4 @@
-"""Taking messages in: a client's own, and those that Events become."""
+"""Accept messages that clients send or that are created from Events."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from django.conf import settings
 from django.db import transaction
 
 from dispatch.capacity.models import DispatchPool
-from dispatch.core import clock, faults, queues
+from dispatch.core import clock, fault_injection
 from dispatch.core.events import SYSTEM, Actor
+from dispatch.core.runtime import queues
 from dispatch.outbox import sql
 from dispatch.outbox.models import DEFAULT_GROUP, DEFAULT_SEQUENCE, Endpoint, Message, Mode, Target
 from dispatch.outbox.pointer import group_hash
-from dispatch.outbox.services.claims import lock_groups, settle
-from dispatch.outbox.services.targets import POLLER
+from dispatch.outbox.services.scheduling import lock_groups, reschedule_groups
+from dispatch.outbox.services.target_health import POLLER
 
 
 @dataclass(frozen=True)
 class NewMessage:
-    """One message to be. It goes to `endpoint`, or to `url` in `pool` (None: the organization's default).
+    """A message to create, for `endpoint` or for `url` in `pool` (None: the organization's default).
 
-    `payload` is JSON text, sent as it is. `mode` None: the endpoint's, else BLOCK_ON_ERROR. `expires_at` None:
-    as the
-    endpoint says."""
+    `payload` is JSON text, sent unchanged. `mode` None: the endpoint's, else BLOCK_ON_ERROR. `expires_at` None:
+    the endpoint's setting.
+    """
 
     type: str
     payload: str
@@ -45,20 +46,22 @@ class NewMessage:
 
 @dataclass(frozen=True)
 class Accepted:
-    """`id` of the message; `is_new` is False when its idempotency key, or its event, had one already."""
+    """The message's `id`. `is_new` is False if its idempotency key or its event already had a message."""
 
     id: int
     is_new: bool
 
 
 def group_name(group: str | None) -> str:
-    """A group's name: null, empty and "default" are the same one."""
+    """Return a group's name: null, empty and "default" are the same group."""
     return group or DEFAULT_GROUP
 
 
-def accept(organization_id: int, items: Sequence[NewMessage], *, actor: Actor = SYSTEM) -> list[Accepted]:
-    """Makes messages, in this order, in one transaction (the caller's, when there is one); asks the poller to look
-    after the commit. For each, in order, what it became."""
+def accept_messages(organization_id: int, items: Sequence[NewMessage], *, actor: Actor = SYSTEM) -> list[Accepted]:
+    """Create messages in this order, in one transaction; return the result of each, in order.
+
+    The transaction is the caller's, if there is one. The poller is notified after the commit.
+    """
     if not items:
         return []
     now = clock.now()
@@ -66,7 +69,7 @@ def accept(organization_id: int, items: Sequence[NewMessage], *, actor: Actor = 
         targets = _targets(organization_id, items)
         modes = [_mode(item) for item in items]
         groups, ordered = _locked_groups(organization_id, items, modes, now)
-        ids = [row[0] for row in sql.rows(sql.NEW_IDS, {"count": len(items)})]
+        ids = [row[0] for row in sql.fetch_all(sql.NEW_IDS, {"count": len(items)})]
         names = ("ids", "organizations", "endpoints", "targets", "urls", "types", "payloads", "groups",
         "sequences",
                  "modes", "schedules", "expiries", "keys", "events")  # fmt: skip
@@ -80,10 +83,10 @@ def accept(organization_id: int, items: Sequence[NewMessage], *, actor: Actor = 
         ]  # fmt: skip
         given: dict[str, Any] = dict(zip(names, sql.columns(values, len(names)), strict=True))
         who = {"actor_type": actor.type, "actor_id": actor.id, "actor_label": actor.label[:120]}
-        added = {row[0] for row in sql.rows(sql.ADD_MESSAGES, {**given, **who, "now": now})}
-        settle(ordered, now)
-        faults.point("outbox.accept.before_commit")
-        queues.wake(POLLER)
+        added = {row[0] for row in sql.fetch_all(sql.ADD_MESSAGES, {**given, **who, "now": now})}
+        reschedule_groups(ordered, now)
+        fault_injection.crash_point("outbox.accept.before_commit")
+        queues.notify_loop(POLLER)
         return [
             Accepted(new_id, True) if new_id in added else Accepted(_existing(organization_id, item), False)
             for new_id, item in zip(ids, items, strict=True)
@@ -91,25 +94,30 @@ def accept(organization_id: int, items: Sequence[NewMessage], *, actor: Actor = 
 
 
 def accept_of_several(items: Mapping[int, Sequence[NewMessage]], *, actor: Actor = SYSTEM) -> None:
-    """As `accept`, for several organizations (id → their messages) in one transaction. The locks of all groups are
-    taken first, by id as everybody does: one organization after the other, it and the end of a call could wait for
-    each other."""
+    """Accept messages of several organizations (id → their messages) in one transaction.
+
+    As `accept_messages`, but all groups are locked first, ordered by id as everywhere: if each organization's
+    groups were locked in turn, they could deadlock with the end of an attempt.
+    """
     now = clock.now()
     with transaction.atomic():
-        found = [
+        groups = [
             (group, _mode(item))
             for organization_id in sorted(items)
             for item, group in zip(
                 items[organization_id], _groups(organization_id, items[organization_id], now), strict=True
             )
         ]
-        lock_groups(group for group, mode in found if mode != Mode.IMMEDIATE)
+        lock_groups(group for group, mode in groups if mode != Mode.IMMEDIATE)
         for organization_id in sorted(items):
-            accept(organization_id, items[organization_id], actor=actor)
+            accept_messages(organization_id, items[organization_id], actor=actor)
 
 
 def default_pool(organization_id: int) -> DispatchPool:
-    """The organization's default pool for messages; the first time it is made, as OUTBOX_DEFAULT_POOL."""
+    """Return the organization's default pool for messages.
+
+    It is created on first use, with the code OUTBOX_DEFAULT_POOL.
+    """
     pools = DispatchPool.objects.of(organization_id).filter(kind=DispatchPool.Kind.MESSAGES)
     if found := pools.filter(is_default=True).first():
         return found
@@ -132,7 +140,7 @@ def _expiry(item: NewMessage, now: datetime) -> datetime | None:
 
 
 def _targets(organization_id: int, items: Sequence[NewMessage]) -> list[int]:
-    """The target of each, made when it is new."""
+    """Return the target of each item, creating new ones."""
     known: dict[tuple[int | None, str, int | None], int] = {}
     found = []
     for item in items:
@@ -167,31 +175,34 @@ def _target(organization_id: int, endpoint_id: int | None, origin: str, pool_id:
 def _locked_groups(
     organization_id: int, items: Sequence[NewMessage], modes: Sequence[str], now: datetime
 ) -> tuple[list[int], set[int]]:
-    """The group of each item, and those in which there is order; all locked, so that none of them is forgotten
-    while messages join it."""
+    """Lock and return the group of each item, and the ids of the groups with ordered messages.
+
+    The locks keep retention from deleting a group while messages join it.
+    """
     while True:
         groups = _groups(organization_id, items, now)
         ordered = {group for group, mode in zip(groups, modes, strict=True) if mode != Mode.IMMEDIATE}
-        # Those without order are locked as the others are when both are given, or the order of locks is lost.
+        # If both kinds are present, unordered groups are locked like ordered ones: two statements would violate
+        # the lock order.
         lock = sql.LOCK_GROUPS if ordered else sql.KEEP_GROUPS
-        if len(sql.rows(lock, {"ids": sorted(set(groups))})) == len(set(groups)):
+        if len(sql.fetch_all(lock, {"ids": sorted(set(groups))})) == len(set(groups)):
             return groups, ordered
-        # One was forgotten since it was found: it is made anew.
+        # A group was deleted since it was read: create it again.
 
 
 def _groups(organization_id: int, items: Sequence[NewMessage], now: datetime) -> list[int]:
-    """The group of each, made when it is new: organization, endpoint and name are its key."""
+    """Return the group of each item, creating new ones; the key is organization, endpoint and name."""
     keyed = []
     for item in items:
         name, endpoint_id = group_name(item.group), item.endpoint.pk if item.endpoint else None
         keyed.append((group_hash(organization_id, endpoint_id or "", name), endpoint_id, name))
     keys = sorted({key for key, _, _ in keyed})
-    ids = dict(sql.rows(sql.GROUP_IDS, {"keys": keys}))
+    ids = dict(sql.fetch_all(sql.GROUP_IDS, {"keys": keys}))
     if missing := sorted({entry for entry in keyed if entry[0] not in ids}):
         new_keys, endpoints, names = sql.columns(missing, 3)
         given = {"keys": new_keys, "endpoints": endpoints, "names": names, "now": now}
-        sql.do(sql.ADD_GROUPS, {**given, "organizations": [organization_id] * len(missing)})
-        ids = dict(sql.rows(sql.GROUP_IDS, {"keys": keys}))
+        sql.execute(sql.ADD_GROUPS, {**given, "organizations": [organization_id] * len(missing)})
+        ids = dict(sql.fetch_all(sql.GROUP_IDS, {"keys": keys}))
     return [ids[key] for key, _, _ in keyed]
 
 

@@ -1,4 +1,4 @@
-"""Taking back what got stuck: pointers that led to nothing, calls whose lease lapsed, what expired meanwhile."""
+"""Recover stuck messages: pointers that led to no attempt, lapsed leases, and messages past their expiry."""
 
 from __future__ import annotations
 
@@ -8,47 +8,60 @@ import structlog
 from django.conf import settings
 from django.db import transaction
 
-from dispatch.core import clock, faults
+from dispatch.core import clock, fault_injection
 from dispatch.outbox import sql
-from dispatch.outbox.rules.calls import LAPSED
-from dispatch.outbox.services.claims import Claim, advance, lock_groups, settle
-from dispatch.outbox.services.putting_back import Ending, Return, end, put_back
+from dispatch.outbox.rules.responses import LAPSED
+from dispatch.outbox.services.scheduling import (
+    Claim,
+    Ending,
+    RequeuedMessage,
+    claim_next,
+    end_messages,
+    requeue,
+    reschedule_groups,
+    try_lock_groups,
+)
 
 log = structlog.get_logger(__name__)
 
 BATCH = 100
-# Breath between a crash under a message and the next try, so that a message that kills routers does it slowly.
+# Delay before the next try after a crash during an attempt: limits how often one message can crash routers.
 AFTER_LAPSE_S = 5.0
 
 
 def recover_stale() -> int:
-    """QUEUED for longer than OUTBOX_STALE_AFTER_S → PENDING, at most OUTBOX_STALE_BATCH; how many. Its pointer,
-    should it still come, is of an old epoch."""
+    """Requeue messages that were QUEUED for longer than OUTBOX_STALE_AFTER_S; return how many.
+
+    At most OUTBOX_STALE_BATCH become PENDING. A pointer that arrives later has an old epoch.
+    """
     now = clock.now()
     before = now - timedelta(seconds=settings.OUTBOX_STALE_AFTER_S)
-    found = sql.rows(sql.STALE, {"before": before, "limit": settings.OUTBOX_STALE_BATCH})
-    put_back(
-        [
-            Return(message_id, epoch, group_id, mode, waiting_for="stale", verb="recovered")
-            for message_id, epoch, group_id, mode in found
-        ]
-    )
+    with transaction.atomic():
+        found = sql.fetch_all(sql.STALE, {"before": before, "limit": settings.OUTBOX_STALE_BATCH})
+        requeue(
+            [
+                RequeuedMessage(message_id, epoch, group_id, mode, waiting_for="stale", verb="recovered")
+                for message_id, epoch, group_id, mode in found
+            ]
+        )
     if found:
-        log.warning("pointers led to nothing and are published anew", messages=len(found))
+        log.warning("stale_messages_requeued", messages=len(found))
     return len(found)
 
 
 def recover_lapsed() -> tuple[int, list[Claim]]:
-    """Calls whose lease has ended: nobody knows what came of them. Back to PENDING, spending no retry, or ERROR
-    after OUTBOX_LAPSES of them; a cancelled one only lets its group go. How many, and what is to be published."""
+    """Recover attempts whose lease has ended without a result; return how many, and the claims to publish.
+
+    Their messages return to PENDING without spending a retry, or become ERROR after OUTBOX_LAPSES such leases.
+    A cancelled message only unblocks its group.
+    """
     now = clock.now()
-    found = sql.rows(sql.LAPSED, {"limit": BATCH})
-    if not found:
-        return 0, []
     with transaction.atomic():
+        found = sql.fetch_all(sql.LAPSED, {"limit": BATCH})
+        if not found:
+            return 0, []
         groups = {group_id for _, group_id, mode in found if mode != "IMMEDIATE"}
-        lock_groups(groups)
-        lapsed = sql.rows(sql.LOCK_LAPSED, {"ids": [row[0] for row in found]})
+        lapsed = sql.fetch_all(sql.LOCK_LAPSED, {"ids": [row[0] for row in found]})
         endings, attempts = [], []
         for message_id, epoch, _, calls, lapses, organization_id, started_at in lapsed:
             given_up = lapses + 1 >= settings.OUTBOX_LAPSES
@@ -56,47 +69,48 @@ def recover_lapsed() -> tuple[int, list[Claim]]:
                 Ending(
                     message_id, epoch, "ERROR" if given_up else "PENDING",
                     now + timedelta(seconds=AFTER_LAPSE_S), lapsed=1,
-                    error=f"{lapses + 1} calls in a row ended without a result." if given_up else "",
+                    error=f"{lapses + 1} attempts in a row ended without a result." if given_up else "",
                     waiting_for="" if given_up else "lease", verb="failed" if given_up else "recovered",
                 )
             )  # fmt: skip
             attempts.append(
                 (organization_id, message_id, calls, epoch, "", started_at, now, 0.0, LAPSED, None, "",
                 "lease_lapsed",
-                 "The call's lease ended without a result.", False, False)
+                 "The attempt's lease ended without a result.", False, False)
             )  # fmt: skip
-        end(endings, ["PROCESSING", "CANCELLED"], now)
+        end_messages(endings, ["PROCESSING", "CANCELLED"], now)
         names = ("organizations", "ids", "numbers", "epochs", "urls", "starts", "ends", "elapsed", "outcomes",
                  "codes", "answers", "classes", "errors", "spents", "lates")  # fmt: skip
-        sql.do(sql.ADD_ATTEMPTS, dict(zip(names, sql.columns(attempts, len(names)), strict=True)))
-        claims, _ = advance(now, own=groups, pools=[])
-        faults.point("outbox.lapsed.before_commit")
-    log.warning("calls ended without a result", messages=len(lapsed))
+        sql.execute(sql.ADD_ATTEMPTS, dict(zip(names, sql.columns(attempts, len(names)), strict=True)))
+        claims, _ = claim_next(now, own=groups, pools=[])
+        fault_injection.crash_point("outbox.lapsed.before_commit")
+    log.warning("leases_lapsed", messages=len(lapsed))
     return len(lapsed), claims
 
 
-def expire() -> tuple[int, list[Claim]]:
-    """PENDING past its time → EXPIRED, at most a batch; how many, and what is to be published instead."""
+def expire_messages() -> tuple[int, list[Claim]]:
+    """Expire a batch of PENDING messages past their expiry; return how many, and the claims that replace them."""
     now = clock.now()
-    found = sql.rows(sql.EXPIRED, {"now": now, "limit": BATCH})
-    if not found:
-        return 0, []
     with transaction.atomic():
+        found = sql.fetch_all(sql.EXPIRED, {"now": now, "limit": BATCH})
+        if not found:
+            return 0, []
         groups = {group_id for _, group_id, mode in found if mode != "IMMEDIATE"}
-        lock_groups(groups)
-        gone = sql.rows(sql.EXPIRE, {"ids": [row[0] for row in found], "now": now})
-        claims, _ = advance(now, own=groups, pools=[])
+        gone = sql.fetch_all(sql.EXPIRE, {"ids": [row[0] for row in found], "now": now})
+        claims, _ = claim_next(now, own=groups, pools=[])
     return len(gone), claims
 
 
-def find_forgotten() -> int:
-    """Puts groups in line that have something to do and are in none; how many. There should never be one."""
+def requeue_missing_groups() -> int:
+    """Queue groups that have messages to send but are missing from the queue; return how many.
+
+    The expected number is 0.
+    """
     now = clock.now()
-    ids = [row[0] for row in sql.rows(sql.FORGOTTEN, {"limit": BATCH})]
+    ids = [row[0] for row in sql.fetch_all(sql.MISSING_GROUPS, {"limit": BATCH})]
     if not ids:
         return 0
     with transaction.atomic():
-        lock_groups(ids)
-        settle(ids, now)
-    # A group whose last message has just expired, or that has begun meanwhile, is no news.
+        reschedule_groups(try_lock_groups(ids), now)
+    # Exceptions are expected: a group whose last message just expired, or that was queued in the meantime.
     return len(ids)

@@ -1,15 +1,19 @@
-"""The outbox's hot path in SQL. Every statement takes its time as %(now)s, but leases, which run on the database's
-own clock, so that routers on several machines need not agree.
+"""Define the outbox's SQL statements.
 
-Order of locks: group rows by id, then messages, then targets by id; a start takes targets, gates by pool, then its
-messages. The poller skips locked groups and so never waits for one."""
+Every statement takes the time as %(now)s. Leases are the exception: they use the database's clock, so that the
+clocks of router machines need not agree.
+
+Lock order: group rows by id, then messages, then targets by id. Starting an attempt locks targets, then gates by
+pool, then its messages. The poller, results and recovery skip locked groups and so never wait for one.
+"""
 
 from __future__ import annotations
 
-from dispatch.core.statements import ask, columns, do, pipelined, rows
-from dispatch.outbox.sql.calls import (
+from dispatch.core.db.prepared import columns, execute, fetch_all, fetch_later, pipeline
+from dispatch.outbox.sql.attempts import (
     ADD_ATTEMPTS,
     ADD_GATES,
+    CLEAR_FAILURES,
     END,
     LOCK_GATES,
     LOCK_TARGETS,
@@ -24,12 +28,12 @@ from dispatch.outbox.sql.calls import (
 )
 from dispatch.outbox.sql.changes import (
     ADD_MESSAGES,
-    BY_HAND,
+    APPLY_ACTION,
     LOCK_MESSAGES,
     NEW_IDS,
     OPEN_BY_STATUS,
 )
-from dispatch.outbox.sql.lines import (
+from dispatch.outbox.sql.ordering import (
     ADD_GROUPS,
     CLAIM,
     GROUP_IDS,
@@ -42,17 +46,20 @@ from dispatch.outbox.sql.lines import (
     NEXT_WAKE,
     POOLS_OF,
     SAVE_GROUPS,
+    TRY_LOCK_GROUPS,
     heads_of,
 )
 from dispatch.outbox.sql.recovery import (
+    DELETE_EMPTY_GROUPS,
+    DELETE_ENDED,
     EXPIRE,
     EXPIRED,
-    FORGET,
-    FORGET_GROUPS,
-    FORGOTTEN,
     LAPSED,
     LOCK_IDLE_GROUPS,
     LOCK_LAPSED,
+    MISSING_GROUPS,
+    QUEUE_LAG,
+    QUEUED_BEFORE,
     QUEUED_NOW,
     STALE,
 )
@@ -62,14 +69,14 @@ __all__ = [
     "ADD_GATES",
     "ADD_GROUPS",
     "ADD_MESSAGES",
-    "BY_HAND",
+    "APPLY_ACTION",
     "CLAIM",
+    "CLEAR_FAILURES",
+    "DELETE_EMPTY_GROUPS",
+    "DELETE_ENDED",
     "END",
     "EXPIRE",
     "EXPIRED",
-    "FORGET",
-    "FORGET_GROUPS",
-    "FORGOTTEN",
     "GROUP_IDS",
     "GROUP_LINE",
     "HEADS",
@@ -83,12 +90,15 @@ __all__ = [
     "LOCK_LAPSED",
     "LOCK_MESSAGES",
     "LOCK_TARGETS",
+    "MISSING_GROUPS",
     "NEW_IDS",
     "NEXT_WAKE",
     "OPEN_BY_STATUS",
     "POOLS_OF",
     "PROBE",
+    "QUEUED_BEFORE",
     "QUEUED_NOW",
+    "QUEUE_LAG",
     "RENEW",
     "SAVE_GATES",
     "SAVE_GROUPS",
@@ -97,11 +107,12 @@ __all__ = [
     "STALE",
     "START",
     "START_READ",
+    "TRY_LOCK_GROUPS",
     "UNPROBE",
-    "ask",
     "columns",
-    "do",
+    "execute",
+    "fetch_all",
+    "fetch_later",
     "heads_of",
-    "pipelined",
-    "rows",
+    "pipeline",
 ]

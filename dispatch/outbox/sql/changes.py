@@ -1,8 +1,8 @@
-"""Messages taken in and changed by hand, and how many there are."""
+"""Accept messages, apply user actions, and count messages."""
 
 from __future__ import annotations
 
-from dispatch.core.statements import EVENTS
+from dispatch.core.db.prepared import EVENTS
 
 # --- Intake ---------------------------------------------------------------------------
 
@@ -26,7 +26,7 @@ WITH added AS (
               scheduled_for, expires_at, idempotency_key, event_id)
     ON CONFLICT DO NOTHING
     RETURNING id, organization_id, type, endpoint_id
-), told AS (
+), appended AS (
     {EVENTS}
     SELECT organization_id, 'message.created', 'message', id, %(actor_type)s, %(actor_id)s::bigint,
     %(actor_label)s,
@@ -36,12 +36,12 @@ WITH added AS (
 SELECT id FROM added
 """
 
-# --- By hand ---------------------------------------------------------------------------
+# --- User actions ---------------------------------------------------------------------
 
 LOCK_MESSAGES = """
 SELECT id, status FROM outbox_message WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR UPDATE
 """
-BY_HAND = f"""
+APPLY_ACTION = f"""
 WITH changed AS (
     UPDATE outbox_message
     SET status = %(status)s, resolution = %(resolution)s,
@@ -49,11 +49,11 @@ WITH changed AS (
         END,
         due_at = CASE WHEN %(fresh)s THEN %(now)s ELSE due_at END,
         ended_at = CASE WHEN %(fresh)s THEN NULL ELSE %(now)s END,
-        -- A call that is on its way keeps its group, its slot and its lease; one that has not begun never will.
+        -- An attempt in progress keeps its group, slot and lease; an attempt that has not started never does.
         in_flight = (in_flight AND status = 'PROCESSING'), waiting_for = ''
     WHERE id = ANY(%(ids)s::bigint[]) AND status = ANY(%(from)s::text[])
     RETURNING id, organization_id, endpoint_id
-), told AS (
+), appended AS (
     {EVENTS}
     SELECT organization_id, %(kind)s, 'message', id, %(actor_type)s, %(actor_id)s::bigint, %(actor_label)s,
            jsonb_strip_nulls(jsonb_build_object('status', %(status)s::text, 'note', NULLIF(%(note)s, ''),
@@ -63,7 +63,7 @@ WITH changed AS (
 SELECT id FROM changed
 """
 
-# --- Figures ---------------------------------------------------------------------------
+# --- Counts ---------------------------------------------------------------------------
 
 OPEN_BY_STATUS = """
 SELECT status, count(*) FROM outbox_message

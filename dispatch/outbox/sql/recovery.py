@@ -1,40 +1,45 @@
-"""What got stuck, lapsed or expired, and what is old."""
+"""Find stuck, lapsed and expired messages, and delete old ones."""
 
 from __future__ import annotations
 
-from dispatch.core.statements import DB_NOW, EVENTS
+from dispatch.core.db.prepared import DB_NOW, EVENTS
 
+# Find the messages to recover and lock their groups; groups that are locked already are left for a later pass.
 STALE = """
-SELECT id, epoch, group_id, mode FROM outbox_message
-WHERE status = 'QUEUED' AND queued_at <= %(before)s ORDER BY queued_at LIMIT %(limit)s
+SELECT m.id, m.epoch, m.group_id, m.mode FROM outbox_message m JOIN outbox_messagegroup g ON g.id = m.group_id
+WHERE m.status = 'QUEUED' AND m.queued_at <= %(before)s
+ORDER BY m.queued_at LIMIT %(limit)s FOR UPDATE OF g SKIP LOCKED
 """
 LAPSED = f"""
-SELECT id, group_id, mode FROM outbox_message
-WHERE in_flight AND lease_until IS NOT NULL AND lease_until <= {DB_NOW} ORDER BY lease_until LIMIT %(limit)s
+SELECT m.id, m.group_id, m.mode FROM outbox_message m JOIN outbox_messagegroup g ON g.id = m.group_id
+WHERE m.in_flight AND m.lease_until IS NOT NULL AND m.lease_until <= {DB_NOW}
+ORDER BY m.lease_until LIMIT %(limit)s FOR UPDATE OF g SKIP LOCKED
 """
 LOCK_LAPSED = f"""
 SELECT id, epoch, status, calls, lapses, organization_id, started_at FROM outbox_message
-WHERE id = ANY(%(ids)s::bigint[]) AND in_flight AND lease_until <= {DB_NOW} ORDER BY id FOR UPDATE
+WHERE id = ANY(%(ids)s::bigint[]) AND in_flight AND lease_until <= {DB_NOW}
+ORDER BY id FOR UPDATE SKIP LOCKED
 """
 EXPIRED = """
-SELECT id, group_id, mode FROM outbox_message
-WHERE status = 'PENDING' AND expires_at IS NOT NULL AND expires_at <= %(now)s ORDER BY expires_at LIMIT %(limit)s
+SELECT m.id, m.group_id, m.mode FROM outbox_message m JOIN outbox_messagegroup g ON g.id = m.group_id
+WHERE m.status = 'PENDING' AND m.expires_at IS NOT NULL AND m.expires_at <= %(now)s
+ORDER BY m.expires_at LIMIT %(limit)s FOR UPDATE OF g SKIP LOCKED
 """
 EXPIRE = f"""
 WITH ended AS (
     UPDATE outbox_message SET status = 'EXPIRED', ended_at = %(now)s
     WHERE id = ANY(%(ids)s::bigint[]) AND status = 'PENDING' AND expires_at <= %(now)s
     RETURNING id, organization_id
-), told AS (
+), appended AS (
     {EVENTS}
     SELECT organization_id, 'message.expired', 'message', id, 'system', NULL, 'Dispatch', '{{}}'::jsonb, %(now)s
     FROM ended
 )
 SELECT id FROM ended
 """
-# Groups that should be in a line and are not: there should be none (a bug's, or an edit by hand); looked for
-# among those that have something waiting.
-FORGOTTEN = """
+# Groups with waiting messages that should be queued but are not. None are expected: only a bug or a manual edit
+# causes them.
+MISSING_GROUPS = """
 SELECT DISTINCT m.group_id FROM outbox_message m JOIN outbox_messagegroup g ON g.id = m.group_id
 WHERE m.status = 'PENDING' AND m.mode <> 'IMMEDIATE'
   AND g.wake_at IS NULL AND g.blocked_by IS NULL
@@ -49,10 +54,22 @@ JOIN outbox_messagegroup g ON g.id = m.group_id
 WHERE m.status = 'QUEUED' AND m.id > %(after)s ORDER BY m.id LIMIT %(limit)s
 """
 
-# --- What is old ---
+QUEUED_BEFORE = """
+SELECT m.id, m.epoch, m.mode, m.group_id, p.code, g.key, m.queued_at
+FROM outbox_message m JOIN capacity_dispatchpool p ON p.id = m.pool_id
+JOIN outbox_messagegroup g ON g.id = m.group_id
+WHERE m.status = 'QUEUED' AND m.queued_at <= %(before)s AND m.id > %(after)s ORDER BY m.id LIMIT %(limit)s
+"""
+# The shortest time that a message spent on the queue, in seconds, among recently started attempts in progress.
+QUEUE_LAG = """
+SELECT min(extract(epoch FROM started_at - queued_at))::float8 FROM outbox_message
+WHERE in_flight AND pool_id IS NOT NULL AND status = 'PROCESSING' AND started_at > %(since)s
+"""
 
-# Ended, settled and not in flight: what order, blocks and retries look at is never among them.
-FORGET = """
+# --- Retention ---
+
+# Messages that have ended and are not in flight: order, blocks and retries never depend on these.
+DELETE_ENDED = """
 WITH old AS (
     SELECT id, group_id FROM outbox_message
     WHERE organization_id = %(organization)s AND ended_at < %(before)s
@@ -65,14 +82,14 @@ WITH old AS (
 )
 SELECT id, group_id FROM old
 """
-# A group goes with its last message. Who takes a message in holds the lock of its group, so that a group that is
-# locked here, and then found empty by a later statement, stays empty.
+# A group is deleted with its last message. Intake locks the group, so a group that is locked here, and then
+# found empty by a later statement, stays empty.
 LOCK_IDLE_GROUPS = """
 SELECT id FROM outbox_messagegroup
 WHERE id = ANY(%(ids)s::bigint[]) AND wake_at IS NULL AND blocked_by IS NULL
 ORDER BY id FOR UPDATE SKIP LOCKED
 """
-FORGET_GROUPS = """
+DELETE_EMPTY_GROUPS = """
 DELETE FROM outbox_messagegroup g
 WHERE g.id = ANY(%(ids)s::bigint[]) AND NOT EXISTS (SELECT FROM outbox_message m WHERE m.group_id = g.id)
 """

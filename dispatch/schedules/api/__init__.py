@@ -1,4 +1,4 @@
-"""The schedules' addresses under /api/v1/."""
+"""Route the API of schedules under /api/v1/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API of bulk creations."""
+"""Serve the API of bulk imports."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from accounts.api.base import OrganizationViewSet, respond_idempotently
+from accounts.auth.permissions import is_allowed
 from accounts.models import ApiKey
-from accounts.owned_api import OrganizationViewSet, answer_once
-from accounts.permissions import may
-from dispatch.core.parsers import LargeJSONParser
+from dispatch.core.api.parsers import LargeJSONParser
 from dispatch.schedules.api.schedules import IDEMPOTENCY
+from dispatch.schedules.api.serializers import BulkDetailSerializer, BulkFormSerializer, BulkSerializer
 from dispatch.schedules.models import BulkImport
-from dispatch.schedules.serializers import BulkDetailSerializer, BulkFormSerializer, BulkSerializer
-from dispatch.schedules.services import bulk
+from dispatch.schedules.services import bulk_import
 
 _READ, _WRITE = ApiKey.Scope.READ, ApiKey.Scope.SCHEDULES
 
 
 class ImportParser(LargeJSONParser):
+    """Parse JSON bodies of up to 64 MiB."""
+
     limit = 64 * 2**20
 
 
 class BulkViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveModelMixin):
-    """Many schedules created at once, and how far that has come."""
+    """Bulk imports of schedules, and their progress."""
 
     queryset: QuerySet = BulkImport.objects.order_by("-id")
     filterset_fields = ["status"]
@@ -42,28 +44,30 @@ class BulkViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMod
 
     @extend_schema(request=BulkFormSerializer, responses={202: BulkSerializer}, parameters=[IDEMPOTENCY])
     def create(self, request: Request) -> Response:
-        """Takes up to 100,000 schedules (64 MiB), which a worker checks and creates; look at `Location` for how
-        far it has come. A row that is refused stops no other."""
+        """Accept up to 100,000 schedules (64 MiB) for a worker to validate and create.
+
+        Poll `Location` for progress. A rejected row does not affect the others.
+        """
         form = BulkFormSerializer(data=request.data)
         form.is_valid(raise_exception=True)
 
         def make() -> tuple[int, dict]:
-            made = bulk.accept(
+            made = bulk_import.accept_import(
                 request.organization,
                 form.validated_data["defaults"],
                 form.validated_data["schedules"],
                 actor=request.actor,
-                scopes=[scope for scope in ApiKey.Scope.values if may(request, scope)],
+                scopes=[scope for scope in ApiKey.Scope.values if is_allowed(request, scope)],
             )
             return 202, BulkSerializer(made).data
 
-        answer = answer_once(request, "schedule-imports", make)
+        answer = respond_idempotently(request, "schedule-imports", make)
         answer["Location"] = settings.PUBLIC_BASE_URL + reverse("schedule-import-detail", args=[answer.data["id"]])
         return answer
 
     @extend_schema(request=None, responses=BulkDetailSerializer)
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: str) -> Response:
-        """Creates no more; what was created stays."""
-        bulk.cancel(self.get_object().pk, actor=request.actor)
+        """Cancel the import. Schedules created so far are kept."""
+        bulk_import.cancel_import(self.get_object().pk, actor=request.actor)
         return Response(self.get_serializer(self.get_object()).data)

@@ -1,4 +1,4 @@
-"""The API of runs."""
+"""Serve the API of runs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from accounts.api.base import OrganizationViewSet, OwnedFilterSet
 from accounts.models import ApiKey
-from accounts.owned_api import OrganizationViewSet, OwnedFilterSet
 from dispatch.outbox.api.messages import NoteSerializer
+from dispatch.schedules.api.serializers import RunDetailSerializer, RunSerializer
 from dispatch.schedules.models import Run, RunStatus, Schedule
-from dispatch.schedules.serializers import RunDetailSerializer, RunSerializer
-from dispatch.schedules.services import by_hand
+from dispatch.schedules.services import actions
 
 _READ, _WRITE = ApiKey.Scope.READ, ApiKey.Scope.SCHEDULES
 
 
 class RunFilter(OwnedFilterSet):
-    """`?schedule=7&status=failed&kind=http&trigger_after=…&trigger_before=…`"""
+    """Filter runs: `?schedule=7&status=failed&kind=http&trigger_after=…&trigger_before=…`."""
 
     schedule = django_filters.ModelChoiceFilter(queryset=Schedule.objects.all())
     status = django_filters.MultipleChoiceFilter(choices=RunStatus.choices)
@@ -36,7 +36,7 @@ class RunFilter(OwnedFilterSet):
 
 
 class RunViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveModelMixin):
-    """The occurrences of schedules, and what came of them."""
+    """Occurrences of schedules, and their results."""
 
     queryset: QuerySet = Run.objects.select_related("schedule").order_by("-id")
     filterset_class = RunFilter
@@ -52,21 +52,21 @@ class RunViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
     @extend_schema(request=NoteSerializer, responses=RunDetailSerializer)
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: str) -> Response:
-        """Cancels a run that was taken, waits for a retry, or was asked for by hand, unless a worker has begun."""
-        by_hand.cancel(self.get_object().pk, actor=request.actor, **self._note())
-        return self._answer()
+        """Cancel a run that is queued, waiting for a retry, or manual, unless a worker has started it."""
+        actions.cancel_run(self.get_object().pk, actor=request.actor, **self._note())
+        return self._current()
 
     @extend_schema(request=NoteSerializer, responses=RunDetailSerializer)
     @action(detail=True, methods=["post"])
     def retry(self, request: Request, pk: str) -> Response:
-        """Tries a run that failed for good once more."""
-        by_hand.retry(self.get_object().pk, actor=request.actor, **self._note())
-        return self._answer()
+        """Retry a run that has failed permanently."""
+        actions.retry_run(self.get_object().pk, actor=request.actor, **self._note())
+        return self._current()
 
     def _note(self) -> dict[str, Any]:
         given = NoteSerializer(data=self.request.data)
         given.is_valid(raise_exception=True)
         return dict(given.validated_data)
 
-    def _answer(self) -> Response:
+    def _current(self) -> Response:
         return Response(self.get_serializer(self.get_object()).data)

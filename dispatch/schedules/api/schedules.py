@@ -1,4 +1,4 @@
-"""The API of schedules."""
+"""Serve the API of schedules."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from accounts.api.base import OrganizationViewSet, OwnedFilterSet, respond_idempotently
+from accounts.auth.permissions import is_allowed
 from accounts.models import ApiKey
-from accounts.owned_api import OrganizationViewSet, OwnedFilterSet, answer_once
-from accounts.permissions import may
-from dispatch.core.idempotency import HEADER
-from dispatch.schedules.models import Schedule
-from dispatch.schedules.serializers import (
+from dispatch.core.api.idempotency import HEADER
+from dispatch.schedules.api.serializers import (
     PreviewSerializer,
     RunSerializer,
     ScheduleDecisionSerializer,
@@ -33,22 +32,28 @@ from dispatch.schedules.serializers import (
     TimingSerializer,
     preview_of,
 )
-from dispatch.schedules.services import managing
+from dispatch.schedules.models import Schedule
+from dispatch.schedules.services import schedules as schedule_services
 
 _READ, _WRITE = ApiKey.Scope.READ, ApiKey.Scope.SCHEDULES
 IDEMPOTENCY = OpenApiParameter(
     HEADER,
     str,
     OpenApiParameter.HEADER,
-    description="Repeats with the same key and body get the first answer, for 7 days; another body is refused.",
+    description=(
+        "Retries with the same key and body return the original response for 7 days; a different body is rejected."
+    ),
 )
 IF_MATCH = OpenApiParameter(
-    "If-Match", str, OpenApiParameter.HEADER, description="The ETag of the schedule as it was decided on."
+    "If-Match", str, OpenApiParameter.HEADER, description="The ETag from your last read of the schedule."
 )
 
 
 class ScheduleFilter(OwnedFilterSet):
-    """`?status=active&kind=message&failing=true&next_before=2026-12-01T00:00Z`; deleted ones only when named."""
+    """Filter schedules: `?status=active&kind=message&failing=true&next_before=2026-12-01T00:00Z`.
+
+    Deleted schedules are listed only with `?status=deleted`.
+    """
 
     status = django_filters.MultipleChoiceFilter(choices=Schedule.Status.choices)
     name = django_filters.CharFilter(lookup_expr="icontains")
@@ -66,7 +71,7 @@ class ScheduleFilter(OwnedFilterSet):
 
 
 class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveModelMixin):
-    """What is done at which times."""
+    """Schedules: what to do, and when."""
 
     queryset = Schedule.objects.all()
     filterset_class = ScheduleFilter
@@ -92,7 +97,7 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
         return found
 
     def get_serializer_context(self) -> dict[str, Any]:
-        return {**super().get_serializer_context(), "may": partial(may, self.request)}
+        return {**super().get_serializer_context(), "may": partial(is_allowed, self.request)}
 
     @property
     def _pk(self) -> int:
@@ -100,22 +105,24 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
 
     @extend_schema(responses=ScheduleDetailSerializer)
     def retrieve(self, request: Request, **kwargs: Any) -> Response:
-        """One schedule with its next times and last runs. The ETag is its version."""
-        return self._answer()
+        """Return one schedule with its next times and most recent runs. The ETag is its version."""
+        return self._current()
 
     @extend_schema(
         request=ScheduleFormSerializer, responses={201: ScheduleDetailSerializer}, parameters=[IDEMPOTENCY]
     )
     def create(self, request: Request) -> Response:
-        """Makes a schedule, and its first run."""
+        """Create a schedule and its first run."""
         form = ScheduleFormSerializer(data=request.data, context=self.get_serializer_context())
         form.is_valid(raise_exception=True)
 
         def make() -> tuple[int, dict]:
-            made = managing.create(request.organization.pk, dict(form.validated_data), actor=request.actor)
+            made = schedule_services.create_schedule(
+                request.organization.pk, dict(form.validated_data), actor=request.actor
+            )
             return 201, ScheduleDetailSerializer(made, context=self.get_serializer_context()).data
 
-        answer = answer_once(request, "schedules", make)
+        answer = respond_idempotently(request, "schedules", make)
         answer["Location"] = settings.PUBLIC_BASE_URL + reverse("schedule-detail", args=[answer.data["id"]])
         answer["ETag"] = f'"{answer.data["version"]}"'
         return answer
@@ -124,55 +131,57 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
         request=ScheduleFormSerializer(partial=True), responses=ScheduleDetailSerializer, parameters=[IF_MATCH]
     )
     def partial_update(self, request: Request, **kwargs: Any) -> Response:
-        """Changes it. With another timing its next run is made anew; what is under way goes on."""
+        """Change a schedule. A new timing replaces the next run. Runs in progress continue."""
         schedule = self.get_object()
         form = ScheduleFormSerializer(
             schedule, data=request.data, partial=True, context=self.get_serializer_context()
         )
         form.is_valid(raise_exception=True)
-        managing.change(schedule.pk, dict(form.validated_data), actor=request.actor, version=if_match(request))
-        return self._answer()
+        schedule_services.change_schedule(
+            schedule.pk, dict(form.validated_data), actor=request.actor, version=if_match(request)
+        )
+        return self._current()
 
     @extend_schema(responses={204: None}, parameters=[IF_MATCH])
     def destroy(self, request: Request, **kwargs: Any) -> Response:
-        """Runs no more; what has not started is cancelled. It can still be read."""
+        """Delete a schedule. It remains readable. Runs that haven't started are cancelled."""
         self.get_object()
-        managing.delete(self._pk, actor=request.actor, version=if_match(request))
+        schedule_services.delete_schedule(self._pk, actor=request.actor, version=if_match(request))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
     @extend_schema(request=ScheduleDecisionSerializer, responses=ScheduleDetailSerializer, parameters=[IF_MATCH])
     @action(detail=True, methods=["post"])
     def pause(self, request: Request, **kwargs: Any) -> Response:
-        """No run is taken until it is resumed."""
-        return self._act(managing.pause)
+        """Pause a schedule. No runs start until it is resumed."""
+        return self._act(schedule_services.pause_schedule)
 
     @extend_schema(request=ScheduleDecisionSerializer, responses=ScheduleDetailSerializer, parameters=[IF_MATCH])
     @action(detail=True, methods=["post"])
     def resume(self, request: Request, **kwargs: Any) -> Response:
-        """Goes on with the first occurrence from now on; those in the pause are skipped."""
-        return self._act(managing.resume)
+        """Resume a schedule at its first occurrence from now. Occurrences during the pause are skipped."""
+        return self._act(schedule_services.resume_schedule)
 
     @extend_schema(
         request=ScheduleDecisionSerializer, responses={202: RunSerializer}, parameters=[IF_MATCH, IDEMPOTENCY]
     )
     @action(detail=True, methods=["post"], url_path="run-now")
     def run_now(self, request: Request, **kwargs: Any) -> Response:
-        """One run more, at once; its occurrences stay as they are."""
+        """Add one run now. The schedule's occurrences do not change."""
         self.get_object()
         given = self._decision()
 
         def make() -> tuple[int, dict]:
-            run = managing.run_now(self._pk, actor=request.actor, **given)
+            run = schedule_services.run_now(self._pk, actor=request.actor, **given)
             return 202, RunSerializer(run).data
 
-        answer = answer_once(request, f"schedules.run_now.{self._pk}", make)
+        answer = respond_idempotently(request, f"schedules.run_now.{self._pk}", make)
         answer["Location"] = settings.PUBLIC_BASE_URL + reverse("run-detail", args=[answer.data["id"]])
         return answer
 
     @extend_schema(request=TimingSerializer, responses=PreviewSerializer)
     @action(detail=False, methods=["post"])
     def preview(self, request: Request) -> Response:
-        """A timing in words, and the next ten times, without making anything."""
+        """Describe a timing and list its next ten times, without creating anything."""
         form = TimingSerializer(data=request.data, context=self.get_serializer_context())
         form.is_valid(raise_exception=True)
         return Response(PreviewSerializer(preview_of(form.validated_data)).data)
@@ -180,7 +189,7 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
     def _act(self, do: Callable[..., Schedule]) -> Response:
         self.get_object()
         do(self._pk, actor=self.request.actor, **self._decision())
-        return self._answer()
+        return self._current()
 
     def _decision(self) -> dict[str, Any]:
         given = ScheduleDecisionSerializer(data=self.request.data)
@@ -189,16 +198,16 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
         decided.setdefault("version", if_match(self.request))
         return decided
 
-    def _answer(self) -> Response:
+    def _current(self) -> Response:
         schedule = self.get_object()
         return Response(self.get_serializer(schedule).data, headers={"ETag": f'"{schedule.version}"'})
 
 
 def if_match(request: Request) -> int | None:
-    """The version that was decided on; None: whatever is there. Raises ValidationError."""
+    """Return the version in If-Match, or None if any version is accepted. Raises ValidationError."""
     given = request.headers.get("If-Match", "").strip()
     if given in ("", "*"):
         return None
     if found := re.fullmatch(r'(?:W/)?"(\d{1,9})"', given):
         return int(found[1])
-    raise ValidationError({"If-Match": ["The ETag of a schedule, a number in double quotes."]})
+    raise ValidationError({"If-Match": ["Must be the ETag of a schedule: a number in double quotes."]})

@@ -1,11 +1,13 @@
-"""The kinds of work that a schedule can do: what is a module here, and what SCHEDULE_KIND_MODULES names.
+"""Register the kinds of work that a schedule can do: the modules here and in SCHEDULE_KIND_MODULES.
 
-    kind = kinds.get("submission")
-    payload = kind.check(organization, payload)      # as that kind's own API would
-    outcomes = kind.work(assignments, deadline)      # in a worker
-    kind.find(assignments)                           # what was created already, by the run's idempotency key
+Example:
+    kind = kinds.get_kind("submission")
+    kind.check(organization, payload)  # validates as that kind's own API does
+    outcomes = kind.work(assignments, lease_check)  # in a worker
+    kind.find(assignments)  # finds earlier results by the runs' idempotency keys
 
-A module of a kind has `KIND`. A new one is a module, its name in _MODULES, and a queue in the settings."""
+Each module defines `KIND`. To add a kind, add a module, its name in _MODULES, and a queue in the settings.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ _MODULES = ("submission", "lead", "message", "http")
 _known: dict[str, Kind] = {}
 
 
-def load() -> None:
-    """Called from AppConfig.ready()."""
+def load_kinds() -> None:
+    """Register the kinds. Called from AppConfig.ready()."""
     for name in _MODULES:
         register(import_module(f"{__name__}.{name}").KIND)
     for module in settings.SCHEDULE_KIND_MODULES.values():
@@ -28,18 +30,20 @@ def load() -> None:
 
 
 def register(kind: Kind) -> None:
+    """Register a kind under its name; a later registration replaces an earlier one."""
     _known[kind.name] = kind
 
 
 def is_known(name: str) -> bool:
+    """Return whether this process has a kind with this name."""
     return name in _known
 
 
-def get(name: str) -> Kind:
-    """The kind of that name. Raises KeyError."""
+def get_kind(name: str) -> Kind:
+    """Return the kind with this name. Raises KeyError if there is none."""
     return _known[name]
 
 
 def all_kinds() -> list[Kind]:
-    """Every kind, in the order in which they were registered."""
+    """Return all kinds in registration order."""
     return list(_known.values())

@@ -1,4 +1,4 @@
-"""What a kind of work is, and what a worker hands to it."""
+"""Define the base classes of the kinds of work, and the data that a worker passes to them."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from typing import Any
 
 import structlog
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import InterfaceError, OperationalError
 from rest_framework.exceptions import APIException, ValidationError
+from rq.timeouts import BaseTimeoutException
 
 from accounts.models import Organization
-from dispatch.core import idempotency
+from dispatch.core.api import idempotency
 from dispatch.core.events import Actor
 from dispatch.core.models import RememberedAnswer
 from dispatch.schedules.rules.outcomes import FAILED, REFUSED, SUCCEEDED
 
 log = structlog.get_logger(__name__)
 
-# Under which name what runs have created is remembered (core.idempotency).
+# The endpoint name under which runs record their results (core.api.idempotency).
 CREATED = "schedules.run"
 LONGEST_ERROR = 500
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """One run in a worker's hands: `running`, in this epoch."""
+    """One run that a worker has started: `running`, in this epoch."""
 
     run_id: int
     epoch: int
@@ -41,21 +42,23 @@ class Assignment:
     number: int | None
     payload: dict[str, Any]
     headers: Mapping[str, str] = field(default_factory=dict)
+    # Why the run cannot be executed, or "".
+    problem: str = ""
 
     @property
     def idempotency_key(self) -> str:
-        """Of whatever this run creates: the same in every attempt."""
+        """Return the idempotency key of this run, which is the same in every attempt."""
         return f"run-{self.run_id}"
 
     @property
     def actor(self) -> Actor:
-        """Who did it, in the log of what is created."""
+        """Return the actor for the event log."""
         return Actor(label=f"Schedule {self.schedule}")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it. `again_in_s`: a receiver asked to be left alone for so long."""
+    """The result of an attempt. `again_in_s` is the delay that a receiver asked for before the next attempt."""
 
     outcome: str
     result: dict[str, Any] | None = None
@@ -64,14 +67,17 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Asker:
-    """Stands for the request in the serializers of a kind's own API: they ask it for the organization only."""
+class RequestStandIn:
+    """A stand-in for the request in serializers of a kind's own API, which read only its organization."""
 
     organization: Organization
 
 
 class Kind:
-    """One kind of work. `scope`: what an API key needs beside that for schedules, as the kind's own API asks."""
+    """One kind of work.
+
+    `scope` is the API scope of the kind's own API, required in addition to the scope for schedules.
+    """
 
     name: str
     label: str
@@ -80,119 +86,140 @@ class Kind:
 
     @property
     def queue(self) -> str:
-        """Its RQ queue."""
+        """Return the RQ queue."""
         return settings.SCHEDULE_KIND_QUEUES[self.name]
 
     def chunk_size(self) -> int:
-        """How many runs one message carries at most."""
+        """Return the maximum number of runs per message."""
         return min(self.most_at_once, settings.SCHEDULE_CHUNK_SIZE)
 
     def check(self, organization: Organization, payload: dict[str, Any]) -> None:
-        """Raises ValidationError (with fields, as the kind's own API would) for what could not be carried out."""
+        """Validate the payload. Raises ValidationError by field, as the kind's own API does."""
         raise NotImplementedError
 
     def check_headers(self, headers: Mapping[str, str]) -> None:
-        """Raises ValidationError; only calls to a URL have headers."""
+        """Validate the headers. Raises ValidationError unless the kind accepts headers; only URL calls do."""
         if headers:
-            raise ValidationError({"headers": "Only calls to a URL have headers."})
+            raise ValidationError({"headers": "Only URL calls have headers."})
 
     def summary(self, payload: Mapping[str, Any]) -> str:
-        """What it does, in a line."""
+        """Summarize the payload in one line."""
         raise NotImplementedError
 
-    def work(self, given: Sequence[Assignment], keep: Keep) -> Iterator[tuple[Assignment, Outcome]]:
-        """Does it, and yields what came of each. What is not yielded was not begun and is given back."""
+    def work(self, given: Sequence[Assignment], keep: LeaseCheck) -> Iterator[tuple[Assignment, Outcome] | None]:
+        """Execute the runs and yield each with its outcome.
+
+        None in between means "store the outcomes so far now". Runs that are not yielded were not begun; they are
+        requeued.
+        """
         raise NotImplementedError
 
     def find(self, given: Sequence[Assignment]) -> dict[int, dict[str, Any]]:
-        """Of these runs, whose worker died, the results of those that were carried out, as far as can be known."""
+        """Return run id → result for those of these runs that were executed before their worker died, if known."""
         raise NotImplementedError
 
 
-class OneByOne(Kind):
-    """A kind that creates one thing per run, in one transaction with the record that it did."""
+class CreateOnceKind(Kind):
+    """A kind that creates one object per run, in the same transaction as the record of the result."""
 
     most_at_once = 20
 
     def create(self, assignment: Assignment, organization: Organization) -> dict[str, Any]:
-        """Creates it and returns the result; whatever it raises undoes all of it."""
+        """Create the object and return the result. An exception rolls the transaction back."""
         raise NotImplementedError
 
-    def work(self, given: Sequence[Assignment], keep: Keep) -> Iterator[tuple[Assignment, Outcome]]:
-        organizations = Organization.objects.in_bulk({one.organization_id for one in given})
-        for one in given:
-            if not keep(one):
+    def work(self, given: Sequence[Assignment], keep: LeaseCheck) -> Iterator[tuple[Assignment, Outcome] | None]:
+        organizations = Organization.objects.in_bulk({assignment.organization_id for assignment in given})
+        for assignment in given:
+            if not keep(assignment):
                 continue
-            organization = organizations[one.organization_id]
+            organization = organizations[assignment.organization_id]
 
-            def make(one: Assignment = one, organization: Organization = organization) -> tuple[int, dict]:
-                return 201, self.create(one, organization)
+            def make(
+                assignment: Assignment = assignment, organization: Organization = organization
+            ) -> tuple[int, dict]:
+                return 201, self.create(assignment, organization)
 
-            yield one, attempt(lambda: create_once(one, make))  # noqa: B023  (called at once)
+            yield assignment, attempt(lambda: create_once(assignment, make))  # noqa: B023  (called at once)
 
     def find(self, given: Sequence[Assignment]) -> dict[int, dict[str, Any]]:
-        keys = {one.idempotency_key: one.run_id for one in given}
-        organizations = {one.organization_id for one in given}
+        keys = {assignment.idempotency_key: assignment.run_id for assignment in given}
+        organizations = {assignment.organization_id for assignment in given}
         found = RememberedAnswer.objects.filter(
             organization_id__in=organizations, endpoint=CREATED, key__in=list(keys)
         )
         return {keys[row.key]: json.loads(row.body) for row in found}
 
 
-class Keep:
-    """Asked before each run that takes its time: whether it is still ours to begin. Renews the leases of those
-    that are left when a third of the lease has gone, and says no when there is no time left in this job."""
+class LeaseCheck:
+    """Decide whether a run may begin. Call it before each run that may take long.
+
+    It renews the leases of the remaining runs when a third of the lease has passed, and returns False when a lease
+    is lost or the job has no time left.
+    """
 
     def __init__(
         self, given: Sequence[Assignment], renew: Callable[[Sequence[Assignment]], set[int]], seconds: float
     ) -> None:
-        self._left = {one.run_id: one for one in given}
+        self._left = {assignment.run_id: assignment for assignment in given}
+        self.begun: list[Assignment] = []
         self._renew = renew
         self._began = time.monotonic()
         self._renewed = self._began
         self._seconds = seconds
 
-    def __call__(self, one: Assignment) -> bool:
+    def __call__(self, assignment: Assignment) -> bool:
         now = time.monotonic()
         if now - self._began > self._seconds:
             return False
         if now - self._renewed > settings.SCHEDULE_LEASE_S / 3:
-            mine = self._renew(list(self._left.values()))
-            self._left = {run_id: left for run_id, left in self._left.items() if run_id in mine}
+            renewed = self._renew(list(self._left.values()))
+            self._left = {run_id: left for run_id, left in self._left.items() if run_id in renewed}
             self._renewed = now
-        return self._left.pop(one.run_id, None) is not None
+        if self._left.pop(assignment.run_id, None) is None:
+            return False
+        self.begun.append(assignment)
+        return True
 
 
 def attempt(call: Callable[[], dict[str, Any]]) -> Outcome:
-    """`call`'s result as an outcome: what the kind's API would refuse is refused, what breaks has failed."""
+    """Return the result of `call` as an outcome.
+
+    An error that the kind's API answers with a 4xx status is REFUSED; other errors are FAILED.
+    """
     try:
         return Outcome(SUCCEEDED, call())
     except APIException as error:
         outcome = REFUSED if error.status_code < 500 and error.status_code not in (408, 429) else FAILED
-        return Outcome(outcome, error=words(error))
-    except DatabaseError:
-        raise  # nobody could report it either
+        return Outcome(outcome, error=describe_errors(error))
+    except (OperationalError, InterfaceError, BaseTimeoutException):
+        raise  # the reconciler establishes whether the run was executed
     except Exception as error:
-        log.exception("a run failed")
-        return Outcome(FAILED, error=f"{type(error).__name__}: {error}"[:LONGEST_ERROR])
+        return failed(error)
 
 
-def create_once(one: Assignment, make: Callable[[], tuple[int, dict]]) -> dict[str, Any]:
-    """Runs `make` unless this run has created something in an earlier attempt; that is its result then."""
-    _, result, _ = idempotency.remember(one.organization_id, CREATED, one.idempotency_key, {}, make)
+def failed(error: Exception) -> Outcome:
+    """Log an error that affects only this run and return it as an outcome. Call it inside the except block."""
+    log.exception("run_failed")
+    return Outcome(FAILED, error=f"{type(error).__name__}: {error}"[:LONGEST_ERROR])
+
+
+def create_once(assignment: Assignment, make: Callable[[], tuple[int, dict]]) -> dict[str, Any]:
+    """Run `make` and return its result, or the result that an earlier attempt of this run recorded."""
+    _, result, _ = idempotency.run_once(assignment.organization_id, CREATED, assignment.idempotency_key, {}, make)
     return result
 
 
-def words(error: APIException) -> str:
-    """What is wrong, in a line: "service_type: …; address: …"."""
+def describe_errors(error: APIException) -> str:
+    """Format the errors in one line: "service_type: …; address: …"."""
     return "; ".join(_lines(error.detail))[:LONGEST_ERROR]
 
 
 def _lines(detail: Any, field_name: str = "") -> Iterator[str]:
     if isinstance(detail, dict):
         for name, inner in detail.items():
-            own = "" if name == "non_field_errors" else str(name)
-            yield from _lines(inner, f"{field_name}.{own}".strip("."))
+            part = "" if name == "non_field_errors" else str(name)
+            yield from _lines(inner, f"{field_name}.{part}".strip("."))
     elif isinstance(detail, list):
         for inner in detail:
             yield from _lines(inner, field_name)

@@ -1,4 +1,4 @@
-"""A call to a client's URL, through the guarded client; the answer is recorded."""
+"""Call a client's URL through the SSRF guard and record the response."""
 
 from __future__ import annotations
 
@@ -9,28 +9,41 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
+from django.db import InterfaceError, OperationalError
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
+from rq.timeouts import BaseTimeoutException
 
+from accounts.api.base import OwnedSlugRelatedField
 from accounts.models import ApiKey, Organization
-from accounts.owned_api import OwnedSlugRelatedField
-from dispatch.core import clock, http_client
-from dispatch.core import webhook_signing as signing
-from dispatch.core.strict import Strict
-from dispatch.core.target_urls import check_target_url
-from dispatch.outbox.endpoint_checks import check_own_headers, longest_timeout_s
+from dispatch.core import clock
+from dispatch.core.api.serializers import StrictSerializer
+from dispatch.core.http import client
+from dispatch.core.http import webhook_signing as signing
+from dispatch.core.http.ssrf import check_target_url
 from dispatch.outbox.models import Endpoint
-from dispatch.outbox.rules import calls
-from dispatch.schedules.kinds.base import Asker, Assignment, Keep, Kind, Outcome, words
+from dispatch.outbox.rules import responses
+from dispatch.outbox.validators import check_own_headers, longest_timeout_s
+from dispatch.schedules.kinds.base import (
+    Assignment,
+    Kind,
+    LeaseCheck,
+    Outcome,
+    RequestStandIn,
+    describe_errors,
+    failed,
+)
 from dispatch.schedules.rules.outcomes import FAILED, REFUSED, SUCCEEDED
 
 DEFAULT_TIMEOUT_S = 15.0
 LARGEST_BODY = 256 * 1024
 ANSWER_BYTES = 2000
+# Outcomes of requests that end within this interval are stored together.
+GROUP_S = 0.2
 
 
-class CallSerializer(Strict):
-    """A call: to a `url`, or to an endpoint's URL with its headers and signature. POST sends `body` as JSON."""
+class CallSerializer(StrictSerializer):
+    """A request to a `url`, or to an endpoint's URL with its headers and signature. POST sends `body` as JSON."""
 
     url = serializers.CharField(max_length=2000, required=False, validators=[check_target_url])
     endpoint = OwnedSlugRelatedField("name", queryset=Endpoint.objects.all(), required=False)
@@ -40,13 +53,13 @@ class CallSerializer(Strict):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if ("endpoint" in attrs) == ("url" in attrs):
-            raise serializers.ValidationError({"url": "Give a url or name an endpoint, one of them."})
+            raise serializers.ValidationError({"url": "Set either url or endpoint, not both."})
         if attrs["method"] == "GET" and attrs["body"] is not None:
-            raise serializers.ValidationError({"body": "A GET has none."})
+            raise serializers.ValidationError({"body": "Not allowed with GET."})
         if len(json.dumps(attrs["body"])) > LARGEST_BODY:
-            raise serializers.ValidationError({"body": f"At most {LARGEST_BODY} bytes."})
+            raise serializers.ValidationError({"body": f"Must be at most {LARGEST_BODY} bytes."})
         if attrs["timeout_s"] > longest_timeout_s():
-            raise serializers.ValidationError({"timeout_s": f"At most {longest_timeout_s():g} seconds."})
+            raise serializers.ValidationError({"timeout_s": f"Must be at most {longest_timeout_s():g} seconds."})
         return attrs
 
 
@@ -60,8 +73,11 @@ class _Call:
 
 
 class HttpKind(Kind):
-    """Calls of one message are made side by side. A receiver sees the run's id as Idempotency-Key in every
-    attempt: when a worker died in the middle, it may be called once more with the same one."""
+    """Call URLs. The requests of one queue message run concurrently.
+
+    A receiver gets the run's id as Idempotency-Key in every attempt. If a worker dies during a request, the
+    receiver may get a second request with the same key.
+    """
 
     name = "http"
     label = "Call a URL"
@@ -79,47 +95,53 @@ class HttpKind(Kind):
     def summary(self, payload: Mapping[str, Any]) -> str:
         return f"{payload.get('method', 'POST')} {payload.get('url') or payload.get('endpoint') or ''}"
 
-    def work(self, given: Sequence[Assignment], keep: Keep) -> Iterator[tuple[Assignment, Outcome]]:
-        organizations = Organization.objects.in_bulk({one.organization_id for one in given})
+    def work(self, given: Sequence[Assignment], keep: LeaseCheck) -> Iterator[tuple[Assignment, Outcome] | None]:
+        organizations = Organization.objects.in_bulk({assignment.organization_id for assignment in given})
         ready: list[tuple[Assignment, _Call]] = []
-        for one in given:
-            if not keep(one):
+        for assignment in given:
+            if not keep(assignment):
                 continue
             try:
-                ready.append((one, self._call(organizations[one.organization_id], one)))
+                ready.append((assignment, self._call(organizations[assignment.organization_id], assignment)))
             except ValidationError as error:
-                yield one, Outcome(REFUSED, error=words(error))
-            except ValueError as error:  # a header or a secret that cannot be sent: nobody was called
-                yield one, Outcome(REFUSED, error=f"{error}.")
-        yield from asyncio.run(_all(ready))
+                yield assignment, Outcome(REFUSED, error=describe_errors(error))
+            except ValueError as error:  # an unusable header or secret: no request was made
+                yield assignment, Outcome(REFUSED, error=f"{error}.")
+            except (OperationalError, InterfaceError, BaseTimeoutException):
+                raise
+            except Exception as error:
+                yield assignment, failed(error)
+        yield from _finished_outcomes(ready)
 
     def find(self, given: Sequence[Assignment]) -> dict[int, dict[str, Any]]:
-        """Nobody but the receiver knows."""
+        """Return nothing: only the receiver knows which requests arrived."""
         return {}
 
     def _read(self, organization: Organization, payload: dict[str, Any]) -> dict[str, Any]:
-        form = CallSerializer(data=payload, context={"request": Asker(organization)})
+        form = CallSerializer(data=payload, context={"request": RequestStandIn(organization)})
         form.is_valid(raise_exception=True)
         return dict(form.validated_data)
 
-    def _call(self, organization: Organization, one: Assignment) -> _Call:
-        read = self._read(organization, one.payload)
+    def _call(self, organization: Organization, assignment: Assignment) -> _Call:
+        read = self._read(organization, assignment.payload)
         endpoint: Endpoint | None = read.get("endpoint")
         body = b"" if read["method"] == "GET" else json.dumps(read["body"], separators=(",", ":")).encode()
-        own: dict[str, str] = dict((endpoint.headers or {}) if endpoint else {}) | dict(one.headers)  # type: ignore[arg-type]
-        ours = {
-            "Idempotency-Key": one.idempotency_key,
-            "Dispatch-Run": str(one.run_id),
-            "Dispatch-Attempt": str(one.attempt),
-            "Dispatch-Scheduled-For": one.trigger_at.isoformat(),
+        configured: dict[str, str] = dict((endpoint.headers or {}) if endpoint else {}) | dict(assignment.headers)  # type: ignore[arg-type]
+        dispatch_headers = {
+            "Idempotency-Key": assignment.idempotency_key,
+            "Dispatch-Run": str(assignment.run_id),
+            "Dispatch-Attempt": str(assignment.attempt),
+            "Dispatch-Scheduled-For": assignment.trigger_at.isoformat(),
         }
         if endpoint:
-            ours |= signing.headers(_secrets(endpoint), f"run_{one.run_id}", clock.now(), body)
-        taken = {name.lower() for name in ours}
-        headers = {name: value for name, value in own.items() if name.lower() not in taken} | ours
-        if body and "content-type" not in {name.lower() for name in own}:
+            dispatch_headers |= signing.headers(_secrets(endpoint), f"run_{assignment.run_id}", clock.now(), body)
+        taken = {name.lower() for name in dispatch_headers}
+        headers = {
+            name: value for name, value in configured.items() if name.lower() not in taken
+        } | dispatch_headers
+        if body and "content-type" not in {name.lower() for name in configured}:
             headers["Content-Type"] = "application/json"
-        http_client.check_headers(headers)
+        client.check_headers(headers)
         url = endpoint.url if endpoint else read["url"]
         return _Call(url, read["method"], body, min(read["timeout_s"], longest_timeout_s()), headers)
 
@@ -130,40 +152,69 @@ def _secrets(endpoint: Endpoint) -> list[str]:
     return [endpoint.secret, endpoint.previous_secret] if both else [endpoint.secret]
 
 
-async def _all(ready: Sequence[tuple[Assignment, _Call]]) -> list[tuple[Assignment, Outcome]]:
-    try:
-        outcomes = await asyncio.gather(*(_make(call) for _, call in ready))
-    finally:
-        await http_client.close()
-    return [(one, outcome) for (one, _), outcome in zip(ready, outcomes, strict=True)]
+def _finished_outcomes(ready: Sequence[tuple[Assignment, _Call]]) -> Iterator[tuple[Assignment, Outcome] | None]:
+    """Make the requests concurrently and yield outcomes in small groups as they finish.
+
+    No outcome waits for the slowest receiver before it is stored.
+    """
+    if not ready:
+        return
+    with asyncio.Runner() as runner:
+        running: dict[asyncio.Task[Outcome], Assignment] = {}
+        try:
+            runner.run(_start_requests(ready, running))
+            while running:
+                for task in runner.run(_next_ended(running)):
+                    yield running.pop(task), task.result()
+                yield None
+        finally:
+            runner.run(client.close())
 
 
-async def _make(call: _Call) -> Outcome:
-    """One call. What the target does is an outcome, never an error here."""
+async def _start_requests(
+    ready: Sequence[tuple[Assignment, _Call]], running: dict[asyncio.Task[Outcome], Assignment]
+) -> None:
+    for assignment, call in ready:
+        running[asyncio.create_task(_send_request(call))] = assignment
+
+
+async def _next_ended(running: Mapping[asyncio.Task[Outcome], Assignment]) -> list[asyncio.Task[Outcome]]:
+    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(running, timeout=GROUP_S)
+    return [task for task in running if task.done()]
+
+
+async def _send_request(call: _Call) -> Outcome:
+    """Make one request. A failure of the target is an outcome, not an exception."""
     try:
         if call.method == "GET":
-            answer = await http_client.get(call.url, call.headers, call.timeout_s)
+            answer = await client.get(call.url, call.headers, call.timeout_s)
         else:
-            answer = await http_client.post(call.url, call.body, call.headers, call.timeout_s)
-    except http_client.TargetRefused as error:
-        return Outcome(REFUSED, error=f"This cannot be called: {error}.")
-    except http_client.TargetError as error:
+            answer = await client.post(call.url, call.body, call.headers, call.timeout_s)
+    except client.ForbiddenTarget as error:
+        return Outcome(REFUSED, error=f"Invalid request: {error}.")
+    except client.TargetError as error:
         return Outcome(FAILED, error=f"{error}."[:500])
-    return _judged(answer)
+    except Exception as error:
+        return failed(error)
+    try:
+        return _judge_response(answer)
+    except Exception as error:
+        return failed(error)
 
 
-def _judged(answer: http_client.Response) -> Outcome:
-    """2xx succeeded; 429 and most others are tried again, refusals (OUTBOX_PERMANENT_CODES) are not."""
+def _judge_response(answer: client.Response) -> Outcome:
+    """Return the outcome: 2xx succeeded, OUTBOX_PERMANENT_CODES are refused, 429 and others may be retried."""
     text = answer.body_start[:ANSWER_BYTES].decode("utf-8", "replace").replace("\x00", "\ufffd")
     result = {"status": answer.status, "answer": text, "elapsed_s": round(answer.elapsed_s, 3)}
     if 200 <= answer.status < 300:
         return Outcome(SUCCEEDED, result)
     refused = answer.status in settings.OUTBOX_PERMANENT_CODES
-    again = calls.retry_after_s(answer.headers, clock.now())
-    if again is not None:
-        again = min(again, settings.OUTBOX_LONGEST_DEFERRAL_S)
-    error = f"The receiver answered {answer.status}."
-    return Outcome(REFUSED if refused else FAILED, result, error, again)
+    again_in_s = responses.retry_after_s(answer.headers, clock.now())
+    if again_in_s is not None:
+        again_in_s = min(again_in_s, settings.OUTBOX_LONGEST_DEFERRAL_S)
+    error = f"The receiver answered HTTP {answer.status}."
+    return Outcome(REFUSED if refused else FAILED, result, error, again_in_s)
 
 
 KIND = HttpKind()

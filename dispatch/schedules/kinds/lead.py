@@ -1,4 +1,4 @@
-"""A lead in a campaign: a follow-up call."""
+"""Add a lead to a campaign: a follow-up call."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import Any
 from rest_framework.exceptions import ValidationError
 
 from accounts.models import ApiKey, Organization
+from dispatch.leads.api.serializers import NewLeadSerializer
 from dispatch.leads.models import Campaign
-from dispatch.leads.serializers import NewLeadSerializer
-from dispatch.leads.services.intake import NewLead, accept, callable_phone
-from dispatch.schedules.kinds.base import Asker, Assignment, OneByOne
+from dispatch.leads.services.intake import NewLead, accept_leads, callable_phone
+from dispatch.schedules.kinds.base import Assignment, CreateOnceKind, RequestStandIn
 
-# The schedule itself says when, and the run says what is the same.
-_OF_THE_SCHEDULE = ("due_at", "external_id")
+# Payload fields that are not allowed: the schedule sets the time, and the run sets the idempotency key.
+_RESERVED_FIELDS = ("due_at", "external_id")
 
 
-class LeadKind(OneByOne):
-    """The payload is one lead of `POST /api/v1/leads/`. When its time comes it is due at once: it is called within
-    its campaign's hours, caps and rules, as any other."""
+class LeadKind(CreateOnceKind):
+    """Add leads. The payload is one lead as in `POST /api/v1/leads/`.
+
+    When the run executes, the lead is due at once. Its campaign's calling rules apply as for every other lead.
+    """
 
     name = "lead"
-    label = "Add a lead to a campaign, to be called"
+    label = "Add a lead to a campaign"
     scope = ApiKey.Scope.LEADS
 
     def check(self, organization: Organization, payload: dict[str, Any]) -> None:
@@ -46,15 +48,17 @@ class LeadKind(OneByOne):
             external_id=assignment.idempotency_key,
             data=read["data"],
         )
-        (accepted,) = accept(campaign, [lead], actor=assignment.actor)
+        (accepted,) = accept_leads(campaign, [lead], actor=assignment.actor)
         if accepted.error:
             raise ValidationError({"phone": accepted.error})
+        if accepted.is_duplicate:
+            return {"lead": accepted.id, "is_duplicate": True}
         return {"lead": accepted.id}
 
     def _read(self, organization: Organization, payload: dict[str, Any]) -> dict[str, Any]:
-        if taken := [name for name in _OF_THE_SCHEDULE if name in payload]:
-            raise ValidationError(dict.fromkeys(taken, "The schedule says this."))
-        form = NewLeadSerializer(data=payload, context={"request": Asker(organization)})
+        if taken := [name for name in _RESERVED_FIELDS if name in payload]:
+            raise ValidationError(dict.fromkeys(taken, "Set by the schedule."))
+        form = NewLeadSerializer(data=payload, context={"request": RequestStandIn(organization)})
         form.is_valid(raise_exception=True)
         return dict(form.validated_data)
 

@@ -1,4 +1,4 @@
-"""A message to an endpoint, through the outbox."""
+"""Send a message to an endpoint, through the outbox."""
 
 from __future__ import annotations
 
@@ -7,23 +7,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from django.db import DatabaseError
+from django.db import InterfaceError, OperationalError
 from rest_framework.exceptions import APIException, ValidationError
+from rq.timeouts import BaseTimeoutException
 
 from accounts.models import ApiKey, Organization
 from dispatch.outbox.api.messages import SendSerializer
 from dispatch.outbox.models import Message
-from dispatch.outbox.services.intake import NewMessage, accept
-from dispatch.schedules.kinds.base import Asker, Assignment, Keep, Kind, Outcome, attempt, words
+from dispatch.outbox.services.intake import NewMessage, accept_messages
+from dispatch.schedules.kinds.base import (
+    Assignment,
+    Kind,
+    LeaseCheck,
+    Outcome,
+    RequestStandIn,
+    attempt,
+    describe_errors,
+    failed,
+)
 from dispatch.schedules.rules.outcomes import REFUSED, SUCCEEDED
 
-# The schedule itself says when, and the run says what is the same.
-_OF_THE_SCHEDULE = ("idempotency_key", "scheduled_for", "expires_at")
+# Payload fields that are not allowed: the schedule sets the time, and the run sets the idempotency key.
+_RESERVED_FIELDS = ("idempotency_key", "scheduled_for", "expires_at")
 
 
 class MessageKind(Kind):
-    """The payload is one message of `POST /api/v1/messages/`. Those of a message's worker are accepted together,
-    in one transaction per organization; the outbox keeps one message per idempotency key."""
+    """Send messages. The payload is one message as in `POST /api/v1/messages/`.
+
+    A worker accepts the messages of its batch together, in one transaction per organization. The outbox keeps one
+    message per idempotency key.
+    """
 
     name = "message"
     label = "Send a message to an endpoint"
@@ -36,24 +49,31 @@ class MessageKind(Kind):
         to = payload.get("endpoint") or payload.get("target_url") or ""
         return f"{payload.get('type', '')} to {to}"
 
-    def work(self, given: Sequence[Assignment], keep: Keep) -> Iterator[tuple[Assignment, Outcome]]:
-        organizations = Organization.objects.in_bulk({one.organization_id for one in given})
+    def work(self, given: Sequence[Assignment], keep: LeaseCheck) -> Iterator[tuple[Assignment, Outcome] | None]:
+        organizations = Organization.objects.in_bulk({assignment.organization_id for assignment in given})
         groups: dict[int, list[tuple[Assignment, NewMessage]]] = defaultdict(list)
-        for one in given:
-            if not keep(one):
+        for assignment in given:
+            if not keep(assignment):
                 continue
             try:
-                made = self._message(organizations[one.organization_id], one.payload)
+                made = self._message(organizations[assignment.organization_id], assignment.payload)
             except APIException as error:
-                yield one, Outcome(REFUSED, error=words(error))
+                yield assignment, Outcome(REFUSED, error=describe_errors(error))
                 continue
-            groups[one.organization_id].append((one, replace(made, idempotency_key=one.idempotency_key)))
+            except (OperationalError, InterfaceError, BaseTimeoutException):
+                raise
+            except Exception as error:
+                yield assignment, failed(error)
+                continue
+            groups[assignment.organization_id].append(
+                (assignment, replace(made, idempotency_key=assignment.idempotency_key))
+            )
         for organization_id, group in groups.items():
             yield from self._accept(organization_id, group)
 
     def find(self, given: Sequence[Assignment]) -> dict[int, dict[str, Any]]:
-        keys = {one.idempotency_key: one.run_id for one in given}
-        organizations = {one.organization_id for one in given}
+        keys = {assignment.idempotency_key: assignment.run_id for assignment in given}
+        organizations = {assignment.organization_id for assignment in given}
         found = Message.objects.filter(organization_id__in=organizations, idempotency_key__in=list(keys))
         return {keys[str(key)]: {"message": pk} for pk, key in found.values_list("pk", "idempotency_key")}
 
@@ -61,23 +81,23 @@ class MessageKind(Kind):
         self, organization_id: int, group: Sequence[tuple[Assignment, NewMessage]]
     ) -> Iterator[tuple[Assignment, Outcome]]:
         try:
-            accepted = accept(organization_id, [message for _, message in group], actor=group[0][0].actor)
-        except DatabaseError:
+            accepted = accept_messages(organization_id, [message for _, message in group], actor=group[0][0].actor)
+        except (OperationalError, InterfaceError, BaseTimeoutException):
             raise
-        except Exception:  # one of them: each by itself
-            for one, message in group:
-                yield one, attempt(lambda message=message, one=one: self._alone(one, message))  # type: ignore[misc]
+        except Exception:  # one of the messages failed: accept each separately
+            for assignment, message in group:
+                yield assignment, attempt(lambda m=message, a=assignment: self._accept_single(a, m))  # type: ignore[misc]
             return
-        for (one, _), made in zip(group, accepted, strict=True):
-            yield one, Outcome(SUCCEEDED, {"message": made.id})
+        for (assignment, _), made in zip(group, accepted, strict=True):
+            yield assignment, Outcome(SUCCEEDED, {"message": made.id})
 
-    def _alone(self, one: Assignment, message: NewMessage) -> dict[str, Any]:
-        return {"message": accept(one.organization_id, [message], actor=one.actor)[0].id}
+    def _accept_single(self, assignment: Assignment, message: NewMessage) -> dict[str, Any]:
+        return {"message": accept_messages(assignment.organization_id, [message], actor=assignment.actor)[0].id}
 
     def _message(self, organization: Organization, payload: dict[str, Any]) -> NewMessage:
-        if taken := [name for name in _OF_THE_SCHEDULE if name in payload]:
-            raise ValidationError(dict.fromkeys(taken, "The schedule says this."))
-        form = SendSerializer(data=payload, context={"request": Asker(organization)})
+        if taken := [name for name in _RESERVED_FIELDS if name in payload]:
+            raise ValidationError(dict.fromkeys(taken, "Set by the schedule."))
+        form = SendSerializer(data=payload, context={"request": RequestStandIn(organization)})
         form.is_valid(raise_exception=True)
         return form.to_message(form.validated_data)
 

@@ -1,4 +1,4 @@
-"""A form that is submitted: it becomes a job."""
+"""Submit a form, which creates a job."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from accounts.models import ApiKey, Organization
-from dispatch.jobs.serializers import SubmissionFormSerializer
+from dispatch.jobs.api.serializers import SubmissionFormSerializer
 from dispatch.jobs.services import accept_submission
-from dispatch.schedules.kinds.base import Asker, Assignment, OneByOne
+from dispatch.schedules.kinds.base import Assignment, CreateOnceKind, RequestStandIn
 
 
-class SubmissionKind(OneByOne):
-    """The payload is the form of `POST /api/v1/submissions/`; checked again when it runs, for a service type may
-    have been switched off."""
+class SubmissionKind(CreateOnceKind):
+    """Submit forms. The payload is the form as in `POST /api/v1/submissions/`.
+
+    It is validated again when the run executes, because a service type may have been disabled.
+    """
 
     name = "submission"
-    label = "Submit a form, which becomes a job"
+    label = "Create a job"
     scope = ApiKey.Scope.SUBMIT
 
     def check(self, organization: Organization, payload: dict[str, Any]) -> None:
@@ -37,7 +39,7 @@ class SubmissionKind(OneByOne):
         return {"submission": submission.pk}
 
     def _form(self, organization: Organization, payload: dict[str, Any]) -> dict[str, Any]:
-        form = SubmissionFormSerializer(data=payload, context={"request": Asker(organization)})
+        form = SubmissionFormSerializer(data=payload, context={"request": RequestStandIn(organization)})
         form.is_valid(raise_exception=True)
         return dict(form.validated_data)
 

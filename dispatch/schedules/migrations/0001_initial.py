@@ -53,17 +53,17 @@ class Migration(migrations.Migration):
                 ("total", models.PositiveIntegerField()),
                 ("created", models.PositiveIntegerField(default=0)),
                 ("refused", models.PositiveIntegerField(default=0)),
-                ("actor", models.JSONField(default=dict, help_text="Who asked for it.")),
+                ("actor", models.JSONField(default=dict, help_text="The user or API key that started it.")),
                 (
                     "scopes",
                     django.contrib.postgres.fields.ArrayField(
                         base_field=models.CharField(max_length=32),
                         default=list,
-                        help_text="What they may have done.",
+                        help_text="Scopes of the caller.",
                         size=None,
                     ),
                 ),
-                ("worked_at", models.DateTimeField(help_text="When a worker last took a part.", null=True)),
+                ("worked_at", models.DateTimeField(help_text="When a worker last claimed a part.", null=True)),
                 ("created_at", models.DateTimeField(default=dispatch.core.clock.now)),
                 ("ended_at", models.DateTimeField(null=True)),
                 (
@@ -74,7 +74,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "verbose_name": "bulk creation",
+                "verbose_name": "bulk import",
                 "indexes": [
                     models.Index(
                         models.F("organization"),
@@ -97,7 +97,7 @@ class Migration(migrations.Migration):
                     models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
                 ),
                 ("row", models.PositiveIntegerField()),
-                ("errors", models.JSONField(help_text="As the API would have answered: field, code, detail.")),
+                ("errors", models.JSONField(help_text="As in an API response: field, code, detail.")),
                 (
                     "bulk",
                     models.ForeignKey(
@@ -149,7 +149,7 @@ class Migration(migrations.Migration):
                 (
                     "headers",
                     dispatch.outbox.fields.EncryptedJSONField(
-                        blank=True, default=dict, help_text="Of calls to a URL. Stored encrypted."
+                        blank=True, default=dict, help_text="Headers for URL calls. Stored encrypted."
                     ),
                 ),
                 (
@@ -166,7 +166,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("time_zone", models.CharField(max_length=64, validators=[accounts.models.validate_time_zone])),
-                ("trigger_at", models.DateTimeField(blank=True, help_text="Once, at this time.", null=True)),
+                ("trigger_at", models.DateTimeField(blank=True, help_text="Run once at this time.", null=True)),
                 (
                     "every",
                     models.PositiveIntegerField(
@@ -198,14 +198,14 @@ class Migration(migrations.Migration):
                         blank=True, null=True, validators=[django.core.validators.MinValueValidator(1)]
                     ),
                 ),
-                ("anchor", models.DateTimeField(editable=False, help_text="From where intervals are counted.")),
+                ("anchor", models.DateTimeField(editable=False, help_text="Start of the interval count.")),
                 (
                     "retry_schedule_s",
                     django.contrib.postgres.fields.ArrayField(
                         base_field=models.PositiveIntegerField(),
                         blank=True,
                         default=list,
-                        help_text="Seconds before each retry of a run; as many retries as there are numbers.",
+                        help_text="Seconds to wait before each retry of a run. The number of values is the number of retries.",
                         size=None,
                     ),
                 ),
@@ -213,9 +213,9 @@ class Migration(migrations.Migration):
                     "missed",
                     models.CharField(
                         choices=[
-                            ("all", "Run all that were missed"),
-                            ("last", "Run the last one only"),
-                            ("skip", "Run none of them"),
+                            ("all", "Run all missed ones"),
+                            ("last", "Run only the last one"),
+                            ("skip", "Skip all missed ones"),
                         ],
                         default="last",
                         max_length=8,
@@ -224,7 +224,7 @@ class Migration(migrations.Migration):
                 (
                     "missed_after_s",
                     models.PositiveIntegerField(
-                        help_text="A run that nobody took so long after its time is missed.",
+                        help_text="Mark a run missed if it hasn't started after this many seconds.",
                         verbose_name="missed after (s)",
                     ),
                 ),
@@ -232,8 +232,8 @@ class Migration(migrations.Migration):
                     "overlap",
                     models.CharField(
                         choices=[
-                            ("allow", "Run beside an earlier one"),
-                            ("skip", "Skip while an earlier one runs"),
+                            ("allow", "Run in parallel"),
+                            ("skip", "Skip while an earlier run is in progress"),
                         ],
                         default="allow",
                         max_length=8,
@@ -248,17 +248,17 @@ class Migration(migrations.Migration):
                 (
                     "occurrences",
                     models.PositiveIntegerField(
-                        default=0, editable=False, help_text="Made so far, the next included."
+                        default=0, editable=False, help_text="Occurrences created so far, including the next one."
                     ),
                 ),
                 (
                     "paused_until",
-                    models.DateTimeField(editable=False, help_text="The end of the last pause.", null=True),
+                    models.DateTimeField(editable=False, help_text="When the last pause ended.", null=True),
                 ),
                 (
                     "failures",
                     models.PositiveIntegerField(
-                        default=0, editable=False, help_text="Runs failed for good, in a row."
+                        default=0, editable=False, help_text="Consecutive runs that failed permanently."
                     ),
                 ),
                 ("bulk_row", models.PositiveIntegerField(editable=False, null=True)),
@@ -335,7 +335,12 @@ class Migration(migrations.Migration):
                 ),
                 ("kind", models.CharField(max_length=32)),
                 ("shard", models.PositiveSmallIntegerField()),
-                ("number", models.PositiveIntegerField(help_text="Of the occurrence; empty: by hand.", null=True)),
+                (
+                    "number",
+                    models.PositiveIntegerField(
+                        help_text="Number of the occurrence. Empty for a manual run.", null=True
+                    ),
+                ),
                 ("trigger_at", models.DateTimeField()),
                 ("due_at", models.DateTimeField(null=True)),
                 (
@@ -345,7 +350,7 @@ class Migration(migrations.Migration):
                             ("scheduled", "Scheduled"),
                             ("in_progress", "In progress"),
                             ("running", "Running"),
-                            ("retrying", "To be retried"),
+                            ("retrying", "Retrying"),
                             ("succeeded", "Succeeded"),
                             ("failed", "Failed"),
                             ("skipped", "Skipped"),
@@ -360,15 +365,17 @@ class Migration(migrations.Migration):
                 ("epoch", models.PositiveIntegerField(default=0)),
                 (
                     "lapses",
-                    models.PositiveSmallIntegerField(default=0, help_text="Workers that died in this attempt."),
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Workers that died during this attempt."
+                    ),
                 ),
                 (
                     "waiting_for",
                     models.CharField(
-                        blank=True, help_text="earlier: an earlier run has to end first.", max_length=16
+                        blank=True, help_text='"earlier": waiting for an earlier run to end.', max_length=16
                     ),
                 ),
-                ("taken_at", models.DateTimeField(help_text="When its message was sent last.", null=True)),
+                ("taken_at", models.DateTimeField(help_text="When its message was last sent.", null=True)),
                 ("started_at", models.DateTimeField(null=True)),
                 ("lease_until", models.DateTimeField(null=True)),
                 ("ended_at", models.DateTimeField(null=True)),

@@ -1,2 +1,5 @@
-"""Decisions of the schedules as pure functions: when (`timing`), in which words (`words`), what to do with an
-occurrence that is due (`due`), and what comes of an attempt (`outcomes`)."""
+"""Decide the rules of schedules in pure functions.
+
+`recurrence` decides when a schedule runs, `due` what to do with a due occurrence, and `outcomes` the result of an
+attempt. `descriptions` describes a timing in words.
+"""

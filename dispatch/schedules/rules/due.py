@@ -1,14 +1,14 @@
-"""What to do with an occurrence that is due: run it, pass over it, or let it wait. And which one is next.
+"""Decide whether to run, skip or defer a due occurrence, and which occurrence is next.
 
-An occurrence is *missed* when nobody took it within `missed_after_s` of its time: no executor ran, or the
-executors were behind. The schedule says what becomes of missed ones:
+An occurrence is *missed* if no executor claimed it within `missed_after_s` of its time, because none ran or all
+were behind. The schedule's policy decides about missed occurrences:
 
-- **all**: each is run, in order; where overlap is not allowed, one after another.
-- **last**: of all that are past only the last one is run; those before it are recorded as missed.
-- **skip**: all are recorded as missed; it goes on with the first one that is in time.
+- **all**: each is run, in order; if overlap is not allowed, one after another.
+- **last**: only the latest past occurrence is run; earlier ones are recorded as missed.
+- **skip**: all are recorded as missed; the schedule continues with the first occurrence that is in time.
 
-What falls into a pause is recorded as skipped, whatever the policy: somebody wanted it not to run. An occurrence
-that is in time, while an earlier run has not ended and overlap is not allowed, is skipped.
+Occurrences within a pause are recorded as skipped, regardless of the policy, because the pause was deliberate. An
+occurrence that is in time is skipped if an earlier run has not ended and overlap is not allowed.
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from dispatch.schedules.rules.timing import Timing, next_after
+from dispatch.schedules.rules.recurrence import Timing, next_after
 
 ALL, LAST, SKIP = "all", "last", "skip"
-# So many are passed over in one step; the rest in the next, so that no transaction grows without limit.
-MOST_PASSED = 200
-# A run that waits for an earlier one is looked at again after this, should nobody wake it.
-WAIT = timedelta(seconds=60)
+# The maximum number skipped in one step, which bounds transactions; the next step skips more.
+MAX_SKIPPED = 200
+# A run that waits for an earlier run is checked again after this time, in case no notification arrives.
+DEFERRAL = timedelta(seconds=60)
 
 
 class Verdict(Enum):
+    """The decision about a due run. The values are metric labels."""
+
     RUN = "taken"
-    LEAVE = "passed"
-    WAIT = "waiting"
+    SKIP = "passed"
+    DEFER = "waiting"
 
 
 @dataclass(frozen=True)
 class Policy:
-    """`paused_until`: what lies before is skipped (the end of the last pause)."""
+    """The schedule's policy. Occurrences before `paused_until`, the end of the last pause, are skipped."""
 
     missed: str
     missed_after_s: int
@@ -44,8 +46,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Due:
-    """A run that is due. `number` of its occurrence; None: by hand. `is_retry`: its occurrence was taken
-    before."""
+    """A due run. `number` is its occurrence (None: manual); `is_retry` means that it was claimed before."""
 
     trigger_at: datetime
     number: int | None
@@ -53,8 +54,8 @@ class Due:
 
 
 @dataclass(frozen=True)
-class Passed:
-    """An occurrence that is not run: `status` missed or skipped, and why."""
+class SkippedOccurrence:
+    """An occurrence that is not run, with its `status` (missed or skipped) and the reason."""
 
     trigger_at: datetime
     number: int
@@ -64,62 +65,64 @@ class Passed:
 
 @dataclass(frozen=True)
 class Plan:
-    """`own`: the due run itself when it is passed over; `others`: occurrences after it that are as well, without a
-    row yet. `next`: (number, trigger time) of the run that is next now; None: there is none any more (of a retry
-    or a run by hand: nothing changes)."""
+    """What to do with a due run.
+
+    `own` is the due run itself if it is skipped; `others` are later occurrences that are skipped as well and have
+    no row yet. If `advances`, `next` is (number, trigger time) of the new next run, or None if the schedule ends.
+    Retries and manual runs do not advance the schedule.
+    """
 
     verdict: Verdict
-    own: Passed | None = None
-    others: tuple[Passed, ...] = ()
+    own: SkippedOccurrence | None = None
+    others: tuple[SkippedOccurrence, ...] = ()
     next: tuple[int, datetime] | None = None
-    moves_on: bool = True
+    advances: bool = True
 
 
-def plan(timing: Timing, policy: Policy, due: Due, now: datetime, *, has_open: bool) -> Plan:
-    """What becomes of `due`. `has_open`: another run of the schedule was taken and has not ended."""
+def plan_due_run(timing: Timing, policy: Policy, due: Due, now: datetime, *, has_open: bool) -> Plan:
+    """Decide what to do with `due`. `has_open`: another run of the schedule was claimed and has not ended yet."""
     if due.is_retry:
-        return Plan(Verdict.RUN, moves_on=False)
+        return Plan(Verdict.RUN, advances=False)
     if due.number is None:
-        return Plan(Verdict.WAIT if has_open and not policy.may_overlap else Verdict.RUN, moves_on=False)
+        return Plan(Verdict.DEFER if has_open and not policy.may_overlap else Verdict.RUN, advances=False)
     if policy.paused_until and due.trigger_at < policy.paused_until:
-        return _pass(timing, due, "skipped", "It fell into a pause.", before=policy.paused_until)
+        return _skip_until(timing, due, "skipped", "The schedule was paused.", before=policy.paused_until)
     grace = timedelta(seconds=policy.missed_after_s)
     is_late = now - due.trigger_at > grace
     if is_late and policy.missed == SKIP:
-        return _pass(timing, due, "missed", _told(due.trigger_at, now), before=now - grace)
+        return _skip_until(timing, due, "missed", _lateness(due.trigger_at, now), before=now - grace)
     if is_late and policy.missed == LAST and (last := _last_before(timing, due, now)) is not None:
-        return _pass(timing, due, "missed", _told(due.trigger_at, now), before=last)
+        return _skip_until(timing, due, "missed", _lateness(due.trigger_at, now), before=last)
     following = _following(timing, due)
     if has_open and not policy.may_overlap:
         if is_late:
-            return Plan(Verdict.WAIT, moves_on=False)
-        told = Passed(due.trigger_at, due.number, "skipped", "An earlier run had not ended.")
-        return Plan(Verdict.LEAVE, own=told, next=following)
+            return Plan(Verdict.DEFER, advances=False)
+        skipped = SkippedOccurrence(due.trigger_at, due.number, "skipped", "An earlier run had not ended.")
+        return Plan(Verdict.SKIP, own=skipped, next=following)
     return Plan(Verdict.RUN, next=following)
 
 
-def _pass(timing: Timing, due: Due, status: str, reason: str, *, before: datetime) -> Plan:
-    """Passes over `due` and all after it that lie before `before`."""
+def _skip_until(timing: Timing, due: Due, status: str, reason: str, *, before: datetime) -> Plan:
+    """Skip `due` and all later occurrences before `before`."""
     assert due.number is not None
-    own = Passed(due.trigger_at, due.number, status, reason)
-    others: list[Passed] = []
+    own = SkippedOccurrence(due.trigger_at, due.number, status, reason)
+    others: list[SkippedOccurrence] = []
     number, at = due.number, due.trigger_at
     while True:
         found = next_after(timing, at, number)
         if found is None:
-            return Plan(Verdict.LEAVE, own=own, others=tuple(others), next=None)
+            return Plan(Verdict.SKIP, own=own, others=tuple(others), next=None)
         number, at = number + 1, found
-        if at >= before or len(others) == MOST_PASSED:
-            return Plan(Verdict.LEAVE, own=own, others=tuple(others), next=(number, at))
-        others.append(Passed(at, number, status, reason))
+        if at >= before or len(others) == MAX_SKIPPED:
+            return Plan(Verdict.SKIP, own=own, others=tuple(others), next=(number, at))
+        others.append(SkippedOccurrence(at, number, status, reason))
 
 
 def _last_before(timing: Timing, due: Due, now: datetime) -> datetime | None:
-    """The last occurrence after `due` that is not in the future, or of the next few the last; None: there is
-    none."""
+    """Return the last of the next few occurrences after `due` that is not in the future, or None."""
     assert due.number is not None
     number, at, last = due.number, due.trigger_at, None
-    for _ in range(MOST_PASSED):
+    for _ in range(MAX_SKIPPED):
         found = next_after(timing, at, number)
         if found is None or found > now:
             break
@@ -133,11 +136,11 @@ def _following(timing: Timing, due: Due) -> tuple[int, datetime] | None:
     return (due.number + 1, found) if found else None
 
 
-def _told(trigger_at: datetime, now: datetime) -> str:
-    return f"Nobody took it in time; it was {_lasted((now - trigger_at).total_seconds())} late."
+def _lateness(trigger_at: datetime, now: datetime) -> str:
+    return f"Not started in time; {_duration((now - trigger_at).total_seconds())} late."
 
 
-def _lasted(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     for size, word in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {word}"

@@ -1,4 +1,4 @@
-"""What comes of an attempt: succeeded, to be retried, or failed for good."""
+"""Decide the result of an attempt: succeeded, to be retried, or failed permanently."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ from dataclasses import dataclass
 
 SUCCEEDED, FAILED, REFUSED = "succeeded", "failed", "refused"
 RETRYING = "retrying"
-# A run whose worker died may have been carried out: it is tried this often more in the same attempt, not oftener.
-MOST_LAPSES = 1
+# How often a run whose worker died is requeued within the same attempt: the worker may have executed it.
+MAX_LAPSES = 1
 
 
 @dataclass(frozen=True)
 class Ending:
-    """The run's status after the attempt, and, when it is `retrying`, in how many seconds it is tried again."""
+    """The run's status after the attempt and, if `retrying`, the seconds until the retry."""
 
     status: str
     delay_s: float = 0.0
 
 
-def after(outcome: str, attempt: int, retry_schedule_s: Sequence[int], again_in_s: float | None = None) -> Ending:
-    """What a report makes of its run. `attempt` counts from 1; `again_in_s`: what a receiver asked for, which may
-    be later than the schedule says, never earlier. REFUSED is not tried again: it would be refused again."""
+def ending_after(
+    outcome: str, attempt: int, retry_schedule_s: Sequence[int], again_in_s: float | None = None
+) -> Ending:
+    """Decide a run's status from its report. `attempt` counts from 1.
+
+    `again_in_s` is the delay that a receiver asked for; it can only lengthen the scheduled delay. A REFUSED run is
+    not retried, because it would be refused again.
+    """
     if outcome == SUCCEEDED:
         return Ending(SUCCEEDED)
     if outcome == REFUSED or attempt > len(retry_schedule_s):

@@ -1,5 +1,7 @@
-"""The only place where schedules and runs change.
+"""Change schedules and runs; no other package does.
 
-`managing`: what clients and people do with schedules. `claiming`: the executor's step. `sending`: messages to
-workers. `working`: a worker's start, its work and its report. `applying`: the status worker. `reconciling`: what
-got lost. `shards`: which executor takes what. `bulk`: many schedules at once. `forgetting`: runs that are old."""
+`schedules` creates and changes schedules, `actions` applies user actions to runs, `executor` claims due runs,
+`worker` enqueues, executes and reports them, `results` applies the reports, `reconciliation` recovers lost work,
+`shards` divides the work among executors, `bulk_import` creates many schedules at once, and `retention` deletes
+old runs.
+"""

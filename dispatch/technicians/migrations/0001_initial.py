@@ -74,7 +74,7 @@ class Migration(migrations.Migration):
                     "time_zone",
                     models.CharField(
                         blank=True,
-                        help_text="Of the shifts; empty: the organization's.",
+                        help_text="Leave empty to use the organization's time zone.",
                         max_length=64,
                         validators=[accounts.models.validate_time_zone],
                     ),
@@ -90,7 +90,7 @@ class Migration(migrations.Migration):
                     "radius_m",
                     models.PositiveIntegerField(
                         blank=True,
-                        help_text="Goes no farther than this; empty: the policy's.",
+                        help_text="Maximum distance of jobs. Leave empty to use the policy's.",
                         null=True,
                         verbose_name="own radius (m)",
                     ),
@@ -106,20 +106,20 @@ class Migration(migrations.Migration):
                     models.PositiveIntegerField(
                         default=1,
                         editable=False,
-                        help_text="Signed links to their page carry it; a new one voids those before.",
+                        help_text="Part of signed links to their page; a new version revokes old links.",
                     ),
                 ),
                 (
                     "misses_in_a_row",
                     models.PositiveSmallIntegerField(
-                        default=0, editable=False, help_text="Calls not taken since the last one that was."
+                        default=0, editable=False, help_text="Calls missed since the last answered one."
                     ),
                 ),
                 (
                     "auto_paused_at",
                     models.DateTimeField(
                         editable=False,
-                        help_text="Not offered anything since then, for too many misses in a row.",
+                        help_text="No offers since then, after too many missed calls in a row.",
                         null=True,
                     ),
                 ),

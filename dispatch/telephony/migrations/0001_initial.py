@@ -29,7 +29,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "subject_id",
-                    models.BigIntegerField(help_text="The id of what the call is for, in its purpose's table."),
+                    models.BigIntegerField(help_text="Id of the call's subject in the table of its purpose."),
                 ),
                 ("attempt", models.PositiveSmallIntegerField(default=1)),
                 ("line_slot", models.PositiveIntegerField()),
@@ -40,7 +40,7 @@ class Migration(migrations.Migration):
                 ("time_limit_s", models.PositiveSmallIntegerField(default=300)),
                 (
                     "detect_machine",
-                    models.BooleanField(default=False, help_text="The provider says who answered: `answered_by`."),
+                    models.BooleanField(default=False, help_text="Have the provider detect who answered."),
                 ),
                 (
                     "status",
@@ -59,7 +59,7 @@ class Migration(migrations.Migration):
                             ("canceled", "Canceled"),
                             ("rejected", "Rejected by the provider"),
                             ("not_placed", "Not placed"),
-                            ("lost", "End never reported"),
+                            ("lost", "End not reported"),
                         ],
                         default="created",
                         max_length=16,
@@ -69,13 +69,13 @@ class Migration(migrations.Migration):
                 (
                     "not_before",
                     models.DateTimeField(
-                        default=dispatch.core.clock.now, help_text="The placer leaves it alone until then."
+                        default=dispatch.core.clock.now, help_text="The placer ignores the call until then."
                     ),
                 ),
-                ("place_by", models.DateTimeField(help_text="Nobody claims it for asking after this moment.")),
+                ("place_by", models.DateTimeField(help_text="Deadline for claiming the request.")),
                 (
                     "send_by",
-                    models.DateTimeField(help_text="The claimed request must have left by then.", null=True),
+                    models.DateTimeField(help_text="Deadline for sending the claimed request.", null=True),
                 ),
                 ("cancel_requested_at", models.DateTimeField(blank=True, null=True)),
                 ("empty_listings", models.PositiveSmallIntegerField(default=0)),
@@ -99,7 +99,7 @@ class Migration(migrations.Migration):
                     models.JSONField(
                         blank=True,
                         default=dict,
-                        help_text="Said again in every event of the call, so that its subject finds them.",
+                        help_text="Included in every event of the call, so that its subject finds them.",
                     ),
                 ),
                 ("error_code", models.CharField(blank=True, max_length=16)),
@@ -195,7 +195,7 @@ class Migration(migrations.Migration):
                 (
                     "key",
                     models.CharField(
-                        help_text="Makes it one of its kind: a sequence number, or a digest.", max_length=128
+                        help_text="Deduplicates events: a sequence number or a digest.", max_length=128
                     ),
                 ),
                 ("kind", models.CharField(max_length=32)),
@@ -231,7 +231,7 @@ class Migration(migrations.Migration):
                 ("sid", models.CharField(max_length=64)),
                 (
                     "from_phone",
-                    models.CharField(blank=True, help_text="E.164; empty when it is withheld.", max_length=32),
+                    models.CharField(blank=True, help_text="E.164. Empty if withheld.", max_length=32),
                 ),
                 (
                     "status",
@@ -296,9 +296,9 @@ class Migration(migrations.Migration):
                     "source",
                     models.CharField(
                         choices=[
-                            ("stop", "They sent STOP"),
-                            ("provider", "The provider says so"),
-                            ("hand", "Entered by hand"),
+                            ("stop", "Sent STOP"),
+                            ("provider", "Reported by the provider"),
+                            ("hand", "Entered manually"),
                         ],
                         default="hand",
                         editable=False,
@@ -331,7 +331,7 @@ class Migration(migrations.Migration):
                 (
                     "direction",
                     models.CharField(
-                        choices=[("out", "To them"), ("in", "From them")], default="out", max_length=3
+                        choices=[("out", "Outbound"), ("in", "Inbound")], default="out", max_length=3
                     ),
                 ),
                 (
@@ -347,14 +347,14 @@ class Migration(migrations.Migration):
                             ("reply", "Reply"),
                             ("test", "Test"),
                         ],
-                        help_text="Of one from them: who dealt with it.",
+                        help_text="Of an inbound text: the purpose that handled it.",
                         max_length=16,
                     ),
                 ),
                 (
                     "subject_id",
                     models.BigIntegerField(
-                        blank=True, help_text="The id of what it is about, in its purpose's table.", null=True
+                        blank=True, help_text="Id of the text's subject in the table of its purpose.", null=True
                     ),
                 ),
                 ("attempt", models.PositiveIntegerField(default=1)),
@@ -388,12 +388,12 @@ class Migration(migrations.Migration):
                 ("sid", models.CharField(blank=True, max_length=64, null=True)),
                 (
                     "not_before",
-                    models.DateTimeField(default=dispatch.core.clock.now, help_text="Nobody sends it before."),
+                    models.DateTimeField(default=dispatch.core.clock.now, help_text="Earliest time to send it."),
                 ),
-                ("not_after", models.DateTimeField(help_text="Nobody begins to send it after this moment.")),
+                ("not_after", models.DateTimeField(help_text="Deadline for sending it.")),
                 (
                     "send_by",
-                    models.DateTimeField(help_text="The claimed request must have left by then.", null=True),
+                    models.DateTimeField(help_text="Deadline for sending the claimed request.", null=True),
                 ),
                 ("empty_listings", models.PositiveSmallIntegerField(default=0)),
                 (
@@ -409,7 +409,7 @@ class Migration(migrations.Migration):
                 (
                     "handled_at",
                     models.DateTimeField(
-                        blank=True, help_text="Of one from them: when it was dealt with.", null=True
+                        blank=True, help_text="Of an inbound text: when it was processed.", null=True
                     ),
                 ),
                 (
@@ -417,7 +417,7 @@ class Migration(migrations.Migration):
                     models.JSONField(
                         blank=True,
                         default=dict,
-                        help_text="Said again in each event of the text, so that its subject finds them.",
+                        help_text="Included in every event of the text, so that its subject finds them.",
                     ),
                 ),
                 ("error_code", models.CharField(blank=True, max_length=16)),

@@ -1,53 +1,71 @@
-"""Telephone providers by name: the module of that name beside this one, or one that settings.PROVIDER_MODULES adds
-in development (a benchmark's)."""
+"""Look up phone providers by name.
+
+A provider is a module of this package. In development, settings.PROVIDER_MODULES adds others, for benchmarks.
+"""
 
 from __future__ import annotations
 
 import threading
+from functools import cache
 from importlib import import_module
 
 from django.conf import settings
 
 from dispatch.capacity.models import ProviderAccount
+from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.providers.base import Provider
 
-NAMES = {"twilio": "Twilio"}  # with what people read
+NAMES = {"twilio": "Twilio"}  # name → label
+OUT_OF_ORDER = ("Sorry, we have a technical problem right now.", "Please try again in a few minutes. Goodbye.")
 
-_of_thread = threading.local()
+_thread_clients = threading.local()
 
 
 class UnknownProvider(Exception):
-    """No module speaks for the provider that an account names."""
+    """The account names a provider without a module."""
 
 
 def for_account(account: ProviderAccount) -> Provider:
-    """This thread's client of the account; a new one when its credentials changed. Raises UnknownProvider."""
-    clients: dict[int, tuple[tuple[str, ...], Provider]] = _of_thread.__dict__.setdefault("clients", {})
+    """Return this thread's client of the account, rebuilt after its credentials change. Raises UnknownProvider."""
+    clients: dict[int, tuple[tuple[str, ...], Provider]] = _thread_clients.__dict__.setdefault("clients", {})
     credentials = (
         account.provider,
         account.account_sid,
         account.auth_token,
         account.previous_auth_token,
-        _where(),
+        account.api_key_sid,
+        account.api_key_secret,
+        account.region,
+        account.edge,
+        _environment(),
     )
-    kept = clients.get(account.pk)
-    if kept is None or kept[0] != credentials:
-        kept = clients[account.pk] = (credentials, _make(account))
-    return kept[1]
+    cached = clients.get(account.pk)
+    if cached is None or cached[0] != credentials:
+        cached = clients[account.pk] = (credentials, _make(account))
+    return cached[1]
 
 
-def _where() -> str:
-    """Part of what a client depends on: the simulator may move (tests)."""
+def _environment() -> str:
+    """Return the part of the cache key that depends on the settings: tests may move the simulator."""
     return settings.SIMULATOR_URL
 
 
+@cache
+def fallback_document(name: str) -> tuple[bytes, str]:
+    """Return what a caller hears while Dispatch fails, and its content type.
+
+    Needs no database. Raises UnknownProvider.
+    """
+    return _make(ProviderAccount(provider=name)).render(VoicePrompt(say=OUT_OF_ORDER), "")
+
+
 def _make(account: ProviderAccount) -> Provider:
-    added = settings.PROVIDER_MODULES if settings.DEVELOPMENT else {}
+    extra_modules = settings.PROVIDER_MODULES if settings.DEVELOPMENT else {}
     if account.provider in NAMES:
         module = import_module(f"{__name__}.{account.provider}")
-    elif account.provider in added:
-        module = import_module(added[account.provider])
+    elif account.provider in extra_modules:
+        module = import_module(extra_modules[account.provider])
     else:
-        raise UnknownProvider(f"{account.provider!r} is none of {', '.join([*NAMES, *added])}")
+        raise UnknownProvider(f"{account.provider!r} is not one of {', '.join([*NAMES, *extra_modules])}")
     provider: Provider = module.make(account)
     return provider

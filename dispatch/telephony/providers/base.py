@@ -1,5 +1,7 @@
-"""What telephony asks of a telephone provider, in our words. Another provider is one new module beside `twilio`,
-with a `make(account)` that returns a Provider."""
+"""Define the interface of a phone provider, with our own types.
+
+To add a provider, add a module beside `twilio` with a `make(account)` that returns a Provider.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dispatch.telephony.purposes import Prompt
-from dispatch.telephony.rules import Listed
+from dispatch.telephony.handlers import VoicePrompt
+from dispatch.telephony.rules import ListedCall
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """The provider took it. `status` in our words, usually submitted."""
+    """The provider accepted the request. `status` is one of our statuses, usually submitted."""
 
     sid: str
     status: str = "submitted"
@@ -22,26 +24,40 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Rejected:
-    """The provider refused it: nothing was made. `permanent`: it will refuse this number always.
-    `kind`: number, permission, configuration, opted_out or other."""
+    """The provider refused the request; nothing was created.
+
+    `permanent`: it will always refuse this number. `kind`: number, permission, configuration, opted_out, filtered,
+    temporary or other. `is_account_wide`: it refuses every request of the account, whatever the number.
+    """
 
     permanent: bool
     code: str
     message: str
     kind: str = "other"
+    is_account_wide: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Return the provider's message and code."""
+        code = f" (error {self.code})" if self.code.strip("0") else ""
+        return f"{self.message or 'no reason given'}{code}"
 
 
 @dataclass(frozen=True)
 class RateLimited:
-    """It was certainly not processed and may be sent again, after `retry_after_s`."""
+    """The request was certainly not processed, and may be repeated after `retry_after_s`.
+
+    `is_unreachable`: no connection could be made.
+    """
 
     retry_after_s: float
     reason: str = ""
+    is_unreachable: bool = False
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """Nobody knows whether it was made: never send it again."""
+    """The outcome of the request is unknown. The request must never be repeated."""
 
     reason: str
 
@@ -50,9 +66,13 @@ Outcome = Submitted | Rejected | RateLimited | Unknown
 
 
 @dataclass(frozen=True)
-class Order:
-    """A call to place. The URLs carry our own call id. The request must have left within `leave_within_s`.
-    `detect_machine`: say in `answered_by` whether a person or a machine answered."""
+class CallRequest:
+    """A call to place.
+
+    The URLs carry our call id. The request must be sent within `leave_within_s`. `detect_machine`: report in
+    `answered_by` whether a person or a machine answered. `fallback_url`: the document for a call whose webhooks
+    fail.
+    """
 
     to: str
     from_: str
@@ -62,11 +82,29 @@ class Order:
     time_limit_s: int
     leave_within_s: float
     detect_machine: bool = False
+    fallback_url: str = ""
 
 
 @dataclass(frozen=True)
-class Report:
-    """What the provider says about a call. `status` in our words; None: nothing that we know."""
+class TextRequest:
+    """A text to send.
+
+    The request must be sent within `leave_within_s`. The provider must not deliver the text later than `valid_s`
+    after it. `service`: the provider's group of senders that `from_` belongs to, if any.
+    """
+
+    to: str
+    from_: str
+    body: str
+    status_url: str = ""
+    leave_within_s: float | None = None
+    valid_s: int | None = None
+    service: str = ""
+
+
+@dataclass(frozen=True)
+class StatusReport:
+    """The provider's report on a call. `status` is one of our statuses, or None if it maps to none of them."""
 
     sid: str
     status: str | None
@@ -77,8 +115,8 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Hook(Report):
-    """A verified webhook. `key` makes it one of its kind for its call; `digits` were pressed."""
+class WebhookEvent(StatusReport):
+    """A verified webhook about a call. `key` deduplicates it within its call. `digits`: the pressed keys."""
 
     key: str = ""
     kind: str = "status"
@@ -89,8 +127,18 @@ class Hook(Report):
 
 
 @dataclass(frozen=True)
+class AccountInfo:
+    """The account as the provider knows it. `status` and `kind` are the provider's words."""
+
+    name: str
+    status: str
+    kind: str
+    is_active: bool
+
+
+@dataclass(frozen=True)
 class TextReport:
-    """What the provider says about a text. `status` in our words; None: nothing that we know."""
+    """The provider's report on a text. `status` is one of our statuses, or None if it maps to none of them."""
 
     sid: str
     status: str | None
@@ -100,9 +148,11 @@ class TextReport:
 
 
 @dataclass(frozen=True)
-class Incoming:
-    """A verified webhook about one of our numbers: somebody texts it (`body`) or calls it (`keys`, `ended`).
-    `from_` is empty when the caller withholds it."""
+class IncomingWebhook:
+    """A verified webhook about one of our numbers: an inbound text (`body`) or call (`keys`, `ended`).
+
+    `from_` is empty if the caller withholds the number. `attestation`: what the carrier says about that number.
+    """
 
     sid: str
     account_sid: str
@@ -112,11 +162,12 @@ class Incoming:
     keys: str = ""
     ended: bool = False
     duration_s: int | None = None
+    attestation: str = ""
 
 
 @dataclass(frozen=True)
-class ListedText(Listed):
-    """A text as the provider lists it."""
+class ListedText(ListedCall):
+    """A text in the provider's list."""
 
     body: str = ""
 
@@ -125,75 +176,107 @@ class CallGone(Exception):
     """The provider does not know the call."""
 
 
-class ProviderTrouble(Exception):
-    """The provider gave no usable answer; ask again later."""
+class ProviderError(Exception):
+    """The provider gave no usable response. Try again later."""
 
 
 class Provider(ABC):
-    """One account at one provider. Not shared between threads (see `providers.for_account`)."""
+    """A client of one account at one provider. Not shared between threads (see `providers.for_account`)."""
 
-    # Whether `place_async` is there, for who asks for many calls at once; else `place` runs in threads.
+    # Whether the provider implements `place_async`. If not, bulk requests run `place` in threads.
     is_async = False
 
     @abstractmethod
-    def place(self, order: Order) -> Outcome:
-        """Asks for a call, once. Never raises."""
+    def place(self, order: CallRequest) -> Outcome:
+        """Request a call, once. Never raises."""
 
-    async def place_async(self, order: Order) -> Outcome:
-        """As `place`, in an event loop."""
+    async def place_async(self, order: CallRequest) -> Outcome:
+        """Request a call as `place` does, in an event loop."""
         raise NotImplementedError
 
     @abstractmethod
-    def hang_up(self, sid: str) -> Report:
-        """Ends the call, however far it is, and says where it stands then. Raises CallGone, ProviderTrouble."""
+    def hang_up(self, sid: str) -> StatusReport:
+        """End the call in any state, and return its status after that. Raises CallGone and ProviderError."""
 
     @abstractmethod
-    def fetch(self, sid: str) -> Report:
-        """Where the call stands. Raises CallGone, ProviderTrouble."""
+    def fetch(self, sid: str) -> StatusReport:
+        """Return the call's status. Raises CallGone and ProviderError."""
 
     @abstractmethod
-    def find_calls(self, to: str, from_: str) -> list[Listed]:
-        """The latest calls between the two. Raises ProviderTrouble."""
+    def find_calls(self, to: str, from_: str) -> list[ListedCall]:
+        """Return the latest calls between the two numbers. Raises ProviderError."""
 
     @abstractmethod
-    def send_text(
-        self, to: str, from_: str, body: str, status_url: str = "", leave_within_s: float | None = None
-    ) -> Outcome:
-        """Sends an SMS, once. Never raises."""
+    def send_text(self, order: TextRequest) -> Outcome:
+        """Send an SMS, once. Never raises."""
 
     def find_texts(self, to: str, from_: str) -> list[ListedText]:
-        """The latest texts between the two. Raises ProviderTrouble."""
-        raise ProviderTrouble(f"{type(self).__name__} lists no texts.")
+        """Return the latest texts between the two numbers. Raises ProviderError."""
+        raise ProviderError(f"{type(self).__name__} lists no texts.")
+
+    def fetch_account(self) -> AccountInfo | Rejected | Unknown | None:
+        """Return the account without placing a call, free of charge; None if the provider can't tell.
+
+        Never raises.
+        """
+        return None
+
+    def check_account(self) -> Rejected | Unknown | None:
+        """Check the account without placing a call, free of charge. Return None if it is usable. Never raises."""
+        found = self.fetch_account()
+        if isinstance(found, AccountInfo):
+            if found.is_active:
+                return None
+            return Rejected(False, "", f"the account is {found.status}", "configuration", True)
+        return found
 
     def about(self, code: str) -> str:
-        """What one of its error codes is about, as `Rejected.kind`."""
+        """Return the `Rejected.kind` of an error code."""
         return "other"
+
+    def is_sure(self, code: str) -> bool:
+        """Return whether the code alone proves its kind. If not, it takes the same kind in two calls."""
+        return True
+
+    def meaning_of(self, code: str) -> str:
+        """Describe an error code of a text whose report carries no message; empty if unknown."""
+        return ""
 
     @abstractmethod
     def verify(self, url: str, form: Any, headers: Mapping[str, str]) -> bool:
-        """Whether the account signed this request. `form` as the framework parsed it."""
+        """Return whether the account signed this request. `form`: the parsed form."""
+
+    def is_signed(self, headers: Mapping[str, str]) -> bool:
+        """Return whether the request carries a signature, valid or not."""
+        return True
+
+    def names_account(self, form: Mapping[str, str]) -> bool:
+        """Return whether the request names this account. Strangers don't know its name."""
+        return True
 
     @abstractmethod
-    def parse(self, kind: str, step: int, form: Mapping[str, str]) -> Hook:
-        """A verified webhook's meaning. `kind`: voice, gather or status; `step` counts a call's documents.
-        Never raises: what makes no sense is left out."""
+    def parse(self, kind: str, step: int, form: Mapping[str, str]) -> WebhookEvent:
+        """Parse a verified webhook about a call. Never raises: invalid values are omitted.
+
+        `kind`: voice, gather or status. `step` counts the documents of a call.
+        """
 
     def parse_text(self, form: Mapping[str, str]) -> TextReport:
-        """A verified webhook about one of our texts. Never raises."""
+        """Parse a verified webhook about an outbound text. Never raises."""
         raise NotImplementedError
 
-    def parse_incoming(self, form: Mapping[str, str]) -> Incoming:
-        """A verified webhook about one of our numbers. Never raises."""
+    def parse_incoming(self, form: Mapping[str, str]) -> IncomingWebhook:
+        """Parse a verified webhook about one of our numbers. Never raises."""
         raise NotImplementedError
 
     def render_nothing(self) -> tuple[bytes, str]:
-        """The document that asks for nothing, and its content type."""
+        """Return an empty document and its content type."""
         raise NotImplementedError
 
     @abstractmethod
-    def render(self, prompt: Prompt, answer_url: str) -> tuple[bytes, str]:
-        """The prompt as the provider's document and its content type; keys are posted to `answer_url`."""
+    def render(self, prompt: VoicePrompt, answer_url: str) -> tuple[bytes, str]:
+        """Return the prompt as the provider's document, and its content type. Keys are posted to `answer_url`."""
 
     def render_hand_over(self, url: str) -> tuple[bytes, str]:
-        """The document that goes on with the one at `url`, and its content type."""
-        raise NotImplementedError(f"{type(self).__name__} cannot hand a call over.")
+        """Return a document that redirects to the one at `url`, and its content type."""
+        raise NotImplementedError(f"{type(self).__name__} does not support redirecting a call.")

@@ -1,4 +1,4 @@
-"""Twilio, on its official SDK. `twilio.rest` is heavy and imported when a client is first needed."""
+"""Adapt Twilio, with its official SDK. `twilio.rest` is slow to import, so it is imported on first use."""
 
 from __future__ import annotations
 
@@ -14,25 +14,29 @@ from django.conf import settings
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from dispatch.capacity.models import ProviderAccount
-from dispatch.telephony.providers import twilio_words as words
+from dispatch.telephony.handlers import VoicePrompt
+from dispatch.telephony.providers import twilio_codes as codes
+from dispatch.telephony.providers.backoff import backoff
 from dispatch.telephony.providers.base import (
+    AccountInfo,
     CallGone,
-    Hook,
-    Incoming,
+    CallRequest,
+    IncomingWebhook,
     ListedText,
-    Order,
     Outcome,
     Provider,
-    ProviderTrouble,
+    ProviderError,
     RateLimited,
     Rejected,
-    Report,
+    StatusReport,
     Submitted,
     TextReport,
+    TextRequest,
     Unknown,
+    WebhookEvent,
 )
-from dispatch.telephony.purposes import Prompt
-from dispatch.telephony.rules import ENDS, Listed
+from dispatch.telephony.providers.twilio_speech import fit
+from dispatch.telephony.rules import ENDS, ListedCall
 
 if TYPE_CHECKING:
     from twilio.rest import Client
@@ -42,26 +46,34 @@ log = structlog.get_logger(__name__)
 SIGNATURE = "X-Twilio-Signature"
 STATUS_EVENTS = ["initiated", "ringing", "answered", "completed"]
 CONNECT_RETRY_S = 2.0
+NO_CALL = "CA" + "0" * 32
+# How long a text may wait in Twilio's queue (seconds): what Twilio accepts.
+MIN_VALIDITY_S, MAX_VALIDITY_S = 5, 36_000
+# Texts of trial accounts begin with it.
+TRIAL_PREFIX = "Sent from your Twilio trial account - "
 
 T = TypeVar("T")
 
 
 def make(account: ProviderAccount) -> Twilio:
+    """Return a client of the account."""
     return Twilio(account)
 
 
 class Twilio(Provider):
-    """One account. Holds a connection pool, so one per thread."""
+    """A client of one Twilio account. It holds a connection pool, so each thread needs its own client."""
 
     def __init__(self, account: ProviderAccount) -> None:
         self._sid = account.account_sid
         self._tokens = [token for token in (account.auth_token, account.previous_auth_token) if token]
         self._token = account.auth_token
+        self._key = (account.api_key_sid, account.api_key_secret) if account.api_key_sid else None
+        self._place = {"region": account.region or None, "edge": account.edge or None}
         self._made: Client | None = None
 
-    # --- asking
+    # --- requests to the provider
 
-    def place(self, order: Order) -> Outcome:
+    def place(self, order: CallRequest) -> Outcome:
         return self._create(
             lambda client: client.calls.create(
                 to=order.to,
@@ -73,90 +85,143 @@ class Twilio(Provider):
                 status_callback_event=STATUS_EVENTS,
                 timeout=order.ring_timeout_s,
                 time_limit=order.time_limit_s,
+                **({"fallback_url": order.fallback_url} if order.fallback_url else {}),
                 **({"machine_detection": "Enable"} if order.detect_machine else {}),
             ),
             order.leave_within_s,
         )
 
-    def send_text(
-        self, to: str, from_: str, body: str, status_url: str = "", leave_within_s: float | None = None
-    ) -> Outcome:
-        extra = {"status_callback": status_url} if status_url else {}
+    def send_text(self, order: TextRequest) -> Outcome:
+        extra: dict[str, Any] = {"status_callback": order.status_url} if order.status_url else {}
+        if order.service:
+            extra["messaging_service_sid"] = order.service
+        if order.valid_s is not None:
+            extra["validity_period"] = min(max(order.valid_s, MIN_VALIDITY_S), MAX_VALIDITY_S)
         return self._create(
-            lambda client: client.messages.create(to=to, from_=from_, body=body, **extra), leave_within_s
+            lambda client: client.messages.create(to=order.to, from_=order.from_, body=order.body, **extra),
+            order.leave_within_s,
         )
 
     def find_texts(self, to: str, from_: str) -> list[ListedText]:
         listed = self._ask(lambda client: client.messages.list(to=to, from_=from_, limit=50, page_size=50))
-        ahead = self._http().server_behind()
+        clock_offset = self._http().server_behind()
         return [
             ListedText(
                 text.sid,
-                words.TEXT_STATUS.get(str(text.status), "submitted"),
-                text.date_created + ahead if isinstance(text.date_created, datetime) else None,
-                text.body or "",
+                codes.TEXT_STATUS.get(str(text.status), "submitted"),
+                text.date_created + clock_offset if isinstance(text.date_created, datetime) else None,
+                (text.body or "").removeprefix(TRIAL_PREFIX),
             )
             for text in listed
         ]
 
-    def hang_up(self, sid: str) -> Report:
+    def hang_up(self, sid: str) -> StatusReport:
         def end(client: Client) -> Any:
             from twilio.base.exceptions import TwilioRestException
 
             try:
-                # "completed" ends a call that rings or is queued too; "canceled" would leave an answered one
+                # "completed" also ends a ringing or queued call; "canceled" would not end an answered one
                 return client.calls(sid).update(status="completed")
             except TwilioRestException as error:
-                if error.code != words.NOT_IN_PROGRESS:
+                if error.code != codes.NOT_IN_PROGRESS:
                     raise
                 return client.calls(sid).fetch()
 
         return _report(self._ask(end))
 
-    def fetch(self, sid: str) -> Report:
+    def fetch(self, sid: str) -> StatusReport:
         return _report(self._ask(lambda client: client.calls(sid).fetch()))
 
-    def find_calls(self, to: str, from_: str) -> list[Listed]:
-        # StartTime is not given: a call that has not begun has none
+    def find_calls(self, to: str, from_: str) -> list[ListedCall]:
+        # no filter by StartTime: a call that has not started has no StartTime
         listed = self._ask(lambda client: client.calls.list(to=to, from_=from_, limit=50, page_size=50))
-        ahead = self._http().server_behind()
+        clock_offset = self._http().server_behind()
         return [
-            Listed(
+            ListedCall(
                 call.sid,
-                words.STATUS.get(call.status, "submitted"),
-                call.date_created + ahead if isinstance(call.date_created, datetime) else None,
+                codes.STATUS.get(call.status, "submitted"),
+                call.date_created + clock_offset if isinstance(call.date_created, datetime) else None,
             )
             for call in listed
         ]
 
-    def about(self, code: str) -> str:
-        return words.kind_of(words.whole(code) or 0)
+    def fetch_account(self) -> AccountInfo | Rejected | Unknown | None:
+        from twilio.base.exceptions import TwilioException
 
-    # --- being asked
+        try:
+            if not self._token:
+                return Rejected(False, "20003", "the account has no token", "configuration", True)
+            # a standard API key may not read the account: that takes the token, and the key is tried separately
+            client = self._client() if self._key is None else self._make_client((self._sid, self._token))
+            account = client.api.v2010.accounts(self._sid).fetch()
+            if self._key is not None:
+                self._try_key()
+        except TwilioException as error:
+            outcome = codes.outcome_of_error(error, None)
+            return (
+                outcome if isinstance(outcome, Rejected | Unknown) else None
+            )  # rate limited: the provider does respond
+        except Exception as error:  # a network error, or a response that the SDK can't parse
+            return Unknown(type(error).__name__)
+        status = str(account.status)
+        return AccountInfo(str(account.friendly_name or ""), status, str(account.type or ""), status == "active")
+
+    def _try_key(self) -> None:
+        """Make a request with the API key that only valid credentials get a 404 for.
+
+        Raises TwilioException. (The SDK drops the status of a failed listing.)
+        """
+        from twilio.base.exceptions import TwilioRestException
+
+        try:
+            self._client().calls(NO_CALL).fetch()
+        except TwilioRestException as error:
+            if error.status != 404:
+                raise
+
+    def about(self, code: str) -> str:
+        return codes.kind_of_text(code)
+
+    def is_sure(self, code: str) -> bool:
+        return not code.startswith(codes.SIP)
+
+    def meaning_of(self, code: str) -> str:
+        return codes.meaning_of(codes.parse_int(code) or 0)
+
+    # --- webhooks from the provider
 
     def verify(self, url: str, form: Any, headers: Mapping[str, str]) -> bool:
         from twilio.request_validator import RequestValidator
 
-        given = headers.get(SIGNATURE)
-        if not given:
+        signature = headers.get(SIGNATURE)
+        if not signature:
             return False
-        return any(RequestValidator(token).validate(url, form, given) for token in self._tokens)
+        return any(RequestValidator(token).validate(url, form, signature) for token in self._tokens)
 
-    def parse(self, kind: str, step: int, form: Mapping[str, str]) -> Hook:
+    def is_signed(self, headers: Mapping[str, str]) -> bool:
+        return bool(headers.get(SIGNATURE))
+
+    def names_account(self, form: Mapping[str, str]) -> bool:
+        return form.get("AccountSid", "") == self._sid
+
+    def parse(self, kind: str, step: int, form: Mapping[str, str]) -> WebhookEvent:
         payload = _clean(form)
-        sequence = words.whole(payload.get("SequenceNumber"))
+        sequence = codes.parse_int(payload.get("SequenceNumber"))
         if kind == "status" and sequence is not None:
             key = f"#{sequence}"
         else:
             body = json.dumps([kind, step, sorted(payload.items())])
             key = f"{kind}:{hashlib.sha256(body.encode()).hexdigest()[:40]}"
-        return Hook(
+        code, message = payload.get("ErrorCode", ""), payload.get("ErrorMessage", "")
+        if not code:
+            code, message = codes.sip_error(payload.get("CallStatus", ""), payload.get("SipResponseCode", ""))
+        return WebhookEvent(
             sid=payload.get("CallSid", "")[:64],
-            status=words.STATUS.get(payload.get("CallStatus", "")),
-            duration_s=words.whole(payload.get("CallDuration")),
+            status=codes.STATUS.get(payload.get("CallStatus", "")),
+            duration_s=codes.parse_int(payload.get("CallDuration")),
             answered_by=payload.get("AnsweredBy", "")[:32],
-            error_code=payload.get("ErrorCode", "")[:16],
-            error_message=payload.get("ErrorMessage", "")[:255],
+            error_code=code[:16],
+            error_message=message[:255],
             key=key,
             kind=kind,
             account_sid=payload.get("AccountSid", ""),
@@ -166,43 +231,44 @@ class Twilio(Provider):
         )
 
     def parse_text(self, form: Mapping[str, str]) -> TextReport:
-        said = _clean(form)
+        fields = _clean(form)
         return TextReport(
-            sid=said.get("MessageSid", "")[:64],
-            status=words.TEXT_STATUS.get(said.get("MessageStatus", "")),
-            account_sid=said.get("AccountSid", ""),
-            error_code=said.get("ErrorCode", "")[:16],
-            error_message=said.get("ErrorMessage", "")[:255],
+            sid=fields.get("MessageSid", "")[:64],
+            status=codes.TEXT_STATUS.get(fields.get("MessageStatus", "")),
+            account_sid=fields.get("AccountSid", ""),
+            error_code=fields.get("ErrorCode", "")[:16],
+            error_message=fields.get("ErrorMessage", "")[:255],
         )
 
-    def parse_incoming(self, form: Mapping[str, str]) -> Incoming:
-        said = _clean(form)
-        sender = said.get("From", "")[:32]
-        return Incoming(
-            sid=(said.get("MessageSid") or said.get("CallSid", ""))[:64],
-            account_sid=said.get("AccountSid", ""),
-            to=said.get("To", ""),
-            from_="" if sender in words.WITHHELD or ("MessageSid" not in said and sender[:1] != "+") else sender,
+    def parse_incoming(self, form: Mapping[str, str]) -> IncomingWebhook:
+        fields = _clean(form)
+        sender = fields.get("From", "")[:32]
+        return IncomingWebhook(
+            sid=(fields.get("MessageSid") or fields.get("CallSid", ""))[:64],
+            account_sid=fields.get("AccountSid", ""),
+            to=fields.get("To", ""),
+            from_="" if sender in codes.WITHHELD or ("MessageSid" not in fields and sender[:1] != "+") else sender,
             body=form.get("Body", "").replace("\0", "")[:1600],
-            keys=said.get("Digits", ""),
-            ended=words.STATUS.get(said.get("CallStatus", "")) in ENDS,
-            duration_s=words.whole(said.get("CallDuration")),
+            keys=fields.get("Digits", ""),
+            ended=codes.STATUS.get(fields.get("CallStatus", "")) in ENDS,
+            duration_s=codes.parse_int(fields.get("CallDuration")),
+            attestation=fields.get("StirVerstat", "")[:64],
         )
 
     def render_nothing(self) -> tuple[bytes, str]:
         return b'<?xml version="1.0" encoding="UTF-8"?><Response/>', "text/xml; charset=utf-8"
 
-    def render(self, prompt: Prompt, answer_url: str) -> tuple[bytes, str]:
+    def render(self, prompt: VoicePrompt, answer_url: str) -> tuple[bytes, str]:
         from twilio.twiml.voice_response import Gather, VoiceResponse
 
         document = VoiceResponse()
-        sentences = [sentence for text in prompt.say if (sentence := words.sayable(text))]
+        sentences, times = fit([codes.speakable_text(text) for text in prompt.say], prompt.times)
         if prompt.keys:
-            for _ in range(max(1, prompt.times)):
+            for _ in range(times):
                 gather = Gather(
                     input="dtmf",
-                    num_digits=1,
-                    finish_on_key="",
+                    num_digits=prompt.digits,
+                    finish_on_key="#" if prompt.digits > 1 else "",
                     timeout=prompt.wait_s,
                     action=answer_url,
                     method="POST",
@@ -227,78 +293,86 @@ class Twilio(Provider):
 
     def _client(self) -> Client:
         if self._made is None:
-            from twilio.rest import Client
-
-            from dispatch.telephony.providers.twilio_http import PooledHttp
-
-            local = settings.SIMULATOR_URL if settings.DEVELOPMENT else ""
-            http = PooledHttp(trust_env=not local)
-            client = Client(self._sid, self._token, http_client=http)
-            if local:
-                client.api.base_url = local
-            self._made = client
+            self._made = self._make_client(self._key or (self._sid, self._token))
         return self._made
+
+    def _make_client(self, credentials: tuple[str, str]) -> Client:
+        from twilio.rest import Client
+
+        from dispatch.telephony.providers.twilio_http import PooledHttp
+
+        local = settings.SIMULATOR_URL if settings.DEVELOPMENT else ""
+        http = PooledHttp(trust_env=not local)
+        place = {} if local else self._place
+        client = Client(*credentials, account_sid=self._sid, http_client=http, **place)
+        if local:
+            client.api.base_url = local
+        return client
 
     def _http(self) -> Any:
         return self._client().http_client
 
-    def _create(self, make_it: Callable[[Client], Any], leave_within_s: float | None = None) -> Outcome:
-        """A request that must not be made twice, as a typed outcome."""
+    def _create(self, create: Callable[[Client], Any], leave_within_s: float | None = None) -> Outcome:
+        """Make a request that must not be repeated, and return its typed outcome."""
         from twilio.base.exceptions import TwilioException
 
         try:
             if not self._token:
-                return Rejected(False, "20003", "the account has no token", "configuration")
+                return Rejected(False, "20003", "the account has no token", "configuration", True)
             client = self._client()
             self._http().connect_s = min(
                 leave_within_s or settings.PROVIDER_TIMEOUT_S, settings.PROVIDER_TIMEOUT_S
             )
         except Exception as error:  # nothing was sent
-            log.exception("no client for the provider")
-            return Rejected(False, "", str(error)[:255], "configuration")
+            log.exception("provider_client_failed")
+            return Rejected(False, "", str(error)[:255], "configuration", True)
         try:
-            made = make_it(client)
-            return Submitted(made.sid) if made.sid else Unknown("an answer without an id")
+            resource = create(client)
+            backoff.reset(self._sid)
+            return Submitted(resource.sid) if resource.sid else Unknown("a response without an id")
         except TwilioException as error:
-            return words.outcome_of_error(error, self._http().retry_after_s())
+            retry_after_s = self._http().retry_after_s()
+            if retry_after_s is None and codes.is_rate_limit(error):
+                retry_after_s = backoff.wait_s(self._sid)
+            return codes.outcome_of_error(error, retry_after_s)
         except requests.RequestException as error:
-            if _never_left(error):
-                return RateLimited(CONNECT_RETRY_S, "the provider could not be reached")
+            if _was_never_sent(error):
+                return RateLimited(CONNECT_RETRY_S, "the provider could not be reached", is_unreachable=True)
             return Unknown(f"{type(error).__name__}")
-        except Exception as error:  # an answer that the SDK could not read
-            log.exception("unreadable answer of the provider")
+        except Exception as error:  # a response that the SDK can't parse
+            log.exception("provider_response_unreadable")
             return Unknown(f"{type(error).__name__}")
 
-    def _ask(self, question: Callable[[Client], T]) -> T:
-        """A request that may be repeated. Raises CallGone, ProviderTrouble."""
+    def _ask(self, request: Callable[[Client], T]) -> T:
+        """Make a repeatable request. Raises CallGone and ProviderError."""
         from twilio.base.exceptions import TwilioException
 
         try:
-            return question(self._client())
+            return request(self._client())
         except TwilioException as error:
             if getattr(error, "status", None) == 404:
                 raise CallGone(str(error)) from error
-            raise ProviderTrouble(f"{getattr(error, 'status', '')} {getattr(error, 'code', '')}") from error
-        except Exception as error:  # the network, or an answer that the SDK could not read
-            raise ProviderTrouble(type(error).__name__) from error
+            raise ProviderError(codes.describe_error(error)) from error
+        except Exception as error:  # a network error, or a response that the SDK can't parse
+            raise ProviderError(type(error).__name__) from error
 
 
 def _clean(form: Mapping[str, str]) -> dict[str, str]:
-    """The fields without what no row can hold."""
+    """Return the form's fields, without characters that PostgreSQL can't store and cut to a maximum length."""
     return {name[:64]: value.replace("\0", "")[:1000] for name, value in form.items() if "\0" not in name}
 
 
-def _report(call: Any) -> Report:
-    return Report(
+def _report(call: Any) -> StatusReport:
+    return StatusReport(
         sid=call.sid,
-        status=words.STATUS.get(str(call.status)),
-        duration_s=words.whole(call.duration),
+        status=codes.STATUS.get(str(call.status)),
+        duration_s=codes.parse_int(call.duration),
         answered_by=(call.answered_by or "")[:32],
     )
 
 
-def _never_left(error: requests.RequestException) -> bool:
-    """Whether the connection was never made, so that the request cannot have been processed."""
+def _was_never_sent(error: requests.RequestException) -> bool:
+    """Return whether no connection was made, in which case the request can't have been processed."""
     if isinstance(error, requests.ConnectTimeout):
         return True
     cause = error.args[0] if error.args else None

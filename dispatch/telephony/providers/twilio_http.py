@@ -1,4 +1,4 @@
-"""The HTTP client under Twilio's SDK: pooled, with time-outs, keeping the headers that the SDK drops."""
+"""Provide the HTTP client of Twilio's SDK: pooled, with timeouts, keeping the headers that the SDK drops."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from twilio.http.response import Response
 
 from dispatch.core import clock
 
-# A connection that was idle for longer is not used again: the server may be closing it at this moment, and a
-# create request that meets the closing has an unknown outcome.
+# A connection that was idle for longer is not reused: the server may be closing it, and the outcome of a create
+# request on a closing connection is unknown.
 FRESH_S = 10.0
 
 
 class PooledHttp(TwilioHttpClient):
-    """Of one thread. Never repeats a request by itself: a repeated create would be a second call."""
+    """An HTTP client for one thread. It never retries: a repeated create request would be a second call."""
 
     def __init__(self, *, trust_env: bool) -> None:
         super().__init__()
@@ -38,21 +38,26 @@ class PooledHttp(TwilioHttpClient):
         self._headers = {}
         now = time.monotonic()
         if self.session is not None and now - self._used_at > FRESH_S:
-            self.session.close()  # drops its connections; it can be used again
+            self.session.close()  # drops the connections; the session stays usable
         self._used_at = now
         response = super().request(*args, **kwargs)
         self._headers = {name.lower(): value for name, value in (response.headers or {}).items()}
         return response
 
     def retry_after_s(self) -> float | None:
-        """Seconds that the last answer asked us to wait."""
+        """Return the seconds to wait that the last response asked for, as a number or as an HTTP date."""
+        value = self._headers.get("retry-after", "")
         try:
-            return float(self._headers["retry-after"])
-        except (KeyError, ValueError):
+            return float(value)
+        except ValueError:
+            pass
+        try:
+            return max((parsedate_to_datetime(value) + self.server_behind() - clock.now()).total_seconds(), 0.0)
+        except (ValueError, TypeError):
             return None
 
     def server_behind(self) -> timedelta:
-        """What to add to the server's moments to have them on our clock, by the Date of its last answer."""
+        """Return how far the server's clock is behind ours, from the Date header of its last response."""
         try:
             theirs = parsedate_to_datetime(self._headers["date"])
         except (KeyError, ValueError):

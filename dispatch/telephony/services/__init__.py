@@ -1,21 +1,29 @@
-"""Everything that changes a call or a text, by what it does."""
+"""Change calls and texts. No code outside this package changes them."""
 
-from dispatch.capacity.lines import NoLine
+from dispatch.capacity.line_leases import NoLine
 from dispatch.telephony.errors import CallNotAllowed, NoTextNumber, OptedOut, PhoneBusy, TextNotAllowed
-from dispatch.telephony.services.creating import call_of, calls_of, create_call, open_call_of
-from dispatch.telephony.services.hanging_up import hang_up
-from dispatch.telephony.services.opting import opt_in, opt_out
-from dispatch.telephony.services.placing import place
-from dispatch.telephony.services.progress import blames_the_number
-from dispatch.telephony.services.sending import send
-from dispatch.telephony.services.texting import (
+from dispatch.telephony.rules import why_not_callable
+from dispatch.telephony.services.call_requests import hang_up, place_call
+from dispatch.telephony.services.call_status import (
+    has_webhook,
+    is_bad_number,
+    is_not_permitted,
+    record_silence,
+)
+from dispatch.telephony.services.calls import call_of, calls_of, create_call, open_call_of
+from dispatch.telephony.services.keys import PressedKey, keys_of
+from dispatch.telephony.services.sms import (
     cancel_texts,
     create_text,
     is_opted_out,
     may_text,
+    opt_in,
+    opt_out,
+    opted_out,
     text_of,
     texts_of,
 )
+from dispatch.telephony.services.sms_requests import send_text
 
 __all__ = [
     "CallNotAllowed",
@@ -23,21 +31,28 @@ __all__ = [
     "NoTextNumber",
     "OptedOut",
     "PhoneBusy",
+    "PressedKey",
     "TextNotAllowed",
-    "blames_the_number",
     "call_of",
     "calls_of",
     "cancel_texts",
     "create_call",
     "create_text",
     "hang_up",
+    "has_webhook",
+    "is_bad_number",
+    "is_not_permitted",
     "is_opted_out",
+    "keys_of",
     "may_text",
     "open_call_of",
     "opt_in",
     "opt_out",
-    "place",
-    "send",
+    "opted_out",
+    "place_call",
+    "record_silence",
+    "send_text",
     "text_of",
     "texts_of",
+    "why_not_callable",
 ]

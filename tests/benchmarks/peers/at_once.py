@@ -1,7 +1,8 @@
-"""APScheduler or Celery, run as a program of its own: `at_once.py apscheduler scheduler`, `at_once.py celery
-beat`.
+"""Run APScheduler or Celery as a separate program.
 
-BENCH_COUNT jobs are due a few seconds after the start; each inserts its number into bench_peer."""
+`at_once.py apscheduler scheduler`, `at_once.py celery beat`. BENCH_COUNT jobs are due a few seconds after the
+start; each inserts its number into bench_peer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real brokers for tests: a file, the tests' Redis, an SQS-speaking server, Debian's ActiveMQ."""
+"""Run real brokers for tests: a file, the tests' Redis, an SQS-compatible server, Debian's ActiveMQ."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 
 from django.conf import settings as django_settings
 
-from dispatch.core import redis
+from dispatch.core.redis import client
 from dispatch.outbox import queues
 from dispatch.outbox.queues import Consumer, Publisher
-from tests.processes import free_port
-from tests.waiting import wait_until
+from tests.support.processes import free_port
+from tests.support.waiting import wait_until
 
 _SPRING, _BROKER = "http://www.springframework.org/schema/beans", "http://activemq.apache.org/schema/core"
 _SCHEMAS = (_SPRING, f"{_SPRING}/spring-beans-2.0.xsd", _BROKER, f"{_BROKER}/activemq-core.xsd")
@@ -41,20 +41,23 @@ class Broker(ABC):
         return queues.consumer(name)
 
     def die(self, consumer: Consumer) -> None:  # noqa: B027
-        """The consumer's process is gone; by default nobody notices but by the passing of time."""
+        """Kill the consumer's process; by default only the passing of time reveals it."""
 
     @abstractmethod
     def put_raw(self, text: str) -> None:
-        """Puts something on the queue that our publisher would not."""
+        """Put something on the queue that our publisher would not."""
 
     @abstractmethod
     def left(self) -> int:
-        """How many pointers are on the queue, also those held; ask when all consumers are closed."""
+        """Return how many pointers are on the queue, including held ones.
+
+        Call it when all consumers are closed.
+        """
 
     @contextmanager
     @abstractmethod
     def away(self) -> Iterator[None]:
-        """The broker cannot be reached while the block runs."""
+        """Make the broker unreachable while the block runs."""
 
 
 class File(Broker):
@@ -98,19 +101,19 @@ class Redis(Broker):
         self.settings = settings
 
     def put_raw(self, text: str) -> None:
-        redis.client().xadd(redis.key("outbox", "pointers"), {"pointer": text})
+        client.client().xadd(client.key("outbox", "pointers"), {"pointer": text})
 
     def left(self) -> int:
-        server = redis.client()
-        return int(server.xlen(redis.key("outbox", "pointers")) + server.zcard(redis.key("outbox", "delayed")))
+        server = client.client()
+        return int(server.xlen(client.key("outbox", "pointers")) + server.zcard(client.key("outbox", "delayed")))
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        # Other tests share the server: it is made unusable for us, not stopped.
-        stream = redis.key("outbox", "pointers")
-        redis.client().set(stream, "in the way")
+        # Other tests share the server: it is made unusable for this test, not stopped.
+        stream = client.key("outbox", "pointers")
+        client.client().set(stream, "in the way")
         yield
-        redis.client().delete(stream)
+        client.client().delete(stream)
 
 
 class Sqs(Broker):
@@ -161,7 +164,7 @@ class ActiveMq(Broker):
         consumer._link._connection.transport.disconnect_socket()  # type: ignore[attr-defined]
 
     def put_raw(self, text: str) -> None:
-        from dispatch.outbox.queues.stomp_link import Link, Place
+        from dispatch.outbox.queues.activemq import Link, Place
 
         link = Link(Place.parse(django_settings.OUTBOX_QUEUE_URL))
         link.transact(lambda wire, work: wire.send(f"/queue/{self.name}", text, transaction=work))

@@ -17,7 +17,7 @@ Make = Callable[..., MessagePointer]
 
 @pytest.fixture
 def make_pointer() -> Make:
-    """A pointer as the poller would make it, each for another message unless told otherwise."""
+    """Make a pointer as the poller would, each for a different message by default."""
     numbers = count(1)
 
     def make(message: int | None = None, group: str = "job 7", epoch: int = 1) -> MessagePointer:
@@ -30,7 +30,7 @@ def make_pointer() -> Make:
 
 @pytest.fixture(scope="session")
 def sqs_server() -> Iterator[str]:
-    """A server that speaks SQS, on a free port, with credentials that lead nowhere else."""
+    """Run an SQS-compatible server on a free port, with credentials that are valid nowhere else."""
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     moto = pytest.importorskip("moto.server", reason="needs the dev dependencies")
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -56,19 +56,19 @@ def _activemq(folder: Path, *, scheduler: bool) -> Iterator[brokers.ActiveMqServ
 
 @pytest.fixture(scope="session")
 def activemq_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[brokers.ActiveMqServer]:
-    """Debian's ActiveMQ as it is."""
+    """Run Debian's ActiveMQ in its default configuration."""
     yield from _activemq(tmp_path_factory.mktemp("activemq"), scheduler=False)
 
 
 @pytest.fixture(scope="session")
 def activemq_scheduler_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[brokers.ActiveMqServer]:
-    """Debian's ActiveMQ that delays messages itself."""
+    """Run Debian's ActiveMQ with delayed messages enabled."""
     yield from _activemq(tmp_path_factory.mktemp("activemq"), scheduler=True)
 
 
 @pytest.fixture
 def broker(request: Any, settings: Any, tmp_path: Path) -> brokers.Broker:
-    """The queue that the test's class names by parametrizing `broker` indirectly."""
+    """Return the queue that the test's class names by parametrizing `broker` indirectly."""
     settings.OUTBOX_VISIBILITY_S = 60.0
     match request.param:
         case "embedded":

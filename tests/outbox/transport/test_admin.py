@@ -10,12 +10,12 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import reverse
 
-from dispatch.core import webhook_signing as signing
+from dispatch.core.http import webhook_signing as signing
 from dispatch.core.models import Event
 from dispatch.outbox.models import Attempt, Endpoint, Message, MessageGroup, QuarantinedPointer, Target
 from dispatch.outbox.services import endpoints
-from tests import factories
-from tests.outbox.world import World
+from tests.harness.outbox import World
+from tests.support import factories
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -46,14 +46,14 @@ def page(model: str, *args: Any) -> str:
 
 
 def press(client: Client, model: str, name: str, row: Any, **fields: Any) -> Any:
-    """Confirms the dialog of a detail action."""
+    """Confirm the dialog of a detail action."""
     at = reverse(f"admin:outbox_{model}_{name}", args=[row.pk])
     assert client.get(at).status_code == 200
     return client.post(at, {"_form_submitted": "True", **fields})
 
 
 def run(client: Client, model: str, name: str, *rows: Any, everywhere: bool = False, query: str = "") -> str:
-    """Runs an action on the chosen rows, or on all that the filter finds; what it said."""
+    """Run an action on the selected rows, or on all that match the filter; return the message shown."""
     sent = {
         "action": name,
         "confirmed": "1",
@@ -100,7 +100,7 @@ def test_an_endpoint_is_added_with_a_secret_that_is_shown_once(admin: Client, or
      ("new_headers", '{"Host": "x"}'), ("new_headers", "[1]"), ("new_headers", '{"A": 1}'), ("timeout_s", "99"),
      ("permanent_codes", "400,429"), ("retry_jitter", "2")],
 )  # fmt: skip
-def test_what_cannot_work_is_refused_at_its_field(
+def test_invalid_settings_are_rejected_at_their_field(
     admin: Client, organization: Any, field: str, value: str
 ) -> None:
     answer = admin.post(
@@ -158,7 +158,7 @@ def test_a_dispatcher_pauses_and_tries_out_but_does_not_set_up(dispatcher: Clien
     assert "1 resumed" in run(dispatcher, "endpoint", "resume", row)
 
 
-def test_one_that_failed_for_days_is_enabled_again(admin: Client, world: World) -> None:
+def test_disabled_endpoint_is_enabled_again(admin: Client, world: World) -> None:
     row = world.endpoint()
     Target.objects.create(organization=row.organization, endpoint=row, failures=9, last_error="It answered 500.")
     assert "It answered 500." in admin.get(page("endpoint", row.pk)).content.decode()
@@ -169,7 +169,7 @@ def test_one_that_failed_for_days_is_enabled_again(admin: Client, world: World) 
     assert endpoints.health_of(Endpoint.objects.get()).state == "healthy"
 
 
-def test_one_with_messages_is_not_deleted_and_the_page_says_why(admin: Client, world: World) -> None:
+def test_endpoint_with_messages_cannot_be_deleted(admin: Client, world: World) -> None:
     row, unused = world.endpoint(), world.endpoint("unused")
     world.send_one(row, "a")
     for endpoint in (row, unused):
@@ -183,7 +183,7 @@ def test_one_with_messages_is_not_deleted_and_the_page_says_why(admin: Client, w
 class TestMessages:
     @pytest.fixture
     def failed(self, world: World) -> list[Message]:
-        """Three of one group: the first in ERROR after one attempt, the others held by it."""
+        """Create three messages of one group: the first in ERROR after one attempt, the others held by it."""
         endpoint = world.endpoint(permanent_codes=[400])
         world.receiver.answer("a", 400, "no such <order>")
         ids = world.send(endpoint, "a", "b", "c", group="order:7")
@@ -192,18 +192,18 @@ class TestMessages:
         world.stop()
         return [world.message(message_id) for message_id in ids]
 
-    def test_a_page_tells_what_was_asked_and_answered_and_why_it_waits(
+    def test_page_shows_attempts_and_why_the_message_waits(
         self, dispatcher: Client, failed: list[Message]
     ) -> None:
         shown = dispatcher.get(page("message", failed[0].pk)).content.decode()
         assert "no such &lt;order&gt;" in shown, "the receiver's words, escaped"
         assert Attempt.objects.get().url in shown
-        assert "It failed after one attempt: The receiver answered 400." in shown
+        assert "Failed after one attempt: The receiver answered 400." in shown
         held = dispatcher.get(page("message", failed[1].pk)).content.decode()
-        assert f"stopped by the error of message {failed[0].pk}" in held
+        assert f"blocked by the error of message {failed[0].pk}" in held
         assert "&quot;name&quot;: &quot;b&quot;" in held, "the payload"
 
-    def test_lists_find_what_needs_a_hand(self, dispatcher: Client, failed: list[Message]) -> None:
+    def test_filters_find_messages_that_need_attention(self, dispatcher: Client, failed: list[Message]) -> None:
         blocking = dispatcher.get(page("message") + "?needs=blocking").context["cl"].queryset
         assert [row.pk for row in blocking] == [failed[0].pk]
         waiting = dispatcher.get(page("message") + "?needs=open").context["cl"].queryset
@@ -211,14 +211,14 @@ class TestMessages:
         found = dispatcher.get(page("message") + "?q=order:7").context["cl"].queryset
         assert len(found) == 3
 
-    def test_a_group_shows_its_line_and_what_blocks_it(self, dispatcher: Client, failed: list[Message]) -> None:
+    def test_group_shows_its_messages_and_what_blocks_it(self, dispatcher: Client, failed: list[Message]) -> None:
         group = MessageGroup.objects.get()
         listed = dispatcher.get(page("messagegroup") + "?blocked_by__isempty=0").content.decode()
         assert f"blocked by the ERROR of message {failed[0].pk}" in listed
         shown = dispatcher.get(page("messagegroup", group.pk)).content.decode()
         assert all(page("message", message.pk) in shown for message in failed)
 
-    def test_retry_sends_it_again_and_the_group_goes_on(
+    def test_retry_sends_the_message_and_the_group_continues(
         self, dispatcher: Client, failed: list[Message], world: World
     ) -> None:
         world.receiver.heal()
@@ -231,7 +231,7 @@ class TestMessages:
         assert told.actor_type == "user"
 
     @pytest.mark.parametrize(("name", "status"), [("ignore", "CANCELLED"), ("resolve", "COMPLETED")])
-    def test_ignored_or_resolved_the_group_goes_on_without_it(
+    def test_group_continues_after_ignore_or_resolve(
         self, dispatcher: Client, failed: list[Message], world: World, name: str, status: str
     ) -> None:
         assert "1 " in run(dispatcher, "message", name, failed[0])
@@ -252,12 +252,12 @@ class TestMessages:
         assert "2 cancelled" in told
         assert world.statuses([message.pk for message in failed]) == ["ERROR", "CANCELLED", "CANCELLED"]
 
-    def test_what_cannot_be_done_is_said_and_changes_nothing(
+    def test_impossible_actions_are_reported_and_change_nothing(
         self, dispatcher: Client, failed: list[Message], world: World
     ) -> None:
         told = run(dispatcher, "message", "retry", *failed)
         assert "1 retried" in told
-        assert "2 not retried: only what is in ERROR can be; they are PENDING" in told
+        assert "2 not retried: only messages in ERROR can be; these are PENDING" in told
 
     def test_nobody_edits_or_deletes_a_message(self, admin: Client, failed: list[Message]) -> None:
         admin.post(page("message", failed[0].pk), {"status": "COMPLETED", "payload": "{}"})

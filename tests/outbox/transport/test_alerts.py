@@ -1,13 +1,13 @@
-"""The outbox's alerts speak of outcomes that there are."""
+"""The outbox's alerts refer to existing outcomes."""
 
 from __future__ import annotations
 
 import pytest
 
-from dispatch.outbox.rules import calls
+from dispatch.outbox.rules import responses
 from tests.core.test_alerts import parse, rules
 
-OUTCOMES = {calls.DELIVERED, calls.DEFERRED, calls.FAILED, calls.PERMANENT}
+OUTCOMES = {responses.DELIVERED, responses.DEFERRED, responses.FAILED, responses.PERMANENT}
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])

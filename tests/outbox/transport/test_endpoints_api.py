@@ -1,4 +1,4 @@
-"""Endpoints over the API: set up, changed, rotated, paused, tried out, and their health."""
+"""Endpoints over the API: create, change, rotate, pause, test, and their health."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
-from dispatch.core import webhook_signing as signing
+from dispatch.core.http import webhook_signing as signing
 from dispatch.core.models import Event
 from dispatch.outbox.models import Endpoint, Message, Target
-from tests import factories
 from tests.api.client import Api
+from tests.support import factories
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -101,7 +101,7 @@ def test_secrets_and_headers_are_encrypted_in_the_table(api: Api) -> None:
         ("name", ""),
     ],
 )
-def test_what_cannot_work_is_refused_by_field(api: Api, field: str, value: Any) -> None:
+def test_invalid_settings_are_rejected_by_field(api: Api, field: str, value: Any) -> None:
     answer = api.post("endpoints/", {"name": "ERP", "url": "https://erp.example/hook", field: value})
     assert {name.partition(".")[0] for name in fields_refused(answer)} == {field}
     assert not Endpoint.objects.exists()
@@ -115,7 +115,7 @@ def test_a_name_is_taken_once_in_an_organization(api: Api) -> None:
     assert add(Api(key=factories.api_key(other)))["name"] == "ERP"
 
 
-def test_a_call_pool_or_a_foreign_pool_is_no_pool_for_messages(api: Api, organization: Any) -> None:
+def test_pool_must_be_own_and_of_kind_messages(api: Api, organization: Any) -> None:
     foreign = factories.organization()
     factories.pool(organization, code="calls", kind="calls")
     factories.pool(foreign, code="theirs", kind="messages", is_default=False)
@@ -140,7 +140,7 @@ def test_changes_are_in_the_log_and_a_new_address_begins_healthy(api: Api) -> No
     assert [data["fields"] for data in told] == [["timeout_s"], ["url"]]
 
 
-def test_what_the_server_decides_cannot_be_set(api: Api) -> None:
+def test_read_only_fields_cannot_be_set(api: Api) -> None:
     made = add(api, is_paused=True, disabled_reason="x")
     assert (made["is_paused"], made["disabled_reason"]) == (False, "")
     refused = api.post("endpoints/", {"name": "mine", "url": "https://erp.example.com/", "secret": "whsec_mine"})
@@ -198,10 +198,10 @@ def test_health_counts_what_waits(api: Api) -> None:
     )
     seen = api.get(f"endpoints/{made['id']}/health/").json()
     assert (seen["state"], seen["failures"]) == ("failing", 5)
-    assert seen["words"] == "The last 5 calls failed: The receiver answered 500."
+    assert seen["words"] == "The last 5 attempts failed: The receiver answered 500."
 
 
-def test_one_with_messages_is_kept_and_one_without_goes(api: Api) -> None:
+def test_only_endpoints_without_messages_can_be_deleted(api: Api) -> None:
     made, unused = add(api), add(api, "CRM")
     api.post(f"endpoints/{made['id']}/test/")
     answer = api.delete(f"endpoints/{made['id']}/")
@@ -212,7 +212,7 @@ def test_one_with_messages_is_kept_and_one_without_goes(api: Api) -> None:
     assert kinds(unused["id"]) == ["added", "deleted"]
 
 
-def test_who_may_do_what(organization: Any) -> None:
+def test_permissions_of_roles_and_keys(organization: Any) -> None:
     admin = Api(user=factories.admin(organization))
     made = add(admin)
     at = f"endpoints/{made['id']}/"

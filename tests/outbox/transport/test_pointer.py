@@ -40,7 +40,7 @@ class TestPointer:
         "text",
         ["", "null", "[]", "7", '"id"', "{", b"\xff\xfe", "[" * 100_000, "NaN", '{"id": "1"}', "x" * 20_000],
     )
-    def test_what_is_no_object_of_six_strings_is_bad(self, text: Any) -> None:
+    def test_pointer_must_be_an_object_of_six_strings(self, text: Any) -> None:
         with pytest.raises(BadPointer):
             MessagePointer.from_json(text)
 
@@ -49,7 +49,7 @@ class TestPointer:
         [{"id": 1}, {"id": ""}, {"id": None}, {"extra": "x"}, {"mediationType": "SMTP"}, {"authToken": ["x"]},
          {"poolCode": {}}, {"messageGroupId": False}],
     )  # fmt: skip
-    def test_one_wrong_member_is_enough(self, make_pointer: Make, change: dict[str, Any]) -> None:
+    def test_one_invalid_member_invalidates_the_pointer(self, make_pointer: Make, change: dict[str, Any]) -> None:
         said = {**json.loads(make_pointer().to_json()), **change}
         with pytest.raises(BadPointer):
             MessagePointer.from_json(json.dumps(said))
@@ -72,18 +72,18 @@ class TestGroupHash:
 
 
 class TestToken:
-    def test_it_tells_the_epoch_to_who_names_the_message(self) -> None:
+    def test_token_yields_the_epoch_of_its_message(self) -> None:
         token = make_token(42, 7, soon())
         assert check_token(token, 42) == 7
         assert check_token(token, "42") == 7
 
-    def test_it_is_good_for_no_other_message(self) -> None:
+    def test_token_is_bound_to_its_message(self) -> None:
         token = make_token(42, 7, soon())
         for other in (43, 4, "042", "42 ", None):
             with pytest.raises(BadToken):
                 check_token(token, other)
 
-    def test_it_ends_at_its_time(self) -> None:
+    def test_token_expires(self) -> None:
         token = make_token(42, 7, soon(60))
         clock.travel(30)
         assert check_token(token, 42) == 7
@@ -108,12 +108,12 @@ class TestToken:
                 check_token(wrong, 42)
 
     @given(st.text(max_size=250))
-    def test_junk_is_no_token(self, junk: str) -> None:
+    def test_junk_is_not_a_token(self, junk: str) -> None:
         with pytest.raises(BadToken):
             check_token(junk, 42)
 
     @pytest.mark.parametrize("junk", [None, 7, b"7.8.9", ["7"], "7.8.\udcff", "٧.8.x", "9" * 150 + ".1.x"])
-    def test_neither_is_what_is_not_even_text(self, junk: Any) -> None:
+    def test_non_text_token_is_invalid(self, junk: Any) -> None:
         with pytest.raises(BadToken):
             check_token(junk, 42)
 
@@ -128,7 +128,7 @@ class TestToken:
         with pytest.raises(BadToken):
             check_token(before, 42)
 
-    def test_without_keys_of_its_own_it_stands_on_the_secret_key(self, settings: Any) -> None:
+    def test_token_keys_default_to_the_secret_key(self, settings: Any) -> None:
         settings.OUTBOX_TOKEN_KEYS = []
         token = make_token(42, 1, soon())
         settings.SECRET_KEY = "another one altogether"

@@ -1,4 +1,4 @@
-"""What every queue promises, asked of every queue."""
+"""The guarantees of every queue, tested on every queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from dispatch.outbox import queues
 from dispatch.outbox.pointer import MessagePointer
 from dispatch.outbox.queues import Consumer, Delivery, QueueUnavailable
-from tests.waiting import PATIENCE, wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 from .brokers import Broker
 from .conftest import Make
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.parametrize("broker", ALL, indirect=True)
 
 
 def take(consumer: Consumer, how_many: int, within_s: float = PATIENCE) -> list[Delivery]:
-    """So many deliveries, in the order in which they came."""
+    """Take this many deliveries, in order of arrival."""
     found: list[Delivery] = []
     deadline = time.monotonic() + within_s
     while len(found) < how_many and time.monotonic() < deadline:
@@ -52,7 +52,7 @@ class TestEveryQueue:
             delivery.ack()
         assert MessagePointer.from_json(delivery.pointer_json) == pointer
 
-    def test_what_is_published_at_once_arrives_in_that_order(self, broker: Broker, make_pointer: Make) -> None:
+    def test_pointers_published_together_keep_their_order(self, broker: Broker, make_pointer: Make) -> None:
         pointers = [make_pointer(group=f"lead {number}") for number in range(25)]
         with broker.publisher() as publisher, broker.consumer() as consumer:
             outcomes = publisher.publish_many([(pointer, f"{pointer.id}-1") for pointer in pointers])
@@ -74,7 +74,7 @@ class TestEveryQueue:
             assert consumer.receive(1, wait_s=0.3) == []
         assert len(more) == expected - 1
 
-    def test_the_next_epoch_of_a_message_is_no_repetition(self, broker: Broker, make_pointer: Make) -> None:
+    def test_next_epoch_of_a_message_is_not_a_duplicate(self, broker: Broker, make_pointer: Make) -> None:
         with broker.publisher() as publisher, broker.consumer() as consumer:
             for epoch in (1, 2):
                 publisher.publish(make_pointer(message=5, epoch=epoch), f"5-{epoch}")
@@ -82,7 +82,7 @@ class TestEveryQueue:
                 assert json.loads(delivery.pointer_json)["authToken"] == f"{epoch}.2.x"
                 delivery.ack()
 
-    def test_what_is_acknowledged_never_returns(self, broker: Broker, make_pointer: Make) -> None:
+    def test_acknowledged_pointer_never_returns(self, broker: Broker, make_pointer: Make) -> None:
         with broker.publisher() as publisher, broker.consumer() as consumer:
             publisher.publish_many([(make_pointer(group=f"{n}"), f"{n}-1") for n in range(3)])
             first, *others = take(consumer, 3)
@@ -91,7 +91,7 @@ class TestEveryQueue:
             consumer.ack_many([])
         assert broker.left() == 0
 
-    def test_what_a_dead_consumer_held_goes_to_another(
+    def test_pointers_of_a_dead_consumer_go_to_another(
         self, broker: Broker, make_pointer: Make, settings: Any
     ) -> None:
         settings.OUTBOX_VISIBILITY_S = 2.0
@@ -107,9 +107,7 @@ class TestEveryQueue:
             found.ack()
         assert broker.left() == 0
 
-    def test_what_is_released_returns_after_its_delay_and_not_before(
-        self, broker: Broker, make_pointer: Make
-    ) -> None:
+    def test_released_pointer_returns_after_its_delay(self, broker: Broker, make_pointer: Make) -> None:
         with broker.publisher() as publisher, broker.consumer() as consumer:
             publisher.publish(make_pointer(message=3), "3-1")
             (delivery,) = take(consumer, 1)
@@ -121,7 +119,7 @@ class TestEveryQueue:
         assert again.pointer_json == delivery.pointer_json
         assert waited >= 1.99
 
-    def test_what_is_released_at_once_returns_at_once_to_anybody(self, broker: Broker, make_pointer: Make) -> None:
+    def test_pointer_released_without_delay_returns_immediately(self, broker: Broker, make_pointer: Make) -> None:
         with broker.publisher() as publisher, broker.consumer("one") as consumer:
             publisher.publish(make_pointer(), "1-1")
             take(consumer, 1)[0].release()
@@ -133,8 +131,8 @@ class TestEveryQueue:
 
     def test_consumers_share_the_work_and_none_gets_anothers(self, broker: Broker, make_pointer: Make) -> None:
         pointers = [make_pointer(group=f"lead {number}") for number in range(60)]
-        # moto looks whether a message is visible and then hides it, without a lock: asked by two at the same
-        # moment, it gives both the same one, which SQS does not.
+        # moto checks whether a message is visible and then hides it, without a lock: two concurrent requests
+        # both get the same one, unlike with SQS.
         turn = threading.Lock() if broker.kind == "sqs" else nullcontext()
 
         def receive(consumer: Consumer) -> list[Delivery]:
@@ -178,7 +176,7 @@ class TestEveryQueue:
                 delivery.ack()
 
     @pytest.mark.parametrize("text", ["not a pointer", '{"id": 1}', "{" * 300, "ünïcödé \u2603"])
-    def test_poison_arrives_as_it_is_and_can_be_acknowledged(
+    def test_poison_arrives_unchanged_and_can_be_acknowledged(
         self, broker: Broker, make_pointer: Make, text: str
     ) -> None:
         with broker.publisher() as publisher, broker.consumer() as consumer:
@@ -190,9 +188,7 @@ class TestEveryQueue:
         assert poison == text
         assert MessagePointer.from_json(good).id == "4"
 
-    def test_a_queue_that_is_away_is_said_to_be_and_serves_when_it_returns(
-        self, broker: Broker, make_pointer: Make
-    ) -> None:
+    def test_unavailable_queue_raises_and_recovers(self, broker: Broker, make_pointer: Make) -> None:
         with broker.publisher() as publisher, broker.consumer() as consumer:
             with broker.away():
                 with pytest.raises(QueueUnavailable):

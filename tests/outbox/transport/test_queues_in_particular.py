@@ -1,4 +1,4 @@
-"""What only one of the queues does, and how they are configured."""
+"""The behavior of individual queues, and their configuration."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from dispatch.core import clock, redis
+from dispatch.core import clock
+from dispatch.core.redis import client
 from dispatch.outbox import queues
 from dispatch.outbox.checks import contradictions, refuse_contradictions
 from dispatch.outbox.queues import QueueUnavailable, redis_streams
-from dispatch.outbox.queues.stomp_link import Place
-from tests.waiting import PATIENCE, wait_until
+from dispatch.outbox.queues.activemq import Place
+from tests.support.waiting import PATIENCE, wait_until
 
 from .brokers import File, Redis
 from .conftest import Make
@@ -29,7 +30,7 @@ class TestConfiguration:
          ("sqs", "https://sqs.us-east-1.amazonaws.com/1/not-fifo", ""), ("activemq", "http://mq.example/q", ""),
          ("activemq", "stomp://mq.example/", ""), ("redis", "redis//typo", ""), ("redis", "redis://h:many/0", "")],
     )  # fmt: skip
-    def test_what_is_wrong_is_said_at_once(self, settings: Any, kind: str, url: str, file: str) -> None:
+    def test_invalid_configuration_fails_immediately(self, settings: Any, kind: str, url: str, file: str) -> None:
         settings.OUTBOX_QUEUE_TYPE, settings.OUTBOX_QUEUE_URL, settings.OUTBOX_EMBEDDED_FILE = kind, url, file
         with pytest.raises(ImproperlyConfigured, match="OUTBOX_"):
             queues.publisher()
@@ -62,7 +63,7 @@ class TestConfiguration:
         assert "hunter2" not in str(refused.value)
 
     @pytest.mark.parametrize("kind", ["redis", "sqs", "activemq"])
-    def test_a_server_that_is_not_there_is_a_warning_and_a_refusal(
+    def test_missing_server_is_a_warning_and_an_error(
         self, settings: Any, make_pointer: Make, kind: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -94,11 +95,11 @@ class TestRedis:
             clock.travel(101)
             assert len(consumer.receive(1, 0)) == 1
 
-    def test_a_redis_that_was_emptied_starts_anew(self, make_pointer: Make) -> None:
+    def test_emptied_redis_starts_with_a_new_stream(self, make_pointer: Make) -> None:
         with queues.publisher() as publisher, queues.consumer("one") as consumer:
             publisher.publish(make_pointer(), "1-1")
             (lost,) = consumer.receive(1, 1)
-            redis.client().flushdb()
+            client.client().flushdb()
             lost.ack()
             lost.release(5)
             publisher.publish(make_pointer(message=2), "2-1")
@@ -106,18 +107,18 @@ class TestRedis:
             assert '"id":"2"' in found[0].pointer_json
             assert len(found) == 1
 
-    def test_what_is_settled_leaves_nothing_behind(self, make_pointer: Make) -> None:
+    def test_acknowledged_pointers_leave_nothing_behind(self, make_pointer: Make) -> None:
         with queues.publisher() as publisher, queues.consumer("one") as consumer:
             publisher.publish_many([(make_pointer(), f"{n}-1") for n in range(3)])
             first, *others = consumer.receive(3, 1)
             first.release(0)
             consumer.ack_many([*others, *consumer.receive(1, 1)])
-        server = redis.client()
+        server = client.client()
         assert server.xlen(redis_streams.stream_key()) == 0
         assert server.zcard(redis_streams.delayed_key()) == 0
         assert server.xpending(redis_streams.stream_key(), redis_streams.GROUP)["pending"] == 0
 
-    def test_a_late_release_does_not_bring_back_what_another_has_settled(
+    def test_late_release_does_not_restore_an_acknowledged_pointer(
         self, settings: Any, make_pointer: Make
     ) -> None:
         settings.OUTBOX_VISIBILITY_S = 0.2
@@ -130,10 +131,10 @@ class TestRedis:
             held.ack()
             assert other.receive(1, 0.4) == []
 
-    def test_names_of_consumers_that_are_gone_are_forgotten_unless_they_hold_something(
+    def test_dead_consumers_are_removed_unless_they_hold_something(
         self, make_pointer: Make, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(redis_streams, "FORGET_CONSUMER_AFTER_MS", 0)
+        monkeypatch.setattr(redis_streams, "DELETE_CONSUMER_AFTER_MS", 0)
         with queues.publisher() as publisher:
             publisher.publish_many([(make_pointer(), f"{n}-1") for n in range(2)])
         for name in ("settled", "holding"):
@@ -141,7 +142,7 @@ class TestRedis:
             if name == "settled":
                 taken.ack()
         queues.consumer("now").receive(1, 0)
-        known = redis.client().xinfo_consumers(redis_streams.stream_key(), redis_streams.GROUP)
+        known = client.client().xinfo_consumers(redis_streams.stream_key(), redis_streams.GROUP)
         assert b"holding" in {consumer["name"] for consumer in known}
         assert b"settled" not in {consumer["name"] for consumer in known}
 
@@ -203,7 +204,7 @@ class TestFile:
             (lost,) = consumer.receive(1, 0)
             clock.travel(61)
             (again,) = consumer.receive(1, 0)
-            lost.ack()  # no longer its to settle
+            lost.ack()  # no longer its to acknowledge
             lost.release(0)
             assert consumer.receive(1, 0) == []
             again.ack()

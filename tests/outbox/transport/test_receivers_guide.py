@@ -1,4 +1,4 @@
-"""The code sample of docs/receivers.md runs, and does what the page says."""
+"""The code sample of docs/guides/receivers.md runs, and behaves as documented."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ import requests
 from django.conf import settings as django_settings
 
 from dispatch.core import clock
-from dispatch.core import webhook_signing as signing
+from dispatch.core.http import webhook_signing as signing
 from dispatch.outbox.models import Attempt, default_permanent_codes, default_retry_schedule
 from dispatch.outbox.services import endpoints
-from tests.outbox.world import World
-from tests.waiting import wait_until
+from tests.harness.outbox import World
+from tests.support.waiting import wait_until
 
 from .brokers import free_port
 
-PAGE = Path(django_settings.BASE_DIR) / "docs" / "receivers.md"
+PAGE = Path(django_settings.BASE_DIR) / "docs" / "guides" / "receivers.md"
 Start = Callable[..., str]
 
 
@@ -35,7 +35,7 @@ def sample() -> str:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts the page's receiver with these secrets; its URL."""
+    """Start the page's receiver with these secrets; yield its URL."""
     running: list[subprocess.Popen[bytes]] = []
 
     def begin(*secrets: str) -> str:
@@ -78,7 +78,7 @@ def post(url: str, secrets: list[str], body: bytes = b"{}", late_s: float = 0, *
     return requests.post(url, data=body, headers={**headers, **change}, timeout=60)
 
 
-def test_it_takes_what_we_sign_once(start: Start, tmp_path: Path) -> None:
+def test_example_receiver_accepts_a_signed_message_once(start: Start, tmp_path: Path) -> None:
     secret = signing.new_secret()
     url = start(secret)
     assert post(url, [secret], b'{"a":1}').json() == {"ack": True, "new": True}
@@ -88,7 +88,7 @@ def test_it_takes_what_we_sign_once(start: Start, tmp_path: Path) -> None:
     assert inbox(tmp_path) == [("msg_1", '{"a":1}')]
 
 
-def test_it_refuses_what_is_not_ours(start: Start, tmp_path: Path) -> None:
+def test_example_receiver_rejects_other_signatures(start: Start, tmp_path: Path) -> None:
     secret = signing.new_secret()
     url = start(secret)
     assert post(url, [signing.new_secret()]).status_code == 401
@@ -128,7 +128,7 @@ def test_messages_reach_it_through_the_whole_outbox(start: Start, world: World, 
     assert '"type":"endpoint.test"' in inbox(tmp_path)[-1][1]
 
 
-def test_the_page_tells_the_defaults_as_they_are() -> None:
+def test_documented_defaults_match_the_code() -> None:
     text = PAGE.read_text()
     assert f"| {', '.join(map(str, default_permanent_codes()))} |" in text
     words = {5: "5 s", 30: "30 s", 120: "2 min", 600: "10 min", 3600: "1 h", 14400: "4 h", 43200: "12 h"}

@@ -1,4 +1,4 @@
-"""ActiveMQ over TLS: its certificate is verified, and who cannot be verified is not spoken to."""
+"""ActiveMQ over TLS: its certificate is verified, and an unverified server gets no data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.soak
 
 
 def certificate(folder: Path, host: str) -> tuple[Path, Path]:
-    """A certificate for `host` that signed itself, and with its key as PKCS #12."""
+    """Make a self-signed certificate for `host`; return its file, and a PKCS #12 file with its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")]), datetime.now(UTC)
     made = (
@@ -47,7 +47,7 @@ def certificate(folder: Path, host: str) -> tuple[Path, Path]:
     ("host", "is_trusted", "works"),
     [("127.0.0.1", True, True), ("127.0.0.1", False, False), ("10.0.0.1", True, False)],
 )
-def test_only_a_broker_that_proves_who_it_is_gets_pointers(
+def test_broker_certificate_is_verified(
     settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_pointer: Make,
     host: str, is_trusted: bool, works: bool,
 ) -> None:  # fmt: skip

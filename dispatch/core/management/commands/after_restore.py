@@ -1,18 +1,21 @@
-"""Makes a restored database readable again for the event readers."""
+"""Make a restored database readable for the event readers."""
 
 from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from dispatch.core import readers
+from dispatch.core.events import readers
 
 
 class Command(BaseCommand):
+    """Reset events and readers after a restore, and print how many events changed."""
+
     help = (
-        "Run once after a dump was restored into another PostgreSQL cluster, before web, workers and dispatcher "
-        "start: event readers go by transaction ids, and those of the old cluster mean nothing in the new one."
+        "Run once after restoring a dump into another PostgreSQL cluster, before web, workers and dispatcher "
+        "start. Event readers depend on transaction ids, and those of the old cluster are meaningless in the new "
+        "one."
     )
     requires_system_checks = ()
 
     def handle(self, *args: Any, **options: Any) -> None:
-        self.stdout.write(f"{readers.after_restore()} events made readable; every reader goes on where it was.")
+        self.stdout.write(f"{readers.after_restore()} events reset; every reader continues at its position.")

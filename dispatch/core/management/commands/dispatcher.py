@@ -1,4 +1,4 @@
-"""Runs the dispatcher's loops."""
+"""Run the dispatcher's loops."""
 
 from __future__ import annotations
 
@@ -9,28 +9,34 @@ from typing import Any
 import uvloop
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from dispatch.core import metrics
-from dispatch.core.loop_runner import Runner
-from dispatch.core.loops import Loop, Service, all_loops
+from dispatch.core.db import session_limits
+from dispatch.core.observability import metrics
+from dispatch.core.runtime import preflight
+from dispatch.core.runtime.loop_runner import Runner
+from dispatch.core.runtime.loops import Loop, Service, all_loops
 
 
 class Command(BaseCommand):
-    help = "Runs the loops that keep everything moving: auditor, event readers, reconcilers, placer."
+    """Run all loops of the dispatcher process, or those named by --only, until stopped."""
+
+    help = "Runs the background loops: auditor, event readers, reconcilers, call placer."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--only", default="", help="names of loops, with commas (default: all)")
-        parser.add_argument("--list", action="store_true", help="say which loops there are, and end")
+        parser.add_argument("--only", default="", help="comma-separated loop names (default: all)")
+        parser.add_argument("--list", action="store_true", help="list the loops and exit")
 
     def handle(self, *args: Any, **options: Any) -> None:
         loops = all_loops()
         if options["list"]:
             for loop in loops:
                 elected = ", elected" if loop.elected else ""
-                how = f"every {loop.interval_s:g} s{elected}" if isinstance(loop, Loop) else "all the time"
+                how = f"every {loop.interval_s:g} s{elected}" if isinstance(loop, Loop) else "continuously"
                 self.stdout.write(f"{loop.name} ({how})")
             return
         chosen = _chosen(loops, options["only"])
+        session_limits.apply(session_limits.BACKGROUND)
+        preflight.check()
         metrics.serve()
         uvloop.run(_run(chosen))
 
@@ -39,7 +45,7 @@ def _chosen(loops: list[Loop | Service], only: str) -> list[Loop | Service]:
     wanted = {name.strip() for name in only.split(",") if name.strip()}
     if unknown := wanted - {loop.name for loop in loops}:
         names = ", ".join(sorted(loop.name for loop in loops))
-        raise CommandError(f"No loop is called {', '.join(sorted(unknown))}. There are: {names}.")
+        raise CommandError(f"No loop is called {', '.join(sorted(unknown))}. Choose from: {names}.")
     return [loop for loop in loops if not wanted or loop.name in wanted]
 
 

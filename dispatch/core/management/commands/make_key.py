@@ -1,4 +1,4 @@
-"""Prints a fresh key for FIELD_ENCRYPTION_KEYS."""
+"""Print a new key for FIELD_ENCRYPTION_KEYS."""
 
 from typing import Any
 
@@ -7,7 +7,9 @@ from django.core.management.base import BaseCommand
 
 
 class Command(BaseCommand):
-    help = "Prints a fresh key for FIELD_ENCRYPTION_KEYS (put it before the older ones, with a comma)."
+    """Print a new Fernet key."""
+
+    help = "Prints a new key for FIELD_ENCRYPTION_KEYS (put it before the older keys, separated by a comma)."
     requires_system_checks = ()
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Runs the web process."""
+"""Run the web process."""
 
 from __future__ import annotations
 
@@ -10,27 +10,32 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from dispatch.core.db import session_limits
+from dispatch.core.runtime import preflight
+
 LAST_PORT = 65_535
 
 
 class Command(BaseCommand):
-    help = "Serves pages, API, webhooks and web sockets with uvicorn until it is told to stop."
+    """Check the configuration, then replace this process with the web server."""
+
+    help = "Serves pages, API, webhooks and web sockets with uvicorn until stopped."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default=settings.WEB_HOST)
         parser.add_argument("--port", type=int, default=settings.WEB_PORT)
-        parser.add_argument("--fd", type=int, help="a listening socket that was inherited, instead of an address")
+        parser.add_argument("--fd", type=int, help="an inherited listening socket, instead of an address")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not 0 <= options["port"] <= LAST_PORT:
-            raise CommandError(
-                f"Port {options['port']} cannot be listened on: a port is a number up to {LAST_PORT}."
-            )
+            raise CommandError(f"Can't listen on port {options['port']}: a port is a number up to {LAST_PORT}.")
         if options["fd"] is not None and not _is_socket(options["fd"]):
-            raise CommandError(f"--fd {options['fd']} is no socket that was inherited.")
-        # Started anew, not imported: the web process has other database settings (see asgi.py).
-        command = [sys.executable, "-m", "dispatch.core.webserver"]
+            raise CommandError(f"--fd {options['fd']} is not an inherited socket.")
+        session_limits.apply(session_limits.WEB)
+        preflight.check()
+        # Executed, not imported, because the web process has different database settings (see asgi.py).
+        command = [sys.executable, "-m", "dispatch.core.web.server"]
         if options["fd"] is None:
             command += ["--host", options["host"], "--port", str(options["port"])]
         else:

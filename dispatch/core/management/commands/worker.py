@@ -1,4 +1,4 @@
-"""Runs one RQ worker on one queue."""
+"""Run one RQ worker on one queue."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
-from dispatch.core import metrics
-from dispatch.core.queues import rq_queue
-from dispatch.core.redis import REDIS_ERRORS, connect
-from dispatch.core.rq_worker import WORKER_TTL_S, DispatchWorker
+from dispatch.core.db import session_limits
+from dispatch.core.observability import metrics
+from dispatch.core.redis.client import REDIS_ERRORS, connect
+from dispatch.core.runtime import preflight
+from dispatch.core.runtime.queues import rq_queue
+from dispatch.core.runtime.rq_worker import WORKER_TTL_S, DispatchWorker
 
 _SLOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)  # a number, or the name of a pod
 
 
 class Command(BaseCommand):
-    help = "Works one RQ queue in this process until it is told to stop."
+    """Run a DispatchWorker on one queue until stopped."""
+
+    help = "Works one RQ queue in this process until stopped."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -27,8 +31,8 @@ class Command(BaseCommand):
         parser.add_argument(
             "--slot",
             default="1",
-            help="which of several workers on this queue and machine this is; one that is started again in the "
-            "same slot takes over its predecessor's scheduler at once",
+            help="identifies this worker among those of this queue and machine; a worker restarted in the same "
+            "slot takes over its predecessor's scheduler immediately",
         )
         parser.add_argument("--burst", action="store_true", help="stop when the queue is empty")
 
@@ -36,8 +40,10 @@ class Command(BaseCommand):
         name = options["queue"]
         if not _SLOT.fullmatch(options["slot"]):
             raise CommandError(
-                f"--slot {options['slot']!r} cannot name a place: give a number, or letters, digits, . and -."
+                f"--slot {options['slot']!r} is not valid: use a number, or letters, digits, . and -."
             )
+        session_limits.apply(session_limits.BACKGROUND)
+        preflight.check()
         metrics.serve()
         try:
             worker = DispatchWorker(
@@ -46,13 +52,13 @@ class Command(BaseCommand):
                 slot=options["slot"],
                 default_result_ttl=settings.RQ_QUEUES[name]["DEFAULT_RESULT_TTL"],
             )
-            connections.close_all()  # none may be shared with the scheduler's process
+            connections.close_all()  # connections must not be shared with the scheduler's process
             worker.work(
                 burst=options["burst"],
                 with_scheduler=name == settings.DISPATCH_TIMEOUT_QUEUE,
                 logging_level=None,
             )
         except REDIS_ERRORS as error:
-            raise CommandError(f"The worker of {name} ends, for Redis is gone: {error}") from error
+            raise CommandError(f"The worker of {name} stops because Redis is unavailable: {error}") from error
         if not (worker.stopped_by_request or options["burst"]):
-            sys.exit(1)  # it gave up; whoever supervises it starts another
+            sys.exit(1)  # the worker gave up; its supervisor starts another

@@ -1,0 +1,1 @@
+"""Provide the management commands of this app, one module each."""

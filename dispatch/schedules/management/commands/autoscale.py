@@ -1,4 +1,4 @@
-"""Runs the worker processes of this machine, as many as the queues need."""
+"""Provide `manage.py autoscale`, which runs as many worker processes on this machine as the queues need."""
 
 from __future__ import annotations
 
@@ -10,34 +10,40 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 
-from dispatch.core import metrics
-from dispatch.core.supervisor import STOP_GRACE_S, Supervisor
-from dispatch.schedules.scaling.autoscaler import Autoscaler, policies, worker_cap
+from dispatch.core.db import session_limits
+from dispatch.core.observability import metrics
+from dispatch.core.runtime import preflight
+from dispatch.core.runtime.autoscaler import Autoscaler, policies, worker_cap
+from dispatch.core.runtime.supervisor import STOP_GRACE_S, Supervisor
 
 
 class Command(BaseCommand):
+    """Run the autoscaler until a signal stops it, then drain all workers."""
+
     help = (
-        "Keeps each queue's workers between WORKERS and WORKERS_MAX by what waits and for how long, until it is "
-        "told to stop; it then drains them all."
+        "Keep each queue's workers between WORKERS and WORKERS_MAX, based on queue length and waiting time. "
+        "On SIGTERM, drain them all."
     )
     requires_system_checks = ()
 
     def handle(self, *args: Any, **options: Any) -> None:
+        session_limits.apply(session_limits.BACKGROUND)
+        preflight.check()
         try:
             cap = worker_cap()
         except DatabaseError as error:
-            raise CommandError(f"The database does not say how many connections it has: {error}") from error
+            raise CommandError(f"Cannot read the number of database connections: {error}") from error
         connections.close_all()
         wanted = policies()
-        least = sum(policy.minimum for policy in wanted.values())
-        if least > cap:
+        minimum = sum(policy.minimum for policy in wanted.values())
+        if minimum > cap:
             raise CommandError(
-                f"WORKERS asks for {least} workers, but the database has connections for {cap} of them: lower "
+                f"WORKERS asks for {minimum} workers, but the database has connections for only {cap}. Lower "
                 "WORKERS, or raise AUTOSCALE_DB_CONNECTIONS and the server's max_connections."
             )
         env = {**os.environ, "METRICS_PORT": "0", **metrics.collect(settings.DATA_DIR / "metrics")}
         metrics.serve()
-        # less than whoever supervises this process gives it
+        # less than the grace period that this process has from its own supervisor
         supervisor = Supervisor([], env, out=sys.stdout, grace_s=STOP_GRACE_S - 2)
         with supervisor.interruptible(), supervisor:
             Autoscaler(wanted, supervisor, cap).run(supervisor.wait)

@@ -1,0 +1,288 @@
+"""Define OwnedAdmin, the base of every admin: users see, reference and change only their organizations' rows.
+
+    from accounts.admin.base import ACT, OwnedAdmin, OwnedTabularInline, VIEW
+
+    class ShiftInline(OwnedTabularInline):            # rows get the organization of their parent
+        model = Shift
+        dispatcher_may = VIEW                         # Admins may do everything unless `admin_may` says less
+
+    @admin.register(Technician)
+    class TechnicianAdmin(OwnedAdmin):
+        dispatcher_may = ACT                          # {"view", "act"} and nothing else
+        list_display = ["name", "phone", "on_duty"]   # users of several organizations get one more column
+        list_filter = ["skills", "on_duty"]           # relations offer only visible rows
+        autocomplete_fields = ["skills"]              # never raw_id_fields: they disclose names
+        search_fields = ["name"]
+        inlines = [ShiftInline]
+        actions = ["switch_off"]
+        actions_detail = ["pause"]
+
+        @admin.action(description="Switch off duty", permissions=["act"])
+        def switch_off(self, request, queryset):      # only rows on which the user has the permission
+            for row in queryset: services.set_duty(row.pk, False, actor=request.actor)
+
+        @action(description="Pause", permissions=["act"], dialog={"title": "Pause the job?", ...})
+        def pause(self, request, form, object_id):    # the row is known to belong to the user's organization
+            services.pause(object_id, actor=request.actor)
+            return self.back_to(object_id)
+
+Fields: do not list `organization`. It is preset and hidden for members of one organization, chosen by members of
+several when they add a row, and never changed afterwards. State changes belong to services: override `save_model`
+and `delete_model` to call them. A service's refusal (a Conflict, any APIException below 500) becomes a message.
+An action without permissions requires "change". A custom `form` derives from OwnedForm. Unfold's actions
+(`actions_list`, `_row`, `_detail`) run by GET, so each must have a `dialog` (a POST with the CSRF token), or be
+listed in `read_only_actions`. Bulk actions ask for confirmation (`confirmation`): the description "Pause: no new
+calls" provides the button and its explanation; those in `actions_without_asking` do not ask. For models
+without an edit form, set `admin_may = ACT`. A row's history shows its events (`history`); `subject` names its
+model in the event log if that differs from the model's name.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.core.exceptions import BadRequest, ImproperlyConfigured, PermissionDenied
+from django.db import models
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from rest_framework.exceptions import APIException
+from unfold.admin import ModelAdmin, StackedInline, TabularInline
+from unfold.dataclasses import UnfoldAction
+from unfold.forms import PaginationInlineFormSet
+
+from accounts.admin import filters as admin_filters
+from accounts.admin.confirmation import ConfirmationMixin
+from accounts.admin.history import EventHistoryMixin
+from accounts.admin.tenant_scope import (
+    ACT,
+    EVERYTHING,
+    VIEW,
+    OwnedForm,
+    RoleRules,
+    organization_id_of,
+    owned_filter,
+)
+from accounts.models import Organization
+from accounts.scoping import OwnedModel
+from dispatch.core.ids import read_id
+
+__all__ = ["ACT", "EVERYTHING", "VIEW", "OwnedAdmin", "OwnedForm", "OwnedStackedInline", "OwnedTabularInline"]
+
+# Longer search texts are rejected.
+MAX_SEARCH_WORDS, MAX_SEARCH_LENGTH = 20, 500
+
+
+class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
+    """Base of every admin page. See the module docstring."""
+
+    form = OwnedForm
+    read_only_actions: tuple[str, ...] = ()
+    list_filter_submit = False
+    list_per_page = 50
+
+    def __init__(self, model: type[models.Model], admin_site: Any) -> None:
+        super().__init__(model, admin_site)
+        name = type(self).__name__
+        if self.raw_id_fields:
+            raise ImproperlyConfigured(
+                f"{name}: raw_id_fields disclose names of other organizations' rows; use autocomplete_fields."
+            )
+        if self.list_editable or self.ordering_field:
+            raise ImproperlyConfigured(f"{name}: list_editable does not check the permission on each row.")
+        if not issubclass(self.form, OwnedForm):
+            raise ImproperlyConfigured(f"{name}: the form must derive from OwnedForm.")
+        filters = (item[0] if isinstance(item, tuple | list) else item for item in self.list_filter)
+        admin_filters.check_filters(name, filter(lambda path: isinstance(path, str), filters))
+        for action in (
+            *self._get_base_actions_list(),
+            *self._get_base_actions_row(),
+            *self._get_base_actions_detail(),
+        ):
+            own = action.action_name.removeprefix(f"{model._meta.app_label}_{model._meta.model_name}_")
+            if not action.dialog and own not in self.read_only_actions:
+                raise ImproperlyConfigured(f"{name}.{own}: an action that runs by GET needs a dialog.")
+
+    # --- rows -------------------------------------------------------------------------------------------------
+    def get_queryset(self, request: HttpRequest) -> models.QuerySet:
+        rows = super().get_queryset(request)
+        organizations = self.organizations_where(request, "view")
+        return rows if organizations is None else self.of_organizations(rows, organizations)
+
+    def of_organizations(self, rows: models.QuerySet, organizations: list[int]) -> models.QuerySet:
+        """Return the `rows` of these organizations. Override it for a model that is not an OwnedModel."""
+        return rows.filter(organization_id__in=organizations)
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.permitted(request, "view")
+
+    # --- lists ------------------------------------------------------------------------------------------------
+    def sees_several(self, request: HttpRequest) -> bool:
+        """Return whether the user sees rows of more than one organization."""
+        organizations = self.organizations_where(request, "view")
+        return organizations is None or len(organizations) > 1
+
+    def get_list_display(self, request: HttpRequest) -> list:
+        columns = list(super().get_list_display(request))
+        if issubclass(self.model, OwnedModel) and self.sees_several(request) and "organization" not in columns:
+            columns.append("organization")
+        return columns
+
+    def get_list_filter(self, request: HttpRequest) -> list:
+        filters = [owned_filter(self.model, item) for item in super().get_list_filter(request)]
+        if issubclass(self.model, OwnedModel) and self.sees_several(request):
+            filters.append(owned_filter(self.model, "organization"))
+        return filters
+
+    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
+        """Return whether the page offers a filter for this lookup (`admin_filters`); no other is accepted."""
+        return request is not None and admin_filters.is_offered(self, request, lookup, value)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: models.QuerySet, search_term: str
+    ) -> tuple[models.QuerySet, bool]:
+        """Search as Django does, but reject long texts.
+
+        Each word adds conditions to the query: thousands of words would occupy a thread for minutes.
+        """
+        if len(search_term) > MAX_SEARCH_LENGTH or len(search_term.split()) > MAX_SEARCH_WORDS:
+            raise BadRequest(f"Search for at most {MAX_SEARCH_WORDS} words.")
+        return super().get_search_results(request, queryset, search_term)
+
+    def get_list_select_related(self, request: HttpRequest) -> Any:
+        relations = super().get_list_select_related(request)
+        if not isinstance(relations, bool) and "organization" in self.get_list_display(request):
+            return [*relations, "organization"]
+        return relations
+
+    def response_action(self, request: HttpRequest, queryset: models.QuerySet) -> Any:
+        """Confirm the action, and pass it only the rows on which the user holds its permissions."""
+        if None in map(read_id, request.POST.getlist(ACTION_CHECKBOX_NAME)):
+            raise BadRequest("The selection contains an invalid row.")
+        chosen = request.POST.getlist("action")
+        for name in set(chosen) & set(self.get_actions(request)):
+            function = self.get_actions(request)[name][0]
+            needed = getattr(function, "allowed_permissions", ["change"])
+            for permission in needed:
+                organizations = self.organizations_where(request, permission)
+                if organizations is not None:
+                    queryset = self.of_organizations(queryset, organizations)
+            if (page := self.asks(request, name, queryset)) is not None:
+                return page
+        return super().response_action(request, queryset)
+
+    # --- refusals ---------------------------------------------------------------------------------------------
+    def changeform_view(
+        self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        return self._report_refusals(request, super().changeform_view, request, object_id, *args, **kwargs)
+
+    def changelist_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        return self._report_refusals(request, super().changelist_view, request, *args, **kwargs)
+
+    def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        return self._report_refusals(request, super().delete_view, request, *args, **kwargs)
+
+    def _report_refusals(self, request: HttpRequest, view: Callable, *args: Any, **kwargs: Any) -> Any:
+        """Show a service's refusal (such as a Conflict) as a message."""
+        try:
+            return view(*args, **kwargs)
+        except APIException as error:
+            if error.status_code >= 500:
+                raise
+            messages.error(request, str(error))
+        return HttpResponseRedirect(request.get_full_path())
+
+    # --- forms ------------------------------------------------------------------------------------------------
+    def get_fieldsets(self, request: HttpRequest, obj: models.Model | None = None) -> Any:
+        fieldsets = [(title, {**options}) for title, options in super().get_fieldsets(request, obj)]
+        if not issubclass(self.model, OwnedModel):
+            return fieldsets
+        for _, options in fieldsets:
+            options["fields"] = [field for field in options["fields"] if field != "organization"]
+        editable = self.permitted(request, "change", obj) if obj else self.permitted(request, "add")
+        if fieldsets and (editable or self.sees_several(request)):
+            fieldsets[0][1]["fields"] = ["organization", *fieldsets[0][1]["fields"]]
+        return fieldsets
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        form = super().get_form(request, obj, change, **kwargs)
+        if issubclass(self.model, OwnedModel) and (field := form.base_fields.get("organization")):
+            self._prepare_organization(field, request, obj)
+        return form
+
+    def _prepare_organization(self, field: Any, request: HttpRequest, obj: models.Model | None) -> None:
+        organizations = self.organizations_where(request, "change" if obj else "add")
+        if organizations is not None:
+            field.queryset = Organization.objects.filter(pk__in=organizations)
+        choices = list(field.queryset[:2])
+        if len(choices) == 1:
+            field.initial = choices[0].pk
+            if organizations is not None:
+                field.widget = forms.HiddenInput()
+        field.disabled = obj is not None
+        for button in ("can_add_related", "can_change_related", "can_delete_related", "can_view_related"):
+            if hasattr(field.widget, button):
+                setattr(field.widget, button, False)
+
+    # --- unfold's actions ---------------------------------------------------------------------------------------
+    def get_unfold_action(self, action: str) -> UnfoldAction:
+        unfold_action = super().get_unfold_action(action)
+        unfold_action.method = self._guarded(unfold_action.method)
+        return unfold_action
+
+    def _guarded(self, method: Callable) -> Callable:
+        """Wrap the action: load the row if the user may see it, then check the permissions on it."""
+
+        @functools.wraps(method)
+        def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            if (object_id := kwargs.get("object_id")) is not None:
+                row = self.get_object(request, object_id)
+                if row is None:
+                    raise Http404
+                for permission in getattr(method, "allowed_permissions", ["change"]):
+                    if "." not in permission and not getattr(self, f"has_{permission}_permission")(request, row):
+                        raise PermissionDenied
+            return self._report_refusals(request, method, request, *args, **kwargs)
+
+        return guarded
+
+    def back_to(self, object_id: Any) -> HttpResponse:
+        """Return the response of an action with a dialog: the browser reopens the row's page."""
+        name = f"{self.admin_site.name}:{self.model._meta.app_label}_{self.model._meta.model_name}_change"
+        return HttpResponse(headers={"HX-Redirect": reverse(name, args=[object_id])})
+
+
+class OwnedInlineFormSet(PaginationInlineFormSet):
+    """Validate inline rows as rows of their parent's organization."""
+
+    def full_clean(self) -> None:
+        # Not earlier: a new parent has no organization until its own form is validated.
+        for form in self.forms:
+            if isinstance(form.instance, OwnedModel) and form.instance.organization_id is None:
+                form.instance.organization_id = organization_id_of(self.instance)
+        super().full_clean()
+
+
+class _OwnedInline(RoleRules):
+    form = OwnedForm
+    formset = OwnedInlineFormSet
+    exclude: tuple[str, ...] = ("organization",)
+    extra = 0
+
+    def get_queryset(self, request: HttpRequest) -> models.QuerySet:
+        rows = super().get_queryset(request)  # type: ignore[misc]
+        organizations = self.organizations_where(request, "view")
+        return rows if organizations is None else rows.filter(organization_id__in=organizations)
+
+
+class OwnedTabularInline(_OwnedInline, TabularInline):
+    """Edit owned rows under their parent, as a table."""
+
+
+class OwnedStackedInline(_OwnedInline, StackedInline):
+    """Edit owned rows under their parent, as blocks."""

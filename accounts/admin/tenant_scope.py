@@ -1,0 +1,169 @@
+"""Decide which organizations' rows a user may view or change in the admin.
+
+OwnedAdmin builds on these role rules.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.contrib.admin.utils import get_fields_from_path
+from django.db import models
+from django.http import HttpRequest
+
+from accounts.models import Membership, Organization, User
+from accounts.scoping import OwnedModel
+from dispatch.core.ids import read_ids
+
+VIEW = frozenset({"view"})
+ACT = frozenset({"view", "act"})
+EVERYTHING = frozenset({"view", "add", "change", "delete", "act"})
+
+
+class RoleRules:
+    """Mixin of OwnedAdmin and its inlines: derive Django's has_…_permission from memberships.
+
+    `admin_may` and `dispatcher_may` name what each role may do with this model in its organization: view, add,
+    change, delete, and act (run the actions that are not edits). A superuser is an admin everywhere. `obj` may be
+    a row, an id (as django-unfold passes), or None, which means "in any organization?".
+    """
+
+    admin_may: frozenset[str] = EVERYTHING
+    dispatcher_may: frozenset[str] = frozenset()
+    superuser_may: frozenset[str] | None = None  # None: same as an admin
+
+    def organizations_where(self, request: HttpRequest, permission: str) -> list[int] | None:
+        """Return the ids of the organizations in which the user has this permission; None means all."""
+        if not isinstance(request.user, User):
+            return []  # the sign-in page calls this too
+        if request.user.is_superuser:
+            return None if permission in (self.superuser_may or self.admin_may) else []
+        roles = []
+        if permission in self.admin_may:
+            roles.append(Membership.Role.ADMIN)
+        if permission in self.dispatcher_may:
+            roles.append(Membership.Role.DISPATCHER)
+        return request.user.organization_ids_as(*roles) if roles else []
+
+    def permitted(self, request: HttpRequest, permission: str, obj: Any = None) -> bool:
+        """Return whether the user has this permission on `obj`, or in any organization if `obj` is None."""
+        organizations = self.organizations_where(request, permission)
+        if obj is None:
+            return organizations is None or bool(organizations)
+        if not isinstance(obj, models.Model):
+            row = self.get_queryset(request).filter(pk=obj).first()  # type: ignore[attr-defined]
+            return row is not None and self.permitted(request, permission, row)
+        owner = organization_id_of(obj)
+        return organizations is None or (bool(organizations) if owner is None else owner in organizations)
+
+    def visible(self, request: HttpRequest, model: type[models.Model]) -> models.QuerySet | None:
+        """Return the rows of `model` that the user may see or choose; None if they belong to no organization."""
+        organizations = self.organizations_where(request, "view")
+        rows = model._default_manager.all()
+        if organizations is None:
+            return rows
+        if issubclass(model, OwnedModel):
+            return rows.filter(organization_id__in=organizations)
+        if issubclass(model, Organization):
+            return rows.filter(pk__in=organizations)
+        if issubclass(model, User):
+            members = Membership.objects.filter(organization_id__in=organizations, joined_at__isnull=False)
+            return rows.filter(pk__in=members.values("user_id"))
+        return None
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.permitted(request, "view", obj)
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.permitted(request, "add", obj)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.permitted(request, "change", obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.permitted(request, "delete", obj)
+
+    def has_act_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.permitted(request, "act", obj)
+
+    def get_field_queryset(self, db: str | None, db_field: Any, request: HttpRequest) -> models.QuerySet | None:
+        """Return the rows that a foreign key or many-to-many field offers and accepts."""
+        ordered = super().get_field_queryset(db, db_field, request)  # type: ignore[misc]
+        visible = self.visible(request, db_field.remote_field.model)
+        if visible is None or ordered is None:
+            return visible if ordered is None else ordered
+        return visible.order_by(*ordered.query.order_by)
+
+
+def organization_id_of(row: models.Model) -> int | None:
+    """Return the id of the row's organization, or of the row if it is one; None for a row without one (a User)."""
+    return row.pk if isinstance(row, Organization) else getattr(row, "organization_id", None)
+
+
+class OwnedForm(forms.ModelForm):
+    """Reject relations between rows of two organizations, and check constraints that include the organization."""
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        owner = getattr(cleaned.get("organization"), "pk", None) or organization_id_of(self.instance)
+        for name, value in list(cleaned.items()):
+            chosen = value if isinstance(value, models.QuerySet) else [value]
+            if owner and any(isinstance(row, OwnedModel) and row.organization_id != owner for row in chosen):
+                self.add_error(name, "This belongs to another organization.")
+        return cleaned
+
+    def _get_validation_exclusions(self) -> set[str]:
+        excluded: set[str] = super()._get_validation_exclusions()  # type: ignore[misc]
+        return excluded - {"organization"} if organization_id_of(self.instance) else excluded
+
+
+class OwnedChoices:
+    """Mixin for filters on relations: offer and accept only the rows that the user may see."""
+
+    def field_choices(self, field: Any, request: HttpRequest, model_admin: Any) -> list[tuple]:
+        rows = model_admin.visible(request, field.related_model)
+        if rows is None:
+            return super().field_choices(field, request, model_admin)  # type: ignore[misc]
+        if self._searches:
+            return []
+        ordering = self.field_admin_ordering(field, request, model_admin)  # type: ignore[attr-defined]
+        return [(row.pk, str(row)) for row in (rows.order_by(*ordering) if ordering else rows)]
+
+    def __init__(
+        self, field: Any, request: HttpRequest, params: dict, model: Any, model_admin: Any, field_path: str
+    ) -> None:
+        self._visible = model_admin.visible(request, field.related_model)
+        self._searches = hasattr(self, "form_class") and "Autocomplete" in self.form_class.__name__
+        super().__init__(field, request, params, model, model_admin, field_path)  # type: ignore[call-arg]
+
+    def value(self) -> Any:
+        """Return the selected ids that the user may see. Unfold's filters show the names of these rows."""
+        given = super().value()  # type: ignore[misc]
+        if not given or self._visible is None:
+            return given
+        named = given if isinstance(given, list) else [given]
+        known = {
+            str(pk) for pk in self._visible.filter(pk__in=read_ids(map(str, named))).values_list("pk", flat=True)
+        }
+        kept = [name for name in named if str(name) in known]
+        return kept if isinstance(given, list) else (kept[0] if kept else None)
+
+
+def owned_filter(model: type[models.Model], item: Any) -> Any:
+    """Return an entry of `list_filter` that offers only the rows that the user may see."""
+    if isinstance(item, str):
+        name, kind = item, None
+    elif isinstance(item, tuple | list):
+        name, kind = item
+    else:
+        return item
+    field = get_fields_from_path(model, name)[-1]
+    if not field.is_relation:
+        return item
+    kind = kind or admin.RelatedFieldListFilter
+    return (
+        name,
+        kind if issubclass(kind, OwnedChoices) else type(f"Owned{kind.__name__}", (OwnedChoices, kind), {}),
+    )

@@ -1,0 +1,187 @@
+"""Isolate tenants in the API: view sets, serializers, related fields and filters limited to one organization."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.exceptions import ValidationError as ModelValidationError
+from django.db import models
+from rest_framework import serializers
+from rest_framework.generics import GenericAPIView
+from rest_framework.mixins import CreateModelMixin
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.settings import api_settings
+from rest_framework.viewsets import GenericViewSet
+
+from accounts.api.filters import OwnedFilterBackend, OwnedFilterSet
+from accounts.scoping import of_organization
+from dispatch.core.api import idempotency
+from dispatch.core.api.serializers import StrictSerializer
+from dispatch.core.ids import ADDRESSED
+
+__all__ = [
+    "OrganizationViewSet",
+    "OwnedFilterBackend",
+    "OwnedFilterSet",
+    "OwnedRelatedField",
+    "OwnedSerializer",
+    "OwnedSlugRelatedField",
+    "OwnedView",
+    "OwnedViewSet",
+    "respond_idempotently",
+]
+
+
+class OwnedView(GenericAPIView):
+    """Base of generic views over the rows of `request.organization`.
+
+    Another organization's id is a 404. A new row belongs to the request's organization.
+    """
+
+    def get_queryset(self) -> models.QuerySet:
+        queryset = super().get_queryset()
+        if getattr(self, "swagger_fake_view", False):
+            return queryset.none()
+        return of_organization(queryset, self.request.organization)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if getattr(cls, "perform_create", None) is CreateModelMixin.perform_create:
+            raise ImproperlyConfigured(f"{cls.__name__}: list this module's base class before CreateModelMixin.")
+
+    def perform_create(self, serializer: serializers.BaseSerializer) -> None:
+        serializer.save(organization=self.request.organization)
+
+
+class OrganizationViewSet(OwnedView, GenericViewSet):
+    """Base of every view set.
+
+    Add DRF's mixins (List, Retrieve, …), and declare the requirement of each action:
+
+        class SkillViewSet(OrganizationViewSet, ListModelMixin, RetrieveModelMixin, CreateModelMixin):
+            queryset = Skill.objects.all()
+            serializer_class = SkillSerializer            # an OwnedSerializer
+            required = {"list": "read", "retrieve": "read", "create": "manage"}
+
+    `request.organization`, `request.actor` (for services) and `request.role` are set. See
+    `accounts.auth.permissions` for the possible requirements, and `respond_idempotently` for Idempotency-Key.
+    """
+
+    required: dict[str, str | tuple[str, ...]] = {}
+    lookup_value_regex = ADDRESSED
+
+
+OwnedViewSet = OrganizationViewSet
+
+
+class OwnedQuerySetMixin(serializers.RelatedField):
+    """Find only rows of the request's organization; report any other as missing."""
+
+    def get_queryset(self) -> Any:
+        queryset = super().get_queryset()
+        if queryset is None:
+            return None
+        request = self.context.get("request")
+        return of_organization(queryset, getattr(request, "organization", None))
+
+    @property
+    def what(self) -> str:
+        """Return the verbose name of the model."""
+        return str(self.get_queryset().model._meta.verbose_name)
+
+
+class OwnedRelatedField(OwnedQuerySetMixin, serializers.PrimaryKeyRelatedField):
+    """Reference a row by its id."""
+
+    default_error_messages = {
+        "does_not_exist": "No {what} with the id {pk_value}.",
+        "incorrect_type": "Must be a numeric {what} id.",
+    }
+
+    def fail(self, key: str, **kwargs: Any) -> NoReturn:
+        super().fail(key, what=self.what, **kwargs)
+
+
+class OwnedSlugRelatedField(OwnedQuerySetMixin, serializers.SlugRelatedField):
+    """Reference a row by a field that is unique in its organization, such as `code`.
+
+    Errors list the known values.
+    """
+
+    default_error_messages = {
+        "does_not_exist": "No {what} {value}. {known}",
+        "invalid": "Must be the {slug_name} of the {what}, as a string.",
+    }
+    max_known = 20
+
+    def to_internal_value(self, data: Any) -> Any:
+        if isinstance(data, (bool, list, dict)):
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+    def fail(self, key: str, **kwargs: Any) -> NoReturn:
+        if key == "does_not_exist":
+            value = kwargs["value"]
+            kwargs["value"] = json.dumps(value if len(value) <= 64 else f"{value[:60]} …", ensure_ascii=False)
+            kwargs["known"] = self._known()
+        super().fail(key, **{"slug_name": self.slug_field, **kwargs, "what": self.what})
+
+    def _known(self) -> str:
+        names = self.get_queryset().order_by(self.slug_field).values_list(self.slug_field, flat=True)
+        first = list(names[: self.max_known + 1])
+        if not first:
+            return "None exists yet."
+        if len(first) > self.max_known:
+            return f"{names.count()} exist, among them {', '.join(first[: self.max_known])}."
+        return f"Choose one of: {', '.join(first)}."
+
+
+class OwnedSerializer(StrictSerializer, serializers.ModelSerializer):
+    """Base of model serializers: relations are OwnedRelatedFields, and constraints include the organization.
+
+    The organization is not a field of the body, so DRF's own checks ignore it. With this class, a duplicate code
+    is a 400 instead of a 500.
+    """
+
+    serializer_related_field = OwnedRelatedField
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        attrs = super().validate(attrs)
+        row: Any = copy.copy(self.instance) if self.instance else self.Meta.model()  # type: ignore[misc]
+        many = {field.name for field in row._meta.many_to_many}
+        for name, value in attrs.items():
+            if name not in many:
+                setattr(row, name, value)
+        row.organization = self.context["request"].organization
+        if problems := self._broken_constraints(row):
+            raise serializers.ValidationError(problems)
+        return attrs
+
+    def _broken_constraints(self, row: Any) -> dict[str, list[str]]:
+        """Return the messages of violated constraints by field, or by the non-field key if they span several."""
+        messages: dict[str, list[str]] = {}
+        for model, constraints in row.get_constraints():
+            for constraint in constraints:
+                try:
+                    constraint.validate(model, row)
+                except ModelValidationError as error:
+                    own = [name for name in getattr(constraint, "fields", ()) if name != "organization"]
+                    is_one_field = len(own) == 1 and own[0] in self.fields
+                    name = own[0] if is_one_field else api_settings.NON_FIELD_ERRORS_KEY
+                    messages.setdefault(name, []).extend(error.messages)
+        return messages
+
+
+def respond_idempotently(request: Request, endpoint: str, make: Callable[[], tuple[int, dict]]) -> Response:
+    """Respond with (status, body) of `make()`, or with the first response to the request's Idempotency-Key.
+
+    Validate first, so that only valid requests are stored. See `core.api.idempotency.run_once`.
+    """
+    key = request.headers.get(idempotency.HEADER, "")
+    status, body, replayed = idempotency.run_once(request.organization.pk, endpoint, key, request.data, make)
+    return Response(body, status=status, headers={"Idempotency-Replayed": "true"} if replayed else None)

@@ -1,0 +1,1 @@
+"""Authenticate, authorize and throttle callers."""

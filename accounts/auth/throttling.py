@@ -1,0 +1,192 @@
+"""Limit requests per caller: one token bucket for reads and one for writes.
+
+A bucket is stored as the time at which it will be full again (generic cell rate algorithm), in Redis, and updated
+by one atomic script. Without Redis, each process keeps its own buckets: the limit becomes looser, and never blocks
+everyone.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rest_framework.permissions import SAFE_METHODS
+from rest_framework.settings import api_settings
+from rest_framework.throttling import BaseThrottle
+
+from dispatch.core import clock
+from dispatch.core.redis import client
+
+if TYPE_CHECKING:  # the framework imports this module while it defines these
+    from rest_framework.request import Request
+    from rest_framework.views import APIView
+
+
+import time
+
+from django.conf import settings
+from rest_framework.exceptions import Throttled
+
+_PERIODS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+MAX_LOCAL_BUCKETS = 10_000
+
+# KEYS: the bucket. ARGV: interval of one request, burst (both ms), clock offset. Returns {wait in ms (0 =
+# allowed), ms until the bucket is full}.
+_TAKE = client.Script(
+    "throttle_take",
+    """
+    local now = now_ms(ARGV[3])
+    local interval, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
+    local full_at = math.max(tonumber(redis.call('GET', KEYS[1]) or 0), now)
+    local wait = full_at + interval - burst - now
+    if wait > 0 then
+      return {math.ceil(wait), math.ceil(full_at - now)}
+    end
+    full_at = full_at + interval
+    redis.call('SET', KEYS[1], string.format('%.3f', full_at), 'PX', math.ceil(full_at - now) + 1000)
+    return {0, math.ceil(full_at - now)}
+    """,
+)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Allow `limit` requests in any `period_s`, in bursts up to `limit`."""
+
+    limit: int
+    period_s: int
+
+    @property
+    def interval_ms(self) -> float:
+        return self.period_s * 1000 / self.limit
+
+
+@dataclass(frozen=True)
+class TokenResult:
+    """Report whether a token was taken.
+
+    `wait_ms` is 0 if the request is allowed. `full_in_ms` is the time until the bucket is full again.
+    """
+
+    wait_ms: int
+    full_in_ms: int
+
+
+def parse_rate(rate: str) -> Rate:
+    """Parse a rate such as "600/min"."""
+    limit, _, period = rate.partition("/")
+    return Rate(int(limit), _PERIODS_S[period[0]])
+
+
+class LocalBuckets:
+    """Keep the same buckets in this process. The least recently used are dropped."""
+
+    def __init__(self) -> None:
+        self._full_at: OrderedDict[str, float] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def take(self, name: str, rate: Rate) -> TokenResult:
+        now = clock.now().timestamp() * 1000
+        with self._lock:
+            full_at = max(self._full_at.pop(name, 0.0), now)
+            wait = full_at + rate.interval_ms - rate.period_s * 1000 - now
+            if wait <= 0:
+                full_at += rate.interval_ms
+            self._full_at[name] = full_at
+            if len(self._full_at) > MAX_LOCAL_BUCKETS:
+                self._full_at.popitem(last=False)
+        return TokenResult(max(0, math.ceil(wait)), math.ceil(full_at - now))
+
+    def reset(self) -> None:
+        """Reset all buckets to full (tests)."""
+        with self._lock:
+            self._full_at.clear()
+
+
+local = LocalBuckets()
+
+
+def take_token(name: str, rate: Rate) -> TokenResult:
+    """Take one token from the bucket `name`, in Redis if available. Never raises if Redis is unavailable."""
+    try:
+        arguments = [f"{rate.interval_ms:.3f}", rate.period_s * 1000, clock.offset_ms()]
+        wait, full_in = _TAKE(keys=[client.key("throttle", name)], args=arguments)
+    except client.REDIS_ERRORS:
+        return local.take(name, rate)
+    return TokenResult(int(wait), int(full_in))
+
+
+class OrganizationThrottle(BaseThrottle):
+    """Throttle each API key or person per organization. A refusal is a 429 with Retry-After.
+
+    Every response has RateLimit-Limit, -Remaining and -Reset (seconds), which the middleware sets. A view may name
+    a separate bucket and rate: `throttle_scope = "leads"` with a rate of that name in the settings.
+    """
+
+    def allow_request(self, request: Request, view: APIView) -> bool:
+        organization = getattr(request, "organization", None)
+        if organization is None:
+            return True  # the caller was not authenticated
+        scope = getattr(view, "throttle_scope", "") or ("read" if request.method in SAFE_METHODS else "write")
+        rate = parse_rate(str(api_settings.DEFAULT_THROTTLE_RATES[scope]))
+        caller = f"key:{request.auth.pk}" if request.auth else f"user:{request.user.pk}"
+        taken = take_token(f"{organization.pk}:{caller}:{scope}", rate)
+        self._wait_s = math.ceil(taken.wait_ms / 1000)
+        headroom = (rate.period_s * 1000 - taken.full_in_ms) / rate.interval_ms
+        request._request.rate_headers = {
+            "RateLimit-Limit": str(rate.limit),
+            "RateLimit-Remaining": str(max(0, math.floor(headroom + 1e-6))),
+            "RateLimit-Reset": str(math.ceil(taken.full_in_ms / 1000)),
+        }
+        return taken.wait_ms == 0
+
+    def wait(self) -> float:
+        return self._wait_s
+
+
+MAX_BLOCKED_SENDERS = 10_000
+
+
+class BlockedSenders:
+    """Remember in this process which senders must wait, and until when. The oldest entries are dropped first."""
+
+    def __init__(self) -> None:
+        self._until: OrderedDict[str, float] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def wait_s(self, sender: str) -> float:
+        """Return the seconds that this sender must still wait; 0 if none."""
+        return max(0.0, self._until.get(sender, 0.0) - time.monotonic())
+
+    def block(self, sender: str, wait_s: float) -> None:
+        """Make this sender wait `wait_s` seconds."""
+        with self._lock:
+            self._until[sender] = time.monotonic() + wait_s
+            self._until.move_to_end(sender)
+            if len(self._until) > MAX_BLOCKED_SENDERS:
+                self._until.popitem(last=False)
+
+    def reset(self) -> None:
+        """Clear all waits (tests)."""
+        with self._lock:
+            self._until.clear()
+
+
+blocked_senders = BlockedSenders()
+
+
+def check_sender(sender: str) -> None:
+    """Raise Throttled while the sender (address and prefix) must wait. Does not contact Redis."""
+    if wait := blocked_senders.wait_s(sender):
+        raise Throttled(math.ceil(wait), "Too many requests with unknown API keys.")
+
+
+def record_bad_key(sender: str) -> None:
+    """Count an unknown key. Raises Throttled if there were too many."""
+    taken = take_token(f"bad-key:{sender}", parse_rate(settings.API_BAD_KEY_RATE))
+    if taken.wait_ms:
+        blocked_senders.block(sender, taken.wait_ms / 1000)
+        check_sender(sender)

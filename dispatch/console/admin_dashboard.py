@@ -1,0 +1,103 @@
+"""The admin's home page: today's figures, each with a link to its list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlencode
+from zoneinfo import ZoneInfo
+
+from django.http import HttpRequest
+from django.urls import reverse
+
+from accounts.models import Membership, Organization
+from dispatch.capacity.models import OutboundNumber
+from dispatch.console.reports.charts import Chart, bar_chart, line_chart
+from dispatch.console.reports.statistics import build_report
+from dispatch.console.templatetags.console import percent, seconds
+from dispatch.core import clock
+from dispatch.jobs.models import Job
+from dispatch.leads.models import Lead
+from dispatch.outbox.models import Message
+from dispatch.schedules.models import Run
+from dispatch.technicians.models import Technician
+from dispatch.telephony.models import Call
+
+DAYS = 7
+
+
+@dataclass(frozen=True)
+class Card:
+    """One figure: value, caption, link and tone. A tone marks a figure that needs attention."""
+
+    title: str
+    figure: str
+    below: str
+    link: str
+    tone: str = ""
+
+
+def dashboard_context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
+    """Add today's cards and the week's charts for members of an organization. Unfold's callback."""
+    organization = getattr(request, "organization", None)
+    if organization is None or getattr(request, "role", "") not in Membership.Role.values:
+        return context
+    return {**context, "cards": cards(organization), "charts": charts(organization), "home_of": organization}
+
+
+def cards(organization: Organization) -> list[Card]:
+    """Return today's cards, in the organization's time zone."""
+    zone = ZoneInfo(organization.time_zone)
+    today = clock.now().astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
+    day = build_report(organization, today.date(), today.date()).total
+    attention = Job.objects.of(organization).needing_attention().count()
+    calls = Call.objects.of(organization)
+    usable = OutboundNumber.objects.of(organization).filter(is_paused=False)
+    lines = sum(usable.values_list("max_channels", flat=True))
+    in_use = calls.filter(ended_at=None).count()
+    trouble = calls.filter(created_at__gte=today, status__in=["lost", "failed", "rejected", "unknown"]).count()
+    errors = Message.objects.of(organization).filter(status="ERROR").count()
+    failed = Run.objects.of(organization).filter(status="failed", ended_at__gte=today - timedelta(days=1)).count()
+    leads = Lead.objects.of(organization).filter(status="backlog", reason="", due_at__lte=clock.now()).count()
+    crew = Technician.objects.of(organization).filter(is_active=True)
+    on_duty = crew.filter(on_duty=True).count()
+    return [
+        Card("Jobs today", f"{day.jobs:,}", f"{day.assigned:,} assigned", _list("jobs_job")),
+        Card(
+            "Needs attention", f"{attention:,}", "pending, late or paused", _list("jobs_job", needs="attention"),
+            "attention" if attention else "",
+        ),
+        Card("Time to assign", seconds(day.median_s), "today's median", reverse("console:reports")),
+        Card("Acceptance", percent(day.acceptance), "of today's offers", reverse("console:reports")),
+        Card("Technicians on duty", f"{on_duty:,}", f"of {crew.count():,}", _list("technicians_technician")),
+        Card(
+            "Lines in use", f"{in_use:,} of {lines:,}", f"{trouble:,} failed calls today",
+            _list("telephony_call"), "late" if trouble else "",
+        ),
+        Card("Leads due", f"{leads:,}", "waiting for a line", reverse("console:leads")),
+        Card(
+            "Failed messages", f"{errors:,}", f"{failed:,} failed runs since yesterday",
+            _list("outbox_message", status__exact="ERROR"), "attention" if errors or failed else "",
+        ),
+    ]  # fmt: skip
+
+
+def charts(organization: Organization) -> list[Chart]:
+    """Return the charts of the last seven days."""
+    today = clock.now().astimezone(ZoneInfo(organization.time_zone)).date()
+    days = build_report(organization, today - timedelta(days=DAYS - 1), today).days
+    names = [figures.name for figures in days]
+    waits = [
+        ("median", "calling", [figures.median_s for figures in days]),
+        ("90th pct.", "late", [figures.p90_s for figures in days]),
+    ]
+    return [
+        bar_chart("Jobs", names, [figures.jobs for figures in days], lambda value: f"{value:g}"),
+        line_chart("Time to assign", names, waits, lambda value: seconds(value), times=True),
+    ]
+
+
+def _list(name: str, **query: str) -> str:
+    address = reverse(f"admin:{name}_changelist")
+    return f"{address}?{urlencode(query)}" if query else address

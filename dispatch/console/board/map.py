@@ -1,0 +1,168 @@
+"""Draw the map as SVG, without tiles, so that it works offline. It is labeled with the names of towns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import cos, radians
+
+from accounts.models import Organization
+from dispatch.console.board.cards import state_of
+from dispatch.core import clock
+from dispatch.jobs import policies
+from dispatch.jobs.models import Candidate, Job, Offer
+from dispatch.technicians.map_outline import (
+    HEIGHT,
+    METERS_PER_DEGREE,
+    WIDTH,
+    Point,
+    Sheet,
+    grid_lines,
+    scale_of,
+    towns_on_map,
+)
+from dispatch.technicians.models import Technician
+
+MOST = 300
+
+
+@dataclass(frozen=True)
+class MapView:
+    """The map in drawing units.
+
+    `scale`: the scale bar (width in units, length in meters). `radius`: the search radius in units. `missing`:
+    number of jobs without a position. `hidden`: number of technicians beyond the limit. `beyond`: number of points
+    too far away to be drawn.
+    """
+
+    jobs: list[Point]
+    technicians: list[Point]
+    places: list[Point]
+    lines: list[tuple[float, float, float, float]]
+    scale: tuple[float, float]
+    center: tuple[float, float] | None
+    radius: float
+    radius_m: int
+    job: Job | None
+    missing: int
+    hidden: int
+    beyond: int
+    width: int = WIDTH
+    height: int = HEIGHT
+
+
+def build_map(organization: Organization, job: Job | None = None) -> MapView | None:
+    """Build the map of one job with its candidates and radius, or of all open jobs and technicians.
+
+    Return None if nothing has a position.
+    """
+    jobs = [job] if job is not None else _open_jobs(organization)
+    placed = [item for item in jobs if item.lat is not None and item.lng is not None]
+    ranks = dict(Candidate.objects.filter(job=job).values_list("technician_id", "rank")) if job else {}
+    crew = Technician.objects.of(organization).filter(is_active=True)
+    if job is not None:
+        crew = crew.filter(pk__in=[*ranks, *filter(None, [job.technician_id])])
+    technicians = list(crew.order_by("-on_duty", "name")[:MOST])
+    points = [(item.lat or 0.0, item.lng or 0.0) for item in placed] + [(row.lat, row.lng) for row in technicians]
+    if not points:
+        return None
+    reach = policies.frozen_policy(job).radius_m if job is not None and placed else 0
+    near = _within_radius(points, placed, reach) if reach else _without_outliers(points)
+    sheet = Sheet(near, _reach_shown(near, placed, reach))
+    center = sheet.at(*points[0]) if reach else None
+    live = _live_offers(placed)
+    return MapView(
+        jobs=[_job_point(sheet, item, live.get(item.pk)) for item in placed],
+        technicians=_label_technicians(
+            [_technician_point(sheet, row, ranks.get(row.pk, 0)) for row in technicians], jobs=bool(reach)
+        ),
+        places=towns_on_map(sheet),
+        lines=grid_lines(sheet),
+        scale=scale_of(sheet),
+        center=center,
+        radius=round(reach * sheet.units_per_m, 1),
+        radius_m=reach,
+        job=job,
+        missing=len(jobs) - len(placed),
+        hidden=max(0, crew.count() - len(technicians)),
+        beyond=0 if reach else len(points) - len(near),
+    )
+
+
+def _open_jobs(organization: Organization) -> list[Job]:
+    rows = Job.objects.of(organization).select_related("service_type")
+    open_jobs = rows.filter(status__in=[Job.Status.DISPATCHING, Job.Status.PENDING, Job.Status.ASSIGNED])
+    return list(open_jobs.order_by("priority", "-id")[:MOST])
+
+
+def _live_offers(jobs: list[Job]) -> dict[int, Offer]:
+    pending = Offer.objects.filter(job__in=[job.pk for job in jobs], status=Offer.Status.PENDING)
+    return {offer.job_id: offer for offer in pending}
+
+
+def _without_outliers(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Leave out points that are far from most others, so that a wrong position does not shrink the rest."""
+    lat, lng = (sorted(point[n] for point in points)[len(points) // 2] for n in (0, 1))
+    away = [max(abs(a - lat), abs(b - lng) * cos(radians(lat))) for a, b in points]
+    usual = sorted(away)[int(0.8 * (len(away) - 1))]
+    return [point for point, far in zip(points, away, strict=True) if far <= max(0.5, 4 * usual)]
+
+
+def _within_radius(
+    points: list[tuple[float, float]], placed: list[Job], reach: float
+) -> list[tuple[float, float]]:
+    """Return the points within the radius, so that a point far away does not shrink the rest."""
+    lat, lng = placed[0].lat or 0.0, placed[0].lng or 0.0
+    stretch = cos(radians(lat))
+    return [
+        (a, b)
+        for a, b in points
+        if ((a - lat) ** 2 + ((b - lng) * stretch) ** 2) * METERS_PER_DEGREE**2 <= (1.1 * reach) ** 2
+    ]
+
+
+def _reach_shown(points: list[tuple[float, float]], placed: list[Job], reach: float) -> float:
+    """Return the radius to show: the whole circle, or 0 if all points lie near its center."""
+    if not reach:
+        return 0.0
+    lat, lng = placed[0].lat or 0.0, placed[0].lng or 0.0
+    farthest = max(abs(a - lat) + abs(b - lng) * cos(radians(lat)) for a, b in points) * METERS_PER_DEGREE
+    return reach if farthest > 0.7 * reach else 0.0
+
+
+def _job_point(sheet: Sheet, job: Job, live: Offer | None) -> Point:
+    tone, words = state_of(job, live)
+    x, y = sheet.at(job.lat or 0.0, job.lng or 0.0)
+    return Point(x, y, tone, f"#{job.pk} {job.service_type.name}: {words}", f"#{job.pk}", job.pk)
+
+
+def _technician_point(sheet: Sheet, technician: Technician, rank: int) -> Point:
+    if technician.live_offer_id:
+        tone, state = "calling", "being called"
+    elif not technician.on_duty:
+        tone, state = "off", "off duty"
+    elif technician.auto_paused_at:
+        tone, state = "late", "auto-paused"
+    elif technician.open_jobs:
+        tone, state = "plain", f"{technician.open_jobs} open job{'' if technician.open_jobs == 1 else 's'}"
+    else:
+        tone, state = "good", "available"
+    x, y = sheet.at(technician.lat, technician.lng)
+    age = int((clock.now() - technician.position_at).total_seconds())
+    return Point(x, y, tone, f"{technician.name}, {state}", technician.name, age_s=max(0, age), rank=rank)
+
+
+def _label_technicians(crew: list[Point], *, jobs: bool) -> list[Point]:
+    """Label the technicians where there is space, best ranked first. The map of all jobs has no such labels."""
+    taken: list[tuple[float, float]] = [(point.x, point.y) for point in crew]
+    labeled = []
+    for point in sorted(crew, key=lambda point: point.rank or 999):
+        wide = 7 * min(len(point.label), 24)
+        free = all(
+            abs(y - point.y) > 12 or not point.x + 4 < x + 1 < point.x + wide + 20
+            for x, y in taken
+            if (x, y) != (point.x, point.y)
+        )
+        if jobs and free:
+            taken += [(point.x + step, point.y) for step in range(14, wide + 14, 12)]
+        labeled.append(point if jobs and free else replace(point, label=""))
+    return labeled

@@ -1,0 +1,114 @@
+"""List the technicians who can be assigned, best match first; ineligible technicians have a warning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dispatch.core import clock
+from dispatch.jobs import policies, rules
+from dispatch.jobs.models import Job
+from dispatch.jobs.services import notices
+from dispatch.technicians import services as technicians
+from dispatch.technicians.models import Technician
+
+MOST = 12
+MAX_CONSIDERED = 50
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One technician. `warning` is empty for an eligible one."""
+
+    technician_id: int
+    name: str
+    distance_m: int | None
+    open_jobs: int
+    max_open_jobs: int
+    warning: str
+    is_in: bool
+
+
+def find_choices(job: Job, text: str = "", chosen: int = 0) -> tuple[list[Choice], int]:
+    """Return the first `MOST` technicians whose names contain `text`, and the number of further matches.
+
+    The chosen technician is always included.
+    """
+    crew = Technician.objects.of(job.organization_id).filter(is_active=True)
+    if text:
+        crew = crew.filter(name__icontains=text)
+    count = crew.count()
+    choices = _technicians_nearby(job, text) if job.lat is not None else []
+    known = {choice.technician_id for choice in choices}
+    if len(choices) < MOST:
+        choices += [_choice_of(job, row) for row in crew.exclude(pk__in=known).order_by("-on_duty", "name")[:MOST]]
+    shown = choices[:MOST]
+    if chosen and chosen not in {choice.technician_id for choice in shown}:
+        rows = Technician.objects.of(job.organization_id).filter(pk=chosen, is_active=True)
+        shown = [*(_choice_of(job, row) for row in rows), *shown[: MOST - 1]]
+    return _warn_unreachable(job, shown), max(0, count - len(shown))
+
+
+def _warn_unreachable(job: Job, shown: list[Choice]) -> list[Choice]:
+    """Add a warning to technicians who can be neither texted nor called."""
+    rows = Technician.objects.filter(pk__in=[one.technician_id for one in shown]).values_list("pk", "phone")
+    phones = {pk: str(phone) for pk, phone in rows}
+    mute = notices.unreachable_phones(job, list(phones.values()))
+    said = "can't be texted or called"
+    return [
+        replace(one, warning=f"{one.warning}, {said}" if one.warning else said, is_in=False)
+        if phones.get(one.technician_id) in mute
+        else one
+        for one in shown
+    ]
+
+
+def _technicians_nearby(job: Job, text: str) -> list[Choice]:
+    """Return technicians within the radius, in the order in which they would be offered the job now."""
+    assert job.lat is not None
+    assert job.lng is not None
+    policy = policies.frozen_policy(job)
+    result = technicians.find_nearby(
+        job.organization,
+        job.lat,
+        job.lng,
+        radius_m=policy.radius_m,
+        skill_ids=_skills(job),
+        limit=MAX_CONSIDERED,
+    )
+    ranked = rules.rank_candidates(policy, result.considered, clock.now())
+    refused = _refusals(job)
+    return [
+        Choice(
+            one.technician.technician_id,
+            one.technician.name,
+            one.technician.distance_m,
+            one.technician.open_jobs,
+            one.technician.max_open_jobs,
+            refused.get(one.technician.technician_id) or ("" if one.technician.is_in else one.technician.reason),
+            one.technician.is_in and one.technician.technician_id not in refused,
+        )
+        for one in ranked
+        if text.casefold() in one.technician.name.casefold() and one.technician.technician_id != job.technician_id
+    ]
+
+
+def _refusals(job: Job) -> dict[int, str]:
+    """Return why technicians get no further offer of this job, by id."""
+    declined = job.offers.filter(outcome=rules.Outcome.DECLINED).values_list("technician_id", flat=True)
+    return dict.fromkeys(declined, "declined this job") | dict.fromkeys(job.not_again, "said they can't make it")
+
+
+def _skills(job: Job) -> list[int]:
+    return list(job.service_type.required_skills.values_list("pk", flat=True))
+
+
+def _choice_of(job: Job, row: Technician) -> Choice:
+    """Return the choice for a technician beyond the radius, or for a job without a position."""
+    distance, warning = None, "" if row.on_duty else "off duty"
+    if job.lat is not None and job.lng is not None:
+        policy = policies.frozen_policy(job)
+        fitness = technicians.check_fitness(
+            row.pk, job.lat, job.lng, radius_m=policy.radius_m, skill_ids=_skills(job)
+        )
+        distance, warning = fitness.distance_m, "" if fitness.is_in else fitness.reason
+    return Choice(row.pk, row.name, distance, row.open_jobs, row.max_open_jobs, warning, not warning)

@@ -1,0 +1,45 @@
+"""The strip of technicians by state: available, being called, on a job, off, or paused for missed calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from accounts.models import Organization
+from dispatch.technicians import search
+from dispatch.technicians.search import TechnicianActivity
+
+# state → (tone, word), in display order
+STATES = {
+    "on_offer": ("calling", "Being called"),
+    "auto_paused": ("late", "Auto-paused"),
+    "available": ("good", "Available"),
+    "on_job": ("plain", "On a job"),
+    "off_shift": ("waiting", "Off shift"),
+    "off": ("off", "Off duty"),
+}
+MOST = 60
+
+
+@dataclass(frozen=True)
+class Group:
+    """The technicians in one state. `count`: their number, of whom `members` are the first."""
+
+    state: str
+    tone: str
+    word: str
+    count: int
+    members: list[TechnicianActivity]
+
+    @property
+    def more(self) -> int:
+        return self.count - len(self.members)
+
+
+def load_strip(organization: Organization) -> list[Group]:
+    """Return a group for every state that occurs, in display order."""
+    counts, members = search.load_activities(organization, MOST)
+    return [
+        Group(state, tone, word, counts[state], [member for member in members if member.state == state])
+        for state, (tone, word) in STATES.items()
+        if counts.get(state)
+    ]

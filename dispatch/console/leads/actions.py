@@ -1,0 +1,74 @@
+"""Handle the actions on the pages of leads."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404
+from django.urls import reverse
+from django.views.decorators.http import require_POST
+
+from accounts.models import Membership
+from dispatch.console import views_base
+from dispatch.console.views_base import console_view
+from dispatch.leads.models import Campaign, Lead, LeadDispatch
+from dispatch.leads.services import actions, switches
+
+
+@require_POST
+@console_view
+def switch_mode(request: HttpRequest) -> HttpResponse:
+    """Set the organization's mode (off, dry run or live), or pause and resume calling.
+
+    For admins only. Going live asks for confirmation first.
+    """
+    if request.role != Membership.Role.ADMIN:
+        messages.warning(request, "Only admins can turn calling on or off. Ask an admin.")
+        return views_base.back_to(request, reverse("console:leads"))
+    mode = request.POST.get("mode", "")
+    paused = request.POST.get("paused", "")
+    if mode == LeadDispatch.Mode.LIVE and "confirmed" not in request.POST:
+        return views_base.back_to(request, reverse("console:leads_go_live"))
+    if mode in LeadDispatch.Mode.values:
+        row = switches.set_dispatch(request.organization.pk, mode=mode, actor=request.actor)
+        messages.success(request, f"Lead calling: {row.get_mode_display().lower()}.")
+    elif paused in ("0", "1"):
+        switches.set_dispatch(request.organization.pk, is_paused=paused == "1", actor=request.actor)
+        messages.success(request, "Lead calling is paused." if paused == "1" else "Lead calling has resumed.")
+    return views_base.back_to(request, reverse("console:leads"))
+
+
+@require_POST
+@console_view
+def act_on_campaign(request: HttpRequest, campaign_id: int, action: str) -> HttpResponse:
+    """Pause or resume a campaign."""
+    row = get_object_or_404(Campaign.objects.of(request.organization), pk=campaign_id)
+    if action not in ("pause", "resume"):
+        raise Http404
+    try:
+        switches.pause_campaign(row.pk, action == "pause", actor=request.actor)
+        messages.success(request, f"{row.name} is paused." if action == "pause" else f"{row.name} has resumed.")
+    except switches.CampaignWithoutScript as error:
+        messages.warning(request, str(error.detail))
+    return views_base.back_to(request, reverse("console:leads"))
+
+
+@require_POST
+@console_view
+def act_on_lead(request: HttpRequest, lead_id: int, action: str) -> HttpResponse:
+    """Call a lead now, or cancel it."""
+    row = get_object_or_404(Lead.objects.of(request.organization), pk=lead_id)
+    do = {"now": actions.dispatch_now, "cancel": actions.cancel_lead}.get(action)
+    if do is None:
+        raise Http404
+    try:
+        do(row.pk, actor=request.actor)
+        messages.success(
+            request,
+            "Lead queued. It is called as soon as the calling rules allow."
+            if action == "now"
+            else "Lead cancelled.",
+        )
+    except actions.LeadConflict as error:
+        messages.warning(request, str(error.detail))
+    return views_base.back_to(request, views_base.return_url(request))

@@ -1,0 +1,146 @@
+"""Notification settings: channels for each kind of event, and the user's phone number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST
+
+from accounts import services as accounts
+from accounts.models import Membership
+from accounts.tenancy import user_of
+from dispatch.console import views_base
+from dispatch.console.views_base import console_view
+from dispatch.core.phone_numbers import InvalidPhone, parse_phone
+from dispatch.telephony import services as telephony
+from dispatch.telephony.rules import why_not_callable
+from notifications import rules, services
+from notifications.services.preferences import Choice, Wants
+
+WAYS = {"shown": "On screen", "email": "Email", "sms": "Text", "voice": "Call"}
+
+
+@require_http_methods(["GET", "POST"])
+@console_view
+def page(request: HttpRequest) -> HttpResponse:
+    """Render the table; on POST, save it. Each check box is named `<kind>:<way>`; only changes are written."""
+    if request.method == "POST":
+        count = _save(request)
+        messages.success(request, "Saved." if count else "No changes.")
+        return views_base.back_to(request, reverse("console:notification_choices"))
+    return _render_settings(request)
+
+
+@require_POST
+@console_view
+def reset_preferences(request: HttpRequest) -> HttpResponse:
+    """Reset the user's choices to the defaults."""
+    services.reset_preferences(user_of(request), request.organization.pk, actor=request.actor)
+    messages.success(request, "Reset to defaults.")
+    return views_base.back_to(request, reverse("console:notification_choices"))
+
+
+@require_POST
+@console_view
+def change_phone(request: HttpRequest) -> HttpResponse:
+    """Change the user's phone number; empty removes it."""
+    entered = request.POST.get("phone", "").strip()
+    error, number = "", ""
+    if entered:
+        number, error = _read_phone(entered, request)
+    if error:
+        return _render_settings(request, status=422, phone=entered, phone_error=error)
+    if accounts.change_own_phone(user_of(request), number, actor=request.actor):
+        messages.success(request, "Phone number saved." if number else "Phone number removed.")
+    return views_base.back_to(request, reverse("console:notification_choices"))
+
+
+def _read_phone(entered: str, request: HttpRequest) -> tuple[str, str]:
+    """Return (E.164, "") or ("", error)."""
+    try:
+        number = parse_phone(entered, request.organization.default_region)
+    except InvalidPhone as error:
+        return "", str(error)
+    why = why_not_callable(number.as_e164, request.organization.allowed_countries)
+    return ("", f"{request.organization} can't call this number: {why}") if why else (number.as_e164, "")
+
+
+def _render_settings(request: HttpRequest, *, status: int = 200, **more: Any) -> HttpResponse:
+    user = user_of(request)
+    choices = [
+        choice for choice in services.choices_of(user, request.organization.pk) if _can_reach(choice, request.role)
+    ]
+    context = {
+        "current": "notifications",
+        "tab": "choices",
+        "person": user,
+        "choices": [
+            {"choice": choice, "boxes": _boxes(choice), "note": _note(choice, request.role)} for choice in choices
+        ],
+        "any_own": any(choice.is_own for choice in choices),
+        "may_text": telephony.may_text(request.organization.pk, user.phone) if user.phone else True,
+        "opted_out": bool(user.phone) and telephony.is_opted_out(request.organization.pk, user.phone),
+        "phone": str(user.phone or ""),
+        **more,
+    }
+    return views_base.render_page(request, "console/notices/choosing.html", context, status=status)
+
+
+def _can_reach(choice: Choice, role: str) -> bool:
+    """Return whether this kind can reach the user. Notifications for admins never go to dispatchers."""
+    return choice.is_enabled and (role == Membership.Role.ADMIN or choice.to == rules.DISPATCHERS)
+
+
+def _note(choice: Choice, role: str) -> str:
+    if role != Membership.Role.ADMIN or choice.to == rules.ADMINS:
+        return ""
+    if choice.is_alert:
+        return "Goes to dispatchers. You get it if nobody acknowledges it or if there is no dispatcher."
+    return "Goes to dispatchers. You get it if there is no dispatcher."
+
+
+def _boxes(choice: Choice) -> list[dict[str, Any]]:
+    """Build the table's cells in the order of WAYS: enabled, checked, or fixed text."""
+    return [
+        {
+            "name": f"{choice.rule.kind}:{way}",
+            "words": words,
+            "on": getattr(choice.wants, way),
+            "instead": _fixed_text(choice, way),
+        }
+        for way, words in WAYS.items()
+    ]
+
+
+def _fixed_text(choice: Choice, way: str) -> str | None:
+    """Return the text of a cell without a choice, or None.
+
+    An alert is always shown, a quiet kind is only listed, and only alerts call.
+    """
+    if way == "shown":
+        return {rules.CRITICAL: "Always shown", rules.QUIET: "In the list only"}.get(choice.level)
+    return "" if way == "voice" and not choice.is_alert else None
+
+
+def _save(request: HttpRequest) -> int:
+    user, count = user_of(request), 0
+    for choice in services.choices_of(user, request.organization.pk):
+        if not _can_reach(choice, request.role) or choice.rule.kind not in request.POST.getlist("kind"):
+            continue
+        chosen = {
+            way: (
+                f"{choice.rule.kind}:{way}" in request.POST
+                if _fixed_text(choice, way) is None
+                else getattr(choice.wants, way)
+            )
+            for way in WAYS
+        }
+        if Wants(**chosen) != choice.wants:
+            services.save_preference(
+                user, request.organization.pk, choice.rule.kind, Wants(**chosen), actor=request.actor
+            )
+            count += 1
+    return count

@@ -1,0 +1,14 @@
+"""Routes of the user's own pages, below /notifications/."""
+
+from django.urls import path
+
+from dispatch.console.notifications import inbox, preferences
+
+urlpatterns = [
+    path("", inbox.page, name="notifications"),
+    path("read/", inbox.mark_read, name="notifications_read"),
+    path("<int:notification_id>/acknowledge/", inbox.acknowledge, name="notification_acknowledge"),
+    path("choices/", preferences.page, name="notification_choices"),
+    path("choices/usual/", preferences.reset_preferences, name="notification_usual"),
+    path("phone/", preferences.change_phone, name="own_phone"),
+]

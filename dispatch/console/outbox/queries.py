@@ -1,0 +1,229 @@
+"""Read the data of the outbox's pages, for one organization. Counts stop at COUNT_LIMIT."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Count, Min, Q, QuerySet
+from django.http import QueryDict
+
+from dispatch.capacity.models import DispatchPool
+from dispatch.core import clock
+from dispatch.core.ids import read_ids
+from dispatch.outbox import sql
+from dispatch.outbox.models import Endpoint, Message, MessageGroup, Mode, Status
+
+PAGE = 50
+COUNT_LIMIT = 10_000
+OPEN = (Status.PENDING, Status.QUEUED, Status.PROCESSING)
+
+TONES = {
+    "PENDING": "waiting", "QUEUED": "calling", "PROCESSING": "calling", "COMPLETED": "good", "ERROR": "attention",
+    "CANCELLED": "off", "EXPIRED": "late",
+}  # fmt: skip
+OUTCOMES = {
+    "delivered": ("good", "Delivered"), "deferred": ("waiting", "Deferred"), "failed": ("late", "Failed"),
+    "permanent": ("attention", "Refused"), "lapsed": ("late", "No result"),
+}  # fmt: skip
+HEALTH = {
+    "healthy": ("good", "Healthy"), "failing": ("late", "Failing"), "probing": ("late", "Probing"),
+    "circuit_open": ("attention", "Circuit open"), "paused": ("waiting", "Paused"),
+    "disabled": ("attention", "Disabled"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The current counts of an organization's outbox. `due_since`: when its oldest overdue message was due."""
+
+    blocked: int
+    errors: int
+    pending: int
+    in_flight: int
+    due_since: datetime | None
+
+
+# `waiting_for` of a group's head that is not due yet → text.
+LATER = {
+    "retry": "failed and will be retried",
+    "too_many_requests": "was deferred by the receiver, which is limiting requests (429)",
+    "not_acknowledged": "was deferred by the receiver",
+    "lease": "will be sent again: its last attempt ended without a result",
+}
+
+# Messages to paused and disabled endpoints, and to targets with an open circuit, are not late.
+_NOT_HELD = Q(target__open_until=None) & (
+    Q(endpoint=None) | Q(endpoint__is_paused=False, endpoint__disabled_at=None, endpoint__pool__is_paused=False)
+)
+
+
+def count_outbox(organization_id: int) -> Counts:
+    """Return the counts above every page of the outbox."""
+    own = Message.objects.of(organization_id)
+    # Ordered and unordered messages are queried separately, to match the partial indexes.
+    ordered = own.filter(~Q(mode=Mode.IMMEDIATE), status=Status.PENDING)
+    immediate = own.filter(mode=Mode.IMMEDIATE, status=Status.PENDING)
+    groups = MessageGroup.objects.of(organization_id)
+    return Counts(
+        blocked=_count_rows(groups.filter(blocked_by__isnull=False)),
+        errors=_count_rows(own.filter(status=Status.ERROR)),
+        pending=_count_rows(ordered) + _count_rows(immediate),
+        in_flight=_count_rows(own.filter(in_flight=True, pool__isnull=False)),
+        due_since=groups.filter(_NOT_HELD, wake_at__lte=clock.now()).aggregate(at=Min("wake_at"))["at"],
+    )
+
+
+def endpoints_of(organization_id: int) -> QuerySet[Endpoint]:
+    """Return the organization's endpoints by name."""
+    return Endpoint.objects.of(organization_id).select_related("pool", "target").order_by("name")
+
+
+# --- Groups ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """One group as its row shows it.
+
+    `words` describes the state, which began at `since` or lasts until `until`. `message` is the message concerned.
+    """
+
+    group: MessageGroup
+    tone: str
+    state: str
+    words: str
+    since: datetime | None = None
+    until: datetime | None = None
+    message: Message | None = None
+
+
+def groups_in(organization_id: int, state: str) -> QuerySet[MessageGroup]:
+    """Return the groups that are "blocked" or "busy" (in flight or waiting), or all for any other `state`."""
+    groups = MessageGroup.objects.of(organization_id).select_related("endpoint__pool", "target__pool")
+    if state == "blocked":
+        return groups.filter(blocked_by__isnull=False).order_by("blocked_since", "id")
+    if state == "busy":
+        in_flight = Message.objects.of(organization_id).filter(in_flight=True, pool__isnull=False)
+        ids = list(in_flight.exclude(mode=Mode.IMMEDIATE).values_list("group_id", flat=True)[:COUNT_LIMIT])
+        return groups.filter(Q(pk__in=ids) | Q(wake_at__isnull=False)).order_by("wake_at", "id")
+    return groups.order_by("-id")
+
+
+def group_rows(groups: Sequence[MessageGroup]) -> list[GroupRow]:
+    """Return a row for each of these groups."""
+    now = clock.now()
+    rows = {row[0]: row for row in sql.fetch_all(sql.HEADS, sql.heads_of([group.pk for group in groups], now))}
+    ids = {row[at] for row in rows.values() for at in (4, 5, 8) if row[at]}
+    messages = Message.objects.in_bulk(ids)
+    full = _full_pools({pool for group in groups if (pool := _pool_of(group))})
+    return [_group_row(group, rows.get(group.pk), messages, full, now) for group in groups]
+
+
+def _pool_of(group: MessageGroup) -> DispatchPool | None:
+    if group.endpoint:
+        return group.endpoint.pool
+    return group.target.pool if group.target else None
+
+
+def _full_pools(pools: set[DispatchPool]) -> set[int]:
+    """Return the ids of pools whose slots are all in use."""
+    taken = Message.objects.filter(in_flight=True, pool__in=pools).values_list("pool").annotate(n=Count("pk"))
+    numbers = dict(taken.order_by())
+    return {pool.pk for pool in pools if numbers.get(pool.pk, 0) >= pool.concurrency}
+
+
+def _group_row(
+    group: MessageGroup,
+    row: tuple[Any, ...] | None,
+    messages: dict[int, Message],
+    full: set[int],
+    now: datetime,
+) -> GroupRow:
+    _, wake_at, _, since, in_flight, head, due_at, _, held_by = row or (None,) * 9
+    if held_by:
+        blocking = messages.get(held_by)
+        words = f"Blocked by the error of message {held_by}: {blocking.last_error if blocking else ''}".rstrip(
+            ": "
+        )
+        return GroupRow(group, "attention", "Blocked", words, since=since, message=blocking)
+    if in_flight:
+        sending = messages.get(in_flight)
+        is_called = sending is not None and sending.status == Status.PROCESSING
+        words = f"Message {in_flight} is {'being delivered' if is_called else 'queued'}"
+        at = (sending.started_at if is_called else sending.queued_at) if sending else None
+        return GroupRow(group, "calling", "In flight", words, since=at, message=sending)
+    if head and due_at and due_at > now:
+        first = messages.get(head)
+        waits_for = first.waiting_for if first else ""
+        is_retry = waits_for == "retry"
+        words = f"Message {head} {LATER.get(waits_for, 'is waiting until it is due')}"
+        return GroupRow(
+            group, "late" if is_retry else "waiting", "Retrying" if is_retry else "Waiting", words,
+            until=due_at, message=first,
+        )  # fmt: skip
+    if head:
+        return GroupRow(group, *_held_messages(group, head, full, now), since=wake_at, message=messages.get(head))
+    return GroupRow(group, "plain", "Idle", "No messages waiting")
+
+
+def _held_messages(group: MessageGroup, head: int, full: set[int], now: datetime) -> tuple[str, str, str]:
+    endpoint, target, pool = group.endpoint, group.target, _pool_of(group)
+    if endpoint and endpoint.disabled_at:
+        return "attention", "Waiting", f"Message {head} is waiting: {endpoint.name} is disabled"
+    if endpoint and endpoint.is_paused:
+        return "waiting", "Waiting", f"Message {head} is waiting: {endpoint.name} is paused"
+    if target and target.open_until:
+        return "late", "Waiting", f"Message {head} is waiting: the receiver is failing, so its circuit is open"
+    if pool and pool.is_paused:
+        return "waiting", "Waiting", f"Message {head} is waiting: the pool {pool.name} is paused"
+    if pool and pool.pk in full:
+        return "waiting", "Due", f"Message {head} is due: all slots of the pool {pool.name} are in use"
+    return "waiting", "Due", f"Message {head} is due"
+
+
+def queue_of(group: MessageGroup) -> QuerySet[Message]:
+    """Return the open messages of the group and those in error, in delivery order."""
+    own = group.messages.exclude(mode=Mode.IMMEDIATE).filter(status__in=[*OPEN, Status.ERROR])
+    return own.select_related("endpoint__pool", "target__pool", "group").order_by("sequence", "created_at", "id")
+
+
+# --- Messages ---------------------------------------------------------------------------
+
+STATUS_CHOICES = (
+    ("", "All"), ("open", "Open"), ("ERROR", "Error"), ("PENDING", "Pending"), ("QUEUED", "Queued"),
+    ("PROCESSING", "Processing"), ("COMPLETED", "Completed"), ("CANCELLED", "Cancelled"), ("EXPIRED", "Expired"),
+)  # fmt: skip
+FILTERS = ("status", "endpoint", "type", "group", "id")
+
+
+def messages_in(organization_id: int, query: QueryDict) -> QuerySet[Message]:
+    """Return the messages that match the filters of a URL, newest first; an invalid value matches none."""
+    matches = Message.objects.of(organization_id).select_related("endpoint", "group").order_by("-id")
+    status = query.get("status", "")
+    if status == "open":
+        matches = matches.filter(status__in=OPEN)
+    elif status:
+        matches = matches.filter(status=status)
+    for name, column in (("endpoint", "endpoint_id"), ("id", "pk")):
+        if value := query.get(name, "").strip():
+            matches = matches.filter(**{f"{column}__in": read_ids([value])})
+    for name, column in (("type", "type"), ("group", "group__name")):
+        if value := query.get(name, "").strip():
+            matches = matches.filter(**{column: value.replace("\x00", "")})
+    return matches
+
+
+def format_json(payload: str) -> str:
+    """Format JSON for display; return anything else unchanged."""
+    try:
+        return json.dumps(json.loads(payload), indent=2, ensure_ascii=False)
+    except ValueError:
+        return payload
+
+
+def _count_rows(rows: QuerySet[Any]) -> int:
+    return rows.order_by()[:COUNT_LIMIT].count()

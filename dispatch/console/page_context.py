@@ -1,0 +1,50 @@
+"""Parts of every page: the health bar, the choice of organization, and duty."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_POST
+
+from accounts import services as accounts
+from accounts.models import User
+from accounts.tenancy import SESSION_KEY
+from dispatch.console import health, views_base
+from dispatch.console.views_base import console_view
+
+
+@require_GET
+@console_view
+def health_bar(request: HttpRequest) -> HttpResponse:
+    """Render the health bar, which reloads itself."""
+    return views_base.render_fragment(
+        request, "console/_health.html", {"health": health.current_health(request.organization)}
+    )
+
+
+@require_POST
+def choose_organization(request: HttpRequest) -> HttpResponse:
+    """Switch to another organization of the user, and open its board."""
+    if not isinstance(request.user, User):
+        return views_base.to_sign_in(request)
+    slug = request.POST.get("organization", "")
+    chosen = next(
+        (organization for organization in views_base.organizations_of(request.user) if organization.slug == slug),
+        None,
+    )
+    if chosen is None:
+        return views_base.render_page(request, "console/nowhere.html", {"refused": slug}, status=403)
+    request.session[SESSION_KEY] = chosen.pk
+    return views_base.back_to(request, reverse("home"))
+
+
+@require_POST
+@console_view
+def duty(request: HttpRequest) -> HttpResponse:
+    """Set the user on or off duty (`on_duty` is 1 or 0)."""
+    if request.membership is not None:
+        accounts.set_duty(request.membership.pk, request.POST.get("on_duty") == "1", actor=request.actor)
+        request.membership.refresh_from_db()
+    if views_base.is_fragment(request):
+        return views_base.render_fragment(request, "console/_duty.html", {})
+    return views_base.back_to(request, views_base.return_url(request))

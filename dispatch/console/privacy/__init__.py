@@ -1,0 +1,1 @@
+"""The personal data page: look up a person, and export or erase their data."""

@@ -1,0 +1,44 @@
+"""Find a person by a customer's phone or email, a technician's id, or a user's email."""
+
+from __future__ import annotations
+
+from accounts.models import Membership, Organization
+from dispatch.core.ids import read_id
+from dispatch.core.phone_numbers import InvalidPhone, parse_phone
+from dispatch.core.privacy.personal_data import DataSubject
+from dispatch.technicians.models import Technician
+
+
+class AmbiguousPerson(ValueError):
+    """Raised if no single person matches. The message says what to do."""
+
+
+def find_person(
+    organization: Organization, *, phone: str = "", email: str = "", technician: str = "", user: str = ""
+) -> DataSubject:
+    """Return the person. Exactly one argument must be set; raise AmbiguousPerson otherwise.
+
+    `technician` is an id, `user` the email of a member.
+    """
+    values = [value for value in (phone, email, technician, user) if value]
+    if len(values) != 1:
+        raise AmbiguousPerson("Enter exactly one: phone, email, technician or member.")
+    if phone:
+        try:
+            number = parse_phone(phone, organization.default_region)
+        except InvalidPhone as error:
+            raise AmbiguousPerson(str(error)) from None
+        return DataSubject(organization.pk, phone=number.as_e164)
+    if email:
+        return DataSubject(organization.pk, email=email.strip().lower())
+    if technician:
+        row = Technician.objects.of(organization).filter(pk=read_id(technician) or 0).first()
+        if row is None:
+            raise AmbiguousPerson(f"{organization} has no technician {technician}.")
+        return DataSubject(organization.pk, phone=str(row.phone), technician_id=row.pk)
+    members = Membership.objects.of(organization).select_related("user")
+    member = members.filter(user__email=user.strip().lower()).first()
+    if member is None:
+        raise AmbiguousPerson(f"{organization} has no member with the email {user}.")
+    account = member.user
+    return DataSubject(organization.pk, phone=str(account.phone), email=account.email, user_id=account.pk)

@@ -1,0 +1,88 @@
+"""/admin/personal-data/: export or erase an organization's data about one person."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.template.response import TemplateResponse
+from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminTextInputWidget
+
+from accounts import tenancy
+from accounts.models import Membership
+from dispatch.console.privacy import lookup
+from dispatch.core.privacy import personal_data
+
+CONFIRMATION = "erase"
+
+
+class PersonForm(forms.Form):
+    """Form to choose a person. Exactly one of the first four fields is required."""
+
+    phone = forms.CharField(
+        required=False,
+        max_length=32,
+        widget=UnfoldAdminTextInputWidget,
+        help_text=("Phone number of a customer or lead."),
+    )
+    email = forms.EmailField(
+        required=False, label="Email", widget=UnfoldAdminEmailInputWidget, help_text="Email of a customer."
+    )
+    technician = forms.CharField(
+        required=False, max_length=18, widget=UnfoldAdminTextInputWidget, help_text="The technician's id."
+    )
+    user = forms.EmailField(
+        required=False, label="Member", widget=UnfoldAdminEmailInputWidget, help_text="Email of a member."
+    )
+    confirmation = forms.CharField(
+        required=False, max_length=10, widget=UnfoldAdminTextInputWidget,
+        help_text=f"To erase, type {CONFIRMATION} here.",
+    )  # fmt: skip
+
+
+def page(request: Any) -> HttpResponseBase:
+    """Show the form (GET); export as a download, or erase (POST)."""
+    try:
+        membership = tenancy.membership_context(
+            request.user, remembered_id=request.session.get(tenancy.SESSION_KEY)
+        )
+    except tenancy.NoOrganization as error:
+        raise PermissionDenied(str(error)) from None
+    if membership.role != Membership.Role.ADMIN:
+        raise PermissionDenied
+    form = PersonForm(request.POST or None)
+    shown: dict[str, Any] = {"organization": membership.organization, "form": form}
+    if request.method == "POST" and form.is_valid():
+        typed = dict(form.cleaned_data)
+        confirmed = typed.pop("confirmation").strip().lower() == CONFIRMATION
+        try:
+            person = lookup.find_person(membership.organization, **typed)
+            if request.POST.get("what") == "export":
+                return _download(person, request)
+            if confirmed:
+                shown |= {
+                    "counts": personal_data.erase_person(person, actor=tenancy.actor_of(request.user)),
+                    "done": True,
+                }
+            else:
+                form.add_error("confirmation", f"Type {CONFIRMATION} to confirm.")
+        except (lookup.AmbiguousPerson, personal_data.StillNeeded) as error:
+            form.add_error(None, str(error))
+    return _render_page(request, shown)
+
+
+def _download(person: personal_data.DataSubject, request: Any) -> HttpResponse:
+    data = personal_data.export_person(person, actor=tenancy.actor_of(request.user))
+    answer = HttpResponse(json.dumps(data, indent=2), content_type="application/json")
+    answer["Content-Disposition"] = 'attachment; filename="personal-data.json"'
+    answer["Cache-Control"] = "no-store"
+    return answer
+
+
+def _render_page(request: HttpRequest, context: dict[str, Any]) -> HttpResponseBase:
+    context = {**admin.site.each_context(request), "title": "Personal data", **context}
+    return TemplateResponse(request, "admin/personal_data.html", context, headers={"Cache-Control": "no-store"})

@@ -1,0 +1,144 @@
+"""Compute dispatching statistics for a span of days in the organization's time zone: by day, by service, total."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django.db import connection
+
+from accounts.models import Organization
+from dispatch.core import clock
+from dispatch.core.ids import read_id
+from dispatch.jobs.models import ServiceType
+
+SPANS = (7, 14, 30, 90)
+DEFAULT_SPAN = 14
+MAX_SPAN = 366
+
+# Each job of the span once, with its offers aggregated; then by day, by service, and total.
+_FIGURES = """
+WITH job AS (
+    SELECT (j.created_at AT TIME ZONE %(zone)s)::date AS day, j.service_type_id,
+        j.assigned_at IS NOT NULL AS assigned,
+        extract(epoch FROM j.assigned_at - j.created_at) AS wait_s, o.offers, o.accepted, o.settled,
+        EXISTS (
+            SELECT FROM core_event e WHERE e.subject_type = 'job' AND e.subject_id = j.id
+            AND e.kind = 'job.pending' AND e.data ->> 'reason' = 'exhausted'
+        ) AS exhausted
+    FROM jobs_job j
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS offers, count(*) FILTER (WHERE status = 'accepted') AS accepted,
+            count(*) FILTER (WHERE status IN ('accepted', 'declined', 'timed_out', 'failed')) AS settled
+        FROM jobs_offer WHERE job_id = j.id
+    ) o
+    WHERE j.organization_id = %(organization_id)s AND j.created_at >= %(since)s AND j.created_at < %(until)s
+    AND (%(service_id)s::bigint IS NULL OR j.service_type_id = %(service_id)s)
+)
+SELECT day, service_type_id, grouping(day), grouping(service_type_id), count(*), count(*) FILTER (WHERE assigned),
+    percentile_cont(0.5) WITHIN GROUP (ORDER BY wait_s), percentile_cont(0.9) WITHIN GROUP (ORDER BY wait_s),
+    sum(accepted), sum(settled), sum(offers) FILTER (WHERE assigned), count(*) FILTER (WHERE exhausted)
+FROM job GROUP BY GROUPING SETS ((day), (service_type_id), ())
+"""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Statistics of the jobs received on a day, for a service, or in total.
+
+    Times are in seconds; rates are from 0 to 1; None if there is nothing to count.
+
+    `acceptance`: share of accepted offers among the offers that ended without being withdrawn. `tries`: offers per
+    assigned job. `exhaustion`: share of jobs that ran out of candidates at least once.
+    """
+
+    name: str
+    day: date | None = None
+    jobs: int = 0
+    assigned: int = 0
+    median_s: float | None = None
+    p90_s: float | None = None
+    acceptance: float | None = None
+    tries: float | None = None
+    exhaustion: float | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """The statistics from the first to the last day, inclusive."""
+
+    first: date
+    last: date
+    zone: str
+    total: Figures
+    days: list[Figures]
+    services: list[Figures]
+
+
+def build_report(
+    organization: Organization, first: date, last: date, service: ServiceType | None = None
+) -> Report:
+    """Build the statistics from `first` to `last`. Every day has a row, including days without jobs."""
+    zone = ZoneInfo(organization.time_zone)
+    parameters: dict[str, Any] = {
+        "organization_id": organization.pk,
+        "zone": organization.time_zone,
+        "since": datetime.combine(first, time(), zone).astimezone(UTC),
+        "until": datetime.combine(last + timedelta(days=1), time(), zone).astimezone(UTC),
+        "service_id": service.pk if service else None,
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(_FIGURES, parameters)
+        rows = cursor.fetchall()
+    names = dict(ServiceType.objects.of(organization).values_list("pk", "name"))
+    days = {row[0]: row for row in rows if not row[2]}
+    services = [_figures(names.get(row[1], "?"), None, row) for row in rows if not row[3]]
+    total = next(row for row in rows if row[2] and row[3])
+    every_day = [first + timedelta(days=n) for n in range((last - first).days + 1)]
+    return Report(
+        first,
+        last,
+        organization.time_zone,
+        _figures("All", None, total),
+        [_of_day(day, days.get(day)) for day in every_day],
+        sorted(services, key=lambda figures: (-figures.jobs, figures.name)),
+    )
+
+
+def span_of(organization: Organization, query: Any) -> tuple[date, date, int]:
+    """Return the days in the URL, `?from=2026-01-01&to=2026-01-31` or the last `?days=14`, and their number.
+
+    Invalid values fall back to the default.
+    """
+    today = clock.now().astimezone(ZoneInfo(organization.time_zone)).date()
+    try:
+        first, last = date.fromisoformat(query.get("from", "")), date.fromisoformat(query.get("to", ""))
+        if first <= last and (last - first).days < MAX_SPAN:
+            return first, last, (last - first).days + 1
+    except ValueError:
+        pass
+    days = read_id(query.get("days"))
+    days = DEFAULT_SPAN if days is None else min(max(days, 1), MAX_SPAN)
+    return today - timedelta(days=days - 1), today, days
+
+
+def _of_day(day: date, row: tuple[Any, ...] | None) -> Figures:
+    name = f"{day:%a} {day.day} {day:%b}"
+    return _figures(name, day, row) if row else Figures(name, day)
+
+
+def _figures(name: str, day: date | None, row: tuple[Any, ...]) -> Figures:
+    jobs, assigned, median, p90, accepted, settled, offers, exhausted = row[4:]
+    return Figures(
+        name=name,
+        day=day,
+        jobs=jobs,
+        assigned=assigned,
+        median_s=None if median is None else float(median),
+        p90_s=None if p90 is None else float(p90),
+        acceptance=float(accepted) / float(settled) if settled else None,
+        tries=float(offers or 0) / assigned if assigned else None,
+        exhaustion=exhausted / jobs if jobs else None,
+    )

@@ -1,0 +1,1 @@
+"""Provide problem documents, idempotency keys, parsers, pagination and the OpenAPI schema."""

@@ -1,0 +1,152 @@
+"""Parse JSON bodies, and reject values that PostgreSQL cannot store."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from io import BytesIO
+from typing import IO, Any
+
+from rest_framework.exceptions import ErrorDetail, ParseError, ValidationError
+from rest_framework.parsers import BaseParser, JSONParser
+from rest_framework.settings import api_settings
+
+_LONGEST_PATH = 200
+MAX_DEPTH = 64
+# Bounds on a body's size in memory: an empty list is 2 bytes of JSON and 64 of Python.
+MAX_CONTAINERS = 600_000
+MAX_VALUES = 3_000_000
+_TOO_DEEP = f"The body is nested too deeply. The maximum is {MAX_DEPTH} levels."
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_TEXT = "Contains a NUL character or half of a surrogate pair."
+
+
+class PlainJSONParser(JSONParser):
+    """Parse JSON, but reject NUL characters, lone surrogates and numbers beyond a double (1e999) in the body.
+
+    PostgreSQL can store them neither as text nor as jsonb.
+    """
+
+    def parse(
+        self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        try:
+            value = super().parse(stream, media_type, parser_context)
+        except RecursionError:
+            raise ParseError(_TOO_DEEP) from None
+        if is_too_deep(value):
+            raise ParseError(_TOO_DEEP)
+        self.check(value)
+        return value
+
+    def check(self, value: Any) -> None:
+        """Reject a body that PostgreSQL cannot store. Raises ValidationError."""
+        if not is_storable(value) and (found := find_unstorable(value)):
+            where, words = found
+            raise ValidationError(
+                {where or api_settings.NON_FIELD_ERRORS_KEY: [ErrorDetail(words, code="unstorable")]}
+            )
+
+
+class LargeJSONParser(BaseParser):
+    """A PlainJSONParser for the few API endpoints that accept up to `limit` bytes. Raises TooLarge.
+
+    All others accept DATA_UPLOAD_MAX_MEMORY_SIZE (2.5 MB).
+    """
+
+    media_type = PlainJSONParser.media_type
+    limit = 16 * 2**20
+    parser_class = PlainJSONParser
+
+    def parse(
+        self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        from dispatch.core.api.problems import TooLarge  # late: it needs DRF's settings, which name this module
+
+        read = stream.read(self.limit + 1)
+        if len(read) > self.limit:
+            raise TooLarge(f"The body is too large. The maximum is {self.limit // 2**20} MiB.")
+        containers = read.count(b"[") + read.count(b"{")
+        if containers > MAX_CONTAINERS or containers + read.count(b",") > MAX_VALUES:
+            raise TooLarge("The body contains too many values. Split it into several requests.")
+        return self.parser_class().parse(BytesIO(read), media_type, parser_context)
+
+
+def load_json(text: str) -> Any:
+    """Parse the JSON that a user entered in a form.
+
+    Raises ValueError with a message for users, also for values that PostgreSQL cannot store.
+    """
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("Invalid JSON: it is nested too deeply.") from None
+    except ValueError as error:
+        raise ValueError(f"Invalid JSON: {error}.") from None
+    if found := find_unstorable(value):
+        raise ValueError(": ".join(filter(None, found)))
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def is_too_deep(value: Any) -> bool:
+    """Return whether lists and objects are nested deeper than MAX_DEPTH."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for item in level
+            if isinstance(item, (dict, list))
+            for child in (item.values() if isinstance(item, dict) else item)
+            if isinstance(child, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
+
+
+def is_storable(value: Any) -> bool:
+    """Return whether PostgreSQL can store every text and number in this JSON value."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            if _UNSTORABLE.search(item):
+                return False
+        elif isinstance(item, float):
+            if not math.isfinite(item):
+                return False
+        elif isinstance(item, dict):
+            waiting += [*item.keys(), *item.values()]
+        elif isinstance(item, list):
+            waiting += item
+    return True
+
+
+def find_unstorable(value: Any) -> tuple[str, str] | None:
+    """Return the location and the reason of the first value that PostgreSQL cannot store; None if there is none.
+
+    The location is a dotted path ("extra.gate", "stops.2.lat") or "" for the value itself. If a member's name is
+    rejected, it is the path of the object.
+    """
+    waiting: list[tuple[str, Any]] = [("", value)]
+    while waiting:
+        where, item = waiting.pop()
+        if isinstance(item, float):
+            if not is_storable(item):
+                return where, "This number is too large."
+        elif isinstance(item, str):
+            if not is_storable(item):
+                return where, _TEXT
+        elif isinstance(item, (dict, list)):
+            members = item.items() if isinstance(item, dict) else enumerate(item)
+            for name, member in members:
+                if not is_storable(name):
+                    return where, _TEXT
+                waiting.append(((f"{where}.{name}" if where else str(name))[:_LONGEST_PATH], member))
+    return None

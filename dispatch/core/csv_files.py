@@ -1,0 +1,123 @@
+"""Read and write CSV files that are compatible with spreadsheets."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from django.http import HttpResponse
+
+# Characters that a spreadsheet treats as the beginning of a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+MAX_COLUMNS = 100
+MAX_CELL = 4_000  # characters
+MAX_ROW = 100_000  # characters per line of the file
+MAX_EMPTY = 10  # rows per allowed nonempty row, empty ones included
+_NAMES_SHOWN, _NAME_SHOWN = 5, 40
+
+
+class BadFile(ValueError):
+    """The file as a whole is invalid. The message is for users."""
+
+
+def as_text(file: Any, *, largest: int) -> str:
+    """Return an uploaded file's text.
+
+    Raises BadFile if there is no file, it has more than `largest` bytes, or it is not UTF-8.
+    """
+    if file is None:
+        raise BadFile("Choose a file.")
+    if file.size > largest:
+        raise BadFile(f"The file is larger than {largest // 1024 // 1024} MB. Split it.")
+    try:
+        text: str = file.read().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise BadFile("The file is not UTF-8 text. Save it as CSV in UTF-8.") from None
+    return text
+
+
+def read_rows(text: str, *, needs: str, most: int) -> list[tuple[int, dict[str, str]]]:
+    """Read the rows below the header, each with the number of its last line in the file and its cells by column.
+
+    Column names are in lower case, cells are stripped, and missing cells are "". The separator is a comma or a
+    semicolon. Empty rows are skipped.
+
+    Raises BadFile if the column `needs` is missing, a name occurs twice, there is no row, or there are more than
+    `most` rows. Files with too many columns or too long cells are rejected before they use much memory.
+    """
+    head = text[:MAX_ROW].partition("\n")[0]
+    delimiter = ";" if head.count(";") > head.count(",") else ","
+    if "\x00" in text:
+        raise BadFile("The file is not a text file. Save it as CSV in UTF-8.")
+    reader = csv.reader(_short_lines(text), strict=True, delimiter=delimiter)
+    found: list[tuple[int, dict[str, str]]] = []
+    try:
+        names = [name.lower() for name in _cells(next(reader, []), 1)]
+        _check_names(names, needs)
+        for position, cells in enumerate(reader, start=1):
+            values = _cells(cells, reader.line_num)
+            if any(values):
+                if len(found) == most:
+                    raise BadFile(f"The file has more than {most:,} lines. Split it.")
+                values += [""] * (len(names) - len(values))
+                found.append((reader.line_num, dict(zip(names, values, strict=False))))
+            elif position > MAX_EMPTY * most:
+                raise BadFile("The file has too many empty lines. Delete them.")
+    except csv.Error as error:
+        raise BadFile(f"The file is not valid CSV (line {reader.line_num}): {error}.") from None
+    if not found:
+        raise BadFile("The file has no rows below its header.")
+    return found
+
+
+def _short_lines(text: str) -> Iterator[str]:
+    """Yield the text's lines. Raises BadFile for a line that is too long to be split into cells."""
+    for number, line in enumerate(io.StringIO(text, newline=""), start=1):
+        if len(line) > MAX_ROW:
+            raise BadFile(f"Line {number} is longer than {MAX_ROW:,} characters.")
+        yield line
+
+
+def _cells(cells: list[str], line: int) -> list[str]:
+    """Return a row's stripped cells. Raises BadFile if there are too many, or one is too long."""
+    if len(cells) > MAX_COLUMNS:
+        raise BadFile(f"Line {line} has {len(cells):,} columns. A file can have at most {MAX_COLUMNS}.")
+    values = [cell.strip() for cell in cells]
+    if any(len(value) > MAX_CELL for value in values):
+        raise BadFile(f"Line {line} has a cell longer than {MAX_CELL:,} characters.")
+    return values
+
+
+def _check_names(names: list[str], needs: str) -> None:
+    if needs not in names:
+        raise BadFile(f"The first line must name the columns, including {needs}.")
+    if twice := sorted(name for name, count in Counter(names).items() if name and count > 1):
+        shown = ", ".join(name[:_NAME_SHOWN] for name in twice[:_NAMES_SHOWN])
+        more = f" and {len(twice) - _NAMES_SHOWN} more" if len(twice) > _NAMES_SHOWN else ""
+        raise BadFile(f"The first line contains duplicate columns: {shown}{more}.")
+
+
+def csv_response(name: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> HttpResponse:
+    """Return a table as a CSV file called `name`. Pass texts through `escape_formula` first."""
+    response = HttpResponse(
+        content_type="text/csv; charset=utf-8", headers={"Content-Disposition": f'attachment; filename="{name}"'}
+    )
+    response.write("\ufeff")  # makes spreadsheets read it as UTF-8
+    table = csv.writer(response)
+    table.writerow(head)
+    table.writerows(rows)
+    return response
+
+
+def escape_formula(text: str) -> str:
+    """Escape a text that a spreadsheet would read as a formula."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def unescape_formula(text: str) -> str:
+    """Reverse `escape_formula`."""
+    return text[1:] if text[:1] == "'" and text[1:].startswith(_FORMULA) else text

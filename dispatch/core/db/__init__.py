@@ -1,0 +1,1 @@
+"""Provide prepared statements, fast reads and writes of rows, and batching."""

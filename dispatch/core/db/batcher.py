@@ -1,0 +1,129 @@
+"""Batch the work of many coroutines into few transactions.
+
+Items that arrive while a batch runs form the next batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+import structlog
+from django.db import DatabaseError, close_old_connections, connection, connections
+
+log = structlog.get_logger(__name__)
+
+CHECK_INTERVAL_S = 5.0
+# Under load, a batch waits a moment for more items: a transaction costs about as much for thirty items as for
+# three. A single item never waits.
+BUSY = 4
+LINGER_S = 0.004
+_checked = threading.local()
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class DatabaseThread:
+    """Runs calls in one thread with dedicated database connections."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    async def run(self, call: Callable[[], R]) -> R:
+        """Run `call` in the thread and return its result. On a database error, the connections are closed."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, _with_fresh_connections, call)
+
+    def close(self) -> None:
+        """Wait for running calls, then close the connections."""
+        self._pool.submit(connections.close_all)
+        self._pool.shutdown(wait=True)
+
+
+class Batcher(Generic[T, R]):
+    """Batch items: `await submit(item)` returns the item's result of `run(items)`.
+
+    `run` is called in the thread with at most `most` items, never concurrently. If a whole batch fails, its items
+    are retried one by one, unless the error is one of `whole`, which would affect each of them as well.
+    """
+
+    def __init__(
+        self,
+        thread: DatabaseThread,
+        run: Callable[[Sequence[T]], Sequence[R]],
+        most: int,
+        *,
+        whole: tuple[type[Exception], ...] = (),
+    ) -> None:
+        self._thread, self._run, self._most, self._whole = thread, run, most, whole
+        self._waiting: list[tuple[T, asyncio.Future[R]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def submit(self, item: T) -> R:
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work())
+        return await future
+
+    async def _work(self) -> None:
+        last = 0
+        while self._waiting:
+            if last >= BUSY:
+                await asyncio.sleep(LINGER_S)
+            last = min(len(self._waiting), self._most)
+            batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+            try:
+                await self._run_batch(batch)
+            except Exception as error:
+                if len(batch) == 1 or isinstance(error, self._whole):
+                    _fail(batch, error)
+                    continue
+                log.warning("batch_failed_retrying_items", items=len(batch), error=str(error).strip())
+                for entry in batch:
+                    try:
+                        await self._run_batch([entry])
+                    except Exception as alone:
+                        _fail([entry], alone)
+            except BaseException as error:
+                _fail(batch, error)
+                _fail(self._waiting, error)
+                raise
+
+    async def _run_batch(self, batch: list[tuple[T, asyncio.Future[R]]]) -> None:
+        items = [item for item, _ in batch]
+        answers = await self._thread.run(lambda: self._run(items))
+        for (_, future), answer in zip(batch, answers, strict=True):
+            if not future.done():
+                future.set_result(answer)
+
+
+def _fail(batch: Sequence[tuple[T, asyncio.Future[R]]], error: BaseException) -> None:
+    for _, future in batch:
+        if not future.done():
+            future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+
+def _with_fresh_connections(call: Callable[[], R]) -> R:
+    """Run `call` with connections that are not stale.
+
+    Connections are checked from time to time, not for every batch, because each check costs a query. If a
+    connection breaks in between, the next batch fails and closes it.
+    """
+    now = time.monotonic()
+    keeps = connection.settings_dict["CONN_MAX_AGE"] != 0
+    if now - getattr(_checked, "at", 0.0) > CHECK_INTERVAL_S:
+        close_old_connections()
+        _checked.at = now
+    try:
+        return call()
+    except DatabaseError:
+        connections.close_all()
+        raise
+    finally:
+        if not keeps:
+            connections.close_all()

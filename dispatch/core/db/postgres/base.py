@@ -1,0 +1,51 @@
+"""Extend Django's PostgreSQL backend with this process's session limits and a pool that fails fast.
+
+If the pool provides no connection in time, PostgreSQL is unavailable or all connections are stuck. Requests then
+fail immediately for PAUSE_S instead of waiting one after another; afterwards one request probes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.backends.postgresql import base
+from django.db.utils import OperationalError
+from psycopg_pool import PoolTimeout
+
+from dispatch.core.circuit_breaker import CircuitBreaker
+from dispatch.core.db import session_limits
+
+PAUSE_S = 3.0
+
+breaker = CircuitBreaker("postgres", PAUSE_S)
+
+
+class DatabaseWrapper(base.DatabaseWrapper):
+    """Django's PostgreSQL connection with session limits and a circuit breaker in front of the pool."""
+
+    def get_connection_params(self) -> dict[str, Any]:
+        """Return Django's parameters with the session limits. Explicit OPTIONS take precedence."""
+        found: dict[str, Any] = super().get_connection_params()
+        if options := f"{session_limits.options()} {found.get('options', '')}".strip():
+            found["options"] = options
+        return found
+
+    def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+        """Return a new connection, or a connection of the pool.
+
+        Raises OperationalError, immediately if the pool has just failed.
+        """
+        if not self.pool:
+            return super().get_new_connection(conn_params)
+        if not breaker.admit():
+            raise OperationalError("PostgreSQL provided no connection a moment ago.")
+        try:
+            connection = super().get_new_connection(conn_params)
+        except PoolTimeout as error:
+            breaker.record_failure(error)
+            raise
+        except BaseException:
+            breaker.release_probe()
+            raise
+        breaker.record_success()
+        return connection

@@ -1,0 +1,169 @@
+"""Run the hand-written SQL of the hot paths as prepared statements on Django's connection.
+
+Planning such a statement costs more than running it. The statements of a slice are in its `sql` module. Each takes
+the time as %(now)s, or the database's clock as DB_NOW. Parameters are either named or positional (%s).
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from django.db import DEFAULT_DB_ALIAS, connections
+
+from dispatch.core import clock
+
+# The database's clock, shifted like the tests' clock.
+DB_NOW = "(clock_timestamp() + make_interval(secs => %(offset)s::float8))"
+
+# Django disables preparing by default. With a threshold that is never reached, each caller decides.
+_ONLY_ON_DEMAND = 2**31 - 1
+# A plan made while a table was small would stay in use while the table grows, so plans are discarded this often.
+PLANS_S = 5.0
+# Disable bitmap scans: plain index scans mark dead entries, so later scans skip them. In tables that change
+# constantly, each bitmap scan would read all entries that have died since the last vacuum.
+_ONE_PLAN = """
+SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_bitmapscan', 'off', true)
+"""
+_planned_at: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
+
+_BY_INDEX = """
+SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)
+"""
+
+# The beginning of a statement that appends events; the SELECT that lists them follows.
+EVENTS = """
+INSERT INTO core_event
+    (organization_id, kind, subject_type, subject_id, actor_type, actor_id, actor_label, data, at)
+"""
+
+
+Params = Mapping[str, Any] | Sequence[Any] | None
+
+
+def fetch_all(sql: str, params: Params = None) -> list[tuple[Any, ...]]:
+    """Run one prepared statement on Django's connection and return its rows.
+
+    Raises django.db errors; in a pipeline, also those of earlier statements.
+    """
+    database = _database()
+    with database.wrap_database_errors:
+        return _execute(database, sql, params).fetchall()
+
+
+def execute_rowcount(sql: str, params: Params = None) -> int:
+    """Run one statement and return how many rows it affected. Not for a pipeline."""
+    database = _database()
+    with database.wrap_database_errors:
+        return _execute(database, sql, params).rowcount
+
+
+def execute(sql: str, params: Params = None) -> None:
+    """Run one statement without a result. A pipeline does not wait for it."""
+    database = _database()
+    with database.wrap_database_errors:
+        _execute(database, sql, params)
+
+
+def fetch_later(sql: str, params: Params = None) -> Callable[[], list[tuple[Any, ...]]]:
+    """Run like `fetch_all`, but return a function that waits for the rows."""
+    database = _database()
+    with database.wrap_database_errors:
+        cursor = _execute(database, sql, params)
+
+    def answer() -> list[tuple[Any, ...]]:
+        with database.wrap_database_errors:
+            return cursor.fetchall()
+
+    return answer
+
+
+def defer_fsync() -> None:
+    """Set synchronous_commit=off for this transaction: its commit does not wait for the disk.
+
+    Only for steps that can be repeated safely after a crash, from rows that are on disk: a crash can lose the last
+    half second. A later synchronous commit flushes them too, so cause external effects only after such a commit.
+    """
+    execute("SET LOCAL synchronous_commit = off")
+
+
+@contextmanager
+def pipeline(*, one_plan: bool = False) -> Iterator[None]:
+    """Send statements without waiting for earlier ones: one round trip until a result is needed.
+
+    Open it inside the transaction. With `one_plan`, statements keep one generic plan until the transaction ends
+    and use indexes even where a table is small now. Where PostgreSQL would replan each time, that can be most of
+    the work. Not for statements whose best plan depends on a parameter.
+    """
+    database = _database()
+    database.ensure_connection()
+    with database.wrap_database_errors, database.connection.pipeline():
+        if one_plan:
+            execute(_ONE_PLAN)
+        yield
+
+
+def prefer_index_plans() -> None:
+    """Force generic plans and index lookups until the transaction ends.
+
+    For batches that know the keys of all their rows: right after a table has grown, its statistics are misleading.
+    """
+    execute(_BY_INDEX)
+
+
+def _database() -> Any:
+    """Return this thread's connection. Django's `connection` proxy would look it up at each access."""
+    return connections[DEFAULT_DB_ALIAS]
+
+
+def _execute(database: Any, sql: str, params: Params) -> psycopg.Cursor[Any]:
+    database.close_if_health_check_failed()
+    database.ensure_connection()
+    if params is None or isinstance(params, Mapping):
+        params = {"offset": clock.offset_ms() / 1000, **(params or {})}
+    _keep_plans_fresh(database.connection)
+    cursor = psycopg.Cursor(database.connection)
+    cursor.execute(sql.encode(), params, prepare=True)
+    return cursor
+
+
+def _keep_plans_fresh(raw: psycopg.Connection[Any]) -> None:
+    now = time.monotonic()
+    planned_at = _planned_at.get(raw)
+    if planned_at is None:
+        raw.prepare_threshold = _ONLY_ON_DEMAND
+    elif now - planned_at < PLANS_S:
+        return
+    else:
+        psycopg.Cursor(raw).execute(b"DISCARD PLANS")  # a separate cursor: in a pipeline each keeps its results
+    _planned_at[raw] = now
+
+
+def columns(items: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
+    """Transpose rows into columns, for unnest()."""
+    return [list(column) for column in zip(*items, strict=True)] if items else [[] for _ in range(width)]
+
+
+def integers(values: Iterable[int]) -> str:
+    """Return integers as an array literal, so that the driver need not adapt each one."""
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+def texts(values: Iterable[str | None]) -> str:
+    """Return texts and NULLs as an array literal."""
+    items = list(values)
+    if items and None not in items:
+        joined = '","'.join(items)  # type: ignore[arg-type]
+        if "\\" not in joined and joined.count('"') == 2 * (len(items) - 1):  # nothing to escape, as nearly always
+            return '{"' + joined + '"}'
+    return "{" + ",".join("NULL" if text is None else _element(text) for text in items) + "}"
+
+
+def _element(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

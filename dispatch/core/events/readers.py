@@ -1,0 +1,283 @@
+"""Read the event log durably: each event once, none skipped, in (xid, id) order.
+
+Ids are assigned before commit, so an event with a lower id may appear after one with a higher id. A reader
+therefore takes only events of transactions below `pg_snapshot_xmin`: all of these have ended, so no more events
+can appear there. One open transaction with an id, in any database of the cluster, holds that horizon back. An
+`EarlyReader` handles events that cannot wait for the horizon.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+import structlog
+from django.db import connection, transaction
+from django.db.models import Max
+
+from dispatch.core import clock
+from dispatch.core.db import lock_waits
+from dispatch.core.db.lock_waits import LOOP_S, RecentlyBlocked, limit_lock_waits
+from dispatch.core.events import horizon, quarantine
+from dispatch.core.models import Event, EventCursor, FailedEvent
+from dispatch.core.observability import metrics
+
+log = structlog.get_logger(__name__)
+
+_HORIZON = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+_NEXT = """
+SELECT * FROM core_event
+WHERE (xid, id) > (%(xid)s, %(id)s) AND xid < %(horizon)s AND (%(kinds)s::text[] IS NULL OR kind = ANY(%(kinds)s))
+  AND subject_type <> ALL(%(without)s::text[])
+ORDER BY xid, id LIMIT %(limit)s
+"""
+_EARLY = """
+SELECT * FROM core_event
+WHERE (xid, id) > (%(xid)s, %(after)s) AND id > %(floor)s AND kind = ANY(%(kinds)s) AND id <> ALL(%(taken)s)
+ORDER BY id LIMIT %(limit)s
+"""
+# Positions each reader, by id, right before the first event that it has not applied, or after all events.
+_AFTER_RESTORE = """
+UPDATE core_eventcursor AS c SET xid = 0, event_id = COALESCE(
+    (SELECT min(e.id) - 1 FROM core_event e WHERE (e.xid, e.id) > (c.xid, c.event_id)),
+    (SELECT max(e.id) FROM core_event e),
+    0)
+"""
+# An idle reader moves its cursor only after this many transactions, to avoid a write per second.
+IDLE_STRIDE = 1000
+ANY_XID = 2**63 - 1
+# An early reader looks this far back at each step, because an event may commit after one with a higher id. It
+# checks all events that its durable reader has not applied once per this period (seconds).
+LOOK_BACK_S = 60.0
+# An early reader retries an event that failed after this many seconds.
+RETRY_AFTER_S = 10.0
+# A reader this far behind (seconds) is shown to users, and logged every REPORT_EVERY_S.
+SHOWN_LAG_S = 15.0
+REPORT_EVERY_S = 30.0
+
+
+readers: dict[str, EventReader] = {}  # every reader of this process, for the gauge
+
+
+class EventReader:
+    """Pass the events of some kinds to `handle`, in batches, in the transaction that moves the cursor.
+
+    `handle` writes to the same database; its writes and the cursor commit together, or neither. An event for which
+    it raises, or that waits too long for a lock, is kept and retried (`quarantine`), and the reader continues with
+    the others. `key` says which events must stay in order: those with the same key wait for the one that failed.
+    Without it, `handle` must be correct in any order. `kinds` None means all; wildcards such as "job.*" are not
+    supported, name each kind. Events whose subject's type is in `without` are skipped.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        handle: Callable[[list[Event]], None],
+        kinds: tuple[str, ...] | None = None,
+        *,
+        without: tuple[str, ...] = (),
+        batch: int = 200,
+        key: Callable[[Event], str] | None = None,
+    ) -> None:
+        self.name, self.handle, self.kinds, self.batch, self.key = name, handle, kinds, batch, key
+        self.without = without
+        self._reported_at: float | None = None
+        readers[name] = self
+
+    def step(self) -> int:
+        """Apply one batch, and failed events that are due; return how many events. 0 if there is nothing new.
+
+        Raises if the database is unavailable, or if too many events have failed.
+        """
+        cursor, _ = EventCursor.objects.get_or_create(name=self.name)
+        limit = self._horizon()
+        if limit <= cursor.xid:
+            raise CounterWentBack(self.name, cursor.xid, limit)
+        retried = self._retry_failed()
+        if not self._after(cursor, limit, 1) and limit - cursor.xid < IDLE_STRIDE:
+            self._report_lag()
+            return retried
+        with limit_lock_waits(LOOP_S), transaction.atomic():
+            # The holder of this row's lock reads; a second process waits here and then finds nothing left.
+            cursor = EventCursor.objects.select_for_update().get(name=self.name)
+            lock_waits.apply_limit()
+            limit = self._horizon()
+            events = self._after(cursor, limit, self.batch)
+            done = quarantine.apply(self.name, events, self.handle, self.key) if events else 0
+            if done:
+                cursor.xid, cursor.event_id = events[done - 1].xid, events[done - 1].pk
+            if done == len(events) < self.batch:  # all events below the horizon were seen, including other kinds
+                cursor.xid = limit - 1
+            cursor.moved_at = clock.now()
+            cursor.save()
+        metrics.events_read.labels(self.name).inc(done)
+        return done + retried
+
+    def _retry_failed(self) -> int:
+        if not quarantine.has_due(self.name):
+            return 0
+        with limit_lock_waits(LOOP_S), transaction.atomic():
+            EventCursor.objects.select_for_update().get(name=self.name)
+            lock_waits.apply_limit()
+            return quarantine.retry_due(self.name, self.handle)
+
+    def lag_s(self) -> float:
+        """Return the age in seconds of the oldest committed event that is not applied; 0 if there is none."""
+        cursor = EventCursor.objects.filter(name=self.name).first() or EventCursor(name=self.name)
+        waiting = self._after(cursor, ANY_XID, 1)
+        return max(0.0, (clock.now() - waiting[0].at).total_seconds()) if waiting else 0.0
+
+    def waits_for_horizon(self) -> bool:
+        """Return whether an open transaction prevents reading the oldest event that is not applied."""
+        cursor = EventCursor.objects.filter(name=self.name).first() or EventCursor(name=self.name)
+        waiting = self._after(cursor, ANY_XID, 1)
+        return bool(waiting) and waiting[0].xid >= self._horizon()
+
+    def _report_lag(self) -> None:
+        """Log periodically how far this reader is behind, and which session blocks it."""
+        now = time.monotonic()
+        if self._reported_at is not None and now - self._reported_at < REPORT_EVERY_S:
+            return
+        lag_s = self.lag_s()
+        if lag_s < SHOWN_LAG_S:
+            return
+        self._reported_at = now
+        holder = horizon.find_holder()
+        log.warning(
+            "event_reader_waits",
+            reader=self.name,
+            lag_s=round(lag_s, 1),
+            holder=holder.kind if holder else None,
+            holder_name=holder.name if holder else None,
+            application=holder.application if holder else None,
+            database=holder.database if holder else None,
+            since=holder.since.isoformat() if holder and holder.since else None,
+        )
+
+    def _horizon(self) -> int:
+        with connection.cursor() as sql:
+            sql.execute(_HORIZON)
+            return int(sql.fetchone()[0])
+
+    def _after(self, cursor: EventCursor, horizon: int, limit: int) -> list[Event]:
+        return list(
+            Event.objects.raw(
+                _NEXT,
+                {
+                    "xid": cursor.xid,
+                    "id": cursor.event_id,
+                    "horizon": horizon,
+                    "kinds": list(self.kinds) if self.kinds is not None else None,
+                    "without": list(self.without),
+                    "limit": limit,
+                },
+            )
+        )
+
+
+def lagging() -> dict[str, float]:
+    """Return the lag in seconds, by name, of each reader that is at least SHOWN_LAG_S behind."""
+    lags = {name: reader.lag_s() for name, reader in readers.items()}
+    return {name: lag_s for name, lag_s in lags.items() if lag_s >= SHOWN_LAG_S}
+
+
+class EarlyReader:
+    """Pass committed events to `handle` one by one, by id, before `reader` gets them again, in order.
+
+    `handle` must therefore be idempotent, and correct in any order. It runs under the lock of the durable reader's
+    cursor, so two processes never handle events at the same time. An event that fails, or waits for a row that
+    another session has locked, is logged and retried after RETRY_AFTER_S; the others are not affected. Which
+    events have been handled is known in this process only.
+    """
+
+    def __init__(self, reader: EventReader, handle: Callable[[Event], None]) -> None:
+        assert reader.kinds is not None
+        self.reader, self.handle = reader, handle
+        self._failed = RecentlyBlocked(RETRY_AFTER_S)  # ids of events that failed a moment ago
+        self.reset()
+
+    def reset(self) -> None:
+        """Reset the cache, so that the next step checks all events again (tests)."""
+        self._taken: dict[int, int] = {}  # ids and transactions of handled events
+        self._failed.clear()
+        self._marks: deque[tuple[float, int]] = deque()  # times with the highest id at that time
+        self._scanned_at: float | None = None  # when everything beyond the cursor was last checked
+
+    def step(self) -> int:
+        """Handle newly committed events and return how many were handled."""
+        cursor = EventCursor.objects.filter(name=self.reader.name).first() or EventCursor(name=self.reader.name)
+        position = (cursor.xid, cursor.event_id)
+        self._taken = {pk: xid for pk, xid in self._taken.items() if (xid, pk) > position}
+        now, newest = time.monotonic(), Event.objects.aggregate(id=Max("id"))["id"] or 0
+        is_full_scan = self._scanned_at is None or now - self._scanned_at >= LOOK_BACK_S
+        floor = 0 if is_full_scan else self._floor(now)
+        handled = 0
+        found = self._beyond(cursor, floor)
+        if found:
+            with limit_lock_waits(LOOP_S), transaction.atomic():
+                cursor, _ = EventCursor.objects.select_for_update().get_or_create(name=self.reader.name)
+                lock_waits.apply_limit()
+                found = self._beyond(cursor, floor)
+                handled = sum(self._handle(event) for event in found)
+        if is_full_scan and len(found) < self.reader.batch:
+            self._scanned_at = now
+        self._marks.append((now, newest))
+        return handled
+
+    def _handle(self, event: Event) -> bool:
+        try:
+            with transaction.atomic():
+                self.handle(event)
+        except Exception:
+            log.exception("event_not_handled_early", reader=self.reader.name, event_id=event.pk, kind=event.kind)
+            self._failed.add(event.pk)
+            return False
+        self._taken[event.pk] = event.xid
+        return True
+
+    def _floor(self, now: float) -> int:
+        """Return an id that was assigned at least LOOK_BACK_S ago."""
+        while len(self._marks) > 1 and self._marks[1][0] <= now - LOOK_BACK_S:
+            self._marks.popleft()
+        return self._marks[0][1] if self._marks and self._marks[0][0] <= now - LOOK_BACK_S else 0
+
+    def _beyond(self, cursor: EventCursor, floor: int) -> list[Event]:
+        return list(
+            Event.objects.raw(
+                _EARLY,
+                {
+                    "xid": cursor.xid,
+                    "after": cursor.event_id,
+                    "floor": floor,
+                    "kinds": list(self.reader.kinds or ()),
+                    "taken": [*self._taken, *self._failed.keys()],
+                    "limit": self.reader.batch,
+                },
+            )
+        )
+
+
+class CounterWentBack(RuntimeError):
+    """The database's transaction counter is behind the cursor: it was restored from another cluster's dump."""
+
+    def __init__(self, reader: str, seen: int, horizon: int) -> None:
+        super().__init__(
+            f"The reader {reader} has seen transaction {seen}, but the database is only at {horizon}: "
+            "was it restored from a dump? Run `manage.py after_restore`."
+        )
+
+
+@transaction.atomic
+def after_restore() -> int:
+    """Reset events and readers after a dump was restored into another cluster.
+
+    Return how many events were changed. Run it once, before any other process. Events lose the transaction ids of
+    the old cluster, and each reader continues at the first event that it had not applied. From then on the old
+    events are read in the order of their ids, which differs slightly from the previous order: some events around
+    that first one may be applied twice.
+    """
+    with connection.cursor() as sql:
+        sql.execute(_AFTER_RESTORE)
+    FailedEvent.objects.update(xid=0)
+    return Event.objects.filter(xid__gt=0).update(xid=0)

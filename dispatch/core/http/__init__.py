@@ -1,0 +1,1 @@
+"""Provide the guarded HTTP client: SSRF guard and webhook signing."""

@@ -1,0 +1,356 @@
+"""Send the requests whose URL a tenant may choose, through a guarded HTTP client.
+
+    answer = await http_client.post("https://example.com/hook", b"{}", {"X-Kind": "test"}, timeout_s=10)
+
+Every address that a name resolves to is checked. The connection goes to one of these addresses, which is checked
+again when its socket is created, so that DNS rebinding has no effect. The client follows no redirect, uses no
+proxy or credential from the environment, stores no cookie and decompresses nothing. Connections are reused within
+one event loop and one policy. With OUTBOUND_PROXY_URL, every connection is a tunnel through that proxy to an
+address that was checked here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import re
+import socket
+import ssl
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from django.conf import settings
+
+from dispatch.core.http import outbound_proxy
+from dispatch.core.http.ssrf import (
+    ForbiddenTarget,
+    Network,
+    check_address,
+    check_url,
+    parse_literal,
+    parse_networks,
+)
+
+__all__ = ["ForbiddenTarget", "HttpClient", "Response", "TargetError", "TargetTimeout", "TargetUnreachable"]
+
+KEPT_BYTES = 4096
+READ_BYTES = 262_144
+LONGEST_HEADER = 8190
+LONGEST_BODY = 16 * 1024 * 1024
+KEEP_ALIVE_S = 15.0
+DNS_TTL_S = 5.0
+CONNECTIONS = 2000
+RESOLVING_THREADS = 16
+USER_AGENT = "Dispatch/1"
+# The client sets these headers, or they concern the connection. By setting them, a tenant could smuggle requests.
+FORBIDDEN_HEADERS = frozenset(
+    {
+        "host", "content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "te", "trailer",
+        "expect", "proxy-connection", "proxy-authorization", "accept-encoding",
+    }
+)  # fmt: skip
+
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
+
+
+class TargetError(Exception):
+    """The target gave no response. `sent` is whether the request may have reached it."""
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class TargetTimeout(TargetError):
+    """The request was not completed within the total time."""
+
+
+class TargetUnreachable(TargetError):
+    """The name does not resolve, the connection was refused or broke, or TLS failed."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """A response. Names in `headers` are in lower case.
+
+    `body_start` has at most KEPT_BYTES; `truncated` means that the body was longer.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body_start: bytes
+    elapsed_s: float
+    truncated: bool = False
+
+
+@dataclass
+class _Progress:
+    """The progress of one request: until its headers are sent, the target cannot have seen it."""
+
+    sent: bool = field(default=False)
+
+
+class HttpClient:
+    """Send guarded requests in one event loop.
+
+    Most code calls `post` and `get` of this module, which share one client per loop. `resolver` finds addresses
+    (default: the system's); `tls` verifies certificates (default: the system's authorities); `allowed` are
+    networks besides the public ones (default: HTTP_ALLOWED_NETWORKS). `proxy` is the outbound proxy's URL
+    (default: OUTBOUND_PROXY_URL; empty: none).
+    """
+
+    def __init__(
+        self,
+        *,
+        resolver: AbstractResolver | None = None,
+        tls: ssl.SSLContext | None = None,
+        allowed: tuple[Network, ...] | None = None,
+        dns_ttl_s: float = DNS_TTL_S,
+        proxy: str | None = None,
+    ) -> None:
+        if allowed is None:
+            allowed = parse_networks(tuple(settings.HTTP_ALLOWED_NETWORKS))
+        self._allowed, self._tls, self._dns_ttl_s = allowed, tls, dns_ttl_s
+        proxy = settings.OUTBOUND_PROXY_URL if proxy is None else proxy
+        self._proxy = outbound_proxy.parse(proxy) if proxy else None
+        self._resolver = resolver or _SystemResolver()
+        # A connection that was opened while private targets were allowed must not serve a request for which they
+        # are not.
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+
+    async def post(
+        self, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, *, allow_private: bool = False
+    ) -> Response:
+        """Send one POST, once. `timeout_s` covers everything: resolving, connecting, sending and reading.
+
+        Any status is a response, including 3xx. Raises ForbiddenTarget, TargetTimeout, TargetUnreachable;
+        ValueError for headers that may not be set or a body above LONGEST_BODY.
+        """
+        if len(body) > LONGEST_BODY:
+            raise ValueError(f"the body is larger than {LONGEST_BODY} bytes")
+        return await self._call("POST", url, body, headers, timeout_s, allow_private)
+
+    async def get(
+        self, url: str, headers: Mapping[str, str], timeout_s: float, *, allow_private: bool = False
+    ) -> Response:
+        """Send one GET, like `post` without a body."""
+        return await self._call("GET", url, None, headers, timeout_s, allow_private)
+
+    async def close(self) -> None:
+        for session in self._sessions.values():
+            await session.close()
+        self._sessions.clear()
+        await self._resolver.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def _call(
+        self,
+        method: str,
+        url: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        allow_private: bool,
+    ) -> Response:
+        check_headers(headers)
+        target = check_url(url, settings.HTTP_ALLOWED_PORTS)
+        _check_literal(target.raw_host or "", self._allowed, allow_private)
+        session = self._session(allow_private)
+        progress = _Progress()
+        start = time.perf_counter()
+        try:
+            async with (
+                asyncio.timeout(timeout_s),
+                session.request(
+                    method, target, data=body, headers=headers, allow_redirects=False, trace_request_ctx=progress
+                ) as answer,
+            ):
+                kept, truncated = await _read(answer)
+        except TimeoutError:
+            raise TargetTimeout(f"no response within {timeout_s:g} s", sent=progress.sent) from None
+        except (aiohttp.ClientError, OSError) as error:
+            if refusal := _refusal_behind(error):
+                raise refusal from None
+            raise TargetUnreachable(_describe_error(error), sent=progress.sent) from error
+        return Response(
+            answer.status,
+            {name.lower(): value for name, value in answer.headers.items()},
+            kept,
+            time.perf_counter() - start,
+            truncated,
+        )
+
+    def _session(self, allow_private: bool) -> aiohttp.ClientSession:
+        if allow_private not in self._sessions:
+            check = functools.partial(check_address, allowed=self._allowed, allow_private=allow_private)
+            connector = outbound_proxy.TunnelConnector(
+                self._proxy,
+                resolver=_CheckingResolver(self._resolver, check),
+                socket_factory=functools.partial(_checked_socket, check),
+                use_dns_cache=self._dns_ttl_s > 0,
+                ttl_dns_cache=self._dns_ttl_s,  # seconds, whole or not
+                limit=CONNECTIONS,
+                keepalive_timeout=KEEP_ALIVE_S,
+                ssl=self._tls if self._tls is not None else True,
+            )
+            self._sessions[allow_private] = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,
+                auto_decompress=False,
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+                max_line_size=LONGEST_HEADER,
+                max_field_size=LONGEST_HEADER,
+                headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
+                trace_configs=[_tracing()],
+            )
+        return self._sessions[allow_private]
+
+
+@functools.lru_cache(maxsize=4096)
+def _check_literal(host: str, allowed: tuple[Network, ...], allow_private: bool) -> None:
+    """Reject a forbidden IP address as host. Names are checked when they are resolved."""
+    if parse_literal(host) is not None:
+        check_address(host, allowed, allow_private=allow_private)
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Raise ValueError if a header is reserved for the client or contains characters that cannot be sent."""
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not a valid header name")
+        if name.lower() in FORBIDDEN_HEADERS:
+            raise ValueError(f"the header {name} cannot be set")
+        if not _HEADER_VALUE.fullmatch(value):
+            raise ValueError(f"the header {name} contains a character that cannot be sent")
+
+
+async def _read(answer: aiohttp.ClientResponse) -> tuple[bytes, bool]:
+    """Return the first bytes of the body and whether there were more.
+
+    Nothing beyond READ_BYTES is read: the connection is closed instead of reused.
+    """
+    kept, read = bytearray(), 0
+    async for part in answer.content.iter_any():
+        read += len(part)
+        kept += part[: KEPT_BYTES - len(kept)]
+        if read > READ_BYTES:
+            answer.close()
+            break
+    return bytes(kept), read > KEPT_BYTES
+
+
+class _SystemResolver(AbstractResolver):
+    """Resolve names in dedicated threads, so that slow names delay only other names."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(RESOLVING_THREADS, thread_name_prefix="resolve")
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        look_up = functools.partial(socket.getaddrinfo, host, port, family=family, type=socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
+        return [
+            ResolveResult(hostname=host, host=str(address[0]), port=port, family=kind, proto=protocol, flags=0)
+            for kind, _, protocol, _, address in found
+        ]
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _CheckingResolver(AbstractResolver):
+    """Reject a name if any of its addresses is forbidden: the next connection might use that address."""
+
+    def __init__(self, inner: AbstractResolver, check: Callable[[str], None]) -> None:
+        self._inner, self._check = inner, check
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        found = await self._inner.resolve(host, port, family)
+        if not found:
+            raise OSError(f"{host} has no address")
+        for result in found:
+            self._check(result["host"])
+        return [ResolveResult({**result, "flags": socket.AI_NUMERICHOST}) for result in found]
+
+    async def close(self) -> None:
+        """Do nothing: the inner resolver belongs to the client."""
+
+
+def _checked_socket(check: Callable[[str], None], address_info: Any) -> socket.socket:
+    """Return a socket for an address that is checked again, right before connecting."""
+    family, kind, protocol, _, address = address_info
+    try:
+        check(str(address[0]))
+    except ForbiddenTarget as refusal:  # after this type of error, aiohttp tries the next address
+        raise PermissionError(errno.EACCES, str(refusal)) from refusal
+    return socket.socket(family, kind, protocol)
+
+
+def _tracing() -> aiohttp.TraceConfig:
+    async def headers_sent(session: object, context: Any, params: object) -> None:
+        if isinstance(context.trace_request_ctx, _Progress):
+            context.trace_request_ctx.sent = True
+
+    tracing = aiohttp.TraceConfig()
+    tracing.on_request_headers_sent.append(headers_sent)
+    return tracing
+
+
+def _refusal_behind(error: BaseException | None) -> ForbiddenTarget | None:
+    while error is not None and not isinstance(error, ForbiddenTarget):
+        error = error.__cause__
+    return error
+
+
+def _describe_error(error: BaseException) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+# --- One client per event loop --------------------------------------------------------------------------------
+_clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, HttpClient] = weakref.WeakKeyDictionary()
+
+
+def shared() -> HttpClient:
+    """Return the client of the running event loop. Call `close()` before the loop ends."""
+    loop = asyncio.get_running_loop()
+    if loop not in _clients:
+        _clients[loop] = HttpClient()
+    return _clients[loop]
+
+
+async def post(
+    url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, *, allow_private: bool = False
+) -> Response:
+    """Send one POST with the shared client; see `HttpClient.post`."""
+    return await shared().post(url, body, headers, timeout_s, allow_private=allow_private)
+
+
+async def get(url: str, headers: Mapping[str, str], timeout_s: float, *, allow_private: bool = False) -> Response:
+    """Send one GET with the shared client; see `HttpClient.get`."""
+    return await shared().get(url, headers, timeout_s, allow_private=allow_private)
+
+
+async def close() -> None:
+    """Close the running loop's client, if it has one."""
+    client = _clients.pop(asyncio.get_running_loop(), None)
+    if client is not None:
+        await client.close()

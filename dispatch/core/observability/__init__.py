@@ -1,0 +1,1 @@
+"""Provide logging and metrics."""

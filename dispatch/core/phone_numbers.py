@@ -1,0 +1,42 @@
+"""Parse phone numbers as people, files and API clients write them."""
+
+from __future__ import annotations
+
+import phonenumbers
+from phonenumber_field.phonenumber import PhoneNumber
+
+MAX_LENGTH = 32  # characters, with spaces and punctuation
+
+
+class InvalidPhone(ValueError):
+    """The text is not a phone number. The message says how to fix it."""
+
+
+def parse_possible_phone(text: str, region: str) -> PhoneNumber:
+    """Parse a number of plausible length. Without a +, it is a number of `region`.
+
+    Raises InvalidPhone. This is enough for looking up a number, which need not be assigned.
+    """
+    cleaned = text.strip()
+    try:
+        if len(cleaned) > MAX_LENGTH:
+            raise InvalidPhone(_explain(cleaned))
+        number = PhoneNumber.from_string(cleaned, region=region or None)
+    except phonenumbers.NumberParseException:
+        raise InvalidPhone(_explain(cleaned)) from None
+    if not phonenumbers.is_possible_number(number):
+        raise InvalidPhone(_explain(cleaned))
+    return number
+
+
+def parse_phone(text: str, region: str) -> PhoneNumber:
+    """Parse a number, as `parse_possible_phone`, and require that it is valid. Raises InvalidPhone."""
+    number = parse_possible_phone(text, region)
+    if not number.is_valid():
+        raise InvalidPhone(_explain(text.strip()))
+    return number
+
+
+def _explain(text: str) -> str:
+    shown = text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]}…"
+    return f"“{shown}” is not a valid phone number. Write it as +16025550123."

@@ -1,0 +1,1 @@
+"""Export and erase personal data of all slices, and manage retention."""

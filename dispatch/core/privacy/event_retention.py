@@ -1,0 +1,87 @@
+"""Delete core's expired rows: events, and stored responses to idempotent requests."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import connection
+
+from dispatch.core import clock
+from dispatch.core.events.readers import readers
+from dispatch.core.models import EventCursor, RememberedAnswer
+from dispatch.core.privacy import retention
+
+EVENT_DAYS = 400
+# Subjects of audit events about access: members and their roles, keys, the organization's settings, retention
+# rules, erasures. Only the installation's rule applies to them.
+AUDIT_SUBJECTS = ["api_key", "membership", "organization", "person", "retention", "user"]
+
+# Every reader has read the events up to the lowest cursor, in the order (xid, id).
+_DELETE = """
+DELETE FROM core_event WHERE id IN (
+    SELECT e.id FROM core_event e
+    WHERE e.organization_id = %(organization)s AND e.at < %(before)s AND (e.xid, e.id) <= (%(xid)s, %(id)s)
+    AND (e.at < %(audit_before)s OR e.subject_type <> ALL(%(audit)s))
+    AND NOT EXISTS (SELECT FROM core_failedevent f WHERE f.event_id = e.id)
+    {keep}
+    ORDER BY e.id LIMIT %(limit)s
+)
+"""
+# SQL conditions on an event `e` that is kept regardless of its age.
+_needed: list[str] = []
+
+
+def keep_events(condition: str) -> None:
+    """Keep events for which the SQL `condition` on `e` holds, such as events of a subject that is still open.
+
+    Called from AppConfig.ready().
+    """
+    _needed.append(condition)
+
+
+def delete_expired_events(organization_id: int, before: datetime, limit: int) -> int:
+    """Delete expired events that every reader has read and no open subject needs; return how many.
+
+    Events of AUDIT_SUBJECTS are kept at least as long as the installation's rule requires, even if the
+    organization's period is shorter.
+    """
+    cursors = EventCursor.objects.filter(name__in=list(readers)).order_by("xid", "event_id")
+    first = cursors.first()
+    if first is None or cursors.count() < len(readers):
+        return 0  # a reader without a cursor has not read anything yet
+    given: dict[str, Any] = {
+        "organization": organization_id, "before": before, "limit": limit, "xid": first.xid, "id": first.event_id,
+        "audit": AUDIT_SUBJECTS, "audit_before": min(before, _audit_horizon()),
+    }  # fmt: skip
+    with connection.cursor() as cursor:
+        cursor.execute(_DELETE.format(keep="".join(f"AND NOT ({condition}) " for condition in _needed)), given)
+        return int(cursor.rowcount)
+
+
+def _audit_horizon() -> datetime:
+    """Return the time before which the installation's rule deletes audit events.
+
+    Return the minimum time if the rule keeps them forever.
+    """
+    days = retention.effective_days("events")
+    return datetime.min.replace(tzinfo=UTC) if days == retention.FOREVER else clock.now() - timedelta(days=days)
+
+
+def delete_expired_responses(organization_id: int, before: datetime, limit: int) -> int:
+    """Delete expired responses to idempotent requests; return how many."""
+    old = RememberedAnswer.objects.filter(organization_id=organization_id, created_at__lt=before)
+    ids = list(old.order_by("created_at").values_list("pk", flat=True)[:limit])
+    return RememberedAnswer.objects.filter(pk__in=ids).delete()[0]
+
+
+def register() -> None:
+    """Register core's retention rules. Called from AppConfig.ready()."""
+    retention.register(
+        "events", EVENT_DAYS, delete_expired_events, label="Event log", shortest_days=settings.EVENT_LOG_MIN_DAYS
+    )
+    promised = settings.IDEMPOTENCY_KEEP_DAYS
+    retention.register(
+        "idempotency_keys", promised, delete_expired_responses, label="Idempotency keys", shortest_days=promised
+    )

@@ -1,0 +1,1 @@
+"""Provide the Redis client, its circuit breaker, and the detection of a flushed server."""

@@ -1,0 +1,1 @@
+"""Provide loops, leader election, queues, RQ workers, the supervisor and the autoscaler."""

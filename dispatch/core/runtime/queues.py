@@ -1,0 +1,100 @@
+"""Enqueue RQ jobs and notify loops after the commit of the transaction that causes them.
+
+Both are best effort. A Redis outage is logged and counted but raises no error: the rows record what is due, and
+auditors find them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.db import transaction
+from rq import Queue
+from rq.serializers import JSONSerializer
+
+from dispatch.core.observability import metrics
+from dispatch.core.redis.client import REDIS_ERRORS, client, key
+
+log = structlog.get_logger(__name__)
+
+# RQ sometimes drops delays near zero; below this, the job is enqueued immediately.
+SHORTEST_DELAY_S = 2.0
+
+
+def enqueue(queue_name: str, func_path: str, *args: Any) -> None:
+    """Enqueue `func_path` ("dispatch.jobs.tasks.start_job") with JSON arguments, after commit.
+
+    Raises TypeError if an argument is not JSON and KeyError for an unknown queue, both immediately.
+    """
+    _check(queue_name, args)
+    transaction.on_commit(partial(_push, queue_name, None, func_path, args), robust=True)
+
+
+def enqueue_in(queue_name: str, seconds: float, func_path: str, *args: Any) -> None:
+    """Enqueue like `enqueue`, but to run `seconds` after the commit or later.
+
+    With a delay under 2 s, the job is enqueued immediately, so the task must check its row's deadline.
+    """
+    _check(queue_name, args)
+    transaction.on_commit(partial(_push, queue_name, seconds, func_path, args), robust=True)
+
+
+def notify_loop(loop_name: str) -> None:
+    """After the commit, ask every dispatcher process to run this loop now.
+
+    If Redis is unavailable, the request is lost, and the loop runs at its next interval.
+    """
+    transaction.on_commit(partial(_publish, loop_name), robust=True)
+
+
+def notification_channel() -> str:
+    """Return the pub/sub channel of `notify_loop`."""
+    return key("wake")
+
+
+def rq_queue(queue_name: str) -> Queue:
+    """Return the RQ queue with this name, as configured in RQ_QUEUES, on the shared client."""
+    config = settings.RQ_QUEUES[queue_name]
+    return Queue(
+        queue_name, connection=client(), serializer=JSONSerializer, default_timeout=config["DEFAULT_TIMEOUT"]
+    )
+
+
+def _check(queue_name: str, args: tuple[Any, ...]) -> None:
+    if queue_name not in settings.RQ_QUEUES:
+        raise KeyError(f"No queue is called {queue_name!r}. RQ_QUEUES has {', '.join(settings.RQ_QUEUES)}.")
+    json.dumps(args)
+
+
+def _push(queue_name: str, seconds: float | None, func_path: str, args: tuple[Any, ...]) -> None:
+    queue = rq_queue(queue_name)
+    kept = {
+        "result_ttl": settings.RQ_QUEUES[queue_name]["DEFAULT_RESULT_TTL"],
+        "failure_ttl": settings.RQ_FAILURE_TTL_S,
+    }
+    try:
+        if seconds is None or seconds < SHORTEST_DELAY_S:
+            with client().pipeline() as pipe:  # RQ by default makes two round trips to Redis
+                queue.enqueue_call(func_path, args=args, pipeline=pipe, **kept)
+                pipe.execute()
+        else:
+            # RQ's scheduler uses the machine's clock and truncates fractions: round up, or it runs early.
+            due = datetime.fromtimestamp(math.ceil(time.time() + seconds), UTC)
+            queue.enqueue_at(due, func_path, *args, **kept)
+    except REDIS_ERRORS as error:
+        metrics.enqueue_failures.labels(queue_name).inc()
+        log.warning("enqueue_failed", queue=queue_name, func=func_path, error=str(error))
+
+
+def _publish(loop_name: str) -> None:
+    try:
+        client().publish(notification_channel(), loop_name)
+    except REDIS_ERRORS as error:
+        log.debug("loop_notification_failed", loop=loop_name, error=str(error))

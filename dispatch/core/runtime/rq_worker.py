@@ -1,0 +1,158 @@
+"""Define the RQ worker: in-process, one queue, JSON, a short maintenance interval."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Any
+
+import structlog
+from django.db import close_old_connections
+from rq.job import Job
+from rq.queue import Queue
+from rq.scheduler import RQScheduler
+from rq.serializers import JSONSerializer
+from rq.utils import now as rq_now
+from rq.worker import SimpleWorker
+
+from dispatch.core.observability import metrics
+from dispatch.core.redis.client import REDIS_ERRORS
+from dispatch.core.runtime import supervisor
+
+log = structlog.get_logger(__name__)
+
+# Between consecutive jobs, RQ would each time send a heartbeat to Redis and check for suspension, and Django would
+# check each connection. These intervals, in seconds, are enough.
+BEAT_S, SUSPENSION_S, CONNECTIONS_S = 5.0, 1.0, 5.0
+MAINTENANCE_INTERVAL_S = 30  # a dead worker's scheduler is replaced, and its jobs are found again, within this
+WORKER_TTL_S = 45
+
+
+class _Scheduler(RQScheduler):
+    """RQ's scheduler, but it ends with its worker and survives a Redis outage.
+
+    RQ's own scheduler dies in an outage, and its worker detects that only at the next maintenance.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._worker_pid = os.getpid()
+
+    def work(self) -> None:
+        self._install_signal_handlers()  # before this, the worker's handler receives SIGTERM
+        supervisor.die_with_parent(self._worker_pid)
+        is_waiting = False
+        while not self._stop_requested:
+            try:
+                return super().work()  # returns when asked to stop
+            except REDIS_ERRORS as error:
+                if not is_waiting:
+                    log.warning("scheduler_waiting_for_redis", error=str(error))
+                is_waiting = True
+                time.sleep(self.interval)
+        return None
+
+
+class DispatchWorker(SimpleWorker):
+    """Work one queue in this process: only with a single queue, RQ takes a job without a moment of risk.
+
+    `slot` is part of the scheduler's name (host, queue, slot), so that a worker restarted in the same slot takes
+    over its predecessor's scheduler lock immediately instead of waiting until it expires.
+    """
+
+    log_result_lifespan = False
+    max_connection_wait_time = 5.0
+
+    def __init__(self, queues: Any, *args: Any, slot: str | None = None, **kwargs: Any) -> None:
+        kwargs["serializer"] = JSONSerializer
+        kwargs["maintenance_interval"] = MAINTENANCE_INTERVAL_S
+        kwargs["worker_ttl"] = WORKER_TTL_S
+        kwargs.setdefault("log_job_description", False)
+        super().__init__(queues, *args, **kwargs)
+        if kwargs.get("prepare_for_work", True) and len(self.queues) != 1:
+            raise ValueError("A DispatchWorker works exactly one queue.")
+        self.slot = slot
+        self.stopped_by_request = False
+        self._last: dict[str, float] = {}
+
+    def _is_due(self, task: str, interval_s: float) -> bool:
+        """Return whether `interval_s` has passed since `task` was last due, and restart its interval."""
+        now = time.monotonic()
+        if now - self._last.get(task, -interval_s) < interval_s:
+            return False
+        self._last[task] = now
+        return True
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
+        """Send RQ's heartbeat, but no more often than needed. Re-register with Redis if it was flushed."""
+        if pipeline is None and timeout is None:
+            if not self._is_due("beat", BEAT_S):
+                return
+            if not self.connection.hexists(self.key, "queues"):
+                self.connection.delete(
+                    self.key
+                )  # after a flush, other heartbeats create the record without its queue
+                self.register_birth()
+                self.set_state(self.get_state())
+        super().heartbeat(timeout, pipeline)
+
+    def check_for_suspension(self, burst: bool) -> None:
+        """Check for suspension like RQ, once a second."""
+        if self._is_due("suspension", SUSPENSION_S):
+            super().check_for_suspension(burst)
+
+    def execute_job(self, job: Job, queue: Queue) -> None:
+        """Run a job like RQ. The worker becomes idle only when it looks for the next job."""
+        self.prepare_execution(job)
+        self.perform_job(job, queue)
+
+    def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
+        """End a job like RQ, without time for callbacks, which these jobs do not have."""
+        job.ended_at = rq_now()
+
+    def perform_job(self, job: Job, queue: Queue) -> bool:
+        """Run the job with usable database connections and its id in every log line."""
+        if self._is_due("connections", CONNECTIONS_S):
+            close_old_connections()
+        with (
+            structlog.contextvars.bound_contextvars(rq_job_id=job.id, queue=queue.name),
+            metrics.rq_job_seconds.labels(queue.name).time(),
+        ):
+            done = super().perform_job(job, queue)
+        metrics.rq_jobs.labels(queue.name, "done" if done else "failed").inc()
+        if not done:
+            close_old_connections()  # the job may have failed because a connection broke
+        return done
+
+    def handle_exception(self, job: Job, *exc_info: Any) -> None:
+        """Log one readable line with the traceback. RQ keeps the job in its failed registry."""
+        log.error("rq_job_failed", func=job.func_name, args=job.args, exc_info=exc_info[:3])
+
+    def request_stop(self, signum: Any, frame: Any) -> None:
+        self.stopped_by_request = True
+        super().request_stop(signum, frame)
+
+    def _start_scheduler(self, burst: bool = False, *args: Any, **kwargs: Any) -> None:
+        name = f"{socket.gethostname()}-{self.queues[0].name}-{self.slot}" if self.slot else None
+        self.scheduler = _Scheduler(
+            self.queues,
+            connection=self.connection,
+            logging_level=self.log.level,
+            serializer=self.serializer,
+            name=name,
+        )
+        self.scheduler.acquire_locks()
+        if self.scheduler.acquired_locks:
+            if burst:
+                self.scheduler.enqueue_scheduled_jobs()
+                self.scheduler.release_locks()
+            else:
+                self.scheduler.start()
+
+    def bootstrap(self, *args: Any, **kwargs: Any) -> None:
+        """Bootstrap like RQ, without adding log handlers."""
+        self.register_birth()
+        log.info("worker_started", queue=self.queues[0].name)
+        self.subscribe()
+        self.set_state("started")

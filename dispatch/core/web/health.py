@@ -1,0 +1,165 @@
+"""Check the servers that this process needs, for the probes, and serve /metrics.
+
+/metrics is served before any middleware that needs a host name, a session or a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import psycopg
+from django.core.exceptions import BadRequest
+from django.db import DatabaseError, connection
+from django.db.migrations.executor import MigrationExecutor
+from django.http import HttpRequest, HttpResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from dispatch.core.db import pooler
+from dispatch.core.events import readers
+from dispatch.core.observability import gauges  # noqa: F401  (gauges register themselves)
+from dispatch.core.observability.metrics import may_read, render_metrics
+from dispatch.core.redis.client import REDIS_ERRORS, client
+from dispatch.core.runtime.loops import all_loops
+
+_migrated = False
+
+# For the probes' connection, so that a vanished server is detected within seconds.
+_LINK_TIMEOUTS = {
+    "connect_timeout": 2,
+    "tcp_user_timeout": 2000,
+    "keepalives_idle": 1,
+    "keepalives_interval": 1,
+    "keepalives_count": 3,
+}
+
+
+class Missing(NamedTuple):
+    """A part that a probe found missing: its public name, a public detail, and the reason for the log."""
+
+    part: str
+    detail: str
+    reason: str
+
+
+class DatabaseLink:
+    """A PostgreSQL connection outside the pool, kept between probes.
+
+    A process thus does not seem broken while requests hold every connection of the pool, or while the server has
+    no free connection.
+    """
+
+    def __init__(self) -> None:
+        self._raw: psycopg.Connection[Any] | None = None
+
+    def ask(self) -> None:
+        """Raise psycopg.Error if PostgreSQL does not respond, even over a new connection."""
+        if self._raw is not None:
+            try:
+                self._raw.execute("SELECT 1")
+                return
+            except psycopg.Error:  # the server may have restarted since the last probe
+                self.close()
+        parameters = {**_LINK_TIMEOUTS, "application_name": "dispatch-probe", "autocommit": True}
+        self._raw = psycopg.connect(**{**pooler.parameters(), **parameters})
+        self._raw.execute("SELECT 1")
+
+    def close(self) -> None:
+        raw, self._raw = self._raw, None
+        if raw is not None:
+            raw.close()
+
+
+database_link = DatabaseLink()
+
+
+class HealthMiddleware:
+    """Serve /metrics and pass all other requests on."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if request.path_info != "/metrics":
+            return self.get_response(request)
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponse(status=405, headers={"Allow": "GET, HEAD"})
+        return metrics(request)
+
+
+def metrics(request: HttpRequest) -> HttpResponse:
+    """Return the metrics; 401 without the bearer token METRICS_TOKEN."""
+    if not may_read(request.headers.get("Authorization", "")):
+        return HttpResponse(status=401, headers={"WWW-Authenticate": "Bearer"})
+    all_loops()  # their modules register readers and gauges
+    return HttpResponse(render_metrics(), content_type=CONTENT_TYPE_LATEST)
+
+
+def missing_database() -> Missing | None:
+    """Return what prevents this process from serving requests: PostgreSQL or a migration."""
+    try:
+        database_link.ask()
+    except psycopg.Error as error:
+        return Missing("database", "PostgreSQL does not respond.", _first_line(error))
+    if unapplied := _unapplied():
+        detail = f"{unapplied} not applied. Run `manage.py migrate`."
+        return Missing("migrations", detail, detail)
+    return None
+
+
+def missing_redis() -> Missing | None:
+    """Return Redis as missing if it does not respond."""
+    try:
+        client().ping()
+    except REDIS_ERRORS as error:
+        return Missing("redis", "Redis does not respond.", _first_line(error))
+    return None
+
+
+def lagging_readers() -> dict[str, float]:
+    """Return the readers of the event log that are behind, with seconds; empty if none is.
+
+    A lagging reader is no reason to take a process out of rotation. Call this in a dedicated thread, because it
+    closes the thread's connection.
+    """
+    all_loops()  # their modules register readers
+    try:
+        return {name: round(lag_s, 1) for name, lag_s in readers.lagging().items()}
+    except DatabaseError:
+        return {}  # the database responded a moment ago; the next probe reports what is missing
+    finally:
+        connection.close()
+
+
+def _unapplied() -> int:
+    """Return how many migrations are not applied. 0 is cached: a running process gets no new migrations."""
+    global _migrated
+    if _migrated:
+        return 0
+    try:
+        executor = MigrationExecutor(connection)
+        count = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+    finally:
+        connection.close()
+    _migrated = count == 0
+    return count
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+class RejectNulBytesMiddleware:
+    """Reject a page request whose query contains a NUL character with a 400.
+
+    PostgreSQL can neither store nor compare it, so a search or filter would fail. The API reports the field
+    itself.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if "%00" in request.META["QUERY_STRING"] and not request.path_info.startswith("/api/"):
+            raise BadRequest("NUL characters can't be stored or searched for.")
+        return self.get_response(request)

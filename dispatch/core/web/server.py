@@ -1,0 +1,57 @@
+"""Run the web server, which `manage.py web` starts: uvicorn on an address or an inherited socket.
+
+The supervisor holds that socket open, so that no connection is refused during a restart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from collections.abc import Sequence
+
+import uvicorn
+
+from dispatch.core.web.http_protocol import HeaderLimitProtocol
+
+GRACE_S = 8  # seconds for open requests and sockets at shutdown
+# Longer than proxies keep an idle connection (nginx and AWS 60 s, Caddy 120 s). If this side closed it first, the
+# proxy could send a request at that moment, could not repeat it, and would return a 502.
+IDLE_S = 150
+# Maximum frame of a web socket, in bytes: clients send less than 100.
+MAX_FRAME_BYTES = 16 * 1024
+
+
+def main() -> None:
+    """Run the server with the arguments of the command line."""
+    config, sockets = prepare_server()
+    uvicorn.Server(config).run(sockets=sockets)
+
+
+def prepare_server(arguments: Sequence[str] | None = None) -> tuple[uvicorn.Config, list[socket.socket] | None]:
+    """Return uvicorn's configuration, and the inherited sockets, if any."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--fd", type=int, help="an inherited listening socket, instead of an address")
+    parser.add_argument("--trust-proxy", default="", help="trusted proxy addresses for X-Forwarded-For")
+    given = parser.parse_args(arguments)
+    config = uvicorn.Config(
+        "dispatch.asgi:application",
+        host=given.host,
+        port=given.port,
+        http=HeaderLimitProtocol,
+        lifespan="on",
+        log_config=None,  # Django's settings configure the logs
+        access_log=False,
+        proxy_headers=bool(given.trust_proxy),
+        forwarded_allow_ips=given.trust_proxy or None,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=GRACE_S,
+        ws_max_size=MAX_FRAME_BYTES,
+        ws_per_message_deflate=False,  # live updates are short: a compressor per socket costs more than it saves
+    )
+    return config, None if given.fd is None else [socket.socket(fileno=given.fd)]
+
+
+if __name__ == "__main__":
+    main()

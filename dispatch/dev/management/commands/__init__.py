@@ -1,0 +1,1 @@
+"""`manage.py` commands: up, demo, seed_demo, simulator_config."""

@@ -1,0 +1,296 @@
+"""Simulate texts in both directions, with the provider's default handling of STOP, START and HELP.
+
+How a message to a number ends is an object: `do` is `delivered` (default), `undelivered` or `failed` with
+`error_code`, `silent` (sent, then no further report), or `refuse` with `code` (no message exists).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .calls import API_VERSION
+from .errors import CODES
+from .formats import mask, new_sid, rfc2822
+from .twiml import MESSAGE_VERBS, TwimlError, parse
+from .webhooks import Attempt
+
+if TYPE_CHECKING:
+    from .world import Account, World
+
+STOP = {"STOP", "STOPALL", "UNSUBSCRIBE", "CANCEL", "END", "QUIT", "REVOKE", "OPTOUT"}
+START = {"START", "YES", "UNSTOP"}
+HELP = {"HELP", "INFO"}
+REPLIES = {
+    "stop": "You are unsubscribed and get no more messages from this number. Reply START to subscribe again.",
+    "start": "You are subscribed again to messages from this number. Reply HELP for help, STOP to unsubscribe.",
+    "help": "Reply STOP to unsubscribe. Message and data rates may apply.",
+}
+MAX_VALIDITY = 36_000
+FATES = {"delivered", "undelivered", "failed", "silent", "refuse"}
+CALLBACK_STATES = {"queued", "sent", "delivered", "undelivered", "failed"}
+
+
+@dataclass
+class Message:
+    """Hold one text. `statuses` contains every state with simulated seconds since it was created."""
+
+    sid: str
+    account_sid: str
+    to: str
+    from_: str
+    body: str
+    direction: str
+    status: str
+    created_at: float
+    created_date: float
+    updated_date: float
+    status_callback: str = ""
+    validity_period: int = MAX_VALIDITY
+    messaging_service_sid: str | None = None
+    sent_date: float | None = None
+    error_code: int | None = None
+    statuses: list[dict[str, Any]] = field(default_factory=list)
+    webhooks: list[dict[str, Any]] = field(default_factory=list)
+    outbox: deque[dict[str, str]] = field(default_factory=deque)
+
+    def resource(self) -> dict[str, Any]:
+        """Return the message as the provider's REST API shows it."""
+        uri = f"/{API_VERSION}/Accounts/{self.account_sid}/Messages/{self.sid}"
+        return {
+            "sid": self.sid,
+            "account_sid": self.account_sid,
+            "to": self.to,
+            "from": self.from_,
+            "body": self.body,
+            "status": self.status,
+            "direction": self.direction,
+            "num_segments": str(max(1, -(-len(self.body) // 153) if len(self.body) > 160 else 1)),
+            "num_media": "0",
+            "messaging_service_sid": self.messaging_service_sid,
+            "error_code": self.error_code,
+            "error_message": None if self.error_code is None else f"Delivery failed, error {self.error_code}",
+            "price": None,
+            "price_unit": "USD",
+            "api_version": API_VERSION,
+            "date_created": rfc2822(self.created_date),
+            "date_sent": rfc2822(self.sent_date),
+            "date_updated": rfc2822(self.updated_date),
+            "uri": f"{uri}.json",
+            "subresource_uris": {"media": f"{uri}/Media.json"},
+        }
+
+    def history(self) -> dict[str, Any]:
+        """Return the message as the control API shows it."""
+        data = asdict(self)
+        data["from"] = data.pop("from_")
+        del data["outbox"]
+        return data
+
+    def record(self, attempt: Attempt) -> None:
+        self.webhooks.append({**vars(attempt)})
+
+
+def check_fate(data: Any) -> dict[str, Any]:
+    """Check how texts to a number end. Raise ValueError naming the error."""
+    if not isinstance(data, dict) or data.get("do") not in FATES:
+        raise ValueError(f"the fate of texts needs 'do', one of {sorted(FATES)}; got {data!r}")
+    if set(data) - {"do", "error_code", "code"}:
+        raise ValueError(f"unknown keys {sorted(set(data) - {'do', 'error_code', 'code'})}")
+    if data["do"] == "refuse" and data.get("code", 21211) not in CODES:
+        raise ValueError(f"unknown error code {data['code']}")
+    return data
+
+
+def fate(world: World, number: str) -> dict[str, Any]:
+    """Return how texts to this number end."""
+    return world.texts.get(number) or world.texts.get("default") or {"do": "delivered"}
+
+
+def send(
+    world: World,
+    account: Account,
+    to: str,
+    from_: str,
+    body: str,
+    callback: str = "",
+    validity_period: int = MAX_VALIDITY,
+    service: str = "",
+) -> Message:
+    """Queue a message from the account; its callbacks follow."""
+    message = _new(world, account, to, from_, body, "outbound-api", "queued")
+    message.messaging_service_sid = service or None
+    message.status_callback, message.validity_period = callback, validity_period
+    _notify(world, account, message)
+    _travel(world, account, message, list(_stations(fate(world, to))))
+    return message
+
+
+def _stations(text_fate: dict[str, Any]) -> list[tuple[str, int | None]]:
+    do = text_fate["do"]
+    if do == "failed":
+        return [("failed", int(text_fate.get("error_code", 30008)))]
+    if do == "undelivered":
+        return [("sending", None), ("sent", None), ("undelivered", int(text_fate.get("error_code", 30003)))]
+    if do == "silent":
+        return [("sending", None), ("sent", None)]
+    return [("sending", None), ("sent", None), ("delivered", None)]
+
+
+def _travel(world: World, account: Account, message: Message, stations: list[tuple[str, int | None]]) -> None:
+    if not stations:
+        return
+
+    def arrive() -> None:
+        suspended = not account.config.is_active and message.status in {"queued", "sending"}
+        status, error = ("failed", 30002) if suspended else stations[0]
+        message.status, message.error_code = status, error
+        message.updated_date = world.clock.wall()
+        if status == "sent":
+            message.sent_date = message.updated_date
+        _record_status(world, message)
+        _notify(world, account, message)
+        if not suspended:
+            _travel(world, account, message, stations[1:])
+
+    world.later(world.config.timing.message_step, arrive)
+
+
+def _new(world: World, account: Account, to: str, from_: str, body: str, direction: str, status: str) -> Message:
+    wall = world.clock.wall()
+    sid = new_sid("SM")
+    message = Message(sid, account.config.sid, to, from_, body, direction, status, world.clock.now(), wall, wall)
+    world.messages[sid] = message
+    _record_status(world, message)
+    return message
+
+
+def _change(message: Message) -> dict[str, Any]:
+    sid, status, to, from_ = message.sid, message.status, message.to, message.from_
+    phone = from_ if message.direction == "inbound" else to
+    return {"kind": "message", "sid": sid, "status": status, "to": to, "from": from_, "phone": phone}
+
+
+def _record_status(world: World, message: Message) -> None:
+    at = round(world.clock.now() - message.created_at, 3)
+    message.statuses.append({"at": at, "status": message.status})
+    world.feed.publish(_change(message))
+    world.log(f"{message.sid[:10]} {mask(message.from_)} > {mask(message.to)} text {message.status}")
+
+
+def _notify(world: World, account: Account, message: Message) -> None:
+    """Report the status: one report at a time and in order for each message, unless a fault says otherwise."""
+    if not message.status_callback or message.status not in CALLBACK_STATES:
+        return
+    params = {
+        "MessageSid": message.sid,
+        "SmsSid": message.sid,
+        "AccountSid": message.account_sid,
+        "MessageStatus": message.status,
+        "SmsStatus": message.status,
+        "To": message.to,
+        "From": message.from_,
+        "ApiVersion": API_VERSION,
+    }
+    if message.error_code is not None:
+        params["ErrorCode"] = str(message.error_code)
+    fault = world.faults.callback(message.status, message.to, message.from_)
+    kind = fault.kind if fault else ""
+    if kind == "lose":
+        message.webhooks.append({"purpose": "status", "fault": "lose", "params": params})
+        return
+    if kind in {"delay", "reorder"} and fault is not None:
+        wait = fault.span() if kind == "delay" else 1.5 * world.config.timing.message_step
+        world.later(wait, lambda: world.spawn(_report(world, account, message, params)))
+        return
+    idle = not message.outbox
+    message.outbox.extend([params, params] if kind == "duplicate" else [params])
+    if idle:
+        world.spawn(_drain(world, account, message))
+
+
+async def _drain(world: World, account: Account, message: Message) -> None:
+    while message.outbox:
+        await _report(world, account, message, message.outbox[0])
+        message.outbox.popleft()
+
+
+async def _report(world: World, account: Account, message: Message, params: dict[str, str]) -> None:
+    await _post(world, account, message, message.status_callback, "POST", params, "status")
+
+
+async def _post(
+    world: World, account: Account, message: Message, url: str, method: str, params: dict[str, str], purpose: str
+) -> bytes:
+    fault = world.faults.webhook(purpose, message.to, message.from_)
+    if fault is not None and fault.kind == "webhook_lost":
+        message.record(Attempt(purpose, method, url, params, 1, 0, "ct", 0.0))
+        return b""
+    token = account.config.auth_token
+    late = fault.span() if fault is not None else 0.0
+    reply = await world.webhooks.send(token, url, method, params, purpose, message.record, late)
+    world.feed.publish(_change(message))
+    if reply.error not in {"", "ct", "rt"}:
+        world.complain("number", f"{url} cannot be called: {reply.error}")
+    return reply.body if reply.ok else b""
+
+
+def receive(world: World, account: Account, to: str, from_: str, body: str) -> Message:
+    """Receive a person's text to one of the account's numbers: handle opt-outs, then post it to the SmsUrl."""
+    message = _new(world, account, to, from_, body, "inbound", "received")
+    word = body.strip().upper()
+    pair = (to, from_)
+    answer = ""
+    if word in STOP:
+        account.opted_out.add(pair)
+        answer = "stop"
+    elif word in START:
+        answer = "start" if pair in account.opted_out else ""
+        account.opted_out.discard(pair)
+    elif word in HELP:
+        answer = "help"
+    if answer:
+        reply = _new(world, account, from_, to, REPLIES[answer], "outbound-reply", "queued")
+        _travel(world, account, reply, list(_stations(fate(world, from_))))
+    number = account.numbers.get(to)
+    if number is not None and number.sms_url:
+        world.spawn(_deliver(world, account, message, number.sms_url, number.sms_method))
+    return message
+
+
+async def _deliver(world: World, account: Account, message: Message, url: str, method: str) -> None:
+    params = {
+        "MessageSid": message.sid,
+        "SmsSid": message.sid,
+        "SmsMessageSid": message.sid,
+        "AccountSid": message.account_sid,
+        "From": message.from_,
+        "To": message.to,
+        "Body": message.body,
+        "NumMedia": "0",
+        "NumSegments": "1",
+        "SmsStatus": "received",
+        "ApiVersion": API_VERSION,
+    }
+    document = await _post(world, account, message, url, method, params, "sms")
+    if not document.strip():
+        return
+    try:
+        verbs = parse(document, MESSAGE_VERBS)
+    except TwimlError as error:
+        world.complain("twiml", f"{error.code} {error} (reply to a text)")
+        return
+    for verb in verbs:
+        if verb.name != "Message":
+            world.complain("twiml", f"{verb.name} in the reply to a text is not simulated")
+            continue
+        to = verb.attributes.get("to", message.from_)
+        reply = _new(
+            world, account, to, verb.attributes.get("from", message.to), verb.text, "outbound-reply", "queued"
+        )
+        if (reply.from_, to) in account.opted_out:
+            reply.status, reply.error_code = "failed", 21610
+            _record_status(world, reply)
+        else:
+            _travel(world, account, reply, list(_stations(fate(world, to))))

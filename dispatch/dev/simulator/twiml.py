@@ -1,0 +1,158 @@
+"""Parse TwiML documents into verbs. Unknown verbs and attributes are errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from urllib.parse import quote_plus
+from xml.etree import ElementTree
+
+# verb: its attributes. Others, and other verbs, are rejected.
+ATTRIBUTES: dict[str, set[str]] = {
+    "Say": {"voice", "language", "loop"},
+    "Play": {"loop", "digits"},
+    "Pause": {"length"},
+    "Gather": {
+        "input",
+        "action",
+        "method",
+        "timeout",
+        "finishOnKey",
+        "numDigits",
+        "actionOnEmptyResult",
+        "language",
+        "speechTimeout",
+        "hints",
+        "bargeIn",
+        "profanityFilter",
+    },
+    "Redirect": {"method"},
+    "Hangup": set(),
+    "Reject": {"reason"},
+    "Message": {"to", "from", "action", "method", "statusCallback"},
+    "Body": set(),
+}
+VOICE_VERBS = {"Say", "Play", "Pause", "Gather", "Redirect", "Hangup", "Reject"}
+GATHER_VERBS = {"Say", "Play", "Pause"}
+MESSAGE_VERBS = {"Message", "Redirect"}
+METHODS = {"GET", "POST"}
+# Limits of a Say, in bytes and URL-encoded, and of a whole document.
+MAX_SAY, MAX_ENCODED_SAY, MAX_DOCUMENT = 3000, 4500, 64_000
+
+
+class TwimlError(Exception):
+    """The document cannot be executed; `code` is the provider's error code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+@dataclass
+class Verb:
+    """Hold one verb. `text`: its words or URL. `inside`: verbs nested in a Gather, or bodies of a Message."""
+
+    name: str
+    text: str = ""
+    attributes: dict[str, str] = field(default_factory=dict)
+    inside: list[Verb] = field(default_factory=list)
+
+    def number(self, name: str, default: int, low: int = 0, high: int = 100_000) -> int:
+        """Return an attribute as a whole number. Raise TwimlError if it is not, or is out of bounds."""
+        raw = self.attributes.get(name)
+        if raw is None:
+            return default
+        try:
+            value = int(raw)
+        except ValueError:
+            raise TwimlError(12200, f"{self.name} {name}={raw!r} is not a whole number") from None
+        if not low <= value <= high:
+            raise TwimlError(12200, f"{self.name} {name}={raw!r} is not within {low} and {high}")
+        return value
+
+    def method(self) -> str:
+        return self.attributes.get("method", "POST")
+
+    def flag(self, name: str) -> bool:
+        return self.attributes.get(name, "false") == "true"
+
+
+def parse(document: str | bytes, allowed: set[str] = VOICE_VERBS) -> list[Verb]:
+    """Return the verbs of a document, validated.
+
+    Raise TwimlError: 11750 too large, 12100 not XML, 12200 not valid TwiML, 13521 a Say that is too long.
+    """
+    raw = document if isinstance(document, bytes) else document.encode()
+    if len(raw) > MAX_DOCUMENT:
+        raise TwimlError(11750, f"the document has {len(raw)} bytes")
+    if b"<!DOCTYPE" in raw.upper():
+        raise TwimlError(12100, "document type declarations are not accepted")
+    try:
+        root = ElementTree.fromstring(document)  # noqa: S314 (no declarations, so no entities)
+    except (ElementTree.ParseError, ValueError) as error:
+        raise TwimlError(12100, f"document parse failure: {error}") from None
+    if root.tag != "Response":
+        raise TwimlError(12200, f"the root element is {root.tag!r}, not 'Response'")
+    if root.attrib:
+        raise TwimlError(12200, f"Response has no attributes; got {sorted(root.attrib)}")
+    _no_stray_text(root)
+    return [_verb(element, allowed, "Response") for element in root]
+
+
+def _verb(element: ElementTree.Element, allowed: set[str], parent: str) -> Verb:
+    name = element.tag
+    if name not in allowed:
+        raise TwimlError(12200, f"verb {name!r} is not known inside {parent}; known are {sorted(allowed)}")
+    unknown = set(element.attrib) - ATTRIBUTES[name]
+    if unknown:
+        raise TwimlError(
+            12200, f"{name} has no attributes {sorted(unknown)}; known are {sorted(ATTRIBUTES[name])}"
+        )
+    verb = Verb(name, "", dict(element.attrib))
+    if verb.attributes.get("method", "POST") not in METHODS:
+        raise TwimlError(12200, f"{name} method={verb.attributes['method']!r} is neither GET nor POST")
+    if name == "Gather":
+        _no_stray_text(element)
+        verb.inside = [_verb(child, GATHER_VERBS, name) for child in element]
+    elif name == "Message" and len(element):
+        _no_stray_text(element)
+        verb.inside = [_verb(child, {"Body"}, name) for child in element]
+        verb.text = " ".join(child.text for child in verb.inside)
+    else:
+        if len(element):
+            raise TwimlError(12200, f"{name} cannot contain {element[0].tag!r} here")
+        verb.text = (element.text or "").strip()
+    _check(verb)
+    return verb
+
+
+def _no_stray_text(element: ElementTree.Element) -> None:
+    stray = [part for part in (element.text, *(child.tail for child in element)) if part and part.strip()]
+    if stray:
+        raise TwimlError(12200, f"text outside of a verb: {stray[0].strip()!r}")
+
+
+def _check(verb: Verb) -> None:
+    if verb.name in {"Say", "Redirect"} and not verb.text:
+        raise TwimlError(12200, f"{verb.name} is empty")
+    if verb.name == "Say":
+        size, encoded = len(verb.text.encode()), len(quote_plus(verb.text))
+        if size > MAX_SAY or encoded > MAX_ENCODED_SAY:
+            raise TwimlError(13521, f"Say has {size} bytes, {encoded} URL-encoded")
+    if verb.name == "Play" and not verb.text and "digits" not in verb.attributes:
+        raise TwimlError(12200, "Play needs a URL or digits")
+    if verb.name in {"Hangup", "Pause"} and verb.text:
+        raise TwimlError(12200, f"{verb.name} cannot contain text")
+    if verb.name == "Reject" and verb.attributes.get("reason", "rejected") not in {"rejected", "busy"}:
+        raise TwimlError(12200, f"Reject reason={verb.attributes['reason']!r} is neither rejected nor busy")
+    for name, low, high in (("loop", 0, 1000), ("length", 0, 600), ("numDigits", 1, 64)):
+        verb.number(name, low, low, high)
+    if verb.name == "Gather":
+        verb.number("timeout", 5, 0, 600)
+        kinds = set(verb.attributes.get("input", "dtmf").split())
+        if not kinds <= {"dtmf", "speech"}:
+            raise TwimlError(12200, f"Gather input={verb.attributes['input']!r} is not of dtmf, speech")
+        finish = verb.attributes.get("finishOnKey", "#")
+        if len(finish) > 1 or (finish and finish not in "0123456789*#"):
+            raise TwimlError(12200, f"Gather finishOnKey={finish!r} is not one key")
+        if verb.attributes.get("actionOnEmptyResult", "false") not in {"true", "false"}:
+            raise TwimlError(12200, "Gather actionOnEmptyResult is neither true nor false")

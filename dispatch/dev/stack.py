@@ -1,0 +1,229 @@
+"""Run the whole stack on this machine.
+
+That is: servers, migrations, web, workers, dispatcher and, in development, the simulator.
+
+`manage.py up` runs it until Ctrl-C; `manage.py demo` runs it while it submits forms:
+
+    prepared = stack.prepare_stack(show=lambda name, line: False)
+    with prepared.supervisor as children:
+        children.wait_ready()
+        requests.post(f"{prepared.base_url}/api/v1/submissions/", ...)
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TextIO
+from urllib.parse import urlsplit
+
+from django.apps import apps
+from django.conf import settings
+from django.core.checks import Error, Tags, run_checks
+from django.core.management import call_command
+from django.db import DEFAULT_DB_ALIAS, connections
+
+from dispatch.core.observability import metrics
+from dispatch.core.runtime.supervisor import ProcessSpec, Supervisor
+from dispatch.dev import embedded_servers
+
+
+class CannotStart(RuntimeError):
+    """The stack cannot run with this configuration. The message is one or a few plain lines."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Hold a stack that is ready to run. `notes`: plain lines about choices made (ports, migrations)."""
+
+    base_url: str
+    simulator_url: str
+    supervisor: Supervisor
+    notes: tuple[str, ...]
+
+
+def prepare_stack(
+    *,
+    out: TextIO | None = None,
+    usual_ports: bool = True,
+    show: Callable[[str, str], bool] = lambda name, line: True,
+) -> Stack:
+    """Check settings, choose ports, migrate, and load demo data into an empty database (development only).
+
+    `show(name, line)` decides which of the children's lines are printed. `usual_ports=False` takes free ports
+    immediately, so that several stacks may run side by side. This process holds the embedded servers. Raise
+    CannotStart.
+    """
+    notes: list[str] = []
+    _check()
+    listening = _web_address(notes, usual_ports)  # first, because it may fail and the rest takes time
+    _migrate(notes)
+    _simulator_address(notes, usual_ports)  # last, because nothing reserves that port
+    base_url, simulator_url = settings.PUBLIC_BASE_URL, settings.SIMULATOR_URL
+    _seed_or_require_account()
+    specs = _specs(listening)
+    child_environment = {
+        **os.environ,
+        "DATABASE_URL": os.environ["DATABASE_URL"],
+        "REDIS_URL": settings.REDIS_URL,
+        "DISPATCH_DEVELOPMENT": "1" if settings.DEVELOPMENT else "0",
+        "DISPATCH_DATA_DIR": str(settings.DATA_DIR),
+        "PUBLIC_BASE_URL": base_url,
+        "SIMULATOR_URL": simulator_url,
+        "LOG_FORMAT": os.environ.get("LOG_FORMAT", "console"),
+        "PYTHONUNBUFFERED": "1",
+        "METRICS_PORT": "0",  # the web process reports for all of them
+        **metrics.new_folder(settings.DATA_DIR / "metrics"),
+    }
+    connections.close_all()
+    supervisor = Supervisor(specs, child_environment, out=out, watch=_watch_servers, show=show)
+    return Stack(base_url, simulator_url, supervisor, tuple(notes))
+
+
+_tips: list[Callable[[], Iterable[str]]] = []
+
+
+def register_tips(lines: Callable[[], Iterable[str]]) -> Callable[[], Iterable[str]]:
+    """Register a function that returns getting-started tips, printed by `manage.py up`. Decorator."""
+    _tips.append(lines)
+    return lines
+
+
+def newcomer_tips() -> list[str]:
+    """Return the registered tips, line by line."""
+    return [line for lines in _tips for line in lines()]
+
+
+def _check() -> None:
+    # Checks that need no server come first: with wrong keys, for example, the others could not read rows.
+    for tags, databases in ((None, None), ([Tags.database], [DEFAULT_DB_ALIAS])):
+        problems = [
+            message for message in run_checks(tags=tags, databases=databases) if isinstance(message, Error)
+        ]
+        if problems:
+            lines = [f"{problem.msg} {problem.hint or ''} ({problem.id})" for problem in problems]
+            if not settings.DEVELOPMENT:
+                lines.append(
+                    "To try Dispatch locally with demo data and simulated phones, set DISPATCH_DEVELOPMENT=1."
+                )
+            raise CannotStart("\n".join(lines))
+
+
+def _migrate(notes: list[str]) -> None:
+    output = io.StringIO()
+    call_command("migrate", verbosity=1, interactive=False, skip_checks=True, stdout=output)
+    if applied := output.getvalue().count(" OK\n"):
+        notes.append(f"Applied {applied} migrations.")
+
+
+def _seed_or_require_account() -> None:
+    if settings.DEVELOPMENT:
+        call_command("seed_demo", if_empty=True, skip_checks=True)
+        return
+    # By name, because the model is in a higher layer.
+    if not apps.get_model("capacity", "ProviderAccount")._default_manager.filter(is_active=True).exists():
+        raise CannotStart(
+            "No active provider account exists, so no calls can be made. Add one in the admin (run only "
+            "`manage.py web` for that), or set DISPATCH_DEVELOPMENT=1 to use the simulator."
+        )
+
+
+def _web_address(notes: list[str], usual_ports: bool) -> socket.socket:
+    """Return the socket on which web will listen.
+
+    In development, web moves to a free port if its default is taken and was not set explicitly; the settings are
+    updated.
+    """
+    host = settings.WEB_HOST
+    if not settings.DEVELOPMENT or os.environ.get("PUBLIC_BASE_URL") or os.environ.get("WEB_PORT"):
+        listening = _listen(host, settings.WEB_PORT)
+    else:
+        try:
+            listening = _listen(host, settings.WEB_PORT if usual_ports else 0)
+        except CannotStart:
+            listening = _listen(host, 0)
+            notes.append(f"Port {settings.WEB_PORT} is in use; web uses {listening.getsockname()[1]}.")
+    if settings.DEVELOPMENT and not os.environ.get("PUBLIC_BASE_URL"):
+        settings.PUBLIC_BASE_URL = f"http://{host}:{listening.getsockname()[1]}"
+    return listening
+
+
+def _simulator_address(notes: list[str], usual_ports: bool) -> None:
+    """Choose the simulator's port in the same way, and update the settings."""
+    if settings.DEVELOPMENT and not os.environ.get("SIMULATOR_URL"):
+        usual = urlsplit(settings.SIMULATOR_URL).port or 0
+        port = _free_port(usual if usual_ports else 0)
+        if usual_ports and port != usual:
+            notes.append(f"Port {usual} is in use; the simulator uses {port}.")
+        settings.SIMULATOR_URL = f"http://127.0.0.1:{port}"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), backlog=2048)
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or "the port must be a number up to 65535"
+        raise CannotStart(
+            f"Can't listen on {host}:{port}: {why}. Set a different WEB_PORT or WEB_HOST."
+        ) from error
+
+
+def _free_port(wanted: int) -> int:
+    """Return `wanted` if nothing listens there, otherwise a free port."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return probe.getsockname()[1]
+    raise CannotStart("No free port is available.")
+
+
+def _specs(listening: socket.socket) -> list[ProcessSpec]:
+    manage = [sys.executable, str(settings.BASE_DIR / "manage.py")]
+    host, port = listening.getsockname()[:2]
+    reached = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104  (compared, not bound)
+    fd = listening.detach()  # stays open as long as this process
+    specs = [
+        ProcessSpec(
+            "web",
+            [*manage, "web", "--fd", str(fd)],
+            ready_url=f"http://{reached}:{port}/readyz",
+            stop_stage=1,
+            pass_fds=(fd,),
+        ),
+        ProcessSpec("dispatcher", [*manage, "dispatcher"]),
+    ]
+    if settings.WORKERS:
+        specs.append(ProcessSpec("autoscale", [*manage, "autoscale"], relays=True))
+    if settings.DEVELOPMENT:
+        specs.insert(0, _simulator())
+    return specs
+
+
+def _simulator() -> ProcessSpec:
+    config = io.StringIO()
+    call_command("simulator_config", stdout=config, skip_checks=True)
+    ready = settings.DATA_DIR / f"simulator-{os.getpid()}.ready"
+    command = [
+        sys.executable, "-m", "dispatch.dev.simulator", "--quiet",
+        "--port", str(urlsplit(settings.SIMULATOR_URL).port), "--config", config.getvalue().strip(),
+        "--ready-file", str(ready),
+    ]  # fmt: skip
+    return ProcessSpec(
+        "simulator", command, ready_file=ready, ready_url=f"{settings.SIMULATOR_URL}/control/state", stop_stage=2
+    )
+
+
+def _watch_servers() -> str | None:
+    if settings.EMBEDDED_REDIS and embedded_servers.restart_redis_if_dead(settings.DATA_DIR):
+        return "The embedded Valkey had stopped and was restarted."
+    if settings.EMBEDDED_POSTGRES and embedded_servers.restart_postgres_if_dead(settings.DATA_DIR):
+        return "The embedded PostgreSQL had stopped and was restarted."
+    return None

@@ -1,0 +1,159 @@
+"""Actions on a job as forms: buttons, fields, consequences, and performing the action.
+
+The admin's job page and the board's job panel share these texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from django import forms
+from phonenumber_field.formfields import PhoneNumberField
+
+from dispatch.core.events import Actor
+from dispatch.jobs import services
+from dispatch.jobs.models import Job, Offer
+from dispatch.jobs.rules import Action
+from dispatch.technicians.models import Technician
+
+# action → button, title of the form, whether it is dangerous
+BUTTONS: dict[Action, tuple[str, str, bool]] = {
+    Action.ASSIGN: ("Assign…", "Assign this job", False),
+    Action.DISPATCH_AGAIN: ("Call technicians again…", "Call technicians again", False),
+    Action.CALL_NEXT: ("Call next now…", "Call the next technician now", False),
+    Action.EXTEND: ("Give more time…", "Give the technician more time", False),
+    Action.PAUSE: ("Pause…", "Pause this job", False),
+    Action.RESUME: ("Resume…", "Resume this job", False),
+    Action.CORRECT: ("Correct…", "Correct the address or phone", False),
+    Action.CANNOT_MAKE_IT: ("Can't make it…", "The technician can't make it", True),
+    Action.CANCEL: ("Cancel job…", "Cancel this job", True),
+    Action.MARK_STARTED: ("Mark started…", "The technician has started", False),
+    Action.REOPEN: ("Reopen…", "Reopen this job", False),
+    Action.COMPLETE: ("Complete…", "Mark this job as completed", False),
+    Action.MERGE_DUPLICATE: ("Merge…", "Merge this job into the other one", True),
+    Action.NOT_A_DUPLICATE: ("Not a duplicate…", "This is not a duplicate", False),
+}
+# The primary button by status.
+PRIMARY = {"dispatching": Action.ASSIGN, "pending": Action.ASSIGN, "assigned": Action.COMPLETE}
+
+
+def button_of(action: Action, job: Job) -> tuple[str, str, bool]:
+    """Return `BUTTONS` of the action, in the words for this job."""
+    if action is Action.CALL_NEXT and job.waiting_for == Job.WaitingFor.QUIET_HOURS:
+        return ("Call now…", "Call technicians now", False)
+    if action is Action.MERGE_DUPLICATE:
+        return (f"Merge into #{job.duplicate_of_id}…", f"Merge this job into job {job.duplicate_of_id}", True)
+    return BUTTONS[action]
+
+
+class ActionForm(forms.Form):
+    """The fields of one action. `version` is the version of the job that the person saw."""
+
+    version = forms.IntegerField(widget=forms.HiddenInput)
+
+    def __init__(self, *args: Any, action: Action, job: Job, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if action is Action.ASSIGN:
+            crew = Technician.objects.of(job.organization_id).filter(is_active=True).order_by("name")
+            self.fields["technician"] = forms.ModelChoiceField(queryset=crew, empty_label="Choose a technician")
+            self.fields["confirm_unfit"] = forms.BooleanField(
+                required=False,
+                label="Assign anyway",
+                help_text="Even if off duty, too far away or at their limit.",
+            )
+        if action is Action.DISPATCH_AGAIN:
+            self.fields["address"] = forms.CharField(
+                required=False, max_length=300, initial=job.address, help_text="Correct the address if it's wrong."
+            )
+        if action is Action.CORRECT:
+            self.fields["address"] = forms.CharField(required=False, max_length=300, initial=job.address)
+            self.fields["customer_phone"] = PhoneNumberField(
+                initial=job.customer_phone, region=job.organization.default_region, label="Customer's phone"
+            )
+        if action is Action.EXTEND:
+            self.fields["seconds"] = forms.IntegerField(
+                min_value=1, max_value=3600, initial=120, label="Extra seconds"
+            )
+        if action is Action.CANCEL:
+            self.fields["reason"] = forms.CharField(
+                max_length=500, label="Reason", widget=forms.Textarea({"rows": 2})
+            )
+        else:
+            self.fields["note"] = forms.CharField(
+                max_length=500, required=False, label="Note", widget=forms.Textarea({"rows": 2})
+            )
+
+
+class ActionResult(NamedTuple):
+    """Whether the action was performed. If not, nothing has changed, and the warnings need confirmation."""
+
+    is_done: bool
+    warnings: tuple[str, ...] = ()
+
+
+def perform_action(action: Action, job: Job, values: dict[str, Any], actor: Actor) -> ActionResult:
+    """Perform the action. Raises Conflict and ValidationError."""
+    decision = {"actor": actor, "version": values["version"]}
+    note = {"note": values.get("note", "")}
+    if action is Action.ASSIGN:
+        result = services.assign(
+            job.pk, values["technician"].pk, confirm_unfit=values["confirm_unfit"], **decision, **note
+        )
+        return ActionResult(result.assigned, result.warnings)
+    simple: dict[Action, Callable[..., Any]] = {
+        Action.CALL_NEXT: services.call_next_now,
+        Action.PAUSE: services.pause,
+        Action.RESUME: services.resume,
+        Action.CANNOT_MAKE_IT: services.cannot_make_it,
+        Action.MARK_STARTED: services.mark_started,
+        Action.COMPLETE: services.complete,
+        Action.REOPEN: services.reopen,
+        Action.MERGE_DUPLICATE: services.merge_duplicate,
+        Action.NOT_A_DUPLICATE: services.dismiss_duplicate,
+    }
+    if action is Action.CANCEL:
+        services.cancel(job.pk, values["reason"], **decision)
+    elif action is Action.EXTEND:
+        services.extend(job.pk, values["seconds"], **decision, **note)
+    elif action is Action.DISPATCH_AGAIN:
+        corrected = values["address"] if values["address"] != job.address else ""
+        services.dispatch_again(job.pk, correction=services.Correction(address=corrected), **decision, **note)
+    elif action is Action.CORRECT:
+        corrected = values["address"] if values["address"] != job.address else ""
+        services.correct(
+            job.pk,
+            correction=services.Correction(address=corrected),
+            customer_phone=str(values["customer_phone"]),
+            **decision,
+            **note,
+        )
+    else:
+        simple[action](job.pk, **decision, **note)
+    return ActionResult(is_done=True)
+
+
+def describe_consequence(action: Action, job: Job) -> str:
+    """Return a sentence that says what the action will do."""
+    live = job.offers.filter(status=Offer.Status.PENDING).select_related("technician").first()
+    hangs_up = f" and hangs up on {live.technician.name}" if live else ""
+    name = job.technician.name if job.technician else "the technician"
+    if action is Action.CALL_NEXT and job.waiting_for == Job.WaitingFor.QUIET_HOURS:
+        return "Starts calling technicians now, although it's quiet hours."
+    return {
+        Action.ASSIGN: f"Assigns the job to the technician you choose{hangs_up}.",
+        Action.DISPATCH_AGAIN: "Calls everyone available now, except technicians who declined or can't make it.",
+        Action.CALL_NEXT: f"Calls the next technician immediately{hangs_up}.",
+        Action.EXTEND: f"Gives {live.technician.name if live else 'the technician'} more time to answer.",
+        Action.PAUSE: f"Stops calling{hangs_up}. Calling continues when you resume the job.",
+        Action.RESUME: "Continues calling from the next technician.",
+        Action.CORRECT: "Changes the job" + (f" and notifies {name}." if job.technician else "."),
+        Action.CANNOT_MAKE_IT: f"Removes {name} from this job and calls the technicians available now.",
+        Action.CANCEL: f"Cancels the job{hangs_up}." + (f" Notifies {name}." if job.technician else ""),
+        Action.MARK_STARTED: f"Records that {name} has started the work.",
+        Action.COMPLETE: f"Marks the job as done by {name}. You can reopen it.",
+        Action.REOPEN: f"Undoes the completion. {name} has the job again and is notified.",
+        Action.MERGE_DUPLICATE: f"Cancels this job as a duplicate of job {job.duplicate_of_id}{hangs_up}. "
+        "Its notes are added to that job's history." + (f" Notifies {name}." if job.technician else ""),
+        Action.NOT_A_DUPLICATE: f"Removes the flag. This job and job {job.duplicate_of_id} both go on.",
+    }[action]

@@ -1,0 +1,203 @@
+"""Admin pages of service types and dispatch policies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.contrib import admin, messages
+from django.db import transaction
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from accounts.admin.base import VIEW, OwnedAdmin, OwnedForm
+from dispatch.capacity.models import OutboundNumber
+from dispatch.jobs import policies
+from dispatch.jobs.models import DispatchPolicy, ServiceType
+from dispatch.jobs.rules.policy import FIELDS, CascadePolicy
+from dispatch.jobs.rules.quiet_hours import QuietHours
+from dispatch.jobs.services import config
+
+
+class ConfigAdmin(OwnedAdmin):
+    """Records every change with its actor in the event log."""
+
+    def save_related(self, request: Any, form: Any, formsets: Any, change: bool) -> None:
+        """Write the row together with its relations (`save_model` does nothing)."""
+        row = form.instance
+        names = form.changed_data if change else list(form.cleaned_data)
+        changed = {name: form.cleaned_data[name] for name in names if name in form.cleaned_data}
+
+        def write() -> Any:
+            row.save()
+            super(ConfigAdmin, self).save_related(request, form, formsets, change)
+            return row
+
+        config.save_config(write, changed, actor=request.actor, is_new=not change)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """Do nothing: `save_related` writes the row."""
+
+
+@admin.register(ServiceType)
+class ServiceTypeAdmin(ConfigAdmin):
+    """Admins edit service types; dispatchers view them."""
+
+    subject = "service_type"
+    dispatcher_may = VIEW
+    list_display = ["name", "code", "spoken_name", "is_active"]
+    list_filter = ["is_active", "required_skills"]
+    search_fields = ["name", "code"]
+    fields = ["name", "code", "spoken_name", "required_skills", "is_active"]
+    prepopulated_fields = {"code": ["name"]}
+    autocomplete_fields = ["required_skills"]
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False  # jobs refer to their service types: deactivate them instead
+
+
+class DispatchPolicyForm(OwnedForm):
+    """Shows the fallback value of each empty field as its placeholder."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        fallback = self._fallback()
+        for name in FIELDS:
+            if name not in self.fields:
+                continue
+            value = getattr(fallback, name)
+            field = self.fields[name]
+            if isinstance(field, forms.NullBooleanField):
+                unset = f"Default ({'yes' if value else 'no'})"
+                field.widget.choices = [("unknown", unset), ("true", "Yes"), ("false", "No")]
+            else:
+                field.widget.attrs["placeholder"] = f"{value:g}" if isinstance(value, float) else str(value)
+
+        self._show_quiet_hours()
+        if "duplicate_hours" in self.fields:
+            shown = settings.DUPLICATE_HOURS
+            if self._is_of_service():
+                shown = policies.duplicate_hours(self.instance.organization_id, None)
+            self.fields["duplicate_hours"].widget.attrs["placeholder"] = str(shown)
+
+    def _is_of_service(self) -> bool:
+        return self.instance.organization_id is not None and self.instance.service_type_id is not None
+
+    def _show_quiet_hours(self) -> None:
+        """Show the quiet hours that apply if the fields are empty."""
+        if "quiet_for" not in self.fields:
+            return
+        row = self.instance
+        quiet = policies.quiet_hours(row.organization_id, None) if self._is_of_service() else QuietHours()
+        choices = DispatchPolicy._meta.get_field("quiet_for").choices or []
+        words = dict(choices)[quiet.quiet_for].lower()
+        field: Any = self.fields["quiet_for"]
+        field.choices = [("", f"Default ({words})"), *choices]
+        for name in ("quiet_from", "quiet_until"):
+            self.fields[name].widget.attrs["placeholder"] = f"{getattr(quiet, name):%H:%M}"
+
+    def _fallback(self) -> CascadePolicy:
+        """Return the policy behind the empty fields: the organization's for a service type, else the settings."""
+        row = self.instance
+        if row.organization_id is None or row.service_type_id is None:
+            return policies.default_policy()
+        return policies.for_service_type(row.organization_id, None)
+
+
+@admin.register(DispatchPolicy)
+class DispatchPolicyAdmin(ConfigAdmin):
+    """Admins edit dispatch policies; dispatchers view them. The list shows the values in effect."""
+
+    subject = "policy"
+    form = DispatchPolicyForm
+    dispatcher_may = VIEW
+    list_display = ["__str__", "delay", "ring", "reach", "most", "rounds_in_effect", "call_pool"]
+    list_select_related = ["service_type", "call_pool"]
+    fieldsets = [
+        (None, {"fields": ["service_type", "call_pool"]}),
+        ("Time", {"fields": [("answer_timeout_s", "ring_timeout_s"), "answered_extension_s"]}),
+        ("Waiting", {"fields": [("line_wait_s", "technician_wait_s"), "auto_pause_misses"]}),
+        ("Reminders", {"fields": [("pause_reminder_s", "start_within_s")]}),
+        (
+            "Quiet hours",
+            {
+                "fields": ["quiet_for", ("quiet_from", "quiet_until")],
+                "description": "When jobs that can wait call nobody. A dispatcher can still call now.",
+            },
+        ),
+        ("Duplicates", {"fields": ["duplicate_hours"]}),
+        (
+            "By text",
+            {
+                "fields": [("offer_by_text", "missed_call_grace_s"), "address_by_text"],
+                "description": "Texts are sent from numbers that may send texts, to technicians who have not "
+                "opted out. All others get calls only.",
+            },
+        ),
+        ("Who", {"fields": ["radius_m", ("max_candidates", "rounds")]}),
+        (
+            "Ranking",
+            {
+                "fields": [("weight_distance", "weight_workload", "weight_rest")],
+                "description": "The lowest score gets the first offer. Score: distance ÷ radius, open jobs ÷ "
+                "limit, and the missing share of an hour's rest since the last offer, each times its weight.",
+            },
+        ),
+        (
+            "Call the next technician immediately",
+            {
+                "fields": [
+                    "advance_on_decline",
+                    "advance_on_busy",
+                    "advance_on_failed",
+                    "advance_on_no_answer",
+                    "advance_on_hangup",
+                ]
+            },
+        ),
+    ]
+
+    def save_related(self, request: Any, form: Any, formsets: Any, change: bool) -> None:
+        super().save_related(request, form, formsets, change)
+        row = form.instance
+        numbers = OutboundNumber.objects.of(row.organization_id).filter(sends_texts=True, is_paused=False)
+        if _effective(row).offer_by_text and not numbers.exists():
+            words = "Offers by text are on, but no number may send texts. Technicians get calls only."
+            messages.warning(request, words)
+
+    def delete_model(self, request: Any, obj: DispatchPolicy) -> None:
+        config.delete_config(obj, actor=request.actor)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet) -> None:
+        with transaction.atomic():
+            for row in queryset.order_by("service_type"):  # the organization's last
+                self.delete_model(request, row)
+
+    @admin.display(description="delay between attempts")
+    def delay(self, row: DispatchPolicy) -> str:
+        return f"{_effective(row).answer_timeout_s} s"
+
+    @admin.display(description="ring time")
+    def ring(self, row: DispatchPolicy) -> str:
+        return f"{_effective(row).ring_timeout_s} s"
+
+    @admin.display(description="radius")
+    def reach(self, row: DispatchPolicy) -> str:
+        return f"{_effective(row).radius_m / 1000:g} km"
+
+    @admin.display(description="max candidates")
+    def most(self, row: DispatchPolicy) -> int:
+        return _effective(row).max_candidates
+
+    @admin.display(description="rounds")
+    def rounds_in_effect(self, row: DispatchPolicy) -> int:
+        return _effective(row).rounds
+
+
+def _effective(row: DispatchPolicy) -> CascadePolicy:
+    """Return the policy with its fallback values, loaded once per row of the list."""
+    policy: CascadePolicy | None = getattr(row, "_in_effect", None)
+    if policy is None:
+        policy = row._in_effect = policies.for_service_type(row.organization_id, row.service_type_id)  # type: ignore[attr-defined]
+    return policy

@@ -1,0 +1,1 @@
+"""The REST API of submissions, jobs, service types and dispatch policies."""

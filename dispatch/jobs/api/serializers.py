@@ -1,0 +1,341 @@
+"""API representations of submissions and jobs."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from django.conf import settings
+from django.urls import reverse
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from accounts.api.base import OwnedSlugRelatedField
+from dispatch.core.api.serializers import StrictSerializer
+from dispatch.jobs import rules, timeline
+from dispatch.jobs.models import Candidate, Job, JobText, Offer, Priority, ServiceType, Submission
+from dispatch.jobs.services import threads
+from dispatch.technicians.serializers import PhoneField
+from dispatch.telephony.models import Text
+
+MAX_EXTRA_BYTES = 16_384
+_PRIORITIES = {choice.name.lower(): choice for choice in Priority}
+
+
+@extend_schema_field({"type": "string", "enum": list(_PRIORITIES)})
+class PriorityField(serializers.Field):
+    """A priority by name. Input may also be its number (1 is the most urgent)."""
+
+    default_error_messages = {"unknown": f"Must be one of {', '.join(_PRIORITIES)}."}
+
+    def to_internal_value(self, data: Any) -> int:
+        if isinstance(data, str) and data.lower() in _PRIORITIES:
+            return int(_PRIORITIES[data.lower()])
+        if isinstance(data, int) and not isinstance(data, bool) and data in Priority.values:
+            return data
+        raise serializers.ValidationError(self.error_messages["unknown"], code="unknown")
+
+    def to_representation(self, value: int) -> str:
+        return Priority(value).name.lower()
+
+
+class Degrees(serializers.FloatField):
+    """Degrees between -limit and limit. Rejects anything but a finite number."""
+
+    def __init__(self, limit: int, **kwargs: Any) -> None:
+        super().__init__(min_value=-limit, max_value=limit, required=False, allow_null=True, **kwargs)
+
+    def to_internal_value(self, data: Any) -> float:
+        value = super().to_internal_value(data)
+        if isinstance(data, bool) or not math.isfinite(value):
+            self.fail("invalid")
+        return value
+
+
+@extend_schema_field({"type": "object", "additionalProperties": True})
+class ExtraField(serializers.JSONField):
+    """Additional fields as one JSON object of at most 16 KiB."""
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        value = super().to_internal_value(data)
+        if not isinstance(value, dict):
+            raise serializers.ValidationError("Must be an object.")
+        if len(json.dumps(value, ensure_ascii=False).encode()) > MAX_EXTRA_BYTES:
+            raise serializers.ValidationError(f"Must be at most {MAX_EXTRA_BYTES} bytes of JSON.")
+        return value
+
+
+class SubmissionFormSerializer(StrictSerializer):
+    """A request for service. Give an address, both coordinates, or all three. Put other fields in `extra`."""
+
+    customer_name = serializers.CharField(max_length=120)
+    customer_phone = PhoneField(help_text="E.164, or a national number of the organization's country.")
+    service_type = OwnedSlugRelatedField(
+        "code",
+        queryset=ServiceType.objects.filter(is_active=True),
+        help_text="The code of an active service type.",
+    )
+    priority = PriorityField(default=int(Priority.NORMAL))
+    address = serializers.CharField(max_length=300, required=False, allow_blank=True, default="")
+    lat = Degrees(90)
+    lng = Degrees(180)
+    notes = serializers.CharField(max_length=4000, required=False, allow_blank=True, default="")
+    extra = ExtraField(required=False, default=dict)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        lat, lng = attrs.get("lat"), attrs.get("lng")
+        if (lat is None) != (lng is None):
+            missing = "lat" if lat is None else "lng"
+            raise serializers.ValidationError({missing: "Coordinates need both lat and lng."})
+        if lat is None and not attrs["address"].strip():
+            raise serializers.ValidationError({"address": "Enter an address, or lat and lng."})
+        attrs["customer_phone"] = str(attrs["customer_phone"])
+        return attrs
+
+
+class AcceptedSerializer(serializers.Serializer):
+    """Confirms that a submission is stored and will become a job."""
+
+    id = serializers.IntegerField()
+    status = serializers.CharField()
+    status_url = serializers.URLField()
+    created_at = serializers.DateTimeField()
+
+
+class JobReferenceSerializer(serializers.ModelSerializer):
+    """A short reference to a job."""
+
+    url = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Job
+        fields = ["id", "status", "pending_reason", "url"]
+
+    def get_url(self, job: Job) -> str:
+        return settings.PUBLIC_BASE_URL + reverse("job-detail", args=[job.pk])
+
+
+class SubmissionSerializer(serializers.ModelSerializer):
+    """A submission and its job (null until the job is created)."""
+
+    service_type = serializers.CharField(source="service_type.code", read_only=True)
+    priority = PriorityField(read_only=True)
+    customer_phone = serializers.CharField(read_only=True)
+    job = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Submission
+        fields = [
+            "id", "status", "job", "customer_name", "customer_phone", "service_type", "priority", "address",
+            "lat", "lng", "notes", "extra", "starts", "last_error", "created_at",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+    @extend_schema_field(JobReferenceSerializer(allow_null=True))
+    def get_job(self, submission: Submission) -> Any:
+        job = getattr(submission, "job", None)
+        return JobReferenceSerializer(job, context=self.context).data if job else None
+
+
+class TechnicianReferenceSerializer(serializers.Serializer):
+    """A short reference to a technician."""
+
+    id = serializers.IntegerField()
+    name = serializers.CharField()
+    phone = serializers.CharField()
+
+
+class JobSerializer(serializers.ModelSerializer):
+    """A job in lists. Send `version` with an action to detect concurrent changes."""
+
+    service_type = serializers.CharField(source="service_type.code", read_only=True)
+    priority = PriorityField(read_only=True)
+    customer_phone = serializers.CharField(read_only=True)
+    technician = TechnicianReferenceSerializer(read_only=True, allow_null=True)
+    paused = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Job
+        fields = [
+            "id", "submission", "status", "pending_reason", "waiting_for", "waiting_since", "next_action_at",
+            "paused", "version", "service_type", "priority", "customer_name", "customer_phone", "address", "lat",
+            "lng", "technician", "round", "duplicate_of", "duplicate_state", "created_at", "assigned_at",
+            "started_at", "ended_at",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+    def get_paused(self, job: Job) -> bool:
+        return job.paused_at is not None
+
+
+class CandidateSerializer(serializers.ModelSerializer):
+    """A technician's rank for the job. Distance in meters; the lowest score gets the first offer."""
+
+    technician = TechnicianReferenceSerializer(read_only=True)
+
+    class Meta:
+        model = Candidate
+        fields = ["rank", "technician", "verdict", "reason", "distance_m", "score"]
+        read_only_fields = fields
+
+
+class OfferSerializer(serializers.ModelSerializer):
+    """One technician's chance at the job."""
+
+    technician = TechnicianReferenceSerializer(read_only=True)
+
+    class Meta:
+        model = Offer
+        fields = [
+            "id", "attempt", "round", "technician", "status", "outcome", "reason", "distance_m", "created_at",
+            "ringing_since", "answered_at", "missed_at", "expires_at", "settled_at",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+
+class ActorSerializer(serializers.Serializer):
+    """The actor of an entry: user, api_key, technician, customer, provider or system."""
+
+    type = serializers.CharField(source="actor_type")
+    id = serializers.IntegerField(source="actor_id", allow_null=True)
+    label = serializers.CharField(source="actor_label")  # type: ignore[assignment]
+
+
+class EntrySerializer(serializers.Serializer):
+    """One entry of a job's history. `text` is the full sentence."""
+
+    id = serializers.IntegerField()
+    at = serializers.DateTimeField()
+    kind = serializers.CharField()
+    text = serializers.CharField()
+    actor = ActorSerializer(source="*")
+    data = serializers.JSONField()  # type: ignore[assignment]
+
+
+class JobDetailSerializer(JobSerializer):
+    """A job with its candidates, offers, history and currently allowed actions."""
+
+    candidates = CandidateSerializer(many=True, read_only=True)
+    offers = OfferSerializer(many=True, read_only=True)
+    timeline = serializers.SerializerMethodField()
+    actions = serializers.SerializerMethodField(help_text="Actions that are allowed now.")
+    policy = serializers.JSONField(read_only=True, help_text="Parameters of the cascade, frozen when it started.")
+    out_of_reach = serializers.DictField(
+        child=serializers.IntegerField(),
+        read_only=True,
+        help_text="Technicians who are not candidates, by reason.",
+    )
+
+    class Meta(JobSerializer.Meta):
+        fields = [
+            *JobSerializer.Meta.fields, "position_source", "notes", "extra", "actions", "candidates",
+            "out_of_reach", "offers", "policy", "timeline",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+    @extend_schema_field(EntrySerializer(many=True))
+    def get_timeline(self, job: Job) -> Any:
+        return EntrySerializer(timeline.load_timeline(job), many=True).data
+
+    @extend_schema_field({"type": "array", "items": {"type": "string", "enum": list(rules.Action)[:-2]}})
+    def get_actions(self, job: Job) -> list[str]:
+        ringing = any(offer.is_ringing for offer in job.offers.all())
+        legal = rules.actions_in(
+            job.status,
+            paused=job.paused_at is not None,
+            ringing=ringing,
+            started=job.started_at is not None,
+            duplicate=job.is_possible_duplicate,
+        )
+        return [str(action) for action in legal]
+
+
+class AssignedJobSerializer(JobDetailSerializer):
+    """The assigned job, with what the dispatcher has to watch out for."""
+
+    warnings = serializers.ListField(child=serializers.CharField(), read_only=True)
+
+    class Meta(JobDetailSerializer.Meta):
+        fields = [*JobDetailSerializer.Meta.fields, "warnings"]
+        read_only_fields = fields
+
+
+class JobTextSerializer(serializers.ModelSerializer):
+    """A text between a technician and the dispatchers. `handled_at`: when an inbound text was answered."""
+
+    technician = TechnicianReferenceSerializer(read_only=True)
+    direction = serializers.ChoiceField(source="text.direction", choices=Text.Direction.choices, read_only=True)
+    status = serializers.ChoiceField(source="text.status", choices=Text.Status.choices, read_only=True)
+    body = serializers.CharField(source="text.body", read_only=True)
+
+    class Meta:
+        model = JobText
+        fields = ["id", "technician", "direction", "body", "status", "created_at", "handled_at"]
+        read_only_fields = fields
+
+
+class ComposeSerializer(StrictSerializer):
+    """A text to a technician: by default the one who has the job, is being called for it, or texted last."""
+
+    body = serializers.CharField(max_length=threads.LONGEST)
+    technician = serializers.IntegerField(min_value=1, max_value=2**63 - 1, required=False)
+
+
+class HandledSerializer(serializers.Serializer):
+    """How many unanswered texts were marked as needing no reply."""
+
+    handled = serializers.IntegerField()
+
+
+class DecisionSerializer(StrictSerializer):
+    """The body of an action.
+
+    With `version` or an If-Match header, the action fails with 409 if the job has changed since that version.
+    """
+
+    version = serializers.IntegerField(min_value=1, required=False)
+    note = serializers.CharField(max_length=500, required=False, allow_blank=True, default="")
+
+
+class AssignSerializer(DecisionSerializer):
+    """The technician to assign. Set `confirm_unfit` to assign despite the warnings of an earlier 409."""
+
+    technician = serializers.IntegerField(min_value=1, max_value=2**63 - 1)
+    confirm_unfit = serializers.BooleanField(default=False)
+
+
+class DispatchAgainSerializer(DecisionSerializer):
+    """A corrected location, if the job's address was not found or is wrong."""
+
+    address = serializers.CharField(max_length=300, required=False, allow_blank=True, default="")
+    lat = Degrees(90, default=None)
+    lng = Degrees(180, default=None)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if (attrs["lat"] is None) != (attrs["lng"] is None):
+            raise serializers.ValidationError(
+                {"lat" if attrs["lat"] is None else "lng": "Coordinates need both lat and lng."}
+            )
+        return attrs
+
+
+class CorrectSerializer(DispatchAgainSerializer):
+    """A corrected location, a corrected phone of the customer, or both."""
+
+    customer_phone = PhoneField(
+        required=False, default="", help_text="E.164, or a national number of the organization's country."
+    )
+
+
+class ExtendSerializer(DecisionSerializer):
+    """How many seconds to add."""
+
+    seconds = serializers.IntegerField(min_value=1, max_value=3600)
+
+
+class CancelSerializer(StrictSerializer):
+    """Why the job is cancelled."""
+
+    version = serializers.IntegerField(min_value=1, required=False)
+    reason = serializers.CharField(max_length=500)

@@ -1,0 +1,203 @@
+"""Handle technicians' texts and call-backs (the jobs side of telephony's inbound handlers)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from django.db.models import QuerySet
+
+from dispatch.core import clock
+from dispatch.jobs import policies, signed_links
+from dispatch.jobs.channels.voice import RESULT_PROMPTS, prompt_context
+from dispatch.jobs.models import Offer
+from dispatch.jobs.rules import phrases
+from dispatch.jobs.services import Answer, AnswerChannel, answer_offer, threads
+from dispatch.jobs.services.offers import offer_state
+from dispatch.technicians import services as technicians
+from dispatch.technicians.models import Technician
+from dispatch.technicians.rules import LONGEST_PIN
+from dispatch.telephony import handlers
+from dispatch.telephony import services as telephony
+from dispatch.telephony.handlers import VoicePrompt
+from dispatch.telephony.models import InboundCall, Text
+
+# How long after an offer a late answer still gets its result.
+REMEMBERED = timedelta(hours=24)
+
+
+class OfferSmsHandler:
+    """Handles texts of purpose `offer`. Their subject is an Offer."""
+
+    def should_send(self, text: Text) -> bool:
+        """Return True while the offer can be answered."""
+        return Offer.objects.filter(pk=text.subject_id or 0, status="pending", expires_at__gt=clock.now()).exists()
+
+    def on_status_change(self, text: Text) -> None:
+        """Do nothing: the offer also goes by phone, so no state depends on the text."""
+
+
+class ThreadSmsHandler:
+    """Handles texts of purpose `thread`: what dispatchers write to technicians. Their subject is a Job."""
+
+    def should_send(self, text: Text) -> bool:
+        """Return True: a person wrote it."""
+        return True
+
+    def on_status_change(self, text: Text) -> None:
+        """Notify the dispatchers if the text will not arrive."""
+        threads.report_delivery(text)
+
+
+class TechnicianInboundHandler:
+    """Handles texts and calls from technicians of the organization that owns the number."""
+
+    def on_sms(self, text: Text) -> str | None:
+        """Apply 1 or 2 to the last offer texted to this technician; pass anything else to the dispatchers.
+
+        A newer offer that was not texted yet is never answered this way, because the technician doesn't know it.
+        Return the reply; None if the text was not handled, or "" for no reply.
+        """
+        if (technician := _technician(text.organization_id, text.from_phone)) is None:
+            return None
+        key = phrases.key_in(text.body)
+        sent = Text.objects.filter(
+            organization_id=text.organization_id,
+            purpose=Text.Purpose.OFFER,
+            direction=Text.Direction.OUT,
+            to_phone=text.from_phone,
+            requested_at__gt=text.created_at - REMEMBERED,
+            requested_at__lte=text.created_at,  # the text may be processed late
+        )
+        last = sent.order_by("-requested_at").first()
+        offer = Offer.objects.filter(pk=last.subject_id or 0, technician=technician).first() if last else None
+        if offer is not None and key and not _is_ambiguous(text):
+            answer = answer_offer(offer.pk, None, key, by=AnswerChannel.TEXT, arrived_at=text.created_at)
+            return phrases.TEXT_ANSWERS[answer]
+        is_recorded = threads.receive(text, technician)
+        if offer is not None and offer_state(offer) is None:
+            return phrases.ANSWER_WITH
+        if not is_recorded:
+            return phrases.NOTHING_OFFERED if key else None
+        if phrases.word_of(text.body) in phrases.CONFIRMATIONS or not threads.needs_confirmation(text, technician):
+            return ""
+        return phrases.PASSED_ON
+
+    def on_stop(self, text: Text) -> None:
+        """Alert the dispatchers: a technician who texts "cancel" may not come."""
+        if (technician := _technician(text.organization_id, text.from_phone)) is not None:
+            threads.receive_opt_out(text, technician)
+
+    def on_help(self, text: Text) -> str | None:
+        if (technician := _technician(text.organization_id, text.from_phone)) is None:
+            return None
+        return (
+            f"{technician.organization.name}: reply 1 to accept an offer or 2 to decline, or call this number. "
+            f"Your page: {signed_links.technician_url(technician)} STOP ends texts, not calls."
+        )
+
+    def on_call(self, call: InboundCall) -> VoicePrompt | None:
+        """Return the prompt for the live offer, or for the last acceptable one, or the last result."""
+        if (technician := _technician(call.organization_id, call.from_phone)) is None:
+            return None
+        recent = list(_offers().filter(technician=technician, created_at__gt=clock.now() - REMEMBERED)[:20])
+        if not recent:
+            return VoicePrompt((f"Hello {technician.name}.", phrases.NOTHING_OFFERED, "Goodbye."))
+        live = (one for one in recent if one.status == Offer.Status.PENDING)
+        late = (one for one in recent if offer_state(one) is None)
+        offer = next(live, None) or next(late, None) or recent[0]
+        call.subject_id = offer.pk
+        return _prompt(offer, call)
+
+    def on_key(self, call: InboundCall, key: str, *, arrived_at: datetime) -> VoicePrompt:
+        offer = _offer_of(call)
+        if key == phrases.PIN_KEY:
+            return VoicePrompt(phrases.ENTER_PIN, keys="0123456789", digits=LONGEST_PIN)
+        if key not in (phrases.ACCEPT_KEY, phrases.DECLINE_KEY):
+            return _prompt(offer, call)
+        answer = answer_offer(offer.pk, None, key, by=AnswerChannel.CALL_BACK, arrived_at=arrived_at)
+        if answer is not Answer.ACCEPTED:
+            return VoicePrompt(RESULT_PROMPTS[answer])
+        return _accepted_prompt(offer, call, phrases.THE_JOB_IS_YOURS)
+
+    def on_digits(self, call: InboundCall, digits: str) -> VoicePrompt:
+        """Check the PIN, and repeat the prompt with the customer's data if it is right."""
+        offer = _offer_of(call)
+        technician = offer.technician
+        if technicians.check_pin(technician.pk, digits):
+            call.verified_at = clock.now()
+            call.save(update_fields=["verified_at"])
+            return _prompt(offer, call)
+        technician.refresh_from_db()
+        if technicians.is_pin_locked(technician):
+            return VoicePrompt(phrases.PIN_LOCKED)
+        return VoicePrompt((phrases.WRONG_PIN, *phrases.ENTER_PIN), keys="0123456789", digits=LONGEST_PIN)
+
+
+def _is_ambiguous(text: Text) -> bool:
+    """Return whether a "yes" or "OK" may answer another text than the offer.
+
+    It may if we have also sent the technician something else since their last text, such as the address of a job.
+    """
+    if phrases.word_of(text.body) not in phrases.AMBIGUOUS:
+        return False
+    texts = Text.objects.filter(organization_id=text.organization_id)
+    earlier = texts.filter(direction=Text.Direction.IN, from_phone=text.from_phone, pk__lt=text.pk)
+    last = earlier.order_by("-pk").values_list("created_at", flat=True).first()
+    since = max(text.created_at - REMEMBERED, last) if last else text.created_at - REMEMBERED
+    sent = texts.filter(
+        direction=Text.Direction.OUT,
+        to_phone=text.from_phone,
+        requested_at__gt=since,
+        requested_at__lte=text.created_at,
+    )
+    return sent.exclude(purpose__in=(Text.Purpose.OFFER, Text.Purpose.REPLY)).exists()
+
+
+def _offers() -> QuerySet[Offer]:
+    """Select offers with what their prompts need, newest first."""
+    return Offer.objects.select_related("job__service_type", "job__organization", "technician").order_by("-id")
+
+
+def _offer_of(call: InboundCall) -> Offer:
+    return _offers().get(pk=call.subject_id or 0)
+
+
+def _prompt(offer: Offer, call: InboundCall) -> VoicePrompt:
+    """Return the prompt for the offer. A caller whose number may be forged hears nothing about the customer."""
+    result = offer_state(offer)
+    if result is Answer.ACCEPTED:
+        return _accepted_prompt(offer, call, phrases.YOU_HAVE_THE_JOB)
+    if result is not None:
+        return VoicePrompt(RESULT_PROMPTS[result])
+    context = prompt_context(offer)
+    if call.is_trusted:
+        return VoicePrompt(phrases.offer_prompt(context), keys=phrases.OFFER_KEYS)
+    has_pin = bool(offer.technician.pin_hash)
+    keys = phrases.OFFER_KEYS + (phrases.PIN_KEY if has_pin else "")
+    return VoicePrompt(phrases.offer_prompt(replace(context, address=""), has_pin=has_pin), keys=keys)
+
+
+def _accepted_prompt(offer: Offer, call: InboundCall, opening: str) -> VoicePrompt:
+    if call.is_trusted:
+        return VoicePrompt(phrases.accepted_prompt(prompt_context(offer)))
+    technician, job = offer.technician, offer.job
+    has_pin = bool(technician.pin_hash)
+    is_texted = policies.frozen_policy(job).address_by_text and telephony.may_text(
+        job.organization_id, technician.phone
+    )
+    sentences = phrases.accepted_without_details(opening, is_texted=is_texted, has_pin=has_pin)
+    return VoicePrompt(sentences, keys=phrases.PIN_KEY if has_pin else "")
+
+
+def _technician(organization_id: int, phone: str) -> Technician | None:
+    technicians = Technician.objects.of(organization_id).filter(phone=phone, is_active=True)
+    technician: Technician | None = technicians.select_related("organization").first()
+    return technician
+
+
+def register() -> None:
+    """Register the handlers with telephony."""
+    handlers.register_texts(Text.Purpose.OFFER, OfferSmsHandler())
+    handlers.register_texts(Text.Purpose.THREAD, ThreadSmsHandler())
+    handlers.register_inbound("offer", TechnicianInboundHandler())

@@ -1,0 +1,51 @@
+"""Handle the texts and calls that inform technicians of changes to their jobs."""
+
+from __future__ import annotations
+
+from dispatch.jobs.models import TechnicianNotice
+from dispatch.jobs.rules import phrases
+from dispatch.jobs.services import notice_delivery, notices
+from dispatch.telephony import handlers
+from dispatch.telephony.handlers import VoicePrompt
+from dispatch.telephony.models import Call, Text
+
+
+class NewsCallHandler:
+    """Handles calls of purpose `job_news`. Their subject is a TechnicianNotice."""
+
+    def on_answer(self, call: Call) -> VoicePrompt:
+        """Return the news and the key that confirms it."""
+        said = notice_delivery.news_prompt(call.subject_id)
+        return VoicePrompt(said, keys=phrases.NEWS_KEYS) if said else VoicePrompt(phrases.NEWS_OVER)
+
+    def on_key(self, call: Call, key: str) -> VoicePrompt:
+        """Confirm the news if the key is 1. Any other key repeats it."""
+        if key != notice_delivery.CONFIRM_KEY:
+            return self.on_answer(call)
+        notice_delivery.advance_notice(call.subject_id)
+        return VoicePrompt(phrases.NEWS_CONFIRMED)
+
+    def on_status_change(self, call: Call) -> None:
+        """Call again later, or alert dispatchers, if the call ended without a confirmation."""
+        notice_delivery.advance_notice(call.subject_id)
+
+
+class NewsSmsHandler:
+    """Handles texts of purposes `job_news` and `job`, which a notice may refer to."""
+
+    def should_send(self, text: Text) -> bool:
+        """Return False for news that something newer has replaced."""
+        replaced = TechnicianNotice.objects.filter(text_id=text.pk, status=notices.Status.SUPERSEDED)
+        return not replaced.exists()
+
+    def on_status_change(self, text: Text) -> None:
+        """Record that the text arrived, or call the technician because it cannot arrive."""
+        for pk in TechnicianNotice.objects.filter(text_id=text.pk).values_list("pk", flat=True):
+            notice_delivery.advance_notice(pk)
+
+
+def register() -> None:
+    """Register the handlers with telephony."""
+    handlers.register_calls(notices.PURPOSE, NewsCallHandler())
+    for purpose in (Text.Purpose.JOB_NEWS, Text.Purpose.JOB):
+        handlers.register_texts(purpose, NewsSmsHandler())

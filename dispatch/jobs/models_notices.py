@@ -1,0 +1,57 @@
+"""Model of the notices that inform technicians of changes to their jobs."""
+
+from django.db import models
+from django.db.models import Q
+
+from accounts.scoping import OwnedModel
+from dispatch.core import clock
+from dispatch.technicians.models import Technician
+
+
+class TechnicianNotice(OwnedModel):
+    """News about a job for a technician: by text, else by a call in which key 1 confirms, else by a dispatcher.
+
+    Its text is `text_id`; its calls are those of purpose `job_news` whose subject is this id.
+    """
+
+    class News(models.TextChoices):
+        ASSIGNED = "assigned", "the job was assigned to them"
+        REASSIGNED = "reassigned", "the job was reassigned"
+        CANCELLED = "cancelled", "the job was cancelled"
+        CHANGED = "changed", "the job has changed"
+        REOPENED = "reopened", "the job was reopened"
+
+    class Status(models.TextChoices):
+        SENDING = "sending", "Sending"
+        REACHED = "reached", "Reached"
+        UNREACHED = "unreached", "Not reached"
+        SUPERSEDED = "superseded", "No longer needed"
+
+    job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="notices")
+    technician = models.ForeignKey(Technician, on_delete=models.PROTECT, related_name="+")
+    news = models.CharField(max_length=16, choices=News)
+    status = models.CharField(max_length=16, choices=Status, default=Status.SENDING)
+    text_id = models.BigIntegerField(null=True, blank=True)
+    reached_by = models.CharField(max_length=16, blank=True, help_text="text or call.")
+    reason = models.CharField(max_length=160, blank=True, help_text="Why the last way failed.")
+    created_at = models.DateTimeField(default=clock.now)
+    alert_at = models.DateTimeField(help_text="When dispatchers are alerted, unless the technician was reached.")
+    next_action_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.CheckConstraint(
+                condition=~Q(status="sending") | Q(next_action_at__isnull=False),
+                name="open_notice_has_a_next_action",
+            )
+        ]
+        indexes = [
+            models.Index(
+                fields=["next_action_at"], condition=Q(next_action_at__isnull=False), name="notice_to_advance"
+            ),
+            models.Index(fields=["text_id"], condition=Q(text_id__isnull=False), name="notice_of_text"),
+        ]
+
+    def __str__(self) -> str:
+        return f"Notice to {self.technician}: {self.get_news_display()}"

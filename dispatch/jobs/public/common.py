@@ -1,0 +1,82 @@
+"""Shared parts of the public pages: client address, rate limit on guessed links, response headers."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.cache import add_never_cache_headers
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_http_methods
+
+from accounts.auth import throttling
+from dispatch.jobs.signed_links import InvalidLink
+
+_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors {frames}"
+)
+
+
+def address_of(request: HttpRequest) -> str:
+    """Return the client's address as a rate limit key. An IPv6 client is its /64 network."""
+    remote_address = request.META.get("REMOTE_ADDR") or ""
+    try:
+        address = ipaddress.ip_address(remote_address)
+    except ValueError:
+        return "unknown"
+    if address.version == 4:
+        return str(address)
+    return str(ipaddress.ip_network((address, 64), strict=False).network_address)
+
+
+def with_signed_link(
+    read: Callable[[str], Any],
+) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
+    """Decorate a view to receive the row that its signed link refers to. Guessing links is rate limited.
+
+    The view is exempt from the CSRF check because there is no session: the link in the URL is the only credential,
+    and browsers don't send it automatically as they send a cookie.
+    """
+
+    def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+        @csrf_exempt
+        @require_http_methods(["GET", "HEAD", "POST"])
+        @wraps(view)
+        def page(request: HttpRequest, token: str) -> HttpResponse:
+            try:
+                row = read(token)
+            except InvalidLink as error:
+                return _no_page(request, error)
+            return without_caching(view(request, row))
+
+        return page
+
+    return decorate
+
+
+def without_caching(response: HttpResponse, *, frames: str = "'none'") -> HttpResponse:
+    """Set the headers against caching, indexing and referrers. Only the origins in `frames` may embed the page."""
+    add_never_cache_headers(response)
+    response["Content-Security-Policy"] = _POLICY.format(frames=frames)
+    response["Referrer-Policy"] = "same-origin"
+    response["X-Robots-Tag"] = "noindex, nofollow"
+    return response
+
+
+def _no_page(request: HttpRequest, error: InvalidLink) -> HttpResponse:
+    if not error.expired:
+        taken = throttling.take_token(
+            f"link:{address_of(request)}", throttling.parse_rate(settings.LINK_GUESS_RATE)
+        )
+        if taken.wait_ms:
+            response = render(request, "pages/wait.html", {"minutes": 1}, status=429)
+            response["Retry-After"] = str(-(-taken.wait_ms // 1000))
+            return without_caching(response)
+    status = 410 if error.expired else 404
+    return without_caching(render(request, "pages/gone.html", {"expired": error.expired}, status=status))

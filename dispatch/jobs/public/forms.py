@@ -1,0 +1,95 @@
+"""The customer's request form and the submission made from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from phonenumber_field.formfields import PhoneNumberField
+
+from accounts.models import Organization
+from dispatch.core import zips
+from dispatch.jobs.models import Priority, PublicForm, ServiceType
+
+URGENCY = (
+    (str(Priority.NORMAL.value), "It can wait a day or two"),
+    (str(Priority.URGENT.value), "Today"),
+    (str(Priority.EMERGENCY.value), "Emergency: damage or danger right now"),
+)
+
+
+class CustomerForm(forms.Form):
+    """The request form of one organization. In the US, an unknown ZIP code is an error: it can't be located."""
+
+    service = forms.ModelChoiceField(
+        queryset=ServiceType.objects.none(),
+        to_field_name="code",
+        label="What do you need help with?",
+        empty_label="Choose",
+    )
+    urgency = forms.ChoiceField(
+        choices=URGENCY, initial=str(Priority.NORMAL.value), widget=forms.RadioSelect, label="How urgent is it?"
+    )
+    name = forms.CharField(
+        max_length=120, label="Your name", widget=forms.TextInput(attrs={"autocomplete": "name"})
+    )
+    phone = PhoneNumberField(label="Phone", help_text="Your technician will call this number.")
+    street = forms.CharField(
+        max_length=160, label="Street address", widget=forms.TextInput(attrs={"autocomplete": "street-address"})
+    )
+    city = forms.CharField(
+        max_length=80, label="City", widget=forms.TextInput(attrs={"autocomplete": "address-level2"})
+    )
+    postcode = forms.CharField(
+        max_length=12, label="ZIP code", widget=forms.TextInput(attrs={"autocomplete": "postal-code"})
+    )
+    notes = forms.CharField(
+        max_length=2000,
+        required=False,
+        label="Anything we should know?",
+        widget=forms.Textarea(attrs={"rows": 4}),
+    )
+
+    def __init__(self, *args: Any, organization: Organization, public: PublicForm, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.organization = organization
+        offered: Any = self.fields["service"]
+        offered.queryset = ServiceType.objects.of(organization).filter(is_active=True)
+        self.has_services = offered.queryset.exists()
+        self.fields["phone"] = PhoneNumberField(
+            region=organization.default_region,
+            label="Phone",
+            help_text="Your technician will call this number.",
+            widget=forms.TextInput(attrs={"type": "tel", "autocomplete": "tel"}),
+            error_messages={"invalid": "Enter a valid phone number."},
+        )
+        if not public.asks_urgency:
+            del self.fields["urgency"]
+        self._has_zips = organization.default_region == "US"
+        if self._has_zips:
+            self.fields["postcode"].widget.attrs["inputmode"] = "numeric"
+        else:
+            self.fields["postcode"].label = "Postcode"
+        for name, field in self.fields.items():
+            if name != "urgency":
+                field.widget.attrs.setdefault("id", f"id_{name}")
+            if self.is_bound and name in self.errors:
+                field.widget.attrs |= {"aria-invalid": "true", "aria-describedby": f"error_{name}"}
+
+    def clean_postcode(self) -> str:
+        code: str = self.cleaned_data["postcode"].strip()
+        if self._has_zips and zips.zip_position(code[:5]) is None:
+            raise forms.ValidationError("Enter a valid ZIP code.")
+        return code
+
+    def submission(self) -> dict[str, Any]:
+        """Return the form as `accept_submission` expects it."""
+        data = self.cleaned_data
+        return {
+            "customer_name": data["name"],
+            "customer_phone": data["phone"].as_e164,
+            "service_type": data["service"],
+            "priority": int(data.get("urgency") or Priority.NORMAL),
+            "address": ", ".join(data[part].strip() for part in ("street", "city", "postcode")),
+            "notes": data["notes"],
+        }

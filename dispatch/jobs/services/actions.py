@@ -1,0 +1,407 @@
+"""Actions of people on a job. Each is one transaction: lock the job, check version and legality, act.
+
+`version` is the version of the job that the actor saw; None skips the check. Every action raises Job.DoesNotExist,
+Conflict ("Maria assigned the job to Unit 12 at …") and IllegalTransition (with the same kind of message).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NoReturn
+from zoneinfo import ZoneInfo
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import Q
+
+from dispatch.core import clock
+from dispatch.core.api.problems import Conflict
+from dispatch.core.events import Actor
+from dispatch.jobs import geocoding, policies, timeline
+from dispatch.jobs.models import Job, Offer, TechnicianNotice
+from dispatch.jobs.rules import DONE_TO, Action, Outcome, status_after
+from dispatch.jobs.rules.duplicates import address_key
+from dispatch.jobs.services import dispatching, notices, transitions
+from dispatch.jobs.services.offers import apply_recorded_key
+from dispatch.technicians import services as technicians
+from dispatch.technicians.models import Technician
+from dispatch.telephony import services as telephony
+
+MAX_EXTENSION_S = 3600
+News = TechnicianNotice.News
+
+
+@dataclass(frozen=True)
+class AssignResult:
+    """The result of `assign`. `assigned` is False, and nothing has changed, if the warnings were not confirmed."""
+
+    job: Job
+    warnings: tuple[str, ...]
+    assigned: bool
+
+
+@contextmanager
+def locked_for_action(job_id: int, action: Action, version: int | None) -> Iterator[Job]:
+    """Open a transaction in which the job is locked and `action` is legal.
+
+    A recorded key of the live offer is applied first.
+    """
+    _apply_recorded_key(job_id)
+    with transaction.atomic():
+        job = transitions.lock_job(job_id)
+        check_version(job, version)
+        check_legal(job, action)
+        yield job
+
+
+@transaction.atomic
+def _apply_recorded_key(job_id: int) -> None:
+    live = Offer.objects.filter(job=job_id, status=Offer.Status.PENDING).values_list("pk", flat=True).first()
+    if live is None or not telephony.keys_of("offer", live):
+        return
+    job = transitions.lock_job(job_id)
+    offer = transitions.live_offer(job)
+    if offer is not None and offer.pk == live:
+        apply_recorded_key(job, offer)
+
+
+def assign(
+    job_id: int,
+    technician_id: int,
+    *,
+    actor: Actor,
+    version: int | None = None,
+    note: str = "",
+    confirm_unfit: bool = False,
+) -> AssignResult:
+    """Assign the job to a technician of its organization.
+
+    Withdraws a live offer and hangs up its call. An ineligible technician requires `confirm_unfit`.
+
+    Raises ValidationError {technician} if the technician does not exist, is inactive, or already has the job.
+    """
+    with locked_for_action(job_id, Action.ASSIGN, version) as job:
+        offer = transitions.live_offer(job)
+        technician = Technician.objects.of(job.organization_id).filter(pk=technician_id, is_active=True).first()
+        if technician is None:
+            raise ValidationError({"technician": "Unknown or inactive technician."})
+        if job.status == Job.Status.ASSIGNED and job.technician_id == technician_id:
+            raise ValidationError({"technician": f"{technician.name} already has this job."})
+        freed = (offer.technician_id if offer else None, job.technician_id)
+        technicians.lock_technicians([technician.pk, *filter(None, freed)])
+        warnings = tuple(_warnings(job, technician, offer))
+        if warnings and not confirm_unfit:
+            return AssignResult(job, warnings, assigned=False)
+        if offer is not None:
+            _rescind_offer(offer, Outcome.ASSIGNED_BY_HAND, f"manually assigned to {technician.name}", actor)
+        _release_technician(
+            job, Outcome.ASSIGNED_BY_HAND, f"reassigned to {technician.name}", actor, News.REASSIGNED
+        )
+        transitions.assign_to(job, technician.pk, actor=actor, technician=technician.name, by="hand", note=note)
+    return AssignResult(job, warnings, assigned=True)
+
+
+def call_next_now(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
+    """Withdraw a live offer, hang up, and offer the job to the next technician immediately.
+
+    A job that waits for the end of quiet hours calls from now on.
+    """
+    with locked_for_action(job_id, Action.CALL_NEXT, version) as job:
+        if (offer := transitions.live_offer(job)) is not None:
+            _rescind_offer(offer, Outcome.SKIPPED, f"{actor.label} called the next technician", actor)
+        is_quiet = job.waiting_for == transitions.Waiting.QUIET_HOURS
+        if is_quiet:
+            job.calls_at_any_hour = True
+            dispatching.begin_dispatch(job)
+        if job.status == Job.Status.DISPATCHING:
+            job.line_wait_until = None
+            transitions.advance_job(job)
+            transitions.save_job(job)
+        transitions.append_job_event(job, "job.called_next", actor=actor, note=note, quiet_hours=is_quiet or None)
+    return job
+
+
+def extend(job_id: int, seconds: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
+    """Extend the deadline of the live offer.
+
+    Requires a ringing phone, because the deadline starts then. Raises ValidationError {seconds} outside 1…3600.
+    """
+    if not 1 <= seconds <= MAX_EXTENSION_S:
+        raise ValidationError({"seconds": f"Must be between 1 and {MAX_EXTENSION_S} seconds."})
+    with locked_for_action(job_id, Action.EXTEND, version) as job:
+        offer = transitions.live_offer(job)
+        if offer is None:
+            raise_illegal_transition(job, "This job has no live offer, so there is nothing to extend.")
+        if offer.ringing_since is None:
+            raise_illegal_transition(job, "The phone is not ringing yet, so there is nothing to extend.")
+        offer.expires_at += timedelta(seconds=seconds)
+        offer.save(update_fields=["expires_at"])
+        transitions.wait_for(job, transitions.Waiting(job.waiting_for), offer.expires_at)
+        transitions.save_job(job)
+        transitions.set_timer(job)
+        transitions.append_job_event(
+            job, "job.extended", actor=actor, seconds=seconds, technician=offer.technician.name, note=note
+        )
+    return job
+
+
+def pause(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
+    """Stop the cascade, withdraw a live offer and hang up. Its technician gets another offer after the pause."""
+    with locked_for_action(job_id, Action.PAUSE, version) as job:
+        if (offer := transitions.live_offer(job)) is not None:
+            _rescind_offer(offer, Outcome.PAUSED, f"paused by {actor.label}", actor)
+        transitions.stop_waiting(job, transitions.Waiting.PERSON)
+        job.paused_at = clock.now()
+        if reminder_s := policies.frozen_policy(job).pause_reminder_s:
+            job.attention_at = transitions.seconds_from_now(reminder_s)
+        transitions.save_job(job)
+        transitions.append_job_event(job, "job.paused", actor=actor, note=note)
+    return job
+
+
+def resume(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
+    """Resume the cascade where the pause stopped it."""
+    with locked_for_action(job_id, Action.RESUME, version) as job:
+        job.paused_at = job.attention_at = job.reminded_at = None
+        transitions.advance_job(job)
+        transitions.save_job(job)
+        transitions.append_job_event(job, "job.resumed", actor=actor, note=note)
+    return job
+
+
+def cancel(job_id: int, reason: str, *, actor: Actor, version: int | None = None) -> Job:
+    """End the job without a result. Raises ValidationError {reason} if the reason is empty."""
+    if not reason.strip():
+        raise ValidationError({"reason": "Enter a reason."})
+    with locked_for_action(job_id, Action.CANCEL, version) as job:
+        if (offer := transitions.live_offer(job)) is not None:
+            _rescind_offer(offer, Outcome.CANCELLED, "the job was cancelled", actor)
+        _release_technician(job, Outcome.CANCELLED, "the job was cancelled", actor, News.CANCELLED)
+        job.status, job.pending_reason, job.ended_at = Job.Status.CANCELLED, "", clock.now()
+        transitions.stop_waiting(job, transitions.Waiting.NOTHING)
+        transitions.save_job(job)
+        transitions.append_job_event(job, "job.cancelled", actor=actor, reason=reason.strip()[:500])
+    return job
+
+
+def merge_duplicate(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
+    """Cancel a flagged job as a duplicate of the other one, which keeps a reference with its notes."""
+    with transaction.atomic():
+        with locked_for_action(job_id, Action.MERGE_DUPLICATE, version) as job:
+            other, notes = _flagged_duplicate(job), job.notes
+            Job.objects.filter(pk=job.pk).update(duplicate_state=Job.DuplicateState.MERGED)
+        job = cancel(job_id, f"duplicate of job {other.pk}", actor=actor)
+        said = " ".join(filter(None, (note, notes)))[:500]
+        transitions.append_job_event(other, "job.duplicate_merged", actor=actor, duplicate=job.pk, note=said)
+    return job
+
+
+def dismiss_duplicate(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
+    """Dismiss the flag that the job may be a duplicate."""
+    with locked_for_action(job_id, Action.NOT_A_DUPLICATE, version) as job:
+        other = _flagged_duplicate(job)
+        job.duplicate_state = Job.DuplicateState.DISMISSED
+        transitions.save_job(job)
+        transitions.append_job_event(job, "job.not_a_duplicate", actor=actor, of=other.pk, note=note)
+    return job
+
+
+def _flagged_duplicate(job: Job) -> Job:
+    if not job.is_possible_duplicate or job.duplicate_of is None:
+        raise_illegal_transition(job, "This job isn't flagged as a duplicate of an open job.")
+    return job.duplicate_of
+
+
+def complete(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
+    """Mark the job completed and decrement its technician's open jobs."""
+    with locked_for_action(job_id, Action.COMPLETE, version) as job:
+        assert job.technician_id is not None
+        technicians.remove_open_job(job.technician_id)
+        job.status, job.ended_at = Job.Status.COMPLETED, clock.now()
+        transitions.stop_waiting(job, transitions.Waiting.NOTHING)
+        transitions.save_job(job)
+        transitions.append_job_event(job, "job.completed", actor=actor, technician_id=job.technician_id, note=note)
+    return job
+
+
+def cannot_make_it(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
+    """Release the job from its technician, and dispatch it again with the current policy and a new ranking.
+
+    The technician, and those who declined, get no further offer of it.
+    """
+    with locked_for_action(job_id, Action.CANNOT_MAKE_IT, version) as job:
+        assert job.technician is not None
+        gone = job.technician
+        transitions.append_job_event(
+            job, "job.cannot_make_it", actor=actor, technician_id=gone.pk, technician=gone.name, note=note
+        )
+        job.not_again = [*job.not_again, gone.pk]
+        _release_technician(job, Outcome.CANNOT_MAKE_IT, "cannot make it", actor, None)
+        job.assigned_at = None
+        _begin_dispatch_again(job)
+    return job
+
+
+def _begin_dispatch_again(job: Job) -> None:
+    """Dispatch the job from the beginning, or at the end of quiet hours.
+
+    Offers made so far count only if they were declined.
+    """
+    job.status, job.pending_reason = Job.Status.DISPATCHING, ""
+    job.attention_at = job.reminded_at = job.started_at = None
+    job.first_round = job.round = job.round + 1
+    dispatching.begin_dispatch(job)
+    if job.status == Job.Status.DISPATCHING and job.waiting_for != transitions.Waiting.QUIET_HOURS:
+        transitions.advance_job(job)
+        transitions.save_job(job)
+
+
+def give_back_all(technician_id: int, actor: Actor) -> None:
+    """Give back all open jobs of a technician who leaves, each in a separate transaction."""
+    open_jobs = Job.objects.filter(technician_id=technician_id, status=Job.Status.ASSIGNED).order_by("pk")
+    for job_id in open_jobs.values_list("pk", flat=True):
+        with suppress(IllegalTransition):  # completed or reassigned meanwhile
+            cannot_make_it(job_id, actor=actor, note="The technician was deactivated.")
+
+
+def _rescind_offer(offer: Offer, outcome: Outcome, reason: str, actor: Actor) -> None:
+    transitions.close_offer(offer, Offer.Status.RESCINDED, outcome, reason, actor=actor, hang_up=True)
+
+
+def _release_technician(job: Job, outcome: Outcome, reason: str, actor: Actor, news: News | None) -> None:
+    """Release an assigned job from its technician and rescind the accepted offer.
+
+    The technician is informed of `news` (None: they know).
+    """
+    if job.technician_id is None or job.status != Job.Status.ASSIGNED:
+        return
+    telephony.cancel_texts(Q(purpose="job", subject_id=job.pk), actor=actor)
+    if news is None:
+        notices.supersede(job, job.technician_id)
+    else:
+        notices.inform(job, job.technician_id, news)
+    technicians.remove_open_job(job.technician_id)
+    accepted = job.offers.select_for_update(no_key=True).filter(status=Offer.Status.ACCEPTED).first()
+    if accepted is not None:
+        accepted.status, accepted.outcome, accepted.reason = Offer.Status.RESCINDED, outcome, reason[:160]
+        accepted.save(update_fields=["status", "outcome", "reason"])
+        transitions.append_offer_event(
+            accepted, "offer.rescinded", actor=actor, outcome=str(outcome), reason=reason
+        )
+    job.technician = None
+
+
+def _warnings(job: Job, technician: Technician, live: Offer | None) -> Iterator[str]:
+    """Yield the reasons against assigning this technician."""
+    if notices.unreachable_phones(job, [str(technician.phone)]):
+        yield f"{technician.name} can be neither texted nor called. Notify them yourself."
+    if technician.pk in job.not_again:
+        yield f"{technician.name} said they can't make it."
+    elif transitions.has_declined(job, technician.pk):
+        yield f"{technician.name} declined this job."
+    if job.lat is None or job.lng is None:
+        if not technician.on_duty:
+            yield f"{technician.name} is off duty."
+        return
+    policy = policies.frozen_policy(job)
+    skills = job.service_type.required_skills.values_list("pk", flat=True)
+    fitness = technicians.check_fitness(
+        technician.pk, job.lat, job.lng, radius_m=policy.radius_m, skill_ids=skills
+    )
+    if fitness.verdict != "in" and not (live and live.technician_id == technician.pk):
+        yield f"{technician.name}: {fitness.reason}."
+
+
+@dataclass(frozen=True)
+class Correction:
+    """A corrected location of the job. Empty or None keeps the current value."""
+
+    address: str = ""
+    lat: float | None = None
+    lng: float | None = None
+
+
+def dispatch_again(
+    job_id: int,
+    *,
+    actor: Actor,
+    version: int | None = None,
+    note: str = "",
+    correction: Correction | None = None,
+) -> Job:
+    """Dispatch a pending or cancelled job again with the current policy and a new ranking.
+
+    Technicians who declined or can't make it get no offer. A job without a position, or with a correction, is
+    geocoded again.
+
+    Earlier answers don't count, except those of technicians who can't make it. A job without a position, or with a
+    correction, is geocoded again. The returned job is `pending` again if nobody is near.
+
+    Call it outside any transaction, because it may call a geocoder. Besides the module's exceptions, it raises
+    ValidationError {address} if the location still can't be found.
+    """
+    before = Job.objects.select_related("organization").get(pk=job_id)
+    moved = correction is not None and bool(correction.address or correction.lat is not None)
+    location = (
+        correction if correction is not None and moved else Correction(before.address, before.lat, before.lng)
+    )
+    address = location.address or before.address
+    where = None
+    if moved or before.lat is None:
+        where = geocoding.geocode(
+            lat=location.lat, lng=location.lng, address=address, organization=before.organization
+        )
+    with locked_for_action(job_id, Action.DISPATCH_AGAIN, version) as job:
+        if where is not None:
+            job.address, job.lat, job.lng, job.position_source = address, where.lat, where.lng, where.source
+            job.address_key = address_key(address)
+        elif moved or job.lat is None:
+            raise ValidationError({"address": "Address not found. Enter a ZIP code or coordinates."})
+        job.technician, job.assigned_at, job.ended_at = None, None, None
+        quiet = policies.quiet_hours(job.organization_id, job.service_type_id)
+        job.calls_at_any_hour = dispatching.quiet_end_of(job, quiet) is not None  # a person decided to call now
+        transitions.append_job_event(job, "job.dispatch_again", actor=actor, note=note)
+        _begin_dispatch_again(job)
+    return job
+
+
+class IllegalTransition(Conflict):
+    """Raised (409) if the job's status does not allow an action. The message includes the last change."""
+
+    default_code = "illegal_transition"
+
+
+def check_version(job: Job, version: int | None) -> None:
+    """Raise Conflict unless `version` is the job's current version. None skips the check."""
+    if version is not None and version != job.version:
+        raise _build_refusal(Conflict, job, "This job has changed.")
+
+
+def check_legal(job: Job, action: Action) -> None:
+    """Raise IllegalTransition unless `action` is legal now."""
+    if status_after(job.status, action) is None:
+        raise_illegal_transition(
+            job, f"This job is {job.get_status_display().lower()}, so it can't be {DONE_TO[action]}."
+        )
+    if action is Action.RESUME and job.paused_at is None:
+        raise_illegal_transition(job, "This job is not paused, so it can't be resumed.")
+    if action in (Action.PAUSE, Action.CALL_NEXT, Action.EXTEND) and job.paused_at is not None:
+        raise_illegal_transition(job, f"This job is paused, so it can't be {DONE_TO[action]}. Resume it first.")
+
+
+def raise_illegal_transition(job: Job, why: str) -> NoReturn:
+    """Raise IllegalTransition with the reason and the job's last change."""
+    raise _build_refusal(IllegalTransition, job, why)
+
+
+def _build_refusal(refusal: type[Conflict], job: Job, why: str) -> Conflict:
+    """Return the refusal with the job's last change: who did what, when."""
+    details: dict[str, Any] = {"version": job.version, "job_status": str(job.status)}
+    if (last := timeline.last_change(job)) is not None:
+        at = last.at.astimezone(ZoneInfo(job.organization.time_zone))
+        why = f"{why} {last.actor_label} {last.did} at {at:%H:%M:%S %Z on %Y-%m-%d}."
+        details |= {"by": Actor(last.actor_type, last.actor_id, last.actor_label), "did": last.did, "at": last.at}
+    return refusal(why, **details)

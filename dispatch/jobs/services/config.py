@@ -1,0 +1,69 @@
+"""Write service types and policies together with an Event that names the actor and the changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import time
+from typing import Any
+
+from django.db import models, transaction
+
+from dispatch.core import clock, events
+from dispatch.core.events import Actor
+from dispatch.jobs import policies
+from dispatch.jobs.models import DispatchPolicy, Job, PublicForm, ServiceType
+from dispatch.jobs.rules import quiet_hours
+
+Setup = ServiceType | DispatchPolicy | PublicForm
+QUIET_FIELDS = frozenset(quiet_hours.FIELDS)
+SUBJECTS: Mapping[type, str] = {ServiceType: "service_type", DispatchPolicy: "policy", PublicForm: "public_form"}
+
+
+def save_config(write: Callable[[], Setup], changed: Mapping[str, Any], *, actor: Actor, is_new: bool) -> None:
+    """Store a row and its relations through `write`, and append the Event in the same transaction.
+
+    The Event is "added" with the values set, or "changed" with the new value of each field in `changed`. Without a
+    change, no Event is appended.
+    """
+    with transaction.atomic():
+        row = write()
+        values = {name: _plain_value(value) for name, value in changed.items() if name != "organization"}
+        if is_new:
+            set_values = {name: value for name, value in values.items() if value not in (None, "", [])}
+            _append_event(row, "added", actor, changes=set_values)
+        elif values:
+            _append_event(row, "changed", actor, changes=values)
+        if QUIET_FIELDS & values.keys():
+            wake_quiet_jobs(row.organization_id)
+
+
+def wake_quiet_jobs(organization_id: int) -> None:
+    """Make jobs that wait for the end of quiet hours check again, because the hours have changed."""
+    waiting = Job.objects.of(organization_id).filter(
+        status=Job.Status.DISPATCHING, waiting_for=Job.WaitingFor.QUIET_HOURS, paused_at=None
+    )
+    waiting.update(next_action_at=clock.now())
+
+
+def delete_config(policy: DispatchPolicy, *, actor: Actor) -> None:
+    """Delete a policy. Raises Conflict if a service type's policy would be invalid without it."""
+    with transaction.atomic():
+        policies.check_removable(policy)
+        _append_event(policy, "removed", actor)
+        policy.delete()
+
+
+def _append_event(row: Setup, verb: str, actor: Actor, **data: Any) -> None:
+    kind = f"{SUBJECTS[type(row)]}.{verb}"
+    events.append(row.organization_id, kind, row.pk, actor=actor, name=str(row)[:120], **data)
+
+
+def _plain_value(value: Any) -> Any:
+    """Return a value as the event log stores it: relations by name."""
+    if isinstance(value, models.Model):
+        return str(value)
+    if isinstance(value, time):
+        return f"{value:%H:%M}"
+    if isinstance(value, models.QuerySet | list | tuple):
+        return [_plain_value(item) for item in value]
+    return value

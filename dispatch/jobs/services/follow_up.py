@@ -1,0 +1,89 @@
+"""Actions of people after a job's assignment: mark started, correct, reopen. The rules of `actions` apply."""
+
+from __future__ import annotations
+
+from django.core.exceptions import ValidationError
+
+from dispatch.core import clock
+from dispatch.core.events import Actor
+from dispatch.jobs import geocoding
+from dispatch.jobs.models import Job
+from dispatch.jobs.rules import Action
+from dispatch.jobs.rules.duplicates import address_key
+from dispatch.jobs.services import notices, transitions
+from dispatch.jobs.services.actions import Correction, locked_for_action, raise_illegal_transition
+from dispatch.jobs.services.notices import News
+from dispatch.technicians import services as technicians
+
+
+def mark_started(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
+    """Record that the technician has started the work."""
+    with locked_for_action(job_id, Action.MARK_STARTED, version) as job:
+        if job.started_at is not None:
+            raise_illegal_transition(job, "This job has already been started.")
+        job.started_at, job.attention_at, job.reminded_at = clock.now(), None, None
+        transitions.save_job(job)
+        transitions.append_job_event(job, "job.started", actor=actor, technician_id=job.technician_id, note=note)
+    return job
+
+
+def reopen(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
+    """Undo the completion of a job: its technician has it again, and is informed."""
+    with locked_for_action(job_id, Action.REOPEN, version) as job:
+        assert job.technician_id is not None
+        technicians.add_open_job(job.technician_id)
+        job.status, job.ended_at = Job.Status.ASSIGNED, None
+        if job.started_at is None:
+            transitions.expect_start(job)
+        transitions.save_job(job)
+        transitions.append_job_event(job, "job.reopened", actor=actor, technician_id=job.technician_id, note=note)
+        notices.inform(job, job.technician_id, News.REOPENED)
+    return job
+
+
+def correct(
+    job_id: int,
+    *,
+    actor: Actor,
+    version: int | None = None,
+    note: str = "",
+    correction: Correction,
+    customer_phone: str = "",
+) -> Job:
+    """Correct the location or the customer's phone of an assigned or pending job, and inform its technician.
+
+    `customer_phone`: E.164; empty keeps the current one.
+
+    Call it outside any transaction, because it may call a geocoder. Raises, besides the module's exceptions,
+    ValidationError {address} if the new location can't be found, and {address} if nothing would change.
+    """
+    before = Job.objects.select_related("organization").get(pk=job_id)
+    where = None
+    if is_moved := bool(correction.address not in ("", before.address) or correction.lat is not None):
+        where = geocoding.geocode(
+            lat=correction.lat,
+            lng=correction.lng,
+            address=correction.address or before.address,
+            organization=before.organization,
+        )
+        if where is None:
+            raise ValidationError({"address": "Address not found. Enter a ZIP code or coordinates."})
+    with locked_for_action(job_id, Action.CORRECT, version) as job:
+        changed = []
+        if is_moved and where is not None:
+            job.address = correction.address or job.address
+            job.address_key = address_key(job.address)
+            job.lat, job.lng, job.position_source = where.lat, where.lng, where.source
+            changed.append("address")
+        if customer_phone and customer_phone != str(job.customer_phone):
+            Job.objects.filter(pk=job.pk).update(customer_phone=customer_phone)
+            job.customer_phone = customer_phone
+            changed.append("phone")
+        if not changed:
+            raise ValidationError({"address": "Change the address or the phone number."})
+        transitions.save_job(job)
+        transitions.append_job_event(job, "job.corrected", actor=actor, changed=changed, note=note)
+        if job.status == Job.Status.ASSIGNED and job.technician_id is not None:
+            job.refresh_from_db(fields=["customer_phone"])
+            notices.inform(job, job.technician_id, News.CHANGED)
+    return job

@@ -1,0 +1,163 @@
+"""Deliver the notices of changes: by text, else by a call in which key 1 confirms, else dispatchers are alerted.
+
+`advance_notice` does what is due now: the handlers of a notice's text and calls invoke it with every change, and a
+loop when its time has come.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from dispatch.core import clock
+from dispatch.core.db import lock_waits
+from dispatch.core.db.isolation import run_each, unlocked_ids
+from dispatch.core.events import SYSTEM, Actor
+from dispatch.jobs import sql
+from dispatch.jobs.models import Job, TechnicianNotice
+from dispatch.jobs.rules import phrases
+from dispatch.jobs.services import sms, transitions
+from dispatch.jobs.services.notices import PURPOSE, TEXT_WAIT, News, Status
+from dispatch.telephony import services as telephony
+from dispatch.telephony.models import Text
+
+CONFIRM_KEY = "1"
+# Pauses: after a call without a key, when the phone is busy, and while a call or text is in progress.
+CALL_AGAIN, BUSY_AGAIN, LOOK_AGAIN = timedelta(seconds=30), timedelta(seconds=5), timedelta(seconds=20)
+RING_S, TIME_LIMIT_S = 30, 120
+BATCH = 100
+
+
+def advance_due_notices() -> int:
+    """Advance the notices whose time has come. Return how many."""
+    due = TechnicianNotice.objects.filter(next_action_at__lte=clock.now()).order_by("next_action_at")
+    return run_each(_advance_due, unlocked_ids(due, BATCH), event="notice_not_advanced")
+
+
+def _advance_due(notice_id: int) -> int:
+    now = clock.now()
+    mine = TechnicianNotice.objects.filter(pk=notice_id, next_action_at__lte=now)
+    if mine.update(next_action_at=now + LOOK_AGAIN):  # a notice that fails is postponed
+        with lock_waits.limit_lock_waits(lock_waits.LOOP_S):
+            advance_notice(notice_id)
+    return 1
+
+
+def advance_notice(notice_id: int) -> None:
+    """Do what is due for the notice: record that the technician was reached, call them, or alert dispatchers.
+
+    Idempotent. Call it outside any transaction.
+    """
+    job_id = TechnicianNotice.objects.values_list("job_id", flat=True).get(pk=notice_id)
+    with transaction.atomic():
+        job = transitions.lock_job(job_id, "organization")
+        rows = TechnicianNotice.objects.select_for_update(no_key=True, of=("self",)).select_related("technician")
+        notice = rows.get(pk=notice_id)
+        if notice.status in (Status.REACHED, Status.SUPERSEDED):
+            return
+        text = Text.objects.filter(pk=notice.text_id).first() if notice.text_id else None
+        if text is not None and text.status == Text.Status.DELIVERED:
+            _mark_reached(job, notice, "text")
+        elif any(pressed.key == CONFIRM_KEY for pressed in telephony.keys_of(PURPOSE, notice.pk)):
+            _mark_reached(job, notice, "call")
+        elif notice.status == Status.SENDING:
+            _continue(job, notice, text)
+
+
+def _continue(job: Job, notice: TechnicianNotice, text: Text | None) -> None:
+    now = clock.now()
+    text_by = notice.created_at + TEXT_WAIT
+    if now >= notice.alert_at:
+        _mark_unreached(job, notice, notice.reason or "no confirmation")
+    elif text is not None and now < text_by and text.ended_at is None:
+        _wait(notice, text_by)
+    elif telephony.open_call_of(PURPOSE, notice.pk) is not None:
+        _wait(notice, now + LOOK_AGAIN)
+    else:
+        _call(job, notice, now)
+
+
+def _call(job: Job, notice: TechnicianNotice, now: datetime) -> None:
+    last = telephony.calls_of(PURPOSE, notice.pk).first()
+    if last is not None and last.ended_at is not None:
+        notice.reason = f"the call: {last.get_status_display().lower()}"
+        if now < last.ended_at + CALL_AGAIN:
+            _wait(notice, last.ended_at + CALL_AGAIN)
+            return
+    pool = sql.load_readiness(job, now).pool
+    if pool is None:
+        _mark_unreached(job, notice, "no pool for calls")
+        return
+    try:
+        telephony.create_call(
+            organization=job.organization,
+            purpose=PURPOSE,
+            subject_id=notice.pk,
+            attempt=last.attempt + 1 if last else 1,
+            to_phone=str(notice.technician.phone),
+            pool=pool,
+            ring_timeout_s=RING_S,
+            time_limit_s=TIME_LIMIT_S,
+            place_by=notice.alert_at,
+            context={"job_id": job.pk},
+        )
+    except telephony.CallNotAllowed as error:
+        _mark_unreached(job, notice, str(error))
+    except telephony.PhoneBusy:
+        notice.reason = "their phone is on another call"
+        _wait(notice, now + BUSY_AGAIN)
+    except telephony.NoLine as error:
+        notice.reason = str(error)
+        _wait(notice, now + timedelta(seconds=max(error.retry_in_s, 1.0)))
+    else:
+        _wait(notice, now + LOOK_AGAIN)
+
+
+def _wait(notice: TechnicianNotice, until: datetime) -> None:
+    notice.reason = notice.reason[:160]
+    notice.next_action_at = min(until, notice.alert_at)
+    notice.save(update_fields=["next_action_at", "reason"])
+
+
+def _mark_reached(job: Job, notice: TechnicianNotice, by: str) -> None:
+    was_unreached = notice.status == Status.UNREACHED
+    notice.status, notice.reached_by, notice.next_action_at = Status.REACHED, by, None
+    notice.save(update_fields=["status", "reached_by", "next_action_at"])
+    actor = Actor("technician", notice.technician_id, notice.technician.name) if by == "call" else SYSTEM
+    _append(job, notice, "job.technician_notified", actor, by=by)
+    if was_unreached:  # the event ends the job's alert: raise it again for the others
+        others = job.notices.filter(status=Status.UNREACHED).select_related("technician")
+        for other in others:
+            _append(job, other, "job.technician_unreached", SYSTEM, reason=other.reason)
+    elif (call := telephony.open_call_of(PURPOSE, notice.pk)) and by == "text":
+        telephony.hang_up(call.pk, reason="the text was delivered")
+
+
+def _mark_unreached(job: Job, notice: TechnicianNotice, reason: str) -> None:
+    notice.status, notice.reason, notice.next_action_at = Status.UNREACHED, reason[:160], None
+    notice.save(update_fields=["status", "reason", "next_action_at"])
+    _append(job, notice, "job.technician_unreached", SYSTEM, reason=reason)
+
+
+def _append(job: Job, notice: TechnicianNotice, kind: str, actor: Actor, **data: str) -> None:
+    transitions.append_job_event(
+        job,
+        kind,
+        actor=actor,
+        technician_id=notice.technician_id,
+        technician=notice.technician.name,
+        news=str(notice.news),
+        news_text=str(News(notice.news).label),
+        **data,
+    )
+
+
+def news_prompt(notice_id: int) -> tuple[str, ...]:
+    """Return what a call says about the notice, or nothing for a notice that is no longer needed."""
+    related = ("job__service_type", "job__organization", "technician")
+    notice = TechnicianNotice.objects.select_related(*related).get(pk=notice_id)
+    if notice.status == Status.SUPERSEDED:
+        return ()
+    job = notice.job
+    return phrases.news_prompt(job.organization.name, notice.news, sms.prompt_context(job, is_spoken=True))

@@ -1,0 +1,118 @@
+"""Resume the jobs that a provider outage stopped, when the outage ends."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Exists, OuterRef, QuerySet
+
+from dispatch.capacity import account_outages
+from dispatch.capacity.models import ProviderAccount
+from dispatch.core.db.isolation import run_each, unlocked_ids
+from dispatch.core.models import Event
+from dispatch.core.runtime.queues import enqueue, notify_loop
+from dispatch.jobs.models import Job
+from dispatch.jobs.services import transitions
+from dispatch.jobs.services.line_wakeups import WAITING_LOOP
+
+BATCH = 200
+RESUME = "dispatch.jobs.tasks.resume_after_outage"
+
+FAILED = "job_not_resumed"
+_REASONS = transitions.OUTAGE_REASONS
+# Events by which a person takes ownership of a pending job, and the event that releases it.
+_CLAIMED, _RELEASED = ("job.claimed", "job.alert_acknowledged"), ("job.released",)
+
+
+def resume_after_outage(organization_id: int, limit: int | None = None) -> int:
+    """Resume the organization's jobs that are pending because of an outage, with the same candidates.
+
+    Return the number of jobs resumed, at most `limit`. With a limit, they are trials of whether the provider works
+    again. A job that a dispatcher owns is left alone. A job that fails or is locked does not block the others: the
+    auditor resumes it later. Call it outside any transaction.
+    """
+    if limit is None:
+        run_each(
+            _end_trial,
+            _on_trial().filter(organization_id=organization_id).values_list("pk", flat=True),
+            event=FAILED,
+        )
+    pending = _pending_jobs().filter(organization_id=organization_id)
+    resumed = 0
+    for job_id in list(pending.values_list("pk", flat=True)):
+        if limit is not None and resumed >= limit:
+            break
+        resumed += run_each(partial(_resume, is_trial=limit is not None), [job_id], event=FAILED)
+    return resumed
+
+
+def resume_left_behind() -> int:
+    """Resume the jobs whose outage has ended since they became pending, in case the task was lost.
+
+    Return the number of jobs resumed.
+    """
+    ended = ProviderAccount.objects.filter(
+        organization_id=OuterRef("organization_id"), outage="", outage_ended_at__gt=OuterRef("waiting_since")
+    )
+    failing = ProviderAccount.objects.filter(organization_id=OuterRef("organization_id")).exclude(outage="")
+    run_each(_end_trial, unlocked_ids(_on_trial().filter(~Exists(failing)), BATCH), event=FAILED)
+    return run_each(_resume, unlocked_ids(_pending_jobs().filter(Exists(ended)), BATCH), event=FAILED)
+
+
+def _pending_jobs() -> QuerySet[Job]:
+    jobs: QuerySet[Job] = Job.objects.filter(status=Job.Status.PENDING, pending_reason__in=_REASONS)
+    return jobs.order_by("priority", "waiting_since", "pk")
+
+
+def _on_trial() -> QuerySet[Job]:
+    found: QuerySet[Job] = Job.objects.filter(is_trial=True).order_by("pk")
+    return found
+
+
+@transaction.atomic
+def _end_trial(job_id: int) -> bool:
+    """Record that the outage is over for a job that was resumed to try the provider. This ends its alert."""
+    job = transitions.lock_job(job_id)
+    if not job.is_trial:
+        return False
+    job.is_trial = False
+    transitions.save_job(job, visible=False)
+    transitions.append_job_event(job, "job.provider_back")
+    return True
+
+
+@transaction.atomic
+def _resume(job_id: int, *, is_trial: bool = False) -> bool:
+    job = transitions.lock_job(job_id)
+    if job.status != Job.Status.PENDING or job.pending_reason not in _REASONS or _is_owned(job):
+        return False
+    job.status, job.pending_reason, job.is_trial = Job.Status.DISPATCHING, "", is_trial
+    transitions.advance_job(job)
+    transitions.save_job(job)
+    transitions.append_job_event(job, "job.trial_began" if is_trial else "job.provider_back")
+    return True
+
+
+def _is_owned(job: Job) -> bool:
+    about = Event.objects.filter(subject_type="job", subject_id=job.pk, kind__in=(*_CLAIMED, *_RELEASED))
+    since = job.waiting_since or job.created_at
+    last = about.filter(at__gte=since).order_by("-id").values_list("kind", flat=True).first()
+    return last in _CLAIMED
+
+
+def _outage_ended(organization_id: int) -> None:
+    enqueue(settings.DISPATCH_QUEUE, RESUME, organization_id)
+    notify_loop(WAITING_LOOP)
+
+
+def _trial_unused(organization_id: int) -> None:
+    """Resume the first waiting job, to find out whether the provider works again."""
+    enqueue(settings.DISPATCH_QUEUE, RESUME, organization_id, 1)
+
+
+def register() -> None:
+    """Subscribe to the end of outages and to unused trials. Called once, when the applications are ready."""
+    account_outages.on_end(_outage_ended)
+    account_outages.on_unused_trial(_trial_unused)

@@ -1,0 +1,223 @@
+"""Accept submissions and turn each into exactly one job."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F
+
+from accounts.models import ApiKey, Organization
+from dispatch.core import clock, fault_injection
+from dispatch.core.db import fast_rows, lock_waits, prepared
+from dispatch.core.db.errors import is_lock_timeout, is_temporary
+from dispatch.core.db.lock_waits import RecentlyBlocked
+from dispatch.core.events import Actor, NewEvent
+from dispatch.core.runtime.queues import enqueue
+from dispatch.jobs import geocoding, policies, sql
+from dispatch.jobs.geocoding import Location
+from dispatch.jobs.models import Job, Submission
+from dispatch.jobs.rules.duplicates import address_key
+from dispatch.jobs.services import dispatching, transitions
+from dispatch.jobs.services.dispatching import offer_next
+
+log = structlog.get_logger(__name__)
+
+START_JOB = "dispatch.jobs.tasks.start_job"
+MAX_STARTS = 3
+# Seconds: the time after which the auditor starts a submission that the queue has not; the lease of a start (with
+# the auditor's interval, below the 30 s within which a dead start is recovered); the delay after a failed start.
+FIRST_START_S, START_LEASE_S, RETRY_S = 10.0, 20.0, 5.0
+# Organizations whose technicians' rows were locked a moment ago.
+_blocked = RecentlyBlocked(10.0)
+
+# Fields that a job copies from its submission unchanged.
+_CARRIED = ("service_type_id", "priority", "customer_name", "customer_phone", "address", "notes", "extra")
+
+
+def accept_submission(
+    organization: Organization,
+    form: dict[str, Any],
+    *,
+    raw: Any,
+    actor: Actor,
+    api_key: ApiKey | None = None,
+    idempotency_key: str = "",
+) -> Submission:
+    """Store a validated form and enqueue it on the dispatch queue after commit.
+
+    `form`: customer_name, customer_phone (E.164), service_type (a ServiceType), and optionally priority, address,
+    lat, lng, notes, extra. `raw`: the body as received. Once committed, the submission becomes a job even if any
+    process dies.
+    """
+    with transaction.atomic(savepoint=False):
+        submission = Submission(
+            organization=organization,
+            form=raw,
+            api_key=api_key,
+            idempotency_key=idempotency_key,
+            next_start_at=clock.now() + timedelta(seconds=FIRST_START_S),
+            **form,
+        )
+        service = {"service": submission.service_type.name}
+        fast_rows.insert_row(submission, NewEvent(organization.pk, "submission.received", actor, service))
+        enqueue(settings.DISPATCH_QUEUE, START_JOB, submission.pk)
+    return submission
+
+
+def start_job(submission_id: int, *, place: bool = True) -> Job | None:
+    """Create the submission's job, exactly once, and offer it to the first technician.
+
+    Return None if another worker started it or its next attempt is not due.
+
+    Call it outside any transaction: the address may be geocoded over the network. The auditor retries a failed
+    start; after the third failure the job is `pending`, "processing failed". `place` as in `offer_next`.
+    """
+    submission = _claim_start(submission_id)
+    if submission is None:
+        return Job.objects.filter(submission_id=submission_id).first()
+    fault_injection.crash_point("jobs.start.claimed")
+    if submission.starts > MAX_STARTS:
+        return _create_job_for_review(submission)
+    try:
+        where = geocoding.geocode(
+            lat=submission.lat,
+            lng=submission.lng,
+            address=submission.address,
+            organization=submission.organization,
+        )
+        job, created = _make_job_despite_locks(submission, where)
+    except Exception as error:
+        if is_temporary(error):
+            _postpone(submission, error)
+            if is_lock_timeout(error):
+                raise
+            return None
+        log.exception("submission_start_failed", submission=submission_id, start=submission.starts)
+        _record_failure(submission, error)
+        if submission.starts >= MAX_STARTS:
+            return _create_job_for_review(submission)
+        return None
+    fault_injection.crash_point("jobs.start.committed")
+    if created and job.status == Job.Status.DISPATCHING:
+        offer_next(job.pk, job.step_token, place=place)
+    return job
+
+
+def _claim_start(submission_id: int) -> Submission | None:
+    """Claim a start by compare-and-set: the first immediately, later ones when due."""
+    now = clock.now()
+    if not sql.claim_start(submission_id, now, now + timedelta(seconds=START_LEASE_S)):
+        return None
+    return fast_rows.fetch_by_pk(Submission, submission_id, "organization")
+
+
+def _record_failure(submission: Submission, error: Exception) -> None:
+    Submission.objects.filter(pk=submission.pk, status=Submission.Status.RECEIVED).update(
+        last_error=f"{type(error).__name__}: {error}"[:500],
+        next_start_at=clock.now() + timedelta(seconds=RETRY_S * submission.starts),
+    )
+
+
+def _postpone(submission: Submission, error: Exception) -> None:
+    """Postpone a start without counting it: the database was unavailable, locked or full."""
+    log.warning("start_postponed", submission=submission.pk, error=str(error).strip())
+    Submission.objects.filter(pk=submission.pk, status=Submission.Status.RECEIVED).update(
+        starts=F("starts") - 1, next_start_at=clock.now() + timedelta(seconds=RETRY_S)
+    )
+
+
+def _make_job_despite_locks(submission: Submission, where: Location | None) -> tuple[Job, bool]:
+    """Create the job, leaving out technicians whose rows are locked by another session if they block it."""
+    if submission.organization_id not in _blocked:
+        try:
+            return _make_job(submission, where)
+        except Exception as error:
+            if not is_lock_timeout(error):
+                raise
+    _blocked.add(submission.organization_id)
+    return _make_job(submission, where, only_free=True)
+
+
+@transaction.atomic
+def _make_job(submission: Submission, where: Location | None, *, only_free: bool = False) -> tuple[Job, bool]:
+    """Return the submission's job and whether it was created just now.
+
+    `only_free` leaves out technicians whose rows are locked, and raises a lock timeout if no eligible technician
+    remains.
+    """
+    lock_waits.apply_limit()
+    prepared.defer_fsync()
+    if not _mark_processed(submission):
+        return Job.objects.get(submission_id=submission.pk), False
+    job = Job(
+        organization=submission.organization,
+        submission=submission,
+        lat=where.lat if where else None,
+        lng=where.lng if where else None,
+        position_source=where.source if where else "",
+        waiting_for=transitions.Waiting.START,
+        waiting_since=clock.now(),
+        next_action_at=clock.now(),
+        **{name: getattr(submission, name) for name in _CARRIED},
+    )
+    _flag_duplicate(job)
+    ranking = dispatching.find_candidates(job)
+    if only_free:
+        ranking = dispatching.without_locked(ranking, job.not_again)
+    source = job.position_source
+    fast_rows.insert_row(
+        job, transitions.event_of(job, "job.created", submission_id=submission.pk, position_source=source)
+    )
+    _append_flag(job)
+    dispatching.write_ranking(job, ranking)
+    return job, True
+
+
+def _flag_duplicate(job: Job) -> None:
+    """Flag an unsaved job as a probable duplicate of an open job with the same customer phone or address."""
+    job.address_key = address_key(job.address)
+    hours = policies.duplicate_hours(job.organization_id, job.service_type_id)
+    if not hours:
+        return
+    job.duplicate_of_id = sql.find_duplicate(job, clock.now() - timedelta(hours=hours))
+    if job.duplicate_of_id is not None:
+        job.duplicate_state = Job.DuplicateState.POSSIBLE
+
+
+def _append_flag(job: Job) -> None:
+    if job.duplicate_of_id is not None:
+        transitions.append_job_event(job, "job.possible_duplicate", of=job.duplicate_of_id)
+
+
+@transaction.atomic
+def _create_job_for_review(submission: Submission) -> Job:
+    """Create a pending job from the raw form so that a dispatcher can handle it."""
+    if not _mark_processed(submission):
+        return Job.objects.get(submission_id=submission.pk)
+    job = Job(
+        organization=submission.organization,
+        submission=submission,
+        lat=submission.lat,
+        lng=submission.lng,
+        position_source="form" if submission.lat is not None else "",
+        next_action_at=clock.now(),
+        **{name: getattr(submission, name) for name in _CARRIED},
+    )
+    _flag_duplicate(job)
+    fast_rows.insert_row(job, transitions.event_of(job, "job.created", submission_id=submission.pk))
+    _append_flag(job)
+    error = Submission.objects.values_list("last_error", flat=True).get(pk=submission.pk)
+    transitions.mark_pending(job, Job.PendingReason.FAILED, error=error, starts=MAX_STARTS)
+    return job
+
+
+def _mark_processed(submission: Submission) -> bool:
+    """Mark the submission processed (compare-and-set; waits for a concurrent holder).
+
+    Return False if another worker already did.
+    """
+    return sql.mark_submission_processed(submission.pk)

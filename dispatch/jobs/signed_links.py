@@ -1,0 +1,120 @@
+"""Sign and verify links: the offer page, the technician's page, the customer's status page.
+
+A link carries an id and an expiry time, signed with a separate salt for each kind, so that a link of one kind is
+never valid as another. The link is the only credential: nobody signs in.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from django.conf import settings
+from django.core.signing import BadSignature, Signer
+from django.urls import reverse
+
+from dispatch.core import clock
+from dispatch.jobs.models import Offer, Submission
+from dispatch.technicians.models import Technician
+
+T = TypeVar("T")
+
+# An offer page shows the result for a day. It accepts answers only while the offer is live.
+OFFER_LINK = timedelta(days=1)
+
+
+class InvalidLink(Exception):
+    """Raised for a link that is not valid. `expired`: it was valid once."""
+
+    def __init__(self, *, expired: bool = False) -> None:
+        self.expired = expired
+        super().__init__("expired" if expired else "not a link")
+
+
+def offer_url(offer: Offer) -> str:
+    """Return the URL of the offer page."""
+    return _url("offer", _sign("offer", [offer.pk, offer.technician_id], OFFER_LINK))
+
+
+def offer_of(token: str) -> Offer:
+    """Return the offer of a link. Raises InvalidLink."""
+    offer_id, technician_id = _read("offer", token, 2)
+    offers = Offer.objects.select_related("technician", "job__service_type", "job__organization")
+    matches = offers.filter(pk=offer_id, technician_id=technician_id, technician__is_active=True)
+    return _require_row(matches.filter(organization__is_active=True).first())
+
+
+def technician_url(technician: Technician) -> str:
+    """Return the URL of the technician's page. A new `link_version` revokes it."""
+    lasts = timedelta(days=settings.TECHNICIAN_LINK_DAYS)
+    return _url("technician", _sign("technician", [technician.pk, technician.link_version], lasts))
+
+
+def technician_of(token: str) -> Technician:
+    """Return the technician of a link. Raises InvalidLink, also for revoked links and inactive technicians."""
+    pk, version = _read("technician", token, 2)
+    technicians = Technician.objects.select_related("organization").filter(
+        pk=pk, is_active=True, link_version=version
+    )
+    return _require_row(technicians.filter(organization__is_active=True).first())
+
+
+def status_url(submission: Submission) -> str:
+    """Return the URL of the customer's status page."""
+    return f"{settings.PUBLIC_BASE_URL}{status_path(submission.pk)}"
+
+
+def status_path(submission_id: int) -> str:
+    """Return the path of the status page, without the host."""
+    lasts = timedelta(days=settings.CUSTOMER_LINK_DAYS)
+    return reverse("pages:status", args=[_sign("status", [submission_id], lasts)])
+
+
+def submission_of(token: str) -> Submission:
+    """Return the submission of a link. Raises InvalidLink."""
+    (pk,) = _read("status", token, 1)
+    submissions = Submission.objects.select_related("organization", "service_type", "job__technician").filter(
+        pk=pk
+    )
+    return _require_row(submissions.first())
+
+
+def sign_token(kind: str, numbers: list[int], lasts: timedelta) -> str:
+    """Return a signed token of any kind that carries `numbers`. `read_token` returns them."""
+    return _sign(kind, numbers, lasts)
+
+
+def read_token(kind: str, token: str, count: int) -> list[int]:
+    """Return the `count` numbers of a token made by `sign_token`. Raises InvalidLink."""
+    return _read(kind, token, count)
+
+
+def _url(name: str, token: str) -> str:
+    return f"{settings.PUBLIC_BASE_URL}{reverse(f'pages:{name}', args=[token])}"
+
+
+def _sign(kind: str, numbers: list[int], lasts: timedelta) -> str:
+    until = int((clock.now() + lasts).timestamp())
+    return _signer(kind).sign("-".join(map(str, [*numbers, until])))
+
+
+def _read(kind: str, token: str, count: int) -> list[int]:
+    try:
+        *numbers, until = [int(part) for part in _signer(kind).unsign(token).split("-")]
+    except (BadSignature, ValueError):
+        raise InvalidLink from None
+    if len(numbers) != count:
+        raise InvalidLink
+    if datetime.fromtimestamp(until, UTC) < clock.now():
+        raise InvalidLink(expired=True)
+    return numbers
+
+
+def _signer(kind: str) -> Signer:
+    return Signer(salt=f"dispatch.jobs.{kind}", sep=".")
+
+
+def _require_row(row: T | None) -> T:
+    if row is None:
+        raise InvalidLink
+    return row

@@ -1,0 +1,5 @@
+"""Provide the admin pages of leads."""
+
+from dispatch.leads.admin import calling_rules, campaigns
+
+__all__ = ["calling_rules", "campaigns"]

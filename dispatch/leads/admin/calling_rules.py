@@ -1,0 +1,150 @@
+"""Manage the calling rules in the admin: an organization's own, and the global ones that superusers maintain."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from django.contrib import admin
+from django.db import transaction
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from unfold.decorators import display
+
+from accounts.admin.base import EVERYTHING, VIEW, OwnedAdmin
+from dispatch.leads.admin.calling_hours import DAYS, WeekdaysMixin, describe_window
+from dispatch.leads.models import (
+    CallingRule,
+    ClosedDay,
+    CustomerRate,
+    DoNotCall,
+    DoNotCallEverywhere,
+    EngineSwitch,
+    Holiday,
+)
+from dispatch.leads.services import do_not_call, switches
+
+
+@admin.register(DoNotCall)
+class DoNotCallAdmin(OwnedAdmin):
+    """Manage the do-not-call list.
+
+    As soon as a phone is added, no campaign calls it, and a ringing call to it is hung up.
+    """
+
+    subject = "do_not_call"
+    dispatcher_may = frozenset({"view", "add"})
+    admin_may = frozenset({"view", "add", "delete"})
+    list_display = ["phone", "source", "note", "created_at"]
+    list_filter = ["source"]
+    search_fields = ["phone", "note"]
+    fields = ["phone", "note"]
+
+    def save_model(self, request: Any, obj: DoNotCall, form: Any, change: bool) -> None:
+        phone, note = str(obj.phone), obj.note
+        do_not_call.add_to_list(obj.organization_id, phone, source="person", actor=request.actor, note=note)
+        obj.pk = DoNotCall.objects.get(organization_id=obj.organization_id, phone=phone).pk
+
+    def delete_model(self, request: Any, obj: DoNotCall) -> None:
+        do_not_call.remove_from_list(obj, actor=request.actor)
+
+    def delete_queryset(self, request: Any, queryset: QuerySet) -> None:
+        for row in queryset:
+            do_not_call.remove_from_list(row, actor=request.actor)
+
+
+@admin.register(ClosedDay)
+class ClosedDayAdmin(OwnedAdmin):
+    """Manage the days on which an organization makes no calls."""
+
+    dispatcher_may = VIEW
+    list_display = ["date", "name"]
+    search_fields = ["name"]
+    fields = ["date", "name"]
+
+
+@admin.register(CustomerRate)
+class CustomerRateAdmin(OwnedAdmin):
+    """Manage the rate limits of customers."""
+
+    dispatcher_may = VIEW
+    list_display = ["customer", "most", "per_s"]
+    search_fields = ["customer"]
+    fields = ["customer", "most", "per_s"]
+
+
+class EverybodysAdmin(OwnedAdmin):
+    """Manage rows that apply to all organizations (base class). Superusers only."""
+
+    admin_may = frozenset()
+    superuser_may = EVERYTHING
+
+    def of_organizations(self, rows: QuerySet, organizations: list[int]) -> QuerySet:
+        return rows.none()
+
+
+@admin.register(CallingRule)
+class CallingRuleAdmin(WeekdaysMixin, EverybodysAdmin):
+    """Manage the legal calling hours of countries and states."""
+
+    list_display = ["name", "place", "days", "hours", "since", "until", "source"]
+    list_filter = ["country"]
+    search_fields = ["name", "region", "source"]
+    fields = [
+        "name", ("country", "region"), "weekdays", ("window_from", "window_until"), "keeps_holidays",
+        ("since", "until"), "source",
+    ]  # fmt: skip
+
+    @display(description="place")
+    def place(self, rule: CallingRule) -> str:
+        return f"{rule.country}-{rule.region}" if rule.region else rule.country
+
+    @display(description="days")
+    def days(self, rule: CallingRule) -> str:
+        return "every day" if len(rule.weekdays) == len(DAYS) else ", ".join(DAYS[day] for day in rule.weekdays)
+
+    @display(description="hours")
+    def hours(self, rule: CallingRule) -> str:
+        return describe_window(rule.window_from, rule.window_until)
+
+
+@admin.register(Holiday)
+class HolidayAdmin(EverybodysAdmin):
+    """Manage the holidays of countries and states."""
+
+    list_display = ["date", "name", "country", "region"]
+    list_filter = ["country"]
+    search_fields = ["name"]
+    fields = ["date", "name", ("country", "region")]
+
+
+@admin.register(DoNotCallEverywhere)
+class DoNotCallEverywhereAdmin(EverybodysAdmin):
+    """Manage the phones that no organization may call. Adding a phone hangs up ringing calls to it."""
+
+    list_display = ["phone", "note", "created_at"]
+    search_fields = ["phone", "note"]
+    fields = ["phone", "note"]
+
+    def save_model(self, request: Any, obj: DoNotCallEverywhere, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        hang_up = partial(do_not_call.hang_up_everywhere, str(obj.phone), actor=request.actor)
+        transaction.on_commit(hang_up, robust=True)
+
+
+@admin.register(EngineSwitch)
+class EngineSwitchAdmin(EverybodysAdmin):
+    """Manage the kill switch and the promoter's pause, which share a single row."""
+
+    superuser_may = frozenset({"view", "add", "change"})
+    list_display = ["__str__", "is_stopped", "promoter_paused"]
+    fields = ["is_stopped", "promoter_paused"]
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return super().has_add_permission(request, obj) and not EngineSwitch.objects.exists()
+
+    def save_model(self, request: Any, obj: EngineSwitch, form: Any, change: bool) -> None:
+        row = switches.set_engine(
+            is_stopped=obj.is_stopped, promoter_paused=obj.promoter_paused, actor=request.actor
+        )
+        obj.pk = row.pk

@@ -1,0 +1,150 @@
+"""Accept thousands of leads in one request.
+
+The entries are parsed directly, because a serializer would take longer than everything else.
+
+    {"campaign": "spring", "leads": [{"phone": "+16025550134", "due_at": "2026-11-20T18:00:00Z"}, …]}
+
+An entry has the fields of `POST /leads/`, without the campaign. Valid entries are added, and invalid entries are
+reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from dispatch.core.api.parsers import LargeJSONParser, PlainJSONParser, find_unstorable, is_storable
+from dispatch.core.events import Actor
+from dispatch.leads.models import Campaign
+from dispatch.leads.services import intake
+from dispatch.leads.services.intake import NewLead
+
+MAX_ENTRIES = 10_000
+FIELDS = frozenset({"phone", "due_at", "lat", "lng", "customer", "external_id", "data"})
+MAX_AHEAD = timedelta(days=366 * 5)
+
+
+class InvalidEntry(ValueError):
+    """An entry is invalid. Its arguments are the field and the error."""
+
+
+class _EntriesParser(PlainJSONParser):
+    def check(self, value: Any) -> None:
+        """Check the body without its entries, each of which `parse_entry` checks."""
+        super().check({**value, "leads": None} if isinstance(value, dict) and "leads" in value else value)
+
+
+class EntriesParser(LargeJSONParser):
+    """Parse a body like LargeJSONParser, but tolerate invalid entries."""
+
+    parser_class = _EntriesParser
+
+
+def accept_entries(campaign: Campaign, entries: Sequence[Any], *, actor: Actor) -> dict[str, Any]:
+    """Add the valid entries, and return the response body: counts, and a result for each entry in order.
+
+    `results`: {"line": from 1, "id": …} for a new lead, with "is_new": false for an existing lead, and also with
+    "is_duplicate": true if that is an open lead to the same phone; {"line": …, "field": …, "error": …} for an
+    invalid entry.
+    """
+    results: list[dict[str, Any]] = [{}] * len(entries)
+    valid: list[tuple[int, NewLead]] = []
+    for position, entry in enumerate(entries):
+        try:
+            valid.append((position, parse_entry(entry)))
+        except InvalidEntry as error:
+            field, problem = error.args
+            results[position] = {"line": position + 1, "field": field, "error": problem}
+    accepted = known = duplicates = 0
+    outcomes = intake.accept_leads(campaign, [lead for _, lead in valid], actor=actor)
+    for (position, _), outcome in zip(valid, outcomes, strict=True):
+        if outcome.error:
+            results[position] = {"line": position + 1, "field": field_of(outcome.error), "error": outcome.error}
+        elif outcome.is_new:
+            accepted += 1
+            results[position] = {"line": position + 1, "id": outcome.id}
+        elif outcome.is_duplicate:
+            duplicates += 1
+            results[position] = {"line": position + 1, "id": outcome.id, "is_new": False, "is_duplicate": True}
+        else:
+            known += 1
+            results[position] = {"line": position + 1, "id": outcome.id, "is_new": False}
+    return {
+        "accepted": accepted,
+        "known": known,
+        "duplicates": duplicates,
+        "rejected": len(entries) - accepted - known - duplicates,
+        "results": results,
+    }
+
+
+def field_of(error: str) -> str:
+    """Return the field that an error of `intake` is about."""
+    return "lat" if "position" in error else "phone"
+
+
+def parse_entry(entry: Any) -> NewLead:
+    """Parse one entry. Raises InvalidEntry."""
+    if not isinstance(entry, dict):
+        raise InvalidEntry("", "Must be an object with a phone.")
+    if not is_storable(entry) and (problem := find_unstorable(entry)):
+        raise InvalidEntry(*problem)
+    if not entry.keys() <= FIELDS:
+        raise InvalidEntry(
+            sorted(entry.keys() - FIELDS)[0], (f"Unknown field. Allowed: {', '.join(sorted(FIELDS))}.")
+        )
+    phone = entry.get("phone")
+    if not isinstance(phone, str) or not phone or len(phone) > 32:
+        raise InvalidEntry("phone", "Required. Must be text of at most 32 characters.")
+    if len(entry) == 1:
+        return NewLead(phone)
+    due = entry.get("due_at")
+    return NewLead(
+        phone,
+        None if due is None else _moment(due),
+        _number(entry, "lat", 90),
+        _number(entry, "lng", 180),
+        _text(entry, "customer", 64),
+        _text(entry, "external_id", 120),
+        _data(entry),
+    )
+
+
+def _moment(text: Any) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        raise InvalidEntry("due_at", "Must be a time such as 2026-11-20T18:00:00Z.") from None
+    if moment.tzinfo is None:
+        raise InvalidEntry("due_at", "Must include a time zone, as in 2026-11-20T18:00:00Z.")
+    if moment > timezone.now() + MAX_AHEAD:
+        raise InvalidEntry("due_at", "Must be at most five years from now.")
+    return moment
+
+
+def _number(entry: dict[str, Any], name: str, most: float) -> float | None:
+    value = entry.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -most <= value <= most:
+        raise InvalidEntry(name, f"Must be a number from -{most} to {most}.")
+    return float(value)
+
+
+def _text(entry: dict[str, Any], name: str, longest: int) -> str:
+    value = entry.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str) or len(value) > longest or "\x00" in value:
+        raise InvalidEntry(name, f"Must be text of at most {longest} characters.")
+    return value
+
+
+def _data(entry: dict[str, Any]) -> dict[str, Any] | None:
+    value = entry.get("data")
+    if value is not None and not isinstance(value, dict):
+        raise InvalidEntry("data", "Must be an object.")
+    return value

@@ -1,0 +1,77 @@
+"""Hold the statements that read the facts for a batch's eligibility check.
+
+Each is written for about a hundred leads.
+"""
+
+# %(ids)s: ids of campaigns. One row per campaign, whose first column is whether the kill switch is on; without
+# campaigns, a single row with only that column.
+CAMPAIGNS = """
+SELECT COALESCE(s.is_stopped, false), c.id, c.organization_id, c.pool_id, c.is_paused, c.customer, c.window_from,
+       c.window_until, c.weekdays, c.keeps_holidays, c.patience_h, c.max_attempts, c.max_attempts_24h,
+       c.ring_timeout_s, c.time_limit_s, c.detect_machines, c.precheck_url, c.precheck_timeout_s,
+       c.precheck_without_answer, c.precheck_secret, c.code,
+       CASE WHEN o.is_active THEN COALESCE(d.mode, 'off') ELSE 'off' END,
+       COALESCE(d.is_paused, false), o.allowed_countries, c.script || c.answer_url ~ '\\S'
+FROM (SELECT bool_or(is_stopped) AS is_stopped FROM leads_engineswitch) s
+LEFT JOIN leads_campaign c ON c.id = ANY(%(ids)s::bigint[])
+LEFT JOIN accounts_organization o ON o.id = c.organization_id
+LEFT JOIN leads_leaddispatch d ON d.organization_id = c.organization_id
+"""
+
+# %(organizations)s, %(phones)s: parallel arrays, one pair per lead. Returns the pairs (organization id, phone)
+# that may not be called, including opt-outs by text. The organization is null for phones that nobody may call.
+REFUSED = """
+SELECT d.organization_id, d.phone FROM leads_donotcall d
+JOIN (
+    SELECT DISTINCT * FROM unnest(%(organizations)s::bigint[], %(phones)s::text[]) AS w (organization_id, phone)
+) w
+    USING (organization_id, phone)
+UNION ALL
+SELECT o.organization_id, o.phone FROM telephony_optout o
+JOIN (
+    SELECT DISTINCT * FROM unnest(%(organizations)s::bigint[], %(phones)s::text[]) AS w (organization_id, phone)
+) w
+    USING (organization_id, phone)
+UNION ALL
+SELECT NULL, phone FROM leads_donotcalleverywhere WHERE phone = ANY(%(phones)s::text[])
+"""
+
+# The same parameters, and %(since)s. Returns when each call was requested that the provider may have made. A call
+# that is not requested yet is open, and the organization can have no other open call to that phone.
+DIALED = """
+SELECT c.organization_id, c.to_phone, c.requested_at FROM telephony_call c
+JOIN (
+    SELECT DISTINCT * FROM unnest(%(organizations)s::bigint[], %(phones)s::text[]) AS w (organization_id, to_phone)
+) w
+    USING (organization_id, to_phone)
+WHERE c.purpose = 'lead' AND c.requested_at > %(since)s AND c.status NOT IN ('rejected', 'not_placed')
+"""
+
+# %s: organization ids, customers. Until this transaction ends, no other transaction can decide by these rates.
+LOCK_RATES = """
+SELECT r.id, r.organization_id, r.customer, r.most, r.per_s FROM leads_customerrate r
+JOIN unnest(%s::bigint[], %s::text[]) AS w (organization_id, customer) USING (organization_id, customer)
+ORDER BY r.id FOR UPDATE OF r
+"""
+
+# %s: the current time, ids of rates. Returns the newest calls on behalf of each rate's customer, as many as the
+# rate allows.
+SPENT = """
+SELECT r.organization_id, r.customer, made.created_at FROM leads_customerrate r
+CROSS JOIN LATERAL (
+    SELECT c.created_at FROM telephony_call c
+    JOIN leads_lead l ON l.id = c.subject_id
+    JOIN leads_campaign k ON k.id = l.campaign_id
+    WHERE c.purpose = 'lead' AND c.organization_id = r.organization_id
+      AND c.created_at > %s - make_interval(secs => r.per_s) AND c.status NOT IN ('rejected', 'not_placed')
+      AND COALESCE(NULLIF(l.customer, ''), k.customer) = r.customer
+    ORDER BY c.created_at DESC LIMIT r.most
+) AS made
+WHERE r.id = ANY(%s)
+"""
+
+# Returns the organizations that have a lead with %(phone)s.
+ORGANIZATIONS_OF_PHONE = """
+SELECT o.id FROM accounts_organization o
+WHERE EXISTS (SELECT FROM leads_lead l WHERE l.organization_id = o.id AND l.phone = %(phone)s)
+"""

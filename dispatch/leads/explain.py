@@ -1,0 +1,39 @@
+"""Read the facts that `rules.descriptions` needs to explain the state of a lead."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from dispatch.capacity.models import DispatchPool, OutboundNumber
+from dispatch.core import clock
+from dispatch.leads.models import Lead
+from dispatch.leads.rules import descriptions
+from dispatch.leads.rules.states import Reason
+from dispatch.telephony.models import Call
+
+
+def explain_lead(lead: Lead) -> str:
+    """Explain why this lead was called, is not called yet, or will never be called."""
+    now = clock.now()
+    if lead.status == Lead.Status.FINISHED:
+        return descriptions.describe_outcome(lead.outcome)
+    if lead.status == Lead.Status.PROCESSING:
+        call = Call.objects.filter(purpose="lead", subject_id=lead.pk, attempt=lead.token).first()
+        return f"Being called: {call.get_status_display().lower()}." if call else "Being called."
+    if lead.reason == Reason.DRY_RUN:
+        return descriptions.describe_dry_run(lead.simulated_outcome)
+    line = _missing_line(lead.campaign.pool) if not lead.reason and lead.due_at <= now else ""
+    return descriptions.explain_waiting(lead.reason, lead.due_at, now, _local_time(lead, lead.due_at), line)
+
+
+def _local_time(lead: Lead, moment: datetime) -> str:
+    return f"{moment.astimezone(ZoneInfo(lead.organization.time_zone)):%a %d %b, %H:%M:%S %Z}"
+
+
+def _missing_line(pool: DispatchPool) -> str:
+    if pool.is_paused:
+        return f"pool {pool.name}, which is paused"
+    if not OutboundNumber.objects.filter(pool=pool, is_paused=False, account__is_active=True).exists():
+        return f"a usable number in pool {pool.name}"
+    return f"a free line of pool {pool.name}"

@@ -1,0 +1,280 @@
+"""Define Campaign, Lead, and the switches that hold them back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.postgres.fields import ArrayField
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator, URLValidator
+from django.db import models
+from django.db.models import Q
+from phonenumber_field.modelfields import PhoneNumberField
+
+from accounts.models import Organization
+from accounts.scoping import OwnedModel
+from dispatch.capacity.models import DispatchPool
+from dispatch.core import clock
+from dispatch.core.crypto import EncryptedTextField
+from dispatch.leads.rules import states
+from dispatch.leads.rules.script import has_words
+
+check_url = URLValidator(schemes=["http", "https"])
+one_key = RegexValidator(r"^[0-9]?$", "One key, 0 to 9.")
+
+
+def every_day() -> list[int]:
+    """Return all weekdays, from Monday = 0."""
+    return [0, 1, 2, 3, 4, 5, 6]
+
+
+def _between(low: int, high: int) -> list[Any]:
+    return [MinValueValidator(low), MaxValueValidator(high)]
+
+
+class Campaign(OwnedModel):
+    """A set of leads with its calling window, retry rules, script and pool. Every call reads its current state."""
+
+    class WithoutAnswer(models.TextChoices):
+        CALL = "call", "Call anyway"
+        LATER = "later", "Ask again later"
+        DROP = "drop", "Do not call"
+
+    code = models.SlugField(max_length=64)
+    name = models.CharField(max_length=120)
+    pool = models.ForeignKey(
+        DispatchPool,
+        on_delete=models.PROTECT,
+        related_name="+",
+        limit_choices_to={"kind": "calls"},
+        help_text="The pool whose numbers make the calls.",
+    )
+    is_paused = models.BooleanField(default=False)
+    customer = models.SlugField(
+        max_length=64,
+        blank=True,
+        help_text=("The customer on whose behalf it calls, for rate limits. A lead can name another one."),
+    )
+
+    # The calling window, in the called person's local time.
+    window_from = models.TimeField(default="08:00", help_text="Local time of the person called.")
+    window_until = models.TimeField(
+        default="21:00", help_text="If earlier than the start, the window runs past midnight."
+    )
+    weekdays = ArrayField(
+        models.PositiveSmallIntegerField(validators=[MaxValueValidator(6)]),
+        default=every_day,
+        help_text="0 is Monday. For an overnight window, the day on which it begins.",
+    )
+    keeps_holidays = models.BooleanField(default=True, help_text="No calls on holidays.")
+    patience_h = models.PositiveIntegerField(
+        "patience (h)",
+        default=168,
+        validators=[MinValueValidator(1), MaxValueValidator(8760)],
+        help_text="A lead that couldn't be called within this time after it was due is given up.",
+    )
+    max_attempts = models.PositiveSmallIntegerField("most attempts", default=3, validators=_between(1, 50))
+    max_attempts_24h = models.PositiveSmallIntegerField(
+        "most attempts in 24 h", default=3, validators=_between(1, 50), help_text="In any 24 hours, per phone."
+    )
+
+    # Script.
+    script = models.TextField(blank=True, help_text="Read aloud; one sentence per line.")
+    keys = models.JSONField(
+        default=dict, blank=True, help_text=('What is said when a key is pressed, for example {"1": "Thank you."}')
+    )
+    opt_out_key = models.CharField(
+        max_length=1, blank=True, default="9", validators=[one_key], help_text="Leave empty for none."
+    )
+    answer_url = models.CharField(
+        "TwiML URL",
+        max_length=2000,
+        blank=True,
+        validators=[check_url],
+        help_text="Hands the call over to this document instead of reading the script.",
+    )
+    detect_machines = models.BooleanField(default=False, help_text="Answering-machine detection.")
+    ring_timeout_s = models.PositiveSmallIntegerField("ring time (s)", default=30, validators=_between(5, 600))
+    time_limit_s = models.PositiveSmallIntegerField(
+        "longest call (s)", default=300, validators=_between(10, 14400)
+    )
+
+    # The pre-check, which asks whether a lead is still wanted.
+    precheck_url = models.CharField("pre-check URL", max_length=2000, blank=True, validators=[check_url])
+    precheck_secret = EncryptedTextField(blank=True, default="", help_text="Signs the pre-check request.")
+    precheck_timeout_s = models.FloatField(
+        "time-out (s)", default=2.0, validators=[MinValueValidator(0.1), MaxValueValidator(30)]
+    )
+    precheck_without_answer = models.CharField(
+        "if there is no response", max_length=8, choices=WithoutAnswer, default=WithoutAnswer.LATER
+    )
+    allows_duplicates = models.BooleanField(
+        "call a phone more than once at a time",
+        default=False,
+        db_default=False,
+        help_text="Off: a lead is left out while the campaign has an open lead to the same phone.",
+    )
+    created_at = models.DateTimeField(default=clock.now, editable=False)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(fields=["organization", "code"], name="one_campaign_per_code"),
+            models.CheckConstraint(condition=Q(max_attempts__gte=1), name="campaign_calls_once_at_least"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def has_words(self) -> bool:
+        """Return whether a call of the campaign says something."""
+        return has_words(self.script, self.answer_url)
+
+
+class Lead(OwnedModel):
+    """A phone number to call.
+
+    `backlog` → `processing` → `finished` with an outcome, or back to `backlog` for another attempt. Its attempts
+    are Calls with the purpose `lead` and this id as their subject.
+    """
+
+    class Status(models.TextChoices):
+        BACKLOG = states.Status.BACKLOG, "Waiting"
+        PROCESSING = states.Status.PROCESSING, "Being called"
+        FINISHED = states.Status.FINISHED, "Finished"
+
+    class Outcome(models.TextChoices):
+        NONE = "", "—"
+        ANSWERED = states.Outcome.ANSWERED, "Answered"
+        NO_ANSWER = states.Outcome.NO_ANSWER, "No answer"
+        BUSY = states.Outcome.BUSY, "Busy"
+        FAILED = states.Outcome.FAILED, "Failed"
+        VOICEMAIL = states.Outcome.VOICEMAIL, "Voicemail"
+        INVALID_NUMBER = states.Outcome.INVALID_NUMBER, "Invalid number"
+        PRECHECK_FAILED = states.Outcome.PRECHECK_FAILED, "No longer wanted"
+        NOT_PLACED = states.Outcome.NOT_PLACED, "Not placed"
+        DO_NOT_CALL = states.Outcome.DO_NOT_CALL, "Do not call"
+        OUTSIDE_WINDOW = states.Outcome.OUTSIDE_WINDOW, "Outside its hours for too long"
+        CANCELLED = states.Outcome.CANCELLED, "Cancelled"
+        EXHAUSTED = states.Outcome.EXHAUSTED, "Attempts exhausted"
+        LOST = states.Outcome.LOST, "End never reported"
+        DRY_RUN = states.Outcome.DRY_RUN, "Dry run"
+
+    # No separate indexes: those below begin with these columns.
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
+    campaign = models.ForeignKey(Campaign, on_delete=models.PROTECT, related_name="leads", db_index=False)
+    phone = PhoneNumberField()
+    lat = models.FloatField(null=True, blank=True)
+    lng = models.FloatField(null=True, blank=True)
+    customer = models.CharField(max_length=64, blank=True, help_text="Leave empty for the campaign's.")
+    external_id = models.CharField(
+        max_length=120, blank=True, help_text="The client's own ID for it, unique in the campaign."
+    )
+    data = models.JSONField(
+        default=dict, blank=True, help_text=("Fills the script's placeholders and is passed to the TwiML URL.")
+    )
+
+    status = models.CharField(max_length=16, choices=Status, default=Status.BACKLOG)
+    outcome = models.CharField(max_length=24, choices=Outcome, default="", blank=True)
+    reason = models.CharField(
+        max_length=32, default="", blank=True, help_text=("Why it waits, or what ended it (rules.states.Reason).")
+    )
+    wanted_at = models.DateTimeField(default=clock.now, help_text="When it was first to be called.")
+    due_at = models.DateTimeField(default=clock.now, help_text="When it is to be called next.")
+    attempts = models.PositiveSmallIntegerField(default=0, help_text="Attempts that count against the maximum.")
+    token = models.PositiveSmallIntegerField(
+        default=0,
+        help_text=("The `attempt` of its newest Call; anything that refers to an older one changes nothing."),
+    )
+    worker = models.CharField(max_length=64, default="", blank=True, help_text="The dialer that claimed it.")
+    claimed_at = models.DateTimeField(null=True, blank=True)
+    last_outcome = models.CharField(max_length=24, default="", blank=True, help_text="Result of the last attempt.")
+    created_at = models.DateTimeField(default=clock.now)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    simulated_at = models.DateTimeField(null=True, blank=True, help_text="When a dry run would have called it.")
+    simulated_outcome = models.CharField(
+        max_length=24,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="What a dry run would have done: called, or the outcome with which it would have ended.",
+    )
+    is_only_of_phone = models.BooleanField(
+        null=True, editable=False, help_text="Whether the campaign has no other open lead to this phone."
+    )
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["campaign", "external_id"], condition=~Q(external_id=""), name="one_lead_per_external_id"
+            ),
+            models.UniqueConstraint(
+                fields=["campaign", "phone"],
+                condition=Q(is_only_of_phone=True) & ~Q(status="finished"),
+                name="one_open_lead_per_phone",
+            ),
+            models.CheckConstraint(
+                condition=Q(status="finished", finished_at__isnull=False) & ~Q(outcome="")
+                | Q(status__in=["backlog", "processing"], finished_at__isnull=True, outcome=""),
+                name="finished_lead_has_an_outcome",
+            ),
+            models.CheckConstraint(
+                condition=~Q(status="processing") | Q(claimed_at__isnull=False, token__gte=1),
+                name="lead_in_processing_is_claimed",
+            ),
+            models.CheckConstraint(
+                condition=Q(lat__isnull=True, lng__isnull=True) | Q(lat__isnull=False, lng__isnull=False),
+                name="lead_position_is_whole",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["due_at", "id"], condition=Q(status="backlog"), name="lead_to_call"),
+            models.Index(fields=["claimed_at"], condition=Q(status="processing"), name="lead_being_called"),
+            models.Index(fields=["campaign", "status"], name="lead_of_campaign"),
+            models.Index(
+                fields=["campaign", "reason", "id"],
+                condition=Q(status="backlog", reason__in=states.HELD),
+                name="lead_held",
+            ),
+            models.Index(fields=["organization", "phone"], name="lead_of_phone"),
+        ]
+
+    def __str__(self) -> str:
+        return f"Lead {self.pk}"
+
+
+class LeadDispatch(OwnedModel):
+    """The mode of an organization's lead calling, off, dry run (everything but the call) or live, and its pause.
+
+    An organization without this row is off.
+    """
+
+    class Mode(models.TextChoices):
+        OFF = states.Mode.OFF, "Off"
+        DRY_RUN = states.Mode.DRY_RUN, "Dry run"
+        LIVE = states.Mode.LIVE, "Live"
+
+    organization = models.OneToOneField(Organization, on_delete=models.CASCADE, related_name="lead_dispatch")
+    mode = models.CharField(max_length=8, choices=Mode, default=Mode.OFF)
+    is_paused = models.BooleanField(default=False)
+
+    class Meta:
+        verbose_name_plural = "lead dispatch"
+
+    def __str__(self) -> str:
+        return f"{self.organization}: {self.get_mode_display()}"
+
+
+class EngineSwitch(models.Model):
+    """The single row of switches for all organizations."""
+
+    is_stopped = models.BooleanField("kill switch", default=False, help_text="No leads are called.")
+    promoter_paused = models.BooleanField(default=False, help_text="Due leads stay in the schedule.")
+
+    class Meta:
+        verbose_name_plural = "engine switches"
+        constraints = [models.CheckConstraint(condition=Q(pk=1), name="one_engine_switch")]
+
+    def __str__(self) -> str:
+        return "Lead calling for all organizations"

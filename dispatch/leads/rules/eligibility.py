@@ -1,0 +1,228 @@
+"""Check a batch of leads, in pure functions, against the calling rules: call now, later or never.
+
+The batch's context counts the eligible leads, so that limits hold across the batch. The caller's locks keep the
+facts valid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+
+from dispatch.leads.rules import geography
+from dispatch.leads.rules.calling_hours import Hours, PermissionCache, calling_permission, hours_of
+from dispatch.leads.rules.retries import (
+    DAY,
+    GO,
+    CampaignRules,
+    Defer,
+    End,
+    LeadFacts,
+    Verdict,
+    first_moment_below_limit,
+    up_to_ms,
+)
+from dispatch.leads.rules.states import Mode, Outcome, Reason
+
+# The deferral of a lead that a switch holds. It is released immediately when the switch is lifted.
+FAR = timedelta(days=365)
+# Number of rounds of checks before the lead is deferred, in case the limits forbid each other's permitted times.
+ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class RegionRule:
+    """The hours that the law of a country or state allows (`region`: "" for the whole country)."""
+
+    country: str
+    region: str
+    hours: Hours
+    keeps_holidays: bool = False
+
+
+@dataclass(frozen=True)
+class CustomerRateLimit:
+    """At most `most` calls in any `per` on a customer's behalf."""
+
+    most: int
+    per: timedelta
+
+
+@dataclass
+class BatchContext:
+    """The facts that `eligibility.load_batch` read for a batch, updated with each eligible lead. Phones are E.164.
+
+    `holidays`: dates by (country, region or ""). `dialed`: when calls to (organization, phone) began in the last
+    24 h. `refused`: (organization, phone) that must not be called; `refused_everywhere`: phones. `spent`: when
+    calls on behalf of (organization, customer) began, as far back as its rate limit needs.
+    """
+
+    now: datetime
+    stopped: bool
+    campaigns: Mapping[int, CampaignRules]
+    rules: Collection[RegionRule] = ()
+    holidays: Mapping[tuple[str, str], frozenset[date]] = field(default_factory=dict)
+    refused: Collection[tuple[int, str]] = frozenset()
+    refused_everywhere: Collection[str] = frozenset()
+    dialed: dict[tuple[int, str], list[datetime]] = field(default_factory=dict)
+    rates: Mapping[tuple[int, str], CustomerRateLimit] = field(default_factory=dict)
+    spent: dict[tuple[int, str], list[datetime]] = field(default_factory=dict)
+    permissions: PermissionCache = field(default_factory=PermissionCache)
+    _bounds: dict[tuple[int, str, frozenset[str]], tuple[Hours, ...]] = field(default_factory=dict)
+
+    def bounds(self, campaign: CampaignRules, country: str, states: frozenset[str]) -> tuple[Hours, ...]:
+        """Return all hours that apply to the campaign's leads in that place: the campaign's, then the law's."""
+        key = (campaign.id, country, states)
+        if key not in self._bounds:
+            closed = self._closed(country, states)
+            own = campaign.closed_days | (closed if campaign.keeps_holidays else frozenset())
+            bounds = [hours_of(CAMPAIGN, campaign.week, own)]
+            for rule in self.rules:
+                if rule.country == country and (not rule.region or rule.region in states):
+                    dates = closed if rule.keeps_holidays else frozenset()
+                    bounds.append(
+                        Hours(rule.hours.name, rule.hours.spans, dates, rule.hours.since, rule.hours.until)
+                    )
+            self._bounds[key] = tuple(bounds)
+        return self._bounds[key]
+
+    def _closed(self, country: str, states: frozenset[str]) -> frozenset[date]:
+        return frozenset().union(
+            *(self.holidays.get((country, region), frozenset()) for region in ("", *sorted(states)))
+        )
+
+
+CAMPAIGN = "campaign"
+
+
+def check_eligibility(lead: LeadFacts, campaign: CampaignRules, batch: BatchContext) -> Verdict:
+    """Decide whether to call a due lead. A Go counts against the limits of the batch."""
+    return (
+        _check_switches(campaign, batch)
+        or _check_exclusions(lead, campaign, batch)
+        or _first_permitted_moment(lead, campaign, batch)
+    )  # fmt: skip
+
+
+def _check_switches(campaign: CampaignRules, batch: BatchContext) -> Verdict | None:
+    """Check the switches that a user lifts."""
+    if batch.stopped:
+        return Defer(batch.now + FAR, Reason.STOPPED)
+    if campaign.mode == Mode.OFF:
+        return Defer(batch.now + FAR, Reason.ORGANIZATION_OFF)
+    if campaign.organization_paused:
+        return Defer(batch.now + FAR, Reason.ORGANIZATION_PAUSED)
+    if campaign.is_paused:
+        return Defer(batch.now + FAR, Reason.CAMPAIGN_PAUSED)
+    return None if campaign.has_words else Defer(batch.now + FAR, Reason.NO_SCRIPT)
+
+
+def _check_exclusions(lead: LeadFacts, campaign: CampaignRules, batch: BatchContext) -> Verdict | None:
+    """Check the facts that end the lead for good."""
+    if lead.phone in batch.refused_everywhere or (lead.organization_id, lead.phone) in batch.refused:
+        return End(Outcome.DO_NOT_CALL, Reason.DO_NOT_CALL)
+    if lead.attempts >= campaign.max_attempts:
+        return End(Outcome.EXHAUSTED, Reason.MOST_ATTEMPTS)
+    country = geography.country_of(lead.phone)
+    if not country:
+        return End(Outcome.INVALID_NUMBER, Reason.NOT_A_NUMBER)
+    if country not in campaign.countries:
+        return End(Outcome.NOT_PLACED, Reason.COUNTRY)
+    return None
+
+
+def _first_permitted_moment(lead: LeadFacts, campaign: CampaignRules, batch: BatchContext) -> Verdict:
+    """Return Go if hours, the rolling 24 hours and the customer's rate all allow the call now.
+
+    Otherwise defer the lead to the first moment at which all three do, or end it.
+    """
+    moment, reason = batch.now, None
+    given_up = lead.wanted_at + timedelta(hours=campaign.patience_h)
+    for _ in range(ROUNDS):
+        before = moment
+        for limit in (_limit_by_hours, _limit_by_day, _limit_by_rate):
+            allowed, why = limit(lead, campaign, batch, moment)
+            if allowed is None or (allowed > batch.now and allowed > given_up):
+                return End(Outcome.OUTSIDE_WINDOW, Reason.NEVER_PERMITTED)
+            if allowed > moment:
+                moment, reason = allowed, why
+        if moment == before:
+            break
+    if reason is not None:
+        _reserve_slot(lead, campaign, batch, moment, reason)
+        return Defer(up_to_ms(moment), reason)
+    batch.dialed.setdefault((lead.organization_id, lead.phone), []).append(batch.now)
+    if (spent := _spent(lead, campaign, batch)) is not None:
+        spent.append(batch.now)
+    return GO
+
+
+def permitted_until(lead: LeadFacts, campaign: CampaignRules, batch: BatchContext, latest: datetime) -> datetime:
+    """Return until when a lead that may be called now may be called, at most `latest`.
+
+    It is the moment at which the hours of the lead close, if that is before `latest`.
+    """
+    zones = geography.zones_of(lead.phone, lead.lat, lead.lng)
+    bounds = _bounds_of(lead, campaign, batch)
+    permission = batch.permissions(batch.now, zones, bounds)
+    while permission.open and permission.until is not None and permission.until < latest:
+        edge = permission.until
+        permission = calling_permission(edge, zones, bounds)
+        if not permission.open:
+            return edge
+    return latest
+
+
+def _bounds_of(lead: LeadFacts, campaign: CampaignRules, batch: BatchContext) -> tuple[Hours, ...]:
+    country = geography.country_of(lead.phone)
+    states = geography.states_of(lead.phone, lead.lat, lead.lng) if country == "US" else frozenset()
+    return batch.bounds(campaign, country, states)
+
+
+def _limit_by_hours(
+    lead: LeadFacts, campaign: CampaignRules, batch: BatchContext, at: datetime
+) -> tuple[datetime | None, Reason]:
+    zones = geography.zones_of(lead.phone, lead.lat, lead.lng)
+    if not zones:
+        return None, Reason.OUTSIDE_WINDOW
+    permission = batch.permissions(at, zones, _bounds_of(lead, campaign, batch))
+    if permission.open:
+        return at, Reason.OUTSIDE_WINDOW
+    if permission.holiday:
+        return permission.until, Reason.HOLIDAY
+    return permission.until, Reason.OUTSIDE_WINDOW if permission.closed_by == CAMPAIGN else Reason.STATE_RULE
+
+
+def _limit_by_day(
+    lead: LeadFacts, campaign: CampaignRules, batch: BatchContext, at: datetime
+) -> tuple[datetime | None, Reason]:
+    began = batch.dialed.get((lead.organization_id, lead.phone), ())
+    return first_moment_below_limit(at, began, campaign.max_attempts_24h, DAY), Reason.ATTEMPTS_24H
+
+
+def _limit_by_rate(
+    lead: LeadFacts, campaign: CampaignRules, batch: BatchContext, at: datetime
+) -> tuple[datetime | None, Reason]:
+    spent = _spent(lead, campaign, batch)
+    if spent is None:
+        return at, Reason.CUSTOMER_RATE
+    rate = batch.rates[lead.organization_id, lead.customer or campaign.customer]
+    return first_moment_below_limit(at, spent, rate.most, rate.per), Reason.CUSTOMER_RATE
+
+
+def _spent(lead: LeadFacts, campaign: CampaignRules, batch: BatchContext) -> list[datetime] | None:
+    """Return the starts of calls that count against the rate of the lead's customer; None if there is no rate."""
+    key = (lead.organization_id, lead.customer or campaign.customer)
+    return batch.spent.setdefault(key, []) if key in batch.rates else None
+
+
+def _reserve_slot(
+    lead: LeadFacts, campaign: CampaignRules, batch: BatchContext, moment: datetime, reason: Reason
+) -> None:
+    """Reserve the future slot of a lead that the rate deferred, so that the next lead is deferred further.
+
+    Otherwise all such leads would be due at the same moment, and most of them would be deferred again.
+    """
+    if reason is Reason.CUSTOMER_RATE and (spent := _spent(lead, campaign, batch)) is not None:
+        spent.append(moment)

@@ -1,0 +1,85 @@
+"""Apply the actions of users and clients to one lead."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from django.db import transaction
+
+from dispatch.core import clock, events
+from dispatch.core.api.problems import Conflict
+from dispatch.core.events import Actor
+from dispatch.leads import redis_queue
+from dispatch.leads.models import Lead
+from dispatch.leads.redis_queue import ScheduleEntry, to_ms
+
+
+class LeadConflict(Conflict):
+    """409: the lead's status does not allow the action. The response contains the status."""
+
+    default_code = "illegal_transition"
+
+
+def cancel_lead(lead_id: int, *, actor: Actor) -> Lead:
+    """Cancel a waiting lead. A cancelled lead is left unchanged.
+
+    Raises LeadConflict if it is being called or has ended otherwise, and Lead.DoesNotExist.
+    """
+    with transaction.atomic():
+        lead = _locked(lead_id)
+        if lead.outcome == Lead.Outcome.CANCELLED:
+            return lead
+        if lead.status == Lead.Status.PROCESSING:
+            raise LeadConflict("This lead is being called, so it can't be cancelled.", **_state(lead))
+        if lead.status == Lead.Status.FINISHED:
+            outcome = lead.get_outcome_display().lower()
+            raise LeadConflict(f"This lead has ended ({outcome}), so it can't be cancelled.", **_state(lead))
+        lead.status, lead.outcome, lead.reason = Lead.Status.FINISHED, Lead.Outcome.CANCELLED, "by_hand"
+        lead.finished_at = clock.now()
+        lead.save(update_fields=["status", "outcome", "reason", "finished_at"])
+        events.append(
+            lead.organization_id,
+            "lead.finished",
+            lead.pk,
+            actor=actor,
+            outcome=lead.outcome,
+            reason=lead.reason,
+            campaign_id=lead.campaign_id,
+        )
+        transaction.on_commit(partial(redis_queue.dequeue, [_entry(lead).member]), robust=True)
+    return lead
+
+
+def dispatch_now(lead_id: int, *, actor: Actor) -> Lead:
+    """Make a waiting lead due now. All calling rules still apply.
+
+    Raises LeadConflict if it is being called or has ended, and Lead.DoesNotExist.
+    """
+    with transaction.atomic():
+        lead = _locked(lead_id)
+        if lead.status == Lead.Status.PROCESSING:
+            raise LeadConflict("This lead is already being called.", **_state(lead))
+        if lead.status == Lead.Status.FINISHED:
+            outcome = lead.get_outcome_display().lower()
+            raise LeadConflict(f"This lead has ended ({outcome}). Add it again to have it called.", **_state(lead))
+        lead.due_at, lead.reason = min(lead.due_at, clock.now()), ""
+        lead.save(update_fields=["due_at", "reason"])
+        events.append(lead.organization_id, "lead.hurried", lead.pk, actor=actor, campaign_id=lead.campaign_id)
+        transaction.on_commit(partial(redis_queue.enqueue, [_entry(lead)]), robust=True)
+    return lead
+
+
+def _locked(lead_id: int) -> Lead:
+    lead: Lead = (
+        Lead.objects.select_for_update(no_key=True, of=("self",)).select_related("campaign").get(pk=lead_id)
+    )
+    return lead
+
+
+def _entry(lead: Lead) -> ScheduleEntry:
+    return ScheduleEntry(lead.campaign.pool_id, lead.pk, lead.token + 1, to_ms(lead.due_at))
+
+
+def _state(lead: Lead) -> dict[str, Any]:
+    return {"status": lead.status, "outcome": lead.outcome}

@@ -1,0 +1,1 @@
+"""Define enum names and examples of the generated OpenAPI schema."""

@@ -1,0 +1,380 @@
+"""Manage endpoints in the admin: create, pause, test, rotate secrets, and show their health."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from unfold.decorators import action, display
+from unfold.forms import BaseDialogForm
+from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
+
+from accounts.admin.base import ACT, OwnedAdmin, OwnedForm
+from accounts.admin.organizations import shown_once
+from dispatch.core import clock
+from dispatch.core.http.ssrf import check_target_url
+from dispatch.outbox.admin.messages import shorten
+from dispatch.outbox.models import Endpoint
+from dispatch.outbox.services import endpoints as services
+from dispatch.outbox.services import target_health
+from dispatch.outbox.validators import check_event_type, check_own_headers, check_permanent_code, longest_timeout_s
+
+STATE_LABELS = {
+    "healthy": "success",
+    "failing": "warning",
+    "probing": "warning",
+    "circuit_open": "danger",
+    "paused": "info",
+    "disabled": "danger",
+}
+HOURS = 3600
+
+
+class HeadersField(forms.JSONField):
+    """Show nothing instead of null. An empty value means "leave the headers unchanged"."""
+
+    def prepare_value(self, value: Any) -> Any:
+        return "" if value is None else super().prepare_value(value)
+
+
+class EndpointForm(OwnedForm):
+    """Edit an endpoint. Headers can be entered but are never displayed: they may contain a password."""
+
+    new_headers = HeadersField(
+        required=False,
+        label="Headers",
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3}),
+        help_text=(
+            'Example: {"Authorization": "Bearer …"}. Stored encrypted and never shown. '
+            "Leave empty to keep the current headers; enter {} to remove them."
+        ),
+    )
+
+    class Meta:
+        model = Endpoint
+        fields = [
+            "organization", "name", "url", "event_types", "mode", "pool", "timeout_s", "retry_schedule_s",
+            "retry_jitter", "permanent_codes", "expire_after_s",
+        ]  # fmt: skip
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in {"retry_schedule_s", "permanent_codes"} & set(self.fields):
+            self.fields[name].widget = UnfoldAdminTextInputWidget()
+        if "event_types" in self.fields:
+            self.fields["event_types"].widget.attrs["rows"] = 2
+        if "pool" in self.fields:
+            self.fields["pool"].required = False
+            self.fields["pool"].help_text = "Leave empty to use the organization's default pool for messages."
+
+    def clean_url(self) -> str:
+        check_target_url(self.cleaned_data["url"])
+        return str(self.cleaned_data["url"])
+
+    def clean_event_types(self) -> list[str]:
+        return _each(self.cleaned_data["event_types"], check_event_type)
+
+    def clean_permanent_codes(self) -> list[int]:
+        return _each(self.cleaned_data["permanent_codes"], check_permanent_code)
+
+    def clean_timeout_s(self) -> float:
+        if self.cleaned_data["timeout_s"] > longest_timeout_s():
+            raise ValidationError(f"At most {longest_timeout_s():g} seconds.")
+        return float(self.cleaned_data["timeout_s"])
+
+    def clean_pool(self) -> Any:
+        return self.cleaned_data["pool"] or (self.instance.pool if self.instance.pool_id else None)
+
+    def clean_new_headers(self) -> dict[str, str] | None:
+        given = self.cleaned_data["new_headers"]
+        if given is None:
+            return None
+        if not isinstance(given, dict):
+            raise ValidationError('Enter a JSON object such as {"Name": "value"}.')
+        check_own_headers(given)
+        return given
+
+    def _get_validation_exclusions(self) -> set[str]:
+        # Without a pool, the service picks the default one after the form is validated.
+        excluded = super()._get_validation_exclusions()
+        return excluded if self.cleaned_data.get("pool") else excluded | {"pool"}
+
+
+def _each(values: list[Any] | None, check: Callable[[Any], None]) -> list[Any]:
+    for value in values or []:
+        check(value)
+    return list(values or [])
+
+
+class ReasonForm(BaseDialogForm):
+    """Ask for the reason, which is shown in the history."""
+
+    reason = forms.CharField(max_length=200, required=False, label="Reason", widget=UnfoldAdminTextInputWidget)
+
+
+class RotationForm(BaseDialogForm):
+    """Ask how long the previous secret stays valid."""
+
+    overlap_h = forms.IntegerField(
+        min_value=0,
+        max_value=services.LONGEST_OVERLAP_S // HOURS,
+        initial=services.OVERLAP_S // HOURS,
+        label="Overlap in hours",
+        widget=UnfoldAdminIntegerFieldWidget,
+        help_text=(
+            "Both secrets stay valid for this long. Enter 0 to revoke the current secret "
+            "immediately (for example, if it leaked)."
+        ),
+    )
+
+
+class HealthFilter(admin.SimpleListFilter):
+    """Filter endpoints by health."""
+
+    title = "health"
+    parameter_name = "health"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("ok", "Enabled and healthy"), ("failing", "Failing"), ("paused", "Paused"), ("off", "Disabled")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet) -> QuerySet:
+        failing = Q(target__failures__gt=0) | Q(target__open_until__isnull=False)
+        match self.value():
+            case "ok":
+                return queryset.filter(is_paused=False, disabled_at=None).exclude(failing)
+            case "failing":
+                return queryset.filter(failing)
+            case "paused":
+                return queryset.filter(is_paused=True)
+            case "off":
+                return queryset.filter(disabled_at__isnull=False)
+        return queryset
+
+
+@admin.register(Endpoint)
+class EndpointAdmin(OwnedAdmin):
+    """Show and change endpoints. Every change goes through the services, which record it."""
+
+    form = EndpointForm
+    dispatcher_may = ACT
+    list_display = ["name", "address", "state", "subscriptions", "mode", "pool"]
+    list_filter = [HealthFilter, "mode", "pool"]
+    list_select_related = ["pool", "target"]
+    search_fields = ["name", "url"]
+    actions = ["pause", "resume"]
+    actions_detail = ["test", "pause_this", "resume_this", "rotate_secret", "disable", "enable"]
+    readonly_fields = ["health", "waiting", "header_names", "previous_secret_until", "created_at"]
+    own_fields = [
+        "name", "url", "event_types", "new_headers", "mode", "pool", "timeout_s", "retry_schedule_s",
+        "retry_jitter", "permanent_codes", "expire_after_s",
+    ]  # fmt: skip
+    fieldsets = [(None, {"fields": [*readonly_fields[:2], *own_fields, *readonly_fields[2:]]})]
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Hide the health fields of a new endpoint, and headers from users who may not change them."""
+        hidden = set() if obj else set(self.readonly_fields)
+        if not (self.permitted(request, "change", obj) if obj else self.permitted(request, "add")):
+            hidden.add("new_headers")
+        found = super().get_fieldsets(request, obj)
+        for _, options in found:
+            options["fields"] = [name for name in options["fields"] if name not in hidden]
+        return found
+
+    @display(description="URL", ordering="url")
+    def address(self, endpoint: Endpoint) -> str:
+        return shorten(endpoint.url)
+
+    @display(description="health", label=STATE_LABELS)
+    def state(self, endpoint: Endpoint) -> tuple[str, str]:
+        found = services.health_of(endpoint).state
+        return found, found.replace("_", " ")
+
+    @display(description="event types")
+    def subscriptions(self, endpoint: Endpoint) -> str:
+        return shorten(", ".join(endpoint.event_types)) or "only messages addressed to it by name"
+
+    @display(description="health")
+    def health(self, endpoint: Endpoint) -> str:
+        return services.health_of(endpoint, endpoint.organization.time_zone).words
+
+    @display(description="waiting")
+    def waiting(self, endpoint: Endpoint) -> str:
+        found = services.build_report(endpoint)
+        late = 0
+        if found.oldest_due_at:
+            late = max(0, int((clock.now() - found.oldest_due_at).total_seconds()))
+        return format_html(
+            "{}, {} in flight, {}, blocked groups: {}{}",
+            self._messages(endpoint, "PENDING", f"{_format_count(found.pending)} pending"),
+            _format_count(found.in_flight),
+            self._messages(endpoint, "ERROR", f"{_format_count(found.errors)} in error"),
+            found.blocked_groups,
+            f"; the oldest is overdue by {late:,} s" if late else "",
+        )
+
+    def _messages(self, endpoint: Endpoint, status: str, words: str) -> str:
+        """Return a link to the endpoint's messages in that status."""
+        at = reverse(f"{self.admin_site.name}:outbox_message_changelist")
+        query = urlencode({"endpoint__id__exact": endpoint.pk, "status__exact": status})
+        shown = '<a class="text-primary-600 dark:text-primary-500" href="{}?{}">{}</a>'
+        return format_html(shown, at, query, words)
+
+    @display(description="configured headers")
+    def header_names(self, endpoint: Endpoint) -> str:
+        return ", ".join(sorted(endpoint.headers or {})) or "none"
+
+    # --- Saving -----------------------------------------------------------------------------------------------
+    def save_model(self, request: Any, obj: Endpoint, form: Any, change: bool) -> None:
+        given = {name: form.cleaned_data[name] for name in form.changed_data if name in form.cleaned_data}
+        headers, _ = given.pop("new_headers", None), given.pop("organization", None)
+        if headers is not None:
+            given["headers"] = headers
+        if change:
+            services.change_endpoint(obj.pk, given, actor=request.actor)
+            return
+        fields = {name: form.cleaned_data[name] for name in self.own_fields if name != "new_headers"}
+        endpoint, request.shown_once = services.create_endpoint(
+            obj.organization, {**fields, "headers": headers or {}}, actor=request.actor
+        )
+        obj.pk, obj.pool, obj._state.adding = endpoint.pk, endpoint.pool, False
+
+    def response_add(self, request: Any, obj: Endpoint, post_url_continue: str | None = None) -> HttpResponse:
+        text = "Give this secret to the receiver so that it can verify our signatures. It won't be shown again."
+        return shown_once(self, request, f"The endpoint “{obj.name}” was added", text, request.shown_once)
+
+    def delete_model(self, request: Any, obj: Endpoint) -> None:
+        services.delete_endpoint(obj.pk, actor=request.actor)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet) -> None:
+        for endpoint in queryset:
+            self.delete_model(request, endpoint)
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """List no related rows: the service refuses to delete an endpoint with messages and says why."""
+        return [str(endpoint) for endpoint in objs], {"endpoints": len(objs)}, set(), []
+
+    def _log_action(self, request: HttpRequest, object_id: str, words: str) -> None:
+        """Record the action in the endpoint's admin history, if `words` is not empty."""
+        if words:
+            self.log_change(request, self.get_object(request, object_id), words)
+
+    # --- Actions ----------------------------------------------------------------------------------------------
+    @admin.action(description="Pause (messages are kept)", permissions=["act"])
+    def pause(self, request: Any, queryset: QuerySet) -> None:
+        done = [row for row in queryset if target_health.pause_endpoint(row.pk, "", actor=request.actor)]
+        for row in done:
+            self.log_change(request, row, "Paused.")
+        messages.success(request, f"{len(done)} paused.")
+
+    @admin.action(description="Resume (waiting messages are sent)", permissions=["act"])
+    def resume(self, request: Any, queryset: QuerySet) -> None:
+        done = [row for row in queryset if target_health.resume_endpoint(row.pk, actor=request.actor)]
+        for row in done:
+            self.log_change(request, row, "Resumed.")
+        messages.success(request, f"{len(done)} resumed.")
+
+    @action(
+        description="Pause",
+        permissions=["act"],
+        dialog={
+            "title": "Pause this endpoint?",
+            "description": "Delivery stops until you resume it. Messages are kept.",
+            "form_class": ReasonForm,
+        },
+    )
+    def pause_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        done = target_health.pause_endpoint(int(object_id), form.cleaned_data["reason"], actor=request.actor)
+        self._log_action(request, object_id, "Paused." if done else "")
+        messages.success(request, "Paused." if done else "It was already paused.")
+        return self.back_to(object_id)
+
+    @action(
+        description="Resume",
+        permissions=["act"],
+        dialog={"title": "Resume this endpoint?", "description": "Waiting messages are sent right away."},
+    )
+    def resume_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        done = target_health.resume_endpoint(int(object_id), actor=request.actor)
+        self._log_action(request, object_id, "Resumed." if done else "")
+        messages.success(request, "Resumed." if done else "It wasn't paused.")
+        return self.back_to(object_id)
+
+    @action(
+        description="Send a test message",
+        permissions=["act"],
+        dialog={
+            "title": "Send a test message?",
+            "description": (
+                "Sends a message of type endpoint.test. It has no order, so it doesn't block other messages."
+            ),
+        },
+    )
+    def test(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        message_id = services.send_test(self.get_object(request, object_id), actor=request.actor)
+        messages.success(request, f"Message {message_id} is on its way.")
+        return HttpResponse(
+            headers={"HX-Redirect": reverse(f"{self.admin_site.name}:outbox_message_change", args=[message_id])}
+        )
+
+    @action(
+        description="Replace the secret",
+        permissions=["change"],
+        dialog={
+            "title": "Replace the signing secret?",
+            "description": (
+                "The new secret is shown once. Both secrets stay valid during the "
+                "overlap, so that the receiver can switch."
+            ),
+            "form_class": RotationForm,
+        },
+    )
+    def rotate_secret(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        endpoint, secret, _ = services.rotate_secret(
+            int(object_id), actor=request.actor, overlap_s=form.cleaned_data["overlap_h"] * HOURS
+        )
+        self.log_change(request, endpoint, "Replaced the signing secret.")
+        shown = '<div id="dialog-form"><p>Copy it now. It is shown only once:</p><p><code>{}</code></p></div>'
+        return HttpResponse(format_html(shown, secret), headers={"Cache-Control": "no-store"})
+
+    @action(
+        description="Disable",
+        permissions=["change"],
+        dialog={
+            "title": "Disable this endpoint?",
+            "description": (
+                "Dispatch does this automatically after several days of failures. "
+                "Messages are kept until you enable it."
+            ),
+            "form_class": ReasonForm,
+        },
+    )
+    def disable(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        done = target_health.disable_endpoint(
+            int(object_id), form.cleaned_data["reason"] or "Disabled manually.", actor=request.actor
+        )
+        self._log_action(request, object_id, "Disabled." if done else "")
+        messages.success(request, "Disabled." if done else "It was already disabled.")
+        return self.back_to(object_id)
+
+    @action(
+        description="Enable",
+        permissions=["change"],
+        dialog={"title": "Enable this endpoint?", "description": "Waiting messages are sent right away."},
+    )
+    def enable(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        done = target_health.enable_endpoint(int(object_id), actor=request.actor)
+        self._log_action(request, object_id, "Enabled." if done else "")
+        messages.success(request, "Enabled." if done else "It wasn't disabled.")
+        return self.back_to(object_id)
+
+
+def _format_count(number: int) -> str:
+    return f"{number:,}" + (" or more" if number >= services.COUNT_LIMIT else "")

@@ -1,0 +1,368 @@
+"""Show messages and their groups in the admin: their state and its reason, their attempts, and actions."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django.contrib import admin, messages
+from django.db.models import Count, F, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from unfold.decorators import action, display
+
+from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedTabularInline
+from dispatch.outbox.explain import why_stuck
+from dispatch.outbox.models import Attempt, Message, MessageGroup, QuarantinedPointer
+from dispatch.outbox.services.actions import Action, act_on_messages
+
+STATUS_LABELS = {
+    "PENDING": "info",
+    "QUEUED": "info",
+    "PROCESSING": "info",
+    "COMPLETED": "success",
+    "ERROR": "danger",
+    "CANCELLED": "warning",
+    "EXPIRED": "warning",
+}
+# How many messages of a group's queue a page shows.
+SHOWN_OF_GROUP = 20
+
+
+class StuckFilter(admin.SimpleListFilter):
+    """Filter for messages that need attention."""
+
+    title = "needs attention"
+    parameter_name = "needs"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [
+            ("blocking", "Blocks its group"),
+            ("open", "Open"),
+            ("tried", "Open, tried before"),
+        ]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet) -> QuerySet:
+        match self.value():
+            case "blocking":
+                return queryset.filter(status="ERROR", group__blocked_by=F("pk"))
+            case "open":
+                return queryset.filter(status__in=["PENDING", "QUEUED", "PROCESSING"])
+            case "tried":
+                return queryset.filter(status__in=["PENDING", "QUEUED", "PROCESSING"], calls__gt=0)
+        return queryset
+
+
+class AttemptInline(OwnedTabularInline):
+    """List a message's attempts, latest first, read-only."""
+
+    model = Attempt
+    admin_may = VIEW
+    dispatcher_may = VIEW
+    fields = ["number", "when", "result", "took", "asked", "answered"]
+    readonly_fields = fields
+    ordering = ["-id"]
+    per_page = 20
+    verbose_name_plural = "attempts, latest first"
+
+    @display(description="ended")
+    def when(self, attempt: Attempt) -> str:
+        return exact_time(attempt.ended_at, attempt.organization.time_zone)
+
+    @display(description="result")
+    def result(self, attempt: Attempt) -> str:
+        words = attempt.get_outcome_display()
+        code = f" ({attempt.status_code})" if attempt.status_code else ""
+        late = ", too late" if attempt.is_late else "" if attempt.is_spent else ", not counted"
+        return f"{words}{code}{late}"
+
+    @display(description="duration")
+    def took(self, attempt: Attempt) -> str:
+        return f"{attempt.elapsed_s * 1000:,.0f} ms"
+
+    @display(description="request")
+    def asked(self, attempt: Attempt) -> str:
+        return f"POST {shorten(attempt.url, 200)}" if attempt.url else "—"
+
+    @display(description="response")
+    def answered(self, attempt: Attempt) -> str:
+        if attempt.answer:
+            return format_html('<pre class="whitespace-pre-wrap break-all">{}</pre>', attempt.answer)
+        return attempt.error or "—"
+
+
+@admin.register(Message)
+class MessageAdmin(OwnedAdmin):
+    """Show messages read-only; only actions change them."""
+
+    admin_may = ACT
+    dispatcher_may = ACT
+    list_display = ["id", "type", "sent_to", "named_group", "sequence", "state", "created", "calls", "last_error"]
+    list_filter = [StuckFilter, "status", "mode", "endpoint"]
+    list_filter_sheet = True
+    list_select_related = ["endpoint", "group", "organization"]
+    search_fields = ["=id", "=group__name", "=type", "=idempotency_key"]
+    search_help_text = "Number, group, type or idempotency key"
+    ordering = ["-id"]
+    show_full_result_count = False
+    inlines = [AttemptInline]
+    actions = ["retry", "ignore", "resolve", "cancel"]
+    actions_detail = ["retry_this", "ignore_this", "resolve_this", "cancel_this"]
+    readonly_fields = ["why", "to", "in_group", "is_now", "body"]
+    fieldsets = [
+        (None, {"fields": ["why", "is_now", "type", "to", "in_group", "sequence", "mode", "body"]}),
+        (
+            "When",
+            {
+                "fields": [
+                    "created_at", "scheduled_for", "due_at", "queued_at", "started_at", "lease_until", "ended_at",
+                    "expires_at",
+                ]
+            },
+        ),
+        (
+            "Result",
+            {"fields": ["attempts", "calls", "lapses", "last_error", "resolution", "epoch", "idempotency_key"]},
+        ),
+    ]  # fmt: skip
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        model = [field.name for field in Message._meta.fields]
+        return [*self.readonly_fields, *(name for name in model if name != "organization")]
+
+    @display(description="why it is in this state")
+    def why(self, message: Message) -> str:
+        return why_stuck(message, message.organization.time_zone)
+
+    @display(description="status", ordering="status", label=STATUS_LABELS)
+    def state(self, message: Message) -> tuple[str, str]:
+        return message.status, self.is_now(message)
+
+    @display(description="status")
+    def is_now(self, message: Message) -> str:
+        resolved = f", {message.resolution}" if message.resolution else ""
+        return f"{message.get_status_display()}{resolved}"
+
+    @display(description="created", ordering="id")
+    def created(self, message: Message) -> str:
+        return exact_time(message.created_at, message.organization.time_zone)
+
+    @display(description="to")
+    def to(self, message: Message) -> str:
+        return message.endpoint.name if message.endpoint else message.url
+
+    @display(description="to", ordering="endpoint__name")
+    def sent_to(self, message: Message) -> str:
+        return shorten(self.to(message))
+
+    @display(description="group")
+    def in_group(self, message: Message) -> str:
+        if message.mode == "IMMEDIATE":
+            return format_html("{} (no order)", message.group.name)
+        return link(self, message.group, message.group.name)
+
+    @display(description="group", ordering="group__name")
+    def named_group(self, message: Message) -> str:
+        return shorten(message.group.name) + (" (no order)" if message.mode == "IMMEDIATE" else "")
+
+    @display(description="payload")
+    def body(self, message: Message) -> str:
+        try:
+            text = json.dumps(json.loads(message.payload), indent=2, ensure_ascii=False)
+        except ValueError:
+            text = message.payload
+        return format_html('<pre class="whitespace-pre-wrap break-all">{}</pre>', text)
+
+    # --- On several messages: those selected, or all that match the filters -----------------------------------
+    @admin.action(description="Retry (resets the attempt count; history is kept)", permissions=["act"])
+    def retry(self, request: Any, queryset: QuerySet) -> None:
+        apply_action(request, Action.RETRY, queryset)
+
+    @admin.action(description="Ignore (gives up; the group continues)", permissions=["act"])
+    def ignore(self, request: Any, queryset: QuerySet) -> None:
+        apply_action(request, Action.IGNORE, queryset)
+
+    @admin.action(description="Resolve (already handled; the group continues)", permissions=["act"])
+    def resolve(self, request: Any, queryset: QuerySet) -> None:
+        apply_action(request, Action.RESOLVE, queryset)
+
+    @admin.action(description="Cancel (not sent)", permissions=["act"])
+    def cancel(self, request: Any, queryset: QuerySet) -> None:
+        apply_action(request, Action.CANCEL, queryset)
+
+    # --- On one message -----------------------------------------------------------------------------------------
+    @action(
+        description="Retry",
+        permissions=["act"],
+        dialog={
+            "title": "Retry this message?",
+            "description": ("Resets the attempt count. Only for messages in ERROR."),
+        },
+    )
+    def retry_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        return self._act(request, Action.RETRY, object_id)
+
+    @action(
+        description="Ignore",
+        permissions=["act"],
+        dialog={
+            "title": "Ignore this message?",
+            "description": "The message becomes CANCELLED and its group continues. Only for messages in ERROR.",
+        },
+    )
+    def ignore_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        return self._act(request, Action.IGNORE, object_id)
+
+    @action(
+        description="Resolve",
+        permissions=["act"],
+        dialog={
+            "title": "Resolve this message?",
+            "description": (
+                "The message becomes COMPLETED without being sent, and its group "
+                "continues. Only for messages in ERROR."
+            ),
+        },
+    )
+    def resolve_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        return self._act(request, Action.RESOLVE, object_id)
+
+    @action(
+        description="Cancel",
+        permissions=["act"],
+        dialog={
+            "title": "Cancel this message?",
+            "description": (
+                "A waiting message is never sent. A message in flight may still "
+                "arrive; its group continues afterwards."
+            ),
+        },
+    )
+    def cancel_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        return self._act(request, Action.CANCEL, object_id)
+
+    def _act(self, request: Any, chosen: Action, object_id: str) -> HttpResponse:
+        apply_action(request, chosen, Message.objects.filter(pk=object_id))
+        return self.back_to(object_id)
+
+
+@admin.register(MessageGroup)
+class MessageGroupAdmin(OwnedAdmin):
+    """Show groups with the messages that block them and since when."""
+
+    admin_may = ACT
+    dispatcher_may = ACT
+    list_display = ["named", "to", "state", "blocked_since"]
+    list_filter = [("blocked_by", admin.EmptyFieldListFilter), "endpoint"]
+    list_select_related = ["endpoint"]
+    search_fields = ["=name"]
+    ordering = ["-id"]
+    show_full_result_count = False
+    fields = ["name", "endpoint", "is_now", "blocked_since", "line"]
+    readonly_fields = fields
+    actions = ["retry_blockers", "ignore_blockers", "resolve_blockers"]
+
+    @display(description="name", ordering="name")
+    def named(self, group: MessageGroup) -> str:
+        return shorten(group.name)
+
+    @display(description="endpoint", ordering="endpoint__name", empty_value="URLs without an endpoint")
+    def to(self, group: MessageGroup) -> str | None:
+        return shorten(group.endpoint.name) if group.endpoint else None
+
+    @display(description="state", label={"blocked": "danger", "waiting": "info", "idle": "success"})
+    def state(self, group: MessageGroup) -> tuple[str, str]:
+        kind = "blocked" if group.blocked_by else "waiting" if group.wake_at else "idle"
+        return kind, self.is_now(group)
+
+    @display(description="state")
+    def is_now(self, group: MessageGroup) -> str:
+        if group.blocked_by:
+            return f"blocked by the ERROR of message {group.blocked_by}"
+        return "has messages to send" if group.wake_at else "empty"
+
+    @display(description="queue")
+    def line(self, group: MessageGroup) -> str:
+        """List the open messages and ERRORs of the group, in order."""
+        own = group.messages.exclude(mode="IMMEDIATE").filter(
+            status__in=["PENDING", "QUEUED", "PROCESSING", "ERROR"]
+        )
+        found = list(own.order_by("sequence", "created_at", "id")[: SHOWN_OF_GROUP + 1])
+        if not found:
+            return "empty"
+        rows = (
+            (link(MessageAdmin(Message, self.admin_site), row, f"{row.pk} {row.type}"), row.sequence,
+             row.get_status_display(), why_stuck(row, group.organization.time_zone))
+            for row in found[:SHOWN_OF_GROUP]
+        )  # fmt: skip
+        listed = format_html_join("", "<li>{} (sequence {}): {}. {}</li>", rows)
+        more = "<p>… and more</p>" if len(found) > SHOWN_OF_GROUP else ""
+        return format_html("<ol>{}</ol>" + more, listed)
+
+    @admin.action(description="Retry the blocking messages", permissions=["act"])
+    def retry_blockers(self, request: Any, queryset: QuerySet) -> None:
+        apply_action(request, Action.RETRY, _blockers(queryset))
+
+    @admin.action(description="Ignore the blocking messages", permissions=["act"])
+    def ignore_blockers(self, request: Any, queryset: QuerySet) -> None:
+        apply_action(request, Action.IGNORE, _blockers(queryset))
+
+    @admin.action(description="Resolve the blocking messages", permissions=["act"])
+    def resolve_blockers(self, request: Any, queryset: QuerySet) -> None:
+        apply_action(request, Action.RESOLVE, _blockers(queryset))
+
+
+@admin.register(QuarantinedPointer)
+class QuarantinedPointerAdmin(OwnedAdmin):
+    """Show quarantined pointers. They belong to no organization, so only superusers have access."""
+
+    admin_may = frozenset()
+    superuser_may = frozenset({"view", "delete"})
+    list_display = ["at", "reason"]
+    search_fields = ["reason", "content"]
+    fields = ["at", "reason", "content"]
+    readonly_fields = fields
+
+    def of_organizations(self, rows: QuerySet, organizations: list[int]) -> QuerySet:
+        return rows.none()
+
+
+def link(own: OwnedAdmin, row: Any, words: str) -> str:
+    """Return a link to the row's page."""
+    name = f"{own.admin_site.name}:{row._meta.app_label}_{row._meta.model_name}_change"
+    at = reverse(name, args=[row.pk])
+    return format_html('<a class="text-primary-600 dark:text-primary-500" href="{}">{}</a>', at, words)
+
+
+def shorten(text: str, longest: int = 60) -> str:
+    """Shorten text for lists; the row's page shows all of it."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def exact_time(moment: datetime, zone: str) -> str:
+    """Format the local date and time, to the second, with the name of the time zone."""
+    return f"{moment.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def apply_action(request: Any, chosen: Action, rows: QuerySet) -> None:
+    """Apply the action to all rows; report how many changed and why the others did not."""
+    others = rows.exclude(status__in=chosen.before).order_by().values_list("status").annotate(number=Count("pk"))
+    refused = Counter(dict(others))
+    fitting = rows.filter(status__in=chosen.before).order_by("pk")
+    done = act_on_messages(chosen, fitting.values_list("pk", flat=True), actor=request.actor)
+    refused.update(done.refused.values())
+    if done.changed or not refused:
+        messages.success(request, f"{len(done.changed):,} {chosen.verb}.")
+    if refused:
+        statuses = ", ".join(sorted(refused))
+        wanted = "only messages in ERROR" if chosen.before == ("ERROR",) else "only messages that have not ended"
+        messages.warning(request, f"{refused.total():,} not {chosen.verb}: {wanted} can be; these are {statuses}.")
+
+
+def _blockers(groups: QuerySet) -> QuerySet:
+    blocking = groups.filter(blocked_by__isnull=False).values("blocked_by")
+    return Message.objects.filter(pk__in=blocking, group__in=groups)

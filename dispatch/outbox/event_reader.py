@@ -1,0 +1,74 @@
+"""Read the event log durably and create a Message for every Event that an endpoint subscribes to."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any
+
+from dispatch.core.events.readers import EventReader
+from dispatch.core.models import Event
+from dispatch.outbox.models import Endpoint
+from dispatch.outbox.rules.ordering import passes_filter
+from dispatch.outbox.services.intake import NewMessage, accept_of_several
+
+# Owners that determine an event's group if its data names one: an offer's event joins the group of its job.
+OWNERS = ("job", "lead")
+
+
+def create_messages(events: list[Event]) -> None:
+    """Create the messages for these events, at most one per endpoint and event.
+
+    Paused and disabled endpoints get messages too; these wait until the endpoint is resumed or enabled.
+    """
+    wanted = [event for event in events if not event.kind.startswith("message.")]
+    endpoints: dict[int, list[Endpoint]] = defaultdict(list)
+    candidates = Endpoint.objects.filter(organization_id__in={event.organization_id for event in wanted})
+    for endpoint in candidates.exclude(event_types=[]).defer(*Endpoint.CREDENTIALS).order_by("pk"):
+        endpoints[endpoint.organization_id].append(endpoint)
+    new_messages: dict[int, list[NewMessage]] = defaultdict(list)
+    for event in wanted:
+        for endpoint in endpoints[event.organization_id]:
+            if passes_filter(endpoint.event_types, event.kind):
+                new_messages[event.organization_id].append(_message(event, endpoint))
+    accept_of_several(new_messages)
+
+
+def group_of(event: Event) -> str:
+    """Return the group of an event: the job or lead that is its subject or its subject's owner."""
+    for owner in OWNERS:
+        if (owner_id := event.data.get(f"{owner}_id")) is not None:
+            return f"{owner}:{owner_id}"
+    return f"{event.subject_type}:{event.subject_id}"
+
+
+def body_of(event: Event) -> dict[str, Any]:
+    """Return the payload: the type, the time, and the event."""
+    return {
+        "type": event.kind,
+        "timestamp": event.at.isoformat(),
+        "data": {
+            "event_id": event.pk,
+            "subject": {"type": event.subject_type, "id": event.subject_id},
+            "actor": {"type": event.actor_type, "id": event.actor_id, "label": event.actor_label},
+            **{key: value for key, value in event.data.items() if key not in ("event_id", "subject", "actor")},
+        },
+    }
+
+
+def _message(event: Event, endpoint: Endpoint) -> NewMessage:
+    return NewMessage(
+        type=event.kind,
+        payload=json.dumps(body_of(event), separators=(",", ":")),
+        endpoint=endpoint,
+        group=group_of(event)[:200],
+        event_id=event.pk,
+    )
+
+
+def _key(event: Event) -> str:
+    return f"{event.organization_id}:{group_of(event)}"
+
+
+# An event that fails, or whose group is locked, holds back only later events of its group.
+READER = EventReader("outbox", create_messages, without=("message",), key=_key)

@@ -1,0 +1,133 @@
+"""Make one HTTP delivery: build the request and judge the response."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import structlog
+from django.conf import settings
+
+from dispatch.core import clock
+from dispatch.core.http import client
+from dispatch.core.http import webhook_signing as signing
+from dispatch.outbox.models import Message
+from dispatch.outbox.rules import responses as rules
+from dispatch.outbox.rules.responses import Verdict
+from dispatch.outbox.services.attempt_results import AttemptResult
+from dispatch.outbox.services.attempts import DeliveryAttempt
+
+log = structlog.get_logger(__name__)
+
+ANSWER_BYTES = 4096
+DEFAULT_TIMEOUT_S = 15.0
+
+
+async def deliver_message(call: DeliveryAttempt) -> AttemptResult:
+    """Make one delivery attempt. Every failure, including a local one, becomes a verdict, not an exception."""
+    started_at = clock.now()
+    answer: client.Response | None = None
+    try:
+        if call.problem:
+            raise ValueError(call.problem)
+        body = call.payload.encode()
+        headers = headers_of(call, body)
+        answer = await client.post(call.url, body, headers, timeout_s(call))
+        verdict = _judge(call, answer)
+    except client.ForbiddenTarget as error:
+        verdict = Verdict(rules.PERMANENT, error_class="refused", error=str(error))
+    except client.TargetTimeout as error:
+        verdict = Verdict(rules.FAILED, error_class="timeout", error=str(error))
+    except client.TargetUnreachable as error:
+        verdict = Verdict(rules.FAILED, error_class="unreachable", error=str(error))
+    except ValueError as error:  # an unusable header or secret: no request was made
+        verdict = Verdict(rules.PERMANENT, error_class="configuration", error=str(error))
+    except (RecursionError, OverflowError) as error:
+        verdict = Verdict(rules.FAILED, error_class="answer", error=f"The response cannot be read: {error}.")
+    except Exception as error:
+        log.exception("delivery_failed", message=call.id)
+        verdict = Verdict(rules.FAILED, error_class="internal", error=f"{type(error).__name__}: {error}")
+    ended_at = clock.now()
+    return AttemptResult(
+        call=call,
+        verdict=verdict,
+        started_at=started_at,
+        ended_at=ended_at,
+        elapsed_s=answer.elapsed_s if answer else max(0.0, (ended_at - started_at).total_seconds()),
+        status_code=answer.status if answer else None,
+        answer=_text(answer.body_start) if answer else "",
+    )
+
+
+def headers_of(call: DeliveryAttempt, body: bytes) -> dict[str, str]:
+    """Return the endpoint's headers, Dispatch's headers, and a fresh signature over exactly this body."""
+    now, endpoint = clock.now(), call.endpoint
+    given: Mapping[str, Any] = (endpoint.headers or {}) if endpoint else {}  # type: ignore[assignment]
+    headers = {str(n): str(value) for n, value in given.items() if not n.lower().startswith("webhook-")}
+    if not any(name.lower() == "content-type" for name in headers):
+        headers["Content-Type"] = "application/json"
+    headers |= {
+        "Dispatch-Type": call.type,
+        "Dispatch-Sequence": str(call.sequence),
+        "Dispatch-Call": str(call.number),
+    }
+    if _sendable(call.group):
+        headers["Dispatch-Group"] = call.group
+    if endpoint is None:
+        return headers | {"webhook-id": f"msg_{call.id}", "webhook-timestamp": str(int(now.timestamp()))}
+    secrets = [endpoint.secret]
+    until = endpoint.previous_secret_until
+    if endpoint.previous_secret and (until is None or until > now):
+        secrets.append(endpoint.previous_secret)
+    return headers | signing.headers(secrets, f"msg_{call.id}", now, body)
+
+
+def headers_shown(message: Message, number: int, at: datetime | None) -> dict[str, str]:
+    """Return the headers of attempt `number` as users may see them.
+
+    The values of the endpoint's own headers are hidden, and signatures are not stored.
+    """
+    own: Mapping[str, Any] = (message.endpoint.headers or {}) if message.endpoint else {}  # type: ignore[assignment]
+    shown = {} if any(name.lower() == "content-type" for name in own) else {"Content-Type": "application/json"}
+    shown |= {
+        "Dispatch-Type": message.type,
+        "Dispatch-Sequence": str(message.sequence),
+        "Dispatch-Call": str(number),
+    }
+    if _sendable(message.group.name):
+        shown["Dispatch-Group"] = message.group.name
+    shown["webhook-id"] = f"msg_{message.pk}"
+    if at:
+        shown["webhook-timestamp"] = str(int(at.timestamp()))
+    if message.endpoint:
+        shown["webhook-signature"] = "v1,…"
+        shown |= dict.fromkeys(own, "(not shown)")
+    return shown
+
+
+def _sendable(group: str) -> bool:
+    return group.isascii() and group.isprintable()
+
+
+def timeout_s(call: DeliveryAttempt) -> float:
+    """Return the total timeout of this attempt, in seconds."""
+    return min(call.endpoint.timeout_s if call.endpoint else DEFAULT_TIMEOUT_S, settings.OUTBOX_MAX_TIMEOUT_S)
+
+
+def _judge(call: DeliveryAttempt, answer: client.Response) -> Verdict:
+    permanent = call.endpoint.permanent_codes if call.endpoint else settings.OUTBOX_PERMANENT_CODES
+    return rules.judge_response(
+        answer.status,
+        answer.headers,
+        answer.body_start,
+        permanent=permanent,
+        default_delay_s=settings.OUTBOX_DEFER_S,
+        longest_delay_s=settings.OUTBOX_LONGEST_DEFERRAL_S,
+        now=clock.now(),
+    )
+
+
+def _text(start: bytes) -> str:
+    """Decode the start of a body as text without NUL, which PostgreSQL cannot store in text columns."""
+    return start[:ANSWER_BYTES].decode("utf-8", "replace").replace("\x00", "\ufffd")

@@ -1,0 +1,112 @@
+"""Decide what a receiver's response means, and when to retry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+DELIVERED, DEFERRED, FAILED, PERMANENT, LAPSED = "delivered", "deferred", "failed", "permanent", "lapsed"
+SHORTEST_DEFERRAL_S = 1.0
+# Outcomes that concern the target's health; a permanent refusal concerns the message.
+UNHEALTHY = (FAILED,)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on one attempt.
+
+    `delay_s` is the delay that a deferral asks for. `error_class` is a stable key for filters and metrics;
+    `error` is a sentence for users.
+    """
+
+    outcome: str
+    delay_s: float = 0.0
+    error_class: str = ""
+    error: str = ""
+
+    @property
+    def spends(self) -> bool:
+        """Return whether the attempt counts against the retry budget; a deferral does not."""
+        return self.outcome in (DELIVERED, FAILED, PERMANENT)
+
+
+def judge_response(
+    status: int,
+    headers: Mapping[str, str],
+    body_start: bytes,
+    *,
+    permanent: Collection[int],
+    default_delay_s: float,
+    longest_delay_s: float,
+    now: datetime,
+) -> Verdict:
+    """Judge a response by its status code, headers and body.
+
+    2xx: delivered, or deferred if the body is {"ack": false}. 429: deferred. `permanent` codes: an error without
+    retries. Everything else, including redirects: failed, to be retried.
+    """
+    if 200 <= status < 300:
+        requested_s = requested_deferral_s(body_start)
+        if requested_s is None:
+            return Verdict(DELIVERED)
+        return Verdict(DEFERRED, _within(requested_s or default_delay_s, longest_delay_s), "not_acknowledged")
+    if status == 429:
+        wait_s = retry_after_s(headers, now)
+        return Verdict(
+            DEFERRED, _within(default_delay_s if wait_s is None else wait_s, longest_delay_s), "too_many_requests"
+        )
+    outcome = PERMANENT if status in permanent else FAILED
+    return Verdict(outcome, error_class=f"http_{status}", error=f"The receiver answered {status}.")
+
+
+def requested_deferral_s(body_start: bytes) -> float | None:
+    """Return the delay that a response {"ack": false, "delaySeconds": n} asks for.
+
+    0 means unspecified; None means that the body is something else.
+    """
+    if b'"ack"' not in body_start:
+        return None
+    try:
+        body = json.loads(body_start)
+    except ValueError:
+        return None
+    if not isinstance(body, dict) or body.get("ack") is not False:
+        return None
+    delay = body.get("delaySeconds")
+    if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay < float("inf"):
+        return 0.0
+    return float(delay)
+
+
+def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Return Retry-After, a number or an HTTP date, in seconds from now.
+
+    Return None if it is missing or malformed.
+    """
+    value = next((v for k, v in headers.items() if k.lower() == "retry-after"), "").strip()
+    if value.isascii() and value.isdigit():
+        return float(value)
+    try:
+        when = parsedate_to_datetime(value)
+    except (TypeError, ValueError):
+        return None
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    return max(0.0, (when - now).total_seconds())
+
+
+def retry_delay_s(schedule: Sequence[int], attempts: int, jitter: float, chance: float) -> float | None:
+    """Return the seconds until the next retry after `attempts` counted attempts; None if no retry is left.
+
+    Jitter lengthens the delay by the share `jitter * chance`; `chance` is a random number from 0 to 1.
+    """
+    if attempts > len(schedule):
+        return None
+    return schedule[attempts - 1] * (1 + jitter * chance)
+
+
+def _within(seconds: float, longest: float) -> float:
+    return min(max(seconds, SHORTEST_DEFERRAL_S), longest)

@@ -1,0 +1,151 @@
+"""Finish attempts in one transaction: record results, update the targets' health, claim the next messages."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+
+from dispatch.core import clock, fault_injection
+from dispatch.outbox import metrics, sql
+from dispatch.outbox.rules import responses as rules
+from dispatch.outbox.rules.responses import Verdict
+from dispatch.outbox.services import target_health
+from dispatch.outbox.services.attempts import DeliveryAttempt
+from dispatch.outbox.services.scheduling import (
+    Claim,
+    Ending,
+    WaitingQueue,
+    claim_next,
+    end_messages,
+    end_messages_later,
+    lock_groups,
+    reschedule_groups,
+    try_lock_groups,
+)
+
+
+@dataclass(frozen=True)
+class AttemptResult:
+    """The result of one attempt. `answer` is the beginning of the response body."""
+
+    call: DeliveryAttempt
+    verdict: Verdict
+    started_at: datetime
+    ended_at: datetime
+    elapsed_s: float
+    status_code: int | None = None
+    answer: str = ""
+
+
+def finish_unlocked(
+    results: Sequence[AttemptResult], *, claim: bool = True
+) -> tuple[list[Claim], list[AttemptResult]]:
+    """Finish the attempts whose groups no other transaction has locked, as `finish_attempts` does.
+
+    Return the claims and the results of the locked groups, which are unchanged.
+    """
+    groups = {result.call.group_id for result in results if result.call.is_ordered}
+    with transaction.atomic():
+        held = groups - try_lock_groups(groups)
+        left = [result for result in results if result.call.is_ordered and result.call.group_id in held]
+        ready = [result for result in results if result not in left] if left else results
+        return (finish_attempts(ready, claim=claim) if ready else []), left
+
+
+def finish_attempts(results: Sequence[AttemptResult], *, claim: bool = True) -> list[Claim]:
+    """Record the results and return the claims of the groups' next messages, to be published after the commit.
+
+    A result of an older epoch is recorded as late and changes nothing else. A message cancelled in the meantime
+    stays CANCELLED. `claim=False` leaves the next messages to the poller.
+    """
+    now = clock.now()
+    groups = {result.call.group_id for result in results if result.call.is_ordered}
+    # One batch may hold an older and a newer epoch of the same message: each is a separate row, and only one
+    # of them matches.
+    distinct = {(result.call.id, result.call.epoch): result for result in results}
+    endings = [_ending(result, now) for result in distinct.values()]
+    own_targets = {result.call.target_id for result in results}
+    pools = sorted({result.call.pool_id for result in results})
+    claims: list[Claim] = []
+    with transaction.atomic(savepoint=False):
+        if claim and not target_health.is_concerned(
+            results
+        ):  # nearly all results take this path: three round trips
+            with sql.pipeline(one_plan=True):
+                lock_groups(groups)
+                ended = end_messages_later(endings, ["PROCESSING", "CANCELLED"], now)
+                waiting = WaitingQueue(now, own=groups, own_targets=own_targets, pools=pools)
+                in_time = _in_time(distinct, ended())
+                _record(results, in_time)
+                target_health.clear_failures([result for result in results if id(result) in in_time])
+                claims, _ = waiting.claim()
+        else:
+            lock_groups(groups)
+            in_time = _in_time(distinct, end_messages(endings, ["PROCESSING", "CANCELLED"], now))
+            _record(results, in_time)
+            on_time = [result for result in results if id(result) in in_time]
+            target_health.update_circuits(on_time, now)
+            target_health.clear_failures(on_time)
+            if claim:
+                claims, _ = claim_next(now, own=groups, own_targets=own_targets, pools=pools)
+            else:
+                reschedule_groups(groups, now)
+        fault_injection.crash_point("outbox.finish.before_commit")
+    fault_injection.crash_point("outbox.finish.committed")
+    return claims
+
+
+def _in_time(distinct: Mapping[tuple[int, int], AttemptResult], ended: Mapping[int, str]) -> set[int]:
+    """Return the id() of the results that ended their message's flight.
+
+    Of two epochs of one message, only the newer one can.
+    """
+    newest: dict[int, int] = {}
+    for message_id, epoch in distinct:
+        newest[message_id] = max(epoch, newest.get(message_id, 0))
+    return {
+        id(result)
+        for (message_id, epoch), result in distinct.items()
+        if message_id in ended and epoch == newest[message_id]
+    }
+
+
+def _ending(result: AttemptResult, now: datetime) -> Ending:
+    call, verdict = result.call, result.verdict
+    spent = call.attempts + 1
+    if verdict.outcome == rules.DELIVERED:
+        return Ending(call.id, call.epoch, "COMPLETED", now, 1, verb="completed")
+    if verdict.outcome == rules.DEFERRED:
+        due_at = now + timedelta(seconds=verdict.delay_s)
+        return Ending(call.id, call.epoch, "PENDING", due_at, waiting_for=verdict.error_class, verb="deferred")
+    delay = None
+    if verdict.outcome == rules.FAILED:
+        schedule = call.endpoint.retry_schedule_s if call.endpoint else settings.OUTBOX_RETRY_SCHEDULE_S
+        jitter = call.endpoint.retry_jitter if call.endpoint else 0.2
+        delay = rules.retry_delay_s(schedule, spent, jitter, random.random())
+    if delay is None:
+        return Ending(call.id, call.epoch, "ERROR", now, 1, error=verdict.error, verb="failed")
+    due_at = now + timedelta(seconds=delay)
+    return Ending(
+        call.id, call.epoch, "PENDING", due_at, 1, error=verdict.error, waiting_for="retry", verb="retrying"
+    )
+
+
+def _record(results: Sequence[AttemptResult], in_time: set[int]) -> None:
+    names = ("organizations", "ids", "numbers", "epochs", "urls", "starts", "ends", "elapsed", "outcomes", "codes",
+             "answers", "classes", "errors", "spents", "lates")  # fmt: skip
+    values = [
+        (
+            r.call.organization_id, r.call.id, r.call.number, r.call.epoch, r.call.url, r.started_at, r.ended_at,
+            r.elapsed_s, r.verdict.outcome, r.status_code, r.answer, r.verdict.error_class,
+            r.verdict.error[:300], r.verdict.spends and id(r) in in_time, id(r) not in in_time,
+        )
+        for r in results
+    ]  # fmt: skip
+    metrics.late.inc(len(results) - len(in_time))
+    sql.execute(sql.ADD_ATTEMPTS, dict(zip(names, sql.columns(values, len(names)), strict=True)))

@@ -1,0 +1,275 @@
+"""Start attempts: QUEUED → PROCESSING with a slot, a token and a lease, or refuse the pointer with a reason."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.db import transaction
+
+from dispatch.core import clock, fault_injection
+from dispatch.outbox import metrics, sql
+from dispatch.outbox.models import Endpoint
+from dispatch.outbox.rules import admission
+from dispatch.outbox.rules.admission import Circuit
+from dispatch.outbox.services import scheduling
+from dispatch.outbox.services.scheduling import Claim
+
+log = structlog.get_logger(__name__)
+
+
+class PointerRefused(Enum):
+    """The reason why a pointer did not lead to an attempt. It is acknowledged in every case."""
+
+    UNKNOWN = "unknown message"
+    OVER = "no longer of this epoch"
+    PUT_BACK = "requeued"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True)
+class DeliveryAttempt:
+    """Everything that is needed to make one attempt.
+
+    `until` is when its lease ends, in `ticks()`. It counts from before the request to the database, so the real
+    lease ends later.
+    """
+
+    id: int
+    epoch: int
+    number: int
+    organization_id: int
+    group_id: int
+    group: str
+    mode: str
+    type: str
+    sequence: int
+    url: str
+    payload: str
+    attempts: int
+    endpoint: Endpoint | None
+    target_id: int
+    circuit: Circuit
+    pool_id: int
+    is_probe: bool
+    until: float
+    # Why the attempt cannot be made; "" if it can.
+    problem: str = ""
+
+    @property
+    def is_ordered(self) -> bool:
+        return self.mode != "IMMEDIATE"
+
+    @property
+    def is_target_in_trouble(self) -> bool:
+        return self.circuit != Circuit()
+
+
+@dataclass
+class _Row:
+    id: int
+    epoch: int
+    status: str
+    organization_id: int
+    group_id: int
+    mode: str
+    type: str
+    sequence: int
+    group: str
+    url: str
+    payload: str
+    attempts: int
+    calls: int
+    expires_at: datetime | None
+    endpoint_id: int | None
+    endpoint_version: str | None
+    is_held: bool
+    target_id: int
+    circuit: Circuit
+    pool_id: int
+    is_probe: bool = field(default=False)
+
+
+def ticks() -> float:
+    """Return monotonic seconds, shifted with the clock that tests move."""
+    return time.monotonic() + clock.offset_ms() / 1000
+
+
+def start_attempts(
+    pointers: Sequence[tuple[int, int]],
+) -> tuple[list[DeliveryAttempt | PointerRefused], list[Claim]]:
+    """Start an attempt for each (message id, epoch); return the results in this order, and claims to publish.
+
+    At most one attempt starts per epoch. A message that cannot be sent now returns to PENDING without spending
+    a retry.
+    """
+    asked, now = ticks(), clock.now()
+    found: dict[tuple[int, int], DeliveryAttempt | PointerRefused] = {}
+    waits: list[tuple[_Row, str]] = []
+    expired: list[_Row] = []
+    with transaction.atomic(), sql.pipeline(one_plan=True):
+        given = sql.fetch_all(sql.START_READ, {"ids": [message_id for message_id, _ in pointers]})
+        read = {row[0]: _Row(*(*row[:18], Circuit(*row[18:23]), row[23])) for row in given}
+        ready: list[_Row] = []
+        for message_id, epoch in dict.fromkeys(pointers):
+            row = read.get(message_id)
+            if row is None:
+                found[message_id, epoch] = PointerRefused.UNKNOWN
+            elif row.epoch != epoch or row.status != "QUEUED":
+                found[message_id, epoch] = PointerRefused.OVER
+            elif row.expires_at and row.expires_at <= now:
+                expired.append(row)
+            elif reason := _closed(row, now):
+                waits.append((row, reason))
+            else:
+                ready.append(row)
+        started = _start(ready, waits, now, asked)
+        if unused_probes := sorted({row.target_id for row, _ in waits if row.is_probe}):
+            sql.execute(sql.UNPROBE, {"ids": unused_probes})
+        fault_injection.crash_point("outbox.start.before_commit")
+    fault_injection.crash_point("outbox.start.committed")
+    endpoints, problems = _endpoints([row for row, *_ in started])
+    for row, number in started:
+        found[row.id, row.epoch] = _call(row, number, endpoints, problems, asked)
+    claims = scheduling.requeue(
+        [
+            scheduling.RequeuedMessage(row.id, row.epoch, row.group_id, row.mode, waiting_for=why)
+            for row, why in waits
+        ]
+        + [
+            scheduling.RequeuedMessage(row.id, row.epoch, row.group_id, row.mode, status="EXPIRED")
+            for row in expired
+        ]
+    )
+    found |= {(row.id, row.epoch): PointerRefused.PUT_BACK for row, _ in waits}
+    found |= {(row.id, row.epoch): PointerRefused.EXPIRED for row in expired}
+    first = set()
+    answers: list[DeliveryAttempt | PointerRefused] = []
+    for pointer in pointers:  # the same pointer twice in one batch: one attempt
+        again = pointer in first and isinstance(found.get(pointer), DeliveryAttempt)
+        answers.append(PointerRefused.OVER if again else found.get(pointer, PointerRefused.OVER))
+        first.add(pointer)
+    return answers, claims
+
+
+def renew_leases(calls: Sequence[DeliveryAttempt]) -> dict[int, float]:
+    """Renew the leases of running attempts; return message id → new end in `ticks()`.
+
+    An attempt that has lost its lease is missing from the result.
+    """
+    asked = ticks()
+    given = {"ids": [c.id for c in calls], "epochs": [c.epoch for c in calls], "lease": settings.OUTBOX_LEASE_S}
+    return {row[0]: asked + settings.OUTBOX_LEASE_S for row in sql.fetch_all(sql.RENEW, given)}
+
+
+def _closed(row: _Row, now: datetime) -> str:
+    """Return why this message must not be sent to its target now, or "" if it may.
+
+    If the circuit is probing, this message takes the probe.
+    """
+    if row.is_held:
+        return "endpoint"
+    if row.circuit.open_until is None:
+        return ""
+    if row.circuit.open_until > now:
+        return "circuit"
+    given = {"id": row.target_id, "now": now, "lease": settings.OUTBOX_LEASE_S}
+    row.is_probe = bool(sql.fetch_all(sql.PROBE, given))
+    return "" if row.is_probe else "circuit"
+
+
+def _start(
+    ready: list[_Row], waits: list[tuple[_Row, str]], now: datetime, asked: float
+) -> list[tuple[_Row, int]]:
+    """Assign the available slots and tokens; append the remaining rows to `waits`.
+
+    The locks on the gates make the count exact across all routers; the unique (pool, slot) constraint
+    guarantees it.
+    """
+    if not ready:
+        return []
+    pools = sorted({row.pool_id for row in ready})
+    locked, in_use = (
+        sql.fetch_later(sql.LOCK_GATES, {"ids": pools}),
+        sql.fetch_later(sql.SLOTS_IN_USE, {"ids": pools}),
+    )
+    gates, slots_used = locked(), in_use()
+    if len(gates) < len(pools):
+        sql.execute(sql.ADD_GATES, {"ids": pools, "now": now})
+        gates = sql.fetch_all(sql.LOCK_GATES, {"ids": pools})
+        slots_used = sql.fetch_all(sql.SLOTS_IN_USE, {"ids": pools})
+    used: dict[int, list[int]] = defaultdict(list)
+    for pool_id, slot in slots_used:
+        used[pool_id].append(slot)
+    by_pool: dict[int, list[_Row]] = defaultdict(list)
+    for row in ready:
+        by_pool[row.pool_id].append(row)
+    taken: list[tuple[_Row, int]] = []
+    buckets: list[tuple[int, datetime]] = []
+    for pool_id, full_at, concurrency, rate, is_paused, at in gates:
+        rows = by_pool[pool_id]
+        slots = [] if is_paused else admission.free_slots(concurrency, used[pool_id])
+        tokens = admission.available_tokens(rate, full_at, at) if rate else len(rows)
+        count = min(len(rows), len(slots), tokens)
+        taken += list(zip(rows[:count], slots, strict=False))
+        why = "pool paused" if is_paused else "rate" if count == tokens < len(slots) else "slot"
+        waits += [(row, why) for row in rows[count:]]
+        if rate and count:
+            buckets.append((pool_id, admission.take_tokens(rate, full_at, at, count)))
+    if buckets:
+        ids, fulls = sql.columns(buckets, 2)
+        sql.execute(sql.SAVE_GATES, {"ids": ids, "fulls": fulls})
+    if not taken:
+        return []
+    given: dict[str, Any] = dict(
+        zip(
+            ("ids", "epochs", "pools", "slots"),
+            sql.columns([(row.id, row.epoch, row.pool_id, slot) for row, slot in taken], 4),
+            strict=True,
+        )
+    )
+    started = sql.fetch_all(sql.START, {**given, "from": "QUEUED", "now": now, "lease": settings.OUTBOX_LEASE_S})
+    numbers = {message_id: number for message_id, number, _ in started}
+    for _, _, queued_at in started:
+        metrics.delivery_seconds.observe(max(0.0, (now - queued_at).total_seconds()))
+    return [(row, numbers[row.id]) for row, _ in taken if row.id in numbers]
+
+
+def _call(
+    row: _Row, number: int, endpoints: dict[int, Endpoint], problems: dict[int, str], asked: float
+) -> DeliveryAttempt:
+    endpoint = endpoints.get(row.endpoint_id) if row.endpoint_id else None
+    return DeliveryAttempt(
+        id=row.id, epoch=row.epoch, number=number, organization_id=row.organization_id, group_id=row.group_id,
+        group=row.group, mode=row.mode, type=row.type, sequence=row.sequence,
+        url=endpoint.url if endpoint else row.url, payload=row.payload, attempts=row.attempts, endpoint=endpoint,
+        target_id=row.target_id, circuit=row.circuit, pool_id=row.pool_id, is_probe=row.is_probe,
+        until=asked + settings.OUTBOX_LEASE_S, problem=problems.get(row.endpoint_id or 0, ""),
+    )  # fmt: skip
+
+
+# Endpoints as last read, by id, with the version of their row: decrypting secrets is expensive.
+_known: dict[int, tuple[str | None, Endpoint]] = {}
+
+
+def _endpoints(rows: Sequence[_Row]) -> tuple[dict[int, Endpoint], dict[int, str]]:
+    """Return the endpoints of these rows by id, and the errors of those that cannot be read."""
+    wanted = {row.endpoint_id: row.endpoint_version for row in rows if row.endpoint_id}
+    missing = [key for key, version in wanted.items() if key not in _known or _known[key][0] != version]
+    problems: dict[int, str] = {}
+    for key in missing:  # one at a time: an endpoint that cannot be decrypted must not affect the others
+        try:
+            _known[key] = (wanted[key], Endpoint.objects.get(pk=key))
+        except (ImproperlyConfigured, ValueError, Endpoint.DoesNotExist) as error:
+            _known.pop(key, None)
+            problems[key] = f"The endpoint's secret or headers cannot be read: {error}"
+            log.error("endpoint_unreadable", endpoint=key, error=str(error))
+    return {key: _known[key][1] for key in wanted if key not in problems}, problems

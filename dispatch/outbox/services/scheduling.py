@@ -1,0 +1,326 @@
+"""Select and claim the next deliverable messages: in the poller, and in the transaction that ends a message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.db import transaction
+
+from dispatch.core import clock
+from dispatch.outbox import sql
+from dispatch.outbox.pointer import group_hash
+from dispatch.outbox.rules.admission import AdmissionState, Circuit, Pool, TargetState
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A message that this transaction made QUEUED. Publish its pointer after the commit."""
+
+    id: int
+    epoch: int
+    group_id: int
+    group_hash: str
+    pool_code: str
+    queued_at: datetime
+    is_ordered: bool
+
+
+@dataclass(frozen=True)
+class _Head:
+    group_id: int
+    wake_at: datetime | None
+    blocked_by: int | None
+    blocked_since: datetime | None
+    flying: int | None
+    message_id: int | None
+    due_at: datetime | None
+    target_id: int | None
+    held_by: int | None
+
+
+def lock_groups(group_ids: Iterable[int]) -> None:
+    """Lock the groups, ordered by id. Call it before changing ordered messages."""
+    if ids := sorted(set(group_ids)):
+        sql.execute(sql.LOCK_GROUPS, {"ids": ids})
+
+
+def try_lock_groups(group_ids: Iterable[int]) -> set[int]:
+    """Lock the groups that no other transaction has locked, without waiting; return their ids."""
+    ids = sorted(set(group_ids))
+    return {row[0] for row in sql.fetch_all(sql.TRY_LOCK_GROUPS, {"ids": ids})} if ids else set()
+
+
+def reschedule_groups(group_ids: Iterable[int], now: datetime) -> None:
+    """Queue, defer or block the groups without claiming. An earlier statement must have locked them."""
+    if ids := sorted(set(group_ids)):
+        _save(_heads(ids, now), set(), now)
+
+
+def claim_next(
+    now: datetime,
+    *,
+    own: Iterable[int] = (),
+    own_targets: Iterable[int] = (),
+    pools: Sequence[int] | None = None,
+) -> tuple[list[Claim], AdmissionState]:
+    """Claim the next messages: `WaitingQueue(…).claim()`."""
+    with sql.pipeline(one_plan=True):
+        return WaitingQueue(now, own=own, own_targets=own_targets, pools=pools).claim()
+
+
+class WaitingQueue:
+    """The waiting groups and messages, as this transaction sees them.
+
+    Use it inside `sql.pipeline()`: queries are sent before their results are awaited. `own` are groups that this
+    transaction has locked and of which it ended a message: they join the back of the queue and are rescheduled in
+    any case. `pools` limits the claim to the targets of these pools (None: all).
+    """
+
+    def __init__(
+        self,
+        now: datetime,
+        *,
+        own: Iterable[int] = (),
+        own_targets: Iterable[int] = (),
+        pools: Sequence[int] | None = None,
+    ) -> None:
+        self._now, self._own = now, sorted(set(own))
+        self._lanes = _request_lanes(now, pools, own_targets)
+        self._heads = sql.fetch_later(sql.HEADS, sql.heads_of(self._own, now)) if self._own else None
+
+    def claim(self) -> tuple[list[Claim], AdmissionState]:
+        """Claim at most a batch, longest waiting first, as far as pools, rates, circuits and endpoints allow.
+
+        Filter before LIMIT, so that blocked messages do not starve ready ones.
+        """
+        now, limit = self._now, settings.OUTBOX_BATCH_SIZE
+        rooms = AdmissionState(map(_target_state, self._lanes()), now)
+        open_lanes = [lane for lane in rooms.lanes.values() if rooms.free(lane.target_id) > 0]
+        groups = _group_line(open_lanes, rooms, limit, now)
+        immediates = _immediate_line(open_lanes, rooms, limit, now)
+        heads = [_Head(*row) for row in self._heads()] if self._heads else []
+        _add_missing_lanes(rooms, heads, now)
+        own = set(self._own)
+        if others := [group_id for group_id in groups if group_id not in own]:
+            heads += _heads(others, now)
+        chosen, claimed_groups = _choose(heads, immediates, rooms, limit, now)
+        claims = _request_claims(chosen, now)
+        _save(heads, claimed_groups, now)
+        return claims(), rooms
+
+
+def _choose(
+    heads: list[_Head],
+    immediates: list[tuple[int, datetime, int]],
+    rooms: AdmissionState,
+    limit: int,
+    now: datetime,
+) -> tuple[list[tuple[int, int]], set[int]]:
+    """Choose the messages to claim, longest waiting first, as (message id, pool id); also return their groups."""
+    waiting: list[tuple[datetime, int, int, int, int | None]] = [
+        (head.wake_at or now, position, head.message_id, head.target_id, head.group_id)
+        for position, head in enumerate(heads)
+        if head.message_id and head.target_id and head.due_at and head.due_at <= now
+    ]
+    first = len(waiting)
+    waiting += [
+        (due, first + n, message_id, target_id, None) for n, (message_id, due, target_id) in enumerate(immediates)
+    ]
+    chosen: list[tuple[int, int]] = []
+    groups: set[int] = set()
+    for _, _, message_id, target_id, group_id in sorted(waiting, key=lambda entry: entry[:2]):
+        if len(chosen) >= limit:
+            break
+        if rooms.take(target_id):
+            chosen.append((message_id, rooms.lanes[target_id].pool.id))
+            if group_id is not None:
+                groups.add(group_id)
+    return chosen, groups
+
+
+def next_wake(now: datetime) -> datetime | None:
+    """Return when the next scheduled message is due."""
+    return sql.fetch_all(sql.NEXT_WAKE, {"now": now})[0][0]
+
+
+def _request_lanes(
+    now: datetime, pools: Sequence[int] | None, targets: Iterable[int]
+) -> Callable[[], list[tuple[Any, ...]]]:
+    given = {"now": now, "pools": list(pools) if pools is not None else None, "targets": list(targets)}
+    return sql.fetch_later(sql.LANES, given)
+
+
+def _target_state(row: tuple[Any, ...]) -> TargetState:
+    return TargetState(
+        target_id=row[0], is_held=row[1], has_groups=row[2], has_immediates=row[3], circuit=Circuit(*row[4:9]),
+        pool=Pool(*row[9:16]),
+    )  # fmt: skip
+
+
+def _add_missing_lanes(rooms: AdmissionState, own: Sequence[_Head], now: datetime) -> None:
+    """Add the targets of next messages that are missing, since the group's previous message had another target."""
+    missing = {head.target_id for head in own if head.target_id and head.target_id not in rooms.lanes}
+    if missing:
+        pools = [row[0] for row in sql.fetch_all(sql.POOLS_OF, {"targets": list(missing)})]
+        found = map(_target_state, _request_lanes(now, pools, missing)())
+        rooms.add(lane for lane in found if lane.target_id in missing)
+
+
+def _group_line(lanes: list[TargetState], rooms: AdmissionState, limit: int, now: datetime) -> list[int]:
+    wanted = _shares([lane for lane in lanes if lane.has_groups], rooms, limit)
+    return [row[0] for row in sql.fetch_all(sql.GROUP_LINE, {**wanted, "now": now})] if wanted["targets"] else []
+
+
+def _immediate_line(
+    lanes: list[TargetState], rooms: AdmissionState, limit: int, now: datetime
+) -> list[tuple[int, datetime, int]]:
+    wanted = _shares([lane for lane in lanes if lane.has_immediates], rooms, limit)
+    if not wanted["targets"]:
+        return []
+    return [(row[0], row[1], row[2]) for row in sql.fetch_all(sql.IMMEDIATE_LINE, {**wanted, "now": now})]
+
+
+def _shares(lanes: list[TargetState], rooms: AdmissionState, limit: int) -> dict[str, list[int]]:
+    """Return how many of each target to read: its headroom and, with many targets, its share of the batch."""
+    share = max(1, -(-limit // max(1, len(lanes))))
+    return {
+        "targets": [lane.target_id for lane in lanes],
+        "rooms": [min(rooms.free(lane.target_id), share) for lane in lanes],
+    }
+
+
+def _heads(group_ids: Sequence[int], now: datetime) -> list[_Head]:
+    return [_Head(*row) for row in sql.fetch_all(sql.HEADS, sql.heads_of(group_ids, now))]
+
+
+def _request_claims(chosen: list[tuple[int, int]], now: datetime) -> Callable[[], list[Claim]]:
+    if not chosen:
+        return list
+    ids, pools = sql.columns(chosen, 2)
+    place = {message_id: number for number, message_id in enumerate(ids)}
+    found = sql.fetch_later(sql.CLAIM, {"ids": ids, "pools": pools, "now": now})
+    return lambda: [claim_of(row, now) for row in sorted(found(), key=lambda row: place[row[0]])]
+
+
+def claim_of(row: tuple[Any, ...], queued_at: datetime) -> Claim:
+    """Build a Claim from (id, epoch, mode, group id, pool code, group key)."""
+    message_id, epoch, mode, group_id, pool_code, key = row[:6]
+    is_ordered = mode != "IMMEDIATE"
+    # Unordered messages must not wait for each other on the queue either.
+    hashed = key if is_ordered else group_hash("immediate", message_id)
+    return Claim(message_id, epoch, group_id, hashed, pool_code, queued_at, is_ordered)
+
+
+def _save(heads: list[_Head], claimed: set[int], now: datetime) -> None:
+    changed = []
+    for head in heads:
+        wake_at = _wake_at(head, claimed, now)
+        since = None
+        if head.held_by is not None:
+            since = head.blocked_since if head.blocked_by == head.held_by else now
+        if (wake_at, head.held_by, since) != (head.wake_at, head.blocked_by, head.blocked_since) or wake_at:
+            changed.append((head.group_id, wake_at, head.target_id, head.held_by, since))
+    if changed:
+        ids, wakes, targets, blockers, sinces = sql.columns(sorted(changed, key=lambda row: row[0]), 5)
+        sql.execute(
+            sql.SAVE_GROUPS,
+            {"ids": ids, "wakes": wakes, "targets": targets, "blockers": blockers, "sinces": sinces},
+        )
+
+
+def _wake_at(head: _Head, claimed: set[int], now: datetime) -> datetime | None:
+    if head.flying or head.message_id is None or head.due_at is None or head.group_id in claimed:
+        return None
+    if head.due_at > now:
+        return head.due_at
+    # Already queued: it keeps its position.
+    return head.wake_at if head.wake_at and head.wake_at <= now else now
+
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class RequeuedMessage:
+    """One QUEUED message of one epoch to requeue. `due_at` None: at once, in turn."""
+
+    id: int
+    epoch: int
+    group_id: int
+    mode: str
+    status: str = "PENDING"
+    due_at: datetime | None = None
+    waiting_for: str = ""
+    verb: str = "deferred"
+
+
+def requeue(returns: Sequence[RequeuedMessage]) -> list[Claim]:
+    """Requeue the messages that are still QUEUED in the given epoch; return the claims to publish.
+
+    These replace expired messages. Messages of a locked group stay QUEUED: their pointers are published again
+    later.
+    """
+    if not returns:
+        return []
+    now = clock.now()
+    claims: list[Claim] = []
+    with transaction.atomic(savepoint=False):
+        ordered = {item.group_id for item in returns if item.mode != "IMMEDIATE"}
+        held = ordered - try_lock_groups(ordered)
+        if held:
+            returns = [item for item in returns if item.mode == "IMMEDIATE" or item.group_id not in held]
+            ordered -= held
+            log.warning("groups_locked", groups=len(held))
+        end_messages([_ending(item, now) for item in returns], ["QUEUED"], now)
+        if any(item.status == "EXPIRED" for item in returns):
+            claims, _ = claim_next(now, own=ordered, pools=[])
+        else:
+            reschedule_groups(ordered, now)
+    return claims
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end of one message's flight: a row for `sql.END`."""
+
+    id: int
+    epoch: int
+    status: str
+    due_at: datetime
+    spent: int = 0
+    lapsed: int = 0
+    error: str = ""
+    waiting_for: str = ""
+    verb: str = ""
+
+
+def end_messages_later(
+    endings: Sequence[Ending], from_statuses: list[str], now: datetime
+) -> Callable[[], dict[int, str]]:
+    """Send the request of `end_messages`; the returned function waits for the result."""
+    names = ("ids", "epochs", "statuses", "dues", "spents", "lapses", "errors", "waits", "verbs")
+    values = [
+        (e.id, e.epoch, e.status, e.due_at, e.spent, e.lapsed, e.error[:300], e.waiting_for[:40], e.verb)
+        for e in endings
+    ]
+    given: dict[str, Any] = dict(zip(names, sql.columns(values, len(names)), strict=True))
+    answer = sql.fetch_later(sql.END, {**given, "from": from_statuses, "now": now})
+    return lambda: dict(answer())
+
+
+def end_messages(endings: Sequence[Ending], from_statuses: list[str], now: datetime) -> dict[int, str]:
+    """End the flight of messages by compare-and-set; return message id → new status for those that changed.
+
+    The caller has locked the groups of the ordered ones and reschedules them afterwards.
+    """
+    return end_messages_later(endings, from_statuses, now)()
+
+
+def _ending(item: RequeuedMessage, now: datetime) -> Ending:
+    verb = "expired" if item.status == "EXPIRED" else item.verb
+    return Ending(item.id, item.epoch, item.status, item.due_at or now, waiting_for=item.waiting_for, verb=verb)

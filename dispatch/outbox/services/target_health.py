@@ -1,0 +1,218 @@
+"""Record the health of targets: open and close circuits; pause, resume, disable and enable endpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from django.conf import settings
+from django.db import transaction
+
+from dispatch.core import clock, events
+from dispatch.core.events import SYSTEM, Actor
+from dispatch.core.runtime import queues
+from dispatch.outbox import sql
+from dispatch.outbox.models import Endpoint, Target
+from dispatch.outbox.rules import admission, endpoint_failures
+from dispatch.outbox.rules import responses as rules
+from dispatch.outbox.rules.admission import Circuit
+from dispatch.outbox.rules.endpoint_failures import Failures
+
+if TYPE_CHECKING:
+    from dispatch.outbox.services.attempt_results import AttemptResult
+
+log = structlog.get_logger(__name__)
+
+POLLER = "outbox_poller"
+# The fields of a healthy target.
+CLEAN: dict[str, Any] = {
+    "failures": 0,
+    "openings": 0,
+    "open_until": None,
+    "probe_until": None,
+    "failing_since": None,
+    "failed_attempts": 0,
+    "failed_messages": 0,
+    "failed_message_id": None,
+    "first_failed_at": None,
+    "last_failed_at": None,
+}
+
+
+def is_concerned(results: Sequence[AttemptResult]) -> bool:
+    """Return whether `update_circuits` would change anything."""
+    return any(r.verdict.outcome != rules.DELIVERED or r.call.is_target_in_trouble for r in results)
+
+
+def update_circuits(results: Sequence[AttemptResult], now: datetime) -> None:
+    """Update the circuits of targets that failed or recovered, from these results in order."""
+    relevant = [r for r in results if r.verdict.outcome != rules.DELIVERED or r.call.is_target_in_trouble]
+    if not relevant:
+        return
+    ids = sorted({r.call.target_id for r in relevant})
+    states: dict[int, tuple[Circuit, int, int | None, str, Failures]] = {
+        row[0]: (Circuit(*row[1:6]), row[6], row[7], row[8], Failures(*row[9:14]))
+        for row in sql.fetch_all(sql.LOCK_TARGETS, {"ids": ids})
+    }
+    for target_id in ids:
+        before, organization_id, endpoint_id, error, failures = states[target_id]
+        circuit = before
+        for result in (r for r in relevant if r.call.target_id == target_id):
+            circuit = _after(circuit, result, now)
+            failures = _failures_after(failures, result)
+            error = result.verdict.error if result.verdict.outcome != rules.DELIVERED else error
+        states[target_id] = (circuit, organization_id, endpoint_id, error[:200], failures)
+        if (before.open_until is None) != (circuit.open_until is None):
+            subject = "endpoint" if endpoint_id else "target"
+            verb = "circuit_opened" if circuit.open_until else "circuit_closed"
+            events.append(
+                organization_id,
+                f"{subject}.{verb}",
+                endpoint_id or target_id,
+                failures=circuit.failures,
+                error=error,
+            )
+    _save(states)
+
+
+def clear_failures(results: Sequence[AttemptResult]) -> None:
+    """Clear the failures of targets that delivered after the failures began, whenever the attempt started."""
+    ends: dict[int, datetime] = {}
+    for result in results:
+        if result.verdict.outcome == rules.DELIVERED:
+            target_id = result.call.target_id
+            ends[target_id] = max(result.ended_at, ends.get(target_id, result.ended_at))
+    if ends:
+        sql.execute(sql.CLEAR_FAILURES, {"ids": list(ends), "ends": list(ends.values())})
+
+
+def _failures_after(failures: Failures, result: AttemptResult) -> Failures:
+    if result.verdict.outcome == rules.DELIVERED:
+        return Failures()
+    if not endpoint_failures.counts(result.verdict, result.status_code):
+        return failures
+    return endpoint_failures.add_failure(failures, result.call.id, result.ended_at)
+
+
+def _after(circuit: Circuit, result: AttemptResult, now: datetime) -> Circuit:
+    if result.verdict.outcome in (rules.FAILED, rules.PERMANENT) and circuit.failing_since is None:
+        circuit = replace(circuit, failing_since=result.ended_at)
+    if result.verdict.outcome in rules.UNHEALTHY:
+        return admission.after_failure(
+            circuit,
+            now,
+            threshold=settings.OUTBOX_CIRCUIT_FAILURES,
+            open_s=settings.OUTBOX_CIRCUIT_OPEN_S,
+            longest_s=settings.OUTBOX_CIRCUIT_LONGEST_S,
+            was_probe=result.call.is_probe,
+        )
+    return admission.after_answer(circuit, result.verdict.outcome)
+
+
+def _save(states: dict[int, tuple[Circuit, int, int | None, str, Failures]]) -> None:
+    names = ("ids", "failures", "openings", "opens", "probes", "sinces", "errors",
+             "attempts", "messages", "message_ids", "firsts", "lasts")  # fmt: skip
+    values = [
+        (
+            key, c.failures, c.openings, c.open_until, c.probe_until, c.failing_since, error,
+            f.attempts, f.messages, f.message_id, f.first_at, f.last_at,
+        )
+        for key, (c, _, _, error, f) in states.items()
+    ]  # fmt: skip
+    sql.execute(sql.SAVE_TARGETS, dict(zip(names, sql.columns(values, len(names)), strict=True)))
+
+
+def disable_failing() -> int:
+    """Disable endpoints that have failed for OUTBOX_DISABLE_AFTER_S without a delivery; return how many.
+
+    `rules.endpoint_failures` decides. Messages are kept and new ones are created: all are delivered once the
+    endpoint is enabled.
+    """
+    now, after = clock.now(), timedelta(seconds=settings.OUTBOX_DISABLE_AFTER_S)
+    found = Target.objects.filter(
+        first_failed_at__lte=now - after, endpoint__isnull=False, endpoint__disabled_at__isnull=True
+    ).values_list(
+        "endpoint_id",
+        "failed_attempts",
+        "failed_messages",
+        "failed_message_id",
+        "first_failed_at",
+        "last_failed_at",
+    )
+    count = 0
+    for endpoint_id, attempts, messages, message_id, first_at, last_at in found:
+        failures = Failures(attempts, messages, message_id, first_at, last_at)
+        if not endpoint_failures.is_lasting(failures, now, after):
+            continue
+        since = failures.first_at
+        reason = f"No deliveries since {since:%Y-%m-%d %H:%M} UTC."
+        count += disable_endpoint(endpoint_id, reason, actor=SYSTEM)
+    return count
+
+
+def _locked(endpoint_id: int) -> Endpoint:
+    return Endpoint.objects.select_for_update(no_key=True).defer(*Endpoint.CREDENTIALS).get(pk=endpoint_id)
+
+
+def disable_endpoint(endpoint_id: int, reason: str, *, actor: Actor) -> bool:
+    """Disable an endpoint until it is enabled again; return False if it was disabled already."""
+    with transaction.atomic():
+        endpoint = _locked(endpoint_id)
+        if endpoint.disabled_at is not None:
+            return False
+        endpoint.disabled_at, endpoint.disabled_reason = clock.now(), reason[:200]
+        endpoint.save(update_fields=["disabled_at", "disabled_reason"])
+        events.append(
+            endpoint.organization_id,
+            "endpoint.disabled",
+            endpoint.pk,
+            actor=actor,
+            name=endpoint.name,
+            reason=reason,
+        )
+    log.warning("endpoint_disabled", endpoint=endpoint.pk, reason=reason)
+    return True
+
+
+def enable_endpoint(endpoint_id: int, *, actor: Actor) -> bool:
+    """Enable a disabled endpoint and close its circuit; waiting messages are sent.
+
+    Return False if it was enabled already.
+    """
+    with transaction.atomic():
+        endpoint = _locked(endpoint_id)
+        if endpoint.disabled_at is None:
+            return False
+        endpoint.disabled_at, endpoint.disabled_reason = None, ""
+        endpoint.save(update_fields=["disabled_at", "disabled_reason"])
+        Target.objects.filter(endpoint=endpoint).update(**CLEAN)
+        events.append(endpoint.organization_id, "endpoint.enabled", endpoint.pk, actor=actor, name=endpoint.name)
+        queues.notify_loop(POLLER)
+    return True
+
+
+def pause_endpoint(endpoint_id: int, reason: str, *, actor: Actor) -> bool:
+    """Pause an endpoint: its messages are held. Return False if it was paused already."""
+    return _set_paused(endpoint_id, True, reason, actor)
+
+
+def resume_endpoint(endpoint_id: int, *, actor: Actor) -> bool:
+    """Resume a paused endpoint. Return False if it was not paused."""
+    return _set_paused(endpoint_id, False, "", actor)
+
+
+def _set_paused(endpoint_id: int, paused: bool, reason: str, actor: Actor) -> bool:
+    with transaction.atomic():
+        endpoint = _locked(endpoint_id)
+        if endpoint.is_paused == paused:
+            return False
+        endpoint.is_paused, endpoint.paused_reason = paused, reason[:200]
+        endpoint.save(update_fields=["is_paused", "paused_reason"])
+        kind = "endpoint.paused" if paused else "endpoint.resumed"
+        events.append(endpoint.organization_id, kind, endpoint.pk, actor=actor, name=endpoint.name, reason=reason)
+        if not paused:
+            queues.notify_loop(POLLER)
+    return True

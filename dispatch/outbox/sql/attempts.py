@@ -1,0 +1,136 @@
+"""Start and finish attempts, and update the health of targets."""
+
+from __future__ import annotations
+
+from dispatch.core.db.prepared import DB_NOW, EVENTS
+
+START_READ = """
+SELECT m.id, m.epoch, m.status, m.organization_id, m.group_id, m.mode, m.type, m.sequence, g.name,
+       m.url, m.payload, m.attempts, m.calls, m.expires_at, m.endpoint_id, e.xmin::text,
+       COALESCE(e.is_paused OR e.disabled_at IS NOT NULL, false),
+       m.target_id, t.failures, t.openings, t.open_until, t.probe_until, t.failing_since,
+       COALESCE(e.pool_id, t.pool_id)
+FROM outbox_message m
+JOIN outbox_messagegroup g ON g.id = m.group_id
+JOIN outbox_target t ON t.id = m.target_id
+LEFT JOIN outbox_endpoint e ON e.id = m.endpoint_id
+WHERE m.id = ANY(%(ids)s::bigint[])
+"""
+PROBE = f"""
+UPDATE outbox_target SET probe_until = {DB_NOW} + make_interval(secs => %(lease)s)
+WHERE id = %(id)s AND open_until <= %(now)s AND (probe_until IS NULL OR probe_until <= {DB_NOW})
+RETURNING id
+"""
+# Undo a probe that was not made because there was no slot for it.
+UNPROBE = """
+UPDATE outbox_target SET probe_until = NULL WHERE id = ANY(%(ids)s::bigint[])
+"""
+ADD_GATES = """
+INSERT INTO outbox_poolgate (pool_id, full_at) SELECT unnest(%(ids)s::bigint[]), %(now)s ON CONFLICT DO NOTHING
+"""
+LOCK_GATES = f"""
+SELECT gate.pool_id, gate.full_at, p.concurrency, p.rate_per_minute, p.is_paused, {DB_NOW}
+FROM outbox_poolgate gate JOIN capacity_dispatchpool p ON p.id = gate.pool_id
+WHERE gate.pool_id = ANY(%(ids)s::bigint[]) ORDER BY gate.pool_id FOR UPDATE OF gate
+"""
+SLOTS_IN_USE = """
+SELECT pool_id, pool_slot FROM outbox_message WHERE pool_slot IS NOT NULL AND pool_id = ANY(%(ids)s::bigint[])
+"""
+SAVE_GATES = """
+UPDATE outbox_poolgate gate SET full_at = v.full_at
+FROM unnest(%(ids)s::bigint[], %(fulls)s::timestamptz[]) AS v(id, full_at) WHERE gate.pool_id = v.id
+"""
+# The old status is a parameter, so that the planner uses the primary key and not the index of all QUEUED.
+START = f"""
+WITH started AS (
+    UPDATE outbox_message m
+    SET status = 'PROCESSING', started_at = %(now)s, calls = m.calls + 1,
+        lease_until = {DB_NOW} + make_interval(secs => %(lease)s), pool_id = v.pool_id, pool_slot = v.slot
+    FROM unnest(%(ids)s::bigint[], %(epochs)s::int[], %(pools)s::bigint[], %(slots)s::int[])
+         AS v(id, epoch, pool_id, slot)
+    WHERE m.id = v.id AND m.epoch = v.epoch AND m.status = %(from)s::text
+    RETURNING m.id, m.calls, m.epoch, m.organization_id, m.queued_at
+), appended AS (
+    {EVENTS}
+    SELECT organization_id, 'message.processing', 'message', id, 'system', NULL, 'Dispatch',
+           jsonb_build_object('epoch', epoch, 'call', calls), %(now)s FROM started
+)
+SELECT id, calls, queued_at FROM started
+"""
+RENEW = f"""
+UPDATE outbox_message m SET lease_until = {DB_NOW} + make_interval(secs => %(lease)s)
+FROM unnest(%(ids)s::bigint[], %(epochs)s::int[]) AS v(id, epoch)
+WHERE m.id = v.id AND m.epoch = v.epoch AND m.in_flight AND m.status IN ('PROCESSING', 'CANCELLED')
+  AND m.lease_until > {DB_NOW}
+RETURNING m.id
+"""
+# The only statement that ends a flight: by an ended attempt, a lapsed lease or a requeued pointer. A message
+# cancelled in the meantime keeps its status. `verb` names the event.
+END = f"""
+WITH ended AS (
+    UPDATE outbox_message m
+    SET status = CASE WHEN m.status = 'CANCELLED' THEN m.status ELSE v.status END,
+        in_flight = false, pool_slot = NULL, lease_until = NULL,
+        due_at = CASE WHEN v.status = 'PENDING' THEN v.due_at ELSE m.due_at END,
+        attempts = m.attempts + v.spent, lapses = m.lapses + v.lapsed,
+        ended_at = CASE WHEN m.status = 'CANCELLED' THEN m.ended_at WHEN v.status <> 'PENDING' THEN %(now)s END,
+        last_error = v.error, waiting_for = v.waiting_for
+    FROM unnest(%(ids)s::bigint[], %(epochs)s::int[], %(statuses)s::text[], %(dues)s::timestamptz[],
+                %(spents)s::int[], %(lapses)s::int[], %(errors)s::text[], %(waits)s::text[], %(verbs)s::text[])
+         AS v(id, epoch, status, due_at, spent, lapsed, error, waiting_for, verb)
+    WHERE m.id = v.id AND m.epoch = v.epoch AND m.in_flight AND m.status = ANY(%(from)s::text[])
+    RETURNING m.id, m.status, m.epoch, m.organization_id, m.target_id, m.endpoint_id, m.attempts,
+              v.verb, v.error, v.waiting_for
+), appended AS (
+    {EVENTS}
+    SELECT organization_id, 'message.' || verb, 'message', id, 'system', NULL, 'Dispatch',
+           jsonb_strip_nulls(jsonb_build_object('epoch', epoch, 'status', status, 'attempts', attempts,
+               'endpoint_id', endpoint_id, 'error', NULLIF(error, ''), 'waiting_for', NULLIF(waiting_for, ''))),
+           %(now)s
+    FROM ended WHERE status <> 'CANCELLED'
+)
+SELECT id, status FROM ended
+"""
+# Record results of attempts. A result is late if END did not end the flight of its message.
+ADD_ATTEMPTS = """
+INSERT INTO outbox_attempt (organization_id, message_id, number, epoch, url, started_at, ended_at, elapsed_s,
+                            outcome, status_code, answer, error_class, error, is_spent, is_late)
+SELECT * FROM unnest(%(organizations)s::bigint[], %(ids)s::bigint[], %(numbers)s::int[], %(epochs)s::int[],
+                     %(urls)s::text[], %(starts)s::timestamptz[], %(ends)s::timestamptz[], %(elapsed)s::float8[],
+                     %(outcomes)s::text[], %(codes)s::int[], %(answers)s::text[], %(classes)s::text[],
+                     %(errors)s::text[], %(spents)s::bool[], %(lates)s::bool[])
+"""
+
+# --- Health of targets ---------------------------------------------------------------------------
+
+LOCK_TARGETS = """
+SELECT id, failures, openings, open_until, probe_until, failing_since, organization_id, endpoint_id, last_error,
+       failed_attempts, failed_messages, failed_message_id, first_failed_at, last_failed_at
+FROM outbox_target WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR UPDATE
+"""
+SAVE_TARGETS = """
+UPDATE outbox_target t
+SET failures = v.failures, openings = v.openings, open_until = v.open_until, probe_until = v.probe_until,
+    failing_since = v.failing_since, last_error = v.last_error, failed_attempts = v.failed_attempts,
+    failed_messages = v.failed_messages, failed_message_id = v.failed_message_id,
+    first_failed_at = v.first_failed_at, last_failed_at = v.last_failed_at
+FROM unnest(%(ids)s::bigint[], %(failures)s::int[], %(openings)s::int[], %(opens)s::timestamptz[],
+            %(probes)s::timestamptz[], %(sinces)s::timestamptz[], %(errors)s::text[], %(attempts)s::int[],
+            %(messages)s::int[], %(message_ids)s::bigint[], %(firsts)s::timestamptz[], %(lasts)s::timestamptz[])
+     AS v(id, failures, openings, open_until, probe_until, failing_since, last_error, failed_attempts,
+          failed_messages, failed_message_id, first_failed_at, last_failed_at)
+WHERE t.id = v.id
+"""
+# Clear targets that delivered after their failures began. An open circuit stays open: its probe closes it.
+CLEAR_FAILURES = """
+UPDATE outbox_target t
+SET failing_since = NULL, failures = CASE WHEN t.open_until IS NULL THEN 0 ELSE t.failures END,
+    failed_attempts = 0, failed_messages = 0, failed_message_id = NULL, first_failed_at = NULL,
+    last_failed_at = NULL
+WHERE t.id = ANY(ARRAY(
+    SELECT f.id FROM outbox_target f
+    JOIN unnest(%(ids)s::bigint[], %(ends)s::timestamptz[]) AS v(id, ended_at) ON v.id = f.id
+    WHERE f.id = ANY(%(ids)s::bigint[]) AND f.failing_since < v.ended_at
+    ORDER BY f.id FOR NO KEY UPDATE OF f SKIP LOCKED
+))
+"""

@@ -1,0 +1,202 @@
+"""Find groups, their heads, waiting messages and headroom, and claim messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from dispatch.core.db.prepared import EVENTS
+
+ADD_GROUPS = """
+INSERT INTO outbox_messagegroup (organization_id, endpoint_id, name, key, created_at)
+SELECT v.organization_id, v.endpoint_id, v.name, v.key, %(now)s
+FROM unnest(%(organizations)s::bigint[], %(endpoints)s::bigint[], %(names)s::text[], %(keys)s::text[])
+     AS v(organization_id, endpoint_id, name, key)
+ORDER BY v.key
+ON CONFLICT (key) DO NOTHING
+"""
+GROUP_IDS = "SELECT key, id FROM outbox_messagegroup WHERE key = ANY(%(keys)s::text[])"
+LOCK_GROUPS = "SELECT id FROM outbox_messagegroup WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR UPDATE"
+# Only the groups that no other transaction has locked.
+TRY_LOCK_GROUPS = LOCK_GROUPS + " SKIP LOCKED"
+# For unordered messages, which only need their group not to be deleted.
+KEEP_GROUPS = "SELECT id FROM outbox_messagegroup WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR KEY SHARE"
+
+# Decide the next message of each group (`rules.ordering` is the same decision in Python). The groups must be
+# locked by an earlier statement, so that this statement's snapshot is newer than every change to them. Per group:
+# the message in flight; the first ERROR of each mode; the first waiting message of each mode. The head is the
+# earlier of the two waiting messages, if no error holds it. Since errors hold by position, a mode's first message
+# is held if and only if all messages of that mode are held.
+HEADS = """
+SELECT g.id, g.wake_at, g.blocked_by, g.blocked_since, flight.id, head.id, head.due_at, head.target_id,
+       CASE WHEN flight.id IS NULL AND head.id IS NULL THEN held.by_id END
+FROM outbox_messagegroup g
+LEFT JOIN LATERAL (
+    SELECT f.id FROM outbox_message f
+    WHERE f.group_id = g.id AND f.in_flight AND f.mode <> 'IMMEDIATE' LIMIT 1
+) flight ON true
+LEFT JOIN LATERAL (
+    SELECT e.sequence, e.created_at, e.id FROM outbox_message e
+    WHERE e.group_id = g.id AND e.status IN ('PENDING', 'ERROR') AND e.status = %(error)s::text
+      AND e.mode = 'BLOCK_ON_ERROR'
+    ORDER BY e.sequence, e.created_at, e.id LIMIT 1
+) block_error ON true
+LEFT JOIN LATERAL (
+    SELECT e.sequence, e.created_at, e.id FROM outbox_message e
+    WHERE e.group_id = g.id AND e.status IN ('PENDING', 'ERROR') AND e.status = %(error)s::text
+      AND e.mode = 'NEXT_ON_ERROR'
+    ORDER BY e.sequence, e.created_at, e.id LIMIT 1
+) next_error ON true
+LEFT JOIN LATERAL (
+    SELECT m.sequence, m.created_at, m.id, m.due_at, m.target_id FROM outbox_message m
+    WHERE m.group_id = g.id AND m.status = 'PENDING' AND m.mode = 'BLOCK_ON_ERROR'
+      AND (m.expires_at IS NULL OR m.expires_at > %(now)s)
+    ORDER BY m.sequence, m.created_at, m.id LIMIT 1
+) blocking ON true
+LEFT JOIN LATERAL (
+    SELECT m.sequence, m.created_at, m.id, m.due_at, m.target_id FROM outbox_message m
+    WHERE m.group_id = g.id AND m.status = 'PENDING' AND m.mode = 'NEXT_ON_ERROR'
+      AND (m.expires_at IS NULL OR m.expires_at > %(now)s)
+    ORDER BY m.sequence, m.created_at, m.id LIMIT 1
+) passing ON true
+LEFT JOIN LATERAL (
+    SELECT c.* FROM (VALUES
+        (blocking.sequence, blocking.created_at, blocking.id, blocking.due_at, blocking.target_id, true),
+        (passing.sequence, passing.created_at, passing.id, passing.due_at, passing.target_id, false)
+    ) AS c(sequence, created_at, id, due_at, target_id, blocks)
+    WHERE c.id IS NOT NULL AND flight.id IS NULL
+      AND (block_error.id IS NULL
+           OR (c.sequence, c.created_at, c.id)
+              < (block_error.sequence, block_error.created_at, block_error.id))
+      AND (NOT c.blocks OR next_error.id IS NULL
+           OR (c.sequence, c.created_at, c.id) < (next_error.sequence, next_error.created_at, next_error.id))
+    ORDER BY c.sequence, c.created_at, c.id LIMIT 1
+) head ON true
+LEFT JOIN LATERAL (
+    SELECT CASE
+        WHEN blocking.id IS NULL AND passing.id IS NULL THEN NULL
+        WHEN next_error.id IS NULL THEN block_error.id
+        WHEN block_error.id IS NULL THEN next_error.id
+        -- The first message in order names its earliest holder: only BLOCK errors hold a NEXT message.
+        WHEN blocking.id IS NULL OR (passing.id IS NOT NULL AND
+             (passing.sequence, passing.created_at, passing.id)
+             < (blocking.sequence, blocking.created_at, blocking.id)) THEN block_error.id
+        WHEN (block_error.sequence, block_error.created_at, block_error.id)
+             < (next_error.sequence, next_error.created_at, next_error.id) THEN block_error.id
+        ELSE next_error.id END AS by_id
+) held ON true
+WHERE g.id = ANY(%(ids)s::bigint[])
+"""
+
+
+def heads_of(group_ids: Sequence[int], now: datetime) -> dict[str, Any]:
+    """Return the parameters of HEADS.
+
+    ERROR is a parameter, not a literal, so that the planner can use only the index `message_heads`: the index of
+    all errors, few at planning time, may hold thousands at run time.
+    """
+    return {"ids": list(group_ids), "now": now, "error": "ERROR"}
+
+
+SAVE_GROUPS = """
+UPDATE outbox_messagegroup g
+SET wake_at = v.wake_at, target_id = COALESCE(v.target_id, g.target_id),
+    blocked_by = v.blocked_by, blocked_since = v.blocked_since
+FROM unnest(%(ids)s::bigint[], %(wakes)s::timestamptz[], %(targets)s::bigint[], %(blockers)s::bigint[],
+            %(sinces)s::timestamptz[]) AS v(id, wake_at, target_id, blocked_by, blocked_since)
+WHERE g.id = v.id
+"""
+
+# --- Queue: waiting groups and messages, and the headroom for them ---
+
+LANES = """
+WITH counts AS (
+    SELECT m.pool_id, count(*) AS in_flight, count(*) FILTER (WHERE m.status = 'QUEUED') AS queued
+    FROM outbox_message m
+    WHERE m.in_flight AND m.pool_id IS NOT NULL
+      AND (%(pools)s::bigint[] IS NULL OR m.pool_id = ANY(%(pools)s::bigint[]))
+    GROUP BY m.pool_id
+), lane AS (
+    SELECT t.*, COALESCE(e.pool_id, t.pool_id) AS its_pool_id,
+           COALESCE(e.is_paused OR e.disabled_at IS NOT NULL, false) AS is_held,
+           EXISTS (SELECT FROM outbox_messagegroup g WHERE g.target_id = t.id AND g.wake_at <= %(now)s)
+               AS has_groups,
+           EXISTS (SELECT FROM outbox_message i
+                   WHERE i.target_id = t.id AND i.status = 'PENDING' AND i.mode = 'IMMEDIATE'
+                     AND i.due_at <= %(now)s) AS has_immediates
+    FROM outbox_target t LEFT JOIN outbox_endpoint e ON e.id = t.endpoint_id
+    WHERE %(pools)s::bigint[] IS NULL OR COALESCE(e.pool_id, t.pool_id) = ANY(%(pools)s::bigint[])
+)
+SELECT lane.id, lane.is_held, lane.has_groups, lane.has_immediates,
+       lane.failures, lane.openings, lane.open_until, lane.probe_until, lane.failing_since,
+       p.id, p.concurrency, p.rate_per_minute, p.is_paused, gate.full_at,
+       COALESCE(counts.in_flight, 0), COALESCE(counts.queued, 0)
+FROM lane
+JOIN capacity_dispatchpool p ON p.id = lane.its_pool_id
+LEFT JOIN outbox_poolgate gate ON gate.pool_id = p.id
+LEFT JOIN counts ON counts.pool_id = p.id
+WHERE lane.has_groups OR lane.has_immediates OR lane.id = ANY(%(targets)s::bigint[])
+"""
+POOLS_OF = """
+SELECT DISTINCT COALESCE(e.pool_id, t.pool_id)
+FROM outbox_target t LEFT JOIN outbox_endpoint e ON e.id = t.endpoint_id WHERE t.id = ANY(%(targets)s::bigint[])
+"""
+GROUP_LINE = """
+SELECT g.id, g.wake_at
+FROM unnest(%(targets)s::bigint[], %(rooms)s::bigint[]) AS lane(target_id, room)
+CROSS JOIN LATERAL (
+    SELECT l.id, l.wake_at FROM outbox_messagegroup l
+    WHERE l.target_id = lane.target_id AND l.wake_at <= %(now)s
+    ORDER BY l.wake_at LIMIT lane.room FOR UPDATE SKIP LOCKED
+) g
+ORDER BY g.wake_at, g.id
+"""
+IMMEDIATE_LINE = """
+SELECT i.id, i.due_at, lane.target_id
+FROM unnest(%(targets)s::bigint[], %(rooms)s::bigint[]) AS lane(target_id, room)
+CROSS JOIN LATERAL (
+    SELECT m.id, m.due_at FROM outbox_message m
+    WHERE m.target_id = lane.target_id AND m.status = 'PENDING' AND m.mode = 'IMMEDIATE' AND m.due_at <= %(now)s
+      AND (m.expires_at IS NULL OR m.expires_at > %(now)s)
+    ORDER BY m.due_at, m.id LIMIT lane.room FOR UPDATE SKIP LOCKED
+) i
+ORDER BY i.due_at, i.id
+"""
+NEXT_WAKE = """
+SELECT min(least(line.wake_at, immediate.due_at))
+FROM outbox_target t
+LEFT JOIN LATERAL (
+    SELECT g.wake_at FROM outbox_messagegroup g
+    WHERE g.target_id = t.id AND g.wake_at > %(now)s ORDER BY g.wake_at LIMIT 1
+) line ON true
+LEFT JOIN LATERAL (
+    SELECT m.due_at FROM outbox_message m
+    WHERE m.target_id = t.id AND m.status = 'PENDING' AND m.mode = 'IMMEDIATE' AND m.due_at > %(now)s
+    ORDER BY m.due_at LIMIT 1
+) immediate ON true
+"""
+# PENDING → QUEUED by compare-and-set; the unique index guarantees one ordered message in flight per group. A
+# locked message is skipped: `requeue_missing_groups` queues its group again.
+CLAIM = f"""
+WITH free AS (
+    SELECT c.id, given.pool_id
+    FROM unnest(%(ids)s::bigint[], %(pools)s::bigint[]) AS given(id, pool_id)
+    JOIN outbox_message c ON c.id = given.id
+    WHERE c.status = 'PENDING' AND NOT c.in_flight
+    FOR NO KEY UPDATE OF c SKIP LOCKED
+), claimed AS (
+    UPDATE outbox_message m
+    SET status = 'QUEUED', in_flight = true, epoch = m.epoch + 1, queued_at = %(now)s, started_at = NULL,
+        lease_until = NULL, pool_id = v.pool_id, waiting_for = ''
+    FROM free v
+    WHERE m.id = v.id AND m.status = 'PENDING' AND NOT m.in_flight
+    RETURNING m.id, m.epoch, m.mode, m.pool_id, m.group_id, m.organization_id
+), appended AS (
+    {EVENTS}
+    SELECT organization_id, 'message.queued', 'message', id, 'system', NULL, 'Dispatch',
+           jsonb_build_object('epoch', epoch), %(now)s FROM claimed
+)
+SELECT c.id, c.epoch, c.mode, c.group_id, p.code, g.key
+FROM claimed c JOIN capacity_dispatchpool p ON p.id = c.pool_id JOIN outbox_messagegroup g ON g.id = c.group_id
+"""

@@ -1,0 +1,49 @@
+"""Validate an endpoint's settings, for the API and the admin. Each function raises ValidationError."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+
+from dispatch.core.http.client import check_headers
+
+MOST_HEADERS = 20
+LONGEST_HEADERS = 8000
+_EVENT_TYPE = re.compile(r"\*|[a-z][a-z0-9_]*\.(\*|[a-z][a-z0-9_]*)")
+# Dispatch sets these with every request; an endpoint's headers cannot replace them.
+RESERVED_HEADERS = ("webhook-", "dispatch-")
+
+
+def check_event_type(wanted: str) -> None:
+    """Accept "job.assigned", "job.*" or "*"."""
+    if not _EVENT_TYPE.fullmatch(wanted):
+        raise ValidationError('Enter an event type such as "job.assigned", "job.*" or "*".', code="invalid")
+
+
+def check_own_headers(headers: Mapping[str, str]) -> None:
+    """Accept valid headers within the limits on number and size, except those that Dispatch sets."""
+    if len(headers) > MOST_HEADERS or sum(len(n) + len(str(v)) for n, v in headers.items()) > LONGEST_HEADERS:
+        raise ValidationError(f"At most {MOST_HEADERS} headers with {LONGEST_HEADERS} characters in total.")
+    for name, value in headers.items():
+        if not isinstance(value, str):
+            raise ValidationError(f"The value of the header {name} must be text.", code="invalid")
+        if name.lower().startswith(RESERVED_HEADERS):
+            raise ValidationError(f"The header {name} is set by Dispatch and can't be changed.", code="reserved")
+    try:
+        check_headers(headers)
+    except ValueError as error:
+        raise ValidationError(f"{error}.", code="invalid") from None
+
+
+def check_permanent_code(code: int) -> None:
+    """Accept 300 to 599, except 429: it means "retry later"."""
+    if not 300 <= code <= 599 or code == 429:
+        raise ValidationError("A permanent code must be between 300 and 599, and not 429.", code="invalid")
+
+
+def longest_timeout_s() -> float:
+    """Return the longest timeout that an endpoint may have: an attempt must end within its lease."""
+    return float(settings.OUTBOX_MAX_TIMEOUT_S)

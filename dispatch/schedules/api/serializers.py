@@ -1,0 +1,377 @@
+"""Serialize schedules, runs and bulk imports for the API, and validate client input."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django.conf import settings
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from accounts.models import validate_time_zone
+from dispatch.core import clock
+from dispatch.core.api.lists import BoundedListField
+from dispatch.core.api.serializers import StrictSerializer
+from dispatch.jobs.api.serializers import EntrySerializer
+from dispatch.schedules import kinds
+from dispatch.schedules.models import BulkError, BulkImport, Missed, Overlap, Run, RunReport, Schedule, Unit
+from dispatch.schedules.rules import descriptions, recurrence
+from dispatch.schedules.rules.recurrence import InvalidTiming, Timing
+
+LARGEST_PAYLOAD = 256 * 1024
+MOST_RETRIES, LONGEST_RETRY_S = 20, 7 * 86_400
+MOST_IN_BULK = 100_000
+# A trigger time may be this far in the past, to allow for clock differences and network delay.
+JUST_NOW = timedelta(minutes=5)
+_TIMINGS = ("trigger_at", "every", "cron")
+_WHEN = (*_TIMINGS, "unit", "starts_at", "ends_at", "max_occurrences")
+SHOWN = 10
+
+
+class LocalDateTimeField(serializers.DateTimeField):
+    """A date and time with an offset, or a wall-clock time in the schedule's time zone."""
+
+    def enforce_timezone(self, value: datetime) -> datetime:
+        if not 1 < value.year < 9999:  # in UTC, the year might be out of range
+            self.fail("overflow")
+        return value
+
+
+class TimingSerializer(StrictSerializer):
+    """When a schedule runs: exactly one of `trigger_at` (once), `every` with `unit` from `starts_at`, or `cron`.
+
+    A `starts_at` alone is a trigger time.
+    """
+
+    time_zone = serializers.CharField(max_length=64, required=False, validators=[validate_time_zone])
+    trigger_at = LocalDateTimeField(required=False, allow_null=True)
+    every = serializers.IntegerField(
+        min_value=1, max_value=recurrence.LONGEST_EVERY, required=False, allow_null=True
+    )
+    unit = serializers.ChoiceField(choices=Unit.choices, required=False, allow_blank=True)
+    cron = serializers.CharField(max_length=120, required=False, allow_blank=True)
+    starts_at = LocalDateTimeField(required=False, allow_null=True)
+    ends_at = LocalDateTimeField(required=False, allow_null=True)
+    max_occurrences = serializers.IntegerField(min_value=1, max_value=2**31 - 1, required=False, allow_null=True)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if not self._has_timing(attrs):
+            return attrs
+        when = self._when(attrs)
+        now = clock.now()
+        try:
+            recurrence.check_timing(_timing_of(when, now), now, settings.SCHEDULE_SHORTEST_INTERVAL_S)
+        except InvalidTiming as error:
+            raise serializers.ValidationError({error.field: str(error)}) from None
+        return {**attrs, **when}
+
+    def _has_timing(self, attrs: dict[str, Any]) -> bool:
+        return self.instance is None or any(name in attrs for name in (*_WHEN, "time_zone"))
+
+    def _when(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Return the whole timing: the given values, else the existing ones.
+
+        Another kind of timing (once, interval, cron) replaces the previous timing.
+        """
+        before = self.instance
+        zone = attrs.get("time_zone") or (
+            before.time_zone if before else self.context["request"].organization.time_zone
+        )
+        given = [name for name in _TIMINGS if attrs.get(name)]
+        if not given and before is None and attrs.get("starts_at"):
+            attrs["trigger_at"] = attrs.pop("starts_at")
+            given = ["trigger_at"]
+        if len(given) > 1 or (not given and before is None):
+            raise serializers.ValidationError({"trigger_at": "Set one of trigger_at, every (with unit), or cron."})
+        when: dict[str, Any] = {name: getattr(before, name) if before else None for name in _WHEN}
+        if given:
+            when |= dict.fromkeys(_TIMINGS) | {"unit": ""}
+        when |= {name: attrs[name] for name in _WHEN if name in attrs}
+        for name in ("trigger_at", "starts_at", "ends_at"):
+            if when[name] is not None and timezone.is_naive(when[name]):
+                when[name] = recurrence.localize(when[name], zone)
+        when["unit"], when["cron"] = when["unit"] or "", (when["cron"] or "").strip()
+        self._check_together(when, attrs, given)
+        return {**when, "time_zone": zone}
+
+    def _check_together(self, when: dict[str, Any], attrs: dict[str, Any], given: list[str]) -> None:
+        if when["every"] and not when["unit"]:
+            raise serializers.ValidationError({"unit": f"Choose a unit: {', '.join(recurrence.UNITS)}."})
+        if when["unit"] and not when["every"]:
+            raise serializers.ValidationError({"every": "Required with unit."})
+        if not (when["trigger_at"] or when["every"] or when["cron"]):
+            raise serializers.ValidationError({"trigger_at": "Set only one of trigger_at, every, and cron."})
+        if when["trigger_at"]:
+            for name in ("starts_at", "ends_at", "max_occurrences"):
+                if attrs.get(name):
+                    raise serializers.ValidationError({name: "Not allowed for one-time schedules."})
+                when[name] = None
+            if "trigger_at" in given and when["trigger_at"] < clock.now() - JUST_NOW:
+                raise serializers.ValidationError({"trigger_at": "This time has passed."})
+
+
+class ScheduleFormSerializer(TimingSerializer):
+    """Client input to create or change a schedule.
+
+    `payload` has the format of the kind's own API and is validated in the same way.
+    """
+
+    name = serializers.CharField(max_length=120)
+    kind = serializers.CharField(max_length=32, help_text="submission, lead, message or http.")
+    payload = serializers.DictField()
+    headers = serializers.DictField(
+        child=serializers.CharField(max_length=2000, allow_blank=True, trim_whitespace=False),
+        required=False,
+        help_text="Headers for URL calls. Encrypted; responses return header names only.",
+    )
+    retry_schedule_s = serializers.ListField(
+        child=serializers.IntegerField(min_value=0, max_value=LONGEST_RETRY_S),
+        max_length=MOST_RETRIES,
+        required=False,
+        help_text="Seconds to wait before each retry. The number of values is the number of retries.",
+    )
+    missed = serializers.ChoiceField(choices=Missed.choices, required=False)
+    missed_after_s = serializers.IntegerField(min_value=1, max_value=7 * 86_400, required=False)
+    overlap = serializers.ChoiceField(choices=Overlap.choices, required=False)
+
+    def validate_kind(self, value: str) -> str:
+        if not kinds.is_known(value):
+            names = ", ".join(kind.name for kind in kinds.all_kinds())
+            raise serializers.ValidationError(f"Must be one of {names}.", code="invalid_choice")
+        return value
+
+    def _require_scope(self, kind: str) -> None:
+        """Require the scope of the kind's own API: scheduling an action requires the permission for it."""
+        scope = kinds.get_kind(kind).scope
+        if not self.context["may"](scope):
+            detail = serializers.ErrorDetail(f"Also requires the scope {scope}.", code="permission_denied")
+            raise serializers.ValidationError({"kind": [detail]})
+
+    def validate_payload(self, value: dict[str, Any]) -> dict[str, Any]:
+        if len(json.dumps(value)) > LARGEST_PAYLOAD:
+            raise serializers.ValidationError(f"Must be at most {LARGEST_PAYLOAD} bytes.")
+        return value
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        attrs = super().validate(attrs)
+        before = self.instance
+        kind = kinds.get_kind(attrs["kind"] if before is None else attrs.get("kind", before.kind))
+        if before is None or attrs.keys() & {"kind", "payload", "headers"}:
+            self._require_scope(kind.name)  # also required to change the payload of an existing schedule
+        if before is None or attrs.keys() & {"kind", "payload"}:
+            payload: dict[str, Any] = attrs["payload"] if before is None else attrs.get("payload", before.payload)
+            try:
+                kind.check(self.context["request"].organization, payload)
+            except serializers.ValidationError as error:
+                raise serializers.ValidationError({"payload": error.detail}) from None
+        if "headers" in attrs:
+            kind.check_headers(attrs["headers"])
+        elif before is not None and before.headers and "kind" in attrs:
+            kind.check_headers(before.headers)
+        return attrs
+
+
+class OccurrenceSerializer(serializers.Serializer):
+    """One time at which a schedule runs.
+
+    `local` is in the schedule's time zone. `moved` means that its wall-clock time does not exist that day, so it
+    runs at the first moment after the gap.
+    """
+
+    at = serializers.DateTimeField()
+    local = serializers.CharField()
+    words = serializers.CharField()
+    moved = serializers.BooleanField()
+
+
+class PreviewSerializer(serializers.Serializer):
+    """A timing in words, and its next ten times."""
+
+    words = serializers.CharField()
+    next = OccurrenceSerializer(many=True)
+
+
+class RunSerializer(serializers.ModelSerializer):
+    """A run in a list. `number` is null for a manual run."""
+
+    schedule_name = serializers.CharField(source="schedule.name", read_only=True)
+
+    class Meta:
+        model = Run
+        fields = [
+            "id", "schedule", "schedule_name", "kind", "number", "trigger_at", "due_at", "status", "attempt",
+            "waiting_for", "started_at", "ended_at", "result", "error", "created_at",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+
+class RunReportSerializer(serializers.ModelSerializer):
+    """A worker's report on one attempt."""
+
+    class Meta:
+        model = RunReport
+        fields = ["attempt", "outcome", "result", "error", "started_at", "ended_at"]
+        read_only_fields = fields
+
+
+class RunDetailSerializer(RunSerializer):
+    """A run with its attempts and its history."""
+
+    reports = RunReportSerializer(many=True, read_only=True)
+    log = serializers.SerializerMethodField()
+
+    class Meta(RunSerializer.Meta):
+        fields = [*RunSerializer.Meta.fields, "reports", "log"]
+        read_only_fields = fields
+
+    @extend_schema_field(EntrySerializer(many=True))
+    def get_log(self, run: Run) -> Any:
+        from dispatch.schedules.timeline import of_run
+
+        return EntrySerializer(of_run(run), many=True).data
+
+
+class ScheduleSerializer(serializers.ModelSerializer):
+    """A schedule in a list. `version` is for optimistic locking."""
+
+    unit = serializers.CharField(read_only=True, help_text="Only with `every`; otherwise empty.")
+    header_names = serializers.SerializerMethodField()
+    when = serializers.SerializerMethodField(help_text="The timing in words.")
+    summary = serializers.SerializerMethodField(help_text="A one-line summary of the payload.")
+
+    class Meta:
+        model = Schedule
+        fields = [
+            "id", "name", "kind", "summary", "payload", "header_names", "status", "when", "time_zone",
+            "trigger_at",
+            "every", "unit", "cron", "starts_at", "ends_at", "max_occurrences", "retry_schedule_s", "missed",
+            "missed_after_s", "overlap", "next_at", "occurrences", "failures", "version", "created_at",
+            "changed_at",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+    @extend_schema_field(serializers.ListField(child=serializers.CharField()))
+    def get_header_names(self, row: Schedule) -> list[str]:
+        return sorted(row.headers or {})
+
+    def get_when(self, row: Schedule) -> str:
+        return descriptions.describe(row.timing)
+
+    def get_summary(self, row: Schedule) -> str:
+        return kinds.get_kind(row.kind).summary(row.payload) if kinds.is_known(row.kind) else ""
+
+
+class ScheduleDetailSerializer(ScheduleSerializer):
+    """A schedule with its next times and most recent runs."""
+
+    next = serializers.SerializerMethodField()
+    runs = serializers.SerializerMethodField(
+        help_text=("The ten most recent runs, newest first, and any that are open.")
+    )
+
+    class Meta(ScheduleSerializer.Meta):
+        fields = [*ScheduleSerializer.Meta.fields, "next", "runs"]
+        read_only_fields = fields
+
+    @extend_schema_field(OccurrenceSerializer(many=True))
+    def get_next(self, row: Schedule) -> Any:
+        return occurrences_of(row)
+
+    @extend_schema_field(RunSerializer(many=True))
+    def get_runs(self, row: Schedule) -> Any:
+        return RunSerializer(row.runs.select_related("schedule").order_by("-id")[:SHOWN], many=True).data
+
+
+class ScheduleDecisionSerializer(StrictSerializer):
+    """Input of an action. With `version` or If-Match, it is rejected if the schedule has changed since."""
+
+    version = serializers.IntegerField(min_value=1, required=False)
+    note = serializers.CharField(max_length=500, required=False, allow_blank=True, default="")
+
+
+class BulkFormSerializer(StrictSerializer):
+    """Up to 100,000 schedules. `defaults` applies to each row, unless the row overrides it."""
+
+    defaults = serializers.DictField(required=False, default=dict)
+    schedules = BoundedListField(
+        child=serializers.DictField(),
+        allow_empty=False,
+        max_length=MOST_IN_BULK,
+        help_text=("The fields of a single schedule."),
+    )
+
+
+class BulkSerializer(serializers.ModelSerializer):
+    """The progress of a bulk import. It is `done` when created + refused = total."""
+
+    class Meta:
+        model = BulkImport
+        fields = ["id", "status", "total", "created", "refused", "created_at", "ended_at"]
+        read_only_fields = fields
+
+
+class BulkErrorSerializer(serializers.ModelSerializer):
+    """The reasons why a row was rejected. Rows are counted from 0."""
+
+    class Meta:
+        model = BulkError
+        fields = ["row", "errors"]
+        read_only_fields = fields
+
+
+class BulkDetailSerializer(BulkSerializer):
+    """A bulk import with its first 100 rejected rows."""
+
+    row_errors = serializers.SerializerMethodField()
+
+    class Meta(BulkSerializer.Meta):
+        fields = [*BulkSerializer.Meta.fields, "row_errors"]
+        read_only_fields = fields
+
+    @extend_schema_field(BulkErrorSerializer(many=True))
+    def get_row_errors(self, row: BulkImport) -> Any:
+        return BulkErrorSerializer(row.row_errors.all()[:100], many=True).data
+
+
+def occurrences_of(row: Schedule) -> list[dict[str, Any]]:
+    """Return the next ten times of an active schedule, beginning with its waiting run."""
+    if row.next_at is None or row.status != Schedule.Status.ACTIVE:
+        return []
+    found = [row.next_at]
+    found += recurrence.preview(row.timing, row.next_at, SHOWN - 1, made=row.occurrences)
+    return [occurrence(at, row.timing) for at in found]
+
+
+def preview_of(when: dict[str, Any], made: int = 0, anchor: datetime | None = None) -> dict[str, Any]:
+    """Describe a validated timing and list its next times.
+
+    For an existing schedule, `made` is its number of occurrences so far and `anchor` is where its intervals start.
+    """
+    now = clock.now()
+    read = _timing_of(when, now, anchor)
+    return {
+        "words": descriptions.describe(read),
+        "next": [occurrence(at, read) for at in recurrence.preview(read, now, SHOWN, made)],
+    }
+
+
+def occurrence(at: datetime, when: Timing) -> dict[str, Any]:
+    """Return one time for OccurrenceSerializer."""
+    return {
+        "at": at,
+        "local": at.astimezone(ZoneInfo(when.zone)).isoformat(),
+        "words": descriptions.moment(at, when.zone),
+        "moved": recurrence.is_moved(at, when),
+    }
+
+
+def _timing_of(when: dict[str, Any], now: datetime, anchor: datetime | None = None) -> Timing:
+    return Timing(
+        zone=when["time_zone"],
+        anchor=anchor or when["starts_at"] or now,
+        **{name: when[name] for name in _WHEN},
+    )

@@ -1,0 +1,71 @@
+"""Describe a timing in words."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim
+
+from dispatch.schedules.rules.recurrence import CALENDAR_MONTHS, ELAPSED_S, Timing
+
+_SUFFIX = {1: "st", 2: "nd", 3: "rd"}
+
+
+def describe(timing: Timing) -> str:
+    """Describe a timing in words.
+
+    Example: "Every month on the 31st, or the last day of a shorter month, at 09:00 (America/Phoenix), 12 times".
+    """
+    return f"{_when(timing)} ({timing.zone}){_limits(timing)}"
+
+
+def moment(at: datetime, zone: str) -> str:
+    """Format a moment in this time zone: "Mon 7 Dec 2026, 09:00 MST"."""
+    there = at.astimezone(ZoneInfo(zone))
+    seconds = f"{there:%H:%M:%S}" if there.second else f"{there:%H:%M}"
+    return f"{there:%a} {there.day} {there:%b %Y}, {seconds} {there:%Z}"
+
+
+def ordinal(number: int) -> str:
+    """Format an ordinal number: 1st, 2nd, 3rd, 4th, 11th, 21st."""
+    teen = number % 100 in (11, 12, 13)
+    return f"{number}{'th' if teen else _SUFFIX.get(number % 10, 'th')}"
+
+
+def _when(timing: Timing) -> str:
+    if timing.trigger_at is not None:
+        return f"Once, {moment(timing.trigger_at, timing.zone)}"
+    if timing.cron:
+        words = CronSim(timing.cron, datetime(2024, 1, 1, tzinfo=UTC)).explain()
+        return re.sub(r"\b(\d+)(?:st|nd|rd|th)\b", lambda found: ordinal(int(found[1])), words)
+    assert timing.every is not None
+    assert timing.anchor is not None
+    interval = timing.unit if timing.every == 1 else f"{timing.every} {timing.unit}s"
+    there = timing.anchor.astimezone(ZoneInfo(timing.zone))
+    if timing.unit in ELAPSED_S:
+        return f"Every {interval}"
+    clock = f"{there:%H:%M:%S}" if there.second else f"{there:%H:%M}"
+    return f"Every {interval}{_day(timing, there)} at {clock}"
+
+
+def _day(timing: Timing, there: datetime) -> str:
+    if timing.unit == "week":
+        return f" on {there:%A}"
+    if timing.unit not in CALENDAR_MONTHS:
+        return ""
+    day = f"the {ordinal(there.day)}" + (f" of {there:%B}" if timing.unit == "year" else "")
+    shorter = there.day > 28 and (timing.unit == "month" or (there.month, there.day) == (2, 29))
+    return f" on {day}" + (", or the last day of a shorter month," if shorter else "")
+
+
+def _limits(timing: Timing) -> str:
+    if timing.trigger_at is not None:
+        return ""
+    limits = ""
+    if timing.max_occurrences is not None:
+        limits += f", {timing.max_occurrences} time{'' if timing.max_occurrences == 1 else 's'}"
+    if timing.ends_at is not None:
+        limits += f", until {moment(timing.ends_at, timing.zone)}"
+    return limits

@@ -1,0 +1,228 @@
+"""Compute the occurrences of a schedule.
+
+Three kinds of timing, always in a named zone:
+
+- **once**: at `trigger_at`.
+- **interval**: every `every` units of `unit` from `anchor`. Seconds, minutes and hours are elapsed time: "every 6
+  hours" is six hours, even across a clock change. Days, weeks, months and years follow the calendar and keep the
+  wall-clock time: "every day" from 09:00 stays at 09:00. A month without that day uses its last day. The 31st
+  runs on April 30, on February 28 or 29, and on May 31 again, because each step is counted from the anchor.
+  February 29 runs on February 28 of other years.
+- **cron**: five fields, read as Debian's cron does. `0 9 31 * *` runs only in months that have a 31st, `0 9 29 2
+  *` only in leap years, `0 9 L * *` on the last day, `0 9 * * MON#1` on the first Monday.
+
+When the clocks change, a wall-clock time that does not exist that day moves to the first moment after the gap
+(02:30 becomes 03:00), and a time that exists twice counts once, the first time. Cron expressions whose minute or
+hour begins with `*` follow elapsed time, so they run in both of the repeated hours and never in an hour that does
+not exist.
+"""
+
+from __future__ import annotations
+
+import calendar
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+ELAPSED_S = {"second": 1, "minute": 60, "hour": 3600}
+CALENDAR_DAYS = {"day": 1, "week": 7}
+CALENDAR_MONTHS = {"month": 1, "year": 12}
+UNITS = (*ELAPSED_S, *CALENDAR_DAYS, *CALENDAR_MONTHS)
+LONGEST_EVERY = 10_000
+_INSTANT = timedelta(microseconds=1)
+# Calendar steps beyond this year have no occurrence, which avoids overflow errors.
+LAST_YEAR = 9000
+
+
+class InvalidTiming(ValueError):
+    """The timing is malformed or never runs. `field` is the invalid field; the message is for users."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A timing: one of `trigger_at`, (`every`, `unit`, `anchor`) and `cron`. All datetimes are aware.
+
+    Nothing runs before `starts_at` or after `ends_at`, or more than `max_occurrences` times.
+    """
+
+    zone: str
+    trigger_at: datetime | None = None
+    every: int | None = None
+    unit: str = ""
+    anchor: datetime | None = None
+    cron: str = ""
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    max_occurrences: int | None = None
+
+    def __post_init__(self) -> None:
+        # Python compares and adds datetimes of the same zone by wall-clock time, so they are stored in UTC.
+        for name in ("trigger_at", "anchor", "starts_at", "ends_at"):
+            moment = getattr(self, name)
+            if moment is not None and moment.tzinfo is not UTC:
+                object.__setattr__(self, name, moment.astimezone(UTC))
+
+
+def next_after(timing: Timing, after: datetime, made: int = 0) -> datetime | None:
+    """Return the first occurrence later than `after`, in UTC, or None. `made` is how many came before."""
+    if timing.max_occurrences is not None and made >= timing.max_occurrences:
+        return None
+    after = after.astimezone(UTC)
+    if timing.starts_at is not None:
+        after = max(after, timing.starts_at - _INSTANT)
+    found = _next(timing, after)
+    return None if found is None or (timing.ends_at is not None and found > timing.ends_at) else found
+
+
+def first_occurrence(timing: Timing, now: datetime) -> datetime | None:
+    """Return the first occurrence of a schedule that is created now.
+
+    A trigger time counts even if it has passed. Without a start, an interval first runs after one interval.
+    """
+    if timing.trigger_at is not None:
+        return timing.trigger_at
+    return next_after(timing, now)
+
+
+def occurrences(timing: Timing, after: datetime, made: int = 0) -> Iterator[datetime]:
+    """Yield all occurrences later than `after`, in order."""
+    while (found := next_after(timing, after, made)) is not None:
+        yield found
+        after, made = found, made + 1
+
+
+def preview(timing: Timing, now: datetime, count: int = 10, made: int = 0) -> list[datetime]:
+    """Return the next `count` occurrences, in UTC."""
+    return list(islice(occurrences(timing, now, made), count))
+
+
+def check_timing(timing: Timing, now: datetime, shortest_s: float) -> None:
+    """Raise InvalidTiming unless the timing is valid and runs at least once.
+
+    An interval must be at least `shortest_s` seconds.
+    """
+    if timing.every is not None:
+        _check_interval(timing, shortest_s)
+    if timing.cron:
+        _check_cron(timing.cron)
+    if timing.starts_at and timing.ends_at and timing.ends_at <= timing.starts_at:
+        raise InvalidTiming("ends_at", "The end is before the start.")
+    if timing.trigger_at is not None:
+        return
+    if not preview(timing, now, 1):
+        raise InvalidTiming("cron" if timing.cron else "ends_at", "This would never run.")
+
+
+def localize(naive: datetime, zone: str) -> datetime:
+    """Resolve a wall-clock time in a zone: the earlier of two moments, or the first moment after a gap."""
+    tz = ZoneInfo(zone)
+    aware = naive.replace(tzinfo=tz, fold=0)
+    if not _is_imaginary(aware):
+        return aware
+    naive = naive.replace(second=0, microsecond=0)
+    while _is_imaginary(aware := naive.replace(tzinfo=tz, fold=0)):
+        naive += timedelta(minutes=1)
+    return aware
+
+
+def is_moved(at: datetime, timing: Timing) -> bool:
+    """Return whether the occurrence was moved because its wall-clock time does not exist that day."""
+    zone = ZoneInfo(timing.zone)
+    before = at.astimezone(UTC) - timedelta(minutes=1)
+    here, then = at.astimezone(zone), before.astimezone(zone)
+    if (here.utcoffset() or timedelta()) <= (then.utcoffset() or timedelta()):
+        return False
+    if timing.cron:
+        minute, hour = timing.cron.split()[:2]
+        return not (minute.startswith("*") or hour.startswith("*")) and not _matches(timing.cron, here)
+    return timing.unit not in ELAPSED_S and timing.anchor is not None
+
+
+def _next(timing: Timing, after: datetime) -> datetime | None:
+    if timing.trigger_at is not None:
+        return timing.trigger_at if timing.trigger_at > after else None
+    if timing.cron:
+        return _next_cron(timing.cron, timing.zone, after)
+    return _next_interval(timing, after)
+
+
+def _next_cron(cron: str, zone: str, after: datetime) -> datetime | None:
+    # In the second of two equal hours, croniter counts by the wall clock and may return a time in the past.
+    for found in CronSim(cron, after.astimezone(ZoneInfo(zone))):
+        if (utc := found.astimezone(UTC)) > after:
+            return utc
+    return None
+
+
+def _next_interval(timing: Timing, after: datetime) -> datetime | None:
+    assert timing.every is not None
+    assert timing.anchor is not None
+    every, unit, anchor = timing.every, timing.unit, timing.anchor
+    if after < anchor:
+        return anchor
+    if unit in ELAPSED_S:
+        step = timedelta(seconds=every * ELAPSED_S[unit])
+        return anchor + ((after - anchor) // step + 1) * step
+    wall = anchor.astimezone(ZoneInfo(timing.zone)).replace(tzinfo=None)
+    now_there = after.astimezone(ZoneInfo(timing.zone)).replace(tzinfo=None)
+    number = max(0, _steps_between(wall, now_there, every, unit) - 1)
+    while (found := _calendar_step(wall, number * every, unit)) is not None:
+        if (utc := localize(found, timing.zone).astimezone(UTC)) > after:
+            return utc
+        number += 1
+    return None
+
+
+def _steps_between(wall: datetime, then: datetime, every: int, unit: str) -> int:
+    if unit in CALENDAR_DAYS:
+        return (then.date() - wall.date()).days // (every * CALENDAR_DAYS[unit])
+    months = (then.year - wall.year) * 12 + then.month - wall.month
+    return months // (every * CALENDAR_MONTHS[unit])
+
+
+def _calendar_step(wall: datetime, steps: int, unit: str) -> datetime | None:
+    if unit in CALENDAR_DAYS:
+        days = steps * CALENDAR_DAYS[unit]
+        return wall + timedelta(days=days) if wall.year + days // 365 < LAST_YEAR else None
+    months = wall.year * 12 + wall.month - 1 + steps * CALENDAR_MONTHS[unit]
+    year, month = divmod(months, 12)
+    if year >= LAST_YEAR:
+        return None
+    last = calendar.monthrange(year, month + 1)[1]
+    return wall.replace(year=year, month=month + 1, day=min(wall.day, last))
+
+
+def _check_interval(timing: Timing, shortest_s: float) -> None:
+    if timing.unit not in UNITS:
+        raise InvalidTiming("unit", f"Must be one of {', '.join(UNITS)}.")
+    if not 1 <= (timing.every or 0) <= LONGEST_EVERY:
+        raise InvalidTiming("every", f"Must be from 1 to {LONGEST_EVERY}.")
+    if timing.unit in ELAPSED_S and (timing.every or 0) * ELAPSED_S[timing.unit] < shortest_s:
+        raise InvalidTiming("every", f"Must be at least {shortest_s:g} seconds apart.")
+
+
+def _check_cron(cron: str) -> None:
+    if len(cron.split()) != 5:
+        raise InvalidTiming("cron", "Must have five fields: minute, hour, day, month, weekday.")
+    try:
+        CronSim(cron, datetime(2024, 1, 1, tzinfo=UTC))
+    except CronSimError as error:
+        raise InvalidTiming("cron", f"Invalid cron expression: {error}.") from None
+
+
+def _matches(cron: str, local: datetime) -> bool:
+    """Return whether the expression matches exactly this wall-clock time."""
+    found = next(CronSim(cron, local.replace(tzinfo=None) - timedelta(minutes=1)), None)
+    return found == local.replace(tzinfo=None)
+
+
+def _is_imaginary(aware: datetime) -> bool:
+    return aware.replace(tzinfo=None) != aware.astimezone(UTC).astimezone(aware.tzinfo).replace(tzinfo=None)

@@ -1,0 +1,64 @@
+"""Cancel a run before it starts, or retry a failed one."""
+
+from __future__ import annotations
+
+from django.db import transaction
+
+from dispatch.core import clock, events
+from dispatch.core.events import Actor
+from dispatch.core.runtime import queues
+from dispatch.schedules.models import Run, RunStatus, Schedule
+from dispatch.schedules.services.schedules import NotInThisStatus, cancel_runs
+from dispatch.schedules.services.shards import EXECUTOR
+
+_NOT_STARTED = (RunStatus.RETRYING, RunStatus.IN_PROGRESS)
+
+
+def cancel_run(run_id: int, *, actor: Actor, note: str = "") -> Run:
+    """Cancel a claimed run, a run that waits for its retry, or a manual run. Raises NotInThisStatus.
+
+    The next run of a schedule cannot be cancelled on its own: pause, change or delete the schedule.
+    """
+    with transaction.atomic():
+        run = _locked(run_id)
+        is_waiting_manual_run = run.number is None and run.status == RunStatus.SCHEDULED
+        if run.status not in _NOT_STARTED and not is_waiting_manual_run:
+            raise NotInThisStatus(_refusal(run, "cancelled"), run_status=str(run.status))
+        done = cancel_runs(
+            Run.objects.filter(pk=run.pk, status=run.status), clock.now(), actor, note or "Cancelled manually."
+        )
+        run.refresh_from_db()
+        if not done:
+            raise NotInThisStatus(_refusal(run, "cancelled"), run_status=str(run.status))
+    return run
+
+
+def retry_run(run_id: int, *, actor: Actor, note: str = "") -> Run:
+    """Retry a permanently failed run now. Raises NotInThisStatus.
+
+    The idempotency key stays the same, so nothing is created twice.
+    """
+    now = clock.now()
+    with transaction.atomic():
+        run = _locked(run_id)
+        if run.status != RunStatus.FAILED or run.schedule.status == Schedule.Status.DELETED:
+            raise NotInThisStatus(_refusal(run, "retried"), run_status=str(run.status))
+        run.status, run.due_at, run.ended_at, run.attempt = RunStatus.RETRYING, now, None, run.attempt + 1
+        run.save(update_fields=["status", "due_at", "ended_at", "attempt"])
+        events.append(
+            run.organization_id, "run.retrying", run.pk, actor=actor, schedule_id=run.schedule_id,
+            attempt=run.attempt - 1, note=note, again_at=now.isoformat(),
+        )  # fmt: skip
+        queues.notify_loop(EXECUTOR)
+    return run
+
+
+def _locked(run_id: int) -> Run:
+    """Lock the run's schedule, then the run."""
+    schedule_id = Run.objects.values_list("schedule_id", flat=True).get(pk=run_id)
+    Schedule.objects.select_for_update(no_key=True).get(pk=schedule_id)
+    return Run.objects.select_related("schedule").get(pk=run_id)
+
+
+def _refusal(run: Run, participle: str) -> str:
+    return f"This run is {run.get_status_display().lower()}, so it cannot be {participle}."

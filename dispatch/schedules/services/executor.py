@@ -1,0 +1,220 @@
+"""Claim due runs in one transaction: run, skip or defer each, and create the next runs.
+
+Messages to workers are sent after the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.db import transaction
+
+from dispatch.core import clock, fault_injection
+from dispatch.core.db.prepared import columns, execute, fetch_all
+from dispatch.schedules import kinds, metrics, sql
+from dispatch.schedules.rules import due as rules
+from dispatch.schedules.rules.due import Due, Plan, Policy, Verdict, plan_due_run
+from dispatch.schedules.rules.recurrence import Timing
+from dispatch.schedules.services.shards import keeper
+from dispatch.schedules.services.worker import enqueue_runs
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A due run with its schedule's timing and policy; the columns of sql.DUE."""
+
+    id: int
+    organization_id: int
+    schedule_id: int
+    kind: str
+    shard: int
+    number: int | None
+    trigger_at: datetime
+    status: str
+    due_at: datetime
+    epoch: int
+    name: str
+    time_zone: str
+    at: datetime | None
+    every: int | None
+    unit: str
+    anchor: datetime
+    cron: str
+    starts_at: datetime | None
+    ends_at: datetime | None
+    max_occurrences: int | None
+    missed: str
+    missed_after_s: int
+    overlap: str
+    paused_until: datetime | None
+    has_open: bool
+
+    @property
+    def timing(self) -> Timing:
+        return Timing(
+            zone=self.time_zone, trigger_at=self.at, every=self.every, unit=self.unit, anchor=self.anchor,
+            cron=self.cron, starts_at=self.starts_at, ends_at=self.ends_at, max_occurrences=self.max_occurrences,
+        )  # fmt: skip
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.missed, self.missed_after_s, self.overlap == "allow", self.paused_until)
+
+    @property
+    def due(self) -> Due:
+        return Due(self.trigger_at, self.number, is_retry=self.status == "retrying")
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The number of due runs that were found, and of those that were claimed."""
+
+    found: int
+    taken: int
+
+
+def claim_due_runs(shards: Sequence[int], limit: int | None = None) -> Claimed:
+    """Claim a batch of due runs in these shards and enqueue it for the workers."""
+    now = clock.now()
+    with transaction.atomic():
+        given = {"shards": list(shards), "now": now, "limit": limit or settings.SCHEDULE_BATCH_SIZE}
+        found = [_Row(*row) for row in fetch_all(sql.DUE, given)]
+        if not found:
+            return Claimed(0, 0)
+        plans = _plan(found, now)
+        taken = [row for row, plan in plans if plan.verdict is Verdict.RUN]
+        _start_runs(taken, now)
+        _skip_runs(plans, now)
+        _defer_runs(plans, now)
+        _advance_schedules(plans, now)
+        fault_injection.crash_point("schedules.claim.before_commit")
+        enqueue_runs((row.id, row.epoch + 1, row.kind) for row in taken)
+    fault_injection.crash_point("schedules.claim.committed")
+    for verdict in Verdict:
+        metrics.claimed.labels(verdict.value).inc(sum(plan.verdict is verdict for _, plan in plans))
+    return Claimed(len(plans), len(taken))
+
+
+def next_due(shards: Sequence[int]) -> datetime | None:
+    """Return when the next run of these shards is due."""
+    found: datetime | None = fetch_all(sql.NEXT_DUE, {"shards": list(shards)})[0][0]
+    return found
+
+
+def _plan(found: Sequence[_Row], now: datetime) -> list[tuple[_Row, Plan]]:
+    """Plan each due run.
+
+    A run claimed here counts as open for the schedule's other runs in this batch. Runs of a kind unknown to this
+    process are left to another one.
+    """
+    opened: set[int] = set()
+    plans = []
+    for row in found:
+        if not kinds.is_known(row.kind):
+            continue
+        try:
+            plan = plan_due_run(
+                row.timing, row.policy, row.due, now, has_open=row.has_open or row.schedule_id in opened
+            )
+        except Exception:  # such as an unknown time zone: it must not block the other runs of its batch
+            log.exception("run_planning_failed", schedule=row.schedule_id)
+            plan = Plan(Verdict.DEFER, advances=False)
+        if plan.verdict is Verdict.RUN:
+            opened.add(row.schedule_id)
+        plans.append((row, plan))
+    return plans
+
+
+def _start_runs(taken: Sequence[_Row], now: datetime) -> None:
+    if taken:
+        execute(sql.CLAIM, {"ids": [row.id for row in taken], "now": now})
+
+
+def _skip_runs(plans: Sequence[tuple[_Row, Plan]], now: datetime) -> None:
+    own = [(row.id, plan.own.status, plan.own.reason) for row, plan in plans if plan.own]
+    _execute_for_rows(sql.SKIP_RUNS, ("ids", "statuses", "reasons"), own, now)
+    others = [
+        (
+            row.organization_id, row.schedule_id, row.kind, row.shard, skipped.number, skipped.trigger_at,
+            skipped.status, skipped.reason,
+        )
+        for row, plan in plans
+        for skipped in plan.others
+    ]  # fmt: skip
+    names = ("organizations", "schedules", "kinds", "shards", "numbers", "triggers", "statuses", "reasons")
+    _execute_for_rows(sql.ADD_SKIPPED, names, others, now)
+
+
+def _defer_runs(plans: Sequence[tuple[_Row, Plan]], now: datetime) -> None:
+    waiting = [row.id for row, plan in plans if plan.verdict is Verdict.DEFER]
+    if waiting:
+        execute(sql.DEFER_RUNS, {"ids": waiting, "until": now + rules.DEFERRAL})
+
+
+def _advance_schedules(plans: Sequence[tuple[_Row, Plan]], now: datetime) -> None:
+    """Create the next runs and update their schedules; schedules without a next run end."""
+    moving = [(row, plan) for row, plan in plans if plan.advances]
+    nexts = [
+        (row.organization_id, row.schedule_id, row.kind, row.shard, *plan.next)
+        for row, plan in moving
+        if plan.next
+    ]
+    _execute_for_rows(
+        sql.ADD_NEXT, ("organizations", "schedules", "kinds", "shards", "numbers", "triggers"), nexts, now
+    )
+    _execute_for_rows(
+        sql.ADVANCE_SCHEDULES,
+        ("ids", "numbers", "nexts"),
+        [(row.schedule_id, *_next_occurrence(row, plan)) for row, plan in moving],
+        now,
+    )
+
+
+def _execute_for_rows(
+    statement: str, names: Sequence[str], values: Sequence[tuple[Any, ...]], now: datetime
+) -> None:
+    """Execute one statement for all of these rows, if there are any."""
+    if values:
+        execute(statement, {**dict(zip(names, columns(values, len(names)), strict=True)), "now": now})
+
+
+def _next_occurrence(row: _Row, plan: Plan) -> tuple[int, datetime | None]:
+    """Return how many occurrences the schedule has, and when the next one is due."""
+    if plan.next:
+        return plan.next
+    last = plan.others[-1].number if plan.others else row.number
+    return last or 0, None
+
+
+# Prevents a busy loop.
+SHORTEST_PAUSE_S = 0.001
+# Pause while all overdue runs are locked by other transactions or of a kind unknown to this process.
+LOCKED_PAUSE_S = 0.1
+
+
+def run_executor_step() -> float | None:
+    """Claim once; return the seconds until the next run is due, at most the interval.
+
+    0 means that more may be due now; None means the interval.
+    """
+    shards = keeper.held()
+    if not shards:
+        return None
+    began = clock.now()
+    done = claim_due_runs(shards)
+    if done.found:
+        return 0.0
+    at = next_due(shards)
+    if at is None:
+        return None
+    now = clock.now()
+    if at <= began:
+        return LOCKED_PAUSE_S
+    return min(max((at - now).total_seconds(), SHORTEST_PAUSE_S), settings.SCHEDULE_POLL_INTERVAL_S)

@@ -1,0 +1,5 @@
+"""The admin pages of technicians."""
+
+from dispatch.technicians.admin import technicians
+
+__all__ = ["technicians"]

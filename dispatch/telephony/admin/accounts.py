@@ -1,0 +1,53 @@
+"""Extend the admin of provider accounts: check the credentials at the provider."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpResponse
+from unfold.decorators import action
+
+from accounts.admin.extensions import extend_admin
+from dispatch.capacity import account_outages
+from dispatch.capacity.admin import ProviderAccountAdmin
+from dispatch.capacity.models import ProviderAccount
+from dispatch.telephony import providers
+from dispatch.telephony.providers.base import AccountInfo
+
+TRIAL = "A trial account calls and texts only phones that were verified at the provider."
+
+
+@extend_admin(ProviderAccount)
+class CheckedAccountAdmin(ProviderAccountAdmin):
+    """Accounts with a check of their credentials."""
+
+    actions_detail = ["check_credentials", *ProviderAccountAdmin.actions_detail]
+
+    @action(
+        description="Check",
+        permissions=["change"],
+        dialog={
+            "title": "Check this account?",
+            "description": "Asks the provider for the account's status and type. Nobody is called.",
+        },
+    )
+    def check_credentials(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        """Show the account's status and type, or why the provider refuses it."""
+        account: ProviderAccount = self.get_object(request, object_id)
+        try:
+            found = providers.for_account(account).fetch_account()
+        except providers.UnknownProvider as error:
+            messages.error(request, str(error))
+            return self.back_to(object_id)
+        if found is None:
+            messages.warning(request, "The provider did not say anything about the account.")
+        elif not isinstance(found, AccountInfo):
+            messages.error(request, f"The provider refused the account: {found.reason}")
+        else:
+            shown = f"{found.name or account.name}: status {found.status}, type {found.kind or 'unknown'}."
+            is_trial = found.kind.lower() == "trial"
+            note = messages.success if found.is_active and not is_trial else messages.warning
+            note(request, f"{shown} {TRIAL}" if is_trial else shown)
+            account_outages.probe_now(account.pk)
+        return self.back_to(object_id)

@@ -1,0 +1,110 @@
+"""Show the call log in the admin: every call with its provider events, read-only."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpResponse
+from unfold.decorators import action, display
+
+from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedTabularInline
+from dispatch.telephony import services
+from dispatch.telephony.models import Call, CallEvent
+
+_LABELS = {
+    "completed": "success",
+    "answered": "info",
+    "ringing": "info",
+    "submitted": "info",
+    "unknown": "warning",
+    "lost": "danger",
+    "failed": "danger",
+    "rejected": "danger",
+    "not_placed": "danger",
+}
+
+
+class CallEventInline(OwnedTabularInline):
+    """Provider events of a call, with the whole payload."""
+
+    model = CallEvent
+    admin_may = VIEW
+    dispatcher_may = VIEW
+    fields = ["at", "kind", "details"]
+    readonly_fields = ["at", "kind", "details"]
+    verbose_name_plural = "provider events"
+
+    @display(description="details")
+    def details(self, event: CallEvent) -> str:
+        return json.dumps(event.payload, ensure_ascii=False)
+
+
+@admin.register(Call)
+class CallAdmin(OwnedAdmin):
+    """Show calls read-only. Dispatchers may hang up a call."""
+
+    admin_may = ACT
+    dispatcher_may = ACT
+    list_display = ["id", "created_at", "purpose", "to_phone", "number", "state", "keys_pressed", "duration_s"]
+    list_filter = ["status", "purpose", "number", "pool"]
+    list_select_related = ["number"]
+    search_fields = ["to_phone", "sid"]
+    date_hierarchy = "created_at"
+    show_full_result_count = False
+    inlines = [CallEventInline]
+    actions = ["hang_up"]
+    actions_detail = ["hang_up_this"]
+    fieldsets = [
+        (None, {"fields": ["purpose", "subject_id", "attempt", "status", "to_phone", "from_phone", "sid"]}),
+        ("Line", {"fields": ["account", "pool", "pool_slot", "number", "line_slot"]}),
+        (
+            "When",
+            {
+                "fields": [
+                    "created_at",
+                    "not_before",
+                    "place_by",
+                    "requested_at",
+                    "submitted_at",
+                    "answered_at",
+                    "cancel_requested_at",
+                    "ended_at",
+                    "duration_s",
+                ]
+            },
+        ),
+        (
+            "Result",
+            {"fields": ["keys_pressed", "answered_by", "error_code", "error_message", "checked_at"]},
+        ),
+    ]
+
+    @display(description="status", ordering="status", label=_LABELS)
+    def state(self, call: Call) -> tuple[str, str]:
+        return call.status, call.get_status_display()
+
+    @admin.action(description="Hang up (ends the conversation)", permissions=["act"])
+    def hang_up(self, request: Any, queryset: QuerySet) -> None:
+        open_calls = list(queryset.filter(ended_at=None).values_list("pk", flat=True))
+        for call_id in open_calls:
+            services.hang_up(call_id, actor=request.actor, reason="manual")
+        ended = queryset.count() - len(open_calls)
+        note = f" {ended} had already ended." if ended else ""
+        messages.success(request, f"Hanging up {len(open_calls)} call(s).{note}")
+
+    @action(
+        description="Hang up",
+        permissions=["act"],
+        dialog={
+            "title": "Hang up this call?",
+            "description": "This ends the conversation for everyone on the call.",
+        },
+    )
+    def hang_up_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        call = services.hang_up(int(object_id), actor=request.actor, reason="manual")
+        text = "Hanging up." if call.cancel_requested_at else "The call had already ended."
+        messages.success(request, text)
+        return self.back_to(object_id)

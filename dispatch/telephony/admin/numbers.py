@@ -1,0 +1,111 @@
+"""Extend the admin of numbers with the webhook URLs to enter at the provider, and with test calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.http import HttpResponse
+from django.urls import reverse
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
+from unfold.decorators import action
+from unfold.forms import BaseDialogForm
+from unfold.widgets import UnfoldAdminTextInputWidget
+
+from accounts.admin.extensions import extend_admin
+from dispatch.capacity.admin import OutboundNumberAdmin
+from dispatch.capacity.models import OutboundNumber
+from dispatch.core.phone_numbers import InvalidPhone, parse_phone
+from dispatch.telephony import number_check_calls, number_health, webhook_urls
+from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
+
+# Pairs of a label in the provider's console and the kind in our URL.
+_ENTRIES = (
+    ("A call comes in", "voice"),
+    ("Call status changes", "status"),
+    ("A message comes in", "sms"),
+)
+
+_NO_LINE = {
+    "lines_busy": "all lines of this number are in use, or reserved for alerts and offers",
+    "pool_full": "its pool is full",
+    "pool_paused": "its pool is paused",
+    "no_number": "the number can't place calls now",
+}
+
+
+class TestCallForm(BaseDialogForm):
+    """Ask for the phone to call."""
+
+    phone = forms.CharField(
+        max_length=32, label="Phone number to call", widget=UnfoldAdminTextInputWidget(attrs={"type": "tel"})
+    )
+
+
+@extend_admin(OutboundNumber)
+class NumberWithWebhooksAdmin(OutboundNumberAdmin):
+    """Manage numbers, with their webhook URLs and a test call."""
+
+    actions_detail = ["test"]
+
+    def get_fields(self, request: Any, obj: Any = None) -> list:
+        fields = list(super().get_fields(request, obj))
+        return [*fields, "text_health", "webhooks"] if obj else fields
+
+    def get_readonly_fields(self, request: Any, obj: Any = None) -> list:
+        return [*super().get_readonly_fields(request, obj), "text_health", "webhooks"]
+
+    @admin.display(description="text delivery")
+    def text_health(self, number: OutboundNumber) -> str:
+        return number_health.text_health(number).describe()
+
+    @admin.display(description="webhooks to enter at the phone provider")
+    def webhooks(self, number: OutboundNumber) -> SafeString:
+        return format_html_join(
+            "",
+            '<p>{} (POST)<br><code class="select-all" style="overflow-wrap:anywhere">{}</code></p>',
+            (
+                *((words, webhook_urls.number_webhook(number, kind)) for words, kind in _ENTRIES),
+                ("Primary handler fails (calls)", webhook_urls.fallback(number.account.provider)),
+            ),
+        )
+
+    @action(
+        description="Test call",
+        permissions=["change"],
+        dialog={
+            "title": "Place a test call?",
+            "description": "The phone rings now, at any hour. The call uses one of this number's lines and costs "
+            "the usual rate. The person hears a test message and presses 1 to confirm.",
+            "form_class": TestCallForm,
+        },
+    )
+    def test(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        number: OutboundNumber = self.get_object(request, object_id)
+        try:
+            phone = parse_phone(form.cleaned_data["phone"], number.organization.default_region)
+        except InvalidPhone as error:
+            messages.error(request, f"No call was placed: {error}")
+            return self.back_to(object_id)
+        try:
+            call = number_check_calls.place_test_call(number, phone.as_e164, actor=request.actor)
+        except (NoLine, PhoneBusy, CallNotAllowed, number_check_calls.NumberPaused) as error:
+            messages.error(request, f"No call was placed: {_describe_refusal(error)}.")
+            return self.back_to(object_id)
+        self.log_change(request, number, f"Placed a test call (call {call.pk}).")
+        messages.success(request, f"Placing call {call.pk}. Reload this page to see the result.")
+        name = f"{self.admin_site.name}:telephony_call_change"
+        return HttpResponse(headers={"HX-Redirect": reverse(name, args=[call.pk])})
+
+
+def _describe_refusal(error: Exception) -> str:
+    match error:
+        case NoLine():
+            return error.detail or _NO_LINE[error.reason]
+        case PhoneBusy():
+            return "that phone already has an open call"
+        case CallNotAllowed():
+            return error.reason
+    return "the number, its pool or its account is paused"

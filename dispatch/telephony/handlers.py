@@ -1,0 +1,131 @@
+"""Register the handlers of calls and texts per purpose, which provide prompts and receive status changes.
+
+This is the only way in which telephony invokes a higher slice within a request (docs/architecture.md, "Layers").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from dispatch.telephony.models import Call, InboundCall, Text
+
+
+@dataclass(frozen=True)
+class VoicePrompt:
+    """A spoken prompt, independent of the provider.
+
+    `say`: sentences in order. `keys`: keys accepted during and after speaking ("" = speak and hang up). `wait_s`:
+    seconds of silence before the prompt is repeated. After `times` repetitions without a key, the call is hung up.
+    `digits`: instead of one key, ask for a number of at most this many digits, ended by a pause or the pound key.
+    """
+
+    say: tuple[str, ...]
+    keys: str = ""
+    wait_s: int = 6
+    times: int = 3
+    digits: int = 1
+
+
+@dataclass(frozen=True)
+class Redirect:
+    """Redirect the call to an external document at `url`. After that, we only receive status reports."""
+
+    url: str
+
+
+class CallHandler(Protocol):
+    """The handler of one purpose's calls. Every method must be idempotent: it may run twice for the same event."""
+
+    def on_answer(self, call: Call) -> VoicePrompt | Redirect:
+        """Return the prompt after the person answers or presses star. The provider repeats the prompt itself."""
+
+    def on_key(self, call: Call, key: str) -> VoicePrompt | Redirect:
+        """Apply `key`, one of the last prompt's keys, and return the result as a prompt.
+
+        The call may have ended meanwhile. The key counts as of its arrival (`services.keys_of`).
+        """
+
+    def on_status_change(self, call: Call) -> None:
+        """React to a committed change of status: submitted, rejected, unknown, ringing, answered, or an end."""
+
+
+_handlers: dict[str, CallHandler] = {}
+
+
+def register_calls(purpose: str, handler: CallHandler) -> None:
+    """Register a purpose's call handler. Called from AppConfig.ready() of the slice that places these calls."""
+    _handlers[purpose] = handler
+
+
+def handler_for(purpose: str) -> CallHandler:
+    """Return the handler of a purpose. Raises KeyError if none is registered."""
+    return _handlers[purpose]
+
+
+class SmsHandler(Protocol):
+    """The handler of one purpose's texts. Every method may run twice for the same event."""
+
+    def should_send(self, text: Text) -> bool:
+        """Return whether the text is still needed. Called immediately before sending."""
+
+    def on_status_change(self, text: Text) -> None:
+        """React to a committed change of status, such as submitted, sent, delivered or rejected."""
+
+
+class InboundHandler(Protocol):
+    """A handler of inbound texts and calls.
+
+    Handlers are asked in turn, beginning with the purpose of the last text or call to that phone, until a handler
+    does not return None. Every method must be idempotent: it may run twice for the same event.
+    """
+
+    def on_sms(self, text: Text) -> str | None:
+        """Process `text`. Return the reply ("": no reply), or None if it is not for this purpose."""
+
+    def on_help(self, text: Text) -> str | None:
+        """Return the reply to HELP, or None."""
+
+    def on_stop(self, text: Text) -> None:
+        """React to an opt-out, which is already stored. Called on every handler."""
+
+    def on_call(self, call: InboundCall) -> VoicePrompt | None:
+        """Return the prompt for a caller, or None if it is not for this purpose. May set `call.subject_id`."""
+
+    def on_key(self, call: InboundCall, key: str, *, arrived_at: datetime) -> VoicePrompt:
+        """Apply a key of the last prompt, in a call that `on_call` answered, and return the result as a prompt."""
+
+    def on_digits(self, call: InboundCall, digits: str) -> VoicePrompt:
+        """Apply the number that the last prompt asked for, and return the result as a prompt.
+
+        It may be a PIN: never store or log it.
+        """
+
+
+_text_handlers: dict[str, SmsHandler] = {}
+_listeners: dict[str, InboundHandler] = {}
+
+
+def register_texts(purpose: str, handler: SmsHandler) -> None:
+    """Register a purpose's text handler. Called from AppConfig.ready() of the slice that sends these texts.
+
+    Texts of a purpose without a handler are always sent, and their status changes are not reported.
+    """
+    _text_handlers[purpose] = handler
+
+
+def text_handler_for(purpose: str) -> SmsHandler | None:
+    """Return the text handler of a purpose, or None if none is registered."""
+    return _text_handlers.get(purpose)
+
+
+def register_inbound(purpose: str, listener: InboundHandler) -> None:
+    """Register an inbound handler. Called from AppConfig.ready() of the slice that people text or call back."""
+    _listeners[purpose] = listener
+
+
+def inbound_handlers(first: str = "") -> list[tuple[str, InboundHandler]]:
+    """Return (purpose, handler) pairs, the purpose `first` before the others."""
+    return sorted(_listeners.items(), key=lambda item: item[0] != first)

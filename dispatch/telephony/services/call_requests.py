@@ -1,0 +1,263 @@
+"""Request calls from the provider: at most one possibly processed request per row."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+
+import structlog
+from django.conf import settings
+from django.db import transaction
+
+from dispatch.capacity import account_outages, rate_limits
+from dispatch.core import clock, fault_injection
+from dispatch.core.db import prepared
+from dispatch.core.events import SYSTEM, Actor
+from dispatch.telephony import providers, sql, webhook_urls
+from dispatch.telephony.models import Call
+from dispatch.telephony.providers.base import (
+    CallGone,
+    CallRequest,
+    Outcome,
+    Provider,
+    ProviderError,
+    RateLimited,
+    Rejected,
+    Submitted,
+    Unknown,
+)
+from dispatch.telephony.services.call_status import apply_report
+from dispatch.telephony.services.calls import (
+    PROVIDER,
+    append_call_event,
+    defer_call,
+    lock_call,
+    notify_handler,
+    transition,
+    update_fields,
+)
+
+log = structlog.get_logger(__name__)
+
+PAUSED_RETRY = timedelta(seconds=1)
+Status = Call.Status
+
+
+def place_call(call_id: int) -> Call:
+    """Request a due, created call from the provider, write the outcome, and return the call.
+
+    Call it outside any transaction. Idempotent: any call that is not created and due is left unchanged. Raises
+    Call.DoesNotExist.
+    """
+    call, changed = claim_for_placing(call_id, in_turn=False)
+    if changed and call.status == Status.REQUESTING:
+        return request_from_provider(call)
+    return call
+
+
+def claim_for_placing(call_id: int, *, in_turn: bool = True) -> tuple[Call, bool]:
+    """Claim a call for its request (first half of `place_call`).
+
+    Takes a token of the provider's and the pool's rate limit, so that calls are served in the order of their
+    claims. Return the call and whether its status moved. If it is `requesting` then, the claimer must request it
+    before `send_by`. Raises Call.DoesNotExist.
+
+    `in_turn`: the placer chose the call. Otherwise it is left to the placer if a more urgent one waits for the
+    rate.
+    """
+    call, changed = _claim(call_id, in_turn)
+    if changed and call.status != Status.REQUESTING:
+        notify_handler(call)
+    return call, changed
+
+
+def request_from_provider(call: Call) -> Call:
+    """Request a claimed call from the provider and write the outcome (second half of `place_call`)."""
+    fault_injection.crash_point("telephony.place.claimed")
+    outcome = _request(call)
+    fault_injection.crash_point("telephony.place.sent")
+    call = record_outcome(call.pk, outcome)
+    fault_injection.crash_point("telephony.place.written")
+    notify_handler(call)
+    return call
+
+
+def _claim(call_id: int, in_turn: bool) -> tuple[Call, bool]:
+    """Move the call from created to requesting if nothing forbids it. Return it and whether its status moved."""
+    with transaction.atomic():
+        call = lock_call(call_id, "account", "number", "pool", "organization")
+        if call.status != Status.CREATED:
+            return call, False
+        now = clock.now()
+        if call.cancel_requested_at is not None:
+            return call, transition(call, Status.CANCELED)
+        if now >= call.place_by:
+            return call, transition(call, Status.NOT_PLACED, error_message="its deadline had passed")
+        if now < call.not_before:
+            return call, False
+        if not account_outages.is_usable(call.account):
+            return call, transition(
+                call, Status.NOT_PLACED, error_message=account_outages.describe(call.account)[:255]
+            )
+        is_paused = call.pool.is_paused or call.number.is_paused
+        if is_paused or not (call.account.is_active and call.organization.is_active):
+            defer_call(call, now + PAUSED_RETRY)
+            return call, False
+        if not in_turn and sql.waits_before(call, now):
+            return call, False
+        wait_s = rate_limits.take_request_token(call.account, call.pool)
+        if wait_s > 0:
+            defer_call(call, now + timedelta(seconds=wait_s))
+            return call, False
+        send_by = min(now + timedelta(seconds=settings.CALL_SEND_WINDOW_S), call.place_by)
+        return call, transition(call, Status.REQUESTING, requested_at=now, send_by=send_by)
+
+
+def _request(call: Call) -> Outcome:
+    try:
+        provider: Provider = providers.for_account(call.account)
+    except Exception as error:
+        log.exception("provider_unusable", account=call.account_id)
+        return Rejected(False, "", str(error)[:255], "configuration", True)
+    assert call.send_by is not None
+    left_s = (call.send_by - clock.now()).total_seconds()
+    if left_s <= 0:
+        # this process stalled after the claim; nothing was sent, so the call may be claimed again
+        return RateLimited(0.0, "the claim expired before the request was sent")
+    return provider.place(
+        CallRequest(
+            to=str(call.to_phone),
+            from_=str(call.from_phone),
+            voice_url=webhook_urls.webhook(call, "voice"),
+            status_url=webhook_urls.webhook(call, "status"),
+            ring_timeout_s=call.ring_timeout_s,
+            time_limit_s=call.time_limit_s,
+            leave_within_s=left_s,
+            detect_machine=call.detect_machine,
+            fallback_url=webhook_urls.fallback(call.account.provider),
+        )
+    )
+
+
+def record_outcome(call_id: int, outcome: Outcome) -> Call:
+    """Write the outcome of a call request.
+
+    If a webhook or a reconciler was faster, its result stands. If the outcome is lost before this, they recover
+    it.
+    """
+    with transaction.atomic():
+        prepared.defer_fsync()
+        call = lock_call(call_id)
+        if isinstance(outcome, Submitted):
+            _record_submission(call, outcome)
+        elif isinstance(outcome, RateLimited):
+            _requeue(call, outcome)
+        elif isinstance(outcome, Rejected) and call.sid is None:
+            transition(
+                call,
+                Status.REJECTED,
+                actor=PROVIDER,
+                data={"about": outcome.kind, "permanent": outcome.permanent},
+                error_code=outcome.code,
+                error_message=outcome.message,
+            )
+        elif isinstance(outcome, Unknown) and call.sid is None:
+            transition(call, Status.UNKNOWN, data={"why": outcome.reason})
+        report_outcome(call.account_id, outcome)
+    return call
+
+
+def report_outcome(account_id: int, outcome: Outcome) -> None:
+    """Update the account's circuit breaker with the outcome of a request. Runs in the caller's transaction."""
+    if isinstance(outcome, Submitted) or (isinstance(outcome, Rejected) and outcome.permanent):
+        account_outages.record_success(account_id)  # a refusal of one number also proves that the account works
+    elif isinstance(outcome, Unknown) or (isinstance(outcome, RateLimited) and outcome.is_unreachable):
+        account_outages.record_failure(account_id, account_outages.Outage.NO_ANSWER, outcome.reason)
+    elif isinstance(outcome, Rejected) and outcome.kind in ("configuration", "permission"):
+        account_outages.record_failure(
+            account_id, account_outages.Outage.REFUSED, outcome.reason, is_certain=outcome.is_account_wide
+        )
+
+
+def _record_submission(call: Call, outcome: Submitted) -> None:
+    if call.sid not in (None, outcome.sid):
+        log.error("provider_call_mismatch", call=call.pk)
+        return
+    call.sid = outcome.sid
+    if not transition(call, outcome.status, actor=PROVIDER, sid=outcome.sid):
+        update_fields(call, sid=outcome.sid)
+    if call.ended_at is None and call.cancel_requested_at is None:
+        return
+    if call.ended_at is not None and call.status not in (Status.NOT_PLACED, Status.LOST):
+        return
+    end_after_commit(call)
+
+
+def _requeue(call: Call, outcome: RateLimited) -> None:
+    if call.status != Status.REQUESTING or call.sid is not None:
+        return
+    if call.cancel_requested_at is not None:
+        transition(call, Status.CANCELED)
+        return
+    retry_at = clock.now() + timedelta(seconds=outcome.retry_after_s)
+    update_fields(call, status=Status.CREATED, not_before=retry_at, send_by=None)
+    append_call_event(call, "held_back", PROVIDER, retry_in_s=outcome.retry_after_s, why=outcome.reason)
+
+
+def hang_up(call_id: int, *, actor: Actor = SYSTEM, reason: str = "") -> Call:
+    """End the call; an ended call is left unchanged. May run inside or outside a transaction.
+
+    A call that was not requested yet ends now. For a call that the provider accepted, the provider is asked after
+    the commit, and again by the reconciler until the call has ended. If the outcome of the request is still open,
+    the provider is asked as soon as the outcome is known or the first webhook arrives. Raises Call.DoesNotExist.
+    """
+    with transaction.atomic():
+        call = lock_call(call_id)
+        if call.ended_at is not None:
+            return call
+        if call.cancel_requested_at is None:
+            update_fields(call, cancel_requested_at=clock.now())
+            append_call_event(call, "cancel_requested", actor, reason=reason)
+        if call.status == Call.Status.CREATED:
+            transition(call, Call.Status.CANCELED, actor=actor)
+            transaction.on_commit(partial(notify_handler, call), robust=True)
+        elif call.sid is not None:
+            end_after_commit(call)
+    return call
+
+
+def end_after_commit(call: Call) -> None:
+    """Ask the provider to end the call after the commit."""
+    transaction.on_commit(partial(end_at_provider, call.pk), robust=True)
+
+
+def end_at_provider(call_id: int) -> None:
+    """Ask the provider to end a call that has a SID, and write the response. Call it outside any transaction.
+
+    The response is written because the provider sends no webhook when a queued call is ended. The reconciler
+    retries failures.
+    """
+    call = Call.objects.select_related("account").get(pk=call_id)
+    if call.sid is None:
+        return
+    fault_injection.crash_point("telephony.hang_up.asking")
+    Call.objects.filter(pk=call_id).update(checked_at=clock.now())
+    try:
+        report = providers.for_account(call.account).hang_up(call.sid)
+    except CallGone:
+        mark_lost(call_id, "the provider does not know it")
+        return
+    except (ProviderError, providers.UnknownProvider) as error:
+        log.warning("hang_up_failed", call=call_id, error=str(error))
+        return
+    fault_injection.crash_point("telephony.hang_up.sent")
+    apply_report(call_id, report)
+
+
+def mark_lost(call_id: int, why: str) -> None:
+    """End a call whose end will never be reported."""
+    with transaction.atomic():
+        call = lock_call(call_id)
+        changed = transition(call, Call.Status.LOST, error_message=why)
+    if changed:
+        notify_handler(call)

@@ -1,0 +1,96 @@
+"""Process keys pressed in calls: store them on arrival, then apply them through the call's handler.
+
+Each key is applied at least once. The webhook that stores a key also applies it; a loop applies keys that their
+webhook did not apply.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+import structlog
+
+from dispatch.core import clock, fault_injection
+from dispatch.core.db import lock_waits
+from dispatch.core.db.isolation import FailureRule, run_each
+from dispatch.core.db.lock_waits import RecentlyBlocked
+from dispatch.telephony import providers
+from dispatch.telephony.handlers import handler_for
+from dispatch.telephony.models import Call, CallEvent
+from dispatch.telephony.providers.base import WebhookEvent
+
+log = structlog.get_logger(__name__)
+
+BATCH = 100
+GATHER = "gather"
+# Time until the loop takes over from the webhook, until it tries again, and until it gives up.
+TAKE_OVER_AFTER = timedelta(seconds=5)
+RETRY_AFTER = timedelta(seconds=20)
+GIVE_UP_AFTER = timedelta(hours=1)
+_blocked = RecentlyBlocked(20.0)
+
+
+class PressedKey(NamedTuple):
+    """One key and its time of arrival."""
+
+    key: str
+    at: datetime
+
+
+def take_over_at(hook: WebhookEvent, arrived_at: datetime) -> datetime | None:
+    """Return when the loop applies the key of this webhook, or None for a webhook without a key."""
+    return arrived_at + TAKE_OVER_AFTER if hook.kind == GATHER and len(hook.digits) == 1 else None
+
+
+def keys_of(purpose: str, subject_id: int) -> list[PressedKey]:
+    """Return the keys pressed in the calls of this subject, in the order of their arrival."""
+    calls = Call.objects.filter(purpose=purpose, subject_id=subject_id).exclude(keys_pressed="")
+    if not (call_ids := list(calls.values_list("pk", flat=True))):
+        return []
+    stored = CallEvent.objects.filter(call__in=call_ids, kind=GATHER).select_related("call__account")
+    return [PressedKey(key, event.at) for event in stored.order_by("at", "pk") if (key := _key_in(event))]
+
+
+def mark_applied(call_id: int, hook: WebhookEvent) -> None:
+    """Record that the handler has applied the key of this webhook."""
+    if hook.kind == GATHER:
+        _clear_next_action(call_id=call_id, key=hook.key)
+
+
+def apply_unhandled_keys() -> int:
+    """Apply the stored keys that are due. Return how many."""
+    due = CallEvent.objects.filter(next_action_at__lte=clock.now()).exclude(pk__in=_blocked.keys())
+    found = list(due.order_by("next_action_at").values_list("pk", flat=True)[:BATCH])
+    with lock_waits.limit_lock_waits(lock_waits.LOOP_S):
+        run_each(_apply_key, found, event="key_not_acted_on", rule=FailureRule[int](_blocked.add))
+    return len(found)
+
+
+def _apply_key(event_id: int) -> int:
+    now = clock.now()
+    claimed = CallEvent.objects.filter(pk=event_id, next_action_at__lte=now)
+    with lock_waits.limited_transaction():
+        if not claimed.update(next_action_at=now + RETRY_AFTER):
+            return 0
+    # Without the account, whose credentials may not be readable.
+    event = CallEvent.objects.select_related("call").get(pk=event_id)
+    if event.at < now - GIVE_UP_AFTER:
+        log.error("key_given_up", call=event.call_id, purpose=event.call.purpose)
+    elif key := _key_in(event):
+        handler_for(event.call.purpose).on_key(event.call, key)
+        fault_injection.crash_point("telephony.key.acted_on")
+    _clear_next_action(pk=event_id)
+    return 1
+
+
+def _clear_next_action(**filters: object) -> None:
+    CallEvent.objects.filter(**filters, next_action_at__isnull=False).update(next_action_at=None)
+
+
+def _key_in(event: CallEvent) -> str:
+    try:
+        provider = providers.for_account(event.call.account)
+    except providers.UnknownProvider:
+        return ""
+    return provider.parse(GATHER, 0, event.payload).digits

@@ -1,0 +1,273 @@
+"""Request texts from the provider: at most one possibly processed request per row."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.db import connection, transaction
+
+from dispatch.capacity import account_outages
+from dispatch.capacity.models import ProviderAccount
+from dispatch.core import clock, fault_injection
+from dispatch.core.db.isolation import run_each, run_unlocked
+from dispatch.core.db.lock_waits import RecentlyBlocked
+from dispatch.telephony import providers, rules, sms_rules, webhook_urls
+from dispatch.telephony.handlers import text_handler_for
+from dispatch.telephony.models import OptOut, Text
+from dispatch.telephony.providers.base import (
+    CallGone,
+    ListedText,
+    Outcome,
+    ProviderError,
+    RateLimited,
+    Rejected,
+    Submitted,
+    TextRequest,
+    Unknown,
+)
+from dispatch.telephony.services import sms
+from dispatch.telephony.services.account_turns import FailedAccounts, take_turns
+from dispatch.telephony.services.call_requests import report_outcome
+from dispatch.telephony.services.calls import PROVIDER
+from dispatch.telephony.services.sms import (
+    Status,
+    append_text_event,
+    is_opted_out,
+    lock_text,
+    notify_handler,
+    transition,
+    update_fields,
+)
+from dispatch.telephony.services.text_failures import report_failure
+
+log = structlog.get_logger(__name__)
+
+PAUSED_RETRY, OUTAGE_RETRY = timedelta(seconds=2), timedelta(seconds=5)
+BATCH = 200
+_failed_texts = RecentlyBlocked(60.0, longest_s=3600.0)
+_PACE = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+
+
+def send_text(text_id: int) -> Text:
+    """Request a due, created text from the provider, write the outcome, and return the text.
+
+    Call it outside any transaction. Idempotent: any text that is not created and due is left unchanged. Raises
+    Text.DoesNotExist.
+    """
+    text, changed = _claim(text_id)
+    if text.status == Status.REQUESTING and changed:
+        fault_injection.crash_point("telephony.text.claimed")
+        outcome = _request(text)
+        fault_injection.crash_point("telephony.text.sent")
+        text = _write(text_id, outcome)
+    if changed:
+        notify_handler(text)
+    return text
+
+
+def _claim(text_id: int) -> tuple[Text, bool]:
+    """Move the text from created to requesting if nothing forbids it. Return it and whether its status moved."""
+    with transaction.atomic():
+        text = lock_text(text_id, "account", "number", "organization")
+        if text.status != Status.CREATED:
+            return text, False
+        now = clock.now()
+        if is_opted_out(text.organization_id, text.to_phone):
+            return text, transition(text, Status.CANCELED, error_message="opted out of texts")
+        if now >= text.not_after:
+            return text, transition(text, Status.NOT_SENT, error_message="its deadline had passed")
+        if now < text.not_before:
+            return text, False
+        handler = text_handler_for(text.purpose)
+        if handler is not None and not handler.should_send(text):
+            return text, transition(text, Status.CANCELED, error_message="no longer needed")
+        if not account_outages.is_usable(text.account):
+            update_fields(text, not_before=now + OUTAGE_RETRY)
+            return text, False
+        may_send = text.number.sends_texts and text.account.is_active and text.organization.is_active
+        if text.number.is_paused or not may_send:
+            update_fields(text, not_before=now + PAUSED_RETRY)
+            return text, False
+        if (free_at := _free_at(text)) > now:
+            update_fields(text, not_before=free_at)
+            return text, False
+        send_by = min(now + timedelta(seconds=settings.CALL_SEND_WINDOW_S), text.not_after)
+        return text, transition(text, Status.REQUESTING, requested_at=now, send_by=send_by)
+
+
+def _free_at(text: Text) -> datetime:
+    """Return when the number may send again; the provider counts segments.
+
+    Only PostgreSQL decides: texts are few, and each row has the time of its request. Holds the number's advisory
+    lock until the end of the transaction.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(_PACE, [f"texts:number:{text.number_id}"])
+    texts = Text.objects.filter(number_id=text.number_id, requested_at__isnull=False).order_by("-requested_at")
+    last = texts.values_list("requested_at", "body").first()
+    if last is None or last[0] is None:
+        return text.not_before
+    return last[0] + timedelta(seconds=sms_rules.segments(last[1]) / text.number.texts_per_second)
+
+
+def _request(text: Text) -> Outcome:
+    try:
+        provider = providers.for_account(text.account)
+    except Exception as error:
+        log.exception("provider_unusable", account=text.account_id)
+        return Rejected(False, "", str(error)[:255], "configuration", True)
+    assert text.send_by is not None
+    left_s = (text.send_by - clock.now()).total_seconds()
+    if left_s <= 0:
+        # this process stalled after the claim; nothing was sent, so the text may be claimed again
+        return RateLimited(0.0, "the claim expired before the request was sent")
+    return provider.send_text(
+        TextRequest(
+            to=str(text.to_phone),
+            from_=text.from_phone,
+            body=text.body,
+            status_url=webhook_urls.text_webhook(text),
+            leave_within_s=left_s,
+            service=text.number.messaging_service_sid,
+            valid_s=int((text.not_after - clock.now()).total_seconds()),
+        )
+    )
+
+
+def _write(text_id: int, outcome: Outcome) -> Text:
+    """Write the outcome. If a webhook or the reconciler was faster, its result stands."""
+    with transaction.atomic():
+        text = lock_text(text_id, "account")
+        if isinstance(outcome, Submitted):
+            if text.sid is None:
+                text.sid = outcome.sid
+                if not transition(text, Status.SUBMITTED, actor=PROVIDER, sid=outcome.sid):
+                    update_fields(text, sid=outcome.sid)
+        elif isinstance(outcome, RateLimited):
+            if text.status == Status.REQUESTING and text.sid is None:
+                retry_at = clock.now() + timedelta(seconds=outcome.retry_after_s)
+                update_fields(text, status=Status.CREATED, not_before=retry_at, send_by=None)
+                append_text_event(
+                    text, "held_back", PROVIDER, retry_in_s=outcome.retry_after_s, why=outcome.reason
+                )
+        elif isinstance(outcome, Rejected) and text.sid is None:
+            refusal = {"error_code": outcome.code, "error_message": outcome.message}
+            if transition(text, Status.REJECTED, actor=PROVIDER, **refusal) and not outcome.is_account_wide:
+                report_failure(text)
+            if outcome.kind == "opted_out":
+                sms.opt_out(text.organization_id, text.to_phone, source=OptOut.Source.PROVIDER, actor=PROVIDER)
+        elif isinstance(outcome, Unknown) and text.sid is None:
+            transition(text, Status.UNKNOWN, error_message=outcome.reason[:255])
+        _report_outcome(text.account_id, outcome)
+    return text
+
+
+def _report_outcome(account_id: int, outcome: Outcome) -> None:
+    """Update the account's circuit breaker with the outcome of a text.
+
+    A text proves whether the provider responds, and whether it refuses the whole account. A number that may not
+    send texts may still place calls.
+    """
+    if isinstance(outcome, Submitted):
+        if ProviderAccount.objects.filter(pk=account_id).exclude(outage=account_outages.Outage.REFUSED).exists():
+            account_outages.record_success(account_id)
+    elif not isinstance(outcome, Rejected) or outcome.is_account_wide:
+        report_outcome(account_id, outcome)
+
+
+# --- reconciliation ---------------------------------------------------------------------------------------------
+
+# Carriers may hold a text for days, and many never confirm the delivery.
+REPORTED_WITHIN = timedelta(days=3)
+
+
+def end_unreported_texts() -> int:
+    """End texts whose delivery will no longer be reported, with their current status. Return how many."""
+    now = clock.now()
+    silent = Text.objects.filter(
+        status__in=(Status.SUBMITTED, Status.SENT), ended_at=None, submitted_at__lt=now - REPORTED_WITHIN
+    )
+    return silent.update(ended_at=now)
+
+
+def resolve_unknown_texts() -> int:
+    """Mark interrupted requests as unknown, and look up unknown texts in the provider's list.
+
+    A matching listed text is adopted. After two empty listings, a minute apart and long after the request, the
+    text was not sent. Returns how many texts moved.
+    """
+    limit = clock.now() - timedelta(seconds=settings.PROVIDER_TIMEOUT_S)
+    cut_off = Text.objects.filter(status=Status.REQUESTING, send_by__lt=limit).order_by("id")
+    moved = run_unlocked(_mark_unknown, cut_off, BATCH, event="text_not_reconciled", skipped=_failed_texts)
+    # Accounts are loaded with each text, so that one that can't be decrypted doesn't stop the others.
+    unknown = Text.objects.filter(status=Status.UNKNOWN, sid=None).order_by("id")
+    now, failed = clock.now(), FailedAccounts()
+    due = take_turns((text for text in unknown if not text.empty_listings or _listing_counts(text, now)), BATCH)
+    return moved + run_each(lambda text: _look_up(text, failed), due, event="text_not_reconciled")
+
+
+def _mark_unknown(text_id: int) -> int:
+    with transaction.atomic():
+        text = lock_text(text_id)
+        changed = text.status == Status.REQUESTING and transition(
+            text, Status.UNKNOWN, error_message="the request was interrupted"
+        )
+    if changed:
+        notify_handler(text)
+    return int(changed)
+
+
+def _look_up(text: Text, failed: FailedAccounts) -> int:
+    asked_at = clock.now()
+    is_given_up = asked_at >= (text.requested_at or text.created_at) + rules.GIVE_UP_AFTER
+    if text.account_id in failed and not is_given_up:
+        return 0
+    try:
+        listed = providers.for_account(text.account).find_texts(str(text.to_phone), text.from_phone)
+    except (ProviderError, CallGone, providers.UnknownProvider) as error:
+        failed.add(text.account_id)
+        log.warning("provider_text_listing_failed", text=text.pk, error=str(error))
+        if not is_given_up:
+            return 0
+        listed = []
+    changed = _resolve(text.pk, listed, asked_at)
+    return int(changed)
+
+
+def _resolve(text_id: int, listed: list[ListedText], asked_at: datetime) -> bool:
+    with transaction.atomic():
+        text = lock_text(text_id)
+        if text.status != Status.UNKNOWN or text.sid is not None or text.requested_at is None:
+            return False
+        same = Text.objects.filter(account__account_sid=text.account.account_sid)
+        known: set[Any] = set(same.filter(sid__in=[one.sid for one in listed]).values_list("sid", flat=True))
+        same_body = sms_rules.comparable(text.body)
+        alike = [one for one in listed if sms_rules.comparable(one.body) == same_body]
+        ours = rules.find_our_call(alike, text.requested_at, known)
+        if ours is not None:
+            text.sid = ours.sid
+            changed = transition(text, ours.status, actor=PROVIDER, sid=ours.sid)
+        elif not _listing_counts(text, asked_at):
+            return False
+        elif text.empty_listings:
+            changed = transition(text, Status.NOT_SENT, error_message="the provider has no such text")
+        else:
+            update_fields(text, empty_listings=1, checked_at=asked_at)
+            return False
+    if changed:
+        notify_handler(text)
+    return changed
+
+
+def _listing_counts(text: Text, now: datetime) -> bool:
+    assert text.send_by is not None
+    return rules.listing_counts(
+        now,
+        text.send_by,
+        text.checked_at if text.empty_listings else None,
+        settings.PROVIDER_TIMEOUT_S,
+        settings.UNKNOWN_LISTING_GAP_S,
+    )

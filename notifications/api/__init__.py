@@ -1,0 +1,1 @@
+"""REST API for notifications, alerts and their configuration."""

@@ -1,0 +1,1 @@
+"""Send alerts by voice call and by text message."""

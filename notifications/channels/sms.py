@@ -1,0 +1,98 @@
+"""Handle alert texts, the replies to them, and calls to the number that sent them.
+
+Registered with telephony's handlers for purpose `alert`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from accounts.tenancy import actor_of
+from dispatch.telephony import handlers
+from dispatch.telephony.handlers import VoicePrompt
+from dispatch.telephony.models import InboundCall, Text
+from notifications import rendering
+from notifications.channels.voice import ACKNOWLEDGE_KEY, load_delivery
+from notifications.models import Alert, Delivery
+from notifications.services import acknowledge_alert
+from notifications.services.acknowledgement import PHONE, TEXT
+from notifications.services.deliveries import apply_text_report, is_needed
+
+# Replies that acknowledge an alert.
+ACKNOWLEDGING_REPLIES = frozenset({"1", "ACK", "OK", "YES"})
+
+
+class AlertSmsHandler:
+    """Handler for texts and inbound calls of purpose `alert`. A text's subject is a Delivery."""
+
+    def should_send(self, text: Text) -> bool:
+        """Return False if the alert was acknowledged or resolved."""
+        return text.subject_id is None or is_needed(load_delivery(text.subject_id).notification)
+
+    def on_status_change(self, text: Text) -> None:
+        """Record the text's status on its delivery."""
+        apply_text_report(text)
+
+    def on_sms(self, text: Text) -> str | None:
+        """Acknowledge the alert most recently sent to that phone if the reply is 1, OK, YES or ACK."""
+        if text.body.strip().strip(".!").upper() not in ACKNOWLEDGING_REPLIES:
+            return None
+        last = _last_to(text.organization_id, text.from_phone)
+        return _acknowledge_by_text(last, TEXT) if last else None
+
+    def on_help(self, text: Text) -> str | None:
+        if _last_to(text.organization_id, text.from_phone) is None:
+            return None
+        return f"{text.organization.name}: alerts. Reply 1 to acknowledge an alert, STOP to stop receiving texts."
+
+    def on_stop(self, text: Text) -> None:
+        """Do nothing: an opted-out user still gets calls."""
+
+    def on_call(self, call: InboundCall) -> VoicePrompt | None:
+        """Play the open alert when a user calls the number back."""
+        last = _last_to(call.organization_id, call.from_phone)
+        if last is None or not is_needed(last.notification):
+            return None
+        call.subject_id = last.pk
+        return VoicePrompt(rendering.render_call("alert", last.notification), keys=ACKNOWLEDGE_KEY)
+
+    def on_key(self, call: InboundCall, key: str, *, arrived_at: datetime) -> VoicePrompt:
+        last = load_delivery(call.subject_id) if call.subject_id else None
+        if last is None:
+            return VoicePrompt(())
+        return VoicePrompt((_acknowledge_by_text(last, PHONE), "Goodbye."))
+
+    def on_digits(self, call: InboundCall, digits: str) -> VoicePrompt:
+        """Do nothing: alerts ask for no number."""
+        return VoicePrompt(())
+
+
+def _last_to(organization_id: int, phone: str) -> Delivery | None:
+    """Return the latest alert delivery to that phone by text or call. Open alerts take precedence."""
+    if not phone:
+        return None
+    sent = Delivery.objects.of(organization_id).filter(
+        notification__user__phone=phone, notification__alert__isnull=False, channel__in=("sms", "voice")
+    )
+    still_open = sent.filter(notification__alert__status=Alert.Status.OPEN).order_by("-pk").first()
+    last = still_open or sent.order_by("-pk").first()
+    return load_delivery(last.pk) if last else None
+
+
+def _acknowledge_by_text(row: Delivery, via: str) -> str:
+    """Acknowledge the alert for the user and return the reply."""
+    user = row.notification.user
+    assert row.notification.alert_id is not None
+    alert, is_first = acknowledge_alert(row.notification.alert_id, user=user, actor=actor_of(user), via=via)
+    if is_first or (alert.status == Alert.Status.ACKNOWLEDGED and alert.acknowledged_by_id == user.pk):
+        return f"Thank you. You acknowledged: {alert.title}"
+    if alert.status == Alert.Status.ACKNOWLEDGED:
+        return f"{alert.acknowledged_by or 'Someone'} already acknowledged this alert."
+    return f"This alert is resolved. {alert.settled_how}".strip()
+
+
+def register() -> None:
+    """Register the handlers of alert texts and inbound calls with telephony."""
+    handler = AlertSmsHandler()
+    handlers.register_texts("alert", handler)
+    handlers.register_inbound("alert", handler)

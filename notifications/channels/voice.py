@@ -1,0 +1,63 @@
+"""Handle alert calls: the spoken alert and the key that acknowledges it.
+
+Registered with telephony's handlers for purpose `alert`.
+"""
+
+from __future__ import annotations
+
+from accounts.tenancy import actor_of
+from dispatch.telephony import handlers
+from dispatch.telephony.handlers import VoicePrompt
+from dispatch.telephony.models import Call
+from notifications import rendering
+from notifications.models import Alert, Delivery
+from notifications.services import acknowledge_alert
+from notifications.services.acknowledgement import PHONE
+from notifications.services.deliveries import apply_call_report
+
+ACKNOWLEDGE_KEY = "1"
+
+
+class AlertCallHandler:
+    """Handler for calls of purpose `alert`. Their subject is a Delivery."""
+
+    def on_answer(self, call: Call) -> VoicePrompt:
+        """Speak the alert, or say that it is resolved."""
+        row = load_delivery(call.subject_id)
+        alert = row.notification.alert
+        if alert is None or alert.status != Alert.Status.OPEN:
+            return VoicePrompt(rendering.render_call("over", row.notification))
+        return VoicePrompt(rendering.render_call("alert", row.notification), keys=ACKNOWLEDGE_KEY)
+
+    def on_key(self, call: Call, key: str) -> VoicePrompt:
+        """Acknowledge the alert for everyone if the key is 1; otherwise repeat it."""
+        row = load_delivery(call.subject_id)
+        if key != ACKNOWLEDGE_KEY or row.notification.alert_id is None:
+            return self.on_answer(call)
+        user = row.notification.user
+        alert, _ = acknowledge_alert(
+            row.notification.alert_id, user=user, actor=actor_of(user), via=PHONE, call_id=call.pk
+        )
+        is_theirs = alert.status == Alert.Status.ACKNOWLEDGED and alert.acknowledged_by_id == user.pk
+        return VoicePrompt(
+            rendering.render_call(
+                "acknowledged" if is_theirs else "over", load_delivery(call.subject_id).notification
+            )
+        )
+
+    def on_status_change(self, call: Call) -> None:
+        """Record the call's status on its delivery."""
+        apply_call_report(call)
+
+
+def load_delivery(delivery_id: int) -> Delivery:
+    """Load the delivery with its notification, user, organization and alert. Raise Delivery.DoesNotExist."""
+    delivery: Delivery = Delivery.objects.select_related(
+        "notification__user", "notification__organization", "notification__alert__acknowledged_by"
+    ).get(pk=delivery_id)
+    return delivery
+
+
+def register() -> None:
+    """Register the handler of alert calls with telephony."""
+    handlers.register_calls("alert", AlertCallHandler())

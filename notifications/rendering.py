@@ -1,0 +1,102 @@
+"""Render a notification for each channel, from the templates in templates/notifications/."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.template.loader import render_to_string
+from django.urls import reverse
+
+from dispatch.jobs.rules.phrases import spoken_place
+from notifications.models import Alert, Notification
+from notifications.rules import SEPARATOR
+
+# Two GSM segments. Longer texts arrive late and cost more.
+MAX_TEXT_LENGTH = 300
+# The console page for a subject: its own page, or the list of its kind.
+PAGES = {
+    "schedule": "console:schedule",
+    "endpoint": "console:outbox_endpoint",
+}
+LISTS = {
+    "campaign": "console:leads",
+    "lead_dispatch": "console:leads",
+    "lead_engine": "console:leads",
+}
+
+
+@dataclass(frozen=True)
+class Mail:
+    """A rendered email. `subject` is one line."""
+
+    subject: str
+    text: str
+    html: str
+
+
+def render_email(row: Notification) -> Mail:
+    """Render the subject, the text and the HTML of an email."""
+    context = _context(row)
+    subject = " ".join(render_to_string("notifications/email_subject.txt", context).split())
+    return Mail(
+        subject,
+        render_to_string("notifications/email.txt", context),
+        render_to_string("notifications/email.html", context),
+    )
+
+
+def render_text(row: Notification) -> str:
+    """Render the body of an SMS."""
+    # the separator would make a text with Latin letters twice as long
+    context = {**_context(row), "details": row.body.replace(SEPARATOR, ", ")}
+    body = " ".join(render_to_string("notifications/sms.txt", context).split())
+    if len(body) <= MAX_TEXT_LENGTH:
+        return body
+    # If the text is too long, drop the details but keep the instruction
+    short = {**context, "details": ""}
+    return " ".join(render_to_string("notifications/sms.txt", short).split())[:MAX_TEXT_LENGTH]
+
+
+def render_call(prompt: str, row: Notification) -> tuple[str, ...]:
+    """Render the sentences of a call, one per line of `voice_<prompt>.txt`: alert, acknowledged or over."""
+    context = {**_context(row), "spoken_body": _spoken_body(row.body)}
+    lines = render_to_string(f"notifications/voice_{prompt}.txt", context).splitlines()
+    return tuple(line.strip() for line in lines if line.strip())
+
+
+def _spoken_body(body: str) -> str:
+    """Return the details as sentences, with places as they are spoken."""
+    return ". ".join(spoken_place(part) for part in body.split(SEPARATOR) if part.strip())
+
+
+def link_to(row: Notification) -> str:
+    """Return the URL of the subject's console page. It names the organization, because users may have several."""
+    return _address(path_to(row) or reverse("console:notifications"), row)
+
+
+def _address(path: str, row: Notification) -> str:
+    return f"{settings.PUBLIC_BASE_URL}{path}{'&' if '?' in path else '?'}in={row.organization.slug}"
+
+
+def path_to(row: Notification | Alert) -> str:
+    """Return the path of the subject's console page, or an empty string."""
+    if row.subject_type == "job":
+        return f"{reverse('console:board')}?job={row.subject_id}"
+    if row.subject_type == "technician":
+        return f"{reverse('console:board')}?technician={row.subject_id}"
+    if page := PAGES.get(row.subject_type):
+        return reverse(page, args=[row.subject_id])
+    return reverse(LISTS[row.subject_type]) if row.subject_type in LISTS else ""
+
+
+def _context(row: Notification) -> dict[str, Any]:
+    return {
+        "notification": row,
+        "alert": row.alert,
+        "organization": row.organization,
+        "user": row.user,
+        "link": link_to(row),
+        "choices_link": _address(reverse("console:notification_choices"), row),
+    }

@@ -1,0 +1,34 @@
+"""Delete old notifications with their deliveries, and old alerts that have no notifications left."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db.models import Exists, OuterRef, Q
+
+from dispatch.core.privacy import retention
+from notifications.models import Alert, Notification
+
+KEPT_DAYS = 180
+
+
+def delete_old(organization_id: int, before: datetime, limit: int) -> int:
+    """Delete up to `limit` notifications created before `before`, and old alerts without notifications.
+
+    Keeps notifications of open alerts and those with a delivery in progress.
+    """
+    old = Notification.objects.of(organization_id).filter(created_at__lt=before).order_by("pk")
+    closed = old.filter(Q(alert=None) | ~Q(alert__status=Alert.Status.OPEN))
+    idle = closed.exclude(deliveries__status__in=("waiting", "sending"))
+    ids = list(idle.values_list("pk", flat=True)[:limit])
+    Notification.objects.filter(pk__in=ids).delete()
+    remaining = Notification.objects.filter(alert=OuterRef("pk"))
+    over = Alert.objects.of(organization_id).filter(~Q(status=Alert.Status.OPEN), created_at__lt=before)
+    empty = list(over.exclude(Exists(remaining)).order_by("pk").values_list("pk", flat=True)[:limit])
+    Alert.objects.filter(pk__in=empty).delete()
+    return max(len(ids), len(empty))
+
+
+def register() -> None:
+    """Register the retention rule with core."""
+    retention.register("notifications", KEPT_DAYS, delete_old, label="Notifications and alerts")

@@ -1,0 +1,255 @@
+"""Send emails, texts and calls that were recorded as deliveries, with retries.
+
+Each delivery is claimed by compare-and-set before anything is sent. If a process dies, the claim lapses and
+another process takes over. A failure here never fails the work that the notification is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.core.mail import EmailMultiAlternatives
+from django.db import transaction
+from django.db.models import F, Min, QuerySet
+
+from dispatch.core import clock, events, fault_injection
+from dispatch.core.db.isolation import run_each, unlocked_ids
+from dispatch.telephony import services as telephony
+from dispatch.telephony.models import Call, Text
+from notifications import metrics, rendering
+from notifications.models import Alert, Channel, Delivery, Notification
+from notifications.services import alerts
+from notifications.services.preferences import call_pool
+
+log = structlog.get_logger(__name__)
+
+BATCH = 50
+# Lease of a claim; longer than a mail server's timeout.
+CLAIM = timedelta(seconds=120)
+EMAIL_RETRIES_S = (30, 120, 600, 3600, 4 * 3600)
+# Alert calls and texts that found no line or a busy phone are retried for this long: alerts are urgent.
+PHONE_PATIENCE = timedelta(minutes=10)
+PHONE_AGAIN = timedelta(seconds=5)
+RING_S, TIME_LIMIT_S = 30, 180
+LOOK_AGAIN = timedelta(seconds=120)
+Status = Delivery.Status
+
+
+class NotSent(Exception):
+    """Raised if a delivery was not sent. `again_in`: the delay before the retry, or None for no retry."""
+
+    def __init__(self, why: str, again_in: timedelta | None = None) -> None:
+        super().__init__(why)
+        self.again_in = again_in
+
+
+def deliver_due(*channels: Channel) -> int:
+    """Send the deliveries that are due on these channels and return the number claimed."""
+    due = _open_deliveries().filter(channel__in=channels, next_attempt_at__lte=clock.now())
+    ids = unlocked_ids(due.order_by("next_attempt_at", "pk"), BATCH)
+    return run_each(deliver, ids, event="delivery_failed")
+
+
+def next_due(*channels: Channel) -> datetime | None:
+    """Return when the next delivery on these channels is due."""
+    first: datetime | None = (
+        _open_deliveries().filter(channel__in=channels).aggregate(first=Min("next_attempt_at"))["first"]
+    )
+    return first
+
+
+def deliver(delivery_id: int) -> bool:
+    """Send one due delivery. Return False if another process has it or it is no longer needed."""
+    now = clock.now()
+    mine = _open_deliveries().filter(pk=delivery_id, next_attempt_at__lte=now)
+    if not mine.update(status=Status.SENDING, attempts=F("attempts") + 1, next_attempt_at=now + CLAIM):
+        return False
+    row = Delivery.objects.select_related("notification__user", "notification__alert", "organization").get(
+        pk=delivery_id
+    )
+    if not is_needed(row.notification):
+        _end_delivery(row, Status.DROPPED)
+        return False
+    fault_injection.crash_point("notifications.deliver.claimed")
+    try:
+        is_sent = _SENDERS[row.channel](row)
+    except NotSent as error:
+        _retry_later(row, str(error), error.again_in)
+    except Exception as error:  # any failure of a mail server or a template
+        log.warning("notification_send_failed", delivery=row.pk, channel=row.channel, error=str(error))
+        _retry_later(row, str(error) or type(error).__name__, _retry_delay(row))
+    else:
+        fault_injection.crash_point("notifications.deliver.sent")
+        if is_sent:
+            _end_delivery(row, Status.SENT)
+    return True
+
+
+def _open_deliveries() -> QuerySet[Delivery]:
+    deliveries: QuerySet[Delivery] = Delivery.objects.filter(status__in=(Status.WAITING, Status.SENDING))
+    return deliveries
+
+
+def is_needed(row: Notification) -> bool:
+    """Return whether the notification still matters: it doesn't once its alert is acknowledged or resolved."""
+    return row.alert is None or row.alert.status == Alert.Status.OPEN
+
+
+def _retry_delay(row: Delivery) -> timedelta | None:
+    tried = row.attempts - 1
+    return timedelta(seconds=EMAIL_RETRIES_S[tried]) if tried < len(EMAIL_RETRIES_S) else None
+
+
+def _retry_later(row: Delivery, why: str, again_in: timedelta | None) -> None:
+    if again_in is None:
+        _end_delivery(row, Status.FAILED, why)
+        return
+    mine = Delivery.objects.filter(pk=row.pk, status=Status.SENDING, attempts=row.attempts)
+    mine.update(status=Status.WAITING, next_attempt_at=clock.now() + again_in, error=why[:255])
+
+
+def _end_delivery(row: Delivery, status: str, why: str = "") -> None:
+    with transaction.atomic():
+        mine = Delivery.objects.filter(pk=row.pk, status=row.status)
+        if not mine.update(status=status, next_attempt_at=None, ended_at=clock.now(), error=why[:255]):
+            return
+        metrics.deliveries.labels(row.channel, status).inc()
+        data: dict[str, Any] = {"channel": row.channel, "user_id": row.notification.user_id, "why": why[:200]}
+        kind = f"delivery.{status}"
+        events.append(row.organization_id, kind, row.pk, notification_id=row.notification_id, **data)
+
+
+# --- Email -------------------------------------------------------------------------------------------------------
+def _email(row: Delivery) -> bool:
+    if not settings.EMAIL_IS_SET_UP:
+        raise NotSent("No mail server is configured (EMAIL_URL).")
+    mail = rendering.render_email(row.notification)
+    message = EmailMultiAlternatives(
+        mail.subject,
+        mail.text,
+        to=[row.notification.user.email],
+        # the same for every attempt, so that mail clients can recognize duplicates
+        headers={"Message-ID": f"<delivery-{row.pk}@{settings.EMAIL_DOMAIN}>", "Auto-Submitted": "auto-generated"},
+    )
+    message.attach_alternative(mail.html, "text/html")
+    message.send()
+    return True
+
+
+# --- Phone -------------------------------------------------------------------------------------------------------
+def _call(row: Delivery) -> bool:
+    """Place the call. Telephony reports the result to `tell_of`."""
+    call_id = _write_locked(row, _create_call)
+    if call_id is not None:
+        apply_call_report(telephony.place_call(call_id))
+    return False
+
+
+def _write_locked(row: Delivery, make: Callable[[Delivery], int]) -> int | None:
+    """Return the id that `make` writes in a transaction that locks the alert; None if the alert is not open."""
+    user = row.notification.user
+    if not user.phone:
+        raise NotSent(f"{user} has no phone number.")
+    try:
+        with transaction.atomic():
+            if row.notification.alert_id is not None:
+                alert = alerts.lock_alert(row.notification.alert_id)
+                if alert.status != Alert.Status.OPEN:
+                    _end_delivery(row, Status.DROPPED)
+                    return None
+            return make(row)
+    except (telephony.CallNotAllowed, telephony.TextNotAllowed, telephony.NoTextNumber) as error:
+        raise NotSent(str(error)) from error
+    except telephony.NoLine as error:
+        raise NotSent(str(error), _retry_within(row, timedelta(seconds=error.retry_in_s))) from error
+    except telephony.PhoneBusy as error:
+        raise NotSent("the phone is busy with another call", _retry_within(row, PHONE_AGAIN)) from error
+
+
+def _text(row: Delivery) -> bool:
+    """Write the text. Telephony reports the result to `apply_text_report`."""
+    text_id = _write_locked(row, _create_text)
+    if text_id is not None:
+        apply_text_report(Text.objects.get(pk=text_id))
+    return False
+
+
+def _create_text(row: Delivery) -> int:
+    text = telephony.create_text(
+        organization=row.organization,
+        purpose="alert",
+        subject_id=row.pk,
+        to_phone=str(row.notification.user.phone),
+        body=rendering.render_text(row.notification),
+        pool=call_pool(row.organization_id),
+        not_after=row.created_at + PHONE_PATIENCE,
+        context={f"{row.notification.subject_type}_id": row.notification.subject_id},
+    )
+    _leave_to_telephony(row)
+    return text.pk
+
+
+def _leave_to_telephony(row: Delivery) -> None:
+    """Leave the delivery to telephony, and check again later in case its report is lost."""
+    Delivery.objects.filter(pk=row.pk).update(next_attempt_at=clock.now() + LOOK_AGAIN)
+
+
+def apply_text_report(text: Text) -> None:
+    """Apply telephony's report on a text. A text that was sent may still turn out to be undelivered."""
+    if text.status in (Text.Status.SENT, Text.Status.DELIVERED):
+        _apply_report(text.subject_id or 0, Status.SENT)
+    elif text.ended_at is not None:
+        _apply_report(text.subject_id or 0, Status.FAILED, text.error_message or text.get_status_display())
+
+
+def _apply_report(delivery_id: int, status: str, why: str = "") -> None:
+    with transaction.atomic():  # serialize: "sent" and "undelivered" may arrive at the same moment
+        rows = Delivery.objects.select_for_update(no_key=True, of=("self",)).select_related("notification__alert")
+        row = rows.filter(pk=delivery_id).first()
+        if row is None or row.status in (status, Status.FAILED, Status.DROPPED):
+            return
+        is_dropped = status == Status.FAILED and not is_needed(row.notification)
+        _end_delivery(row, Status.DROPPED if is_dropped else status, "" if is_dropped else why)
+
+
+def _retry_within(row: Delivery, pause: timedelta) -> timedelta | None:
+    return pause if clock.now() + pause < row.created_at + PHONE_PATIENCE else None
+
+
+def _create_call(row: Delivery) -> int:
+    pool = call_pool(row.organization_id)
+    if pool is None:
+        raise NotSent("The organization has no call pool.")
+    call = telephony.create_call(
+        organization=row.organization,
+        purpose="alert",
+        subject_id=row.pk,
+        attempt=1,
+        to_phone=str(row.notification.user.phone),
+        pool=pool,
+        ring_timeout_s=RING_S,
+        time_limit_s=TIME_LIMIT_S,
+        place_by=row.created_at + PHONE_PATIENCE,
+        context={f"{row.notification.subject_type}_id": row.notification.subject_id},
+    )
+    _leave_to_telephony(row)
+    return call.pk
+
+
+def apply_call_report(call: Call) -> None:
+    """Apply telephony's report on a call: `sent` if it was answered, `failed` if it ended without an answer."""
+    if call.answered_at is not None:
+        _apply_report(call.subject_id, Status.SENT)
+    elif call.ended_at is not None:
+        _apply_report(call.subject_id, Status.FAILED, call.error_message or call.get_status_display())
+
+
+_SENDERS: dict[str, Callable[[Delivery], bool]] = {
+    Channel.EMAIL: _email,
+    Channel.SMS: _text,
+    Channel.VOICE: _call,
+}

@@ -1,0 +1,73 @@
+"""Claim and release ownership of problems that need attention. A problem has one owner, whom everyone sees."""
+
+from __future__ import annotations
+
+from zoneinfo import ZoneInfo
+
+from django.db import transaction
+
+from accounts.models import Organization, User
+from dispatch.core import clock, events
+from dispatch.core.api.problems import Conflict
+from dispatch.core.events import Actor
+from dispatch.core.models import Event
+from notifications.models import Claim
+
+JOB, CALL_ERROR = "job", "call_error"
+
+
+def claim(
+    organization: Organization,
+    subject_type: str,
+    subject_id: int,
+    *,
+    user: User,
+    actor: Actor,
+    take_over: bool = False,
+) -> Claim:
+    """Make the user the owner. Idempotent.
+
+    Raise Conflict, naming the owner and the time, if someone else owns it and `take_over` is false.
+    """
+    with transaction.atomic():
+        row, is_new = Claim.objects.get_or_create(
+            organization=organization, subject_type=subject_type, subject_id=subject_id, defaults={"user": user}
+        )
+        row = Claim.objects.select_for_update(no_key=True, of=("self",)).select_related("user").get(pk=row.pk)
+        if row.user_id == user.pk and not is_new:
+            return row
+        if not is_new:
+            if not take_over:
+                since = row.claimed_at.astimezone(ZoneInfo(organization.time_zone))
+                raise Conflict(
+                    f"{row.user} claimed this at {since:%H:%M:%S %Z}.",
+                    by=Actor("user", row.user_id, str(row.user)),
+                    did="claimed it",
+                    at=row.claimed_at,
+                )
+            Claim.objects.filter(pk=row.pk).update(user=user, claimed_at=clock.now())
+            row.refresh_from_db()
+        _append_event(organization.pk, "claimed", subject_type, subject_id, actor)
+    return row
+
+
+def release(organization: Organization, subject_type: str, subject_id: int, *, actor: Actor) -> bool:
+    """End the ownership. Return whether anyone owned it."""
+    with transaction.atomic():
+        rows = Claim.objects.of(organization).filter(subject_type=subject_type, subject_id=subject_id)
+        gone = bool(rows.delete()[0])
+        if gone:
+            _append_event(organization.pk, "released", subject_type, subject_id, actor)
+    return gone
+
+
+def delete_ownership(event: Event) -> None:
+    """Delete an ownership that was claimed before the event that ended the cause."""
+    made_before = Claim.objects.of(event.organization_id).filter(
+        subject_type=event.subject_type, subject_id=event.subject_id, claimed_at__lte=event.at
+    )
+    made_before.delete()
+
+
+def _append_event(organization_id: int, verb: str, subject_type: str, subject_id: int, actor: Actor) -> None:
+    events.append(organization_id, f"{subject_type}.{verb}", subject_id, actor=actor)

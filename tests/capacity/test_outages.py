@@ -1,0 +1,163 @@
+"""The circuit breaker of provider accounts."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.db import connections
+from django.test import Client
+from django.urls import reverse
+
+from dispatch.capacity import account_outages, line_leases, services
+from dispatch.capacity.line_leases import LineProposal, NoLine
+from dispatch.capacity.models import ProviderAccount
+from dispatch.core import clock
+from dispatch.core.events import SYSTEM
+from dispatch.core.models import Event
+from dispatch.telephony.providers.base import RateLimited, Rejected, Submitted, Unknown
+from dispatch.telephony.services import bulk
+from dispatch.telephony.services.bulk import NewCall, RequestResult
+from tests.support import factories
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+REFUSED = Rejected(False, "20003", "Authenticate", "configuration", True)
+
+
+@pytest.fixture
+def account() -> ProviderAccount:
+    made: ProviderAccount = factories.number(factories.organization()).account
+    return made
+
+
+def now_is(account: ProviderAccount) -> ProviderAccount:
+    return ProviderAccount.objects.get(pk=account.pk)
+
+
+def kinds() -> list[str]:
+    return list(Event.objects.filter(kind__contains="outage").order_by("id").values_list("kind", flat=True))
+
+
+def fail(account: ProviderAccount, times: int = 1) -> None:
+    for _ in range(times):
+        account_outages.record_failure(account.pk, "no_answer", "error 503")
+
+
+def test_success_after_two_failures_resets_the_count(account: ProviderAccount) -> None:
+    fail(account, 2)
+    assert now_is(account).outage == ""
+    account_outages.record_success(account.pk)
+    fail(account, 2)
+    assert now_is(account).outage == ""
+    fail(account)
+    assert now_is(account).outage == "no_answer"
+    assert kinds() == ["account.outage_began"]
+
+
+def test_the_admin_list_shows_an_outage_and_its_cause(account: ProviderAccount, client: Client) -> None:
+    client.force_login(factories.admin(account.organization), backend="django.contrib.auth.backends.ModelBackend")
+    page = reverse("admin:capacity_provideraccount_changelist")
+    assert "working" in client.get(page).content.decode()
+    fail(account, 3)
+    shown = client.get(page).content.decode()
+    assert account_outages.describe(now_is(account)) in shown
+    assert "error 503" in shown
+
+
+def test_failures_of_many_processes_raise_one_outage(account: ProviderAccount) -> None:
+    def one(_: int) -> None:
+        try:
+            fail(account)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(one, range(12)))
+    assert now_is(account).outage == "no_answer"
+    assert kinds() == ["account.outage_began"]
+
+
+def test_pool_grants_no_line_of_an_account_with_an_outage(account: ProviderAccount) -> None:
+    number = account.numbers.get()
+    fail(account, 3)
+    none = line_leases.propose_line(number.pool, "offer", "offer:1:1")
+    assert isinstance(none, NoLine)
+    assert (none.reason, str(none)) == ("no_answer", "The phone provider does not respond: error 503")
+    only = line_leases.propose_line(number.pool, "test", "test:1:1", only=number.pk)
+    assert isinstance(only, NoLine)
+    assert only.reason == "no_answer"
+    account_outages.record_success(account.pk)
+    assert isinstance(line_leases.propose_line(number.pool, "offer", "offer:1:1"), LineProposal)
+
+
+def test_successful_probe_after_a_failed_one_ends_the_outage(account: ProviderAccount) -> None:
+    fail(account, 3)
+    clock.travel(6)
+    assert account_outages.claim_due_probes(10) == [account.pk]
+    assert account_outages.claim_due_probes(10) == [], "claimed by one"
+    account_outages.record_probe(account.pk, ("no_answer", "ReadTimeout"))
+    assert now_is(account).outage == "no_answer"
+    clock.travel(6)
+    assert account_outages.claim_due_probes(10) == [account.pk]
+    account_outages.record_probe(account.pk, None)
+    assert now_is(account).outage == ""
+    assert kinds() == ["account.outage_began", "account.outage_ended"]
+    clock.travel(600)
+    assert account_outages.claim_due_probes(10) == []
+
+
+def test_inconclusive_probe_allows_trial_requests(account: ProviderAccount) -> None:
+    number = account.numbers.get()
+    fail(account, 3)
+    waits = []
+    for _ in range(6):
+        began = clock.now()
+        while not account_outages.claim_due_probes(10):
+            clock.travel(1)
+        waits.append(round((clock.now() - began).total_seconds()))
+        account_outages.record_probe(account.pk, None)
+        assert isinstance(line_leases.propose_line(number.pool, "offer", "offer:1:1"), LineProposal)
+        fail(account)
+        assert isinstance(line_leases.propose_line(number.pool, "offer", "offer:2:1"), NoLine)
+    assert waits == sorted(waits)
+    assert max(waits) <= 61
+    assert kinds() == ["account.outage_began"], "one outage, however often it was tried"
+    clock.travel(61)
+    account_outages.claim_due_probes(10)
+    account_outages.record_probe(account.pk, None)
+    account_outages.record_success(account.pk)
+    assert kinds() == ["account.outage_began", "account.outage_ended"]
+
+
+def test_new_token_triggers_a_probe_immediately(account: ProviderAccount) -> None:
+    account_outages.record_failure(account.pk, "refused", "Authenticate", is_certain=True)
+    assert account_outages.claim_due_probes(10) == []
+    services.set_token(now_is(account), "another", actor=SYSTEM)
+    assert account_outages.claim_due_probes(10) == [account.pk]
+    account_outages.record_probe(account.pk, None)
+    assert now_is(account).outage == ""
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "outage"),
+    [
+        ([Submitted("CA1"), Unknown("reset"), Unknown("reset"), Unknown("reset")], ""),
+        ([Unknown("reset")] * 2, ""),
+        ([Unknown("reset")] * 50, "no_answer"),
+        ([RateLimited(2.0, "unreachable", is_unreachable=True)] * 3, "no_answer"),
+        ([RateLimited(2.0, "20429")] * 50, ""),
+        ([Submitted("CA1"), REFUSED], "refused"),
+        ([Rejected(True, "21211", "No number", "number")] * 50, ""),
+    ],
+)
+def test_batch_of_calls_reports_the_health_of_its_accounts(
+    account: ProviderAccount, outcomes: list, outage: str
+) -> None:
+    number = account.numbers.get()
+    call = NewCall(
+        account.organization_id, 1, 1, "+16025550101", account.pk, number.pk, str(number.phone), 1, number.pool_id,
+        1, 20, 60, False, {},
+    )  # fmt: skip
+    bulk.apply_rate_limit_feedback([RequestResult(n, call, outcome) for n, outcome in enumerate(outcomes, 1)])
+    assert now_is(account).outage == outage

@@ -1,0 +1,95 @@
+"""A Redis that hangs or refuses costs all sockets of a process one timeout, and they work again after it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from dispatch.core.redis.channel_layer import GuardedChannelLayer
+from dispatch.core.redis.client import CircuitOpen, breaker
+from tests.harness.redis_proxy import TIMEOUT_S, RedisProxy, redis_proxy
+from tests.support.waiting import PATIENCE
+
+__all__ = ["redis_proxy"]
+
+
+def layer_of(proxy: RedisProxy) -> GuardedChannelLayer:
+    return GuardedChannelLayer(hosts=[proxy.url], prefix="test-channels")
+
+
+async def join(layer: Any) -> str:
+    channel: str = await layer.new_channel()
+    await layer.group_add("organization.1", channel)
+    return channel
+
+
+async def error_of(layer: Any) -> type[BaseException]:
+    try:
+        await join(layer)
+    except RedisError as error:
+        return type(error)
+    raise AssertionError("a server that hangs let a socket join")
+
+
+def test_hanging_server_costs_all_sockets_one_timeout(redis_proxy: RedisProxy) -> None:
+    redis_proxy.hold_circuit_open()
+    redis_proxy.hang()
+
+    async def many() -> list[type[BaseException]]:
+        layer = layer_of(redis_proxy)
+        errors = await asyncio.gather(*(error_of(layer) for _ in range(20)))
+        await layer.flush()
+        return errors
+
+    began = time.monotonic()
+    errors = asyncio.run(many())
+    assert time.monotonic() - began < 20 * TIMEOUT_S
+    assert [error is CircuitOpen for error in errors].count(False) == 1
+    assert redis_proxy.unanswered == 1
+
+
+def test_sockets_share_the_circuit_of_their_server(redis_proxy: RedisProxy) -> None:
+    redis_proxy.hold_circuit_open()
+    breaker().record_failure()
+
+    async def one() -> type[BaseException]:
+        return await error_of(layer_of(redis_proxy))
+
+    assert asyncio.run(one()) is CircuitOpen
+    assert redis_proxy.connections == 0
+
+
+def test_sockets_work_again_after_the_server_does(redis_proxy: RedisProxy) -> None:
+    redis_proxy.hang()
+
+    async def hear() -> dict[str, Any]:
+        layer: Any = layer_of(redis_proxy)
+        await error_of(layer)
+        redis_proxy.pass_on()
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    channel = await join(layer)
+                    await layer.group_send("organization.1", {"type": "hello"})
+                    break
+                except RedisError:
+                    await asyncio.sleep(0.05)
+            message: dict[str, Any] = await layer.receive(channel)
+        await layer.flush()
+        return message
+
+    assert asyncio.run(hear()) == {"type": "hello"}
+
+
+def test_leaving_a_group_never_fails(redis_proxy: RedisProxy) -> None:
+    async def leave() -> None:
+        layer: Any = layer_of(redis_proxy)
+        channel = await join(layer)
+        redis_proxy.hang()
+        breaker().record_failure()
+        await layer.group_discard("organization.1", channel)
+
+    asyncio.run(leave())

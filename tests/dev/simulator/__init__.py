@@ -1,0 +1,1 @@
+"""Tests of the phone simulator, over real sockets and with the official client."""

@@ -1,0 +1,1 @@
+"""Test harnesses: one per slice, over real servers."""

@@ -1,0 +1,151 @@
+"""Probable duplicates: flagged before two technicians are sent, merged or dismissed by a dispatcher."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from dispatch.core import clock
+from dispatch.core.api.problems import Conflict
+from dispatch.jobs import services, timeline
+from dispatch.jobs.models import DispatchPolicy, Job, Offer
+from dispatch.jobs.public.status import describe_status
+from dispatch.jobs.rules.duplicates import address_key
+from notifications.models import Notification
+from tests.harness.jobs import Floor
+from tests.jobs.test_threads import MARIA, Desk
+from tests.support import factories
+
+PHONE, OTHER_PHONE = "+16025550123", "+16025550199"
+TEMPE = factories.TEMPE.address
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("200 W Washington St, Phoenix, AZ 85003", "200 West Washington Street, Phoenix 85003", True),
+        ("200 W. Washington St., Phoenix, AZ 85003-1234", "200 w washington st phoenix az 85003", True),
+        ("12 Cañon Road, Tempe", "12 Canon Rd, Tempe", True),
+        ("200 W Washington St Apt 4, Phoenix", "200 W Washington St Apt 5, Phoenix", False),
+        ("200 W Washington St, Phoenix", "202 W Washington St, Phoenix", False),
+    ],
+)
+def test_same_address_in_different_spellings(one, other, same):
+    assert (address_key(one) == address_key(other)) == same
+    assert address_key(one)
+
+
+@pytest.mark.parametrize("vague", ["", "Phoenix", "85003", "AZ 85003", "Phoenix, AZ 85003", "85003-1234"])
+def test_address_without_a_house_has_no_key(vague):
+    assert address_key(vague) == ""
+
+
+@pytest.fixture
+def desk(db) -> Desk:
+    return Desk()
+
+
+@pytest.mark.parametrize(
+    ("fields", "flagged"),
+    [
+        ({"customer_phone": PHONE, "address": TEMPE}, True),
+        ({"customer_phone": OTHER_PHONE}, True),
+        ({"customer_phone": OTHER_PHONE, "address": "200 West Washington Street, Phoenix 85003"}, True),
+        ({"customer_phone": OTHER_PHONE, "address": TEMPE}, False),
+    ],
+)
+def test_same_phone_or_address_is_flagged_and_the_cascade_goes_on(desk, fields, flagged):
+    factories.technician(desk.organization, "Bob")
+    first = desk.job()
+    second = desk.job(**fields)
+    assert (second.duplicate_of, second.duplicate_state) == ((first, "possible") if flagged else (None, ""))
+    assert Offer.objects.filter(job=second, status="pending").exists(), "it is not held back"
+    body = desk.api.get(f"jobs/{second.pk}/").json()
+    assert (body["duplicate_of"], body["duplicate_state"]) == ((first.pk, "possible") if flagged else (None, ""))
+    assert ("merge_duplicate" in body["actions"]) == flagged
+    desk.notify()
+    told = Notification.objects.filter(kind="job.possible_duplicate")
+    assert [row.title for row in told] == (
+        [f"Job {second.pk} may be a duplicate of job {first.pk}"] if flagged else []
+    )
+
+
+def test_corrected_address_is_compared_with_later_jobs(desk):
+    first = desk.assigned()
+    services.correct(first.pk, actor=MARIA, correction=services.Correction(address=TEMPE, lat=33.4, lng=-111.9))
+    assert desk.job(customer_phone=OTHER_PHONE, address=TEMPE).duplicate_of == first
+    assert desk.job(customer_phone="+16025550177").duplicate_of is None, "nobody is at the old address"
+
+
+def test_old_ended_and_foreign_jobs_are_no_duplicates(desk):
+    ended = desk.job()
+    services.cancel(ended.pk, "done otherwise", actor=MARIA)
+    assert desk.job().duplicate_state == ""
+    clock.travel(24 * 3600 + 1)
+    third = desk.job()
+    assert third.duplicate_state == ""
+    other = Desk()
+    assert other.job().duplicate_state == ""
+
+
+def test_hours_are_a_policy_and_zero_is_off(desk):
+    policy = DispatchPolicy.objects.create(organization=desk.organization, duplicate_hours=2)
+    desk.job()
+    clock.travel(3 * 3600)
+    assert desk.job().duplicate_state == ""
+    assert desk.job().duplicate_state == "possible"
+    policy.duplicate_hours = 0
+    policy.save()
+    assert desk.job().duplicate_state == ""
+
+
+def test_merge_cancels_the_job_with_a_link(desk):
+    first, second = desk.job(), desk.job(notes="The dog bites.")
+    answer = desk.api.post(f"jobs/{second.pk}/merge-duplicate/", {"version": second.version})
+    assert answer.status_code == 200, answer.content
+    assert (answer.json()["status"], answer.json()["duplicate_state"]) == ("cancelled", "merged")
+    second.refresh_from_db()
+    assert second.duplicate_of == first
+    said = [entry.text for entry in timeline.load_timeline(second)]
+    assert f"Maria Lopez cancelled the job: duplicate of job {first.pk}" in said
+    said = [entry.text for entry in timeline.load_timeline(first)]
+    assert f"Maria Lopez merged job {second.pk} into this one (“The dog bites.”)" in said
+    assert describe_status(second.submission).title == "We combined this with your other request"
+    assert desk.api.post(f"jobs/{second.pk}/merge-duplicate/", {}).status_code == 409
+
+
+def test_dismissed_flag_stays_away(desk):
+    first, second = desk.job(), desk.job()
+    answer = desk.api.post(f"jobs/{second.pk}/not-a-duplicate/", {})
+    assert (answer.json()["duplicate_state"], answer.json()["duplicate_of"]) == ("dismissed", first.pk)
+    assert "merge_duplicate" not in answer.json()["actions"]
+    with pytest.raises(Conflict):
+        services.merge_duplicate(second.pk, actor=MARIA)
+
+
+def test_flag_ends_with_the_other_job(desk):
+    first, second = desk.job(), desk.job()
+    services.cancel(first.pk, "a mistake", actor=MARIA)
+    assert "merge_duplicate" not in desk.api.get(f"jobs/{second.pk}/").json()["actions"]
+    with pytest.raises(Conflict, match="isn't flagged"):
+        services.merge_duplicate(second.pk, actor=MARIA)
+
+
+def test_two_submissions_at_once_are_flagged(floor: Floor):
+    submissions = [floor.submit(), floor.submit()]
+    ready = threading.Barrier(2)
+
+    def start(pk: int) -> None:
+        from django.db import connection
+
+        ready.wait()
+        services.start_job(pk, place=False)
+        connection.close()
+
+    both = [threading.Thread(target=start, args=(one.pk,)) for one in submissions]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    assert sorted(Job.objects.values_list("duplicate_state", flat=True)) == ["", "possible"]

@@ -1,0 +1,50 @@
+"""Check which commits wait for the disk: everything confirmed to a client, and every provider request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db.backends.signals import connection_created
+
+from dispatch.core.db import prepared
+from dispatch.core.events import log as event_log
+from dispatch.core.models import Event
+from tests.support.connections import connect_anew
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bool]]:
+    """By the kind of event, whether the commit of its transaction waits for the disk."""
+    found: dict[str, bool] = {}
+
+    def as_it_is_run(connection: Any, **_: Any) -> None:  # the tests' connections wait for nothing
+        with connection.cursor() as cursor:
+            cursor.execute("SET synchronous_commit = on")
+
+    def heard(event: Event) -> None:
+        found[event.kind] = prepared.fetch_all("SELECT current_setting('synchronous_commit')") == [("on",)]
+
+    connect_anew()
+    connection_created.connect(as_it_is_run)
+    monkeypatch.setattr(event_log, "_subscribers", [heard])
+    yield found
+    connection_created.disconnect(as_it_is_run)
+    connect_anew()
+
+
+def test_only_form_call_request_and_acceptance_wait_for_the_disk(floor, waits):
+    (ann,) = floor.crew("Ann")
+    job = floor.started()
+    assert waits["submission.received"]
+    assert not waits["job.created"]
+    assert not waits["offer.made"]
+    assert not waits["call.created"]
+    assert waits["call.requesting"]
+    assert not waits["call.submitted"]
+    floor.rings(ann).answer().press("1")
+    floor.until(lambda: floor.status(job) == "assigned")
+    assert waits["call.answered"]
+    assert waits["offer.accepted"]
+    assert waits["job.assigned"]

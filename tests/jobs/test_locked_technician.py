@@ -1,0 +1,43 @@
+"""A technician's row that somebody holds delays the jobs that need it, and ends none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dispatch.core import clock
+from dispatch.core.db import session_limits
+from dispatch.jobs.models import Submission
+from dispatch.jobs.services.submissions import MAX_STARTS
+from tests.harness.jobs import Floor
+from tests.support.connections import connect_anew
+from tests.support.row_locks import held
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[None]:
+    """This process waits for locks as little as a worker does."""
+    settings.DB_LOCK_TIMEOUT_S = 0.2
+    monkeypatch.setattr(session_limits, "_kind", session_limits.BACKGROUND)
+    connect_anew()
+    yield
+    monkeypatch.undo()
+    connect_anew()
+
+
+def test_a_locked_technician_postpones_the_start_of_a_job(floor: Floor, impatient: None) -> None:
+    (ann,) = floor.crew("Ann")
+    with held(ann):
+        submission = floor.submit()
+        floor.work()  # returns: the foreign key to the technician is not waited for without end
+        for _ in range(MAX_STARTS + 1):
+            clock.travel(120)
+            floor.audit()
+        submission.refresh_from_db()
+        assert (submission.status, submission.starts) == (Submission.Status.RECEIVED, 0)
+    clock.travel(120)
+    floor.audit()
+    floor.rings(ann).answer().press("1")
+    floor.until(lambda: floor.status(floor.job(submission)) == "assigned")

@@ -1,0 +1,115 @@
+"""The end of an outage is noticed, and reaches every job, whatever is lost or stuck meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatch.console.board.cards import cards_of
+from dispatch.core import clock, events
+from dispatch.core.models import Event
+from dispatch.jobs.models import Job, Offer
+from dispatch.jobs.services import recovery
+from tests.jobs.test_provider_outages import account, account_events, pass_time
+from tests.phones import answer
+
+
+def handed_over(floor, count: int) -> list[int]:
+    """Submissions whose jobs are pending because the provider's account is refused."""
+    floor.set_policy(line_wait_s=30)
+    floor.sim.fault("refuse", code=20005, times=None, on="any")
+    left = [floor.started() for _ in range(count)]
+    pass_time(floor, 40)
+    assert {floor.job(one).pending_reason for one in left} == {"account_refused"}
+    return left
+
+
+def test_jobs_resume_although_the_resuming_task_was_lost(floor, monkeypatch):
+    ann, bob = floor.crew("Ann", "Bob")
+    left = handed_over(floor, 2)
+    for technician in (ann, bob):
+        floor.phone(technician).will(answer(press="1"))
+    monkeypatch.setattr(recovery, "enqueue", lambda *args: None)  # Redis is away
+    floor.sim.heal()
+    pass_time(floor, 10)
+    assert account().outage == ""
+    floor.until(lambda: {floor.status(one) for one in left} == {"assigned"})
+
+
+def test_a_job_that_cannot_be_resumed_stops_no_other(floor, monkeypatch):
+    floor.crew("Ann", "Bob")
+    bad, good = handed_over(floor, 2)
+    real, bad_job = recovery._is_owned, floor.job(bad).pk
+
+    def fails(job: Job) -> bool:
+        if job.pk == bad_job:
+            raise KeyError("no such event")
+        return real(job)
+
+    monkeypatch.setattr(recovery, "_is_owned", fails)
+    floor.sim.heal()
+    pass_time(floor, 10)
+    assert "job.provider_back" in floor.kinds(good)
+    assert floor.status(bad) == "pending"
+
+
+def test_a_pending_job_is_the_trial_when_nobody_else_asks(floor):
+    floor.set_policy(line_wait_s=60)
+    (ann,) = floor.crew("Ann")
+    floor.sim.fault("error_503", times=None, on="create")
+    left = [floor.started() for _ in range(3)]
+    pass_time(floor, 320)
+    assert {floor.job(one).pending_reason for one in left} == {"provider_down"}
+    assert account().is_on_trial, "asking for the account works, and nobody asks for a call"
+    floor.sim.heal()
+    floor.phone(ann).will(answer(press="1"))
+    pass_time(floor, 320)
+    assert account_events() == ["account.outage_began", "account.outage_ended"]
+    assert Event.objects.filter(kind="job.provider_back").count() == 3
+    floor.until(lambda: "assigned" in [floor.status(one) for one in left])
+
+
+def test_trial_call_in_a_lasting_outage_keeps_the_alert_of_its_job(floor):
+    (ann,) = floor.crew("Ann")
+    (left,) = handed_over(floor, 1)
+    assert recovery.resume_after_outage(floor.organization.pk, 1) == 1
+    assert floor.job(left).is_trial
+    floor.work()
+    pass_time(floor, 35)
+    kinds = floor.kinds(left)
+    assert floor.job(left).pending_reason == "account_refused"
+    assert (kinds.count("job.trial_began"), kinds.count("job.trial_failed")) == (1, 1)
+    assert (kinds.count("job.pending"), kinds.count("job.provider_back")) == (1, 0)
+
+    assert recovery.resume_after_outage(floor.organization.pk, 1) == 1
+    floor.sim.heal()
+    floor.phone(ann).will(answer(press="1"))
+    pass_time(floor, 10)
+    floor.until(lambda: floor.status(left) == "assigned")
+    kinds = floor.kinds(left)
+    assert (kinds.count("job.pending"), kinds.count("job.provider_back")) == (1, 1)
+
+
+def test_attempts_on_the_board_leave_out_offers_withdrawn_by_an_outage(floor):
+    ann, bob = floor.crew("Ann", "Bob")
+    job = floor.started()
+    floor.rings(ann)
+    for attempt, outcome in ((2, "provider_silent"), (3, "not_placed"), (4, "declined")):
+        Offer.objects.create(
+            organization=floor.organization, job=job, technician=bob, attempt=attempt, status="rescinded",
+            outcome=outcome, expires_at=clock.now(), settled_at=clock.now(),
+        )  # fmt: skip
+    (card,) = cards_of([floor.job(job)])
+    assert (card.attempts, card.attempts_of) == (2, 2)
+
+
+@pytest.mark.parametrize("kind", ["job.claimed", "job.alert_acknowledged"])
+def test_claimed_job_is_not_used_as_a_trial(floor, kind):
+    floor.set_policy(line_wait_s=60)
+    floor.crew("Ann")
+    floor.sim.fault("error_503", times=None, on="create")
+    left = floor.started()
+    pass_time(floor, 130)
+    job = floor.job(left)
+    assert recovery._pending_jobs().get() == job
+    events.append(floor.organization.pk, kind, job.pk)
+    assert recovery.resume_after_outage(floor.organization.pk, 1) == 0

@@ -1,0 +1,164 @@
+"""A phone that opts out is not called from that moment on, whatever is in progress."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test import Client
+
+from dispatch.core import clock, fault_injection
+from dispatch.core.events import SYSTEM
+from dispatch.leads.models import DoNotCallEverywhere
+from dispatch.leads.services import do_not_call
+from dispatch.telephony import webhook_urls
+from dispatch.telephony.models import Call, OptOut
+from dispatch.telephony.services import bulk as telephony
+from dispatch.telephony.services import sms
+from tests.harness.leads import Floor
+from tests.phones import Simulator, ignore
+from tests.support import factories
+from tests.support.waiting import wait_until
+
+ANN, BOB = "+16025550101", "+16025550102"
+
+
+@pytest.fixture
+def floor(sim: Simulator, app_url: str, settings: Any) -> Iterator[Floor]:
+    settings.SIMULATOR_URL = sim.base_url
+    sim.others_will(ignore())
+    made = Floor("twilio", lines=3, account_sid=sim.account_sid, auth_token=sim.auth_token)
+    yield made
+    made.stop()
+
+
+def by_list(floor: Floor) -> None:
+    do_not_call.add_to_list(floor.organization.pk, ANN, source="api", actor=SYSTEM)
+
+
+def by_text(floor: Floor) -> None:
+    sms.opt_out(floor.organization.pk, ANN, source=OptOut.Source.STOP)
+
+
+def everywhere(floor: Floor) -> None:
+    admin = Client()
+    admin.force_login(factories.user("Root", is_superuser=True))
+    answer = admin.post("/admin/leads/donotcalleverywhere/add/", {"phone": ANN, "note": ""})
+    assert answer.status_code == 302, answer.content
+    assert DoNotCallEverywhere.objects.filter(phone=ANN).exists()
+
+
+WAYS = pytest.mark.parametrize("opt_out", [by_list, by_text, everywhere])
+
+
+class InThread(threading.Thread):
+    def __init__(self, work: Callable[[], None]) -> None:
+        super().__init__(daemon=True)
+        self._work = work
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:
+            self.error = error
+        finally:
+            connections.close_all()
+
+
+@WAYS
+def test_an_opt_out_during_a_claim_ends_its_call(
+    floor: Floor, sim: Simulator, opt_out: Callable[[Floor], None]
+) -> None:
+    """The claim has read the lists, and commits after the opt-out has begun."""
+    floor.add(ANN)
+    floor.promote()
+    opting_out = InThread(lambda: opt_out(floor))
+
+    def opt_out_now() -> None:
+        opting_out.start()
+        opting_out.join(timeout=1.0)  # it waits for this claim, or is done and too early
+
+    with fault_injection.arm_crash_point("leads.claim.before_commit", opt_out_now):
+        claimed = floor.claim()
+    opting_out.join()
+    assert opting_out.error is None
+    assert len(claimed.calls) == 1
+    assert Call.objects.get().cancel_requested_at is not None
+
+
+@WAYS
+def test_an_opt_out_before_the_request_prevents_it(
+    floor: Floor, sim: Simulator, opt_out: Callable[[Floor], None]
+) -> None:
+    ann, bob = floor.add(ANN, BOB)
+    once = threading.Event()
+
+    def opt_out_once() -> None:
+        if not once.is_set():
+            once.set()
+            thread = InThread(lambda: opt_out(floor))
+            thread.start()
+            thread.join()
+            assert thread.error is None
+
+    with fault_injection.arm_crash_point("leads.claim.committed", opt_out_once):
+        floor.start()
+        wait_until(lambda: Call.objects.filter(ended_at=None, sid__isnull=False, to_phone=BOB).exists())
+        wait_until(lambda: floor.status(ann) != "processing")
+    assert sim.creates_to(ANN) == 0
+    assert Call.objects.get(to_phone=ANN).status == "canceled"
+    assert floor.status(bob) == "processing"
+
+
+@WAYS
+def test_an_opt_out_hangs_up_a_call_that_rings(
+    floor: Floor, sim: Simulator, opt_out: Callable[[Floor], None]
+) -> None:
+    (lead,) = floor.add(ANN)
+    floor.start()
+    call = sim.phone(ANN).rings()
+    wait_until(lambda: Call.objects.get().sid)
+    opt_out(floor)
+    call.ended("canceled")
+    wait_until(lambda: floor.status(lead) != "processing")
+    assert Call.objects.get().status == "canceled"
+
+
+def test_a_stop_by_text_hangs_up_a_call_that_rings(floor: Floor, sim: Simulator) -> None:
+    number = floor.number
+    number.sends_texts = True
+    number.save()
+    sim.add_number(str(number.phone), sms_url=webhook_urls.number_webhook(number, "sms"))
+    (lead,) = floor.add(ANN)
+    floor.start()
+    call = sim.phone(ANN).rings()
+    wait_until(lambda: Call.objects.get().sid)
+    sim.phone(ANN).texts_us(str(number.phone), "STOP")
+    call.ended("canceled")
+    wait_until(lambda: floor.status(lead) != "processing")
+    assert OptOut.objects.get().phone == ANN
+
+
+def test_a_stop_by_text_leaves_calls_of_other_purposes_alone(floor: Floor) -> None:
+    floor.add(ANN)
+    floor.promote()
+    floor.claim()
+    Call.objects.update(purpose="offer")
+    by_text(floor)
+    assert Call.objects.get().cancel_requested_at is None
+
+
+def test_cancelled_calls_are_looked_up_together(floor: Floor) -> None:
+    phones = [factories.phone() for _ in range(3)]
+    floor.add(*phones)
+    floor.promote()
+    claimed = floor.claim()
+    do_not_call.add_to_list(floor.organization.pk, phones[0], source="api", actor=SYSTEM)
+    calls = [to_ask.call_id for to_ask in claimed.calls]
+    found = telephony.cancelled(calls)
+    assert found == [to_ask.call.to_phone == phones[0] for to_ask in claimed.calls]
+    assert clock.now() < claimed.calls[0].send_by

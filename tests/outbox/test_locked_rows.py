@@ -1,0 +1,114 @@
+"""A locked group or message stops only itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import connections, transaction
+
+from dispatch.core import clock
+from dispatch.outbox import loops
+from dispatch.outbox.models import Message, MessageGroup
+from dispatch.outbox.services import attempts, recovery, scheduling
+from dispatch.outbox.services.scheduling import RequeuedMessage
+from tests.harness.outbox import World
+from tests.support.waiting import PATIENCE
+
+
+@contextmanager
+def held(model: type[Message] | type[MessageGroup], pk: int) -> Iterator[None]:
+    """Lock this row in another connection while the block runs."""
+    locked, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        try:
+            with transaction.atomic():
+                model.objects.select_for_update().get(pk=pk)
+                locked.set()
+                assert done.wait(PATIENCE)
+        finally:
+            connections.close_all()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert locked.wait(PATIENCE)
+    try:
+        yield
+    finally:
+        done.set()
+        holder.join()
+
+
+def group_of(message_id: int) -> int:
+    return Message.objects.values_list("group_id", flat=True).get(pk=message_id)
+
+
+def test_results_of_other_groups_are_written(world: World) -> None:
+    erp = world.endpoint()
+    locked, free = world.send_one(erp, "locked", group="a"), world.send_one(erp, "free", group="b")
+    world.receiver.hold("locked")
+    world.receiver.hold("free")
+    world.start()
+    world.receiver.count(2)
+    with held(MessageGroup, group_of(locked)):
+        world.receiver.let_go("locked")
+        world.receiver.let_go("free")
+        world.becomes(free, "COMPLETED")
+        more = world.send_one(erp, "more", group="c")
+        world.becomes(more, "COMPLETED")
+        assert world.status(locked) == "PROCESSING"
+    world.becomes(locked, "COMPLETED")
+    assert world.message(locked).calls == 1
+
+
+def test_the_poller_passes_over_a_message_that_is_held(world: World) -> None:
+    erp = world.endpoint()
+    locked, free = world.send_one(erp, "locked", group="a"), world.send_one(erp, "free", group="b")
+    with held(Message, locked):
+        world.poll()
+        assert world.statuses([locked, free]) == ["PENDING", "QUEUED"]
+    recovery.requeue_missing_groups()
+    world.poll()
+    assert world.status(locked) == "QUEUED"
+
+
+def test_recovery_passes_over_groups_that_are_held(world: World, settings: object) -> None:
+    settings.OUTBOX_STALE_BATCH = 1  # type: ignore[attr-defined]
+    erp = world.endpoint()
+    stale = [world.send_one(erp, name, group=name) for name in "ab"]
+    world.poll()
+    world.travel(901)
+    with held(MessageGroup, group_of(stale[0])):
+        assert loops.recover_pointers() == 0.0
+        assert loops.recover_pointers() is None
+        assert world.statuses(stale) == ["QUEUED", "PENDING"]
+    loops.recover_pointers()
+    assert world.statuses(stale) == ["PENDING", "PENDING"]
+
+
+def test_lapsed_and_expired_messages_pass_over_what_is_held(world: World) -> None:
+    erp = world.endpoint(retry_schedule_s=[])
+    lapsed = [world.send_one(erp, name, group=name) for name in "ab"]
+    world.poll()
+    attempts.start_attempts([(message, 1) for message in lapsed])
+    expired = [world.send_one(erp, f"x{n}", group=name, expires_at=clock.now()) for n, name in enumerate("cd")]
+    world.travel(61)
+    with held(MessageGroup, group_of(lapsed[0])), held(MessageGroup, group_of(expired[0])):
+        loops.recover_calls()
+        assert world.statuses(lapsed) == ["PROCESSING", "PENDING"]
+        assert world.statuses(expired) == ["PENDING", "EXPIRED"]
+    loops.recover_calls()
+    assert world.statuses(lapsed) == ["PENDING", "PENDING"]
+    assert world.statuses(expired) == ["EXPIRED", "EXPIRED"]
+
+
+def test_putting_back_leaves_what_is_held(world: World) -> None:
+    erp = world.endpoint()
+    ids = [world.send_one(erp, name, group=name) for name in "ab"]
+    world.poll()
+    returns = [RequeuedMessage(message, 1, group_of(message), "BLOCK_ON_ERROR") for message in ids]
+    with held(MessageGroup, group_of(ids[0])):
+        scheduling.requeue(returns)
+        assert world.statuses(ids) == ["QUEUED", "PENDING"]

@@ -1,0 +1,1 @@
+"""Provide helpers for tests: database, caches, connections, waiting, factories and processes."""

@@ -1,0 +1,34 @@
+"""Reset the caches of a process that last for seconds: outages and recent reads."""
+
+from __future__ import annotations
+
+from accounts.auth import throttling
+from dispatch.capacity import redis_scripts
+from dispatch.console import health
+from dispatch.console.board import response_cache
+from dispatch.core.circuit_breaker import CircuitBreaker
+from dispatch.core.db.lock_waits import RecentlyBlocked
+from dispatch.leads import eligibility, progress
+from dispatch.leads import loops as leads_loops
+from dispatch.leads.services import claims
+from dispatch.telephony.providers.backoff import backoff
+from notifications import live_updates
+from notifications import loops as notifications_loops
+
+
+def as_if_just_started() -> None:
+    """Reset all caches, as in a process that has just started."""
+    CircuitBreaker.reset_all()
+    redis_scripts.reset()
+    throttling.local.reset()
+    throttling.blocked_senders.reset()
+    eligibility.reset()
+    health.reset()
+    response_cache.reset()
+    progress.reset()
+    leads_loops.reset()
+    claims.reset()
+    live_updates.reset()
+    RecentlyBlocked.reset_all()
+    notifications_loops.early.reset()
+    backoff.reset_all()

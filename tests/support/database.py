@@ -1,0 +1,39 @@
+"""Empty the test database between tests that commit: only tables with rows, in one round trip.
+
+Django's flush truncates every table and recreates permissions, which takes half a second here; this takes
+milliseconds. Foreign keys are deferred to the commit, so the order does not matter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connection, transaction
+from django.test import TransactionTestCase
+
+# Filled by migrations, the same for every test.
+KEPT = {"django_migrations", "django_content_type", "auth_permission"}
+
+_EMPTY = """
+DO $$
+DECLARE name text; holds boolean;
+BEGIN
+  SET CONSTRAINTS ALL DEFERRED;
+  FOREACH name IN ARRAY '{%s}'::text[] LOOP
+    EXECUTE format('SELECT EXISTS (SELECT 1 FROM %%I)', name) INTO holds;
+    IF holds THEN EXECUTE format('DELETE FROM %%I', name); END IF;
+  END LOOP;
+END $$
+"""
+
+
+def empty_database(case: Any = None) -> None:
+    """Delete every row that a test may have written."""
+    tables = [name for name in connection.introspection.table_names() if name not in KEPT]
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(_EMPTY % ",".join(tables))
+
+
+def use_instead_of_flush() -> None:
+    """Clean up committing tests this way from now on."""
+    TransactionTestCase._fixture_teardown = empty_database  # type: ignore[method-assign]

@@ -1,0 +1,53 @@
+"""Lock rows in another session, as a stuck process or a user at a prompt does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connections
+from django.db.models import Model
+
+from tests.support.waiting import PATIENCE
+
+
+@contextmanager
+def held(*rows: Model, lock: str = "FOR UPDATE") -> Iterator[None]:
+    """Lock these rows in a separate session while the block runs."""
+    session = connections.create_connection("default")
+    try:
+        session.set_autocommit(False)
+        with session.cursor() as cursor:
+            for row in rows:
+                cursor.execute(f'SELECT 1 FROM "{row._meta.db_table}" WHERE id = %s {lock}', [row.pk])
+        yield
+    finally:
+        session.rollback()
+        session.close()
+
+
+def ends_while_held(rows: Iterable[Model], step: Callable[[], Any], within: float = PATIENCE / 4) -> Any:
+    """Return the result of `step`, which must end although these rows are locked; fail after `within` seconds."""
+    results: list[Any] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(step())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=run, daemon=True)
+    with held(*rows):
+        thread.start()
+        thread.join(within)
+        is_stuck = thread.is_alive()
+    thread.join(PATIENCE)
+    assert not is_stuck, f"it waited for a held row for more than {within:g} s"
+    if errors:
+        raise errors[0]
+    return results[0]
