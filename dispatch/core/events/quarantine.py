@@ -210,7 +210,7 @@ def discard(rows: QuerySet[FailedEvent]) -> int:
     """Drop failed events: their reader never handles them. Return how many."""
     dropped = 0
     with transaction.atomic():
-        for row in rows.select_for_update():
+        for row in rows.select_for_update(no_key=True):
             _release(row, "discarded")
             dropped += 1
     return dropped
