@@ -216,7 +216,7 @@ def test_a_key_that_cannot_be_acted_on_is_tried_again_then_given_up(floor, monke
     ann, _bob = floor.crew("Ann", "Bob")
     job, call = answered(floor, ann)
     record_only(floor.sim, call, "1")
-    real = services.offers.answer_offer
+    real = services.answer_offer
 
     def broken(*_args, **_kwargs):
         raise RuntimeError("it fails")

@@ -13,7 +13,7 @@ from dispatch.jobs.channels.voice import RESULT_PROMPTS, prompt_context
 from dispatch.jobs.models import Offer
 from dispatch.jobs.rules import phrases
 from dispatch.jobs.services import Answer, AnswerChannel, answer_offer, threads
-from dispatch.jobs.services.offers import offer_state
+from dispatch.jobs.services.answers import offer_state
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
 from dispatch.technicians.rules import LONGEST_PIN

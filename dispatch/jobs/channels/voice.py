@@ -5,7 +5,7 @@ from __future__ import annotations
 from dispatch.jobs.models import Offer
 from dispatch.jobs.rules import phrases
 from dispatch.jobs.services import Answer, answer_offer, call_changed
-from dispatch.jobs.services.offers import offer_state
+from dispatch.jobs.services.answers import offer_state
 from dispatch.telephony import handlers
 from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.models import Call

@@ -12,7 +12,7 @@ from dispatch.jobs.public.common import with_signed_link
 from dispatch.jobs.public.sketch_map import HEIGHT, WIDTH, draw_sketch
 from dispatch.jobs.rules import phrases
 from dispatch.jobs.services import AnswerChannel, answer_offer
-from dispatch.jobs.services.offers import offer_state
+from dispatch.jobs.services.answers import offer_state
 
 _KEYS = {"accept": phrases.ACCEPT_KEY, "decline": phrases.DECLINE_KEY}
 

@@ -1,11 +1,12 @@
 """Change submissions, jobs and offers. No other code does.
 
-`submissions`: turn a form into a job. `dispatching`: offer a job to the next technician. `offers`: answers and
-ends of offers. `actions`: actions of people. `follow_up`: their actions after the assignment. `config`: service
-types and policies. `auditor`: recovery of stalled rows. `recovery`: the end of a provider outage. `notices` and
-`notice_delivery`: inform technicians of changes. `reminders`: paused jobs, and jobs that were not started.
-`transitions`: steps shared by all of them. `sms`: the texts of a job. `threads`: texts between technicians
-and dispatchers. `line_wakeups`: wake jobs that wait for a line.
+`submissions`: turn a form into a job. `ranking`: rank the technicians near it. `dispatching`: offer it to the next
+one. `offers`: calls, ends and deadlines of offers. `answers`: technicians' answers. `actions`: actions of people.
+`follow_up`: their actions after the assignment. `config`: service types and policies. `auditor`: recovery of
+stalled rows. `recovery`: the end of a provider outage. `notices` and `notice_delivery`: inform technicians of
+changes. `reminders`: paused jobs, and jobs that were not started. `transitions`: steps shared by all of them.
+`sms`: the texts of a job. `threads`: texts between technicians and dispatchers. `line_wakeups`: wake jobs that
+wait for a line.
 
 Every function locks the Job first (then Offer, Technician, Call) and checks its arguments against the rows. A
 late, repeated or out-of-order invocation changes nothing.
@@ -27,11 +28,12 @@ from dispatch.jobs.services.actions import (
     pause,
     resume,
 )
+from dispatch.jobs.services.answers import Answer, AnswerChannel, answer_offer
 from dispatch.jobs.services.auditor import audit, move_on_waiting, repair_technicians
 from dispatch.jobs.services.dispatching import offer_next
 from dispatch.jobs.services.follow_up import correct, mark_started, reopen
 from dispatch.jobs.services.notice_delivery import advance_due_notices
-from dispatch.jobs.services.offers import Answer, AnswerChannel, answer_offer, call_changed, expire_offer
+from dispatch.jobs.services.offers import call_changed, expire_offer
 from dispatch.jobs.services.recovery import resume_after_outage
 from dispatch.jobs.services.reminders import remind_due_jobs
 from dispatch.jobs.services.submissions import accept_submission, start_job

@@ -24,8 +24,8 @@ from dispatch.jobs import geocoding, policies, timeline
 from dispatch.jobs.models import Job, Offer, TechnicianNotice
 from dispatch.jobs.rules import DONE_TO, Action, Outcome, status_after
 from dispatch.jobs.rules.duplicates import address_key
-from dispatch.jobs.services import dispatching, notices, transitions
-from dispatch.jobs.services.offers import apply_recorded_key
+from dispatch.jobs.services import notices, ranking, transitions
+from dispatch.jobs.services.answers import apply_recorded_key
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
 from dispatch.telephony import services as telephony
@@ -115,7 +115,7 @@ def call_next_now(job_id: int, *, actor: Actor, version: int | None = None, note
         is_quiet = job.waiting_for == transitions.Waiting.QUIET_HOURS
         if is_quiet:
             job.calls_at_any_hour = True
-            dispatching.begin_dispatch(job)
+            ranking.begin_dispatch(job)
         if job.status == Job.Status.DISPATCHING:
             job.line_wait_until = None
             transitions.advance_job(job)
@@ -253,7 +253,7 @@ def _begin_dispatch_again(job: Job) -> None:
     job.status, job.pending_reason = Job.Status.DISPATCHING, ""
     job.attention_at = job.reminded_at = job.started_at = None
     job.first_round = job.round = job.round + 1
-    dispatching.begin_dispatch(job)
+    ranking.begin_dispatch(job)
     if job.status == Job.Status.DISPATCHING and job.waiting_for != transitions.Waiting.QUIET_HOURS:
         transitions.advance_job(job)
         transitions.save_job(job)
@@ -362,7 +362,7 @@ def dispatch_again(
             raise ValidationError({"address": "Address not found. Enter a ZIP code or coordinates."})
         job.technician, job.assigned_at, job.ended_at = None, None, None
         quiet = policies.quiet_hours(job.organization_id, job.service_type_id)
-        job.calls_at_any_hour = dispatching.quiet_end_of(job, quiet) is not None  # a person decided to call now
+        job.calls_at_any_hour = ranking.quiet_end_of(job, quiet) is not None  # a person decided to call now
         transitions.append_job_event(job, "job.dispatch_again", actor=actor, note=note)
         _begin_dispatch_again(job)
     return job

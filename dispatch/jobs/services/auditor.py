@@ -28,8 +28,9 @@ from dispatch.jobs import sql
 from dispatch.jobs.models import Job, Offer, Submission
 from dispatch.jobs.rules import Outcome
 from dispatch.jobs.services import line_wakeups, transitions
+from dispatch.jobs.services.answers import apply_recorded_key
 from dispatch.jobs.services.dispatching import offer_next
-from dispatch.jobs.services.offers import apply_recorded_key, call_changed, expire_offer
+from dispatch.jobs.services.offers import call_changed, expire_offer
 from dispatch.jobs.services.recovery import resume_left_behind
 from dispatch.jobs.services.submissions import start_job
 from dispatch.technicians import services as technicians

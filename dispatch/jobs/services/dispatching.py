@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
-from zoneinfo import ZoneInfo
 
 from django.conf import settings
 from django.db import OperationalError, transaction
-from psycopg.errors import LockNotAvailable
 
 from dispatch.capacity import account_outages
 from dispatch.capacity.account_outages import Outage
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock, fault_injection
-from dispatch.core.db import fast_rows, lock_waits, prepared
+from dispatch.core.db import fast_rows, lock_waits
 from dispatch.core.db.errors import is_lock_timeout
 from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.jobs import policies, rules, sql
 from dispatch.jobs.models import Candidate, Job, Offer
 from dispatch.jobs.rules import CascadePolicy
-from dispatch.jobs.rules.quiet_hours import QuietHours
-from dispatch.jobs.services import line_wakeups, sms, transitions
+from dispatch.jobs.services import line_wakeups, ranking, sms, transitions
 from dispatch.jobs.services.transitions import Waiting
 from dispatch.jobs.sql import CandidateRow, DispatchReadiness, OfferRow
 from dispatch.technicians import services as technicians
@@ -92,7 +87,7 @@ def _run_step(job_id: int, token: uuid.UUID, busy: set[int]) -> _Step:
     offers = readiness.offers
     if any(offer.status == Offer.Status.PENDING for offer in offers):
         return _DONE
-    if (quiet_end := quiet_end_of(job, readiness.quiet)) is not None:
+    if (quiet_end := ranking.quiet_end_of(job, readiness.quiet)) is not None:
         return _wait_for_quiet_hours(job, quiet_end)
     if job.waiting_for == Waiting.QUIET_HOURS:
         return _start_after_quiet_hours(job, token)
@@ -277,42 +272,18 @@ def _wait_for_line(job: Job, policy: CascadePolicy, pool: DispatchPool | None, r
     return _DONE
 
 
-def quiet_end_of(job: Job, quiet: QuietHours) -> datetime | None:
-    """Return until when quiet hours hold back the job now, or None."""
-    if job.calls_at_any_hour:
-        return None
-    return quiet.end_for(job.priority, clock.now(), job.organization.time_zone)
-
-
 def _wait_for_quiet_hours(job: Job, until: datetime) -> _Step:
     if job.waiting_for == Waiting.QUIET_HOURS and job.next_action_at == until:
         return _DONE
-    hold_for_quiet_hours(job, until)
+    ranking.hold_for_quiet_hours(job, until)
     transitions.save_job(job)
-    _announce_quiet_hours(job)
+    ranking.announce_quiet_hours(job)
     return _DONE
-
-
-def hold_for_quiet_hours(job: Job, until: datetime) -> None:
-    """Make an unsaved or locked job wait for the end of quiet hours."""
-    job.line_wait_until = job.technician_wait_until = None
-    transitions.wait_for(job, Waiting.QUIET_HOURS, until)
-
-
-def _announce_quiet_hours(job: Job) -> None:
-    """Append the Event, and set the timer of a job that waits for the end of quiet hours."""
-    assert job.next_action_at is not None
-    end = job.next_action_at.astimezone(ZoneInfo(job.organization.time_zone))
-    transitions.append_job_event(
-        job, "job.waiting", waiting_for=str(Waiting.QUIET_HOURS), until=job.next_action_at.isoformat(),
-        until_words=f"{end.hour}:{end.minute:02d}",
-    )  # fmt: skip
-    transitions.set_timer(job)
 
 
 def _start_after_quiet_hours(job: Job, token: uuid.UUID) -> _Step:
     """Rank afresh after quiet hours: others are on duty now. Earlier answers still count."""
-    begin_dispatch(job)
+    ranking.begin_dispatch(job)
     if job.status != Job.Status.DISPATCHING:
         return _DONE
     job.step_token = token
@@ -381,93 +352,3 @@ def _wait_for(job: Job, waiting_for: Waiting, at: datetime, until: datetime) -> 
     transitions.save_job(job, visible=new)
     if new:
         transitions.append_job_event(job, "job.waiting", waiting_for=str(waiting_for), until=until.isoformat())
-
-
-CONSIDERED = 50
-
-
-@dataclass(frozen=True)
-class RankedTechnicians:
-    """The ranked technicians nearby and the number of eligible ones. Empty for a job without a position."""
-
-    ranked: Sequence[rules.Ranked[Nearby]]
-    fit: int
-    radius_m: int
-
-
-def begin_dispatch(job: Job) -> None:
-    """Replace the candidates by a new ranking.
-
-    Then the job's next step is due immediately, or the job is `pending` with the reason. The job must be locked,
-    `dispatching`, and without a live offer.
-    """
-    ranking = find_candidates(job)
-    job.candidates.all().delete()
-    transitions.save_job(job)
-    write_ranking(job, ranking)
-
-
-def find_candidates(job: Job) -> RankedTechnicians:
-    """Freeze the current policy into the job and find the technicians nearby.
-
-    Writes nothing, so that a new job is written only once.
-    """
-    policy, skills, quiet = policies.for_new_job(job.organization_id, job.service_type_id)
-    job.policy = policy.to_json()
-    job.line_wait_until = job.technician_wait_until = None
-    if (quiet_end := quiet_end_of(job, quiet)) is not None:
-        hold_for_quiet_hours(job, quiet_end)
-    else:
-        transitions.wait_for(job, transitions.Waiting.START, clock.now())
-    if job.lat is None or job.lng is None:
-        return RankedTechnicians((), 0, policy.radius_m)
-    nearby = technicians.find_nearby(
-        job.organization,
-        job.lat,
-        job.lng,
-        radius_m=policy.radius_m,
-        skill_ids=skills,
-        limit=CONSIDERED,
-    )
-    job.out_of_reach = nearby.rest
-    fit = sum(
-        technician.verdict != "out" and technician.technician_id not in job.not_again
-        for technician in nearby.considered
-    )
-    return RankedTechnicians(rules.rank_candidates(policy, nearby.considered, clock.now()), fit, policy.radius_m)
-
-
-def without_locked(ranking: RankedTechnicians, not_again: Sequence[int]) -> RankedTechnicians:
-    """Leave out technicians whose rows another session has locked.
-
-    Raises a lock timeout if no eligible technician remains.
-    """
-    free = technicians.find_unlocked([candidate.technician.technician_id for candidate in ranking.ranked])
-    ranked = [candidate for candidate in ranking.ranked if candidate.technician.technician_id in free]
-    fit = sum(
-        candidate.technician.verdict != "out" and candidate.technician.technician_id not in not_again
-        for candidate in ranked
-    )
-    if ranking.fit and not fit:
-        raise OperationalError("The rows of all eligible technicians are locked.") from LockNotAvailable()
-    return replace(ranking, ranked=ranked, fit=fit)
-
-
-def write_ranking(job: Job, ranking: RankedTechnicians) -> None:
-    """Write the candidates of a saved job. If none is eligible, the job becomes `pending`.
-
-    A job that waits for the end of quiet hours is ranked again at their end, so it never becomes `pending` here.
-    """
-    if job.lat is None:
-        transitions.mark_pending(job, Job.PendingReason.NO_POSITION, address=job.address)
-        return
-    facts: dict[str, Any] = {"considered": len(ranking.ranked), "radius_m": ranking.radius_m}
-    is_held = job.waiting_for == Waiting.QUIET_HOURS
-    with prepared.pipeline():
-        sql.write_candidates(job, ranking.ranked)
-        if ranking.fit and not is_held:
-            transitions.append_job_event(job, "job.offering", fit=ranking.fit, **facts)
-    if is_held:
-        _announce_quiet_hours(job)
-    elif not ranking.fit:
-        transitions.mark_pending(job, Job.PendingReason.NOBODY_NEAR, **facts)

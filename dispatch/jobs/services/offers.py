@@ -1,26 +1,23 @@
-"""Move an offer through its life: the call starts, is answered or ends; a key is pressed; the deadline passes."""
+"""Move an offer through its life: the call starts, is answered or ends; the deadline passes."""
 
 from __future__ import annotations
 
 import uuid
 from datetime import datetime, timedelta
-from enum import StrEnum
 
 from django.db import transaction
 
 from dispatch.core import clock, fault_injection
 from dispatch.core.db import fast_rows, prepared
-from dispatch.core.events import SYSTEM, Actor
 from dispatch.jobs import policies, rules
 from dispatch.jobs.models import Job, Offer
-from dispatch.jobs.rules import CallEnd, Outcome, phrases
+from dispatch.jobs.rules import CallEnd, Outcome
 from dispatch.jobs.services import transitions
+from dispatch.jobs.services.answers import apply_recorded_key, schedule_next_offer
 from dispatch.jobs.services.dispatching import offer_next
 from dispatch.jobs.services.transitions import Waiting
-from dispatch.technicians import services as technicians
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call
-from dispatch.telephony.services import PressedKey
 
 
 def call_changed(call: Call) -> None:
@@ -118,7 +115,7 @@ def _close_after_call(job: Job, offer: Offer, end: CallEnd) -> None:
 
     A recorded key counts. Without a key the offer is missed, and may stay open for an answer on another channel.
     """
-    if _answered_by_key(job, offer) or offer.missed_at is not None:
+    if apply_recorded_key(job, offer) or offer.missed_at is not None:
         return
     until = rules.open_after_call(policies.frozen_policy(job), end.outcome, offer.expires_at, clock.now())
     if until is not None and until > clock.now():
@@ -132,11 +129,6 @@ def _close_after_call(job: Job, offer: Offer, end: CallEnd) -> None:
     transitions.save_job(job)
 
 
-def _answered_by_key(job: Job, offer: Offer) -> bool:
-
-    return apply_recorded_key(job, offer)
-
-
 def _keep_open(job: Job, offer: Offer, end: CallEnd, until: datetime) -> None:
     """Keep a missed offer open until `until`, and store the call's outcome in case no other channel answers."""
     offer.missed_at, offer.expires_at = clock.now(), until
@@ -147,15 +139,6 @@ def _keep_open(job: Job, offer: Offer, end: CallEnd, until: datetime) -> None:
     transitions.wait_for(job, Waiting.ANSWER, until)
     transitions.save_job(job)
     transitions.set_timer(job)
-
-
-def schedule_next_offer(job: Job, offer: Offer, outcome: Outcome) -> None:
-    """Schedule the next offer: immediately, or at this offer's deadline if the policy says so."""
-    policy = policies.frozen_policy(job)
-    if rules.advances_at_once(policy, outcome):
-        transitions.advance_job(job)
-    else:
-        transitions.wait_until(job, min(offer.expires_at, transitions.seconds_from_now(policy.answer_timeout_s)))
 
 
 def expire_offer(job_id: int, token: str | uuid.UUID, *, place: bool = True) -> None:
@@ -171,7 +154,7 @@ def expire_offer(job_id: int, token: str | uuid.UUID, *, place: bool = True) -> 
             return
         offer = transitions.live_offer(job)
         if offer is not None:
-            if clock.now() < offer.expires_at or _answered_by_key(job, offer):
+            if clock.now() < offer.expires_at or apply_recorded_key(job, offer):
                 return
             status, end, has_outage = _end_of_expired(offer)
             transitions.close_offer(offer, status, end.outcome, end.reason, hang_up=True)
@@ -202,242 +185,3 @@ def _end_of_expired(offer: Offer) -> tuple[Offer.Status, CallEnd, bool]:
         return Offer.Status.TIMED_OUT, CallEnd(Outcome.NOT_REPORTED, nothing), False
     reason = "answered, but pressed no key in time" if offer.answered_at else "no answer in time"
     return Offer.Status.TIMED_OUT, CallEnd(Outcome.TIMED_OUT, reason), False
-
-
-class Answer(StrEnum):
-    """The result of a technician's answer."""
-
-    ACCEPTED = "accepted"
-    DECLINED = "declined"
-    TAKEN = "taken"
-    EXPIRED = "expired"
-    NO_LONGER = "no_longer"
-    NOT_A_KEY = "not_a_key"
-
-
-class AnswerChannel(StrEnum):
-    """The channel on which a technician answers."""
-
-    PHONE = "phone"
-    TEXT = "text"
-    LINK = "link"
-    CALL_BACK = "call_back"
-
-
-# The reason of a declined offer, shown to dispatchers.
-_DECLINED_BY = {
-    AnswerChannel.PHONE: "pressed 2",
-    AnswerChannel.TEXT: "replied 2",
-    AnswerChannel.LINK: "declined on the offer page",
-    AnswerChannel.CALL_BACK: "called back and pressed 2",
-}
-
-
-def answer_offer(
-    offer_id: int,
-    call_id: int | None,
-    key: str,
-    *,
-    by: AnswerChannel = AnswerChannel.PHONE,
-    arrived_at: datetime | None = None,
-) -> Answer:
-    """Apply `key` if the offer is pending and unexpired, and return the result.
-
-    A late yes takes the job if nobody has it and no other phone rings for it. By phone, `call_id` must be the
-    offer's call; for a text, link or call-back it is None. A repeated key returns the same result. The key counts
-    as of its arrival (default: now; by phone, when it was recorded), even if the end of the call or the offer's
-    deadline was processed first.
-
-    Raises Offer.DoesNotExist, and Call.DoesNotExist if the call is not this offer's.
-    """
-    if by is AnswerChannel.PHONE and not telephony.calls_of("offer", offer_id).filter(pk=call_id or 0).exists():
-        raise Call.DoesNotExist(f"Call {call_id} does not belong to offer {offer_id}.")
-    job_id = Offer.objects.values_list("job_id", flat=True).get(pk=offer_id)
-    if key not in (phrases.ACCEPT_KEY, phrases.DECLINE_KEY):
-        return Answer.NOT_A_KEY
-    with transaction.atomic():
-        job = transitions.lock_job(job_id)
-        offer = (
-            job.offers.select_for_update(no_key=True, of=("self",)).select_related("technician").get(pk=offer_id)
-        )
-        recorded = _first_answer(offer) if by is AnswerChannel.PHONE else None
-        at = recorded.at if recorded else arrived_at or clock.now()
-        said = recorded.key if recorded else key
-        if offer.status != Offer.Status.PENDING:
-            is_recorded = recorded is not None or (arrived_at is not None and _arrived_before_close(offer, at))
-            if is_recorded and _was_closed_too_early(job, offer, at):
-                answer = _apply_key_after_close(job, offer, said, by)
-            elif said == phrases.ACCEPT_KEY and _may_take_late(job, offer, at):
-                answer = _take_late(job, offer, by)
-            else:
-                return _late_answer(job, offer, key)
-        elif job.status != Job.Status.DISPATCHING or job.paused_at:
-            return Answer.NO_LONGER
-        elif at >= offer.expires_at and said != phrases.ACCEPT_KEY:
-            return Answer.EXPIRED
-        else:
-            answer = _apply_key(job, offer, said, by)
-    fault_injection.crash_point("jobs.answer.committed")
-    return answer
-
-
-def apply_recorded_key(job: Job, offer: Offer) -> bool:
-    """Apply the key recorded for this pending offer if it arrived in time; return whether there was such a key.
-
-    Every function that closes an offer without an answer calls this first. Job and offer must be locked.
-    """
-    recorded = _first_answer(offer)
-    if recorded is None or recorded.at >= offer.expires_at:
-        return False
-    _apply_key(job, offer, recorded.key, AnswerChannel.PHONE)
-    return True
-
-
-def _first_answer(offer: Offer) -> PressedKey | None:
-    """Return the first key of the offer's call that accepts or declines it. Later keys change nothing."""
-    pressed = telephony.keys_of("offer", offer.pk)
-    return next(
-        (pressed_key for pressed_key in pressed if pressed_key.key in (phrases.ACCEPT_KEY, phrases.DECLINE_KEY)),
-        None,
-    )
-
-
-def _apply_key(job: Job, offer: Offer, key: str, by: AnswerChannel) -> Answer:
-    actor = Actor("technician", offer.technician_id, offer.technician.name)
-    return (_accept_offer if key == phrases.ACCEPT_KEY else _decline_offer)(job, offer, actor, by)
-
-
-def _was_closed_too_early(job: Job, offer: Offer, arrived_at: datetime) -> bool:
-    """Return whether the offer was closed as unanswered although a key had arrived in time.
-
-    False if the job is no longer free.
-    """
-    return (
-        offer.status in (Offer.Status.TIMED_OUT, Offer.Status.FAILED)
-        and arrived_at < offer.expires_at
-        and offer.round >= job.first_round
-        and job.status in (Job.Status.DISPATCHING, Job.Status.PENDING)
-        and job.paused_at is None
-    )
-
-
-def _arrived_before_close(offer: Offer, at: datetime) -> bool:
-    return offer.settled_at is not None and at <= offer.settled_at
-
-
-def _apply_key_after_close(job: Job, offer: Offer, key: str, by: AnswerChannel) -> Answer:
-    """Apply a key whose offer was closed as unanswered before the key was processed."""
-    technician, ringing = offer.technician, transitions.live_offer(job)
-    technicians.lock_technicians([technician.pk, *([ringing.technician_id] if ringing else [])])
-    if technician.auto_paused_at and offer.settled_at and technician.auto_paused_at >= offer.settled_at:
-        technicians.end_auto_pause(technician.pk, actor=SYSTEM)  # the call was not missed
-    actor = Actor("technician", technician.pk, technician.name)
-    if key == phrases.ACCEPT_KEY:
-        if ringing is not None:
-            reason = f"{technician.name} accepted earlier"
-            transitions.close_offer(
-                ringing, Offer.Status.RESCINDED, Outcome.TAKEN, reason, actor=actor, hang_up=True
-            )
-        return _accept_offer(job, offer, actor, by)
-    _close_answered_offer(offer, Offer.Status.DECLINED, Outcome.DECLINED, _DECLINED_BY[by], actor, by)
-    return Answer.DECLINED
-
-
-def _may_take_late(job: Job, offer: Offer, at: datetime) -> bool:
-    """Return whether a yes to this closed offer takes the job.
-
-    It does if nobody has the job, no other phone rings for it, and the yes is newer than any answer to this offer.
-    """
-    if offer.technician_id in job.not_again or not offer.technician.is_active:
-        return False
-    unanswered = offer.status in (Offer.Status.TIMED_OUT, Offer.Status.FAILED)
-    if not unanswered and offer.settled_at is not None and at <= offer.settled_at:
-        return False
-    if job.status == Job.Status.PENDING:
-        return True
-    if job.status != Job.Status.DISPATCHING or job.paused_at is not None:
-        return False
-    live = job.offers.filter(status=Offer.Status.PENDING).first()
-    if live is None or live.technician_id == offer.technician_id:
-        return True
-    call = telephony.open_call_of("offer", live.pk)
-    return call is None or call.status == Call.Status.CREATED
-
-
-def _take_late(job: Job, offer: Offer, by: AnswerChannel) -> Answer:
-    """Assign the job to the technician of a closed offer, or through their newer live offer of the job."""
-    technician, live = offer.technician, transitions.live_offer(job)
-    technicians.lock_technicians([technician.pk, *([live.technician_id] if live else [])])
-    actor = Actor("technician", technician.pk, technician.name)
-    if live is not None and live.technician_id == technician.pk:
-        if by is AnswerChannel.PHONE and (ringing := telephony.open_call_of("offer", live.pk)):
-            telephony.hang_up(ringing.pk, actor=actor, reason="accepted in an earlier call")
-        return _accept_offer(job, live, actor, by)
-    if live is not None:
-        reason = f"{technician.name} accepted earlier"
-        transitions.close_offer(live, Offer.Status.RESCINDED, Outcome.TAKEN, reason, actor=actor, hang_up=True)
-    return _accept_offer(job, offer, actor, by)
-
-
-def _accept_offer(job: Job, offer: Offer, actor: Actor, by: AnswerChannel) -> Answer:
-    _close_answered_offer(offer, Offer.Status.ACCEPTED, Outcome.ACCEPTED, "", actor, by)
-    transitions.assign_to(
-        job, offer.technician_id, actor=actor, technician=offer.technician.name, offer_id=offer.pk, by=str(by)
-    )
-    others = job.offers.exclude(pk=offer.pk).values("pk")
-    for other in Call.objects.filter(purpose="offer", subject_id__in=others, ended_at=None).order_by("pk"):
-        telephony.hang_up(other.pk, actor=actor, reason="the job was accepted by another technician")
-    return Answer.ACCEPTED
-
-
-def _decline_offer(job: Job, offer: Offer, actor: Actor, by: AnswerChannel) -> Answer:
-    _close_answered_offer(offer, Offer.Status.DECLINED, Outcome.DECLINED, _DECLINED_BY[by], actor, by)
-    job.line_wait_until = None
-    schedule_next_offer(job, offer, Outcome.DECLINED)
-    transitions.save_job(job)
-    return Answer.DECLINED
-
-
-def _close_answered_offer(
-    offer: Offer, status: Offer.Status, outcome: Outcome, reason: str, actor: Actor, by: AnswerChannel
-) -> None:
-    """Close the offer.
-
-    The call on which the technician answered stays up, so that they hear the result; any other call of the offer
-    is ended.
-    """
-    in_the_call = by is AnswerChannel.PHONE
-    way = {} if in_the_call else {"by": str(by)}
-    before = Offer.Status(offer.status)
-    transitions.close_offer(
-        offer, status, outcome, reason, before=before, actor=actor, hang_up=not in_the_call, **way
-    )
-
-
-def _late_answer(job: Job, offer: Offer, key: str) -> Answer:
-    """Return the result of a key for an offer that is already closed. Changes nothing."""
-    if offer.status == Offer.Status.ACCEPTED and job.technician_id == offer.technician_id:
-        return Answer.ACCEPTED
-    if offer.status == Offer.Status.DECLINED and key == phrases.DECLINE_KEY:
-        return Answer.DECLINED
-    if job.status == Job.Status.ASSIGNED:
-        return Answer.TAKEN
-    if offer.status in (Offer.Status.TIMED_OUT, Offer.Status.FAILED):
-        return Answer.EXPIRED
-    return Answer.NO_LONGER
-
-
-def offer_state(offer: Offer) -> Answer | None:
-    """Return the offer's result, or None while it can be accepted, if only late. `offer.job` must be current."""
-    job = offer.job
-    if offer.status == Offer.Status.ACCEPTED and job.technician_id == offer.technician_id:
-        return Answer.ACCEPTED
-    if offer.status == Offer.Status.DECLINED:
-        return Answer.DECLINED
-    if job.technician_id not in (None, offer.technician_id):
-        return Answer.TAKEN
-    if offer.status == Offer.Status.PENDING:
-        return Answer.NO_LONGER if job.status != Job.Status.DISPATCHING or job.paused_at else None
-    if _may_take_late(job, offer, clock.now()):
-        return None
-    return Answer.EXPIRED if offer.status in (Offer.Status.TIMED_OUT, Offer.Status.FAILED) else Answer.NO_LONGER

@@ -21,8 +21,9 @@ from dispatch.jobs import geocoding, policies, sql
 from dispatch.jobs.geocoding import Location
 from dispatch.jobs.models import Job, Submission
 from dispatch.jobs.rules.duplicates import address_key
-from dispatch.jobs.services import dispatching, transitions
+from dispatch.jobs.services import transitions
 from dispatch.jobs.services.dispatching import offer_next
+from dispatch.jobs.services.ranking import find_candidates, without_locked, write_ranking
 
 log = structlog.get_logger(__name__)
 
@@ -165,15 +166,15 @@ def _make_job(submission: Submission, where: Location | None, *, only_free: bool
         **{name: getattr(submission, name) for name in _CARRIED},
     )
     _flag_duplicate(job)
-    ranking = dispatching.find_candidates(job)
+    ranking = find_candidates(job)
     if only_free:
-        ranking = dispatching.without_locked(ranking, job.not_again)
+        ranking = without_locked(ranking, job.not_again)
     source = job.position_source
     fast_rows.insert_row(
         job, transitions.event_of(job, "job.created", submission_id=submission.pk, position_source=source)
     )
     _append_flag(job)
-    dispatching.write_ranking(job, ranking)
+    write_ranking(job, ranking)
     return job, True
 
 

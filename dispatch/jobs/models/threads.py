@@ -1,4 +1,4 @@
-"""Model of the notices that inform technicians of changes to their jobs."""
+"""Models of what is exchanged with technicians about a job: the texts of its thread, and notices of changes."""
 
 from django.db import models
 from django.db.models import Q
@@ -6,6 +6,31 @@ from django.db.models import Q
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
 from dispatch.technicians.models import Technician
+from dispatch.telephony.models import Text
+
+
+class JobText(OwnedModel):
+    """A text between a technician and the dispatchers about a job. Together they are the job's thread.
+
+    An inbound text is in the threads of all open jobs of its technician.
+    """
+
+    job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="texts")
+    text = models.ForeignKey(Text, on_delete=models.CASCADE, related_name="+")
+    technician = models.ForeignKey(Technician, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(default=clock.now)
+    handled_at = models.DateTimeField(
+        null=True, help_text="When a dispatcher answered an inbound text, or marked it as needing no reply."
+    )
+    failed_at = models.DateTimeField(null=True, help_text="When an outbound text was reported as not delivered.")
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [models.UniqueConstraint(fields=["job", "text"], name="one_place_in_a_thread")]
+        indexes = [models.Index(fields=["job"], condition=Q(handled_at=None), name="job_text_unanswered")]
+
+    def __str__(self) -> str:
+        return f"{self.technician} about job {self.job_id}"
 
 
 class TechnicianNotice(OwnedModel):

@@ -1,0 +1,24 @@
+"""Models of jobs.
+
+`policies`: what organizations configure. `jobs`: submissions, jobs, candidates and offers. `threads`: texts and
+notices between technicians and dispatchers.
+"""
+
+from dispatch.jobs.models.jobs import OVERDUE, Candidate, Job, JobQuerySet, Offer, Priority, Submission
+from dispatch.jobs.models.policies import DispatchPolicy, PublicForm, ServiceType
+from dispatch.jobs.models.threads import JobText, TechnicianNotice
+
+__all__ = [
+    "OVERDUE",
+    "Candidate",
+    "DispatchPolicy",
+    "Job",
+    "JobQuerySet",
+    "JobText",
+    "Offer",
+    "Priority",
+    "PublicForm",
+    "ServiceType",
+    "Submission",
+    "TechnicianNotice",
+]
