@@ -48,7 +48,7 @@ def form(chance: random.Random, n: int) -> dict[str, Any]:
         "customer_phone": f"+1602{2_000_000 + n % 7_000_000:07d}",
         "service_type": SERVICE,
         "priority": "normal",
-        "address": "200 W Washington St, Phoenix, AZ 85003",
+        "address": f"{100 + n} W Washington St, Phoenix, AZ 85003",
         "lat": lat,
         "lng": lng,
         "notes": "No cool air since this morning, two small children in the house.",
