@@ -38,7 +38,12 @@ def _around_id(provider: str, kind: str) -> tuple[str, str]:
 
 def fallback(provider: str) -> str:
     """Return the URL of the document for calls whose webhooks fail."""
-    return f"{settings.PUBLIC_BASE_URL}{_path('fallback', provider)}{settings.WEBHOOK_RETRIES}"
+    return f"{settings.PUBLIC_BASE_URL}{_fallback_path(provider)}{settings.WEBHOOK_RETRIES}"
+
+
+@cache  # each request for a call names it
+def _fallback_path(provider: str) -> str:
+    return _path("fallback", provider)
 
 
 def text_webhook(text: Text) -> str:

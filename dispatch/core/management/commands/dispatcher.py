@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from typing import Any
 
@@ -14,6 +15,9 @@ from dispatch.core.observability import metrics
 from dispatch.core.runtime import preflight
 from dispatch.core.runtime.loop_runner import Runner
 from dispatch.core.runtime.loops import Loop, Service, all_loops
+
+# The default (700, 10, 10) spends a third of a dialer's CPU on objects that die without a collection.
+COLLECT_AT = (20_000, 20, 20)
 
 
 class Command(BaseCommand):
@@ -51,6 +55,8 @@ def _chosen(loops: list[Loop | Service], only: str) -> list[Loop | Service]:
 
 async def _run(loops: list[Loop | Service]) -> None:
     runner = Runner(loops)
+    gc.freeze()  # what was loaded at startup stays, so no collection needs to visit it
+    gc.set_threshold(*COLLECT_AT)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, runner.stop)
     await runner.run()
