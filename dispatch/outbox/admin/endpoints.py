@@ -17,8 +17,7 @@ from unfold.decorators import action, display
 from unfold.forms import BaseDialogForm
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from accounts.admin.base import ACT, OwnedAdmin, OwnedForm
-from accounts.admin.organizations import shown_once
+from accounts.admin.base import ACT, OwnedAdmin, OwnedForm, render_secret_once
 from dispatch.core import clock
 from dispatch.core.http.ssrf import check_target_url
 from dispatch.outbox.admin.messages import shorten
@@ -248,7 +247,7 @@ class EndpointAdmin(OwnedAdmin):
 
     def response_add(self, request: Any, obj: Endpoint, post_url_continue: str | None = None) -> HttpResponse:
         text = "Give this secret to the receiver so that it can verify our signatures. It won't be shown again."
-        return shown_once(self, request, f"The endpoint “{obj.name}” was added", text, request.shown_once)
+        return render_secret_once(self, request, f"The endpoint “{obj.name}” was added", text, request.shown_once)
 
     def delete_model(self, request: Any, obj: Endpoint) -> None:
         services.delete_endpoint(obj.pk, actor=request.actor)
