@@ -368,4 +368,4 @@ class LeadDispatchAdmin(OwnedAdmin):
 def _local_time(moment: datetime, lead: Lead) -> str:
     shown = moment.astimezone(ZoneInfo(lead.organization.time_zone))
     today = clock.now().astimezone(shown.tzinfo).date()
-    return f"{shown:%H:%M:%S}" if shown.date() == today else f"{shown:%d %b %Y, %H:%M}"
+    return f"{shown:%H:%M:%S}" if shown.date() == today else f"{shown:%b} {shown.day}, {shown:%Y, %H:%M}"

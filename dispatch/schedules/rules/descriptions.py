@@ -22,10 +22,10 @@ def describe(timing: Timing) -> str:
 
 
 def moment(at: datetime, zone: str) -> str:
-    """Format a moment in this time zone: "Mon 7 Dec 2026, 09:00 MST"."""
+    """Format a moment in this time zone: "Mon, Dec 7, 2026, 09:00 MST"."""
     there = at.astimezone(ZoneInfo(zone))
     seconds = f"{there:%H:%M:%S}" if there.second else f"{there:%H:%M}"
-    return f"{there:%a} {there.day} {there:%b %Y}, {seconds} {there:%Z}"
+    return f"{there:%a, %b} {there.day}, {there.year}, {seconds} {there:%Z}"
 
 
 def ordinal(number: int) -> str:
@@ -55,7 +55,7 @@ def _day(timing: Timing, there: datetime) -> str:
         return f" on {there:%A}"
     if timing.unit not in CALENDAR_MONTHS:
         return ""
-    day = f"the {ordinal(there.day)}" + (f" of {there:%B}" if timing.unit == "year" else "")
+    day = f"{there:%B} {there.day}" if timing.unit == "year" else f"the {ordinal(there.day)}"
     shorter = there.day > 28 and (timing.unit == "month" or (there.month, there.day) == (2, 29))
     return f" on {day}" + (", or the last day of a shorter month," if shorter else "")
 
