@@ -32,7 +32,7 @@ from dispatch.leads import counters, precheck, redis_queue
 from dispatch.leads.pool_rotation import IDLE_S, NO_LINES, TROUBLE_S, PoolRotation
 from dispatch.leads.rules.retries import Verdict
 from dispatch.leads.services import claims, completion
-from dispatch.leads.services.claims import CallToRequest, ClaimResult, PrecheckRequest
+from dispatch.leads.services.claim_batches import CallToRequest, ClaimResult, PrecheckRequest
 from dispatch.telephony import providers
 from dispatch.telephony.providers.base import Outcome, RateLimited, Rejected, Unknown
 from dispatch.telephony.services import bulk as telephony

@@ -11,7 +11,7 @@ from django.conf import settings
 
 from dispatch.leads import redis_queue
 from dispatch.leads.services import claim_failures, claims
-from dispatch.leads.services.claims import ClaimResult
+from dispatch.leads.services.claim_batches import ClaimResult
 
 log = structlog.get_logger(__name__)
 
