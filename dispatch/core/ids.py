@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-LONGEST = 18  # digits: every such number fits a bigint column
-ADDRESSED = f"[0-9]{{1,{LONGEST}}}"  # the same, as a URL pattern
+MAX_DIGITS = 18  # digits: every such number fits a bigint column
+ID_PATTERN = f"[0-9]{{1,{MAX_DIGITS}}}"  # the same, as a URL pattern
 
 
 def read_id(text: object) -> int | None:
@@ -13,7 +13,7 @@ def read_id(text: object) -> int | None:
 
     `int` is not enough: it accepts some other digits ("١") and rejects others ("²").
     """
-    if isinstance(text, str) and len(text) <= LONGEST and text.isascii() and text.isdigit():
+    if isinstance(text, str) and len(text) <= MAX_DIGITS and text.isascii() and text.isdigit():
         return int(text)
     return None
 

@@ -24,7 +24,7 @@ from dispatch.core import clock
 HTTP = "HTTP"
 KEYS = ("id", "poolCode", "authToken", "mediationType", "mediationTarget", "messageGroupId")
 # Longer than any valid pointer; longer input is not parsed.
-LONGEST = 16_384
+MAX_LENGTH = 16_384
 
 
 class BadPointer(ValueError):
@@ -59,8 +59,8 @@ class MessagePointer:
 
         Raises BadPointer unless `text` is an object with exactly the six keys, each a non-empty string.
         """
-        if len(text) > LONGEST:
-            raise BadPointer(f"longer than {LONGEST} characters")
+        if len(text) > MAX_LENGTH:
+            raise BadPointer(f"longer than {MAX_LENGTH} characters")
         try:
             parsed = json.loads(text)
         except (ValueError, RecursionError) as error:

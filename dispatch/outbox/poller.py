@@ -14,7 +14,7 @@ from dispatch.outbox import metrics, publisher, queues
 from dispatch.outbox.services.scheduling import claim_next, next_wake
 
 # Prevents a busy loop.
-SHORTEST_PAUSE_S = 0.01
+MIN_PAUSE_S = 0.01
 
 
 def poll_once() -> float | None:
@@ -43,7 +43,7 @@ def poll_once() -> float | None:
     if not waits:
         return None
     seconds = (min(waits) - clock.now()).total_seconds()
-    return min(max(seconds, SHORTEST_PAUSE_S), settings.OUTBOX_POLL_INTERVAL_S)
+    return min(max(seconds, MIN_PAUSE_S), settings.OUTBOX_POLL_INTERVAL_S)
 
 
 # The leadership term in which all QUEUED messages were last published again.

@@ -29,7 +29,7 @@ SLEEP = "import time; print('up'); time.sleep(600)"
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr(supervision, "LONGEST_PAUSE_S", 0.2)
+    monkeypatch.setattr(supervision, "MAX_PAUSE_S", 0.2)
 
 
 def alive(pid: int) -> bool:

@@ -178,8 +178,8 @@ def test_leads_are_counted_by_the_hour_where_the_organization_is(campaign, dispa
 
 
 def test_count_of_many_leads_is_cached(campaign, monkeypatch, django_assert_num_queries):
-    monkeypatch.setattr(progress, "MANY", 3)
-    monkeypatch.setattr(progress, "KEPT_TIMES", 10**6)
+    monkeypatch.setattr(progress, "LARGE_CAMPAIGN_ROWS", 3)
+    monkeypatch.setattr(progress, "CACHE_TTL_FACTOR", 10**6)
     for _ in range(3):
         lead(campaign)
     hours = [clock.now() + timedelta(hours=step) for step in range(3)]

@@ -22,7 +22,7 @@ from dispatch.technicians.map_outline import (
 )
 from dispatch.technicians.models import Technician
 
-MOST = 300
+MAX_MARKERS = 300
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def build_map(organization: Organization, job: Job | None = None) -> MapView | N
     crew = Technician.objects.of(organization).filter(is_active=True)
     if job is not None:
         crew = crew.filter(pk__in=[*ranks, *filter(None, [job.technician_id])])
-    technicians = list(crew.order_by("-on_duty", "name")[:MOST])
+    technicians = list(crew.order_by("-on_duty", "name")[:MAX_MARKERS])
     points = [(item.lat or 0.0, item.lng or 0.0) for item in placed] + [(row.lat, row.lng) for row in technicians]
     if not points:
         return None
@@ -91,7 +91,7 @@ def build_map(organization: Organization, job: Job | None = None) -> MapView | N
 def _open_jobs(organization: Organization) -> list[Job]:
     rows = Job.objects.of(organization).select_related("service_type")
     open_jobs = rows.filter(status__in=[Job.Status.DISPATCHING, Job.Status.PENDING, Job.Status.ASSIGNED])
-    return list(open_jobs.order_by("priority", "-id")[:MOST])
+    return list(open_jobs.order_by("priority", "-id")[:MAX_MARKERS])
 
 
 def _live_offers(jobs: list[Job]) -> dict[int, Offer]:

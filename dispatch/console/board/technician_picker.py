@@ -11,7 +11,7 @@ from dispatch.jobs.services import notices
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
 
-MOST = 12
+MAX_CHOICES = 12
 MAX_CONSIDERED = 50
 
 
@@ -29,7 +29,7 @@ class Choice:
 
 
 def find_choices(job: Job, text: str = "", chosen: int = 0) -> tuple[list[Choice], int]:
-    """Return the first `MOST` technicians whose names contain `text`, and the number of further matches.
+    """Return the first `MAX_CHOICES` technicians whose names contain `text`, and the number of further matches.
 
     The chosen technician is always included.
     """
@@ -39,12 +39,14 @@ def find_choices(job: Job, text: str = "", chosen: int = 0) -> tuple[list[Choice
     count = crew.count()
     choices = _technicians_nearby(job, text) if job.lat is not None else []
     known = {choice.technician_id for choice in choices}
-    if len(choices) < MOST:
-        choices += [_choice_of(job, row) for row in crew.exclude(pk__in=known).order_by("-on_duty", "name")[:MOST]]
-    shown = choices[:MOST]
+    if len(choices) < MAX_CHOICES:
+        choices += [
+            _choice_of(job, row) for row in crew.exclude(pk__in=known).order_by("-on_duty", "name")[:MAX_CHOICES]
+        ]
+    shown = choices[:MAX_CHOICES]
     if chosen and chosen not in {choice.technician_id for choice in shown}:
         rows = Technician.objects.of(job.organization_id).filter(pk=chosen, is_active=True)
-        shown = [*(_choice_of(job, row) for row in rows), *shown[: MOST - 1]]
+        shown = [*(_choice_of(job, row) for row in rows), *shown[: MAX_CHOICES - 1]]
     return _warn_unreachable(job, shown), max(0, count - len(shown))
 
 

@@ -13,7 +13,7 @@ from rest_framework.exceptions import ErrorDetail, ParseError, ValidationError
 from rest_framework.parsers import BaseParser, JSONParser
 from rest_framework.settings import api_settings
 
-_LONGEST_PATH = 200
+_MAX_PATH_LENGTH = 200
 MAX_DEPTH = 64
 # Bounds on a body's size in memory: an empty list is 2 bytes of JSON and 64 of Python.
 MAX_CONTAINERS = 600_000
@@ -148,5 +148,5 @@ def find_unstorable(value: Any) -> tuple[str, str] | None:
             for name, member in members:
                 if not is_storable(name):
                     return where, _TEXT
-                waiting.append(((f"{where}.{name}" if where else str(name))[:_LONGEST_PATH], member))
+                waiting.append(((f"{where}.{name}" if where else str(name))[:_MAX_PATH_LENGTH], member))
     return None

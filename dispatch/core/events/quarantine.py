@@ -24,7 +24,7 @@ from dispatch.core.models import Event, FailedEvent
 log = structlog.get_logger(__name__)
 
 MAX_ATTEMPTS = 5
-FIRST_RETRY_S, LONGEST_RETRY_S = 2.0, 600.0
+FIRST_RETRY_S, MAX_RETRY_S = 2.0, 600.0
 # A reader with this number of failed and held events stops instead of continuing: everything fails.
 MAX_KEPT = 10_000
 # After this number of lock timeouts in one step, the rest waits for the next step.
@@ -162,7 +162,7 @@ def _keep(reader: str, event: Event, key: Key | None, error: Exception | None = 
 
 def _failed_again(row: FailedEvent, error: Exception) -> None:
     row.attempts += 1
-    pause_s = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(row.attempts - 1, 20))
+    pause_s = min(MAX_RETRY_S, FIRST_RETRY_S * 2 ** min(row.attempts - 1, 20))
     row.next_attempt_at = clock.now() + timedelta(seconds=pause_s)
     row.error = f"{type(error).__name__}: {error}"[:1000]
     log.warning(

@@ -42,8 +42,8 @@ __all__ = ["ForbiddenTarget", "HttpClient", "Response", "TargetError", "TargetTi
 
 KEPT_BYTES = 4096
 READ_BYTES = 262_144
-LONGEST_HEADER = 8190
-LONGEST_BODY = 16 * 1024 * 1024
+MAX_HEADER_BYTES = 8190
+MAX_BODY_BYTES = 16 * 1024 * 1024
 KEEP_ALIVE_S = 15.0
 DNS_TTL_S = 5.0
 CONNECTIONS = 2000
@@ -133,10 +133,10 @@ class HttpClient:
         """Send one POST, once. `timeout_s` covers everything: resolving, connecting, sending and reading.
 
         Any status is a response, including 3xx. Raises ForbiddenTarget, TargetTimeout, TargetUnreachable;
-        ValueError for headers that may not be set or a body above LONGEST_BODY.
+        ValueError for headers that may not be set or a body above MAX_BODY_BYTES.
         """
-        if len(body) > LONGEST_BODY:
-            raise ValueError(f"the body is larger than {LONGEST_BODY} bytes")
+        if len(body) > MAX_BODY_BYTES:
+            raise ValueError(f"the body is larger than {MAX_BODY_BYTES} bytes")
         return await self._call("POST", url, body, headers, timeout_s, allow_private)
 
     async def get(
@@ -213,8 +213,8 @@ class HttpClient:
                 trust_env=False,
                 auto_decompress=False,
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-                max_line_size=LONGEST_HEADER,
-                max_field_size=LONGEST_HEADER,
+                max_line_size=MAX_HEADER_BYTES,
+                max_field_size=MAX_HEADER_BYTES,
                 headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
                 trace_configs=[_tracing()],
             )

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import aiohttp
 from django.core.exceptions import ImproperlyConfigured
 
-LONGEST_ANSWER = 8192
+MAX_RESPONSE_BYTES = 8192
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ async def _head(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> b
     read = bytearray()
     while not read.endswith(b"\r\n\r\n"):
         part = await loop.sock_recv(connection, 1)
-        if not part or len(read) >= LONGEST_ANSWER:
+        if not part or len(read) >= MAX_RESPONSE_BYTES:
             raise ProxyRefused("the outbound proxy gave no complete answer")
         read += part
     return bytes(read)

@@ -17,7 +17,7 @@ from yarl import URL
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-LONGEST_URL = 2048
+MAX_URL_LENGTH = 2048
 LOWEST_FREE_PORT = 1024
 ALWAYS_ALLOWED_PORTS = frozenset({80, 443})
 # Ports from 1024 on whose protocols could mistake a request's text for commands.
@@ -64,8 +64,8 @@ def check_url(url: str, extra_ports: Iterable[int] = ()) -> URL:
 
 @functools.lru_cache(maxsize=4096)  # the same few URLs are called repeatedly
 def _checked(url: str, extra_ports: frozenset[int]) -> URL:
-    if len(url) > LONGEST_URL:
-        raise ForbiddenTarget(f"the URL is longer than {LONGEST_URL} characters")
+    if len(url) > MAX_URL_LENGTH:
+        raise ForbiddenTarget(f"the URL is longer than {MAX_URL_LENGTH} characters")
     if any(character <= " " or character == "\\" or character == "\x7f" for character in url):
         raise ForbiddenTarget("the URL contains a space, a control character or a backslash")
     try:

@@ -32,7 +32,7 @@ from dispatch.core.runtime.queues import notification_channel
 log = structlog.get_logger(__name__)
 
 FIRST_BACKOFF_S = 0.5
-LONGEST_BACKOFF_S = 30.0
+MAX_BACKOFF_S = 30.0
 STOP_GRACE_S = 10.0
 RESIGN_GRACE_S = 5.0
 # A leader gives up its leadership after this many consecutive failures over this much time.
@@ -160,7 +160,7 @@ class Runner:
                 log.exception("service_failed", loop=service.name)
                 outcome = "failed"
             metrics.loop_steps.labels(service.name, outcome).inc()
-            failures = 1 if time.monotonic() - began > LONGEST_BACKOFF_S else failures + 1
+            failures = 1 if time.monotonic() - began > MAX_BACKOFF_S else failures + 1
             if not self._stopping.is_set():
                 await _wait(self._stopping, backoff(failures))
 
@@ -314,7 +314,7 @@ class Runner:
 
 def backoff(failures: int) -> float:
     """Return the pause in seconds after this many consecutive failures: doubling up to 30 s, with jitter."""
-    longest = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(failures - 1, 10))
+    longest = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(failures - 1, 10))
     return longest * random.uniform(0.7, 1.0)
 
 

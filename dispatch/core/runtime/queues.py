@@ -25,7 +25,7 @@ from dispatch.core.redis.client import REDIS_ERRORS, client, key
 log = structlog.get_logger(__name__)
 
 # RQ sometimes drops delays near zero; below this, the job is enqueued immediately.
-SHORTEST_DELAY_S = 2.0
+MIN_DELAY_S = 2.0
 
 
 def enqueue(queue_name: str, func_path: str, *args: Any) -> None:
@@ -80,7 +80,7 @@ def _push(queue_name: str, seconds: float | None, func_path: str, args: tuple[An
         "failure_ttl": settings.RQ_FAILURE_TTL_S,
     }
     try:
-        if seconds is None or seconds < SHORTEST_DELAY_S:
+        if seconds is None or seconds < MIN_DELAY_S:
             with client().pipeline() as pipe:  # RQ by default makes two round trips to Redis
                 queue.enqueue_call(func_path, args=args, pipeline=pipe, **kept)
                 pipe.execute()

@@ -124,7 +124,7 @@ class RotationForm(BaseDialogForm):
 
     overlap_h = forms.IntegerField(
         min_value=0,
-        max_value=services.LONGEST_OVERLAP_S // HOURS,
+        max_value=services.MAX_OVERLAP_S // HOURS,
         initial=services.OVERLAP_S // HOURS,
         label="Overlap in hours",
         widget=UnfoldAdminIntegerFieldWidget,

@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 AGAIN_S = 5
 # While the outbox is disabled, nothing is delivered.
 OFF_S = 60
-LONGEST_BODY = 16_384
+MAX_BODY_BYTES = 16_384
 _in_progress: set[asyncio.Future[PointerRefused | None]] = set()
 
 
@@ -69,7 +69,7 @@ def _ended(work: asyncio.Future[PointerRefused | None]) -> None:
 
 def _read_pointer(request: HttpRequest) -> tuple[str, str] | None:
     """Return (message id, token), or None if the request contains no valid message id."""
-    if len(request.body) > LONGEST_BODY:
+    if len(request.body) > MAX_BODY_BYTES:
         return None
     try:
         body = json.loads(request.body)

@@ -27,7 +27,7 @@ BODY = b"pointer"
 # A consumer that has been idle for this long and holds nothing is removed from the group.
 DELETE_CONSUMER_AFTER_MS = 3_600_000
 # Bounds how long a router that has been asked to stop still waits for pointers.
-LONGEST_BLOCK_MS = 1000
+MAX_BLOCK_MS = 1000
 
 # KEYS: stream, one per deduplication id. ARGV: deduplication time (ms), then the pointers. All or nothing.
 _PUBLISH = Script(
@@ -175,7 +175,7 @@ class RedisConsumer(Consumer):
                 if found or left_ms <= 0:
                     return found
                 # No longer than the socket timeout, and no longer than until the next delayed pointer is due.
-                longest_ms = min(LONGEST_BLOCK_MS, int(settings.REDIS_TIMEOUT_S * 500))
+                longest_ms = min(MAX_BLOCK_MS, int(settings.REDIS_TIMEOUT_S * 500))
                 block_ms = min(left_ms, longest_ms, *([next_due_ms] * (next_due_ms >= 0)))
                 if found := self._read(max_n, max(1, block_ms)):
                     return found

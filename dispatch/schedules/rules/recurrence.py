@@ -32,7 +32,7 @@ ELAPSED_S = {"second": 1, "minute": 60, "hour": 3600}
 CALENDAR_DAYS = {"day": 1, "week": 7}
 CALENDAR_MONTHS = {"month": 1, "year": 12}
 UNITS = (*ELAPSED_S, *CALENDAR_DAYS, *CALENDAR_MONTHS)
-LONGEST_EVERY = 10_000
+MAX_EVERY = 10_000
 _INSTANT = timedelta(microseconds=1)
 # Calendar steps beyond this year have no occurrence, which avoids overflow errors.
 LAST_YEAR = 9000
@@ -203,8 +203,8 @@ def _calendar_step(wall: datetime, steps: int, unit: str) -> datetime | None:
 def _check_interval(timing: Timing, shortest_s: float) -> None:
     if timing.unit not in UNITS:
         raise InvalidTiming("unit", f"Must be one of {', '.join(UNITS)}.")
-    if not 1 <= (timing.every or 0) <= LONGEST_EVERY:
-        raise InvalidTiming("every", f"Must be from 1 to {LONGEST_EVERY}.")
+    if not 1 <= (timing.every or 0) <= MAX_EVERY:
+        raise InvalidTiming("every", f"Must be from 1 to {MAX_EVERY}.")
     if timing.unit in ELAPSED_S and (timing.every or 0) * ELAPSED_S[timing.unit] < shortest_s:
         raise InvalidTiming("every", f"Must be at least {shortest_s:g} seconds apart.")
 

@@ -194,7 +194,7 @@ def _next_occurrence(row: _Row, plan: Plan) -> tuple[int, datetime | None]:
 
 
 # Prevents a busy loop.
-SHORTEST_PAUSE_S = 0.001
+MIN_PAUSE_S = 0.001
 # Pause while all overdue runs are locked by other transactions or of a kind unknown to this process.
 LOCKED_PAUSE_S = 0.1
 
@@ -217,4 +217,4 @@ def run_executor_step() -> float | None:
     now = clock.now()
     if at <= began:
         return LOCKED_PAUSE_S
-    return min(max((at - now).total_seconds(), SHORTEST_PAUSE_S), settings.SCHEDULE_POLL_INTERVAL_S)
+    return min(max((at - now).total_seconds(), MIN_PAUSE_S), settings.SCHEDULE_POLL_INTERVAL_S)
