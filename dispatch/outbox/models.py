@@ -15,8 +15,7 @@ from django.db.models import F, Q
 from accounts.scoping import OwnedModel
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
-from dispatch.core.crypto import EncryptedTextField
-from dispatch.outbox.fields import EncryptedJSONField
+from dispatch.core.crypto import EncryptedJSONField, EncryptedTextField
 
 DEFAULT_GROUP = "default"
 DEFAULT_SEQUENCE = 99

@@ -16,7 +16,7 @@ from django.db import connection
 from dispatch.core import clock
 from dispatch.core.redis.client import REDIS_ERRORS, client, key
 from dispatch.core.runtime.autoscaling_rules import Decision, Policy, cap_workers, decide
-from dispatch.core.runtime.queue_depth import read_queue
+from dispatch.core.runtime.queues import read_queue
 from dispatch.core.runtime.supervisor import ProcessSpec, Supervisor
 
 log = structlog.get_logger(__name__)

@@ -21,7 +21,7 @@ from accounts.admin.base import ACT, OwnedAdmin, OwnedForm, OwnedTabularInline
 from dispatch.core import clock
 from dispatch.core.http import webhook_signing
 from dispatch.core.http.ssrf import check_target_url
-from dispatch.leads.admin.calling_hours import WeekdaysMixin, describe_window
+from dispatch.leads.admin.calling_rules import WeekdaysMixin, describe_window
 from dispatch.leads.explain import explain_lead
 from dispatch.leads.go_live_preview import preview
 from dispatch.leads.models import Campaign, Lead, LeadDispatch, RetryRule

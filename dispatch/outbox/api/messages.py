@@ -20,8 +20,7 @@ from accounts.api.base import OrganizationViewSet, OwnedFilterSet, OwnedSlugRela
 from accounts.models import ApiKey
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
-from dispatch.core.api.lists import BoundedListSerializer
-from dispatch.core.api.serializers import StrictSerializer
+from dispatch.core.api.serializers import BoundedListSerializer, StrictSerializer
 from dispatch.core.http.ssrf import check_target_url
 from dispatch.outbox.explain import why_stuck
 from dispatch.outbox.models import (

@@ -14,8 +14,7 @@ from rest_framework import serializers
 
 from accounts.models import validate_time_zone
 from dispatch.core import clock
-from dispatch.core.api.lists import BoundedListField
-from dispatch.core.api.serializers import StrictSerializer
+from dispatch.core.api.serializers import BoundedListField, StrictSerializer
 from dispatch.jobs.api.serializers import EntrySerializer
 from dispatch.schedules import kinds
 from dispatch.schedules.models import BulkError, BulkImport, Missed, Overlap, Run, RunReport, Schedule, Unit

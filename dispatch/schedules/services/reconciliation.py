@@ -14,7 +14,7 @@ from django.db import InterfaceError, OperationalError, transaction
 from dispatch.core import clock
 from dispatch.core.db.prepared import execute, fetch_all
 from dispatch.core.redis.client import REDIS_ERRORS
-from dispatch.core.runtime.queue_depth import read_queue
+from dispatch.core.runtime.queues import read_queue
 from dispatch.schedules import kinds, metrics, sql
 from dispatch.schedules.kinds.base import Assignment, Outcome
 from dispatch.schedules.models import Run
