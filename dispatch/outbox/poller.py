@@ -29,7 +29,7 @@ def poll_once() -> float | None:
     _publish_after_takeover()
     now = clock.now()
     with transaction.atomic():
-        claims, rooms = claim_next(now)
+        claims, admission = claim_next(now)
         if led := leading.get(None):
             leader_election.fence(*led)
         fault_injection.crash_point("outbox.claim.before_commit")
@@ -39,7 +39,7 @@ def poll_once() -> float | None:
         return settings.OUTBOX_POLL_INTERVAL_S
     if claims:
         return 0.0
-    waits = [at for at in (next_wake(now), rooms.again_at) if at]
+    waits = [at for at in (next_wake(now), admission.again_at) if at]
     if not waits:
         return None
     seconds = (min(waits) - clock.now()).total_seconds()
