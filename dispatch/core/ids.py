@@ -20,4 +20,4 @@ def read_id(text: object) -> int | None:
 
 def read_ids(texts: Iterable[object]) -> list[int]:
     """Return the valid ids among `texts`, in their order."""
-    return [found for text in texts if (found := read_id(text)) is not None]
+    return [number for text in texts if (number := read_id(text)) is not None]

@@ -52,15 +52,15 @@ def find_choices(job: Job, text: str = "", chosen: int = 0) -> tuple[list[Choice
 
 def _warn_unreachable(job: Job, shown: list[Choice]) -> list[Choice]:
     """Add a warning to technicians who can be neither texted nor called."""
-    rows = Technician.objects.filter(pk__in=[one.technician_id for one in shown]).values_list("pk", "phone")
+    rows = Technician.objects.filter(pk__in=[choice.technician_id for choice in shown]).values_list("pk", "phone")
     phones = {pk: str(phone) for pk, phone in rows}
     mute = notices.unreachable_phones(job, list(phones.values()))
     said = "can't be texted or called"
     return [
-        replace(one, warning=f"{one.warning}, {said}" if one.warning else said, is_in=False)
-        if phones.get(one.technician_id) in mute
-        else one
-        for one in shown
+        replace(choice, warning=f"{choice.warning}, {said}" if choice.warning else said, is_in=False)
+        if phones.get(choice.technician_id) in mute
+        else choice
+        for choice in shown
     ]
 
 
@@ -81,16 +81,18 @@ def _technicians_nearby(job: Job, text: str) -> list[Choice]:
     refused = _refusals(job)
     return [
         Choice(
-            one.technician.technician_id,
-            one.technician.name,
-            one.technician.distance_m,
-            one.technician.open_jobs,
-            one.technician.max_open_jobs,
-            refused.get(one.technician.technician_id) or ("" if one.technician.is_in else one.technician.reason),
-            one.technician.is_in and one.technician.technician_id not in refused,
+            candidate.technician.technician_id,
+            candidate.technician.name,
+            candidate.technician.distance_m,
+            candidate.technician.open_jobs,
+            candidate.technician.max_open_jobs,
+            refused.get(candidate.technician.technician_id)
+            or ("" if candidate.technician.is_in else candidate.technician.reason),
+            candidate.technician.is_in and candidate.technician.technician_id not in refused,
         )
-        for one in ranked
-        if text.casefold() in one.technician.name.casefold() and one.technician.technician_id != job.technician_id
+        for candidate in ranked
+        if text.casefold() in candidate.technician.name.casefold()
+        and candidate.technician.technician_id != job.technician_id
     ]
 
 

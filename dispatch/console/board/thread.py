@@ -58,7 +58,7 @@ def build_thread(job: Job) -> dict[str, Any]:
     return {
         "rows": [_entry(row) for row in reversed(rows)],
         "to": to,
-        "ids": ",".join(str(one.pk) for one in to),
+        "ids": ",".join(str(technician.pk) for technician in to),
         "unanswered": sum(row.handled_at is None for row in rows),
         "why_not": threads.why_not_textable(job, to[0]) if len(to) == 1 else "",
         "longest": threads.LONGEST,

@@ -43,8 +43,8 @@ class PlainJSONParser(JSONParser):
 
     def check(self, value: Any) -> None:
         """Reject a body that PostgreSQL cannot store. Raises ValidationError."""
-        if not is_storable(value) and (found := find_unstorable(value)):
-            where, words = found
+        if not is_storable(value) and (unstorable := find_unstorable(value)):
+            where, words = unstorable
             raise ValidationError(
                 {where or api_settings.NON_FIELD_ERRORS_KEY: [ErrorDetail(words, code="unstorable")]}
             )
@@ -85,8 +85,8 @@ def load_json(text: str) -> Any:
         raise ValueError("Invalid JSON: it is nested too deeply.") from None
     except ValueError as error:
         raise ValueError(f"Invalid JSON: {error}.") from None
-    if found := find_unstorable(value):
-        raise ValueError(": ".join(filter(None, found)))
+    if unstorable := find_unstorable(value):
+        raise ValueError(": ".join(filter(None, unstorable)))
     return value
 
 

@@ -218,12 +218,12 @@ def discard(rows: QuerySet[FailedEvent]) -> int:
 
 def counts() -> dict[tuple[str, str], int]:
     """Return the number of kept events by (reader, state): retrying, quarantined or held."""
-    found: dict[tuple[str, str], int] = {}
+    counts: dict[tuple[str, str], int] = {}
     with connection.cursor() as cursor:
         cursor.execute(_COUNTS)
         for reader, state, count in cursor.fetchall():
-            found[reader, state] = count
-    return found
+            counts[reader, state] = count
+    return counts
 
 
 _COUNTS = """

@@ -264,10 +264,10 @@ class _SystemResolver(AbstractResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
         look_up = functools.partial(socket.getaddrinfo, host, port, family=family, type=socket.SOCK_STREAM)
-        found = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
+        addresses = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
         return [
             ResolveResult(hostname=host, host=str(address[0]), port=port, family=kind, proto=protocol, flags=0)
-            for kind, _, protocol, _, address in found
+            for kind, _, protocol, _, address in addresses
         ]
 
     async def close(self) -> None:
@@ -283,12 +283,12 @@ class _CheckingResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        found = await self._inner.resolve(host, port, family)
-        if not found:
+        results = await self._inner.resolve(host, port, family)
+        if not results:
             raise OSError(f"{host} has no address")
-        for result in found:
+        for result in results:
             self._check(result["host"])
-        return [ResolveResult({**result, "flags": socket.AI_NUMERICHOST}) for result in found]
+        return [ResolveResult({**result, "flags": socket.AI_NUMERICHOST}) for result in results]
 
     async def close(self) -> None:
         """Do nothing: the inner resolver belongs to the client."""

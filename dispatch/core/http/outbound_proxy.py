@@ -97,10 +97,10 @@ class TunnelConnector(aiohttp.TCPConnector):
 async def _open(proxy: Proxy, address: str, port: int) -> socket.socket:
     """Return a socket that is connected to the address through the proxy. Raises OSError."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(proxy.host, proxy.port, type=socket.SOCK_STREAM)
-    if not found:
+    addresses = await loop.getaddrinfo(proxy.host, proxy.port, type=socket.SOCK_STREAM)
+    if not addresses:
         raise ProxyRefused("the outbound proxy has no address")
-    family, kind, protocol, _, where = found[0]
+    family, kind, protocol, _, where = addresses[0]
     connection = socket.socket(family, kind, protocol)
     try:
         connection.setblocking(False)

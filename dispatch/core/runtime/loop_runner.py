@@ -258,12 +258,12 @@ class Runner:
 
     async def _find_blockers(self, record: _Record) -> tuple[str, str]:
         """Return what blocks the running step, and the oldest transaction, in words."""
-        found: list[tuple[str, str]] = []
+        waits: list[tuple[str, str]] = []
         try:
-            await self._in_renewal_thread(lambda: found.append(blockers.describe_wait(record.backend_pid())))
+            await self._in_renewal_thread(lambda: waits.append(blockers.describe_wait(record.backend_pid())))
         except Exception as error:
             log.warning("blocking_session_not_found", error=str(error).strip())
-        return found[-1] if found else ("", "")
+        return waits[-1] if waits else ("", "")
 
     async def _in_renewal_thread(self, call: Callable[..., Any], *args: Any) -> None:
         """Run `call` on the renewal connection, without checking it first."""

@@ -103,8 +103,8 @@ class TechnicianInboundHandler:
         recent = list(_offers().filter(technician=technician, created_at__gt=clock.now() - REMEMBERED)[:20])
         if not recent:
             return VoicePrompt((f"Hello {technician.name}.", phrases.NOTHING_OFFERED, "Goodbye."))
-        live = (one for one in recent if one.status == Offer.Status.PENDING)
-        late = (one for one in recent if offer_state(one) is None)
+        live = (candidate for candidate in recent if candidate.status == Offer.Status.PENDING)
+        late = (candidate for candidate in recent if offer_state(candidate) is None)
         offer = next(live, None) or next(late, None) or recent[0]
         call.subject_id = offer.pk
         return _prompt(offer, call)

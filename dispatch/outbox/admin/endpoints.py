@@ -182,10 +182,10 @@ class EndpointAdmin(OwnedAdmin):
         hidden = set() if obj else set(self.readonly_fields)
         if not (self.permitted(request, "change", obj) if obj else self.permitted(request, "add")):
             hidden.add("new_headers")
-        found = super().get_fieldsets(request, obj)
-        for _, options in found:
+        fieldsets = super().get_fieldsets(request, obj)
+        for _, options in fieldsets:
             options["fields"] = [name for name in options["fields"] if name not in hidden]
-        return found
+        return fieldsets
 
     @display(description="URL", ordering="url")
     def address(self, endpoint: Endpoint) -> str:
@@ -193,8 +193,8 @@ class EndpointAdmin(OwnedAdmin):
 
     @display(description="health", label=STATE_LABELS)
     def state(self, endpoint: Endpoint) -> tuple[str, str]:
-        found = services.health_of(endpoint).state
-        return found, found.replace("_", " ")
+        state = services.health_of(endpoint).state
+        return state, state.replace("_", " ")
 
     @display(description="event types")
     def subscriptions(self, endpoint: Endpoint) -> str:
@@ -206,16 +206,16 @@ class EndpointAdmin(OwnedAdmin):
 
     @display(description="waiting")
     def waiting(self, endpoint: Endpoint) -> str:
-        found = services.build_report(endpoint)
+        report = services.build_report(endpoint)
         late = 0
-        if found.oldest_due_at:
-            late = max(0, int((clock.now() - found.oldest_due_at).total_seconds()))
+        if report.oldest_due_at:
+            late = max(0, int((clock.now() - report.oldest_due_at).total_seconds()))
         return format_html(
             "{}, {} in flight, {}, blocked groups: {}{}",
-            self._messages(endpoint, "PENDING", f"{_format_count(found.pending)} pending"),
-            _format_count(found.in_flight),
-            self._messages(endpoint, "ERROR", f"{_format_count(found.errors)} in error"),
-            found.blocked_groups,
+            self._messages(endpoint, "PENDING", f"{_format_count(report.pending)} pending"),
+            _format_count(report.in_flight),
+            self._messages(endpoint, "ERROR", f"{_format_count(report.errors)} in error"),
+            report.blocked_groups,
             f"; the oldest is overdue by {late:,} s" if late else "",
         )
 

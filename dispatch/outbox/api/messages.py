@@ -190,10 +190,10 @@ class MessageViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retrieve
     }  # fmt: skip
 
     def get_queryset(self) -> QuerySet:
-        found = super().get_queryset()
+        messages = super().get_queryset()
         if self.action == "retrieve":
-            found = found.select_related("endpoint__pool", "target__pool").prefetch_related("attempts_made")
-        return found
+            messages = messages.select_related("endpoint__pool", "target__pool").prefetch_related("attempts_made")
+        return messages
 
     def get_serializer_class(self) -> Any:
         return {"retrieve": MessageDetailSerializer, "create": SendSerializer}.get(self.action, MessageSerializer)
@@ -206,8 +206,8 @@ class MessageViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retrieve
             raise serializers.ValidationError(f"A list must contain 1 to {MAX_AT_ONCE} messages.")
         serializer = SendSerializer(data=request.data, many=many, context=self.get_serializer_context())
         serializer.is_valid(raise_exception=True)
-        found = serializer.validated_data if many else [serializer.validated_data]
-        items = [SendSerializer().to_message(attrs) for attrs in found]
+        bodies = serializer.validated_data if many else [serializer.validated_data]
+        items = [SendSerializer().to_message(attrs) for attrs in bodies]
 
         def make() -> tuple[int, dict]:
             with transaction.atomic():

@@ -41,15 +41,15 @@ async def process(request: HttpRequest) -> HttpResponse:
     """Process one pointer; the module's docstring describes the protocol."""
     if request.method != "POST":
         return problems.problem_response(405, "method_not_allowed", "Use POST.")
-    found = _read_pointer(request)
-    if found is None:
+    pointer = _read_pointer(request)
+    if pointer is None:
         return problems.problem_response(400, "parse_error", "The body is not a valid pointer.")
     if not settings.OUTBOX_ENABLED:
         return JsonResponse({"ack": False, "delaySeconds": OFF_S})
-    work = asyncio.ensure_future(processor.shared_processor().process(*found))
+    work = asyncio.ensure_future(processor.shared_processor().process(*pointer))
     _in_progress.add(work)
     work.add_done_callback(_ended)
-    message_id, _ = found
+    message_id, _ = pointer
     try:
         refused = await asyncio.shield(work)
     except BadToken as error:

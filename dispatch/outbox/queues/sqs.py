@@ -72,11 +72,11 @@ class _Queue:
         with self._lock:
             if self._client is None:
                 place = urlsplit(self.url)
-                found = re.fullmatch(r"sqs\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?", place.hostname or "")
+                match = re.fullmatch(r"sqs\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?", place.hostname or "")
                 self._client = boto3.session.Session().client(
                     "sqs",
                     endpoint_url=f"{place.scheme}://{place.netloc}",
-                    region_name=found[1] if found else None,
+                    region_name=match[1] if match else None,
                     config=Config(
                         connect_timeout=5,
                         read_timeout=MAX_POLL_S + 5,
@@ -135,15 +135,15 @@ class SqsConsumer(Consumer):
         while True:
             # SQS waits whole seconds; the remaining fraction is slept.
             poll_s = min(MAX_POLL_S, int(max(0.0, deadline - time.monotonic())))
-            found = self._receive(min(BATCH, max_n), poll_s)
-            while found and len(found) % BATCH == 0 and len(found) < max_n:
-                more = self._receive(min(BATCH, max_n - len(found)), 0)
+            deliveries = self._receive(min(BATCH, max_n), poll_s)
+            while deliveries and len(deliveries) % BATCH == 0 and len(deliveries) < max_n:
+                more = self._receive(min(BATCH, max_n - len(deliveries)), 0)
                 if not more:
                     break
-                found += more
+                deliveries += more
             left = deadline - time.monotonic()
-            if found or left <= 0:
-                return found
+            if deliveries or left <= 0:
+                return deliveries
             if left < 1:
                 time.sleep(left)
 

@@ -338,9 +338,9 @@ def occurrences_of(row: Schedule) -> list[dict[str, Any]]:
     """Return the next ten times of an active schedule, beginning with its waiting run."""
     if row.next_at is None or row.status != Schedule.Status.ACTIVE:
         return []
-    found = [row.next_at]
-    found += recurrence.preview(row.timing, row.next_at, SHOWN - 1, made=row.occurrences)
-    return [occurrence(at, row.timing) for at in found]
+    times = [row.next_at]
+    times += recurrence.preview(row.timing, row.next_at, SHOWN - 1, made=row.occurrences)
+    return [occurrence(at, row.timing) for at in times]
 
 
 def preview_of(when: dict[str, Any], made: int = 0, anchor: datetime | None = None) -> dict[str, Any]:

@@ -145,10 +145,10 @@ class CreateOnceKind(Kind):
     def find(self, given: Sequence[Assignment]) -> dict[int, dict[str, Any]]:
         keys = {assignment.idempotency_key: assignment.run_id for assignment in given}
         organizations = {assignment.organization_id for assignment in given}
-        found = RememberedAnswer.objects.filter(
+        answers = RememberedAnswer.objects.filter(
             organization_id__in=organizations, endpoint=CREATED, key__in=list(keys)
         )
-        return {keys[row.key]: json.loads(row.body) for row in found}
+        return {keys[row.key]: json.loads(row.body) for row in answers}
 
 
 class LeaseCheck:

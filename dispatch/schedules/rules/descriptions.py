@@ -39,7 +39,7 @@ def _when(timing: Timing) -> str:
         return f"Once, {moment(timing.trigger_at, timing.zone)}"
     if timing.cron:
         words = CronSim(timing.cron, datetime(2024, 1, 1, tzinfo=UTC)).explain()
-        return re.sub(r"\b(\d+)(?:st|nd|rd|th)\b", lambda found: ordinal(int(found[1])), words)
+        return re.sub(r"\b(\d+)(?:st|nd|rd|th)\b", lambda match: ordinal(int(match[1])), words)
     assert timing.every is not None
     assert timing.anchor is not None
     interval = timing.unit if timing.every == 1 else f"{timing.every} {timing.unit}s"

@@ -61,10 +61,10 @@ def mark_applied(call_id: int, hook: WebhookEvent) -> None:
 def apply_unhandled_keys() -> int:
     """Apply the stored keys that are due. Return how many."""
     due = CallEvent.objects.filter(next_action_at__lte=clock.now()).exclude(pk__in=_blocked.keys())
-    found = list(due.order_by("next_action_at").values_list("pk", flat=True)[:BATCH])
+    ids = list(due.order_by("next_action_at").values_list("pk", flat=True)[:BATCH])
     with lock_waits.limit_lock_waits(lock_waits.LOOP_S):
-        run_each(_apply_key, found, event="key_not_acted_on", rule=FailureRule[int](_blocked.add))
-    return len(found)
+        run_each(_apply_key, ids, event="key_not_acted_on", rule=FailureRule[int](_blocked.add))
+    return len(ids)
 
 
 def _apply_key(event_id: int) -> int:
