@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from dispatch.core import clock
@@ -143,6 +144,18 @@ class World:
 
         events = Event.objects.filter(subject_type="message", subject_id=message_id).order_by("id")
         return [kind.partition(".")[2] for kind in events.values_list("kind", flat=True)]
+
+
+@contextlib.contextmanager
+def open_world() -> Iterator[World]:
+    """Yield a world with its own receiver. At the end, stop everything that it started."""
+    publisher.reset()
+    receiver = Receiver()
+    world = World(receiver)
+    yield world
+    world.stop()
+    receiver.close()
+    publisher.reset()
 
 
 def _route(stopping: threading.Event) -> None:

@@ -16,14 +16,9 @@ from dispatch.leads import progress
 from dispatch.leads.go_live_preview import hours_of
 from dispatch.leads.models import Campaign, DoNotCall, Lead, LeadDispatch
 from tests.support import factories as make
+from tests.support.factories import browser
 
 pytestmark = pytest.mark.django_db
-
-
-def browser(user) -> Client:
-    client = Client()
-    client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
-    return client
 
 
 @pytest.fixture
