@@ -273,7 +273,7 @@ class Dialer:
 
     async def _write_batch(self, batch: list[RequestResult]) -> None:
         try:
-            locked_elsewhere = await self._writer.run(lambda: _write(batch))
+            locked_elsewhere = await self._writer.run(lambda: _write_results(batch))
             if locked_elsewhere:
                 self._add_in_flight(len(locked_elsewhere))
                 asyncio.get_running_loop().call_later(TROUBLE_S, self._write_later, locked_elsewhere)
@@ -327,7 +327,7 @@ def _seconds_left(request: CallToRequest) -> float:
     return (request.send_by - clock.now()).total_seconds()
 
 
-def _write(answers: Sequence[RequestResult]) -> list[RequestResult]:
+def _write_results(answers: Sequence[RequestResult]) -> list[RequestResult]:
     """Write the responses. Return those whose leads another session has locked, to be written later."""
     locked_elsewhere: list[RequestResult] = []
     for other in completion.record_outcomes(answers, locked_elsewhere):

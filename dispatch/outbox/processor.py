@@ -95,7 +95,7 @@ class Processor:
             fault_injection.crash_point("outbox.call.after")
             metrics.calls.labels(result.verdict.outcome).inc()
             metrics.call_seconds.observe(result.elapsed_s)
-            await self._write(running, result)
+            await self._write_result(running, result)
         finally:
             self._running.pop((call.id, call.epoch), None)
 
@@ -107,7 +107,7 @@ class Processor:
         await self._renew_leases([running])
         return running.until - ticks() >= needed
 
-    async def _write(self, running: _Running, result: AttemptResult) -> None:
+    async def _write_result(self, running: _Running, result: AttemptResult) -> None:
         """Record the result, retrying while the lease lasts.
 
         After that, recovery takes over and the message is sent again.

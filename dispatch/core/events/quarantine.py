@@ -62,10 +62,10 @@ def apply(reader: str, events: Sequence[Event], handle: Handle, key: Key | None)
             raise
         if len(events) > 1:
             return _apply_each(reader, events, handle, key, held)
-        _keep(reader, events[0], key, error)
+        _quarantine(reader, events[0], key, error)
     else:
         for event in waiting:
-            _keep(reader, event, key)
+            _quarantine(reader, event, key)
     return len(events)
 
 
@@ -77,7 +77,7 @@ def _apply_each(reader: str, events: Sequence[Event], handle: Handle, key: Key |
         error = None if key and key(event) in held else _failure(handle, event)
         if error is None and not (key and key(event) in held):
             continue
-        _keep(reader, event, key, error)
+        _quarantine(reader, event, key, error)
         timeouts += is_lock_timeout(error)
         if key:
             held.add(key(event))
@@ -141,7 +141,7 @@ def _first_of_each_key(reader: str) -> QuerySet[FailedEvent]:
     return rows.filter(Q(key="") | ~Exists(earlier))
 
 
-def _keep(reader: str, event: Event, key: Key | None, error: Exception | None = None) -> None:
+def _quarantine(reader: str, event: Event, key: Key | None, error: Exception | None = None) -> None:
     """Keep an event that failed; without `error`, one that waits for an earlier one."""
     if FailedEvent.objects.filter(reader=reader).count() >= MAX_KEPT:
         raise ReaderStopped(reader) from error

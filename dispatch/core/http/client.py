@@ -137,13 +137,13 @@ class HttpClient:
         """
         if len(body) > MAX_BODY_BYTES:
             raise ValueError(f"the body is larger than {MAX_BODY_BYTES} bytes")
-        return await self._call("POST", url, body, headers, timeout_s, allow_private)
+        return await self._send("POST", url, body, headers, timeout_s, allow_private)
 
     async def get(
         self, url: str, headers: Mapping[str, str], timeout_s: float, *, allow_private: bool = False
     ) -> Response:
         """Send one GET, like `post` without a body."""
-        return await self._call("GET", url, None, headers, timeout_s, allow_private)
+        return await self._send("GET", url, None, headers, timeout_s, allow_private)
 
     async def close(self) -> None:
         for session in self._sessions.values():
@@ -157,7 +157,7 @@ class HttpClient:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    async def _call(
+    async def _send(
         self,
         method: str,
         url: str,

@@ -50,7 +50,7 @@ def defer(reservation: Reservation, error: Exception) -> ClaimOutcome:
         log.error("lead_claim_failed", lead=reservation.lead_id, attempt=reservation.attempt, exc_info=error)
         counters.picked.labels("error").inc()
         try:
-            retry_at = _write(reservation, error)
+            retry_at = _record_failure(reservation, error)
         except Exception:
             log.exception("lead_claim_failure_not_written", lead=reservation.lead_id)
             until = clock.now() + DELAY
@@ -63,7 +63,7 @@ def defer(reservation: Reservation, error: Exception) -> ClaimOutcome:
     )
 
 
-def _write(reservation: Reservation, error: Exception) -> datetime | None:
+def _record_failure(reservation: Reservation, error: Exception) -> datetime | None:
     """Write the failure. Return when to retry the lead, or None if it ended or no longer exists."""
     now = clock.now()
     with transaction.atomic():

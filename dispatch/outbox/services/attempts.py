@@ -138,7 +138,7 @@ def start_attempts(
     fault_injection.crash_point("outbox.start.committed")
     endpoints, problems = _endpoints([row for row, *_ in started])
     for row, number in started:
-        results[row.id, row.epoch] = _call(row, number, endpoints, problems, asked)
+        results[row.id, row.epoch] = _build_attempt(row, number, endpoints, problems, asked)
     claims = scheduling.requeue(
         [
             scheduling.RequeuedMessage(row.id, row.epoch, row.group_id, row.mode, waiting_for=why)
@@ -243,7 +243,7 @@ def _start(
     return [(row, numbers[row.id]) for row, _ in taken if row.id in numbers]
 
 
-def _call(
+def _build_attempt(
     row: _Row, number: int, endpoints: dict[int, Endpoint], problems: dict[int, str], asked: float
 ) -> DeliveryAttempt:
     endpoint = endpoints.get(row.endpoint_id) if row.endpoint_id else None

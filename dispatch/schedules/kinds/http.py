@@ -102,7 +102,7 @@ class HttpKind(Kind):
             if not keep(assignment):
                 continue
             try:
-                ready.append((assignment, self._call(organizations[assignment.organization_id], assignment)))
+                ready.append((assignment, self._build_call(organizations[assignment.organization_id], assignment)))
             except ValidationError as error:
                 yield assignment, Outcome(REFUSED, error=describe_errors(error))
             except ValueError as error:  # an unusable header or secret: no request was made
@@ -122,7 +122,7 @@ class HttpKind(Kind):
         form.is_valid(raise_exception=True)
         return dict(form.validated_data)
 
-    def _call(self, organization: Organization, assignment: Assignment) -> _Call:
+    def _build_call(self, organization: Organization, assignment: Assignment) -> _Call:
         read = self._read(organization, assignment.payload)
         endpoint: Endpoint | None = read.get("endpoint")
         body = b"" if read["method"] == "GET" else json.dumps(read["body"], separators=(",", ":")).encode()
