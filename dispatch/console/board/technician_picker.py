@@ -33,15 +33,16 @@ def find_choices(job: Job, text: str = "", chosen: int = 0) -> tuple[list[Choice
 
     The chosen technician is always included.
     """
-    crew = Technician.objects.of(job.organization_id).filter(is_active=True)
+    matching = Technician.objects.of(job.organization_id).filter(is_active=True)
     if text:
-        crew = crew.filter(name__icontains=text)
-    count = crew.count()
+        matching = matching.filter(name__icontains=text)
+    count = matching.count()
     choices = _technicians_nearby(job, text) if job.lat is not None else []
     known = {choice.technician_id for choice in choices}
     if len(choices) < MAX_CHOICES:
         choices += [
-            _choice_of(job, row) for row in crew.exclude(pk__in=known).order_by("-on_duty", "name")[:MAX_CHOICES]
+            _choice_of(job, row)
+            for row in matching.exclude(pk__in=known).order_by("-on_duty", "name")[:MAX_CHOICES]
         ]
     shown = choices[:MAX_CHOICES]
     if chosen and chosen not in {choice.technician_id for choice in shown}:

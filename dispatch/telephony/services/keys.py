@@ -38,9 +38,9 @@ class PressedKey(NamedTuple):
     at: datetime
 
 
-def take_over_at(hook: WebhookEvent, arrived_at: datetime) -> datetime | None:
+def take_over_at(event: WebhookEvent, arrived_at: datetime) -> datetime | None:
     """Return when the loop applies the key of this webhook, or None for a webhook without a key."""
-    return arrived_at + TAKE_OVER_AFTER if hook.kind == GATHER and len(hook.digits) == 1 else None
+    return arrived_at + TAKE_OVER_AFTER if event.kind == GATHER and len(event.digits) == 1 else None
 
 
 def keys_of(purpose: str, subject_id: int) -> list[PressedKey]:
@@ -52,10 +52,10 @@ def keys_of(purpose: str, subject_id: int) -> list[PressedKey]:
     return [PressedKey(key, event.at) for event in stored.order_by("at", "pk") if (key := _key_in(event))]
 
 
-def mark_applied(call_id: int, hook: WebhookEvent) -> None:
+def mark_applied(call_id: int, event: WebhookEvent) -> None:
     """Record that the handler has applied the key of this webhook."""
-    if hook.kind == GATHER:
-        _clear_next_action(call_id=call_id, key=hook.key)
+    if event.kind == GATHER:
+        _clear_next_action(call_id=call_id, key=event.key)
 
 
 def apply_unhandled_keys() -> int:
