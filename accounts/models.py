@@ -42,7 +42,7 @@ class Organization(models.Model):
 
     class Unit(models.TextChoices):
         MILES = "mi", "miles"
-        KILOMETRES = "km", "kilometres"
+        KILOMETERS = "km", "kilometers"
 
     name = models.CharField(max_length=120)
     slug = models.SlugField(unique=True)

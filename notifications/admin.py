@@ -157,33 +157,36 @@ class AlertAdmin(OwnedAdmin):
         if alert.acknowledged_at is None:
             return "Not acknowledged"
         how = {"app": "in the browser", "phone": "by phone", "text": "by text"}.get(alert.acknowledged_via, "")
-        return f"By {alert.acknowledged_by or 'someone'} {how}, {_at(alert.acknowledged_at)}".replace(" ,", ",")
+        return f"By {alert.acknowledged_by or 'someone'} {how}, {_format_moment(alert.acknowledged_at)}".replace(
+            " ,", ","
+        )
 
     @display(description="resolved")
     def settled(self, alert: Alert) -> str:
-        return f"{alert.settled_how}, {_at(alert.settled_at)}" if alert.settled_at else "Not resolved"
+        return f"{alert.settled_how}, {_format_moment(alert.settled_at)}" if alert.settled_at else "Not resolved"
 
     @display(description="next step")
     def next_step(self, alert: Alert) -> str:
         if alert.returns_at is not None:
-            return f"opens again at {_at(alert.returns_at)} if nothing happens"
+            return f"opens again at {_format_moment(alert.returns_at)} if nothing happens"
         if alert.next_action_at is None:
             return f"None. Repeated {_times(alert.repeats)}."
-        return f"Step {alert.step + 1} at {_at(alert.next_action_at)}. Repeated {_times(alert.repeats)} so far."
+        step_at = _format_moment(alert.next_action_at)
+        return f"Step {alert.step + 1} at {step_at}. Repeated {_times(alert.repeats)} so far."
 
     @display(description="deliveries")
     def delivery_list(self, alert: Alert) -> str:
         """List the recipients, each with the channel and the status of the delivery."""
         rows = Delivery.objects.filter(notification__alert=alert).select_related("notification__user")
         lines = [
-            (_at(row.created_at), row.notification.user, row.get_channel_display(), _how(row))
+            (_format_moment(row.created_at), row.notification.user, row.get_channel_display(), _how(row))
             for row in rows.order_by("pk")
         ]
         items = format_html_join("", "<li>{} {}: {}, {}</li>", lines)
         return format_html("<ul>{}</ul>", items) if lines else "Nobody yet"
 
 
-def _at(moment: datetime | None) -> str:
+def _format_moment(moment: datetime | None) -> str:
     """Format the time as the admin does."""
     return formats.date_format(timezone.localtime(moment), "DATETIME_FORMAT") if moment else ""
 
@@ -217,18 +220,18 @@ class AuditedAdmin(OwnedAdmin):
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         with transaction.atomic():
             obj.save()
-            self._note(request, obj, "changed" if change else "added", fields=sorted(form.changed_data))
+            self._append_event(request, obj, "changed" if change else "added", fields=sorted(form.changed_data))
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         with transaction.atomic():
-            self._note(request, obj, "removed")
+            self._append_event(request, obj, "removed")
             obj.delete()
 
     def delete_queryset(self, request: HttpRequest, queryset: models.QuerySet) -> None:
         for row in queryset:
             self.delete_model(request, row)
 
-    def _note(self, request: HttpRequest, row: Any, verb: str, **data: Any) -> None:
+    def _append_event(self, request: HttpRequest, row: Any, verb: str, **data: Any) -> None:
         events.append(
             row.organization_id, f"{self.subject}.{verb}", row.pk, actor=request.actor, name=str(row), **data
         )

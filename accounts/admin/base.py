@@ -49,6 +49,7 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import BadRequest, ImproperlyConfigured, PermissionDenied
 from django.db import models
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from rest_framework.exceptions import APIException
 from unfold.admin import ModelAdmin, StackedInline, TabularInline
@@ -286,3 +287,20 @@ class OwnedTabularInline(_OwnedInline, TabularInline):
 
 class OwnedStackedInline(_OwnedInline, StackedInline):
     """Edit owned rows under their parent, as blocks."""
+
+
+def render_secret_once(
+    model_admin: OwnedAdmin, request: HttpRequest, title: str, text: str, secret: str
+) -> HttpResponse:
+    """Render a page that shows a secret once.
+
+    The response answers the request that created the secret, so the secret enters no cookie, session or log.
+    """
+    context = {
+        **model_admin.admin_site.each_context(request),
+        "opts": model_admin.opts,
+        "title": title,
+        "text": text,
+        "secret": secret,
+    }
+    return TemplateResponse(request, "shown_once.html", context, headers={"Cache-Control": "no-store"})

@@ -1,4 +1,4 @@
-"""Administer organizations, members, users and API keys."""
+"""Administer organizations, members and users."""
 
 from __future__ import annotations
 
@@ -7,25 +7,19 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.models import Group
-from django.db import models, transaction
+from django.db import models
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from phonenumber_field.formfields import PhoneNumberField
 from unfold.decorators import action, display
 from unfold.widgets import (
-    UnfoldAdminCheckboxSelectMultipleWidget,
     UnfoldAdminEmailInputWidget,
-    UnfoldAdminSelectWidget,
     UnfoldAdminTextInputWidget,
 )
 
 from accounts import invitations, services
-from accounts.admin.base import EVERYTHING, VIEW, OwnedAdmin, OwnedForm, OwnedTabularInline
-from accounts.models import ApiKey, Membership, Organization, RetentionRule, User
-from accounts.tenancy import user_of
-from dispatch.core import clock, events
-from dispatch.core.privacy import retention
+from accounts.admin.base import EVERYTHING, VIEW, OwnedAdmin, OwnedForm, OwnedTabularInline, render_secret_once
+from accounts.models import Membership, Organization, User
 
 admin.site.unregister(Group)
 
@@ -223,7 +217,7 @@ class MembershipAdmin(OwnedAdmin):
         sent = invitations.send_invitation(obj, request.build_absolute_uri)
         if sent.link:
             text = "No mail server is configured, so pass on this link yourself. It works once, for joining."
-            return shown_once(self, request, f"{obj.person} was invited", text, sent.link)
+            return render_secret_once(self, request, f"{obj.person} was invited", text, sent.link)
         self._report_delivery(request, obj, sent)
         return super().response_add(request, obj, post_url_continue)
 
@@ -263,153 +257,3 @@ class MembershipAdmin(OwnedAdmin):
     def delete_queryset(self, request: HttpRequest, queryset: models.QuerySet) -> None:
         for membership in queryset:
             self.delete_model(request, membership)
-
-
-class NewKeyForm(OwnedForm):
-    """Show scopes as check boxes."""
-
-    scopes = forms.MultipleChoiceField(
-        choices=ApiKey.Scope.choices, widget=UnfoldAdminCheckboxSelectMultipleWidget
-    )
-
-
-@admin.register(ApiKey)
-class ApiKeyAdmin(OwnedAdmin):
-    """Administer API keys. A key is shown once, when it is created; it can be revoked but not edited."""
-
-    subject = "api_key"
-    admin_may = frozenset({"view", "add", "act"})
-    form = NewKeyForm
-    list_display = ["name", "prefix", "may", "state", "last_used_at", "expires_at", "created_by"]
-    list_select_related = ["created_by"]
-    search_fields = ["name", "prefix"]
-    fields = ["name", "scopes", "expires_at"]
-    readonly_fields = ["prefix", "state", "created_by", "created_at", "revoked_at", "last_used_at"]
-    actions = ["revoke"]
-    actions_detail = ["revoke_this"]
-
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        return [*self.fields, *self.readonly_fields] if obj else list(self.fields)
-
-    @display(description="scopes")
-    def may(self, key: ApiKey) -> str:
-        return ", ".join(key.scopes)
-
-    @display(description="state", label={"active": "success", "revoked": "danger", "expired": "warning"})
-    def state(self, key: ApiKey) -> str:
-        if key.revoked_at:
-            return "revoked"
-        return "expired" if key.expires_at and key.expires_at <= clock.now() else "active"
-
-    def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: bool) -> None:
-        key, request.shown_once = services.create_api_key(
-            obj.organization, obj.name, obj.scopes, expires_at=obj.expires_at, created_by=user_of(request),
-            actor=request.actor,
-        )  # fmt: skip
-        obj.pk, obj.prefix, obj._state.adding = key.pk, key.prefix, False
-
-    def response_add(
-        self, request: HttpRequest, obj: ApiKey, post_url_continue: str | None = None
-    ) -> HttpResponse:
-        text = "Copy the key now. It isn't stored and won't be shown again."
-        return shown_once(self, request, f"The API key “{obj.name}” was created", text, request.shown_once)
-
-    @admin.action(
-        description="Revoke: the keys stop working immediately. This can't be undone.", permissions=["act"]
-    )
-    def revoke(self, request: HttpRequest, queryset: models.QuerySet) -> None:
-        for key in queryset:
-            self._revoke(request, key)
-        messages.success(request, "The keys were revoked and no longer work.")
-
-    @action(
-        description="Revoke",
-        permissions=["act"],
-        dialog={
-            "title": "Revoke this key?",
-            "description": "The key stops working immediately. This can't be undone.",
-        },
-    )
-    def revoke_this(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        self._revoke(request, self.get_object(request, object_id))
-        return self.back_to(object_id)
-
-    def _revoke(self, request: HttpRequest, key: ApiKey) -> None:
-        services.revoke_api_key(key.pk, actor=request.actor)
-        self.log_change(request, key, "Revoked.")
-
-
-def _days(days: int) -> str:
-    return f"{days} days" if days else "forever"
-
-
-class RetentionRuleForm(OwnedForm):
-    """Offer the kinds of data that slices registered, each with its default."""
-
-    what = forms.ChoiceField(label="Data", widget=UnfoldAdminSelectWidget)
-
-    class Meta:
-        model = RetentionRule
-        fields = ["what", "days"]
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if "what" in self.fields:
-            field: Any = self.fields["what"]
-            field.choices = [
-                (name, f"{kept.label} ({_days(retention.default_days(name))} by default)")
-                for name, kept in retention.kept.items()
-            ]
-
-
-@admin.register(RetentionRule)
-class RetentionRuleAdmin(OwnedAdmin):
-    """Administer retention rules. Data without a rule follows the installation's default."""
-
-    subject = "retention"
-    form = RetentionRuleForm
-    list_display = ["shown", "days", "in_effect"]
-    fields = ["what", "days"]
-
-    @display(description="data", ordering="what")
-    def shown(self, rule: RetentionRule) -> str:
-        return retention.kept[rule.what].label if rule.what in retention.kept else rule.what
-
-    @display(description="in effect")
-    def in_effect(self, rule: RetentionRule) -> str:
-        """Return the effective period: no rule goes below the installation's minimum."""
-        return _days(retention.effective_days(rule.what, rule.days)) if rule.what in retention.kept else "—"
-
-    def save_model(self, request: HttpRequest, obj: RetentionRule, form: Any, change: bool) -> None:
-        with transaction.atomic():
-            obj.save()
-            self._append_event(request, obj, "changed")
-
-    def delete_model(self, request: HttpRequest, obj: RetentionRule) -> None:
-        with transaction.atomic():
-            self._append_event(request, obj, "removed")
-            obj.delete()
-
-    def delete_queryset(self, request: HttpRequest, queryset: models.QuerySet) -> None:
-        for rule in queryset:
-            self.delete_model(request, rule)
-
-    def _append_event(self, request: HttpRequest, rule: RetentionRule, verb: str) -> None:
-        events.append(
-            rule.organization_id, f"retention.{verb}", rule.pk, actor=request.actor, what=rule.what, days=rule.days
-        )
-
-
-def shown_once(model_admin: OwnedAdmin, request: HttpRequest, title: str, text: str, secret: str) -> HttpResponse:
-    """Render a page that shows a secret once.
-
-    The response answers the request that created the secret, so the secret enters no cookie, session or log.
-    """
-    context = {
-        **model_admin.admin_site.each_context(request),
-        "opts": model_admin.opts,
-        "title": title,
-        "text": text,
-        "secret": secret,
-    }
-    return TemplateResponse(request, "shown_once.html", context, headers={"Cache-Control": "no-store"})

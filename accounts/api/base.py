@@ -22,7 +22,7 @@ from accounts.api.filters import OwnedFilterBackend, OwnedFilterSet
 from accounts.scoping import of_organization
 from dispatch.core.api import idempotency
 from dispatch.core.api.serializers import StrictSerializer
-from dispatch.core.ids import ADDRESSED
+from dispatch.core.ids import ID_PATTERN
 
 __all__ = [
     "OrganizationViewSet",
@@ -73,7 +73,7 @@ class OrganizationViewSet(OwnedView, GenericViewSet):
     """
 
     required: dict[str, str | tuple[str, ...]] = {}
-    lookup_value_regex = ADDRESSED
+    lookup_value_regex = ID_PATTERN
 
 
 OwnedViewSet = OrganizationViewSet

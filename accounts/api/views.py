@@ -92,11 +92,11 @@ class ChooseOrganizationView(APIView):
         given = ChoiceSerializer(data=request.data)
         given.is_valid(raise_exception=True)
         try:
-            found = tenancy.membership_context(tenancy.user_of(request), given.validated_data["organization"])
+            context = tenancy.membership_context(tenancy.user_of(request), given.validated_data["organization"])
         except tenancy.NoOrganization as error:
             raise PermissionDenied(str(error)) from None
-        request.session[tenancy.SESSION_KEY] = found.organization.pk
-        enter_organization(request._request, found)
+        request.session[tenancy.SESSION_KEY] = context.organization.pk
+        enter_organization(request._request, context)
         return Response(MeSerializer(describe_caller(request), context={"request": request}).data)
 
 

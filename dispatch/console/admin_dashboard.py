@@ -60,8 +60,8 @@ def cards(organization: Organization) -> list[Card]:
     errors = Message.objects.of(organization).filter(status="ERROR").count()
     failed = Run.objects.of(organization).filter(status="failed", ended_at__gte=today - timedelta(days=1)).count()
     leads = Lead.objects.of(organization).filter(status="backlog", reason="", due_at__lte=clock.now()).count()
-    crew = Technician.objects.of(organization).filter(is_active=True)
-    on_duty = crew.filter(on_duty=True).count()
+    active = Technician.objects.of(organization).filter(is_active=True)
+    on_duty = active.filter(on_duty=True).count()
     return [
         Card("Jobs today", f"{day.jobs:,}", f"{day.assigned:,} assigned", _list("jobs_job")),
         Card(
@@ -70,7 +70,7 @@ def cards(organization: Organization) -> list[Card]:
         ),
         Card("Time to assign", seconds(day.median_s), "today's median", reverse("console:reports")),
         Card("Acceptance", percent(day.acceptance), "of today's offers", reverse("console:reports")),
-        Card("Technicians on duty", f"{on_duty:,}", f"of {crew.count():,}", _list("technicians_technician")),
+        Card("Technicians on duty", f"{on_duty:,}", f"of {active.count():,}", _list("technicians_technician")),
         Card(
             "Lines in use", f"{in_use:,} of {lines:,}", f"{trouble:,} failed calls today",
             _list("telephony_call"), "late" if trouble else "",

@@ -1,5 +1,6 @@
 """Encrypt stored credentials with Fernet under FIELD_ENCRYPTION_KEYS, newest key first."""
 
+import json
 from functools import cache
 from typing import Any
 
@@ -49,3 +50,23 @@ class EncryptedTextField(models.TextField):
 
     def from_db_value(self, value: str | None, expression: Any, connection: Any) -> str | None:
         return decrypt(value) if value else value
+
+
+class EncryptedJSONField(EncryptedTextField):
+    """Hold a JSON value in Python and a Fernet token in the table. Not searchable.
+
+    For example, an endpoint's headers, which may contain a password.
+    """
+
+    def get_prep_value(self, value: Any) -> Any:
+        return super().get_prep_value(value if value is None or isinstance(value, str) else json.dumps(value))
+
+    def from_db_value(self, value: str | None, expression: Any, connection: Any) -> Any:
+        text = super().from_db_value(value, expression, connection)
+        return json.loads(text) if text else text
+
+    def to_python(self, value: Any) -> Any:
+        return value  # TextField would convert it to text
+
+    def value_to_string(self, obj: Any) -> str:
+        return json.dumps(self.value_from_object(obj))

@@ -54,24 +54,24 @@ def read_rows(text: str, *, needs: str, most: int) -> list[tuple[int, dict[str, 
     if "\x00" in text:
         raise BadFile("The file is not a text file. Save it as CSV in UTF-8.")
     reader = csv.reader(_short_lines(text), strict=True, delimiter=delimiter)
-    found: list[tuple[int, dict[str, str]]] = []
+    rows: list[tuple[int, dict[str, str]]] = []
     try:
         names = [name.lower() for name in _cells(next(reader, []), 1)]
         _check_names(names, needs)
         for position, cells in enumerate(reader, start=1):
             values = _cells(cells, reader.line_num)
             if any(values):
-                if len(found) == most:
+                if len(rows) == most:
                     raise BadFile(f"The file has more than {most:,} lines. Split it.")
                 values += [""] * (len(names) - len(values))
-                found.append((reader.line_num, dict(zip(names, values, strict=False))))
+                rows.append((reader.line_num, dict(zip(names, values, strict=False))))
             elif position > MAX_EMPTY * most:
                 raise BadFile("The file has too many empty lines. Delete them.")
     except csv.Error as error:
         raise BadFile(f"The file is not valid CSV (line {reader.line_num}): {error}.") from None
-    if not found:
+    if not rows:
         raise BadFile("The file has no rows below its header.")
-    return found
+    return rows
 
 
 def _short_lines(text: str) -> Iterator[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-LONGEST = 18  # digits: every such number fits a bigint column
-ADDRESSED = f"[0-9]{{1,{LONGEST}}}"  # the same, as a URL pattern
+MAX_DIGITS = 18  # digits: every such number fits a bigint column
+ID_PATTERN = f"[0-9]{{1,{MAX_DIGITS}}}"  # the same, as a URL pattern
 
 
 def read_id(text: object) -> int | None:
@@ -13,11 +13,11 @@ def read_id(text: object) -> int | None:
 
     `int` is not enough: it accepts some other digits ("١") and rejects others ("²").
     """
-    if isinstance(text, str) and len(text) <= LONGEST and text.isascii() and text.isdigit():
+    if isinstance(text, str) and len(text) <= MAX_DIGITS and text.isascii() and text.isdigit():
         return int(text)
     return None
 
 
 def read_ids(texts: Iterable[object]) -> list[int]:
     """Return the valid ids among `texts`, in their order."""
-    return [found for text in texts if (found := read_id(text)) is not None]
+    return [number for text in texts if (number := read_id(text)) is not None]

@@ -55,8 +55,10 @@ class ActionForm(forms.Form):
     def __init__(self, *args: Any, action: Action, job: Job, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if action is Action.ASSIGN:
-            crew = Technician.objects.of(job.organization_id).filter(is_active=True).order_by("name")
-            self.fields["technician"] = forms.ModelChoiceField(queryset=crew, empty_label="Choose a technician")
+            technicians = Technician.objects.of(job.organization_id).filter(is_active=True).order_by("name")
+            self.fields["technician"] = forms.ModelChoiceField(
+                queryset=technicians, empty_label="Choose a technician"
+            )
             self.fields["confirm_unfit"] = forms.BooleanField(
                 required=False,
                 label="Assign anyway",

@@ -264,8 +264,8 @@ ORDER BY rank
 
 def remaining_technicians(job: Job) -> list[int]:
     """Return the technicians without an offer in the current dispatch who never declined, by rank."""
-    found = prepared.fetch_all(_REMAINING, {"job_id": job.pk, "first_round": job.first_round})
-    return [row[0] for row in found]
+    rows = prepared.fetch_all(_REMAINING, {"job_id": job.pk, "first_round": job.first_round})
+    return [row[0] for row in rows]
 
 
 def drifted_technicians(limit: int) -> list[int]:

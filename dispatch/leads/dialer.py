@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -29,9 +29,10 @@ from dispatch.core.db.batcher import Batcher, DatabaseThread
 from dispatch.core.http import client as http_client
 from dispatch.core.redis.client import REDIS_ERRORS, connect
 from dispatch.leads import counters, precheck, redis_queue
+from dispatch.leads.pool_rotation import IDLE_S, NO_LINES, TROUBLE_S, PoolRotation
 from dispatch.leads.rules.retries import Verdict
-from dispatch.leads.services import claim_failures, claims, completion
-from dispatch.leads.services.claims import CallToRequest, ClaimResult, PrecheckRequest
+from dispatch.leads.services import claims, completion
+from dispatch.leads.services.claim_batches import CallToRequest, ClaimResult, PrecheckRequest
 from dispatch.telephony import providers
 from dispatch.telephony.providers.base import Outcome, RateLimited, Rejected, Unknown
 from dispatch.telephony.services import bulk as telephony
@@ -51,39 +52,41 @@ class Dialer:
     def __init__(self, name: str = "") -> None:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._claimers = [DatabaseThread(f"leads-claim-{n}") for n in range(settings.LEADS_CLAIMERS)]
-        self._settler = DatabaseThread("leads-settle")
-        self._looker = DatabaseThread("leads-cancelled")
-        self._cancelled: Batcher[int, bool] = Batcher(self._looker, telephony.cancelled, settings.LEADS_BATCH)
-        self._answers: list[RequestResult] = []
-        self._answered = asyncio.Event()
-        self._lates: list[float] = []  # lateness (s) of requested calls, not counted yet
-        self._askers = ThreadPoolExecutor(settings.LEADS_ASK_THREADS, thread_name_prefix="leads-ask")
+        self._writer = DatabaseThread("leads-settle")
+        self._cancel_checker = DatabaseThread("leads-cancelled")
+        self._cancelled: Batcher[int, bool] = Batcher(
+            self._cancel_checker, telephony.cancelled, settings.LEADS_BATCH
+        )
+        self._responses: list[RequestResult] = []
+        self._has_responses = asyncio.Event()
+        self._lateness: list[float] = []  # lateness (s) of requested calls, not counted yet
+        self._request_threads = ThreadPoolExecutor(settings.LEADS_ASK_THREADS, thread_name_prefix="leads-ask")
         self._tasks: set[asyncio.Task[None]] = set()
-        self._bells = [asyncio.Event() for _ in self._claimers]
+        self._wakeups = [asyncio.Event() for _ in self._claimers]
         self._idle: set[int] = set()  # pullers that wait for a wakeup
-        self._room = asyncio.Event()
+        self._capacity_freed = asyncio.Event()
         self._in_flight = 0
         # A claimed lead is called even if something is paused meanwhile. If the provider's client blocks, the
         # pullers therefore claim no more leads than there are free threads to request calls. A client counts as
         # blocking until it is known not to be.
         self._blocks = True
-        self._unasked: set[int] = set()  # calls
-        self._turn = PoolRotation()
+        self._unsent: set[int] = set()  # calls
+        self._rotation = PoolRotation()
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Claim and call leads until `stopping` is set, then finish the calls in progress."""
-        listener = PubSubListener(asyncio.get_running_loop(), self._hear)
+        listener = PubSubListener(asyncio.get_running_loop(), self._handle_message)
         listener.start()
-        heartbeat_task = asyncio.create_task(self._beat(stopping))
-        writer_task = asyncio.create_task(self._settle())
+        heartbeat_task = asyncio.create_task(self._send_heartbeats(stopping))
+        writer_task = asyncio.create_task(self._write_responses())
         try:
-            pullers = [self._pull(n, stopping) for n in range(len(self._claimers))]
+            pullers = [self._run_puller(n, stopping) for n in range(len(self._claimers))]
             await asyncio.gather(*pullers, self._wake_at_the_end(stopping))
             with suppress(TimeoutError):
                 async with asyncio.timeout(STOP_S):
                     while self._in_flight:
-                        await _wait(self._room, IDLE_S)
-                        self._room.clear()
+                        await _wait(self._capacity_freed, IDLE_S)
+                        self._capacity_freed.clear()
         finally:
             heartbeat_task.cancel()
             writer_task.cancel()
@@ -94,31 +97,31 @@ class Dialer:
             await http_client.close()
             with suppress(*redis_queue.UNAVAILABLE):
                 await asyncio.to_thread(redis_queue.deregister, self.name)
-            self._askers.shutdown(wait=False, cancel_futures=True)
-            for thread in (*self._claimers, self._settler, self._looker):
+            self._request_threads.shutdown(wait=False, cancel_futures=True)
+            for thread in (*self._claimers, self._writer, self._cancel_checker):
                 await asyncio.to_thread(thread.close)
 
     # --- Claiming
 
-    async def _pull(self, index: int, stopping: asyncio.Event) -> None:
-        thread, bell, is_redis_down = self._claimers[index], self._bells[index], False
+    async def _run_puller(self, index: int, stopping: asyncio.Event) -> None:
+        thread, wakeup, is_redis_down = self._claimers[index], self._wakeups[index], False
         loop = asyncio.get_running_loop()
 
         def committed(claimed: ClaimResult) -> None:
             """Start requests from the claiming thread while Redis is still being updated."""
-            loop.call_soon_threadsafe(self._start, claimed)
+            loop.call_soon_threadsafe(self._start_requests, claimed)
 
         while not stopping.is_set():
-            free = self._free()
+            free = self._count_free()
             if free <= 0:
-                self._room.clear()
-                await _wait(self._room, IDLE_S)
+                self._capacity_freed.clear()
+                await _wait(self._capacity_freed, IDLE_S)
                 continue
-            bell.clear()
+            wakeup.clear()
             most = min(free, settings.LEADS_BATCH)
             try:
                 claimed = await thread.run(
-                    lambda most=most: self._turn.take(self.name, most, committed)  # type: ignore[misc]
+                    lambda most=most: self._rotation.claim_batch(self.name, most, committed)  # type: ignore[misc]
                 )
             except redis_queue.UNAVAILABLE as error:
                 if not is_redis_down:
@@ -138,39 +141,39 @@ class Dialer:
             if not claimed.taken:
                 began = time.monotonic()
                 self._idle.add(index)
-                await _wait(bell, claimed.wait_s)
+                await _wait(wakeup, claimed.wait_s)
                 self._idle.discard(index)
                 if claimed.why in NO_LINES:
                     counters.line_wait.observe(time.monotonic() - began)
 
-    def _free(self) -> int:
+    def _count_free(self) -> int:
         """Return how many more leads may be claimed."""
         free = settings.LEADS_IN_FLIGHT - self._in_flight
-        return min(free, settings.LEADS_ASK_THREADS - len(self._unasked)) if self._blocks else free
+        return min(free, settings.LEADS_ASK_THREADS - len(self._unsent)) if self._blocks else free
 
-    def _start(self, claimed: ClaimResult) -> None:
-        self._count(len(claimed.calls) + len(claimed.questions))
-        self._unasked.update(request.call_id for request in claimed.calls)
+    def _start_requests(self, claimed: ClaimResult) -> None:
+        self._add_in_flight(len(claimed.calls) + len(claimed.questions))
+        self._unsent.update(request.call_id for request in claimed.calls)
         for request in claimed.calls:
-            self._spawn(self._ask(request, claimed.accounts[request.call.account_id]))
+            self._spawn(self._request_call(request, claimed.accounts[request.call.account_id]))
         if claimed.questions:
-            self._spawn(self._question(claimed.questions))
+            self._spawn(self._run_prechecks(claimed.questions))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _count(self, leads: int) -> None:
+    def _add_in_flight(self, leads: int) -> None:
         """Add to the number of leads in progress. A negative number subtracts."""
         self._in_flight += leads
         counters.in_flight.set(self._in_flight)
         if leads < 0:
-            self._room.set()
+            self._capacity_freed.set()
 
     # --- Requesting
 
-    async def _ask(self, request: CallToRequest, account: ProviderAccount) -> None:
+    async def _request_call(self, request: CallToRequest, account: ProviderAccount) -> None:
         while (early_s := (request.turn_at - clock.now()).total_seconds()) > 0:
             await asyncio.sleep(early_s)
         fault_injection.crash_point("leads.ask.before")
@@ -178,13 +181,13 @@ class Dialer:
             if await self._is_cancelled(request.call_id):
                 outcome: Outcome = RateLimited(0.0, "cancelled before it was sent")
             else:
-                self._lates.append(max(0.0, (clock.now() - request.due_at).total_seconds()))
-                outcome = await self._outcome(request, account)
+                self._lateness.append(max(0.0, (clock.now() - request.due_at).total_seconds()))
+                outcome = await self._send_request(request, account)
         finally:
-            self._began(request.call_id)
+            self._discard_unsent(request.call_id)
         fault_injection.crash_point("leads.ask.after")
-        self._answers.append(RequestResult(request.call_id, request.call, outcome))
-        self._answered.set()
+        self._responses.append(RequestResult(request.call_id, request.call, outcome))
+        self._has_responses.set()
 
     async def _is_cancelled(self, call_id: int) -> bool:
         """Return whether the person has opted out since the claim; also True if that can't be determined."""
@@ -194,7 +197,7 @@ class Dialer:
             log.warning("lead_call_not_checked", call=call_id, error=str(error).strip())
             return True
 
-    async def _outcome(self, request: CallToRequest, account: ProviderAccount) -> Outcome:
+    async def _send_request(self, request: CallToRequest, account: ProviderAccount) -> Outcome:
         try:
             provider = providers.for_account(account)
         except Exception as error:
@@ -204,29 +207,29 @@ class Dialer:
         try:
             order = telephony.build_request(request.call, request.call_id, account.provider, 0.0)
             if provider.is_async:
-                self._began(request.call_id)
+                self._discard_unsent(request.call_id)
                 left_s = _seconds_left(request)
                 return await provider.place_async(replace(order, leave_within_s=left_s)) if left_s > 0 else LAPSED
             loop = asyncio.get_running_loop()
 
             def place() -> Outcome:
-                loop.call_soon_threadsafe(self._began, request.call_id)
+                loop.call_soon_threadsafe(self._discard_unsent, request.call_id)
                 client = providers.for_account(account)
                 left_s = _seconds_left(request)  # measured now, after any wait for this thread
                 return client.place(replace(order, leave_within_s=left_s)) if left_s > 0 else LAPSED
 
-            return await loop.run_in_executor(self._askers, place)
+            return await loop.run_in_executor(self._request_threads, place)
         except Exception as error:  # the provider violates its contract; it may have requested the call
             log.exception("provider_raised", account=account.pk)
             return Unknown(type(error).__name__)
 
-    def _began(self, call_id: int) -> None:
+    def _discard_unsent(self, call_id: int) -> None:
         """Record that the request for the call is being sent, or that it will not be sent."""
-        self._unasked.discard(call_id)
+        self._unsent.discard(call_id)
         if self._blocks:
-            self._room.set()
+            self._capacity_freed.set()
 
-    async def _question(self, questions: Sequence[PrecheckRequest]) -> None:
+    async def _run_prechecks(self, questions: Sequence[PrecheckRequest]) -> None:
         """Ask the campaigns' systems about the leads, then claim the leads again."""
         try:
             verdicts = await asyncio.gather(
@@ -234,80 +237,80 @@ class Dialer:
                 return_exceptions=True,
             )
             fault_injection.crash_point("leads.precheck.answered")
-            await self._take_up(list(zip(questions, verdicts, strict=True)))
+            await self._apply_verdicts(list(zip(questions, verdicts, strict=True)))
         finally:
-            self._count(-len(questions))
+            self._add_in_flight(-len(questions))
 
-    async def _take_up(self, asked: list[tuple[PrecheckRequest, Verdict | BaseException]]) -> None:
+    async def _apply_verdicts(self, asked: list[tuple[PrecheckRequest, Verdict | BaseException]]) -> None:
         answered, failed = [], []
         for question, verdict in asked:
             if isinstance(verdict, BaseException):
                 log.error("precheck_failed", lead_id=question.lead.id, exc_info=verdict)
-                failed.append(question.pair)
+                failed.append(question.reservation)
             else:
                 answered.append((question, verdict))
         thread = self._claimers[0]
         await thread.run(lambda: claims.requeue_reservations(self.name, failed))
         if answered:
             try:
-                self._start(await thread.run(lambda: claims.claim_answered(self.name, answered)))
+                self._start_requests(await thread.run(lambda: claims.claim_answered(self.name, answered)))
             except Exception:  # the leads are requeued
                 log.exception("leads_claim_failed", leads=len(answered))
 
     # --- Writing responses
 
-    async def _settle(self) -> None:
+    async def _write_responses(self) -> None:
         """Write the provider's responses. Those that arrive while a batch is being written form the next batch."""
         while True:
-            if not self._answers:
-                self._answered.clear()
-                await self._answered.wait()
-            batch, self._answers = self._answers[:MAX_RESULTS], self._answers[MAX_RESULTS:]
-            lates, self._lates = self._lates, []
-            counters.observe_many(counters.due_to_dial, lates)
-            await self._settle_batch(batch)
-            self._count(-len(batch))
+            if not self._responses:
+                self._has_responses.clear()
+                await self._has_responses.wait()
+            batch, self._responses = self._responses[:MAX_RESULTS], self._responses[MAX_RESULTS:]
+            lateness, self._lateness = self._lateness, []
+            counters.observe_many(counters.due_to_dial, lateness)
+            await self._write_batch(batch)
+            self._add_in_flight(-len(batch))
 
-    async def _settle_batch(self, batch: list[RequestResult]) -> None:
+    async def _write_batch(self, batch: list[RequestResult]) -> None:
         try:
-            locked_elsewhere = await self._settler.run(lambda: _write(batch))
+            locked_elsewhere = await self._writer.run(lambda: _write_results(batch))
             if locked_elsewhere:
-                self._count(len(locked_elsewhere))
-                asyncio.get_running_loop().call_later(TROUBLE_S, self._settle_again, locked_elsewhere)
+                self._add_in_flight(len(locked_elsewhere))
+                asyncio.get_running_loop().call_later(TROUBLE_S, self._write_later, locked_elsewhere)
         except Exception as error:
             if len(batch) == 1:  # the reconcilers of calls and claims end it
                 log.exception("call_outcome_not_recorded", call=batch[0].call_id)
                 return
             log.warning("outcome_batch_failed", calls=len(batch), error=str(error).strip())
             for answer in batch:
-                await self._settle_batch([answer])
+                await self._write_batch([answer])
 
-    def _settle_again(self, answers: list[RequestResult]) -> None:
-        self._answers += answers
-        self._answered.set()
+    def _write_later(self, answers: list[RequestResult]) -> None:
+        self._responses += answers
+        self._has_responses.set()
 
     # --- Wakeups and heartbeat
 
-    def _hear(self, message: str) -> None:
+    def _handle_message(self, message: str) -> None:
         kind, _, pool = message.partition(":")
         if kind == "line":
-            self._turn.line_freed(int(pool))
+            self._rotation.release_pause(int(pool))
         if kind == "one":  # a single lead: waking one puller is enough, and the message names the pool
             for which in self._idle:
-                if not self._bells[which].is_set():
-                    self._turn.hint(int(pool))
-                    self._bells[which].set()
+                if not self._wakeups[which].is_set():
+                    self._rotation.mark_ready(int(pool))
+                    self._wakeups[which].set()
                     return
-        for bell in self._bells:
-            bell.set()
+        for wakeup in self._wakeups:
+            wakeup.set()
 
     async def _wake_at_the_end(self, stopping: asyncio.Event) -> None:
         await stopping.wait()
-        self._room.set()
-        for bell in self._bells:
-            bell.set()
+        self._capacity_freed.set()
+        for wakeup in self._wakeups:
+            wakeup.set()
 
-    async def _beat(self, stopping: asyncio.Event) -> None:
+    async def _send_heartbeats(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
             try:
                 await asyncio.to_thread(redis_queue.heartbeat, self.name)
@@ -324,7 +327,7 @@ def _seconds_left(request: CallToRequest) -> float:
     return (request.send_by - clock.now()).total_seconds()
 
 
-def _write(answers: Sequence[RequestResult]) -> list[RequestResult]:
+def _write_results(answers: Sequence[RequestResult]) -> list[RequestResult]:
     """Write the responses. Return those whose leads another session has locked, to be written later."""
     locked_elsewhere: list[RequestResult] = []
     for other in completion.record_outcomes(answers, locked_elsewhere):
@@ -343,111 +346,40 @@ async def run_dialer(stopping: asyncio.Event) -> None:
     await Dialer().run(stopping)
 
 
-# Pause while nothing is ready. A wakeup ends it earlier; the timeout is for a missed wakeup.
-IDLE_S = 1.0
-TROUBLE_S = 1.0
-NO_LINES = ("lines_busy", "pool_full")
-
-
-class PoolRotation:
-    """Choose the next pool in rotation, skipping pools that have to wait."""
-
-    def __init__(self) -> None:
-        self._last = 0
-        self._waiting: dict[int, tuple[float, str]] = {}  # pool → not before (monotonic), why
-        self._hints: list[int] = []
-        self._lock = threading.Lock()
-
-    def take(self, worker: str, most: int, committed: Callable[[ClaimResult], None]) -> ClaimResult:
-        """Claim a batch from the first ready pool in rotation, or return how long to wait.
-
-        `committed`: see `claims.claim_leads`.
-        """
-        now, wait_s, why = time.monotonic(), IDLE_S, "empty"
-        for pool_id in self._rooms():
-            until, reason = self._waiting.get(pool_id, (0.0, ""))
-            if until > now:
-                wait_s, why = min(wait_s, until - now), reason
-                continue
-            self._last = pool_id
-            try:
-                claimed = claims.claim_leads(worker, pool_id, most, committed)
-            except Exception as error:
-                if claim_failures.is_outage(error):
-                    raise
-                log.exception("leads_pool_failed", pool=pool_id)
-                claimed = ClaimResult(why="error", wait_s=TROUBLE_S)
-            if claimed.wait_s > 0:
-                longest = settings.LEADS_TICK_S if claimed.why in NO_LINES else IDLE_S
-                this_s = min(claimed.wait_s, longest)
-                with self._lock:
-                    self._waiting[pool_id] = (time.monotonic() + this_s, claimed.why)
-                wait_s, why = min(wait_s, this_s), claimed.why
-            if claimed.taken:
-                return claimed
-        return ClaimResult(why=why, wait_s=wait_s)
-
-    def line_freed(self, pool_id: int) -> None:
-        with self._lock:
-            if self._waiting.get(pool_id, (0.0, ""))[1] in NO_LINES:
-                del self._waiting[pool_id]
-
-    def hint(self, pool_id: int) -> None:
-        """Mark a pool as having a new ready lead, for the next idle puller.
-
-        Busy pullers continue the rotation, because otherwise a pool with a steady trickle of leads would delay the
-        others.
-        """
-        with self._lock:
-            self._hints.append(pool_id)
-
-    def _rooms(self) -> Iterator[int]:
-        """Yield the pools to check: first those marked as having new leads, then every ready pool in rotation."""
-        with self._lock:
-            hints, self._hints = dict.fromkeys(self._hints), []
-        yield from hints
-        yield from (pool_id for pool_id in self._in_turn(redis_queue.ready_pools()) if pool_id not in hints)
-
-    def _in_turn(self, pools: list[int]) -> list[int]:
-        with self._lock:
-            self._waiting = {pool: until for pool, until in self._waiting.items() if pool in pools}
-        return [p for p in pools if p > self._last] + [p for p in pools if p <= self._last]
-
-
 class PubSubListener(threading.Thread):
     """Listens on the wakeup channel and passes its messages on.
 
     After an outage it wakes the dialer once, because messages may have been missed.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, hear: object) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_message: object) -> None:
         super().__init__(name="leads-bell", daemon=True)
-        self._loop, self._hear = loop, hear
-        self._over = threading.Event()
+        self._loop, self._on_message = loop, on_message
+        self._stopping = threading.Event()
 
     def stop(self) -> None:
-        self._over.set()
+        self._stopping.set()
 
     def run(self) -> None:
         missed = False
-        while not self._over.is_set():
+        while not self._stopping.is_set():
             try:
                 listener = connect(socket_timeout=5).pubsub(ignore_subscribe_messages=True)
                 listener.subscribe(redis_queue.wakeup_channel())
                 if missed:
-                    self._tell("due")
+                    self._forward("due")
                 missed = False
-                while not self._over.is_set():
+                while not self._stopping.is_set():
                     message = listener.get_message(timeout=0.5)
                     if message and isinstance(message["data"], bytes):
-                        self._tell(message["data"].decode())
+                        self._forward(message["data"].decode())
                 listener.close()
             except REDIS_ERRORS as error:
                 log.debug("wakeup_channel_unavailable", error=str(error))
                 missed = True
-                self._over.wait(TROUBLE_S)
+                self._stopping.wait(TROUBLE_S)
             except RuntimeError:  # the event loop is closed
                 return
 
-    def _tell(self, message: str) -> None:
-        self._loop.call_soon_threadsafe(self._hear, message)  # type: ignore[arg-type]
+    def _forward(self, message: str) -> None:
+        self._loop.call_soon_threadsafe(self._on_message, message)  # type: ignore[arg-type]

@@ -28,7 +28,8 @@ def explain_lead(lead: Lead) -> str:
 
 
 def _local_time(lead: Lead, moment: datetime) -> str:
-    return f"{moment.astimezone(ZoneInfo(lead.organization.time_zone)):%a %d %b, %H:%M:%S %Z}"
+    shown = moment.astimezone(ZoneInfo(lead.organization.time_zone))
+    return f"{shown:%a, %b} {shown.day}, {shown:%H:%M:%S %Z}"
 
 
 def _missing_line(pool: DispatchPool) -> str:

@@ -15,9 +15,9 @@ from dispatch.core import clock
 from dispatch.leads import sql
 from dispatch.leads.models import Campaign, Lead
 
-# From MANY leads on, counting takes long, so all viewers share a count. It is cached for KEPT_TIMES as long as it
-# took, at most KEPT_MOST_S.
-MANY, KEPT_TIMES, KEPT_MOST_S = 50_000, 10, 30.0
+# From LARGE_CAMPAIGN_ROWS leads on, counting takes long, so all viewers share a count. It is cached for
+# CACHE_TTL_FACTOR times as long as it took, at most CACHE_TTL_MAX_S.
+LARGE_CAMPAIGN_ROWS, CACHE_TTL_FACTOR, CACHE_TTL_MAX_S = 50_000, 10, 30.0
 _cached: dict[int, tuple[datetime, float, list[LeadCounts]]] = {}
 
 
@@ -64,8 +64,8 @@ def _count(organization_id: int, hours: Sequence[datetime]) -> list[LeadCounts]:
     params = {"organization": organization_id, "hours": list(hours), "now": clock.now()}
     counts = [LeadCounts(*row) for row in sql.fetch_all(sql.COUNTED, params)]
     took_s = time.monotonic() - began
-    if sum(group.leads for group in counts) >= MANY:
-        kept_s = min(KEPT_TIMES * took_s, KEPT_MOST_S)
+    if sum(group.leads for group in counts) >= LARGE_CAMPAIGN_ROWS:
+        kept_s = min(CACHE_TTL_FACTOR * took_s, CACHE_TTL_MAX_S)
         _cached[organization_id] = hours[0], time.monotonic() + kept_s, counts
     else:
         _cached.pop(organization_id, None)

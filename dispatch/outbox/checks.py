@@ -16,8 +16,8 @@ SMALLEST_BATCH = 20
 
 def refuse_contradictions() -> None:
     """Raise ImproperlyConfigured, listing every contradiction, so that the dispatcher process does not start."""
-    if found := contradictions():
-        raise ImproperlyConfigured(" ".join(str(message.msg) for message in found))
+    if errors := contradictions():
+        raise ImproperlyConfigured(" ".join(str(message.msg) for message in errors))
 
 
 @register()

@@ -15,12 +15,11 @@ from django.db.models import F, Q
 from accounts.scoping import OwnedModel
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
-from dispatch.core.crypto import EncryptedTextField
-from dispatch.outbox.fields import EncryptedJSONField
+from dispatch.core.crypto import EncryptedJSONField, EncryptedTextField
 
 DEFAULT_GROUP = "default"
 DEFAULT_SEQUENCE = 99
-LONGEST_GROUP = 200
+MAX_GROUP_LENGTH = 200
 
 check_url = URLValidator(schemes=["http", "https"])
 
@@ -179,7 +178,7 @@ class MessageGroup(OwnedModel):
     """
 
     endpoint = models.ForeignKey(Endpoint, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
-    name = models.CharField(max_length=LONGEST_GROUP, default=DEFAULT_GROUP)
+    name = models.CharField(max_length=MAX_GROUP_LENGTH, default=DEFAULT_GROUP)
     key = models.CharField(max_length=64, unique=True, editable=False)
     target = models.ForeignKey(Target, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     wake_at = models.DateTimeField(null=True)

@@ -24,7 +24,7 @@ from dispatch.core import clock
 HTTP = "HTTP"
 KEYS = ("id", "poolCode", "authToken", "mediationType", "mediationTarget", "messageGroupId")
 # Longer than any valid pointer; longer input is not parsed.
-LONGEST = 16_384
+MAX_LENGTH = 16_384
 
 
 class BadPointer(ValueError):
@@ -59,8 +59,8 @@ class MessagePointer:
 
         Raises BadPointer unless `text` is an object with exactly the six keys, each a non-empty string.
         """
-        if len(text) > LONGEST:
-            raise BadPointer(f"longer than {LONGEST} characters")
+        if len(text) > MAX_LENGTH:
+            raise BadPointer(f"longer than {MAX_LENGTH} characters")
         try:
             parsed = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -68,20 +68,20 @@ class MessagePointer:
         return cls.from_dict(parsed)
 
     @classmethod
-    def from_dict(cls, found: Any) -> MessagePointer:
+    def from_dict(cls, fields: Any) -> MessagePointer:
         """Build a pointer from parsed JSON; like `from_json`."""
-        if not isinstance(found, dict):
+        if not isinstance(fields, dict):
             raise BadPointer("not an object")
-        missing = [name for name in KEYS if name not in found]
-        unknown = sorted(str(name) for name in found if name not in KEYS)
+        missing = [name for name in KEYS if name not in fields]
+        unknown = sorted(str(name) for name in fields if name not in KEYS)
         if missing or unknown:
             raise BadPointer(f"missing keys {missing}, unknown keys {unknown[:10]}")
         for name in KEYS:
-            if not isinstance(found[name], str) or not found[name]:
+            if not isinstance(fields[name], str) or not fields[name]:
                 raise BadPointer(f"{name} is not a non-empty string")
-        if found["mediationType"] != HTTP:
+        if fields["mediationType"] != HTTP:
             raise BadPointer(f"mediationType is not {HTTP}")
-        return cls(**found)
+        return cls(**fields)
 
 
 def group_hash(*parts: object) -> str:

@@ -14,7 +14,7 @@ from dispatch.outbox import metrics, publisher, queues
 from dispatch.outbox.services.scheduling import claim_next, next_wake
 
 # Prevents a busy loop.
-SHORTEST_PAUSE_S = 0.01
+MIN_PAUSE_S = 0.01
 
 
 def poll_once() -> float | None:
@@ -29,7 +29,7 @@ def poll_once() -> float | None:
     _publish_after_takeover()
     now = clock.now()
     with transaction.atomic():
-        claims, rooms = claim_next(now)
+        claims, admission = claim_next(now)
         if led := leading.get(None):
             leader_election.fence(*led)
         fault_injection.crash_point("outbox.claim.before_commit")
@@ -39,11 +39,11 @@ def poll_once() -> float | None:
         return settings.OUTBOX_POLL_INTERVAL_S
     if claims:
         return 0.0
-    waits = [at for at in (next_wake(now), rooms.again_at) if at]
+    waits = [at for at in (next_wake(now), admission.again_at) if at]
     if not waits:
         return None
     seconds = (min(waits) - clock.now()).total_seconds()
-    return min(max(seconds, SHORTEST_PAUSE_S), settings.OUTBOX_POLL_INTERVAL_S)
+    return min(max(seconds, MIN_PAUSE_S), settings.OUTBOX_POLL_INTERVAL_S)
 
 
 # The leadership term in which all QUEUED messages were last published again.

@@ -30,9 +30,9 @@ log = structlog.get_logger(__name__)
 # The part of a lease that is reserved for recording the result.
 LEASE_MARGIN_S = 5.0
 MAX_BATCH = 200
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 5.0
 # Pause between tries to record a result while its group is locked. An intake locks it for milliseconds.
-FIRST_LOCK_PAUSE_S, LONGEST_LOCK_PAUSE_S = 0.01, 1.0
+FIRST_LOCK_PAUSE_S, MAX_LOCK_PAUSE_S = 0.01, 1.0
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Processor:
             fault_injection.crash_point("outbox.call.after")
             metrics.calls.labels(result.verdict.outcome).inc()
             metrics.call_seconds.observe(result.elapsed_s)
-            await self._write(running, result)
+            await self._write_result(running, result)
         finally:
             self._running.pop((call.id, call.epoch), None)
 
@@ -107,7 +107,7 @@ class Processor:
         await self._renew_leases([running])
         return running.until - ticks() >= needed
 
-    async def _write(self, running: _Running, result: AttemptResult) -> None:
+    async def _write_result(self, running: _Running, result: AttemptResult) -> None:
         """Record the result, retrying while the lease lasts.
 
         After that, recovery takes over and the message is sent again.
@@ -121,13 +121,13 @@ class Processor:
                     log.warning("group_locked", message=result.call.id, group=result.call.group_id)
                     return
                 await asyncio.sleep(lock_pause)
-                lock_pause = min(lock_pause * 2, LONGEST_LOCK_PAUSE_S)
+                lock_pause = min(lock_pause * 2, MAX_LOCK_PAUSE_S)
             except DatabaseError as error:
                 if ticks() + pause >= running.until:
                     raise
                 log.warning("attempt_result_not_recorded", message=result.call.id, error=str(error).strip())
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE_S)
+                pause = min(pause * 2, MAX_PAUSE_S)
 
     async def _keep_leases(self) -> None:
         while self._running:

@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 RECEIVE = 200
 WAIT_S = 1.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 5.0
 # On shutdown, attempts in progress have this long to end; the others are recovered when their leases lapse.
 STOP_S = 8.0
 # Delay before a pointer is redelivered if the database was unavailable.
@@ -72,7 +72,7 @@ class Router:
                 except QueueUnavailable as error:
                     log.warning("queue_unreachable", error=str(error), again_in_s=pause)
                     await asyncio.wait([stopped], timeout=pause)
-                    pause = min(pause * 2, LONGEST_PAUSE_S)
+                    pause = min(pause * 2, MAX_PAUSE_S)
                     continue
                 for delivery in received:
                     task = asyncio.create_task(self._handle(processor, delivery))

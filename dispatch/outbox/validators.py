@@ -10,8 +10,8 @@ from django.core.exceptions import ValidationError
 
 from dispatch.core.http.client import check_headers
 
-MOST_HEADERS = 20
-LONGEST_HEADERS = 8000
+MAX_HEADERS = 20
+MAX_HEADERS_LENGTH = 8000
 _EVENT_TYPE = re.compile(r"\*|[a-z][a-z0-9_]*\.(\*|[a-z][a-z0-9_]*)")
 # Dispatch sets these with every request; an endpoint's headers cannot replace them.
 RESERVED_HEADERS = ("webhook-", "dispatch-")
@@ -25,8 +25,8 @@ def check_event_type(wanted: str) -> None:
 
 def check_own_headers(headers: Mapping[str, str]) -> None:
     """Accept valid headers within the limits on number and size, except those that Dispatch sets."""
-    if len(headers) > MOST_HEADERS or sum(len(n) + len(str(v)) for n, v in headers.items()) > LONGEST_HEADERS:
-        raise ValidationError(f"At most {MOST_HEADERS} headers with {LONGEST_HEADERS} characters in total.")
+    if len(headers) > MAX_HEADERS or sum(len(n) + len(str(v)) for n, v in headers.items()) > MAX_HEADERS_LENGTH:
+        raise ValidationError(f"At most {MAX_HEADERS} headers with {MAX_HEADERS_LENGTH} characters in total.")
     for name, value in headers.items():
         if not isinstance(value, str):
             raise ValidationError(f"The value of the header {name} must be text.", code="invalid")

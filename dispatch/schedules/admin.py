@@ -111,22 +111,22 @@ class ScheduleAdmin(OwnedAdmin):
 
     @display(description="next runs")
     def next_times(self, schedule: Schedule) -> str:
-        found = occurrences_of(schedule)
-        rows = ((time["words"], ", moved: clocks go forward" if time["moved"] else "") for time in found)
-        return format_html("<ol>{}</ol>", format_html_join("", "<li>{}{}</li>", rows)) if found else "none"
+        occurrences = occurrences_of(schedule)
+        rows = ((time["words"], ", moved: clocks go forward" if time["moved"] else "") for time in occurrences)
+        return format_html("<ol>{}</ol>", format_html_join("", "<li>{}{}</li>", rows)) if occurrences else "none"
 
     @display(description="last runs")
     def last_runs(self, schedule: Schedule) -> str:
-        found = list(schedule.runs.order_by("-id")[:SHOWN])
+        runs = list(schedule.runs.order_by("-id")[:SHOWN])
         rows = (
             (
                 link(self, run, descriptions.moment(run.trigger_at, schedule.time_zone)),
                 run.get_status_display(),
                 run.error,
             )
-            for run in found
+            for run in runs
         )
-        return format_html("<ul>{}</ul>", format_html_join("", "<li>{}: {} {}</li>", rows)) if found else "none"
+        return format_html("<ul>{}</ul>", format_html_join("", "<li>{}: {} {}</li>", rows)) if runs else "none"
 
     @display(description="payload")
     def body(self, schedule: Schedule) -> str:

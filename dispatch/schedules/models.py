@@ -14,7 +14,7 @@ from django.db.models import F, Q
 from accounts.models import validate_time_zone
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
-from dispatch.outbox.fields import EncryptedJSONField
+from dispatch.core.crypto import EncryptedJSONField
 from dispatch.schedules.rules import recurrence
 
 # Every schedule and run stores its shard, so this number cannot change. At most 64 executors can share the work.

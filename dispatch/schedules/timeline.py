@@ -58,8 +58,8 @@ def of_schedule(schedule: Schedule) -> list[Entry]:
 
 
 def _entries(which: Q) -> list[Entry]:
-    found = Event.objects.filter(which).order_by("-id")[:MAX_ENTRIES]
-    return [_entry(event) for event in reversed(found)]
+    events = Event.objects.filter(which).order_by("-id")[:MAX_ENTRIES]
+    return [_entry(event) for event in reversed(events)]
 
 
 def _entry(event: Event) -> Entry:

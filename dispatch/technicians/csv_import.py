@@ -134,9 +134,9 @@ def apply_row(line: ImportRow, organization: Organization, *, actor: Actor) -> T
 class _Reader:
     def __init__(self, organization: Organization) -> None:
         self.organization = organization
-        crew = list(Technician.objects.of(organization).prefetch_related("skills"))
-        self.by_id = {technician.pk: technician for technician in crew}
-        self.by_phone = {str(technician.phone): technician for technician in crew if technician.is_active}
+        technicians = list(Technician.objects.of(organization).prefetch_related("skills"))
+        self.by_id = {technician.pk: technician for technician in technicians}
+        self.by_phone = {str(technician.phone): technician for technician in technicians if technician.is_active}
         self.skills = {skill.code: skill for skill in Skill.objects.of(organization)}
         self.phones: dict[str, int] = {}
         self.seen: dict[int, int] = {}

@@ -14,7 +14,7 @@ RESOLUTION = 6
 EARTH_RADIUS_M = 6_371_008.8
 # Bounds of a cell's edge relative to the mean edge (cells near the grid's twelve pentagons are smaller). _SPILL: a
 # descendant's center may lie slightly outside its ancestor.
-_SHORTEST, _LONGEST = 0.6, 1.45
+_MIN_EDGE, _MAX_EDGE = 0.6, 1.45
 _SPILL = 1.2
 _MAX_RINGS = 7
 
@@ -46,7 +46,7 @@ def _grain(radius_m: float) -> tuple[int, int]:
     for resolution in range(RESOLUTION, -1, -1):
         edge = h3.average_hexagon_edge_length(resolution, unit="m")
         # A disk of k rings reaches 1.5 k edges from the center of its middle cell; the point may be one edge off.
-        rings = ceil((radius_m + _LONGEST * _SPILL * edge) / (1.5 * _SHORTEST * edge))
+        rings = ceil((radius_m + _MAX_EDGE * _SPILL * edge) / (1.5 * _MIN_EDGE * edge))
         if rings <= _MAX_RINGS:
             return resolution, rings
     return 0, 60  # the whole world
@@ -56,7 +56,7 @@ def _grain(radius_m: float) -> tuple[int, int]:
 def _spans(middle: int, rings: int, radius_m: float) -> tuple[tuple[int, int], ...]:
     resolution = h3.get_resolution(middle)
     edge = h3.average_hexagon_edge_length(resolution, unit="m")
-    reach = radius_m + 2 * _LONGEST * _SPILL * edge
+    reach = radius_m + 2 * _MAX_EDGE * _SPILL * edge
     lat, lng = h3.cell_to_latlng(middle)
     near = sorted(
         cell for cell in h3.grid_disk(middle, rings) if distance_m(lat, lng, *h3.cell_to_latlng(cell)) <= reach

@@ -10,7 +10,7 @@ from dispatch.core.privacy.personal_data import DataSubject, EventReference, Per
 from dispatch.technicians.models import Shift, Technician
 
 
-def _of(person: DataSubject) -> Any:
+def _technicians_of(person: DataSubject) -> Any:
     """Select technicians by id only: a customer's phone number must not match a technician."""
     rows = Technician.objects.of(person.organization_id)
     return rows.filter(pk=person.technician_id) if person.technician_id is not None else rows.none()
@@ -18,9 +18,9 @@ def _of(person: DataSubject) -> Any:
 
 def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
     """Return the technician and their shifts for the export."""
-    ids = list(_of(person).values_list("pk", flat=True))
+    ids = list(_technicians_of(person).values_list("pk", flat=True))
     shifts = Shift.objects.filter(technician_id__in=ids)
-    technicians = personal_data.as_rows(_of(person))
+    technicians = personal_data.as_rows(_technicians_of(person))
     for row in technicians:
         row.pop("pin_hash", None)  # a credential
     return {"technicians": technicians, "shifts": personal_data.as_rows(shifts)}
@@ -28,20 +28,20 @@ def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
 
 def blocked_by(person: DataSubject) -> Iterable[str]:
     """Yield the reason why the technician can't be erased yet: open jobs or a live offer."""
-    for row in _of(person):
+    for row in _technicians_of(person):
         if row.open_jobs or row.live_offer_id:
             yield f"Technician {row.pk} has open jobs or a live offer. End those first."
 
 
 def traces(person: DataSubject) -> list[EventReference]:
     """Return the subject whose events name the technician."""
-    return [EventReference("technician", [row.pk], [row.name]) for row in _of(person)]
+    return [EventReference("technician", [row.pk], [row.name]) for row in _technicians_of(person)]
 
 
 def erase(person: DataSubject) -> int:
     """Clear everything that identifies the technician, deactivate them, and return the number of rows changed."""
     count = 0
-    for row in _of(person).select_for_update(no_key=True):
+    for row in _technicians_of(person).select_for_update(no_key=True):
         row.shifts.all().delete()
         row.name, row.phone, row.lat, row.lng = f"Erased technician {row.pk}", "", 0.0, 0.0
         row.is_active, row.on_duty, row.time_zone = False, False, ""

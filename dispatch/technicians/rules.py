@@ -162,13 +162,13 @@ def _seconds(at: time) -> int:
     return at.hour * 3600 + at.minute * 60 + at.second
 
 
-SHORTEST_PIN, LONGEST_PIN = 4, 8
+MIN_PIN_LENGTH, MAX_PIN_LENGTH = 4, 8
 
 
 def pin_problem(pin: str) -> str:
     """Return why this PIN is not allowed, or an empty string."""
-    if not (pin.isascii() and pin.isdecimal() and SHORTEST_PIN <= len(pin) <= LONGEST_PIN):
-        return f"Enter {SHORTEST_PIN} to {LONGEST_PIN} digits."
+    if not (pin.isascii() and pin.isdecimal() and MIN_PIN_LENGTH <= len(pin) <= MAX_PIN_LENGTH):
+        return f"Enter {MIN_PIN_LENGTH} to {MAX_PIN_LENGTH} digits."
     steps = {int(after) - int(before) for before, after in pairwise(pin)}
     if steps in ({0}, {1}, {-1}):
         return "Too easy to guess. Don't use one digit only or a sequence such as 1234."

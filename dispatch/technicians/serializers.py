@@ -13,7 +13,7 @@ from accounts.api.base import OwnedSerializer, OwnedSlugRelatedField
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.technicians import services
 from dispatch.technicians.models import Shift, Skill, Technician
-from dispatch.technicians.rules import LONGEST_PIN, pin_problem
+from dispatch.technicians.rules import MAX_PIN_LENGTH, pin_problem
 
 
 class SkillSerializer(OwnedSerializer):
@@ -80,7 +80,7 @@ class TechnicianSerializer(OwnedSerializer):
         write_only=True,
         required=False,
         allow_blank=True,
-        max_length=LONGEST_PIN,
+        max_length=MAX_PIN_LENGTH,
         help_text="4 to 8 digits that identify the technician when they call. Empty removes it. Never returned.",
     )
     has_pin = serializers.SerializerMethodField(help_text="Whether a PIN is set.")

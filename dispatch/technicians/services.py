@@ -296,7 +296,7 @@ def void_links(technician_id: int, *, actor: Actor) -> None:
 
 
 # After this many wrong PINs in a row, none is accepted for a while.
-MOST_PIN_FAILURES = 5
+MAX_PIN_FAILURES = 5
 PIN_LOCK = timedelta(minutes=30)
 
 
@@ -324,7 +324,7 @@ def is_pin_locked(technician: Technician) -> bool:
 def check_pin(technician_id: int, pin: str) -> bool:
     """Return whether this is the technician's PIN.
 
-    After MOST_PIN_FAILURES wrong ones, none is right for PIN_LOCK, and the dispatchers are notified.
+    After MAX_PIN_FAILURES wrong ones, none is right for PIN_LOCK, and the dispatchers are notified.
     """
     technician = Technician.objects.get(pk=technician_id)
     if not technician.pin_hash or is_pin_locked(technician):
@@ -335,11 +335,11 @@ def check_pin(technician_id: int, pin: str) -> bool:
         if is_pin_locked(technician):
             return False
         technician.pin_failures = 0 if is_right else technician.pin_failures + 1
-        if technician.pin_failures >= MOST_PIN_FAILURES:
+        if technician.pin_failures >= MAX_PIN_FAILURES:
             technician.pin_failures, technician.pin_locked_until = 0, clock.now() + PIN_LOCK
             events.append(
                 technician.organization_id, "technician.pin_locked", technician_id, name=technician.name,
-                failures=MOST_PIN_FAILURES, minutes=int(PIN_LOCK.total_seconds() // 60),
+                failures=MAX_PIN_FAILURES, minutes=int(PIN_LOCK.total_seconds() // 60),
             )  # fmt: skip
         technician.save(update_fields=["pin_failures", "pin_locked_until"])
     return is_right

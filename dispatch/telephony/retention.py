@@ -11,7 +11,7 @@ from dispatch.telephony.models import Call, CallEvent, InboundCall, Text
 
 CALL_DAYS, TEXT_DAYS, PAYLOAD_DAYS = 400, 400, 30
 # Limits on calls per person count the calls of this many days, so these must be kept.
-SHORTEST_DAYS = 31
+MIN_DAYS = 31
 
 
 def delete_calls(organization_id: int, before: datetime, limit: int) -> int:
@@ -48,6 +48,6 @@ def _first(rows: QuerySet, limit: int) -> list[int]:
 
 def register() -> None:
     """Register the retention rules of telephony."""
-    retention.register("calls", CALL_DAYS, delete_calls, label="Calls", shortest_days=SHORTEST_DAYS)
+    retention.register("calls", CALL_DAYS, delete_calls, label="Calls", shortest_days=MIN_DAYS)
     retention.register("texts", TEXT_DAYS, delete_texts, label="Texts")
     retention.register("provider_payloads", PAYLOAD_DAYS, delete_payloads, label="Provider events of calls")

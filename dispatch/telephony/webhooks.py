@@ -58,9 +58,9 @@ def webhook(request: HttpRequest, provider: str, call_id: int, kind: str) -> Htt
         report_refusal(call.account, url, is_signed=_is_signed(client, request), call=call)
         return reject_request()
     step = min(parse_int(request.GET.get("step")) or 0, MAX_STEPS)
-    hook = client.parse(kind, step, request.POST.dict())
+    event = client.parse(kind, step, request.POST.dict())
     try:
-        call = receive_webhook(call_id, hook)
+        call = receive_webhook(call_id, event)
     except WrongCall:
         return reject_request()
     try:
@@ -73,24 +73,24 @@ def webhook(request: HttpRequest, provider: str, call_id: int, kind: str) -> Htt
     if kind == "status":
         return HttpResponse(status=204)
     accepted_keys = webhook_urls.decode_keys(request.GET.get("keys", ""))
-    prompt = _choose_prompt(handler, call, hook, step, accepted_keys)
-    keys.mark_applied(call_id, hook)
+    prompt = _choose_prompt(handler, call, event, step, accepted_keys)
+    keys.mark_applied(call_id, event)
     return _render_prompt(client, call, prompt, step)
 
 
 def _choose_prompt(
-    handler: CallHandler, call: Call, hook: WebhookEvent, step: int, accepted_keys: str
+    handler: CallHandler, call: Call, event: WebhookEvent, step: int, accepted_keys: str
 ) -> VoicePrompt | Redirect:
-    is_accepted_key = hook.kind == "gather" and len(hook.digits) == 1 and hook.digits in accepted_keys
+    is_accepted_key = event.kind == "gather" and len(event.digits) == 1 and event.digits in accepted_keys
     if call.ended_at is not None or step >= MAX_STEPS:
         if is_accepted_key:  # the call is over, but the key was pressed during the call and counts
-            handler.on_key(call, hook.digits)
+            handler.on_key(call, event.digits)
         return SILENCE
     if call.cancel_requested_at is not None:  # a pressed key still gets its result, but no new prompt
-        prompt = handler.on_key(call, hook.digits) if is_accepted_key else SILENCE
+        prompt = handler.on_key(call, event.digits) if is_accepted_key else SILENCE
         return replace(prompt, keys="") if isinstance(prompt, VoicePrompt) else SILENCE
     if is_accepted_key:
-        return handler.on_key(call, hook.digits)
+        return handler.on_key(call, event.digits)
     return handler.on_answer(call)  # the call was just answered, or star or an unknown key was pressed
 
 

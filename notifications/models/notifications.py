@@ -139,8 +139,8 @@ class Channel(models.TextChoices):
     """The channel of a delivery."""
 
     EMAIL = "email", "Email"
-    SMS = "sms", "SMS"
-    VOICE = "voice", "Voice call"
+    SMS = "sms", "Text"
+    VOICE = "voice", "Call"
 
 
 class Delivery(OwnedModel):

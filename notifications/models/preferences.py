@@ -22,8 +22,8 @@ class Preference(OwnedModel):
     kind = models.CharField(max_length=64)
     shown = models.BooleanField(default=True, help_text="Show it as it happens. Otherwise it is only listed.")
     email = models.BooleanField("email", default=False)
-    sms = models.BooleanField("SMS", default=False)
-    voice = models.BooleanField("voice call", default=False, help_text="Alerts only.")
+    sms = models.BooleanField("text", default=False)
+    voice = models.BooleanField("call", default=False, help_text="Alerts only.")
 
     class Meta:
         ordering = ["kind"]
@@ -136,8 +136,8 @@ class EscalationStep(OwnedModel):
         default=0,
         help_text="0 contacts everyone at once. Otherwise one person after another, in escalation order.",
     )
-    sms = models.BooleanField("SMS", default=True)
-    voice = models.BooleanField("voice call", default=True)
+    sms = models.BooleanField("text", default=True)
+    voice = models.BooleanField("call", default=True)
 
     class Meta:
         ordering = ["position", "id"]

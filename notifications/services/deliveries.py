@@ -124,7 +124,7 @@ def _end_delivery(row: Delivery, status: str, why: str = "") -> None:
 
 
 # --- Email -------------------------------------------------------------------------------------------------------
-def _email(row: Delivery) -> bool:
+def _send_email(row: Delivery) -> bool:
     if not settings.EMAIL_IS_SET_UP:
         raise NotSent("No mail server is configured (EMAIL_URL).")
     mail = rendering.render_email(row.notification)
@@ -141,7 +141,7 @@ def _email(row: Delivery) -> bool:
 
 
 # --- Phone -------------------------------------------------------------------------------------------------------
-def _call(row: Delivery) -> bool:
+def _place_call(row: Delivery) -> bool:
     """Place the call. Telephony reports the result to `tell_of`."""
     call_id = _write_locked(row, _create_call)
     if call_id is not None:
@@ -170,7 +170,7 @@ def _write_locked(row: Delivery, make: Callable[[Delivery], int]) -> int | None:
         raise NotSent("the phone is busy with another call", _retry_within(row, PHONE_AGAIN)) from error
 
 
-def _text(row: Delivery) -> bool:
+def _send_text(row: Delivery) -> bool:
     """Write the text. Telephony reports the result to `apply_text_report`."""
     text_id = _write_locked(row, _create_text)
     if text_id is not None:
@@ -249,7 +249,7 @@ def apply_call_report(call: Call) -> None:
 
 
 _SENDERS: dict[str, Callable[[Delivery], bool]] = {
-    Channel.EMAIL: _email,
-    Channel.SMS: _text,
-    Channel.VOICE: _call,
+    Channel.EMAIL: _send_email,
+    Channel.SMS: _send_text,
+    Channel.VOICE: _place_call,
 }

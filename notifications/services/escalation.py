@@ -35,9 +35,9 @@ def escalate_due() -> int:
     """Escalate every due alert and return the number. A failing alert is deferred."""
     due = Alert.objects.filter(status=Alert.Status.OPEN, next_action_at__lte=clock.now())
     free = unlocked_ids(due.order_by("next_action_at"), BATCH)
-    found = list(due.filter(pk__in=free).order_by("next_action_at").values_list("pk", "step_token"))
-    run_each(lambda step: escalate(*step), found, event="alert_escalation_failed", rule=_ESCALATION_RULE)
-    return len(found)
+    steps = list(due.filter(pk__in=free).order_by("next_action_at").values_list("pk", "step_token"))
+    run_each(lambda step: escalate(*step), steps, event="alert_escalation_failed", rule=_ESCALATION_RULE)
+    return len(steps)
 
 
 def _postpone_escalation(step: tuple[int, uuid.UUID]) -> None:
@@ -52,9 +52,9 @@ def repeat_due() -> int:
     """Repeat every due alert on screens and return the number. A failing alert is deferred."""
     due = Alert.objects.filter(status=Alert.Status.OPEN, next_repeat_at__lte=clock.now())
     free = unlocked_ids(due.order_by("next_repeat_at"), BATCH)
-    found = list(due.filter(pk__in=free).order_by("next_repeat_at").values_list("pk", "next_repeat_at"))
-    run_each(lambda repeat: _repeat(*repeat), found, event="alert_not_repeated", rule=_REPEAT_RULE)
-    return len(found)
+    repeats = list(due.filter(pk__in=free).order_by("next_repeat_at").values_list("pk", "next_repeat_at"))
+    run_each(lambda repeat: _repeat(*repeat), repeats, event="alert_not_repeated", rule=_REPEAT_RULE)
+    return len(repeats)
 
 
 def _postpone_repeat(repeat: tuple[int, datetime | None]) -> None:

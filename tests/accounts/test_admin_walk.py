@@ -1,7 +1,7 @@
 """Walk over every page of the admin as an Admin, a Dispatcher and an outsider.
 
 The pages come from the admin's registry, so a new page is included automatically; its model needs a row in
-tests/support/tenants.py.
+tests/support/tenant_rows.py.
 """
 
 from __future__ import annotations

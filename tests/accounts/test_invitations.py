@@ -19,6 +19,7 @@ from dispatch.core.models import Event
 from tests.accounts.test_sign_in import sign_in
 from tests.api.client import Api
 from tests.support import factories as make
+from tests.support.factories import browser
 
 pytestmark = pytest.mark.django_db
 
@@ -56,12 +57,6 @@ def mailed_link(number: int = -1) -> str:
 
 def handed(answer: dict[str, Any]) -> str:
     return str(answer["invitation_url"]).removeprefix("http://testserver")
-
-
-def browser_of(person: User) -> Client:
-    client = Client()
-    client.force_login(person, backend="django.contrib.auth.backends.ModelBackend")
-    return client
 
 
 def joined(answer: dict[str, Any]) -> bool:
@@ -117,10 +112,10 @@ def test_a_known_person_joins_after_signing_in_and_keeps_their_password(admin, m
     assert choose_password(link).status_code == 302
     assert not joined(answer)
     assert sign_in(olga.email, CHOSEN).status_code == 200, "the link set no password"
-    stranger = browser_of(make.dispatcher(make.organization("Third")))
+    stranger = browser(make.dispatcher(make.organization("Third")))
     assert stranger.post(link).status_code == 403
     assert not joined(answer)
-    own = browser_of(olga)
+    own = browser(olga)
     assert "Join Ours" in own.get(link).content.decode()
     assert confirm(own, link).status_code == 302
     assert joined(answer)
@@ -129,7 +124,7 @@ def test_a_known_person_joins_after_signing_in_and_keeps_their_password(admin, m
 def test_only_the_email_is_shown_before_joining(organization, admin, mailing):
     olga = make.dispatcher(make.organization("Theirs"), "Olga Petrova")
     User.objects.filter(pk=olga.pk).update(phone="+16025550142")
-    api, pages = Api(user=admin), browser_of(admin)
+    api, pages = Api(user=admin), browser(admin)
     answer = invite(admin, olga.email)
 
     def all_that_is_told() -> str:
@@ -149,7 +144,7 @@ def test_only_the_email_is_shown_before_joining(organization, admin, mailing):
     assert "5550142" not in told.replace(" ", "").replace("-", "")
     assert found_by(olga.email)
     assert not found_by("Petrova")
-    confirm(browser_of(olga), mailed_link())
+    confirm(browser(olga), mailed_link())
     if not joined(answer):  # the e-mail was never confirmed: the link asks for a password
         choose_password(mailed_link())
     assert "Petrova" in all_that_is_told()
@@ -162,7 +157,7 @@ def test_account_taken_by_someone_else_is_recovered_by_email(admin, mailing, set
     mallory = make.admin(make.organization("Theirs"), "Mallory")
     taken = invite(mallory, "victim@example.com")
     assert choose_password(handed(taken), "the password of mallory").status_code == 302
-    thief = browser_of(User.objects.get(email="victim@example.com"))
+    thief = browser(User.objects.get(email="victim@example.com"))
     assert thief.get(reverse("admin:index")).status_code == 200
     settings.EMAIL_URL = "smtp://mail.example.com"
     ours = invite(admin, "victim@example.com")
@@ -180,7 +175,7 @@ def test_link_passed_on_by_an_admin_takes_over_no_account(admin):
     link = handed(answer)
     assert "/login/" in choose_password(link)["Location"]
     assert sign_in(olga.email, CHOSEN).status_code == 200, "refused"
-    assert confirm(browser_of(olga), link).status_code == 302
+    assert confirm(browser(olga), link).status_code == 302
     assert joined(answer)
     olga.refresh_from_db()
     assert olga.email_confirmed_at is None
@@ -225,7 +220,7 @@ def test_inviting_again(admin, mailing, monkeypatch):
 
 
 def test_in_the_admin_the_link_is_shown_once_only_where_no_mail_is_sent(organization, admin, settings):
-    pages = browser_of(admin)
+    pages = browser(admin)
     form = {
         "organization": organization.pk,
         "name": "N",
@@ -246,7 +241,7 @@ def test_in_the_admin_the_link_is_shown_once_only_where_no_mail_is_sent(organiza
 def test_the_link_for_a_new_password_is_mailed_too(organization, admin, mailing):
     person = make.dispatcher(organization, "Dana")
     action = reverse("admin:accounts_user_new_password_link", args=[person.pk])
-    answer = browser_of(admin).post(action, {"_form_submitted": "1"})
+    answer = browser(admin).post(action, {"_form_submitted": "1"})
     assert "/set-password/" not in answer.content.decode()
     assert mail.outbox[0].to == [person.email]
     assert "/set-password/" in str(mail.outbox[0].body)
@@ -280,7 +275,7 @@ def test_invitation_alone_changes_nothing_about_the_person(admin, mailing, stays
     User.objects.filter(pk=olga.pk).update(phone=OWN_PHONE, email_confirmed_at=olga.created_at)
     answer = invite(admin, olga.email, name="Somebody else", phone=OTHER_PHONE)
     link = mailed_link()
-    own = browser_of(olga)
+    own = browser(olga)
     assert shown_details(own, link) == {"name": "Olga", "phone": OWN_PHONE}
     if stays:
         assert confirm(own, link).status_code == 302
@@ -308,7 +303,7 @@ def test_a_phone_that_is_changed_on_joining_is_in_the_log_of_the_others(admin, m
     olga = make.dispatcher(theirs, "Olga")
     User.objects.filter(pk=olga.pk).update(phone=OWN_PHONE, email_confirmed_at=olga.created_at)
     invite(admin, olga.email)
-    assert confirm(browser_of(olga), mailed_link(), phone=OTHER_PHONE).status_code == 302
+    assert confirm(browser(olga), mailed_link(), phone=OTHER_PHONE).status_code == 302
     changed = Event.objects.get(kind="membership.phone_changed")
     assert (changed.organization_id, changed.actor_label) == (theirs.pk, "Olga")
 
@@ -329,13 +324,13 @@ def test_recovered_account_does_not_keep_the_takers_phone(admin, mailing, settin
 def test_password_link_ends_when_the_account_gains_access(organization, admin, change):
     person = make.dispatcher(organization, "Dana")
     action = reverse("admin:accounts_user_new_password_link", args=[person.pk])
-    answer = browser_of(admin).post(action, {"_form_submitted": "1"}).content.decode()
+    answer = browser(admin).post(action, {"_form_submitted": "1"}).content.decode()
     link = re.search(r"/set-password/[^<]+", answer)
     assert link
     assert Client().get(link[0]).status_code == 302
     if change == "joins":
         theirs = invite(make.admin(make.organization("Theirs"), "Olga"), person.email)
-        confirm(browser_of(person), handed(theirs))
+        confirm(browser(person), handed(theirs))
         assert joined(theirs)
     else:
         User.objects.filter(pk=person.pk).update(is_superuser=True)

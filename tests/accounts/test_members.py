@@ -6,7 +6,6 @@ import re
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.test import Client
 from django.urls import reverse
 
 from accounts import services
@@ -17,6 +16,7 @@ from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from tests.api.client import Api
 from tests.support import factories as make
+from tests.support.factories import browser
 
 pytestmark = pytest.mark.django_db
 
@@ -32,12 +32,6 @@ def organization():
 @pytest.fixture
 def admin(organization):
     return make.admin(organization, "Alice")
-
-
-def page(user: User) -> Client:
-    client = Client()
-    client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
-    return client
 
 
 def test_going_on_duty_and_off(organization):
@@ -121,7 +115,7 @@ def test_a_conflict_is_raised_where_it_happens(organization, admin):
 
 
 def test_the_admin_shows_a_new_key_once(organization, admin):
-    client = page(admin)
+    client = browser(admin)
     made = client.post(
         reverse("admin:accounts_apikey_add"),
         {
@@ -154,7 +148,7 @@ def test_the_admin_shows_a_new_key_once(organization, admin):
 def test_the_admin_revokes_many_keys(organization, admin):
     keys = [make.api_key(organization) for _ in range(2)]
     ids = [key.pk for key in ApiKey.objects.all()]
-    page(admin).post(
+    browser(admin).post(
         reverse("admin:accounts_apikey_changelist"),
         {"action": "revoke", "confirmed": "1", "_selected_action": ids},
     )
@@ -162,7 +156,7 @@ def test_the_admin_revokes_many_keys(organization, admin):
 
 
 def test_the_admin_invites_with_a_link(organization, admin):
-    made = page(admin).post(
+    made = browser(admin).post(
         reverse("admin:accounts_membership_add"),
         {
             "organization": organization.pk,
@@ -178,7 +172,7 @@ def test_the_admin_invites_with_a_link(organization, admin):
 
 def test_admin_shows_that_the_last_admin_cannot_be_removed(organization, admin):
     own = admin.memberships.get()
-    answer = page(admin).post(
+    answer = browser(admin).post(
         reverse("admin:accounts_membership_change", args=[own.pk]),
         {"organization": organization.pk, "role": "dispatcher", "is_active": "on", "alert_order": 100},
         follow=True,
@@ -192,7 +186,7 @@ def test_admin_cannot_create_superusers_or_edit_shared_users(organization, admin
     own = make.dispatcher(organization, "Own")
     shared = make.dispatcher(organization, "Shared")
     Membership.objects.create(organization=make.organization("Elsewhere Ltd"), user=shared, role="dispatcher")
-    client = page(admin)
+    client = browser(admin)
     sent = {"name": "Renamed", "phone": "", "email": "taken@example.com", "is_superuser": "on", "is_active": ""}
     sent |= {"memberships-TOTAL_FORMS": "0", "memberships-INITIAL_FORMS": "0"}
     assert client.post(reverse("admin:accounts_user_change", args=[own.pk]), sent).status_code == 302
@@ -214,11 +208,11 @@ def test_an_admin_cannot_hand_out_a_superuser_s_account(organization, admin):
     root = make.user("Root", is_superuser=True)
     Membership.objects.create(organization=organization, user=root, role="dispatcher")
     link = reverse("admin:accounts_user_new_password_link", args=[root.pk])
-    assert page(admin).post(link, SENT).status_code == 403
+    assert browser(admin).post(link, SENT).status_code == 403
 
 
 def test_a_superuser_makes_users_and_organizations(organization):
-    client = page(make.user("Root", is_superuser=True))
+    client = browser(make.user("Root", is_superuser=True))
     client.post(reverse("admin:accounts_user_add"), {"name": "New", "email": "New@x.com", "is_active": "on"})
     assert not User.objects.get(email="new@x.com").has_usable_password()
     made = client.post(

@@ -14,10 +14,15 @@ from django.urls import resolve
 from drf_spectacular.generators import SchemaGenerator
 from rest_framework import serializers
 
-from dispatch.core.api import lists, parsers
-from dispatch.core.api.lists import BoundedListField, BoundedListSerializer
+from dispatch.core.api import parsers
 from dispatch.core.api.schema_view import SchemaView
-from dispatch.core.api.serializers import StrictSerializer
+from dispatch.core.api.serializers import (
+    MAX_ITEM_ERRORS,
+    MAX_ITEMS,
+    BoundedListField,
+    BoundedListSerializer,
+    StrictSerializer,
+)
 from dispatch.openapi import examples
 from tests.api.client import Api
 from tests.support.tenants import Tenant, ours, world  # noqa: F401
@@ -146,8 +151,8 @@ def test_a_list_is_refused_by_length_before_any_item_is_validated(monkeypatch):
     form = Whole(data={"numbers": [1, 2, 3, 4]})
     assert not form.is_valid()
     assert form.errors["numbers"][0].code == "max_length"
-    assert not Whole(data={"numbers": [1], "unlimited": [1] * (lists.MAX_ITEMS + 1)}).is_valid()
-    assert not Whole(data={"numbers": [1], "parts": [{}] * (lists.MAX_ITEMS + 1)}).is_valid()
+    assert not Whole(data={"numbers": [1], "unlimited": [1] * (MAX_ITEMS + 1)}).is_valid()
+    assert not Whole(data={"numbers": [1], "parts": [{}] * (MAX_ITEMS + 1)}).is_valid()
     assert validated == []
     assert not Whole(data={"numbers": [1], "parts": [{"numbers": [1, 2, 3, 4]}]}).is_valid()
     assert validated == [1]
@@ -168,7 +173,7 @@ def test_a_list_of_bad_items_is_given_up_after_the_first_errors():
             return super().run_validation(data)
 
     assert not Item(data=[{}] * 900, many=True).is_valid()
-    assert len(validated) == lists.MAX_ITEM_ERRORS
+    assert len(validated) == MAX_ITEM_ERRORS
     assert Item(data=[{"number": 1}] * 900, many=True).is_valid()
 
 

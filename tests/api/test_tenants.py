@@ -1,7 +1,7 @@
 """Walk over every endpoint of the API as an owner, a member, a key and an outsider.
 
 The endpoints come from the URL configuration, so a new endpoint is included automatically. One that is based on a
-model needs only a row in tests/support/tenants.py; any other view must be listed in WITHOUT_ROWS or OPEN.
+model needs only a row in tests/support/tenant_rows.py; any other view must be listed in WITHOUT_ROWS or OPEN.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ django.setup()
 from django.db import connection  # noqa: E402
 
 from tests.benchmarks import Result  # noqa: E402
-from tests.support.connections import connect_anew  # noqa: E402
+from tests.support.database import reconnect  # noqa: E402
 
 HERE = Path(__file__).parent
 OUTPUT = HERE.parent.parent / "bench.json"
@@ -80,7 +80,7 @@ def own_database() -> Iterator[None]:
     from tests.conftest import forget_redis
 
     # Measured as it is run, not as it is tested.
-    connect_anew()
+    reconnect()
     for name in ("options", "pool"):
         connection.settings_dict["OPTIONS"].pop(name, None)
     name = connection.settings_dict["NAME"]

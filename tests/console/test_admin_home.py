@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from django.test import Client
 from django.urls import reverse
 
 from dispatch.jobs.models import Job, ServiceType, Submission
 from tests.support import factories as make
+from tests.support.factories import browser
 
 pytestmark = pytest.mark.django_db
-
-
-def browser(user) -> Client:
-    client = Client()
-    client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
-    return client
 
 
 def pending(organization) -> Job:

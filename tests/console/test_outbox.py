@@ -16,11 +16,9 @@ from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
-from dispatch.outbox import publisher
 from dispatch.outbox.models import Endpoint, Message
 from dispatch.outbox.services import target_health
-from tests.harness.outbox import World
-from tests.outbox.receiver import Receiver
+from tests.harness.outbox import World, open_world
 from tests.support import factories as make
 from tests.support.waiting import wait_until
 
@@ -29,13 +27,8 @@ HTMX = {"HX-Request": "true"}
 
 @pytest.fixture
 def world(transactional_db: None) -> Iterator[World]:
-    publisher.reset()
-    receiver = Receiver()
-    found = World(receiver)
-    yield found
-    found.stop()
-    receiver.close()
-    publisher.reset()
+    with open_world() as world:
+        yield world
 
 
 @pytest.fixture

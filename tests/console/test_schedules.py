@@ -78,7 +78,7 @@ def test_upcoming_runs_are_grouped_by_day(world: World, dora: Client) -> None:
     world.schedule("Tomorrow's visit", trigger_at=world.at("2027-03-02 18:30"))
     world.schedule("Every first Monday", cron="0 9 * * MON#1", time_zone="America/Phoenix")
     said = text(dora.get("/schedules/"))
-    assert said.index("Tuesday 2 March 2027") < said.index("Tomorrow's visit") < said.index("Every first Monday")
+    assert said.index("Tuesday, March 2, 2027") < said.index("Tomorrow's visit") < said.index("Every first Monday")
     assert "11:30" in said
     assert "At 09:00 on the first Monday of the month (America/Phoenix)" in said
     assert "Tomorrow's visit" not in text(dora.get("/schedules/?name=monday"))
@@ -104,12 +104,12 @@ def test_calendar_of_later_month_shows_frequent_and_long_running(world: World, d
     world.schedule("Five times", every=1, unit="week", starts_at=world.at("2027-05-20 17:00"), max_occurrences=5)
     world.schedule("Till then", cron="30 9 * * *", ends_at=world.at("2027-06-02 17:00"))
     said = text(dora.get("/schedules/?view=calendar&month=2027-06"))
-    squares = 35  # 31 May to 4 July
+    squares = 35  # May 31 to July 4
     assert said.count("00:00 often Hourly") == squares
     assert said.count("08:00 2 times Twice") == squares
     assert said.count("09:00 Daily") == squares
-    assert said.count("10:00 Five times") == 3  # 3, 10 and 17 June are the last three of five
-    assert said.count("09:30 Till then") == 3  # 31 May, 1 and 2 June
+    assert said.count("10:00 Five times") == 3  # June 3, 10 and 17 are the last three of five
+    assert said.count("09:30 Till then") == 3  # May 31, June 1 and 2
     assert "Too many schedules to show" not in said
 
 
@@ -128,7 +128,7 @@ def test_the_form_shows_the_next_ten_times_in_words_and_makes_the_schedule(dora:
     preview = dora.post("/schedules/preview/", form(), headers=HTMX)
     said = text(preview)
     assert "At 09:00 on the first Monday of the month (America/Phoenix)" in said
-    assert "Mon 5 Apr 2027, 09:00 MST" in said
+    assert "Mon, Apr 5, 2027, 09:00 MST" in said
     assert preview.content.decode().count("<li>") == 10
     made = dora.post("/schedules/new/", form())
     schedule = Schedule.objects.get()
@@ -141,14 +141,14 @@ def test_the_form_shows_the_next_ten_times_in_words_and_makes_the_schedule(dora:
 
 def test_without_javascript_the_preview_is_a_button_and_keeps_what_was_typed(dora: Client) -> None:
     answer = dora.post("/schedules/new/", form(preview="1"))
-    assert "Mon 5 Apr 2027, 09:00 MST" in text(answer)
+    assert "Mon, Apr 5, 2027, 09:00 MST" in text(answer)
     assert 'value="Ping the boiler"' in answer.content.decode()
     assert not Schedule.objects.exists()
 
 
 def test_a_preview_says_where_the_clocks_go_forward(dora: Client) -> None:
     said = text(dora.post("/schedules/preview/", form(cron="30 2 14 3 *", time_zone="America/New_York")))
-    assert "Sun 14 Mar 2027, 03:00 EDT Clocks go forward: moved to the next valid time" in said
+    assert "Sun, Mar 14, 2027, 03:00 EDT Clocks go forward: moved to the next valid time" in said
 
 
 @pytest.mark.parametrize(

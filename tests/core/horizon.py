@@ -1,4 +1,4 @@
-"""Wait until the events of the log are readable.
+"""Wait until the events of the log are readable, or keep them unreadable.
 
 A reader may read an event only when all transactions that began before the event's have ended. These are not only
 ours: PostgreSQL's own maintenance can run one briefly at any time.
@@ -6,6 +6,10 @@ ours: PostgreSQL's own maintenance can run one briefly at any time.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
 from django.db import connection
 
 from tests.support.waiting import wait_until
@@ -24,3 +28,23 @@ def all_readable() -> None:
             return bool(cursor.fetchone()[0])
 
     wait_until(passed, message="a transaction stays open, so events cannot be read")
+
+
+APPLICATION = "nightly-etl"
+
+
+@contextmanager
+def held_horizon(database: str = "") -> Iterator[int]:
+    """Hold an open transaction with an id, in `database` (default: the tests'), and yield its process id.
+
+    Every durable reader of the event log waits for it, even in another database of the cluster.
+    """
+    parameters = connection.get_connection_params()
+    wanted = ("host", "port", "user", "password", "dbname")
+    arguments = {name: parameters[name] for name in wanted if parameters.get(name)}
+    if database:
+        arguments["dbname"] = database
+    with psycopg.connect(**arguments, application_name=APPLICATION) as session:
+        session.execute("SELECT pg_current_xact_id()")
+        yield session.info.backend_pid
+        session.rollback()

@@ -18,8 +18,7 @@ from dispatch.core.events import readers
 from dispatch.core.events.horizon import find_holder
 from dispatch.core.models import Event
 from notifications import loops
-from tests.core.held_horizon import APPLICATION, held_horizon
-from tests.core.horizon import all_readable
+from tests.core.horizon import APPLICATION, all_readable, held_horizon
 from tests.support import factories as make
 from tests.support.waiting import PATIENCE
 

@@ -11,8 +11,9 @@ from structlog.testing import LogCapture
 
 from dispatch.core.observability import logging as dispatch_logging
 from dispatch.jobs import tasks
+from dispatch.jobs.models import Job
 from tests.api.client import Api
-from tests.support.tenants import Job, ours, theirs, world
+from tests.support.tenants import ours, theirs, world
 
 __all__ = ["ours", "theirs", "world"]
 

@@ -26,7 +26,7 @@ from dispatch.outbox.models import MessageGroup
 from dispatch.telephony.models import Call
 from tests.api.client import Api
 from tests.support import factories
-from tests.support.connections import connect_anew
+from tests.support.database import reconnect
 from tests.support.processes import Process, free_port, running
 from tests.support.waiting import PATIENCE, wait_until
 from tests.telephony.conftest import Caller, caller, listener
@@ -107,13 +107,13 @@ def test_transient_errors_are_distinguished_from_permanent_ones() -> None:
 @pytest.fixture
 def small_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Use one pooled connection, waited for half a second."""
-    connect_anew()
+    reconnect()
     pool = {"min_size": 0, "max_size": 1, "timeout": 0.5}
     monkeypatch.setitem(connection.settings_dict["OPTIONS"], "pool", pool)
     yield
     monkeypatch.undo()
     postgres.breaker.reset()
-    connect_anew()
+    reconnect()
 
 
 @pytest.mark.usefixtures("small_pool")

@@ -24,7 +24,7 @@ from dispatch.core.checks import servers
 from dispatch.core.db import pooler
 from dispatch.core.runtime import preflight
 from tests.support import factories
-from tests.support.connections import connect_anew
+from tests.support.database import reconnect
 from tests.support.processes import database_url, free_port, running
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -155,7 +155,7 @@ def test_a_pgbouncer_without_prepared_statements_is_refused(
 ) -> None:
     keeps = _version() >= (1, 24)  # the default from now on
     name, user = connection.settings_dict["NAME"], connection.settings_dict["USER"] or "postgres"
-    connect_anew()
+    reconnect()
     for key, value in {"HOST": "127.0.0.1", "PORT": str(bouncer), "USER": user}.items():
         monkeypatch.setitem(connection.settings_dict, key, value)
     monkeypatch.delitem(connection.settings_dict["OPTIONS"], "options")
@@ -190,7 +190,7 @@ def test_keys_that_decrypt_and_a_database_that_is_away_are_no_obstacle(
 ) -> None:
     factories.account(factories.organization())
     preflight.check()
-    connect_anew()
+    reconnect()
     monkeypatch.setitem(connection.settings_dict, "HOST", "/nonexistent")
     preflight.check()
     monkeypatch.undo()

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection, transaction
 
 from dispatch.core.db import prepared
-from tests.support.connections import connect_anew
+from tests.support.database import reconnect
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -19,7 +19,7 @@ COUNT = "SELECT count(*) FROM core_event WHERE organization_id = ANY(%(ids)s::bi
 @pytest.fixture(autouse=True)
 def _own_session(transactional_db: None) -> None:
     """Use a fresh connection, so that all prepared statements are this test's."""
-    connect_anew()
+    reconnect()
 
 
 def plans(statement: str = COUNT) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ import pytest
 from django.db import connection
 
 from dispatch.core.db import session_limits
-from tests.support.connections import connect_anew
+from tests.support.database import reconnect
 from tests.support.processes import ROOT
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -26,11 +26,11 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
 
     def apply(kind: str) -> None:
         monkeypatch.setattr(session_limits, "_kind", kind)
-        connect_anew()
+        reconnect()
 
     yield apply
     monkeypatch.undo()
-    connect_anew()
+    reconnect()
 
 
 def shown(*names: str) -> list[str]:

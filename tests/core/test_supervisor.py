@@ -29,7 +29,7 @@ SLEEP = "import time; print('up'); time.sleep(600)"
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervision, "FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr(supervision, "LONGEST_PAUSE_S", 0.2)
+    monkeypatch.setattr(supervision, "MAX_PAUSE_S", 0.2)
 
 
 def alive(pid: int) -> bool:
@@ -167,3 +167,23 @@ def test_child_that_cannot_start_is_reported_retried_and_blocks_no_other(tmp_pat
         missing.write_text("#!/bin/sh\nexec sleep 600\n")
         missing.chmod(0o700)
         wait_until(lambda: children.pid_of("worker"), message="it is not tried again")
+
+
+# It starts a child and exits before the child asks the kernel for the signal.
+CHILD_OF_A_DEAD_PARENT = """
+import os, time
+from dispatch.core.runtime.supervisor import die_with_parent
+parent = os.getpid()
+if os.fork() == 0:
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    die_with_parent(parent)
+    print("lives on", flush=True)
+os._exit(0)
+"""
+
+
+def test_child_of_an_already_dead_parent_ends_at_once() -> None:
+    command = [sys.executable, "-c", CHILD_OF_A_DEAD_PARENT]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from dispatch.outbox import publisher
-from tests.harness.outbox import World
-from tests.outbox.receiver import Receiver
+from tests.harness.outbox import World, open_world
 from tests.support import factories as make
 
 OpenPage = Callable[..., Page]
@@ -18,13 +16,8 @@ OpenPage = Callable[..., Page]
 
 @pytest.fixture
 def world(transactional_db: None) -> Iterator[World]:
-    publisher.reset()
-    receiver = Receiver()
-    found = World(receiver)
-    yield found
-    found.stop()
-    receiver.close()
-    publisher.reset()
+    with open_world() as world:
+        yield world
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])

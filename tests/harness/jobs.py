@@ -71,7 +71,7 @@ class Floor:
         return self.sim.phone(str(technician.phone))
 
     def crew(self, *names: str) -> list[Technician]:
-        """Technicians, each a kilometre farther away than the one before."""
+        """Technicians, each a kilometer farther away than the one before."""
         return [self.technician(name, km=place) for place, name in enumerate(names, start=1)]
 
     def set_policy(self, **fields: Any) -> None:

@@ -5,31 +5,31 @@ Promoter and dialers run step by step or continuously.
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
-
-from django.db import connections
 
 from dispatch.capacity import redis_scripts
 from dispatch.core import clock
 from dispatch.core.models import Event
 from dispatch.core.redis import generation
+from dispatch.core.redis.client import client, connect
 from dispatch.core.runtime.loops import find_loop
 from dispatch.leads import loops, redis_queue
 from dispatch.leads.dialer import Dialer
 from dispatch.leads.models import CallingRule, Campaign, Lead, LeadDispatch
 from dispatch.leads.rules.states import Mode
 from dispatch.leads.services import claims, completion
-from dispatch.leads.services.claims import ClaimResult
+from dispatch.leads.services.claim_batches import ClaimResult
 from dispatch.leads.services.intake import Accepted, NewLead, accept_leads
 from dispatch.telephony import providers
 from dispatch.telephony.models import Call
 from dispatch.telephony.providers.base import Outcome
 from dispatch.telephony.services import bulk as telephony
 from dispatch.telephony.services.bulk import RequestResult
+from tests.harness.threads import BackgroundThreads, run_service
 from tests.support import factories
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -52,7 +52,12 @@ class Floor:
         self.pool = factories.pool(self.organization, concurrency=1000)
         self.number = factories.number(self.organization, account=self.account, pool=self.pool, max_channels=lines)
         self.campaign = self.add_campaign()
-        self._threads: list[_Thread] = []
+        self._threads = BackgroundThreads()
+
+    def use_provider(self, provider: str) -> None:
+        self.account.provider = provider
+        self.account.save()
+        claims.reset()
 
     def add_campaign(self, **fields: Any) -> Campaign:
         code = f"campaign-{Campaign.objects.count()}"
@@ -117,22 +122,12 @@ class Floor:
 
     def start(self, dialers: int = 1, promoters: int = 1) -> None:
         for _ in range(dialers):
-            self._run(_dial)
+            self._threads.start(_dial)
         for _ in range(promoters):
-            self._run(_promote)
-
-    def _run(self, main: Any) -> None:
-        thread = _Thread(main)
-        self._threads.append(thread)
-        thread.start()
+            self._threads.start(_promote)
 
     def stop(self) -> None:
-        for thread in self._threads:
-            thread.stopping.set()
-        for thread in self._threads:
-            thread.join(timeout=PATIENCE)
-            assert not thread.is_alive(), "a dialer or promoter does not stop"
-        self._threads.clear()
+        self._threads.stop()
 
     # --- Outcome
 
@@ -171,8 +166,6 @@ class Floor:
 
     def in_redis(self) -> dict[str, int]:
         """How many entries each of our sets holds."""
-        from dispatch.core.redis.client import client
-
         server, base = client(), redis_queue.base_key()
         found: dict[str, int] = {}
         for name in server.scan_iter(match=f"{base}:*", count=1000):
@@ -182,38 +175,41 @@ class Floor:
             found[text] = server.scard(name) if text == "rooms" else server.zcard(name)
         return found
 
-    def lines_in_use(self) -> int:
-        from dispatch.core.redis.client import client
+    def assert_nothing_held(self) -> None:
+        """Check that no batch holds a lead, and that each line in use has an open call."""
+        assert {name for name in self.in_redis() if name.startswith("held")} == set()
+        assert self.lines_in_use() == Call.objects.filter(ended_at=None).count()
 
+    def lines_in_use(self) -> int:
         return int(client().hlen(f"{redis_scripts.base_key()}:line:{self.number.pk}"))
 
 
-class _Thread(threading.Thread):
-    def __init__(self, main: Any) -> None:
-        super().__init__(daemon=True, name=main.__name__)
-        self.stopping = threading.Event()
-        self._main = main
+@dataclass
+class _Subscription:
+    listener: Any
+    channel: str
 
-    def run(self) -> None:
-        try:
-            self._main(self.stopping)
-        finally:
-            connections.close_all()
+    def __call__(self) -> list[str]:
+        """Return the messages since the last call."""
+        client().publish(self.channel, "that is all")
+        heard: list[str] = []
+        while "that is all" not in heard:
+            message = self.listener.get_message(timeout=PATIENCE)
+            if message and isinstance(message["data"], bytes):
+                heard.append(message["data"].decode())
+        return heard[:-1]
+
+
+def subscribe_to(channel: str) -> Callable[[], list[str]]:
+    """Subscribe to a Redis channel. The result returns the messages since its last call."""
+    listener = connect(socket_timeout=PATIENCE).pubsub(ignore_subscribe_messages=True)
+    listener.subscribe(channel)
+    wait_until(lambda: client().pubsub_numsub(channel)[0][1] == 1)
+    return _Subscription(listener, channel)
 
 
 def _dial(stopping: threading.Event) -> None:
-    async def main() -> None:
-        done = asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        def watch() -> None:
-            stopping.wait()
-            loop.call_soon_threadsafe(done.set)
-
-        threading.Thread(target=watch, daemon=True).start()
-        await Dialer().run(done)
-
-    asyncio.run(main())
+    run_service(lambda done: Dialer().run(done), stopping)
 
 
 def _promote(stopping: threading.Event) -> None:

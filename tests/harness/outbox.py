@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import json
 import threading
+from collections.abc import Iterator
 from typing import Any
-
-from django.db import connections
 
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM, Actor
@@ -19,6 +18,7 @@ from dispatch.outbox.router import Router
 from dispatch.outbox.services import actions, recovery
 from dispatch.outbox.services.actions import Action
 from dispatch.outbox.services.intake import NewMessage, accept_messages, default_pool
+from tests.harness.threads import BackgroundThreads, run_service
 from tests.outbox.receiver import Receiver
 from tests.support import factories
 from tests.support.waiting import PATIENCE, wait_until
@@ -33,7 +33,7 @@ class World:
         self.receiver = receiver
         self.organization = factories.organization("Copper State HVAC")
         self.pool = default_pool(self.organization.pk)
-        self._threads: list[_Thread] = []
+        self._threads = BackgroundThreads()
 
     # --- What there is
     def endpoint(self, name: str = "ERP", **fields: Any) -> Endpoint:
@@ -68,15 +68,11 @@ class World:
         return wish
 
     def start_router(self) -> None:
-        thread = _Thread(_route)
-        self._threads.append(thread)
-        thread.start()
+        self._threads.start(_route)
 
     def start_poller(self) -> None:
         """A poller that is not elected: any number may run, which must be harmless."""
-        thread = _Thread(_poll)
-        self._threads.append(thread)
-        thread.start()
+        self._threads.start(_poll)
 
     def start(self, pollers: int = 1, routers: int = 1) -> None:
         for _ in range(routers):
@@ -85,12 +81,7 @@ class World:
             self.start_poller()
 
     def stop(self) -> None:
-        for thread in self._threads:
-            thread.stopping.set()
-        for thread in self._threads:
-            thread.join(timeout=PATIENCE)
-            assert not thread.is_alive(), "a router or poller does not stop"
-        self._threads.clear()
+        self._threads.stop()
 
     def recover(self) -> None:
         """What the recovery loops do in one pass."""
@@ -151,36 +142,24 @@ class World:
         """The message's events, in order."""
         from dispatch.core.models import Event
 
-        found = Event.objects.filter(subject_type="message", subject_id=message_id).order_by("id")
-        return [kind.partition(".")[2] for kind in found.values_list("kind", flat=True)]
+        events = Event.objects.filter(subject_type="message", subject_id=message_id).order_by("id")
+        return [kind.partition(".")[2] for kind in events.values_list("kind", flat=True)]
 
 
-class _Thread(threading.Thread):
-    def __init__(self, main: Any) -> None:
-        super().__init__(daemon=True, name=main.__name__)
-        self.stopping = threading.Event()
-        self._main = main
-
-    def run(self) -> None:
-        try:
-            self._main(self.stopping)
-        finally:
-            connections.close_all()
+@contextlib.contextmanager
+def open_world() -> Iterator[World]:
+    """Yield a world with its own receiver. At the end, stop everything that it started."""
+    publisher.reset()
+    receiver = Receiver()
+    world = World(receiver)
+    yield world
+    world.stop()
+    receiver.close()
+    publisher.reset()
 
 
 def _route(stopping: threading.Event) -> None:
-    async def main() -> None:
-        done = asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        def watch() -> None:
-            stopping.wait()
-            loop.call_soon_threadsafe(done.set)
-
-        threading.Thread(target=watch, daemon=True).start()
-        await Router().run(done)
-
-    asyncio.run(main())
+    run_service(lambda done: Router().run(done), stopping)
 
 
 def _poll(stopping: threading.Event) -> None:

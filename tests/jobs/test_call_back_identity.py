@@ -71,7 +71,7 @@ def test_pin_opens_the_customer_data(texting: Floor) -> None:  # noqa: F811
 def test_wrong_pins_are_counted_and_lock(texting: Floor) -> None:  # noqa: F811
     ann = assigned(texting)
     technicians.set_pin(ann.pk, "4826", actor=MARIA)
-    for _ in range(technicians.MOST_PIN_FAILURES):
+    for _ in range(technicians.MAX_PIN_FAILURES):
         assert not technicians.check_pin(ann.pk, "0000")
     call = texting.phone(ann).calls_us(str(texting.number.phone), attestation="none")
     call.hears("press 3").press("3").hears("Enter your PIN")

@@ -11,7 +11,7 @@ from django.db.backends.signals import connection_created
 from dispatch.core.db import prepared
 from dispatch.core.events import log as event_log
 from dispatch.core.models import Event
-from tests.support.connections import connect_anew
+from tests.support.database import reconnect
 
 
 @pytest.fixture
@@ -26,12 +26,12 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bool]]:
     def heard(event: Event) -> None:
         found[event.kind] = prepared.fetch_all("SELECT current_setting('synchronous_commit')") == [("on",)]
 
-    connect_anew()
+    reconnect()
     connection_created.connect(as_it_is_run)
     monkeypatch.setattr(event_log, "_subscribers", [heard])
     yield found
     connection_created.disconnect(as_it_is_run)
-    connect_anew()
+    reconnect()
 
 
 def test_only_form_call_request_and_acceptance_wait_for_the_disk(floor, waits):

@@ -12,7 +12,7 @@ from dispatch.core.db import session_limits
 from dispatch.jobs.models import Submission
 from dispatch.jobs.services.submissions import MAX_STARTS
 from tests.harness.jobs import Floor
-from tests.support.connections import connect_anew
+from tests.support.database import reconnect
 from tests.support.row_locks import held
 
 
@@ -21,10 +21,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[None]:
     """This process waits for locks as little as a worker does."""
     settings.DB_LOCK_TIMEOUT_S = 0.2
     monkeypatch.setattr(session_limits, "_kind", session_limits.BACKGROUND)
-    connect_anew()
+    reconnect()
     yield
     monkeypatch.undo()
-    connect_anew()
+    reconnect()
 
 
 def test_a_locked_technician_postpones_the_start_of_a_job(floor: Floor, impatient: None) -> None:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from django.test import Client
 from django.urls import reverse
 
 from dispatch.core.models import Event
 from dispatch.leads.models import CallingRule, Campaign, DoNotCall, EngineSwitch, LeadDispatch
 from tests.support import factories as make
+from tests.support.factories import browser
 
 pytestmark = pytest.mark.django_db
-
-
-def browser(user) -> Client:
-    client = Client()
-    client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
-    return client
 
 
 @pytest.fixture

@@ -132,12 +132,12 @@ def test_a_cancel_that_races_with_the_dialer_wins_or_says_so(floor: Floor, sim: 
 def test_single_lead_wakes_one_idle_dialer() -> None:
     async def main() -> None:
         dialer = Dialer("tester")
-        first, second = dialer._bells
+        first, second = dialer._wakeups
         dialer._idle = {0}
-        dialer._hear("one:7")
-        assert (first.is_set(), second.is_set(), dialer._turn._hints) == (True, False, [7])
-        dialer._hear("one:8")  # no puller is idle now: all look, in rotation
-        assert (first.is_set(), second.is_set(), dialer._turn._hints) == (True, True, [7])
+        dialer._handle_message("one:7")
+        assert (first.is_set(), second.is_set(), dialer._rotation._marked) == (True, False, [7])
+        dialer._handle_message("one:8")  # no puller is idle now: all look, in rotation
+        assert (first.is_set(), second.is_set(), dialer._rotation._marked) == (True, True, [7])
 
     asyncio.run(main())
 

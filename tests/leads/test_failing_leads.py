@@ -10,11 +10,11 @@ import pytest
 from django.db import OperationalError, connection
 
 from dispatch.core import clock
-from dispatch.leads.dialer import PoolRotation
 from dispatch.leads.models import Lead
+from dispatch.leads.pool_rotation import PoolRotation
 from dispatch.leads.rules import eligibility as eligibility_rules
 from dispatch.leads.rules.retries import MAX_TOKENS, LeadFacts
-from dispatch.leads.services import claims
+from dispatch.leads.services import claim_batches, claims
 from dispatch.telephony.providers.base import RateLimited
 from dispatch.telephony.services.bulk import RequestResult
 from tests.benchmarks import noop_provider
@@ -133,7 +133,7 @@ def test_an_outage_of_the_database_defers_no_lead(floor: Floor, monkeypatch: pyt
         raise OperationalError("the server closed the connection unexpectedly")
 
     with monkeypatch.context() as broken:
-        broken.setattr(claims._Batch, "work", is_gone)
+        broken.setattr(claim_batches.ClaimBatch, "claim", is_gone)
         with pytest.raises(OperationalError):
             floor.claim()
     assert set(Lead.objects.values_list("reason", flat=True)) == {""}
@@ -172,6 +172,6 @@ def test_a_pool_that_cannot_be_claimed_from_holds_up_no_other(floor: Floor) -> N
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(claims, "claim_leads", claim)
-        claimed = PoolRotation().take("tester", 10, claims.no_claims)
+        claimed = PoolRotation().claim_batch("tester", 10, claims.no_claims)
     floor.settle(floor.ask(claimed))
     assert floor.outcomes(ids) == {"answered": 2}

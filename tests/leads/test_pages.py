@@ -16,14 +16,9 @@ from dispatch.leads import progress
 from dispatch.leads.go_live_preview import hours_of
 from dispatch.leads.models import Campaign, DoNotCall, Lead, LeadDispatch
 from tests.support import factories as make
+from tests.support.factories import browser
 
 pytestmark = pytest.mark.django_db
-
-
-def browser(user) -> Client:
-    client = Client()
-    client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
-    return client
 
 
 @pytest.fixture
@@ -178,8 +173,8 @@ def test_leads_are_counted_by_the_hour_where_the_organization_is(campaign, dispa
 
 
 def test_count_of_many_leads_is_cached(campaign, monkeypatch, django_assert_num_queries):
-    monkeypatch.setattr(progress, "MANY", 3)
-    monkeypatch.setattr(progress, "KEPT_TIMES", 10**6)
+    monkeypatch.setattr(progress, "LARGE_CAMPAIGN_ROWS", 3)
+    monkeypatch.setattr(progress, "CACHE_TTL_FACTOR", 10**6)
     for _ in range(3):
         lead(campaign)
     hours = [clock.now() + timedelta(hours=step) for step in range(3)]

@@ -205,7 +205,7 @@ def test_the_slow_sweep_takes_the_whole_backlog(floor: Floor, monkeypatch: pytes
 
 
 def test_sweep_page_size_completes_the_backlog_within_the_hour() -> None:
-    assert reconciliation.sweep_page(0) == reconciliation.SWEEP_LEAST
+    assert reconciliation.sweep_page(0) == reconciliation.MIN_SWEEP
     for backlog in (200_000, 1_000_000, 5_000_000):
         assert backlog / reconciliation.sweep_page(backlog) <= 3600
     assert reconciliation.sweep_page(1_000_000) < reconciliation.SWEEP_PAGE

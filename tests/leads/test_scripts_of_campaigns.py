@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.test import Client
 from django.urls import reverse
 
 from dispatch.core.events import SYSTEM
@@ -17,6 +16,7 @@ from tests.api.client import Api
 from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 from tests.support import factories as make
+from tests.support.factories import browser
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -33,12 +33,6 @@ def floor(settings: Any) -> Floor:
 @pytest.fixture
 def api(floor) -> Api:
     return Api(key=make.api_key(floor.organization, "leads:write", "read", "manage"))
-
-
-def browser(user: Any) -> Client:
-    client = Client()
-    client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
-    return client
 
 
 def form(floor: Floor, **fields: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from tests.capacity.conftest import OwnRedis, own_redis
 from tests.harness.leads import Floor
 from tests.leads.test_kills import LOOPS, QUICK
 from tests.phones import Simulator, answer, manual
-from tests.support.connections import connect_anew
+from tests.support.database import reconnect
 from tests.support.processes import Process, environment, running
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -44,11 +44,11 @@ def durable() -> Iterator[None]:
     """Make commits of this process survive a crash of the server, which tests otherwise do without."""
     options = connection.settings_dict["OPTIONS"]
     before = options.pop("options", None)
-    connect_anew()
+    reconnect()
     yield
     if before is not None:
         options["options"] = before
-    connect_anew()
+    reconnect()
 
 
 def dispatcher(sim: Simulator) -> Any:

@@ -15,7 +15,7 @@ from dispatch.jobs.models import Job
 from notifications import loops
 from notifications.models import Alert, Claim, Delivery, EscalationPolicy, Notification, Preference, Route
 from notifications.services import ownership
-from tests.core.held_horizon import held_horizon
+from tests.core.horizon import held_horizon
 from tests.core.threads import Elsewhere
 from tests.notifications.conftest import Watch
 from tests.notifications.test_alerts import ANA, notify, turns_pending

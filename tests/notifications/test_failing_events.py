@@ -12,8 +12,7 @@ from dispatch.jobs.models import Job
 from notifications import loops
 from notifications.models import Alert
 from notifications.services import notifications
-from tests.core.held_horizon import held_horizon
-from tests.core.horizon import all_readable
+from tests.core.horizon import all_readable, held_horizon
 from tests.notifications.test_alerts import notify, turns_pending
 from tests.support.tenants import Tenant, tenant
 

@@ -178,7 +178,7 @@ def test_many_ended_messages_do_not_hide_open_ones(
     world: World, api: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Contract 14
-    monkeypatch.setattr(import_module("dispatch.outbox.api.messages"), "MOST_BY_FILTER", 2)
+    monkeypatch.setattr(import_module("dispatch.outbox.api.messages"), "MAX_BY_FILTER", 2)
     erp = world.endpoint()
     ids = [world.send_one(erp, f"{n}", group=f"{n}") for n in range(6)]
     Message.objects.filter(pk__in=ids[:3]).update(status="COMPLETED")

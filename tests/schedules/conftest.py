@@ -9,6 +9,7 @@ import pytest
 from django.db.models import Count
 
 from dispatch.core.models import Event
+from dispatch.outbox import publisher
 from dispatch.schedules.models import Run, Schedule
 from tests.harness.schedules import World, noting
 
@@ -20,6 +21,15 @@ def world(transactional_db: None, settings: Any) -> Iterator[World]:
     with noting(found.note):
         yield found
     promises_hold()
+
+
+@pytest.fixture
+def real(transactional_db: None) -> Iterator[World]:
+    """A world with the kinds as they are."""
+    publisher.reset()
+    yield World()
+    promises_hold()
+    publisher.reset()
 
 
 def promises_hold() -> None:

@@ -52,8 +52,8 @@ def test_a_schedule_is_made_and_read(api: Api, world: World) -> None:
     assert "s3cret" not in answer.content.decode()
     assert found["next_at"] == "2026-12-07T14:00:00Z"
     assert [one["words"] for one in found["next"]][:2] == [
-        "Mon 7 Dec 2026, 09:00 EST",
-        "Mon 4 Jan 2027, 09:00 EST",
+        "Mon, Dec 7, 2026, 09:00 EST",
+        "Mon, Jan 4, 2027, 09:00 EST",
     ]
     assert len(found["next"]) == 10
     again = api.get(f"schedules/{found['id']}/")
@@ -139,7 +139,7 @@ def test_a_preview_makes_nothing(api: Api, world: World) -> None:
     assert answer.json()["words"] == "At 02:30 every day (America/New_York)"
     found = answer.json()["next"]
     assert len(found) == 10
-    assert (found[1]["words"], found[1]["moved"]) == ("Sun 14 Mar 2027, 03:00 EDT", True)
+    assert (found[1]["words"], found[1]["moved"]) == ("Sun, Mar 14, 2027, 03:00 EDT", True)
     assert not Schedule.objects.exists()
     assert "cron" in refusal(api.post("schedules/preview/", {"cron": "every day"}))
 

@@ -23,8 +23,8 @@ from dispatch.schedules.rules.recurrence import (
     preview,
 )
 
-NEW_YORK = "America/New_York"  # forward on 8 March 2026 at 02:00, back on 1 November 2026 at 02:00
-BERLIN = "Europe/Berlin"  # forward on 29 March 2026 at 02:00, back on 25 October 2026 at 03:00
+NEW_YORK = "America/New_York"  # forward on March 8, 2026 at 02:00, back on November 1, 2026 at 02:00
+BERLIN = "Europe/Berlin"  # forward on March 29, 2026 at 02:00, back on October 25, 2026 at 03:00
 
 
 def at(text: str, zone: str = "UTC", fold: int = 0) -> datetime:
@@ -241,7 +241,7 @@ def test_a_wall_clock_time_becomes_one_moment_not_before_it(naive: datetime, zon
     ("timing", "said"),
     [
         (Timing(zone=NEW_YORK, trigger_at=at("2026-12-07 14:00")),
-         "Once, Mon 7 Dec 2026, 09:00 EST (America/New_York)"),
+         "Once, Mon, Dec 7, 2026, 09:00 EST (America/New_York)"),
         (cron("0 9 * * MON#1"), "At 09:00 on the first Monday of the month (America/New_York)"),
         (cron("0 9 31 * *", "UTC"), "At 09:00 on the 31st day of every month (UTC)"),
         (every(1, "day", at("2026-12-07 09:00", "UTC"), "UTC", max_occurrences=1),
@@ -253,9 +253,9 @@ def test_a_wall_clock_time_becomes_one_moment_not_before_it(naive: datetime, zon
             "Every month on the 31st, or the last day of a shorter month, at 09:00 (UTC)",
         ),
         (every(1, "year", at("2028-02-29 09:00", "UTC"), "UTC"),
-         "Every year on the 29th of February, or the last day of a shorter month, at 09:00 (UTC)"),
+         "Every year on February 29, or the last day of a shorter month, at 09:00 (UTC)"),
         (cron("0 9 * * *", "UTC", ends_at=at("2027-01-01 00:00")),
-         "At 09:00 every day (UTC), until Fri 1 Jan 2027, 00:00 UTC"),
+         "At 09:00 every day (UTC), until Fri, Jan 1, 2027, 00:00 UTC"),
     ],
 )  # fmt: skip
 def test_a_timing_in_words(timing: Timing, said: str) -> None:
@@ -266,4 +266,4 @@ def test_small_words() -> None:
     assert [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 22, 31)] == [
         "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "22nd", "31st",
     ]  # fmt: skip
-    assert moment(at("2026-12-07 14:00:05"), NEW_YORK) == "Mon 7 Dec 2026, 09:00:05 EST"
+    assert moment(at("2026-12-07 14:00:05"), NEW_YORK) == "Mon, Dec 7, 2026, 09:00:05 EST"

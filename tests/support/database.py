@@ -1,14 +1,15 @@
-"""Empty the test database between tests that commit: only tables with rows, in one round trip.
+"""Reconnect to the test database, and empty it between tests that commit.
 
-Django's flush truncates every table and recreates permissions, which takes half a second here; this takes
-milliseconds. Foreign keys are deferred to the commit, so the order does not matter.
+Only tables with rows are emptied, in one round trip, which takes milliseconds. Django's flush truncates every
+table and recreates permissions, which takes half a second here. Foreign keys are deferred to the commit, so the
+order does not matter.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.test import TransactionTestCase
 
 # Filled by migrations, the same for every test.
@@ -37,3 +38,9 @@ def empty_database(case: Any = None) -> None:
 def use_instead_of_flush() -> None:
     """Clean up committing tests this way from now on."""
     TransactionTestCase._fixture_teardown = empty_database  # type: ignore[method-assign]
+
+
+def reconnect() -> None:
+    """Use new connections with the current settings from now on."""
+    connections.close_all()
+    connection.close_pool()

@@ -8,6 +8,8 @@ from __future__ import annotations
 import itertools
 from typing import Any, NamedTuple
 
+from django.test import Client
+
 from accounts.auth import api_keys
 from accounts.models import ApiKey, Membership, Organization, User
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
@@ -67,6 +69,13 @@ def dispatcher(of: Organization, name: str = "", **membership: Any) -> User:
 
 def admin(of: Organization, name: str = "", **membership: Any) -> User:
     return member(of, Membership.Role.ADMIN, name, **membership)
+
+
+def browser(person: User) -> Client:
+    """Return a client in which the person is signed in."""
+    client = Client()
+    client.force_login(person, backend="django.contrib.auth.backends.ModelBackend")
+    return client
 
 
 def api_key(of: Organization, *scopes: str, **fields: Any) -> str:

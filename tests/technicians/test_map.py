@@ -9,15 +9,10 @@ from django.test import Client
 from django.urls import reverse
 
 from tests.support import factories as make
+from tests.support.factories import browser
 
 pytestmark = pytest.mark.django_db
 MAP = "admin:technicians_technician_map"
-
-
-def signed_in(person) -> Client:
-    client = Client()
-    client.force_login(person, backend="django.contrib.auth.backends.ModelBackend")
-    return client
 
 
 def centre(answer) -> tuple[float, float]:
@@ -26,7 +21,7 @@ def centre(answer) -> tuple[float, float]:
 
 
 def test_map_is_centered_on_the_request_with_names_and_a_scale():
-    client = signed_in(make.admin(make.organization(distance_unit="km")))
+    client = browser(make.admin(make.organization(distance_unit="km")))
     answer = client.get(reverse(MAP), {"lat": 33.45, "lng": -112.07, "reach": 40_000})
     assert centre(answer) == (33.45, -112.07)
     assert "Phoenix" in answer.content.decode()
@@ -38,13 +33,13 @@ def test_without_a_position_it_is_drawn_about_ones_own_technicians(asked):
     organization = make.organization()
     make.technician(organization, at=make.PHOENIX)
     make.technician(make.organization(), at=make.TUCSON)
-    assert centre(signed_in(make.admin(organization)).get(reverse(MAP), asked)) == (33.45, -112.07)
+    assert centre(browser(make.admin(organization)).get(reverse(MAP), asked)) == (33.45, -112.07)
 
 
 def test_without_technicians_it_shows_the_country():
-    assert centre(signed_in(make.admin(make.organization())).get(reverse(MAP))) == (39.8, -98.6)
+    assert centre(browser(make.admin(make.organization())).get(reverse(MAP))) == (39.8, -98.6)
 
 
 def test_map_requires_sign_in():
     assert Client().get(reverse(MAP)).status_code == 302
-    assert signed_in(make.user()).get(reverse(MAP)).status_code in (302, 403)
+    assert browser(make.user()).get(reverse(MAP)).status_code in (302, 403)

@@ -138,7 +138,7 @@ def test_search_works_at_the_antimeridian_and_poles(phoenix, here, there, metres
     assert one.distance_m == pytest.approx(metres, abs=2)
 
 
-def test_a_radius_of_hundreds_of_kilometres_finds_tucson_from_phoenix(phoenix):
+def test_a_radius_of_hundreds_of_kilometers_finds_tucson_from_phoenix(phoenix):
     make.technician(phoenix, "Tucson", at=TUCSON)
     assert told(phoenix, radius_m=500_000) == {"Tucson": ("in", "171 km")}
 

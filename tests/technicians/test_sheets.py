@@ -15,6 +15,7 @@ from django.urls import reverse
 from dispatch.core.models import Event
 from dispatch.technicians.models import Technician
 from tests.support import factories as make
+from tests.support.factories import browser
 
 pytestmark = pytest.mark.django_db
 LIST = "admin:technicians_technician_changelist"
@@ -27,15 +28,9 @@ def phoenix():
     return make.organization("Desert Air")
 
 
-def signed_in(person) -> Client:
-    client = Client()
-    client.force_login(person, backend="django.contrib.auth.backends.ModelBackend")
-    return client
-
-
 @pytest.fixture
 def admin(phoenix) -> Client:
-    return signed_in(make.admin(phoenix, "Adam"))
+    return browser(make.admin(phoenix, "Adam"))
 
 
 def file(content: str | bytes) -> SimpleUploadedFile:
@@ -67,7 +62,7 @@ def test_an_export_has_ones_own_technicians_and_no_formula(phoenix):
     gas = make.skill(phoenix, "gas")
     make.technician(phoenix, '=HYPERLINK("http://x")', phone="+16022550101", skills=(gas,), radius_m=9000)
     make.technician(make.organization("Elsewhere"), "Stranger")
-    [row] = exported(signed_in(make.dispatcher(phoenix)))
+    [row] = exported(browser(make.dispatcher(phoenix)))
     assert row["name"] == '\'=HYPERLINK("http://x")'
     assert (row["phone"], row["skills"], row["radius_m"], row["on_duty"]) == (
         "'+16022550101",
@@ -216,7 +211,7 @@ def test_without_a_file_it_asks_for_one(admin):
 
 
 def test_dispatchers_do_not_import(phoenix):
-    client = signed_in(make.dispatcher(phoenix))
+    client = browser(make.dispatcher(phoenix))
     assert client.get(reverse(IMPORT)).status_code == 403
     assert look(client, "name,phone,zip\nBen,+16022550102,85281\n").status_code == 403
     assert "Import from CSV" not in text(client.get(reverse(LIST)))
@@ -228,7 +223,7 @@ def test_member_of_several_organizations_chooses_one(phoenix):
     other = make.organization("Silver State")
     person = make.admin(phoenix)
     Membership.objects.create(organization=other, user=person, role="admin")
-    client = signed_in(person)
+    client = browser(person)
     looked = look(client, "name,phone,zip\nBen,+16022550102,85281\n", organization=other.pk)
     agree(client, looked)
     assert Technician.objects.get().organization == other

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from django.db import transaction
 
+from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
 from dispatch.core.models import Event
-from dispatch.telephony import handlers, services
+from dispatch.telephony import handlers, services, webhook_urls
 from dispatch.telephony.handlers import VoicePrompt
-from dispatch.telephony.models import Call
+from dispatch.telephony.models import Call, InboundCall, Text
 from tests.phones import Simulator
 from tests.support import factories
 from tests.support.waiting import PATIENCE, wait_until
 
+ANN = "+16025550101"
 MENU = VoicePrompt(say=("There is a job for you.", "Press 1 to accept, 2 to decline, star to repeat."), keys="12")
 
 
@@ -153,3 +155,78 @@ def step() -> Callable[[str], Any]:
     For example, step("placer"). step("calls") runs one pass of every reconciler of calls.
     """
     return run_loop
+
+
+class Answering:
+    """A listener that answers every text with what it heard, and takes a key in a call."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.keys: list[str] = []
+        self.still_wanted = True
+
+    def should_send(self, text: Text) -> bool:
+        return self.still_wanted
+
+    def on_status_change(self, text: Text) -> None:
+        self.heard.append(text.status)
+
+    def on_sms(self, text: Text) -> str | None:
+        self.heard.append(text.body)
+        return f"You said {text.body}"
+
+    def on_stop(self, text: Text) -> None:
+        """Do nothing."""
+
+    def on_help(self, text: Text) -> str | None:
+        return "This is how it works."
+
+    def on_call(self, call: InboundCall) -> VoicePrompt | None:
+        call.subject_id = 7
+        return VoicePrompt(("There is a job for you.", "Press 1 to accept."), keys="1")
+
+    def on_key(self, call: InboundCall, key: str, *, arrived_at: datetime) -> VoicePrompt:
+        self.keys.append(key)
+        return VoicePrompt(("The job is yours.",))
+
+
+@pytest.fixture
+def answering() -> Iterator[Answering]:
+    before = dict(handlers._listeners), dict(handlers._text_handlers)
+    made = Answering()
+    handlers._listeners.clear()
+    handlers.register_inbound("test", made)
+    handlers.register_texts("test", made)
+    yield made
+    handlers._listeners.clear()
+    handlers._listeners.update(before[0])
+    handlers._text_handlers.clear()
+    handlers._text_handlers.update(before[1])
+
+
+@pytest.fixture
+def texter(caller: Caller, answering: Answering) -> Caller:
+    """The caller, whose number may text and is known to the provider with our addresses."""
+    OutboundNumber.objects.filter(pk=caller.number.pk).update(sends_texts=True, texts_per_second=1000)
+    caller.number.refresh_from_db()
+    caller.sim.add_number(
+        str(caller.number.phone),
+        sms_url=webhook_urls.number_webhook(caller.number, "sms"),
+        voice_url=webhook_urls.number_webhook(caller.number, "voice"),
+        status_callback=webhook_urls.number_webhook(caller.number, "status"),
+    )
+    return caller
+
+
+def create_text(texter: Caller, to: str = ANN, subject_id: int = 1, **changes: Any) -> Text:
+    wanted = {"body": "A job for you.", "purpose": "test", "subject_id": subject_id, **changes}
+    with transaction.atomic():
+        return services.create_text(organization=texter.organization, to_phone=to, **wanted)
+
+
+def text_is(text: Text, status: str) -> Text:
+    def there() -> Text | None:
+        row = Text.objects.get(pk=text.pk)
+        return row if row.status == status else None
+
+    return wait_until(there, message=lambda: f"text is {Text.objects.get(pk=text.pk).status}, not {status}")  # type: ignore[return-value]

@@ -18,6 +18,7 @@ from dispatch.telephony.checks import account_tokens
 from dispatch.telephony.models import Call, CallEvent
 from tests.capacity.conftest import Lines
 from tests.support import factories
+from tests.support.factories import browser
 
 SECRET = "a-token-that-nobody-may-read"
 
@@ -31,15 +32,9 @@ def office(transactional_db: None) -> Lines:
     return lines
 
 
-def signed_in(person: Any) -> Client:
-    client = Client()
-    client.force_login(person, backend="django.contrib.auth.backends.ModelBackend")
-    return client
-
-
 @pytest.fixture
 def boss(office: Lines) -> Client:
-    return signed_in(factories.admin(office.organization, "Boss"))
+    return browser(factories.admin(office.organization, "Boss"))
 
 
 def page(client: Client, model: str, *args: Any, app: str = "capacity", **query: Any) -> str:
@@ -70,7 +65,7 @@ def test_lists_ask_the_database_as_often_for_many_rows(
 
 @pytest.mark.parametrize(("model", "rows"), [("dispatchpool", DispatchPool), ("outboundnumber", OutboundNumber)])
 def test_pausing_counts_at_once_and_is_in_the_log(office: Lines, model: str, rows: Any) -> None:
-    dispatcher = signed_in(factories.dispatcher(office.organization, "Dee"))
+    dispatcher = browser(factories.dispatcher(office.organization, "Dee"))
     row = rows.objects.get()
     address = reverse(f"admin:capacity_{model}_changelist")
 
@@ -202,7 +197,7 @@ def test_a_caller_number_belongs_to_one_organization(office: Lines, boss: Client
     assert not ours.is_paused
     with pytest.raises(capacity.NumberTaken):
         capacity.set_paused(taken, False, actor=SYSTEM)
-    theirs = signed_in(factories.admin(taken.organization))
+    theirs = browser(factories.admin(taken.organization))
     data = {"action": "resume", "confirmed": "1", "_selected_action": [taken.pk]}
     said = theirs.post(reverse("admin:capacity_outboundnumber_changelist"), data, follow=True).content.decode()
     assert "already in use" in said
@@ -258,7 +253,7 @@ def test_the_call_log_shows_and_does_not_edit(office: Lines, boss: Client) -> No
 def test_dispatcher_hangs_up_manually(office: Lines) -> None:
     call, over = office.call(), office.call()
     services.hang_up(over.pk)
-    dispatcher = signed_in(factories.dispatcher(office.organization, "Dee"))
+    dispatcher = browser(factories.dispatcher(office.organization, "Dee"))
 
     answer = dispatcher.post(
         reverse("admin:telephony_call_changelist"),

@@ -14,15 +14,10 @@ from dispatch.core.models import Event
 from dispatch.telephony import number_check_calls, services
 from dispatch.telephony.models import Call
 from tests.support import factories
+from tests.support.factories import browser
 from tests.telephony.conftest import Caller, now_is
 
 ANN = "+16025550101"
-
-
-def signed_in(person: Any) -> Client:
-    client = Client()
-    client.force_login(person, backend="django.contrib.auth.backends.ModelBackend")
-    return client
 
 
 @pytest.fixture
@@ -52,7 +47,7 @@ def said(client: Client) -> str:
 
 def test_test_call_rings_is_confirmed_and_logged(caller: Caller, handled: None) -> None:
     other = factories.number(caller.organization, max_channels=50)
-    boss = signed_in(factories.admin(caller.organization, "Boss"))
+    boss = browser(factories.admin(caller.organization, "Boss"))
     phone = caller.sim.phone(ANN)
 
     answer = press(boss, caller.number, "(602) 555-0101")
@@ -74,7 +69,7 @@ def test_test_call_rings_is_confirmed_and_logged(caller: Caller, handled: None) 
 
 
 def test_each_test_is_a_call_of_its_own(caller: Caller) -> None:
-    boss = signed_in(factories.admin(caller.organization))
+    boss = browser(factories.admin(caller.organization))
     press(boss, caller.number, ANN)
     press(boss, caller.number, ANN)
     assert "that phone already has an open call" in said(boss)
@@ -93,14 +88,14 @@ def test_each_test_is_a_call_of_its_own(caller: Caller) -> None:
     ],
 )
 def test_a_phone_that_cannot_be_called_is_refused(caller: Caller, phone: str, words: str) -> None:
-    boss = signed_in(factories.admin(caller.organization))
+    boss = browser(factories.admin(caller.organization))
     press(boss, caller.number, phone)
     assert words in said(boss)
     assert not Call.objects.exists()
 
 
 def test_paused_number_or_pool_makes_no_test_calls(caller: Caller) -> None:
-    boss = signed_in(factories.admin(caller.organization))
+    boss = browser(factories.admin(caller.organization))
     type(caller.pool).objects.update(is_paused=True)
     press(boss, caller.number, ANN)
     assert "is paused" in said(boss)
@@ -108,7 +103,7 @@ def test_paused_number_or_pool_makes_no_test_calls(caller: Caller) -> None:
 
 
 def test_busy_number_is_reported_although_others_are_free(caller: Caller) -> None:
-    boss = signed_in(factories.admin(caller.organization))
+    boss = browser(factories.admin(caller.organization))
     full = factories.number(caller.organization, max_channels=1, reserved_for_alerts=1)
     press(boss, full, ANN)
     assert "all lines of this number are in use" in said(boss)
@@ -120,12 +115,12 @@ def test_only_admins_of_the_organization_place_them(caller: Caller) -> None:
     sent = {"_form_submitted": "True", "phone": ANN}
     stranger = factories.admin(factories.organization())
     for person, status in ((factories.dispatcher(caller.organization), 403), (stranger, 404)):
-        assert signed_in(person).post(at, sent).status_code == status
+        assert browser(person).post(at, sent).status_code == status
     assert not Call.objects.exists()
 
 
 def test_an_account_is_checked_before_the_first_call(caller: Caller) -> None:
-    boss = signed_in(factories.admin(caller.organization, "Boss"))
+    boss = browser(factories.admin(caller.organization, "Boss"))
     assert "status active, type Full" in check(boss, caller.account)
     caller.sim.set_account(type="Trial")
     assert "only phones that were verified" in check(boss, caller.account)

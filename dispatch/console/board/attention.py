@@ -23,10 +23,10 @@ from notifications.models import Claim
 from notifications.services.ownership import CALL_ERROR, JOB
 
 # Number of jobs on the first page, and in the whole list (?show=all).
-MOST, ALL = 40, 1000
+MAX_SHOWN, MAX_ALL = 40, 1000
 # A call problem is listed for this long after the last affected call.
 ERRORS_FOR = timedelta(hours=1)
-MOST_CALLS = 500
+MAX_CALLS = 500
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Attention:
         return max(0, self.count - len(self.items))
 
 
-def find_attention(organization: Organization, filters: Filters, most: int = MOST) -> Attention:
+def find_attention(organization: Organization, filters: Filters, most: int = MAX_SHOWN) -> Attention:
     """Return the first `most` jobs of the organization that need attention, and all its phone problems."""
     waiting = needing_attention(with_card_data(organization))
     matching = filters.apply(waiting)
@@ -119,7 +119,7 @@ def _call_errors(organization: Organization) -> list[AttentionItem]:
     failed = Q(status__in=[Call.Status.REJECTED, Call.Status.UNKNOWN, Call.Status.LOST]) | (
         Q(status=Call.Status.FAILED) & ~Q(error_code="")
     )
-    calls = Call.objects.of(organization).filter(failed, created_at__gte=since).order_by("-id")[:MOST_CALLS]
+    calls = Call.objects.of(organization).filter(failed, created_at__gte=since).order_by("-id")[:MAX_CALLS]
     groups: dict[tuple[str, str], list[Call]] = defaultdict(list)
     for call in calls:
         groups[(call.status, call.error_code)].append(call)

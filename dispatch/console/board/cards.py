@@ -120,8 +120,8 @@ def received_at(job: Job) -> datetime:
 
 def needing_attention(jobs: Any) -> QuerySet:
     """Select the jobs that need attention, as defined by the jobs slice."""
-    found: QuerySet = jobs.needing_attention()
-    return found
+    attention: QuerySet = jobs.needing_attention()
+    return attention
 
 
 def column_filters() -> dict[str, Q]:

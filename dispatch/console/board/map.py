@@ -22,7 +22,7 @@ from dispatch.technicians.map_outline import (
 )
 from dispatch.technicians.models import Technician
 
-MOST = 300
+MAX_MARKERS = 300
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ def build_map(organization: Organization, job: Job | None = None) -> MapView | N
     jobs = [job] if job is not None else _open_jobs(organization)
     placed = [item for item in jobs if item.lat is not None and item.lng is not None]
     ranks = dict(Candidate.objects.filter(job=job).values_list("technician_id", "rank")) if job else {}
-    crew = Technician.objects.of(organization).filter(is_active=True)
+    active = Technician.objects.of(organization).filter(is_active=True)
     if job is not None:
-        crew = crew.filter(pk__in=[*ranks, *filter(None, [job.technician_id])])
-    technicians = list(crew.order_by("-on_duty", "name")[:MOST])
+        active = active.filter(pk__in=[*ranks, *filter(None, [job.technician_id])])
+    technicians = list(active.order_by("-on_duty", "name")[:MAX_MARKERS])
     points = [(item.lat or 0.0, item.lng or 0.0) for item in placed] + [(row.lat, row.lng) for row in technicians]
     if not points:
         return None
@@ -83,7 +83,7 @@ def build_map(organization: Organization, job: Job | None = None) -> MapView | N
         radius_m=reach,
         job=job,
         missing=len(jobs) - len(placed),
-        hidden=max(0, crew.count() - len(technicians)),
+        hidden=max(0, active.count() - len(technicians)),
         beyond=0 if reach else len(points) - len(near),
     )
 
@@ -91,7 +91,7 @@ def build_map(organization: Organization, job: Job | None = None) -> MapView | N
 def _open_jobs(organization: Organization) -> list[Job]:
     rows = Job.objects.of(organization).select_related("service_type")
     open_jobs = rows.filter(status__in=[Job.Status.DISPATCHING, Job.Status.PENDING, Job.Status.ASSIGNED])
-    return list(open_jobs.order_by("priority", "-id")[:MOST])
+    return list(open_jobs.order_by("priority", "-id")[:MAX_MARKERS])
 
 
 def _live_offers(jobs: list[Job]) -> dict[int, Offer]:
@@ -151,11 +151,11 @@ def _technician_point(sheet: Sheet, technician: Technician, rank: int) -> Point:
     return Point(x, y, tone, f"{technician.name}, {state}", technician.name, age_s=max(0, age), rank=rank)
 
 
-def _label_technicians(crew: list[Point], *, jobs: bool) -> list[Point]:
+def _label_technicians(points: list[Point], *, jobs: bool) -> list[Point]:
     """Label the technicians where there is space, best ranked first. The map of all jobs has no such labels."""
-    taken: list[tuple[float, float]] = [(point.x, point.y) for point in crew]
+    taken: list[tuple[float, float]] = [(point.x, point.y) for point in points]
     labeled = []
-    for point in sorted(crew, key=lambda point: point.rank or 999):
+    for point in sorted(points, key=lambda point: point.rank or 999):
         wide = 7 * min(len(point.label), 24)
         free = all(
             abs(y - point.y) > 12 or not point.x + 4 < x + 1 < point.x + wide + 20

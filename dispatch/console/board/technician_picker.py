@@ -11,7 +11,7 @@ from dispatch.jobs.services import notices
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
 
-MOST = 12
+MAX_CHOICES = 12
 MAX_CONSIDERED = 50
 
 
@@ -29,36 +29,39 @@ class Choice:
 
 
 def find_choices(job: Job, text: str = "", chosen: int = 0) -> tuple[list[Choice], int]:
-    """Return the first `MOST` technicians whose names contain `text`, and the number of further matches.
+    """Return the first `MAX_CHOICES` technicians whose names contain `text`, and the number of further matches.
 
     The chosen technician is always included.
     """
-    crew = Technician.objects.of(job.organization_id).filter(is_active=True)
+    matching = Technician.objects.of(job.organization_id).filter(is_active=True)
     if text:
-        crew = crew.filter(name__icontains=text)
-    count = crew.count()
+        matching = matching.filter(name__icontains=text)
+    count = matching.count()
     choices = _technicians_nearby(job, text) if job.lat is not None else []
     known = {choice.technician_id for choice in choices}
-    if len(choices) < MOST:
-        choices += [_choice_of(job, row) for row in crew.exclude(pk__in=known).order_by("-on_duty", "name")[:MOST]]
-    shown = choices[:MOST]
+    if len(choices) < MAX_CHOICES:
+        choices += [
+            _choice_of(job, row)
+            for row in matching.exclude(pk__in=known).order_by("-on_duty", "name")[:MAX_CHOICES]
+        ]
+    shown = choices[:MAX_CHOICES]
     if chosen and chosen not in {choice.technician_id for choice in shown}:
         rows = Technician.objects.of(job.organization_id).filter(pk=chosen, is_active=True)
-        shown = [*(_choice_of(job, row) for row in rows), *shown[: MOST - 1]]
+        shown = [*(_choice_of(job, row) for row in rows), *shown[: MAX_CHOICES - 1]]
     return _warn_unreachable(job, shown), max(0, count - len(shown))
 
 
 def _warn_unreachable(job: Job, shown: list[Choice]) -> list[Choice]:
     """Add a warning to technicians who can be neither texted nor called."""
-    rows = Technician.objects.filter(pk__in=[one.technician_id for one in shown]).values_list("pk", "phone")
+    rows = Technician.objects.filter(pk__in=[choice.technician_id for choice in shown]).values_list("pk", "phone")
     phones = {pk: str(phone) for pk, phone in rows}
     mute = notices.unreachable_phones(job, list(phones.values()))
     said = "can't be texted or called"
     return [
-        replace(one, warning=f"{one.warning}, {said}" if one.warning else said, is_in=False)
-        if phones.get(one.technician_id) in mute
-        else one
-        for one in shown
+        replace(choice, warning=f"{choice.warning}, {said}" if choice.warning else said, is_in=False)
+        if phones.get(choice.technician_id) in mute
+        else choice
+        for choice in shown
     ]
 
 
@@ -79,16 +82,18 @@ def _technicians_nearby(job: Job, text: str) -> list[Choice]:
     refused = _refusals(job)
     return [
         Choice(
-            one.technician.technician_id,
-            one.technician.name,
-            one.technician.distance_m,
-            one.technician.open_jobs,
-            one.technician.max_open_jobs,
-            refused.get(one.technician.technician_id) or ("" if one.technician.is_in else one.technician.reason),
-            one.technician.is_in and one.technician.technician_id not in refused,
+            candidate.technician.technician_id,
+            candidate.technician.name,
+            candidate.technician.distance_m,
+            candidate.technician.open_jobs,
+            candidate.technician.max_open_jobs,
+            refused.get(candidate.technician.technician_id)
+            or ("" if candidate.technician.is_in else candidate.technician.reason),
+            candidate.technician.is_in and candidate.technician.technician_id not in refused,
         )
-        for one in ranked
-        if text.casefold() in one.technician.name.casefold() and one.technician.technician_id != job.technician_id
+        for candidate in ranked
+        if text.casefold() in candidate.technician.name.casefold()
+        and candidate.technician.technician_id != job.technician_id
     ]
 
 

@@ -17,7 +17,7 @@ STATES = {
     "off_shift": ("waiting", "Off shift"),
     "off": ("off", "Off duty"),
 }
-MOST = 60
+MAX_MEMBERS = 60
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Group:
 
 def load_strip(organization: Organization) -> list[Group]:
     """Return a group for every state that occurs, in display order."""
-    counts, members = search.load_activities(organization, MOST)
+    counts, members = search.load_activities(organization, MAX_MEMBERS)
     return [
         Group(state, tone, word, counts[state], [member for member in members if member.state == state])
         for state, (tone, word) in STATES.items()

@@ -20,7 +20,7 @@ from dispatch.jobs.services import threads
 from dispatch.telephony.models import Text
 
 # The latest texts that the panel shows.
-MOST = 100
+MAX_TEXTS = 100
 _SENDING = frozenset({"created", "requesting", "unknown"})
 
 
@@ -53,12 +53,12 @@ def show_thread(request: HttpRequest, job_id: int) -> HttpResponse:
 
 def build_thread(job: Job) -> dict[str, Any]:
     """Return the job's texts, oldest first, and whom a dispatcher can text."""
-    rows = list(job.texts.select_related("text", "technician").order_by("-pk")[:MOST])
+    rows = list(job.texts.select_related("text", "technician").order_by("-pk")[:MAX_TEXTS])
     to = threads.recipients(job)
     return {
         "rows": [_entry(row) for row in reversed(rows)],
         "to": to,
-        "ids": ",".join(str(one.pk) for one in to),
+        "ids": ",".join(str(technician.pk) for technician in to),
         "unanswered": sum(row.handled_at is None for row in rows),
         "why_not": threads.why_not_textable(job, to[0]) if len(to) == 1 else "",
         "longest": threads.LONGEST,

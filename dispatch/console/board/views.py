@@ -15,7 +15,7 @@ from accounts.tenancy import user_of
 from dispatch.console import views_base
 from dispatch.console.board import job_panel
 from dispatch.console.board import map as board_map
-from dispatch.console.board.attention import ALL, MOST, find_attention
+from dispatch.console.board.attention import MAX_ALL, MAX_SHOWN, find_attention
 from dispatch.console.board.cards import (
     COLUMNS,
     Card,
@@ -54,7 +54,7 @@ def board(request: HttpRequest) -> HttpResponse:
         "current": "board",
         "columns": load_columns(request.organization, filters),
         "attention": find_attention(request.organization, filters, _most(request)),
-        "shows_all": _most(request) == ALL,
+        "shows_all": _most(request) == MAX_ALL,
         "unread_jobs": unread_jobs,
         "unread": unread,
         "me": person.pk,
@@ -199,7 +199,7 @@ def map_view(request: HttpRequest) -> HttpResponse:
 
 def _most(request: HttpRequest) -> int:
     """Return the maximum number of jobs in the attention list."""
-    return ALL if request.GET.get("show") == "all" else MOST
+    return MAX_ALL if request.GET.get("show") == "all" else MAX_SHOWN
 
 
 def _address(filters: Filters) -> dict[str, Any]:

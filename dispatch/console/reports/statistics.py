@@ -125,7 +125,7 @@ def span_of(organization: Organization, query: Any) -> tuple[date, date, int]:
 
 
 def _of_day(day: date, row: tuple[Any, ...] | None) -> Figures:
-    name = f"{day:%a} {day.day} {day:%b}"
+    name = f"{day:%a, %b} {day.day}"
     return _figures(name, day, row) if row else Figures(name, day)
 
 

@@ -151,7 +151,7 @@ class ScheduleForm:
         try:
             serializer.is_valid(raise_exception=True)
         except APIException as error:
-            self._tell(error)
+            self._add_errors(error)
             return False
         self.cleaned = dict(serializer.validated_data)
         return True
@@ -164,7 +164,7 @@ class ScheduleForm:
         try:
             serializer.is_valid(raise_exception=True)
         except APIException as error:
-            self._tell(error)
+            self._add_errors(error)
             return None
         when = serializer.validated_data
         if self.schedule is None:
@@ -250,7 +250,7 @@ class ScheduleForm:
             return shown
         return item.choices(self.organization)[0][0]
 
-    def _tell(self, error: APIException) -> None:
+    def _add_errors(self, error: APIException) -> None:
         context: Any = {}
         for problem in ProblemFormatter(error, context, error).run()["errors"]:
             path = str(problem["field"] or "")

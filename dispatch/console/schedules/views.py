@@ -136,7 +136,7 @@ def act_on_schedule(request: HttpRequest, schedule_id: int, action: str) -> Http
     if request.method == "GET":
         return _page_of(request, schedule, asks=action)
     do, notice = ACTIONS[action]
-    return _do(request, do, schedule.pk, notice, reverse("console:schedule", args=[schedule.pk]))
+    return _perform(request, do, schedule.pk, notice, reverse("console:schedule", args=[schedule.pk]))
 
 
 @require_GET
@@ -165,7 +165,7 @@ def act_on_run(request: HttpRequest, run_id: int, action: str) -> HttpResponse:
     if action not in RUN_ACTIONS:
         raise Http404
     do, notice = RUN_ACTIONS[action]
-    return _do(request, do, target.pk, notice, reverse("console:schedule_run", args=[target.pk]))
+    return _perform(request, do, target.pk, notice, reverse("console:schedule_run", args=[target.pk]))
 
 
 def describe_schedule(schedule: Schedule) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def describe_schedule(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def _do(request: HttpRequest, do: Callable[..., Any], pk: int, notice: str, back: str) -> HttpResponse:
+def _perform(request: HttpRequest, do: Callable[..., Any], pk: int, notice: str, back: str) -> HttpResponse:
     try:
         do(pk, actor=request.actor)
         messages.success(request, notice)

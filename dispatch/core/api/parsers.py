@@ -13,7 +13,7 @@ from rest_framework.exceptions import ErrorDetail, ParseError, ValidationError
 from rest_framework.parsers import BaseParser, JSONParser
 from rest_framework.settings import api_settings
 
-_LONGEST_PATH = 200
+_MAX_PATH_LENGTH = 200
 MAX_DEPTH = 64
 # Bounds on a body's size in memory: an empty list is 2 bytes of JSON and 64 of Python.
 MAX_CONTAINERS = 600_000
@@ -43,8 +43,8 @@ class PlainJSONParser(JSONParser):
 
     def check(self, value: Any) -> None:
         """Reject a body that PostgreSQL cannot store. Raises ValidationError."""
-        if not is_storable(value) and (found := find_unstorable(value)):
-            where, words = found
+        if not is_storable(value) and (unstorable := find_unstorable(value)):
+            where, words = unstorable
             raise ValidationError(
                 {where or api_settings.NON_FIELD_ERRORS_KEY: [ErrorDetail(words, code="unstorable")]}
             )
@@ -85,8 +85,8 @@ def load_json(text: str) -> Any:
         raise ValueError("Invalid JSON: it is nested too deeply.") from None
     except ValueError as error:
         raise ValueError(f"Invalid JSON: {error}.") from None
-    if found := find_unstorable(value):
-        raise ValueError(": ".join(filter(None, found)))
+    if unstorable := find_unstorable(value):
+        raise ValueError(": ".join(filter(None, unstorable)))
     return value
 
 
@@ -148,5 +148,5 @@ def find_unstorable(value: Any) -> tuple[str, str] | None:
             for name, member in members:
                 if not is_storable(name):
                     return where, _TEXT
-                waiting.append(((f"{where}.{name}" if where else str(name))[:_LONGEST_PATH], member))
+                waiting.append(((f"{where}.{name}" if where else str(name))[:_MAX_PATH_LENGTH], member))
     return None

@@ -108,19 +108,21 @@ class ProblemFormatter(ExceptionFormatter):
     """Build the problem's body from an APIException."""
 
     def run(self) -> dict[str, Any]:
-        found = self.get_errors()
+        all_errors = self.get_errors()
         errors = [
             {
                 "field": _shorten(_field(error.attr), MAX_FIELD_LENGTH),
                 "code": error.code,
                 "detail": _shorten(error.detail, MAX_DETAIL_LENGTH),
             }
-            for error in found[:MAX_ERRORS]
+            for error in all_errors[:MAX_ERRORS]
         ]
         code = "validation_error" if self.get_error_type() == "validation_error" else errors[0]["code"]
-        problem = problem_body(self.exc.status_code, str(code), detail=_summary(errors, len(found)), errors=errors)
-        if len(found) > MAX_ERRORS:
-            problem["more_errors"] = len(found) - MAX_ERRORS
+        problem = problem_body(
+            self.exc.status_code, str(code), detail=_summary(errors, len(all_errors)), errors=errors
+        )
+        if len(all_errors) > MAX_ERRORS:
+            problem["more_errors"] = len(all_errors) - MAX_ERRORS
         if isinstance(self.exc, Conflict):
             problem["conflict"] = self.exc.conflict
         return problem

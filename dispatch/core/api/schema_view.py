@@ -40,12 +40,12 @@ class SchemaView(SpectacularAPIView):
     def _document(cls, renderer: Any) -> tuple[bytes, str]:
         """Return the rendered schema and its ETag. Concurrent first requests wait for one generation."""
         with cls._lock:
-            found = cls._documents.get(renderer.media_type)
-            if found is None:
+            document = cls._documents.get(renderer.media_type)
+            if document is None:
                 if cls._schema is None:
                     cls._schema = cls.generator_class().get_schema(request=None, public=True)
                 content = renderer.render(cls._schema, renderer_context={})
                 content = content.encode() if isinstance(content, str) else content
-                found = content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-                cls._documents[renderer.media_type] = found
-        return found
+                document = content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+                cls._documents[renderer.media_type] = document
+        return document

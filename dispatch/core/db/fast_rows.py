@@ -45,10 +45,10 @@ def fetch_one(
     select, parts = _reading(model, related)
     if lock:
         lock_waits.apply_limit()
-    found = prepared.fetch_all(
+    rows = prepared.fetch_all(
         f"{select} WHERE {condition} LIMIT 1{' FOR NO KEY UPDATE OF t' if lock else ''}", values
     )
-    return _built(parts, found[0]) if found else None
+    return _built(parts, rows[0]) if rows else None
 
 
 def fetch_by_pk(model: type[M], pk: int, *related: str, lock: bool = False) -> M:
@@ -93,14 +93,14 @@ def _values(row: Model, fields: Sequence[Any], *, adding: bool) -> list[Any]:
     return [field.get_db_prep_save(field.pre_save(row, adding), database) for field in fields]
 
 
-def _built(parts: list[_Part], found: Sequence[Any]) -> Any:
+def _built(parts: list[_Part], values: Sequence[Any]) -> Any:
     """Return the first part's row, with its related rows assigned."""
     whole: Any = None
     for part in parts:
-        if part.relation and found[part.start + part.primary_key] is None:
+        if part.relation and values[part.start + part.primary_key] is None:
             setattr(whole, part.relation, None)
             continue
-        columns = list(found[part.start : part.start + len(part.names)])
+        columns = list(values[part.start : part.start + len(part.names)])
         for place, converters in part.convert:
             for converter, column in converters:
                 columns[place] = converter(columns[place], column, connection)

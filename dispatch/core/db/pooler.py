@@ -44,8 +44,8 @@ def fault(alias: str = DEFAULT_DB_ALIAS) -> str | None:
 
 def parameters(alias: str = DEFAULT_DB_ALIAS) -> dict[str, Any]:
     """Return Django's connection parameters for psycopg, without Django's own types."""
-    found = connections[alias].get_connection_params()
-    return {name: value for name, value in found.items() if name not in ("context", "cursor_factory")}
+    parameters = connections[alias].get_connection_params()
+    return {name: value for name, value in parameters.items() if name not in ("context", "cursor_factory")}
 
 
 def _connected(alias: str) -> psycopg.Connection[Any]:

@@ -24,7 +24,7 @@ from dispatch.core.models import Event, FailedEvent
 log = structlog.get_logger(__name__)
 
 MAX_ATTEMPTS = 5
-FIRST_RETRY_S, LONGEST_RETRY_S = 2.0, 600.0
+FIRST_RETRY_S, MAX_RETRY_S = 2.0, 600.0
 # A reader with this number of failed and held events stops instead of continuing: everything fails.
 MAX_KEPT = 10_000
 # After this number of lock timeouts in one step, the rest waits for the next step.
@@ -62,10 +62,10 @@ def apply(reader: str, events: Sequence[Event], handle: Handle, key: Key | None)
             raise
         if len(events) > 1:
             return _apply_each(reader, events, handle, key, held)
-        _keep(reader, events[0], key, error)
+        _quarantine(reader, events[0], key, error)
     else:
         for event in waiting:
-            _keep(reader, event, key)
+            _quarantine(reader, event, key)
     return len(events)
 
 
@@ -77,7 +77,7 @@ def _apply_each(reader: str, events: Sequence[Event], handle: Handle, key: Key |
         error = None if key and key(event) in held else _failure(handle, event)
         if error is None and not (key and key(event) in held):
             continue
-        _keep(reader, event, key, error)
+        _quarantine(reader, event, key, error)
         timeouts += is_lock_timeout(error)
         if key:
             held.add(key(event))
@@ -141,7 +141,7 @@ def _first_of_each_key(reader: str) -> QuerySet[FailedEvent]:
     return rows.filter(Q(key="") | ~Exists(earlier))
 
 
-def _keep(reader: str, event: Event, key: Key | None, error: Exception | None = None) -> None:
+def _quarantine(reader: str, event: Event, key: Key | None, error: Exception | None = None) -> None:
     """Keep an event that failed; without `error`, one that waits for an earlier one."""
     if FailedEvent.objects.filter(reader=reader).count() >= MAX_KEPT:
         raise ReaderStopped(reader) from error
@@ -162,7 +162,7 @@ def _keep(reader: str, event: Event, key: Key | None, error: Exception | None = 
 
 def _failed_again(row: FailedEvent, error: Exception) -> None:
     row.attempts += 1
-    pause_s = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(row.attempts - 1, 20))
+    pause_s = min(MAX_RETRY_S, FIRST_RETRY_S * 2 ** min(row.attempts - 1, 20))
     row.next_attempt_at = clock.now() + timedelta(seconds=pause_s)
     row.error = f"{type(error).__name__}: {error}"[:1000]
     log.warning(
@@ -218,12 +218,12 @@ def discard(rows: QuerySet[FailedEvent]) -> int:
 
 def counts() -> dict[tuple[str, str], int]:
     """Return the number of kept events by (reader, state): retrying, quarantined or held."""
-    found: dict[tuple[str, str], int] = {}
+    counts: dict[tuple[str, str], int] = {}
     with connection.cursor() as cursor:
         cursor.execute(_COUNTS)
         for reader, state, count in cursor.fetchall():
-            found[reader, state] = count
-    return found
+            counts[reader, state] = count
+    return counts
 
 
 _COUNTS = """

@@ -213,14 +213,14 @@ class EarlyReader:
         is_full_scan = self._scanned_at is None or now - self._scanned_at >= LOOK_BACK_S
         floor = 0 if is_full_scan else self._floor(now)
         handled = 0
-        found = self._beyond(cursor, floor)
-        if found:
+        events_read = self._beyond(cursor, floor)
+        if events_read:
             with limit_lock_waits(LOOP_S), transaction.atomic():
                 cursor, _ = EventCursor.objects.select_for_update().get_or_create(name=self.reader.name)
                 lock_waits.apply_limit()
-                found = self._beyond(cursor, floor)
-                handled = sum(self._handle(event) for event in found)
-        if is_full_scan and len(found) < self.reader.batch:
+                events_read = self._beyond(cursor, floor)
+                handled = sum(self._handle(event) for event in events_read)
+        if is_full_scan and len(events_read) < self.reader.batch:
             self._scanned_at = now
         self._marks.append((now, newest))
         return handled

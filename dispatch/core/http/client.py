@@ -42,8 +42,8 @@ __all__ = ["ForbiddenTarget", "HttpClient", "Response", "TargetError", "TargetTi
 
 KEPT_BYTES = 4096
 READ_BYTES = 262_144
-LONGEST_HEADER = 8190
-LONGEST_BODY = 16 * 1024 * 1024
+MAX_HEADER_BYTES = 8190
+MAX_BODY_BYTES = 16 * 1024 * 1024
 KEEP_ALIVE_S = 15.0
 DNS_TTL_S = 5.0
 CONNECTIONS = 2000
@@ -133,17 +133,17 @@ class HttpClient:
         """Send one POST, once. `timeout_s` covers everything: resolving, connecting, sending and reading.
 
         Any status is a response, including 3xx. Raises ForbiddenTarget, TargetTimeout, TargetUnreachable;
-        ValueError for headers that may not be set or a body above LONGEST_BODY.
+        ValueError for headers that may not be set or a body above MAX_BODY_BYTES.
         """
-        if len(body) > LONGEST_BODY:
-            raise ValueError(f"the body is larger than {LONGEST_BODY} bytes")
-        return await self._call("POST", url, body, headers, timeout_s, allow_private)
+        if len(body) > MAX_BODY_BYTES:
+            raise ValueError(f"the body is larger than {MAX_BODY_BYTES} bytes")
+        return await self._send("POST", url, body, headers, timeout_s, allow_private)
 
     async def get(
         self, url: str, headers: Mapping[str, str], timeout_s: float, *, allow_private: bool = False
     ) -> Response:
         """Send one GET, like `post` without a body."""
-        return await self._call("GET", url, None, headers, timeout_s, allow_private)
+        return await self._send("GET", url, None, headers, timeout_s, allow_private)
 
     async def close(self) -> None:
         for session in self._sessions.values():
@@ -157,7 +157,7 @@ class HttpClient:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    async def _call(
+    async def _send(
         self,
         method: str,
         url: str,
@@ -213,8 +213,8 @@ class HttpClient:
                 trust_env=False,
                 auto_decompress=False,
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-                max_line_size=LONGEST_HEADER,
-                max_field_size=LONGEST_HEADER,
+                max_line_size=MAX_HEADER_BYTES,
+                max_field_size=MAX_HEADER_BYTES,
                 headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
                 trace_configs=[_tracing()],
             )
@@ -264,10 +264,10 @@ class _SystemResolver(AbstractResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
         look_up = functools.partial(socket.getaddrinfo, host, port, family=family, type=socket.SOCK_STREAM)
-        found = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
+        addresses = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
         return [
             ResolveResult(hostname=host, host=str(address[0]), port=port, family=kind, proto=protocol, flags=0)
-            for kind, _, protocol, _, address in found
+            for kind, _, protocol, _, address in addresses
         ]
 
     async def close(self) -> None:
@@ -283,12 +283,12 @@ class _CheckingResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        found = await self._inner.resolve(host, port, family)
-        if not found:
+        results = await self._inner.resolve(host, port, family)
+        if not results:
             raise OSError(f"{host} has no address")
-        for result in found:
+        for result in results:
             self._check(result["host"])
-        return [ResolveResult({**result, "flags": socket.AI_NUMERICHOST}) for result in found]
+        return [ResolveResult({**result, "flags": socket.AI_NUMERICHOST}) for result in results]
 
     async def close(self) -> None:
         """Do nothing: the inner resolver belongs to the client."""

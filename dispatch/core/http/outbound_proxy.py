@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import aiohttp
 from django.core.exceptions import ImproperlyConfigured
 
-LONGEST_ANSWER = 8192
+MAX_RESPONSE_BYTES = 8192
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,10 @@ class TunnelConnector(aiohttp.TCPConnector):
 async def _open(proxy: Proxy, address: str, port: int) -> socket.socket:
     """Return a socket that is connected to the address through the proxy. Raises OSError."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(proxy.host, proxy.port, type=socket.SOCK_STREAM)
-    if not found:
+    addresses = await loop.getaddrinfo(proxy.host, proxy.port, type=socket.SOCK_STREAM)
+    if not addresses:
         raise ProxyRefused("the outbound proxy has no address")
-    family, kind, protocol, _, where = found[0]
+    family, kind, protocol, _, where = addresses[0]
     connection = socket.socket(family, kind, protocol)
     try:
         connection.setblocking(False)
@@ -126,7 +126,7 @@ async def _head(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> b
     read = bytearray()
     while not read.endswith(b"\r\n\r\n"):
         part = await loop.sock_recv(connection, 1)
-        if not part or len(read) >= LONGEST_ANSWER:
+        if not part or len(read) >= MAX_RESPONSE_BYTES:
             raise ProxyRefused("the outbound proxy gave no complete answer")
         read += part
     return bytes(read)

@@ -17,7 +17,7 @@ from yarl import URL
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-LONGEST_URL = 2048
+MAX_URL_LENGTH = 2048
 LOWEST_FREE_PORT = 1024
 ALWAYS_ALLOWED_PORTS = frozenset({80, 443})
 # Ports from 1024 on whose protocols could mistake a request's text for commands.
@@ -64,8 +64,8 @@ def check_url(url: str, extra_ports: Iterable[int] = ()) -> URL:
 
 @functools.lru_cache(maxsize=4096)  # the same few URLs are called repeatedly
 def _checked(url: str, extra_ports: frozenset[int]) -> URL:
-    if len(url) > LONGEST_URL:
-        raise ForbiddenTarget(f"the URL is longer than {LONGEST_URL} characters")
+    if len(url) > MAX_URL_LENGTH:
+        raise ForbiddenTarget(f"the URL is longer than {MAX_URL_LENGTH} characters")
     if any(character <= " " or character == "\\" or character == "\x7f" for character in url):
         raise ForbiddenTarget("the URL contains a space, a control character or a backslash")
     try:
@@ -120,19 +120,19 @@ def check_address(address: str, allowed: Iterable[Network] = (), *, allow_privat
     Raises ForbiddenTarget. `allow_private` covers private, loopback and shared (CGNAT) addresses, and never
     metadata services, link-local, multicast or "this host" (0.0.0.0); only `allowed` can permit those.
     """
-    found = parse_literal(address)
-    if found is None:
+    parsed = parse_literal(address)
+    if parsed is None:
         raise ForbiddenTarget(f"{address} is not an address")
-    if _within(found, allowed):
+    if _within(parsed, allowed):
         return
-    if _within(found, NEVER):
+    if _within(parsed, NEVER):
         raise ForbiddenTarget(f"{address} is a link-local, metadata, multicast or reserved address")
-    if _within(found, PRIVATE):
+    if _within(parsed, PRIVATE):
         if allow_private:
             return
         raise ForbiddenTarget(f"{address} is a private or loopback address")
-    special = SPECIAL_V4 if found.version == 4 else SPECIAL_V6
-    if _within(found, special) or (found.version == 6 and found not in PUBLIC_V6):
+    special = SPECIAL_V4 if parsed.version == 4 else SPECIAL_V6
+    if _within(parsed, special) or (parsed.version == 6 and parsed not in PUBLIC_V6):
         raise ForbiddenTarget(f"{address} is not a public address")
 
 

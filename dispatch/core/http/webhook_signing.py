@@ -18,7 +18,7 @@ from datetime import datetime
 
 PREFIX = "whsec_"
 SECRET_BYTES = 32
-SHORTEST, LONGEST = 24, 64
+MIN_KEY_BYTES, MAX_KEY_BYTES = 24, 64
 
 
 class BadSecret(ValueError):
@@ -36,8 +36,8 @@ def check_secret(secret: str) -> bytes:
         key = b64decode(secret.removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):
         raise BadSecret("not base64") from None
-    if not secret.startswith(PREFIX) or not SHORTEST <= len(key) <= LONGEST:
-        raise BadSecret(f"a secret is {PREFIX} and {SHORTEST} to {LONGEST} bytes in base64")
+    if not secret.startswith(PREFIX) or not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
+        raise BadSecret(f"a secret is {PREFIX} and {MIN_KEY_BYTES} to {MAX_KEY_BYTES} bytes in base64")
     return key
 
 

@@ -101,14 +101,14 @@ def as_rows(rows: QuerySet, *names: str) -> list[dict[str, Any]]:
 def export_person(person: DataSubject, *, actor: Actor) -> dict[str, list[dict[str, Any]]]:
     """Return all data of the person, by table, and record the export in the event log."""
     with transaction.atomic():
-        found: dict[str, list[dict[str, Any]]] = {}
+        data: dict[str, list[dict[str, Any]]] = {}
         for part in _parts.values():
-            found |= {name: rows for name, rows in part.rows(person).items() if rows}
+            data |= {name: rows for name, rows in part.rows(person).items() if rows}
         log = _events_about(person, _traces(person))
         if entries := as_rows(log, "id", "kind", "subject_type", "subject_id", "actor_label", "data", "at"):
-            found["events"] = entries
-        _record(person, "exported", actor, {name: len(rows) for name, rows in found.items()})
-    return found
+            data["events"] = entries
+        _record(person, "exported", actor, {name: len(rows) for name, rows in data.items()})
+    return data
 
 
 def erase_person(person: DataSubject, *, actor: Actor) -> dict[str, int]:
@@ -146,8 +146,8 @@ def _events_about(person: DataSubject, traces: Sequence[EventReference]) -> Quer
         about |= Q(subject_type=trace.subject_type, subject_id__in=ids)
         about |= Q(actor_type=trace.subject_type, actor_id__in=ids)
         about |= Q(**{f"data__{trace.subject_type}_id__in": ids})
-    found = Event.objects.filter(about, organization_id=person.organization_id)
-    return found if person.words or traces else found.none()
+    rows = Event.objects.filter(about, organization_id=person.organization_id)
+    return rows if person.words or traces else rows.none()
 
 
 def _rows_mentioning(column: str, words: Sequence[str]) -> Q:

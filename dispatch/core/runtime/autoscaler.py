@@ -16,7 +16,7 @@ from django.db import connection
 from dispatch.core import clock
 from dispatch.core.redis.client import REDIS_ERRORS, client, key
 from dispatch.core.runtime.autoscaling_rules import Decision, Policy, cap_workers, decide
-from dispatch.core.runtime.queue_depth import read_queue
+from dispatch.core.runtime.queues import read_queue
 from dispatch.core.runtime.supervisor import ProcessSpec, Supervisor
 
 log = structlog.get_logger(__name__)
@@ -67,7 +67,9 @@ class Autoscaler:
             except REDIS_ERRORS:
                 decisions[name] = Decision(max(count, queue.policy.minimum), "Redis is unavailable")
         minimums = {name: queue.policy.minimum for name, queue in self._queues.items()}
-        allowed = cap_workers(self._cap, {name: found.workers for name, found in decisions.items()}, minimums)
+        allowed = cap_workers(
+            self._cap, {name: decision.workers for name, decision in decisions.items()}, minimums
+        )
         self._log_cap(decisions, allowed)
         for name, queue in self._queues.items():
             queue.calm_since, queue.why = decisions[name].calm_since, decisions[name].why
@@ -101,7 +103,7 @@ class Autoscaler:
         return slot
 
     def _log_cap(self, decisions: Mapping[str, Decision], allowed: Mapping[str, int]) -> None:
-        short = {name: found.workers - allowed[name] for name, found in decisions.items()}
+        short = {name: decision.workers - allowed[name] for name, decision in decisions.items()}
         capped = any(short.values())
         if capped and not self._capped:
             log.warning("workers_capped_by_database", cap=self._cap, short=short)

@@ -13,7 +13,7 @@ from dispatch.core import clock
 from dispatch.core.observability.metrics import gauge
 from dispatch.core.redis.client import client
 from dispatch.core.runtime.autoscaler import REPORT_LIFETIME_S, report_key
-from dispatch.core.runtime.queue_depth import read_queue
+from dispatch.core.runtime.queues import read_queue
 
 LABELS = ("host", "queue", "what")
 Samples = Iterator[tuple[tuple[str, ...], float]]

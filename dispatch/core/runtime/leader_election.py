@@ -147,9 +147,9 @@ def renew(elections: Sequence[Election]) -> None:
     }
     with connection.cursor() as cursor:
         cursor.execute(_RENEW, parameters)
-        found = {name: (epoch, renewed) for name, epoch, renewed in cursor.fetchall()}
+        epochs = {name: (epoch, renewed) for name, epoch, renewed in cursor.fetchall()}
     for election in elections:
-        epoch, renewed = found.get(election.name, (None, True))
+        epoch, renewed = epochs.get(election.name, (None, True))
         if renewed:
             election._record_term(epoch, asked)
         elif epoch != election.epoch:  # the same holder, but another term: not held

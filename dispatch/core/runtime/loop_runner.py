@@ -32,7 +32,7 @@ from dispatch.core.runtime.queues import notification_channel
 log = structlog.get_logger(__name__)
 
 FIRST_BACKOFF_S = 0.5
-LONGEST_BACKOFF_S = 30.0
+MAX_BACKOFF_S = 30.0
 STOP_GRACE_S = 10.0
 RESIGN_GRACE_S = 5.0
 # A leader gives up its leadership after this many consecutive failures over this much time.
@@ -160,7 +160,7 @@ class Runner:
                 log.exception("service_failed", loop=service.name)
                 outcome = "failed"
             metrics.loop_steps.labels(service.name, outcome).inc()
-            failures = 1 if time.monotonic() - began > LONGEST_BACKOFF_S else failures + 1
+            failures = 1 if time.monotonic() - began > MAX_BACKOFF_S else failures + 1
             if not self._stopping.is_set():
                 await _wait(self._stopping, backoff(failures))
 
@@ -258,12 +258,12 @@ class Runner:
 
     async def _find_blockers(self, record: _Record) -> tuple[str, str]:
         """Return what blocks the running step, and the oldest transaction, in words."""
-        found: list[tuple[str, str]] = []
+        waits: list[tuple[str, str]] = []
         try:
-            await self._in_renewal_thread(lambda: found.append(blockers.describe_wait(record.backend_pid())))
+            await self._in_renewal_thread(lambda: waits.append(blockers.describe_wait(record.backend_pid())))
         except Exception as error:
             log.warning("blocking_session_not_found", error=str(error).strip())
-        return found[-1] if found else ("", "")
+        return waits[-1] if waits else ("", "")
 
     async def _in_renewal_thread(self, call: Callable[..., Any], *args: Any) -> None:
         """Run `call` on the renewal connection, without checking it first."""
@@ -314,7 +314,7 @@ class Runner:
 
 def backoff(failures: int) -> float:
     """Return the pause in seconds after this many consecutive failures: doubling up to 30 s, with jitter."""
-    longest = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(failures - 1, 10))
+    longest = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(failures - 1, 10))
     return longest * random.uniform(0.7, 1.0)
 
 

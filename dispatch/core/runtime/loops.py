@@ -75,15 +75,15 @@ class Service:
 
 def all_loops() -> list[Loop | Service]:
     """Return every loop of every installed app. Raises ValueError if two have the same name."""
-    found: dict[str, Loop | Service] = {}
+    by_name: dict[str, Loop | Service] = {}
     for config in apps.get_app_configs():
         if config.module is None or not module_has_submodule(config.module, "loops"):
             continue
         for loop in getattr(import_module(f"{config.name}.loops"), "LOOPS", ()):
-            if loop.name in found:
+            if loop.name in by_name:
                 raise ValueError(f"Two loops are called {loop.name!r}.")
-            found[loop.name] = loop
-    return list(found.values())
+            by_name[loop.name] = loop
+    return list(by_name.values())
 
 
 def find_loop(name: str) -> Loop:

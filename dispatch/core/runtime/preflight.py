@@ -23,9 +23,11 @@ ENVIRONMENT = "environment"
 
 def check_environment() -> None:
     """Raise ImproperlyConfigured, with one line, if a check of the environment finds an error."""
-    errors = [found for found in run_checks(tags=[ENVIRONMENT]) if isinstance(found, Error)]
+    errors = [message for message in run_checks(tags=[ENVIRONMENT]) if isinstance(message, Error)]
     if errors:
-        raise ImproperlyConfigured(" ".join(f"{found.msg} {found.hint or ''} ({found.id})" for found in errors))
+        raise ImproperlyConfigured(
+            " ".join(f"{message.msg} {message.hint or ''} ({message.id})" for message in errors)
+        )
 
 
 def check() -> None:

@@ -1,7 +1,7 @@
-"""Enqueue RQ jobs and notify loops after the commit of the transaction that causes them.
+"""Enqueue RQ jobs and notify loops after the commit of the transaction that causes them; read a queue's depth.
 
-Both are best effort. A Redis outage is logged and counted but raises no error: the rows record what is due, and
-auditors find them.
+Enqueuing and notifying are best effort. A Redis outage is logged and counted but raises no error: the rows record
+what is due, and auditors find them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ import structlog
 from django.conf import settings
 from django.db import transaction
 from rq import Queue
+from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from dispatch.core.observability import metrics
 from dispatch.core.redis.client import REDIS_ERRORS, client, key
+from dispatch.core.runtime.autoscaling_rules import QueueState
 
 log = structlog.get_logger(__name__)
 
 # RQ sometimes drops delays near zero; below this, the job is enqueued immediately.
-SHORTEST_DELAY_S = 2.0
+MIN_DELAY_S = 2.0
 
 
 def enqueue(queue_name: str, func_path: str, *args: Any) -> None:
@@ -80,7 +82,7 @@ def _push(queue_name: str, seconds: float | None, func_path: str, args: tuple[An
         "failure_ttl": settings.RQ_FAILURE_TTL_S,
     }
     try:
-        if seconds is None or seconds < SHORTEST_DELAY_S:
+        if seconds is None or seconds < MIN_DELAY_S:
             with client().pipeline() as pipe:  # RQ by default makes two round trips to Redis
                 queue.enqueue_call(func_path, args=args, pipeline=pipe, **kept)
                 pipe.execute()
@@ -98,3 +100,25 @@ def _publish(loop_name: str) -> None:
         client().publish(notification_channel(), loop_name)
     except REDIS_ERRORS as error:
         log.debug("loop_notification_failed", loop=loop_name, error=str(error))
+
+
+def read_queue(queue_name: str, now: datetime) -> QueueState:
+    """Return the state of the queue. Raises redis's errors if Redis is unavailable."""
+    queue = rq_queue(queue_name)
+    with client().pipeline(transaction=False) as pipe:
+        pipe.llen(queue.key)
+        pipe.lindex(queue.key, 0)  # RQ takes jobs from this end
+        pipe.zcard(queue.started_job_registry.key)
+        waiting, first, busy = pipe.execute()
+    return QueueState(waiting, _age(first, now) if first else 0.0, busy)
+
+
+def _age(job_id: bytes, now: datetime) -> float:
+    """Return the seconds since the job was enqueued; 0 if it no longer exists."""
+    raw: Any = client().hget(Job.key_for(job_id.decode()), "enqueued_at")
+    if not raw:
+        return 0.0
+    enqueued_at = datetime.fromisoformat(raw.decode().replace("Z", "+00:00"))
+    return max(
+        0.0, (now - (enqueued_at if enqueued_at.tzinfo else enqueued_at.replace(tzinfo=UTC))).total_seconds()
+    )

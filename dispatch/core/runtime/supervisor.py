@@ -31,7 +31,7 @@ import requests
 from dispatch.core.observability import metrics
 
 FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 30.0
+MAX_PAUSE_S = 30.0
 # A child that exits this often within this many seconds is reported as crashing repeatedly.
 CRASH_LOOP_EXITS, CRASH_LOOP_WITHIN_S = 5, 60.0
 STOP_GRACE_S = 12.0
@@ -255,8 +255,8 @@ class Supervisor:
             )
         except OSError as error:  # no memory or no process left: the others keep running
             child.lines.append(str(error))
-            child.start_at = child.started + LONGEST_PAUSE_S
-            self.say(f"{child.spec.name} can't be started ({error}); next try in {LONGEST_PAUSE_S:g} s")
+            child.start_at = child.started + MAX_PAUSE_S
+            self.say(f"{child.spec.name} can't be started ({error}); next try in {MAX_PAUSE_S:g} s")
             return
         child.reader = threading.Thread(target=self._read, args=(child, child.process), daemon=True)
         child.reader.start()
@@ -283,10 +283,10 @@ class Supervisor:
         ended = _describe_exit(child.process.returncode)
         child.failures = 1 if now - child.started > CRASH_LOOP_WITHIN_S else child.failures + 1
         child.deaths.append(now)
-        pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(child.failures - 1, 10))
+        pause = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** min(child.failures - 1, 10))
         is_crash_looping = len(child.deaths) == CRASH_LOOP_EXITS and now - child.deaths[0] < CRASH_LOOP_WITHIN_S
         if is_crash_looping:
-            pause = LONGEST_PAUSE_S
+            pause = MAX_PAUSE_S
             self.say(f"{child.spec.name} keeps crashing ({ended}); next try in {pause:g} s. Last lines:")
             for line in child.lines:
                 self.say(f"    {line}")

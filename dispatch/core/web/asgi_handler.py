@@ -27,7 +27,7 @@ from dispatch.core.api import problems
 
 # Absorb a burst of a few seconds. Phone providers give up on a webhook after 15 s and retry it.
 MAX_WAITING = 400
-LONGEST_WAIT_S = 15.0
+MAX_WAIT_S = 15.0
 
 
 class ThreadedASGIHandler(ASGIHandler):
@@ -38,7 +38,7 @@ class ThreadedASGIHandler(ASGIHandler):
     """
 
     def __init__(
-        self, threads: int, *, most_waiting: int = MAX_WAITING, longest_wait_s: float = LONGEST_WAIT_S
+        self, threads: int, *, most_waiting: int = MAX_WAITING, longest_wait_s: float = MAX_WAIT_S
     ) -> None:
         BaseHandler.__init__(self)
         self.load_middleware(is_async=False)

@@ -32,11 +32,13 @@ class BulkActionsMixin:
         if len(owners) != 1:
             messages.error(request, "Select jobs of only one organization.")
             return None
-        crew = Technician.objects.of(owners.pop()).filter(is_active=True).order_by("name")
+        technicians = Technician.objects.of(owners.pop()).filter(is_active=True).order_by("name")
         applied, picked = "apply" in request.POST, read_id(request.POST.get("technician"))
-        chosen = crew.filter(pk=picked).first() if applied and picked is not None else None
+        chosen = technicians.filter(pk=picked).first() if applied and picked is not None else None
         if chosen is None:
-            return self._ask(request, "assign_many", "Assign", jobs, seen, technicians=crew, missing=applied)
+            return self._ask(
+                request, "assign_many", "Assign", jobs, seen, technicians=technicians, missing=applied
+            )
         note, sure = _note(request), "confirm_unfit" in request.POST
 
         def assign(job: Job, version: int) -> None:

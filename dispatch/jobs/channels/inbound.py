@@ -16,7 +16,7 @@ from dispatch.jobs.services import Answer, AnswerChannel, answer_offer, threads
 from dispatch.jobs.services.answers import offer_state
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
-from dispatch.technicians.rules import LONGEST_PIN
+from dispatch.technicians.rules import MAX_PIN_LENGTH
 from dispatch.telephony import handlers
 from dispatch.telephony import services as telephony
 from dispatch.telephony.handlers import VoicePrompt
@@ -103,8 +103,8 @@ class TechnicianInboundHandler:
         recent = list(_offers().filter(technician=technician, created_at__gt=clock.now() - REMEMBERED)[:20])
         if not recent:
             return VoicePrompt((f"Hello {technician.name}.", phrases.NOTHING_OFFERED, "Goodbye."))
-        live = (one for one in recent if one.status == Offer.Status.PENDING)
-        late = (one for one in recent if offer_state(one) is None)
+        live = (candidate for candidate in recent if candidate.status == Offer.Status.PENDING)
+        late = (candidate for candidate in recent if offer_state(candidate) is None)
         offer = next(live, None) or next(late, None) or recent[0]
         call.subject_id = offer.pk
         return _prompt(offer, call)
@@ -112,7 +112,7 @@ class TechnicianInboundHandler:
     def on_key(self, call: InboundCall, key: str, *, arrived_at: datetime) -> VoicePrompt:
         offer = _offer_of(call)
         if key == phrases.PIN_KEY:
-            return VoicePrompt(phrases.ENTER_PIN, keys="0123456789", digits=LONGEST_PIN)
+            return VoicePrompt(phrases.ENTER_PIN, keys="0123456789", digits=MAX_PIN_LENGTH)
         if key not in (phrases.ACCEPT_KEY, phrases.DECLINE_KEY):
             return _prompt(offer, call)
         answer = answer_offer(offer.pk, None, key, by=AnswerChannel.CALL_BACK, arrived_at=arrived_at)
@@ -131,7 +131,7 @@ class TechnicianInboundHandler:
         technician.refresh_from_db()
         if technicians.is_pin_locked(technician):
             return VoicePrompt(phrases.PIN_LOCKED)
-        return VoicePrompt((phrases.WRONG_PIN, *phrases.ENTER_PIN), keys="0123456789", digits=LONGEST_PIN)
+        return VoicePrompt((phrases.WRONG_PIN, *phrases.ENTER_PIN), keys="0123456789", digits=MAX_PIN_LENGTH)
 
 
 def _is_ambiguous(text: Text) -> bool:

@@ -91,7 +91,7 @@ def accepted_prompt(context: PromptContext) -> tuple[str, ...]:
     )
 
 
-def news_prompt(organization: str, news: str, told: PromptContext) -> tuple[str, ...]:
+def news_prompt(organization: str, news: str, context: PromptContext) -> tuple[str, ...]:
     """Return the spoken change of a job: what happened, the job, the keys.
 
     A job that is still theirs includes the customer.
@@ -100,10 +100,10 @@ def news_prompt(organization: str, news: str, told: PromptContext) -> tuple[str,
     sentences = [
         f"Hello. This is {organization}.",
         f"{_NEWS[news]}.",
-        f"{told.service}.",
-        f"{told.customer_name}." if theirs and told.customer_name else "",
-        f"{spoken_place(told.address)}." if told.address else "",
-        f"Their number is {spoken_digits(told.customer_phone)}." if theirs and told.customer_phone else "",
+        f"{context.service}.",
+        f"{context.customer_name}." if theirs and context.customer_name else "",
+        f"{spoken_place(context.address)}." if context.address else "",
+        f"Their number is {spoken_digits(context.customer_phone)}." if theirs and context.customer_phone else "",
         "" if theirs else "You don't need to go there.",
         "Press 1 to confirm, star to repeat.",
     ]
@@ -209,13 +209,13 @@ def job_text(organization: str, context: PromptContext, url: str, *, is_manual: 
     return ". ".join(part for part in parts if part) + f". Your jobs: {url}"
 
 
-def news_text(organization: str, news: str, told: PromptContext, url: str) -> str:
+def news_text(organization: str, news: str, context: PromptContext, url: str) -> str:
     """Return the text about a change of a job, with the technician's page."""
     if news in _THEIRS:
-        customer = ", ".join(part for part in (told.customer_name, told.customer_phone) if part)
-        parts = [told.service, customer, told.address]
+        customer = ", ".join(part for part in (context.customer_name, context.customer_phone) if part)
+        parts = [context.service, customer, context.address]
     else:
-        parts = [told.service, shorten(told.address), "You don't need to go there"]
+        parts = [context.service, shorten(context.address), "You don't need to go there"]
     said = ". ".join(part for part in parts if part)
     return f"{organization}: {_NEWS[news].lower()}. {said}. Your jobs: {url}"
 

@@ -325,20 +325,12 @@ class Correction:
 
 
 def dispatch_again(
-    job_id: int,
-    *,
-    actor: Actor,
-    version: int | None = None,
-    note: str = "",
-    correction: Correction | None = None,
+    job_id: int, *, actor: Actor, version: int | None = None, note: str = "", correction: Correction | None = None
 ) -> Job:
     """Dispatch a pending or cancelled job again with the current policy and a new ranking.
 
-    Technicians who declined or can't make it get no offer. A job without a position, or with a correction, is
-    geocoded again.
-
-    Earlier answers don't count, except those of technicians who can't make it. A job without a position, or with a
-    correction, is geocoded again. The returned job is `pending` again if nobody is near.
+    Technicians who declined or can't make it get no offer; other earlier answers don't count. A job without a
+    position, or with a correction, is geocoded again. The returned job is `pending` again if nobody is near.
 
     Call it outside any transaction, because it may call a geocoder. Besides the module's exceptions, it raises
     ValidationError {address} if the location still can't be found.

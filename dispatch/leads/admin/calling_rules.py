@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import time
 from functools import partial
 from typing import Any
 
+from django import forms
 from django.contrib import admin
-from django.db import transaction
+from django.db import models, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from unfold.decorators import display
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from accounts.admin.base import EVERYTHING, VIEW, OwnedAdmin
-from dispatch.leads.admin.calling_hours import DAYS, WeekdaysMixin, describe_window
 from dispatch.leads.models import (
     CallingRule,
     ClosedDay,
@@ -23,6 +25,29 @@ from dispatch.leads.models import (
     Holiday,
 )
 from dispatch.leads.services import do_not_call, switches
+
+DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_CHOICES = list(enumerate(("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")))
+
+
+def describe_window(window_from: time, window_until: time) -> str:
+    """Describe a calling window for a list."""
+    return "at any hour" if window_from == window_until else f"{window_from:%H:%M}–{window_until:%H:%M}"
+
+
+class WeekdaysMixin:
+    """Show weekdays as checkboxes. Mix into an admin class, before its base."""
+
+    def formfield_for_dbfield(self, db_field: models.Field, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.name == "weekdays":
+            return forms.TypedMultipleChoiceField(
+                choices=_CHOICES,
+                coerce=int,
+                initial=[day for day, _ in _CHOICES],
+                widget=UnfoldAdminCheckboxSelectMultipleWidget,
+                help_text="For a window that runs past midnight, choose the day on which it begins.",
+            )
+        return super().formfield_for_dbfield(db_field, request, **kwargs)  # type: ignore[misc]
 
 
 @admin.register(DoNotCall)

@@ -21,7 +21,7 @@ from accounts.admin.base import ACT, OwnedAdmin, OwnedForm, OwnedTabularInline
 from dispatch.core import clock
 from dispatch.core.http import webhook_signing
 from dispatch.core.http.ssrf import check_target_url
-from dispatch.leads.admin.calling_hours import WeekdaysMixin, describe_window
+from dispatch.leads.admin.calling_rules import WeekdaysMixin, describe_window
 from dispatch.leads.explain import explain_lead
 from dispatch.leads.go_live_preview import preview
 from dispatch.leads.models import Campaign, Lead, LeadDispatch, RetryRule
@@ -368,4 +368,4 @@ class LeadDispatchAdmin(OwnedAdmin):
 def _local_time(moment: datetime, lead: Lead) -> str:
     shown = moment.astimezone(ZoneInfo(lead.organization.time_zone))
     today = clock.now().astimezone(shown.tzinfo).date()
-    return f"{shown:%H:%M:%S}" if shown.date() == today else f"{shown:%d %b %Y, %H:%M}"
+    return f"{shown:%H:%M:%S}" if shown.date() == today else f"{shown:%b} {shown.day}, {shown:%Y, %H:%M}"

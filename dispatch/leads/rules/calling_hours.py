@@ -20,7 +20,7 @@ QUARTER = timedelta(minutes=15)
 # Maximum of a deferral. Hours that do not open within it count as never open.
 HORIZON = timedelta(days=15)
 # Maximum of a clock change.
-LONGEST_CHANGE = timedelta(hours=1)
+MAX_CHANGE = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def _edges(at: datetime, zones: tuple[str, ...], bounds: tuple[Hours, ...], days
                 start -= timedelta(minutes=start.minute % 15)
                 edges |= {start + quarter * QUARTER for quarter in range(100)}
     # The search in each zone ends at a different moment. Only edges in the time that all cover are returned.
-    return sorted(edge for edge in edges if edge <= at + timedelta(days=days) - 2 * LONGEST_CHANGE)
+    return sorted(edge for edge in edges if edge <= at + timedelta(days=days) - 2 * MAX_CHANGE)
 
 
 def _next_open(at: datetime, zones: tuple[str, ...], bounds: tuple[Hours, ...]) -> datetime | None:

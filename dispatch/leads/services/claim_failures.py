@@ -40,39 +40,41 @@ def is_outage(error: Exception) -> bool:
     return code.startswith(_OUTAGES) if code else isinstance(error, OperationalError)
 
 
-def defer(pair: Reservation, error: Exception) -> ClaimOutcome:
+def defer(reservation: Reservation, error: Exception) -> ClaimOutcome:
     """Defer a lead whose claim fails even though it is claimed alone: longer each time.
 
-    After MOST_FAILURES, it ends as failed. Call it outside any transaction. Raises nothing.
+    After MAX_FAILURES, it ends as failed. Call it outside any transaction. Raises nothing.
     """
     until = clock.now() + LOCKED
     if not is_conflict(error):
-        log.error("lead_claim_failed", lead=pair.lead_id, attempt=pair.attempt, exc_info=error)
+        log.error("lead_claim_failed", lead=reservation.lead_id, attempt=reservation.attempt, exc_info=error)
         counters.picked.labels("error").inc()
         try:
-            retry_at = _write(pair, error)
+            retry_at = _record_failure(reservation, error)
         except Exception:
-            log.exception("lead_claim_failure_not_written", lead=pair.lead_id)
+            log.exception("lead_claim_failure_not_written", lead=reservation.lead_id)
             until = clock.now() + DELAY
         else:
             if retry_at is None:
-                return ClaimOutcome(pair.batch, pair.member, "gone")
+                return ClaimOutcome(reservation.batch, reservation.member, "gone")
             until = retry_at
-    return ClaimOutcome(pair.batch, pair.member, "later", redis_queue.to_ms(until), pair.member)
+    return ClaimOutcome(
+        reservation.batch, reservation.member, "later", redis_queue.to_ms(until), reservation.member
+    )
 
 
-def _write(pair: Reservation, error: Exception) -> datetime | None:
+def _record_failure(reservation: Reservation, error: Exception) -> datetime | None:
     """Write the failure. Return when to retry the lead, or None if it ended or no longer exists."""
     now = clock.now()
     with transaction.atomic():
         waiting = Lead.objects.select_for_update(no_key=True, skip_locked=True)
-        lead = waiting.filter(pk=pair.lead_id, status=Status.BACKLOG, token=pair.attempt - 1).first()
+        lead = waiting.filter(pk=reservation.lead_id, status=Status.BACKLOG, token=reservation.attempt - 1).first()
         if lead is None:
-            return now + LOCKED if Lead.objects.filter(pk=pair.lead_id).exists() else None
+            return now + LOCKED if Lead.objects.filter(pk=reservation.lead_id).exists() else None
         failures = _failures_of(lead.pk) + 1
         details: dict[str, Any] = {
             "error": type(error).__name__,
-            "attempt": pair.attempt,
+            "attempt": reservation.attempt,
             "campaign_id": lead.campaign_id,
         }
         if failures >= MAX_FAILURES:

@@ -175,7 +175,7 @@ def _finish_attempts(ends: Sequence[CallEnd], locked: dict[int, LeadFacts]) -> N
             event_rows.append(EventRow(lead.organization_id, "lead.again", lead.id, data))
     for result, count in Counter([*(v.outcome for _, v in finished), *(v.reason for _, v in again)]).items():
         counters.picked.labels(result).inc(count)
-    _write(finished, again, now)
+    _write_ends(finished, again, now)
     events.append_many(event_rows)
     entries = [
         ScheduleEntry(
@@ -187,7 +187,9 @@ def _finish_attempts(ends: Sequence[CallEnd], locked: dict[int, LeadFacts]) -> N
         transaction.on_commit(partial(redis_queue.enqueue, entries), robust=True)
 
 
-def _write(finished: Sequence[tuple[CallEnd, End]], again: Sequence[tuple[CallEnd, Defer]], now: datetime) -> None:
+def _write_ends(
+    finished: Sequence[tuple[CallEnd, End]], again: Sequence[tuple[CallEnd, Defer]], now: datetime
+) -> None:
     if finished:
         sql.execute(
             sql.FINISH,

@@ -81,11 +81,11 @@ def accept_leads(campaign: Campaign, leads: Sequence[NewLead], *, actor: Actor =
             valid.append((position, phone, lead))
     if valid:
         with transaction.atomic():
-            _write(campaign, valid, results, now, actor)
+            _write_leads(campaign, valid, results, now, actor)
     return [result for result in results if result is not None]
 
 
-def _write(
+def _write_leads(
     campaign: Campaign,
     valid: Sequence[tuple[int, str, NewLead]],
     results: list[Accepted | None],

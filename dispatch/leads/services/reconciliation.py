@@ -27,7 +27,7 @@ PAGE = 5000
 COMPARED = 1000
 # Page size of the sweep. Pages are small, because the dialers of the process wait while a page is compared, but
 # large enough to compare the whole backlog within half an hour, within these bounds.
-SWEEP_PAGE, SWEEP_LEAST = 1000, 100
+SWEEP_PAGE, MIN_SWEEP = 1000, 100
 SWEEP_OVER_S = 1800.0
 STALE_BATCH = 500
 # Leads whose stale claim could not be ended. They are skipped for this number of seconds.
@@ -93,7 +93,7 @@ def schedule_missing(page: Page) -> int:
 def sweep_page(scheduled: int) -> int:
     """Return how many rows a step of the sweep reads, depending on the number of scheduled leads."""
     wanted = math.ceil(scheduled * settings.LEADS_SWEEP_INTERVAL_S / SWEEP_OVER_S)
-    return min(max(wanted, SWEEP_LEAST), PAGE)
+    return min(max(wanted, MIN_SWEEP), PAGE)
 
 
 class Sweep:

@@ -17,8 +17,7 @@ from unfold.decorators import action, display
 from unfold.forms import BaseDialogForm
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from accounts.admin.base import ACT, OwnedAdmin, OwnedForm
-from accounts.admin.organizations import shown_once
+from accounts.admin.base import ACT, OwnedAdmin, OwnedForm, render_secret_once
 from dispatch.core import clock
 from dispatch.core.http.ssrf import check_target_url
 from dispatch.outbox.admin.messages import shorten
@@ -125,7 +124,7 @@ class RotationForm(BaseDialogForm):
 
     overlap_h = forms.IntegerField(
         min_value=0,
-        max_value=services.LONGEST_OVERLAP_S // HOURS,
+        max_value=services.MAX_OVERLAP_S // HOURS,
         initial=services.OVERLAP_S // HOURS,
         label="Overlap in hours",
         widget=UnfoldAdminIntegerFieldWidget,
@@ -183,10 +182,10 @@ class EndpointAdmin(OwnedAdmin):
         hidden = set() if obj else set(self.readonly_fields)
         if not (self.permitted(request, "change", obj) if obj else self.permitted(request, "add")):
             hidden.add("new_headers")
-        found = super().get_fieldsets(request, obj)
-        for _, options in found:
+        fieldsets = super().get_fieldsets(request, obj)
+        for _, options in fieldsets:
             options["fields"] = [name for name in options["fields"] if name not in hidden]
-        return found
+        return fieldsets
 
     @display(description="URL", ordering="url")
     def address(self, endpoint: Endpoint) -> str:
@@ -194,8 +193,8 @@ class EndpointAdmin(OwnedAdmin):
 
     @display(description="health", label=STATE_LABELS)
     def state(self, endpoint: Endpoint) -> tuple[str, str]:
-        found = services.health_of(endpoint).state
-        return found, found.replace("_", " ")
+        state = services.health_of(endpoint).state
+        return state, state.replace("_", " ")
 
     @display(description="event types")
     def subscriptions(self, endpoint: Endpoint) -> str:
@@ -207,16 +206,16 @@ class EndpointAdmin(OwnedAdmin):
 
     @display(description="waiting")
     def waiting(self, endpoint: Endpoint) -> str:
-        found = services.build_report(endpoint)
+        report = services.build_report(endpoint)
         late = 0
-        if found.oldest_due_at:
-            late = max(0, int((clock.now() - found.oldest_due_at).total_seconds()))
+        if report.oldest_due_at:
+            late = max(0, int((clock.now() - report.oldest_due_at).total_seconds()))
         return format_html(
             "{}, {} in flight, {}, blocked groups: {}{}",
-            self._messages(endpoint, "PENDING", f"{_format_count(found.pending)} pending"),
-            _format_count(found.in_flight),
-            self._messages(endpoint, "ERROR", f"{_format_count(found.errors)} in error"),
-            found.blocked_groups,
+            self._messages(endpoint, "PENDING", f"{_format_count(report.pending)} pending"),
+            _format_count(report.in_flight),
+            self._messages(endpoint, "ERROR", f"{_format_count(report.errors)} in error"),
+            report.blocked_groups,
             f"; the oldest is overdue by {late:,} s" if late else "",
         )
 
@@ -248,7 +247,7 @@ class EndpointAdmin(OwnedAdmin):
 
     def response_add(self, request: Any, obj: Endpoint, post_url_continue: str | None = None) -> HttpResponse:
         text = "Give this secret to the receiver so that it can verify our signatures. It won't be shown again."
-        return shown_once(self, request, f"The endpoint “{obj.name}” was added", text, request.shown_once)
+        return render_secret_once(self, request, f"The endpoint “{obj.name}” was added", text, request.shown_once)
 
     def delete_model(self, request: Any, obj: Endpoint) -> None:
         services.delete_endpoint(obj.pk, actor=request.actor)

@@ -291,16 +291,16 @@ class MessageGroupAdmin(OwnedAdmin):
         own = group.messages.exclude(mode="IMMEDIATE").filter(
             status__in=["PENDING", "QUEUED", "PROCESSING", "ERROR"]
         )
-        found = list(own.order_by("sequence", "created_at", "id")[: SHOWN_OF_GROUP + 1])
-        if not found:
+        messages_of_group = list(own.order_by("sequence", "created_at", "id")[: SHOWN_OF_GROUP + 1])
+        if not messages_of_group:
             return "empty"
         rows = (
             (link(MessageAdmin(Message, self.admin_site), row, f"{row.pk} {row.type}"), row.sequence,
              row.get_status_display(), why_stuck(row, group.organization.time_zone))
-            for row in found[:SHOWN_OF_GROUP]
+            for row in messages_of_group[:SHOWN_OF_GROUP]
         )  # fmt: skip
         listed = format_html_join("", "<li>{} (sequence {}): {}. {}</li>", rows)
-        more = "<p>… and more</p>" if len(found) > SHOWN_OF_GROUP else ""
+        more = "<p>… and more</p>" if len(messages_of_group) > SHOWN_OF_GROUP else ""
         return format_html("<ol>{}</ol>" + more, listed)
 
     @admin.action(description="Retry the blocking messages", permissions=["act"])

@@ -28,7 +28,7 @@ from dispatch.outbox.validators import check_event_type, check_own_headers, chec
 _READ, _MANAGE = ApiKey.Scope.READ, ApiKey.Scope.MANAGE
 # Actions open to every role; a key needs "manage".
 _WORK = (MEMBER, _MANAGE)
-LONGEST_RETRY_S = 7 * 24 * 3600
+MAX_RETRY_S = 7 * 24 * 3600
 
 
 class EndpointSerializer(OwnedSerializer):
@@ -52,7 +52,7 @@ class EndpointSerializer(OwnedSerializer):
     header_names = serializers.SerializerMethodField()
     timeout_s = serializers.FloatField(min_value=0.1, required=False)
     retry_schedule_s = serializers.ListField(
-        child=serializers.IntegerField(min_value=0, max_value=LONGEST_RETRY_S), max_length=50, required=False
+        child=serializers.IntegerField(min_value=0, max_value=MAX_RETRY_S), max_length=50, required=False
     )
     permanent_codes = serializers.ListField(
         child=serializers.IntegerField(validators=[check_permanent_code]), max_length=200, required=False
@@ -95,9 +95,7 @@ class NewEndpointSerializer(EndpointSerializer):
 class RotationSerializer(StrictSerializer):
     """How long the previous secret stays valid along with the new one."""
 
-    overlap_s = serializers.IntegerField(
-        min_value=0, max_value=services.LONGEST_OVERLAP_S, default=services.OVERLAP_S
-    )
+    overlap_s = serializers.IntegerField(min_value=0, max_value=services.MAX_OVERLAP_S, default=services.OVERLAP_S)
 
 
 class RotatedSerializer(serializers.Serializer):

@@ -20,13 +20,12 @@ from accounts.api.base import OrganizationViewSet, OwnedFilterSet, OwnedSlugRela
 from accounts.models import ApiKey
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
-from dispatch.core.api.lists import BoundedListSerializer
-from dispatch.core.api.serializers import StrictSerializer
+from dispatch.core.api.serializers import BoundedListSerializer, StrictSerializer
 from dispatch.core.http.ssrf import check_target_url
 from dispatch.outbox.explain import why_stuck
 from dispatch.outbox.models import (
     DEFAULT_SEQUENCE,
-    LONGEST_GROUP,
+    MAX_GROUP_LENGTH,
     Attempt,
     Endpoint,
     Message,
@@ -38,9 +37,9 @@ from dispatch.outbox.services.actions import Action
 from dispatch.outbox.services.intake import Accepted, NewMessage, accept_messages
 
 _READ, _WRITE = ApiKey.Scope.READ, ApiKey.Scope.MESSAGES
-MOST_AT_ONCE = 1000
-MOST_BY_FILTER = 10_000
-LARGEST_PAYLOAD = 256 * 1024
+MAX_AT_ONCE = 1000
+MAX_BY_FILTER = 10_000
+MAX_PAYLOAD_BYTES = 256 * 1024
 FURTHEST_AHEAD = timedelta(days=3660)
 
 
@@ -57,7 +56,7 @@ class SendSerializer(StrictSerializer):
     pool = OwnedSlugRelatedField("code", queryset=DispatchPool.objects.filter(kind="messages"), required=False)
     type = serializers.RegexField(r"^[A-Za-z0-9_.\-/]{1,80}$")
     payload = serializers.JSONField()
-    group = serializers.CharField(max_length=LONGEST_GROUP, required=False, allow_null=True, allow_blank=True)
+    group = serializers.CharField(max_length=MAX_GROUP_LENGTH, required=False, allow_null=True, allow_blank=True)
     sequence = serializers.IntegerField(default=DEFAULT_SEQUENCE, min_value=-(2**31), max_value=2**31 - 1)
     mode = serializers.ChoiceField(choices=Mode.choices, required=False)
     scheduled_for = serializers.DateTimeField(required=False, allow_null=True, validators=[_not_too_far])
@@ -75,8 +74,8 @@ class SendSerializer(StrictSerializer):
         begins, ends = attrs.get("scheduled_for"), attrs.get("expires_at")
         if begins and ends and ends <= begins:
             raise serializers.ValidationError({"expires_at": "Must be later than scheduled_for."})
-        if len(json.dumps(attrs["payload"])) > LARGEST_PAYLOAD:
-            raise serializers.ValidationError({"payload": f"Must be at most {LARGEST_PAYLOAD} bytes."})
+        if len(json.dumps(attrs["payload"])) > MAX_PAYLOAD_BYTES:
+            raise serializers.ValidationError({"payload": f"Must be at most {MAX_PAYLOAD_BYTES} bytes."})
         return attrs
 
     def to_message(self, attrs: dict[str, Any]) -> NewMessage:
@@ -191,10 +190,10 @@ class MessageViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retrieve
     }  # fmt: skip
 
     def get_queryset(self) -> QuerySet:
-        found = super().get_queryset()
+        messages = super().get_queryset()
         if self.action == "retrieve":
-            found = found.select_related("endpoint__pool", "target__pool").prefetch_related("attempts_made")
-        return found
+            messages = messages.select_related("endpoint__pool", "target__pool").prefetch_related("attempts_made")
+        return messages
 
     def get_serializer_class(self) -> Any:
         return {"retrieve": MessageDetailSerializer, "create": SendSerializer}.get(self.action, MessageSerializer)
@@ -203,12 +202,12 @@ class MessageViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retrieve
     def create(self, request: Request) -> Response:
         """Send one message, or a list of at most 1,000 in one transaction. 202 means accepted for delivery."""
         many = isinstance(request.data, list)
-        if many and not 1 <= len(request.data) <= MOST_AT_ONCE:
-            raise serializers.ValidationError(f"A list must contain 1 to {MOST_AT_ONCE} messages.")
+        if many and not 1 <= len(request.data) <= MAX_AT_ONCE:
+            raise serializers.ValidationError(f"A list must contain 1 to {MAX_AT_ONCE} messages.")
         serializer = SendSerializer(data=request.data, many=many, context=self.get_serializer_context())
         serializer.is_valid(raise_exception=True)
-        found = serializer.validated_data if many else [serializer.validated_data]
-        items = [SendSerializer().to_message(attrs) for attrs in found]
+        bodies = serializer.validated_data if many else [serializer.validated_data]
+        items = [SendSerializer().to_message(attrs) for attrs in bodies]
 
         def make() -> tuple[int, dict]:
             with transaction.atomic():
@@ -264,9 +263,9 @@ class MessageViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retrieve
             raise serializers.ValidationError({"filter": filters.errors})
         chosen = Action.of(asked["action"])
         fitting = filters.qs.filter(status__in=chosen.before).order_by("id")
-        others = filters.qs.exclude(status__in=chosen.before).order_by()[:MOST_BY_FILTER].count()
+        others = filters.qs.exclude(status__in=chosen.before).order_by()[:MAX_BY_FILTER].count()
         done = actions.act_on_messages(
-            chosen, fitting.values_list("pk", flat=True)[:MOST_BY_FILTER], actor=request.actor, note=asked["note"]
+            chosen, fitting.values_list("pk", flat=True)[:MAX_BY_FILTER], actor=request.actor, note=asked["note"]
         )
         refused = len(done.refused) + others
         return Response({"changed": len(done.changed), "refused": refused, "ids": done.changed[:1000]})

@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 AGAIN_S = 5
 # While the outbox is disabled, nothing is delivered.
 OFF_S = 60
-LONGEST_BODY = 16_384
+MAX_BODY_BYTES = 16_384
 _in_progress: set[asyncio.Future[PointerRefused | None]] = set()
 
 
@@ -41,15 +41,15 @@ async def process(request: HttpRequest) -> HttpResponse:
     """Process one pointer; the module's docstring describes the protocol."""
     if request.method != "POST":
         return problems.problem_response(405, "method_not_allowed", "Use POST.")
-    found = _read_pointer(request)
-    if found is None:
+    pointer = _read_pointer(request)
+    if pointer is None:
         return problems.problem_response(400, "parse_error", "The body is not a valid pointer.")
     if not settings.OUTBOX_ENABLED:
         return JsonResponse({"ack": False, "delaySeconds": OFF_S})
-    work = asyncio.ensure_future(processor.shared_processor().process(*found))
+    work = asyncio.ensure_future(processor.shared_processor().process(*pointer))
     _in_progress.add(work)
     work.add_done_callback(_ended)
-    message_id, _ = found
+    message_id, _ = pointer
     try:
         refused = await asyncio.shield(work)
     except BadToken as error:
@@ -69,7 +69,7 @@ def _ended(work: asyncio.Future[PointerRefused | None]) -> None:
 
 def _read_pointer(request: HttpRequest) -> tuple[str, str] | None:
     """Return (message id, token), or None if the request contains no valid message id."""
-    if len(request.body) > LONGEST_BODY:
+    if len(request.body) > MAX_BODY_BYTES:
         return None
     try:
         body = json.loads(request.body)

@@ -1,6 +1,5 @@
 import dispatch.core.clock
 import dispatch.core.crypto
-import dispatch.outbox.fields
 import dispatch.outbox.models
 import django.contrib.postgres.fields
 import django.core.validators
@@ -89,7 +88,7 @@ class Migration(migrations.Migration):
                 ("previous_secret_until", models.DateTimeField(blank=True, null=True)),
                 (
                     "headers",
-                    dispatch.outbox.fields.EncryptedJSONField(
+                    dispatch.core.crypto.EncryptedJSONField(
                         blank=True,
                         default=dict,
                         help_text='Sent with every request, such as {"Authorization": "…"}. Stored encrypted.',

@@ -108,8 +108,8 @@ class ActiveMqConsumer(Consumer):
         link = self._connected()
         with self._changed:
             while True:
-                if found := self._due(link, max_n):
-                    return found
+                if deliveries := self._due(link, max_n):
+                    return deliveries
                 left = deadline - time.monotonic()
                 if not link.is_up:
                     raise QueueUnavailable("activemq_connection_lost")
@@ -141,12 +141,12 @@ class ActiveMqConsumer(Consumer):
             self._changed.notify()
 
     def _due(self, link: Link, max_n: int) -> list[Delivery]:
-        found: list[Delivery] = []
+        deliveries: list[Delivery] = []
         now = clock.now_ms()
-        while self._arrived and len(found) < max_n and self._arrived[0][0] <= now:
+        while self._arrived and len(deliveries) < max_n and self._arrived[0][0] <= now:
             _, _, frame = heapq.heappop(self._arrived)
             group = frame.headers.get("JMSXGroupID", "")
-            found.append(
+            deliveries.append(
                 Delivery(
                     frame.body.decode("utf-8", "replace"),
                     frame.headers["ack"],
@@ -154,7 +154,7 @@ class ActiveMqConsumer(Consumer):
                     partial(self._release, link, group),
                 )
             )
-        return found
+        return deliveries
 
     def _next_due_s(self) -> float:
         if not self._arrived:

@@ -137,7 +137,7 @@ class EmbeddedConsumer(Consumer):
     def receive(self, max_n: int, wait_s: float) -> list[Delivery]:
         deadline = time.monotonic() + wait_s
         while True:
-            if taken := self._take(max_n):
+            if taken := self._take_due(max_n):
                 return taken
             left = deadline - time.monotonic()
             if left <= 0:
@@ -147,7 +147,7 @@ class EmbeddedConsumer(Consumer):
     def close(self) -> None:
         self._file.close()
 
-    def _take(self, max_n: int) -> list[Delivery]:
+    def _take_due(self, max_n: int) -> list[Delivery]:
         now = clock.now_ms()
         with self._file.transaction("BEGIN") as connection:  # a read does not block the writers
             if not connection.execute(_ANY_DUE, (now,)).fetchone():

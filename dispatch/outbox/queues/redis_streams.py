@@ -27,7 +27,7 @@ BODY = b"pointer"
 # A consumer that has been idle for this long and holds nothing is removed from the group.
 DELETE_CONSUMER_AFTER_MS = 3_600_000
 # Bounds how long a router that has been asked to stop still waits for pointers.
-LONGEST_BLOCK_MS = 1000
+MAX_BLOCK_MS = 1000
 
 # KEYS: stream, one per deduplication id. ARGV: deduplication time (ms), then the pointers. All or nothing.
 _PUBLISH = Script(
@@ -170,15 +170,15 @@ class RedisConsumer(Consumer):
         with _redis_errors_converted():
             while True:
                 next_due_ms = _RESUME([stream_key(), delayed_key()], [clock.offset_ms(), max_n], self._server())
-                found = self._claim(max_n) or self._read(max_n, None)
+                deliveries = self._claim(max_n) or self._read(max_n, None)
                 left_ms = int((deadline - time.monotonic()) * 1000)
-                if found or left_ms <= 0:
-                    return found
+                if deliveries or left_ms <= 0:
+                    return deliveries
                 # No longer than the socket timeout, and no longer than until the next delayed pointer is due.
-                longest_ms = min(LONGEST_BLOCK_MS, int(settings.REDIS_TIMEOUT_S * 500))
+                longest_ms = min(MAX_BLOCK_MS, int(settings.REDIS_TIMEOUT_S * 500))
                 block_ms = min(left_ms, longest_ms, *([next_due_ms] * (next_due_ms >= 0)))
-                if found := self._read(max_n, max(1, block_ms)):
-                    return found
+                if deliveries := self._read(max_n, max(1, block_ms)):
+                    return deliveries
 
     def _read(self, count: int, block_ms: int | None) -> list[Delivery]:
         try:
@@ -208,10 +208,10 @@ class RedisConsumer(Consumer):
                 raise
             self._make_group()
             return []
-        found = self._deliveries(answer[1])
-        if len(found) < count:
+        deliveries = self._deliveries(answer[1])
+        if len(deliveries) < count:
             self._claim_at = now + min(5.0, settings.OUTBOX_VISIBILITY_S / 4)
-        return found
+        return deliveries
 
     def _make_group(self) -> None:
         try:

@@ -28,9 +28,9 @@ from django.core.exceptions import ImproperlyConfigured
 from dispatch.outbox.queues.base import Consumer, Delivery, Publication, Publisher, QueueUnavailable
 
 BATCH = 10  # SQS's limit per request
-LONGEST_POLL_S = 20
-LONGEST_VISIBILITY_S = 43_200
-LONGEST_DEDUP_ID = 128
+MAX_POLL_S = 20
+MAX_VISIBILITY_S = 43_200
+MAX_DEDUP_ID_LENGTH = 128
 _CLIENT_ERRORS = (BotoCoreError, ClientError, OSError)
 T = TypeVar("T")
 
@@ -72,14 +72,14 @@ class _Queue:
         with self._lock:
             if self._client is None:
                 place = urlsplit(self.url)
-                found = re.fullmatch(r"sqs\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?", place.hostname or "")
+                match = re.fullmatch(r"sqs\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?", place.hostname or "")
                 self._client = boto3.session.Session().client(
                     "sqs",
                     endpoint_url=f"{place.scheme}://{place.netloc}",
-                    region_name=found[1] if found else None,
+                    region_name=match[1] if match else None,
                     config=Config(
                         connect_timeout=5,
-                        read_timeout=LONGEST_POLL_S + 5,
+                        read_timeout=MAX_POLL_S + 5,
                         retries={"mode": "standard", "total_max_attempts": 2},
                         max_pool_connections=20,
                     ),
@@ -134,16 +134,16 @@ class SqsConsumer(Consumer):
         deadline = time.monotonic() + wait_s
         while True:
             # SQS waits whole seconds; the remaining fraction is slept.
-            poll_s = min(LONGEST_POLL_S, int(max(0.0, deadline - time.monotonic())))
-            found = self._receive(min(BATCH, max_n), poll_s)
-            while found and len(found) % BATCH == 0 and len(found) < max_n:
-                more = self._receive(min(BATCH, max_n - len(found)), 0)
+            poll_s = min(MAX_POLL_S, int(max(0.0, deadline - time.monotonic())))
+            deliveries = self._receive(min(BATCH, max_n), poll_s)
+            while deliveries and len(deliveries) % BATCH == 0 and len(deliveries) < max_n:
+                more = self._receive(min(BATCH, max_n - len(deliveries)), 0)
                 if not more:
                     break
-                found += more
+                deliveries += more
             left = deadline - time.monotonic()
-            if found or left <= 0:
-                return found
+            if deliveries or left <= 0:
+                return deliveries
             if left < 1:
                 time.sleep(left)
 
@@ -183,11 +183,11 @@ def _batches(items: Iterable[T]) -> Iterator[list[T]]:
 
 
 def _seconds(seconds: float) -> int:
-    return min(LONGEST_VISIBILITY_S, math.ceil(seconds))
+    return min(MAX_VISIBILITY_S, math.ceil(seconds))
 
 
 def _dedup_id(dedup_id: str) -> str:
-    return dedup_id if len(dedup_id) <= LONGEST_DEDUP_ID else hashlib.sha256(dedup_id.encode()).hexdigest()
+    return dedup_id if len(dedup_id) <= MAX_DEDUP_ID_LENGTH else hashlib.sha256(dedup_id.encode()).hexdigest()
 
 
 def _refusal(entry: dict[str, Any]) -> QueueUnavailable:

@@ -157,22 +157,22 @@ class TargetState:
 class AdmissionState:
     """Track how many more messages of each target may be taken; `take` counts against target and pool."""
 
-    def __init__(self, lanes: Iterable[TargetState], now: datetime) -> None:
+    def __init__(self, targets: Iterable[TargetState], now: datetime) -> None:
         self._now = now
-        self.lanes: dict[int, TargetState] = {}
+        self.targets: dict[int, TargetState] = {}
         self._pools: dict[int, int] = {}
         self._circuits: dict[int, int] = {}
         self._waits: list[datetime | None] = []
-        self.add(lanes)
+        self.add(targets)
 
-    def add(self, lanes: Iterable[TargetState]) -> None:
+    def add(self, targets: Iterable[TargetState]) -> None:
         """Add targets that are not known yet; messages already taken still count against their pools."""
-        for lane in lanes:
-            self.lanes[lane.target_id] = lane
-            pool, circuit = pool_headroom(lane.pool, self._now), circuit_headroom(lane.circuit, self._now)
-            self._pools.setdefault(lane.pool.id, pool.free)
-            self._circuits[lane.target_id] = circuit.free
-            if not lane.is_held:
+        for target in targets:
+            self.targets[target.target_id] = target
+            pool, circuit = pool_headroom(target.pool, self._now), circuit_headroom(target.circuit, self._now)
+            self._pools.setdefault(target.pool.id, pool.free)
+            self._circuits[target.target_id] = circuit.free
+            if not target.is_held:
                 self._waits += [pool.again_at, circuit.again_at]
 
     @property
@@ -182,15 +182,15 @@ class AdmissionState:
 
     def free(self, target_id: int) -> int:
         """Return how many more messages of this target may be taken; 0 if it is unknown or held."""
-        lane = self.lanes.get(target_id)
-        if lane is None or lane.is_held:
+        target = self.targets.get(target_id)
+        if target is None or target.is_held:
             return 0
-        return min(self._pools[lane.pool.id], self._circuits[target_id])
+        return min(self._pools[target.pool.id], self._circuits[target_id])
 
     def take(self, target_id: int) -> bool:
         """Take one message of this target; return False if there is no headroom."""
         if self.free(target_id) < 1:
             return False
-        self._pools[self.lanes[target_id].pool.id] -= 1
+        self._pools[self.targets[target_id].pool.id] -= 1
         self._circuits[target_id] -= 1
         return True

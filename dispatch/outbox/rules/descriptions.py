@@ -55,13 +55,13 @@ def explain_status(it: Situation) -> str:
         }.get(it.mode, "It doesn't block other messages.")
         return f"Failed after {_times(it.attempts)}: {it.last_error or 'reason unknown'} {stops}"
     if it.status == "PROCESSING":
-        ends = _at(it, it.lease_until)
+        ends = _format_at(it, it.lease_until)
         return (
             f"An attempt is in progress. If its process died, the message is sent again when its lease ends{ends}."
         )
     if it.status == "QUEUED":
         return (
-            f"On the queue{_at(it, it.queued_at, 'since')}, waiting for a router. If it stays "
+            f"On the queue{_format_at(it, it.queued_at, 'since')}, waiting for a router. If it stays "
             "here, check that a router is running."
         )
     return _pending(it)
@@ -87,7 +87,7 @@ def _pending(it: Situation) -> str:
             "not_acknowledged": "The receiver deferred it; next try",
             "lease": "The last attempt ended without a result; next try",
         }.get(it.waiting_for, "Waiting")
-        return f"{reason}{_at(it, it.due_at)}."
+        return f"{reason}{_format_at(it, it.due_at)}."
     if it.disabled_reason:
         return (
             f"The endpoint {it.endpoint} is disabled: {it.disabled_reason} Messages are kept; "
@@ -98,7 +98,7 @@ def _pending(it: Situation) -> str:
     if it.is_pool_paused:
         return f"The pool {it.pool} is paused."
     if it.circuit_open_until is not None:
-        until = _at(it, it.circuit_open_until, "until")
+        until = _format_at(it, it.circuit_open_until, "until")
         return f"The target failed repeatedly, so its circuit is open{until}. After that, one message is tried."
     if it.waiting_for == "queue":
         return "The queue was unreachable; the message is published as soon as it is available."
@@ -113,5 +113,5 @@ def _times(attempts: int) -> str:
     return "one attempt" if attempts == 1 else f"{attempts} attempts"
 
 
-def _at(it: Situation, when: datetime | None, word: str = "at") -> str:
+def _format_at(it: Situation, when: datetime | None, word: str = "at") -> str:
     return f" {word} {when.astimezone(ZoneInfo(it.zone)):%Y-%m-%d %H:%M:%S %Z}" if when else ""

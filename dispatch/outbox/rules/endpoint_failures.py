@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from dispatch.outbox.rules import responses
 
 # Failures further apart than this are separate incidents.
-LONGEST_GAP = timedelta(days=1)
-FEWEST_ATTEMPTS = 10
-FEWEST_MESSAGES = 2
+MAX_GAP = timedelta(days=1)
+MIN_ATTEMPTS = 10
+MIN_MESSAGES = 2
 # Status codes that concern the message, not the endpoint.
 ABOUT_THE_MESSAGE = (400, 413, 422)
 # Errors in Dispatch or in the endpoint's settings.
@@ -19,7 +19,7 @@ OWN_ERRORS = ("configuration", "internal")
 
 @dataclass(frozen=True)
 class Failures:
-    """Failed attempts of a target since its last delivery, each at most LONGEST_GAP after the previous attempt.
+    """Failed attempts of a target since its last delivery, each at most MAX_GAP after the previous attempt.
 
     `messages` is exact up to 1; a higher number only means that several messages failed.
     """
@@ -40,7 +40,7 @@ def counts(verdict: responses.Verdict, status: int | None) -> bool:
 
 def add_failure(failures: Failures, message_id: int, at: datetime) -> Failures:
     """Return the failures including one more."""
-    if failures.last_at is None or at - failures.last_at > LONGEST_GAP:
+    if failures.last_at is None or at - failures.last_at > MAX_GAP:
         return Failures(1, 1, message_id, at, at)
     messages = failures.messages + (message_id != failures.message_id)
     last_at = max(at, failures.last_at)
@@ -52,8 +52,8 @@ def is_lasting(failures: Failures, now: datetime, after: timedelta) -> bool:
     if failures.first_at is None or failures.last_at is None:
         return False
     return (
-        failures.attempts >= FEWEST_ATTEMPTS
-        and failures.messages >= FEWEST_MESSAGES
+        failures.attempts >= MIN_ATTEMPTS
+        and failures.messages >= MIN_MESSAGES
         and failures.first_at <= now - after
-        and failures.last_at > now - LONGEST_GAP
+        and failures.last_at > now - MAX_GAP
     )

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 DELIVERED, DEFERRED, FAILED, PERMANENT, LAPSED = "delivered", "deferred", "failed", "permanent", "lapsed"
-SHORTEST_DEFERRAL_S = 1.0
+MIN_DEFERRAL_S = 1.0
 # Outcomes that concern the target's health; a permanent refusal concerns the message.
 UNHEALTHY = (FAILED,)
 
@@ -109,4 +109,4 @@ def retry_delay_s(schedule: Sequence[int], attempts: int, jitter: float, chance:
 
 
 def _within(seconds: float, longest: float) -> float:
-    return min(max(seconds, SHORTEST_DEFERRAL_S), longest)
+    return min(max(seconds, MIN_DEFERRAL_S), longest)

@@ -112,7 +112,7 @@ def start_attempts(
     a retry.
     """
     asked, now = ticks(), clock.now()
-    found: dict[tuple[int, int], DeliveryAttempt | PointerRefused] = {}
+    results: dict[tuple[int, int], DeliveryAttempt | PointerRefused] = {}
     waits: list[tuple[_Row, str]] = []
     expired: list[_Row] = []
     with transaction.atomic(), sql.pipeline(one_plan=True):
@@ -122,9 +122,9 @@ def start_attempts(
         for message_id, epoch in dict.fromkeys(pointers):
             row = read.get(message_id)
             if row is None:
-                found[message_id, epoch] = PointerRefused.UNKNOWN
+                results[message_id, epoch] = PointerRefused.UNKNOWN
             elif row.epoch != epoch or row.status != "QUEUED":
-                found[message_id, epoch] = PointerRefused.OVER
+                results[message_id, epoch] = PointerRefused.OVER
             elif row.expires_at and row.expires_at <= now:
                 expired.append(row)
             elif reason := _closed(row, now):
@@ -138,7 +138,7 @@ def start_attempts(
     fault_injection.crash_point("outbox.start.committed")
     endpoints, problems = _endpoints([row for row, *_ in started])
     for row, number in started:
-        found[row.id, row.epoch] = _call(row, number, endpoints, problems, asked)
+        results[row.id, row.epoch] = _build_attempt(row, number, endpoints, problems, asked)
     claims = scheduling.requeue(
         [
             scheduling.RequeuedMessage(row.id, row.epoch, row.group_id, row.mode, waiting_for=why)
@@ -149,13 +149,13 @@ def start_attempts(
             for row in expired
         ]
     )
-    found |= {(row.id, row.epoch): PointerRefused.PUT_BACK for row, _ in waits}
-    found |= {(row.id, row.epoch): PointerRefused.EXPIRED for row in expired}
+    results |= {(row.id, row.epoch): PointerRefused.PUT_BACK for row, _ in waits}
+    results |= {(row.id, row.epoch): PointerRefused.EXPIRED for row in expired}
     first = set()
     answers: list[DeliveryAttempt | PointerRefused] = []
     for pointer in pointers:  # the same pointer twice in one batch: one attempt
-        again = pointer in first and isinstance(found.get(pointer), DeliveryAttempt)
-        answers.append(PointerRefused.OVER if again else found.get(pointer, PointerRefused.OVER))
+        again = pointer in first and isinstance(results.get(pointer), DeliveryAttempt)
+        answers.append(PointerRefused.OVER if again else results.get(pointer, PointerRefused.OVER))
         first.add(pointer)
     return answers, claims
 
@@ -243,7 +243,7 @@ def _start(
     return [(row, numbers[row.id]) for row, _ in taken if row.id in numbers]
 
 
-def _call(
+def _build_attempt(
     row: _Row, number: int, endpoints: dict[int, Endpoint], problems: dict[int, str], asked: float
 ) -> DeliveryAttempt:
     endpoint = endpoints.get(row.endpoint_id) if row.endpoint_id else None

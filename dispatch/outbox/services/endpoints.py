@@ -27,7 +27,7 @@ from dispatch.outbox.services.intake import NewMessage, accept_messages, default
 from dispatch.outbox.services.target_health import CLEAN, POLLER
 
 OVERLAP_S = 24 * 3600
-LONGEST_OVERLAP_S = 30 * 24 * 3600
+MAX_OVERLAP_S = 30 * 24 * 3600
 TEST_TYPE = "endpoint.test"
 # Counting stops here and means "this many or more".
 COUNT_LIMIT = 10_000
@@ -95,7 +95,7 @@ def rotate_secret(
     secret = signing.new_secret()
     with transaction.atomic():
         endpoint = Endpoint.objects.select_for_update(no_key=True).get(pk=endpoint_id)
-        until = clock.now() + timedelta(seconds=min(overlap_s, LONGEST_OVERLAP_S)) if overlap_s > 0 else None
+        until = clock.now() + timedelta(seconds=min(overlap_s, MAX_OVERLAP_S)) if overlap_s > 0 else None
         endpoint.previous_secret = endpoint.secret if until else ""
         endpoint.previous_secret_until, endpoint.secret = until, secret
         endpoint.save(update_fields=["secret", "previous_secret", "previous_secret_until"])

@@ -119,8 +119,8 @@ def default_pool(organization_id: int) -> DispatchPool:
     It is created on first use, with the code OUTBOX_DEFAULT_POOL.
     """
     pools = DispatchPool.objects.of(organization_id).filter(kind=DispatchPool.Kind.MESSAGES)
-    if found := pools.filter(is_default=True).first():
-        return found
+    if default := pools.filter(is_default=True).first():
+        return default
     code = settings.OUTBOX_DEFAULT_POOL
     return DispatchPool.objects.get_or_create(
         organization_id=organization_id,
@@ -142,7 +142,7 @@ def _expiry(item: NewMessage, now: datetime) -> datetime | None:
 def _targets(organization_id: int, items: Sequence[NewMessage]) -> list[int]:
     """Return the target of each item, creating new ones."""
     known: dict[tuple[int | None, str, int | None], int] = {}
-    found = []
+    groups = []
     for item in items:
         key: tuple[int | None, str, int | None]
         if item.endpoint:
@@ -153,8 +153,8 @@ def _targets(organization_id: int, items: Sequence[NewMessage]) -> list[int]:
             key = (None, origin, item.pool.pk if item.pool else None)
         if key not in known:
             known[key] = _target(organization_id, *key)
-        found.append(known[key])
-    return found
+        groups.append(known[key])
+    return groups
 
 
 def _target(organization_id: int, endpoint_id: int | None, origin: str, pool_id: int | None) -> int:
@@ -208,7 +208,7 @@ def _groups(organization_id: int, items: Sequence[NewMessage], now: datetime) ->
 
 def _existing(organization_id: int, item: NewMessage) -> int:
     if item.event_id is not None:
-        found = Message.objects.filter(endpoint=item.endpoint, event_id=item.event_id)
+        messages = Message.objects.filter(endpoint=item.endpoint, event_id=item.event_id)
     else:
-        found = Message.objects.of(organization_id).filter(idempotency_key=item.idempotency_key)
-    return found.values_list("pk", flat=True).get()
+        messages = Message.objects.of(organization_id).filter(idempotency_key=item.idempotency_key)
+    return messages.values_list("pk", flat=True).get()

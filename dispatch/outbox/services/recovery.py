@@ -37,16 +37,16 @@ def recover_stale() -> int:
     now = clock.now()
     before = now - timedelta(seconds=settings.OUTBOX_STALE_AFTER_S)
     with transaction.atomic():
-        found = sql.fetch_all(sql.STALE, {"before": before, "limit": settings.OUTBOX_STALE_BATCH})
+        stale = sql.fetch_all(sql.STALE, {"before": before, "limit": settings.OUTBOX_STALE_BATCH})
         requeue(
             [
                 RequeuedMessage(message_id, epoch, group_id, mode, waiting_for="stale", verb="recovered")
-                for message_id, epoch, group_id, mode in found
+                for message_id, epoch, group_id, mode in stale
             ]
         )
-    if found:
-        log.warning("stale_messages_requeued", messages=len(found))
-    return len(found)
+    if stale:
+        log.warning("stale_messages_requeued", messages=len(stale))
+    return len(stale)
 
 
 def recover_lapsed() -> tuple[int, list[Claim]]:
@@ -57,11 +57,11 @@ def recover_lapsed() -> tuple[int, list[Claim]]:
     """
     now = clock.now()
     with transaction.atomic():
-        found = sql.fetch_all(sql.LAPSED, {"limit": BATCH})
-        if not found:
+        candidates = sql.fetch_all(sql.LAPSED, {"limit": BATCH})
+        if not candidates:
             return 0, []
-        groups = {group_id for _, group_id, mode in found if mode != "IMMEDIATE"}
-        lapsed = sql.fetch_all(sql.LOCK_LAPSED, {"ids": [row[0] for row in found]})
+        groups = {group_id for _, group_id, mode in candidates if mode != "IMMEDIATE"}
+        lapsed = sql.fetch_all(sql.LOCK_LAPSED, {"ids": [row[0] for row in candidates]})
         endings, attempts = [], []
         for message_id, epoch, _, calls, lapses, organization_id, started_at in lapsed:
             given_up = lapses + 1 >= settings.OUTBOX_LAPSES
@@ -92,11 +92,11 @@ def expire_messages() -> tuple[int, list[Claim]]:
     """Expire a batch of PENDING messages past their expiry; return how many, and the claims that replace them."""
     now = clock.now()
     with transaction.atomic():
-        found = sql.fetch_all(sql.EXPIRED, {"now": now, "limit": BATCH})
-        if not found:
+        candidates = sql.fetch_all(sql.EXPIRED, {"now": now, "limit": BATCH})
+        if not candidates:
             return 0, []
-        groups = {group_id for _, group_id, mode in found if mode != "IMMEDIATE"}
-        gone = sql.fetch_all(sql.EXPIRE, {"ids": [row[0] for row in found], "now": now})
+        groups = {group_id for _, group_id, mode in candidates if mode != "IMMEDIATE"}
+        gone = sql.fetch_all(sql.EXPIRE, {"ids": [row[0] for row in candidates], "now": now})
         claims, _ = claim_next(now, own=groups, pools=[])
     return len(gone), claims
 

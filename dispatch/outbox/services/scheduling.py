@@ -90,7 +90,7 @@ class WaitingQueue:
         pools: Sequence[int] | None = None,
     ) -> None:
         self._now, self._own = now, sorted(set(own))
-        self._lanes = _request_lanes(now, pools, own_targets)
+        self._targets = _request_targets(now, pools, own_targets)
         self._heads = sql.fetch_later(sql.HEADS, sql.heads_of(self._own, now)) if self._own else None
 
     def claim(self) -> tuple[list[Claim], AdmissionState]:
@@ -99,25 +99,25 @@ class WaitingQueue:
         Filter before LIMIT, so that blocked messages do not starve ready ones.
         """
         now, limit = self._now, settings.OUTBOX_BATCH_SIZE
-        rooms = AdmissionState(map(_target_state, self._lanes()), now)
-        open_lanes = [lane for lane in rooms.lanes.values() if rooms.free(lane.target_id) > 0]
-        groups = _group_line(open_lanes, rooms, limit, now)
-        immediates = _immediate_line(open_lanes, rooms, limit, now)
+        admission = AdmissionState(map(_target_state, self._targets()), now)
+        open_targets = [target for target in admission.targets.values() if admission.free(target.target_id) > 0]
+        groups = _waiting_groups(open_targets, admission, limit, now)
+        immediates = _waiting_immediates(open_targets, admission, limit, now)
         heads = [_Head(*row) for row in self._heads()] if self._heads else []
-        _add_missing_lanes(rooms, heads, now)
+        _add_missing_targets(admission, heads, now)
         own = set(self._own)
         if others := [group_id for group_id in groups if group_id not in own]:
             heads += _heads(others, now)
-        chosen, claimed_groups = _choose(heads, immediates, rooms, limit, now)
+        chosen, claimed_groups = _choose(heads, immediates, admission, limit, now)
         claims = _request_claims(chosen, now)
         _save(heads, claimed_groups, now)
-        return claims(), rooms
+        return claims(), admission
 
 
 def _choose(
     heads: list[_Head],
     immediates: list[tuple[int, datetime, int]],
-    rooms: AdmissionState,
+    admission: AdmissionState,
     limit: int,
     now: datetime,
 ) -> tuple[list[tuple[int, int]], set[int]]:
@@ -136,8 +136,8 @@ def _choose(
     for _, _, message_id, target_id, group_id in sorted(waiting, key=lambda entry: entry[:2]):
         if len(chosen) >= limit:
             break
-        if rooms.take(target_id):
-            chosen.append((message_id, rooms.lanes[target_id].pool.id))
+        if admission.take(target_id):
+            chosen.append((message_id, admission.targets[target_id].pool.id))
             if group_id is not None:
                 groups.add(group_id)
     return chosen, groups
@@ -148,11 +148,11 @@ def next_wake(now: datetime) -> datetime | None:
     return sql.fetch_all(sql.NEXT_WAKE, {"now": now})[0][0]
 
 
-def _request_lanes(
+def _request_targets(
     now: datetime, pools: Sequence[int] | None, targets: Iterable[int]
 ) -> Callable[[], list[tuple[Any, ...]]]:
     given = {"now": now, "pools": list(pools) if pools is not None else None, "targets": list(targets)}
-    return sql.fetch_later(sql.LANES, given)
+    return sql.fetch_later(sql.TARGET_STATES, given)
 
 
 def _target_state(row: tuple[Any, ...]) -> TargetState:
@@ -162,35 +162,37 @@ def _target_state(row: tuple[Any, ...]) -> TargetState:
     )  # fmt: skip
 
 
-def _add_missing_lanes(rooms: AdmissionState, own: Sequence[_Head], now: datetime) -> None:
+def _add_missing_targets(admission: AdmissionState, own: Sequence[_Head], now: datetime) -> None:
     """Add the targets of next messages that are missing, since the group's previous message had another target."""
-    missing = {head.target_id for head in own if head.target_id and head.target_id not in rooms.lanes}
+    missing = {head.target_id for head in own if head.target_id and head.target_id not in admission.targets}
     if missing:
         pools = [row[0] for row in sql.fetch_all(sql.POOLS_OF, {"targets": list(missing)})]
-        found = map(_target_state, _request_lanes(now, pools, missing)())
-        rooms.add(lane for lane in found if lane.target_id in missing)
+        states = map(_target_state, _request_targets(now, pools, missing)())
+        admission.add(state for state in states if state.target_id in missing)
 
 
-def _group_line(lanes: list[TargetState], rooms: AdmissionState, limit: int, now: datetime) -> list[int]:
-    wanted = _shares([lane for lane in lanes if lane.has_groups], rooms, limit)
-    return [row[0] for row in sql.fetch_all(sql.GROUP_LINE, {**wanted, "now": now})] if wanted["targets"] else []
+def _waiting_groups(targets: list[TargetState], admission: AdmissionState, limit: int, now: datetime) -> list[int]:
+    wanted = _shares([target for target in targets if target.has_groups], admission, limit)
+    return (
+        [row[0] for row in sql.fetch_all(sql.WAITING_GROUPS, {**wanted, "now": now})] if wanted["targets"] else []
+    )
 
 
-def _immediate_line(
-    lanes: list[TargetState], rooms: AdmissionState, limit: int, now: datetime
+def _waiting_immediates(
+    targets: list[TargetState], admission: AdmissionState, limit: int, now: datetime
 ) -> list[tuple[int, datetime, int]]:
-    wanted = _shares([lane for lane in lanes if lane.has_immediates], rooms, limit)
+    wanted = _shares([target for target in targets if target.has_immediates], admission, limit)
     if not wanted["targets"]:
         return []
-    return [(row[0], row[1], row[2]) for row in sql.fetch_all(sql.IMMEDIATE_LINE, {**wanted, "now": now})]
+    return [(row[0], row[1], row[2]) for row in sql.fetch_all(sql.WAITING_IMMEDIATES, {**wanted, "now": now})]
 
 
-def _shares(lanes: list[TargetState], rooms: AdmissionState, limit: int) -> dict[str, list[int]]:
+def _shares(targets: list[TargetState], admission: AdmissionState, limit: int) -> dict[str, list[int]]:
     """Return how many of each target to read: its headroom and, with many targets, its share of the batch."""
-    share = max(1, -(-limit // max(1, len(lanes))))
+    share = max(1, -(-limit // max(1, len(targets))))
     return {
-        "targets": [lane.target_id for lane in lanes],
-        "rooms": [min(rooms.free(lane.target_id), share) for lane in lanes],
+        "targets": [target.target_id for target in targets],
+        "headrooms": [min(admission.free(target.target_id), share) for target in targets],
     }
 
 
@@ -203,8 +205,8 @@ def _request_claims(chosen: list[tuple[int, int]], now: datetime) -> Callable[[]
         return list
     ids, pools = sql.columns(chosen, 2)
     place = {message_id: number for number, message_id in enumerate(ids)}
-    found = sql.fetch_later(sql.CLAIM, {"ids": ids, "pools": pools, "now": now})
-    return lambda: [claim_of(row, now) for row in sorted(found(), key=lambda row: place[row[0]])]
+    fetch_rows = sql.fetch_later(sql.CLAIM, {"ids": ids, "pools": pools, "now": now})
+    return lambda: [claim_of(row, now) for row in sorted(fetch_rows(), key=lambda row: place[row[0]])]
 
 
 def claim_of(row: tuple[Any, ...], queued_at: datetime) -> Claim:

@@ -132,7 +132,7 @@ def disable_failing() -> int:
     endpoint is enabled.
     """
     now, after = clock.now(), timedelta(seconds=settings.OUTBOX_DISABLE_AFTER_S)
-    found = Target.objects.filter(
+    targets = Target.objects.filter(
         first_failed_at__lte=now - after, endpoint__isnull=False, endpoint__disabled_at__isnull=True
     ).values_list(
         "endpoint_id",
@@ -143,7 +143,7 @@ def disable_failing() -> int:
         "last_failed_at",
     )
     count = 0
-    for endpoint_id, attempts, messages, message_id, first_at, last_at in found:
+    for endpoint_id, attempts, messages, message_id, first_at, last_at in targets:
         failures = Failures(attempts, messages, message_id, first_at, last_at)
         if not endpoint_failures.is_lasting(failures, now, after):
             continue

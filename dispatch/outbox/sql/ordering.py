@@ -110,14 +110,14 @@ WHERE g.id = v.id
 
 # --- Queue: waiting groups and messages, and the headroom for them ---
 
-LANES = """
+TARGET_STATES = """
 WITH counts AS (
     SELECT m.pool_id, count(*) AS in_flight, count(*) FILTER (WHERE m.status = 'QUEUED') AS queued
     FROM outbox_message m
     WHERE m.in_flight AND m.pool_id IS NOT NULL
       AND (%(pools)s::bigint[] IS NULL OR m.pool_id = ANY(%(pools)s::bigint[]))
     GROUP BY m.pool_id
-), lane AS (
+), target AS (
     SELECT t.*, COALESCE(e.pool_id, t.pool_id) AS its_pool_id,
            COALESCE(e.is_paused OR e.disabled_at IS NOT NULL, false) AS is_held,
            EXISTS (SELECT FROM outbox_messagegroup g WHERE g.target_id = t.id AND g.wake_at <= %(now)s)
@@ -128,38 +128,38 @@ WITH counts AS (
     FROM outbox_target t LEFT JOIN outbox_endpoint e ON e.id = t.endpoint_id
     WHERE %(pools)s::bigint[] IS NULL OR COALESCE(e.pool_id, t.pool_id) = ANY(%(pools)s::bigint[])
 )
-SELECT lane.id, lane.is_held, lane.has_groups, lane.has_immediates,
-       lane.failures, lane.openings, lane.open_until, lane.probe_until, lane.failing_since,
+SELECT target.id, target.is_held, target.has_groups, target.has_immediates,
+       target.failures, target.openings, target.open_until, target.probe_until, target.failing_since,
        p.id, p.concurrency, p.rate_per_minute, p.is_paused, gate.full_at,
        COALESCE(counts.in_flight, 0), COALESCE(counts.queued, 0)
-FROM lane
-JOIN capacity_dispatchpool p ON p.id = lane.its_pool_id
+FROM target
+JOIN capacity_dispatchpool p ON p.id = target.its_pool_id
 LEFT JOIN outbox_poolgate gate ON gate.pool_id = p.id
 LEFT JOIN counts ON counts.pool_id = p.id
-WHERE lane.has_groups OR lane.has_immediates OR lane.id = ANY(%(targets)s::bigint[])
+WHERE target.has_groups OR target.has_immediates OR target.id = ANY(%(targets)s::bigint[])
 """
 POOLS_OF = """
 SELECT DISTINCT COALESCE(e.pool_id, t.pool_id)
 FROM outbox_target t LEFT JOIN outbox_endpoint e ON e.id = t.endpoint_id WHERE t.id = ANY(%(targets)s::bigint[])
 """
-GROUP_LINE = """
+WAITING_GROUPS = """
 SELECT g.id, g.wake_at
-FROM unnest(%(targets)s::bigint[], %(rooms)s::bigint[]) AS lane(target_id, room)
+FROM unnest(%(targets)s::bigint[], %(headrooms)s::bigint[]) AS target(target_id, headroom)
 CROSS JOIN LATERAL (
     SELECT l.id, l.wake_at FROM outbox_messagegroup l
-    WHERE l.target_id = lane.target_id AND l.wake_at <= %(now)s
-    ORDER BY l.wake_at LIMIT lane.room FOR UPDATE SKIP LOCKED
+    WHERE l.target_id = target.target_id AND l.wake_at <= %(now)s
+    ORDER BY l.wake_at LIMIT target.headroom FOR UPDATE SKIP LOCKED
 ) g
 ORDER BY g.wake_at, g.id
 """
-IMMEDIATE_LINE = """
-SELECT i.id, i.due_at, lane.target_id
-FROM unnest(%(targets)s::bigint[], %(rooms)s::bigint[]) AS lane(target_id, room)
+WAITING_IMMEDIATES = """
+SELECT i.id, i.due_at, target.target_id
+FROM unnest(%(targets)s::bigint[], %(headrooms)s::bigint[]) AS target(target_id, headroom)
 CROSS JOIN LATERAL (
     SELECT m.id, m.due_at FROM outbox_message m
-    WHERE m.target_id = lane.target_id AND m.status = 'PENDING' AND m.mode = 'IMMEDIATE' AND m.due_at <= %(now)s
+    WHERE m.target_id = target.target_id AND m.status = 'PENDING' AND m.mode = 'IMMEDIATE' AND m.due_at <= %(now)s
       AND (m.expires_at IS NULL OR m.expires_at > %(now)s)
-    ORDER BY m.due_at, m.id LIMIT lane.room FOR UPDATE SKIP LOCKED
+    ORDER BY m.due_at, m.id LIMIT target.headroom FOR UPDATE SKIP LOCKED
 ) i
 ORDER BY i.due_at, i.id
 """

@@ -43,8 +43,8 @@ class RunViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
     required = {"list": _READ, "retrieve": _READ, "cancel": _WRITE, "retry": _WRITE}
 
     def get_queryset(self) -> QuerySet:
-        found = super().get_queryset()
-        return found if self.action == "list" else found.prefetch_related("reports")
+        runs = super().get_queryset()
+        return runs if self.action == "list" else runs.prefetch_related("reports")
 
     def get_serializer_class(self) -> Any:
         return RunSerializer if self.action == "list" else RunDetailSerializer

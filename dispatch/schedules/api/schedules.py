@@ -91,10 +91,10 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
         return ScheduleSerializer if self.action == "list" else ScheduleDetailSerializer
 
     def filter_queryset(self, queryset: QuerySet) -> QuerySet:
-        found = super().filter_queryset(queryset)
+        schedules = super().filter_queryset(queryset)
         if self.action == "list" and "status" not in self.request.query_params:
-            return found.exclude(status=Schedule.Status.DELETED)
-        return found
+            return schedules.exclude(status=Schedule.Status.DELETED)
+        return schedules
 
     def get_serializer_context(self) -> dict[str, Any]:
         return {**super().get_serializer_context(), "may": partial(is_allowed, self.request)}
@@ -208,6 +208,6 @@ def if_match(request: Request) -> int | None:
     given = request.headers.get("If-Match", "").strip()
     if given in ("", "*"):
         return None
-    if found := re.fullmatch(r'(?:W/)?"(\d{1,9})"', given):
-        return int(found[1])
+    if match := re.fullmatch(r'(?:W/)?"(\d{1,9})"', given):
+        return int(match[1])
     raise ValidationError({"If-Match": ["Must be the ETag of a schedule: a number in double quotes."]})

@@ -14,17 +14,16 @@ from rest_framework import serializers
 
 from accounts.models import validate_time_zone
 from dispatch.core import clock
-from dispatch.core.api.lists import BoundedListField
-from dispatch.core.api.serializers import StrictSerializer
+from dispatch.core.api.serializers import BoundedListField, StrictSerializer
 from dispatch.jobs.api.serializers import EntrySerializer
 from dispatch.schedules import kinds
 from dispatch.schedules.models import BulkError, BulkImport, Missed, Overlap, Run, RunReport, Schedule, Unit
 from dispatch.schedules.rules import descriptions, recurrence
 from dispatch.schedules.rules.recurrence import InvalidTiming, Timing
 
-LARGEST_PAYLOAD = 256 * 1024
-MOST_RETRIES, LONGEST_RETRY_S = 20, 7 * 86_400
-MOST_IN_BULK = 100_000
+MAX_PAYLOAD_BYTES = 256 * 1024
+MAX_RETRIES, MAX_RETRY_S = 20, 7 * 86_400
+MAX_IN_BULK = 100_000
 # A trigger time may be this far in the past, to allow for clock differences and network delay.
 JUST_NOW = timedelta(minutes=5)
 _TIMINGS = ("trigger_at", "every", "cron")
@@ -49,9 +48,7 @@ class TimingSerializer(StrictSerializer):
 
     time_zone = serializers.CharField(max_length=64, required=False, validators=[validate_time_zone])
     trigger_at = LocalDateTimeField(required=False, allow_null=True)
-    every = serializers.IntegerField(
-        min_value=1, max_value=recurrence.LONGEST_EVERY, required=False, allow_null=True
-    )
+    every = serializers.IntegerField(min_value=1, max_value=recurrence.MAX_EVERY, required=False, allow_null=True)
     unit = serializers.ChoiceField(choices=Unit.choices, required=False, allow_blank=True)
     cron = serializers.CharField(max_length=120, required=False, allow_blank=True)
     starts_at = LocalDateTimeField(required=False, allow_null=True)
@@ -129,8 +126,8 @@ class ScheduleFormSerializer(TimingSerializer):
         help_text="Headers for URL calls. Encrypted; responses return header names only.",
     )
     retry_schedule_s = serializers.ListField(
-        child=serializers.IntegerField(min_value=0, max_value=LONGEST_RETRY_S),
-        max_length=MOST_RETRIES,
+        child=serializers.IntegerField(min_value=0, max_value=MAX_RETRY_S),
+        max_length=MAX_RETRIES,
         required=False,
         help_text="Seconds to wait before each retry. The number of values is the number of retries.",
     )
@@ -152,8 +149,8 @@ class ScheduleFormSerializer(TimingSerializer):
             raise serializers.ValidationError({"kind": [detail]})
 
     def validate_payload(self, value: dict[str, Any]) -> dict[str, Any]:
-        if len(json.dumps(value)) > LARGEST_PAYLOAD:
-            raise serializers.ValidationError(f"Must be at most {LARGEST_PAYLOAD} bytes.")
+        if len(json.dumps(value)) > MAX_PAYLOAD_BYTES:
+            raise serializers.ValidationError(f"Must be at most {MAX_PAYLOAD_BYTES} bytes.")
         return value
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -300,7 +297,7 @@ class BulkFormSerializer(StrictSerializer):
     schedules = BoundedListField(
         child=serializers.DictField(),
         allow_empty=False,
-        max_length=MOST_IN_BULK,
+        max_length=MAX_IN_BULK,
         help_text=("The fields of a single schedule."),
     )
 
@@ -341,9 +338,9 @@ def occurrences_of(row: Schedule) -> list[dict[str, Any]]:
     """Return the next ten times of an active schedule, beginning with its waiting run."""
     if row.next_at is None or row.status != Schedule.Status.ACTIVE:
         return []
-    found = [row.next_at]
-    found += recurrence.preview(row.timing, row.next_at, SHOWN - 1, made=row.occurrences)
-    return [occurrence(at, row.timing) for at in found]
+    times = [row.next_at]
+    times += recurrence.preview(row.timing, row.next_at, SHOWN - 1, made=row.occurrences)
+    return [occurrence(at, row.timing) for at in times]
 
 
 def preview_of(when: dict[str, Any], made: int = 0, anchor: datetime | None = None) -> dict[str, Any]:

@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 # The endpoint name under which runs record their results (core.api.idempotency).
 CREATED = "schedules.run"
-LONGEST_ERROR = 500
+MAX_ERROR_LENGTH = 500
 
 
 @dataclass(frozen=True)
@@ -145,10 +145,10 @@ class CreateOnceKind(Kind):
     def find(self, given: Sequence[Assignment]) -> dict[int, dict[str, Any]]:
         keys = {assignment.idempotency_key: assignment.run_id for assignment in given}
         organizations = {assignment.organization_id for assignment in given}
-        found = RememberedAnswer.objects.filter(
+        answers = RememberedAnswer.objects.filter(
             organization_id__in=organizations, endpoint=CREATED, key__in=list(keys)
         )
-        return {keys[row.key]: json.loads(row.body) for row in found}
+        return {keys[row.key]: json.loads(row.body) for row in answers}
 
 
 class LeaseCheck:
@@ -201,7 +201,7 @@ def attempt(call: Callable[[], dict[str, Any]]) -> Outcome:
 def failed(error: Exception) -> Outcome:
     """Log an error that affects only this run and return it as an outcome. Call it inside the except block."""
     log.exception("run_failed")
-    return Outcome(FAILED, error=f"{type(error).__name__}: {error}"[:LONGEST_ERROR])
+    return Outcome(FAILED, error=f"{type(error).__name__}: {error}"[:MAX_ERROR_LENGTH])
 
 
 def create_once(assignment: Assignment, make: Callable[[], tuple[int, dict]]) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def create_once(assignment: Assignment, make: Callable[[], tuple[int, dict]]) ->
 
 def describe_errors(error: APIException) -> str:
     """Format the errors in one line: "service_type: …; address: …"."""
-    return "; ".join(_lines(error.detail))[:LONGEST_ERROR]
+    return "; ".join(_lines(error.detail))[:MAX_ERROR_LENGTH]
 
 
 def _lines(detail: Any, field_name: str = "") -> Iterator[str]:

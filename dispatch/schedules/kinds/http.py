@@ -36,7 +36,7 @@ from dispatch.schedules.kinds.base import (
 from dispatch.schedules.rules.outcomes import FAILED, REFUSED, SUCCEEDED
 
 DEFAULT_TIMEOUT_S = 15.0
-LARGEST_BODY = 256 * 1024
+MAX_BODY_BYTES = 256 * 1024
 ANSWER_BYTES = 2000
 # Outcomes of requests that end within this interval are stored together.
 GROUP_S = 0.2
@@ -56,8 +56,8 @@ class CallSerializer(StrictSerializer):
             raise serializers.ValidationError({"url": "Set either url or endpoint, not both."})
         if attrs["method"] == "GET" and attrs["body"] is not None:
             raise serializers.ValidationError({"body": "Not allowed with GET."})
-        if len(json.dumps(attrs["body"])) > LARGEST_BODY:
-            raise serializers.ValidationError({"body": f"Must be at most {LARGEST_BODY} bytes."})
+        if len(json.dumps(attrs["body"])) > MAX_BODY_BYTES:
+            raise serializers.ValidationError({"body": f"Must be at most {MAX_BODY_BYTES} bytes."})
         if attrs["timeout_s"] > longest_timeout_s():
             raise serializers.ValidationError({"timeout_s": f"Must be at most {longest_timeout_s():g} seconds."})
         return attrs
@@ -102,7 +102,7 @@ class HttpKind(Kind):
             if not keep(assignment):
                 continue
             try:
-                ready.append((assignment, self._call(organizations[assignment.organization_id], assignment)))
+                ready.append((assignment, self._build_call(organizations[assignment.organization_id], assignment)))
             except ValidationError as error:
                 yield assignment, Outcome(REFUSED, error=describe_errors(error))
             except ValueError as error:  # an unusable header or secret: no request was made
@@ -122,7 +122,7 @@ class HttpKind(Kind):
         form.is_valid(raise_exception=True)
         return dict(form.validated_data)
 
-    def _call(self, organization: Organization, assignment: Assignment) -> _Call:
+    def _build_call(self, organization: Organization, assignment: Assignment) -> _Call:
         read = self._read(organization, assignment.payload)
         endpoint: Endpoint | None = read.get("endpoint")
         body = b"" if read["method"] == "GET" else json.dumps(read["body"], separators=(",", ":")).encode()

@@ -74,8 +74,8 @@ class MessageKind(Kind):
     def find(self, given: Sequence[Assignment]) -> dict[int, dict[str, Any]]:
         keys = {assignment.idempotency_key: assignment.run_id for assignment in given}
         organizations = {assignment.organization_id for assignment in given}
-        found = Message.objects.filter(organization_id__in=organizations, idempotency_key__in=list(keys))
-        return {keys[str(key)]: {"message": pk} for pk, key in found.values_list("pk", "idempotency_key")}
+        messages = Message.objects.filter(organization_id__in=organizations, idempotency_key__in=list(keys))
+        return {keys[str(key)]: {"message": pk} for pk, key in messages.values_list("pk", "idempotency_key")}
 
     def _accept(
         self, organization_id: int, group: Sequence[tuple[Assignment, NewMessage]]

@@ -1,6 +1,6 @@
 import accounts.models
 import dispatch.core.clock
-import dispatch.outbox.fields
+import dispatch.core.crypto
 import django.contrib.postgres.fields
 import django.core.validators
 import django.db.models.deletion
@@ -148,7 +148,7 @@ class Migration(migrations.Migration):
                 ("payload", models.JSONField(default=dict)),
                 (
                     "headers",
-                    dispatch.outbox.fields.EncryptedJSONField(
+                    dispatch.core.crypto.EncryptedJSONField(
                         blank=True, default=dict, help_text="Headers for URL calls. Stored encrypted."
                     ),
                 ),

@@ -22,10 +22,10 @@ def describe(timing: Timing) -> str:
 
 
 def moment(at: datetime, zone: str) -> str:
-    """Format a moment in this time zone: "Mon 7 Dec 2026, 09:00 MST"."""
+    """Format a moment in this time zone: "Mon, Dec 7, 2026, 09:00 MST"."""
     there = at.astimezone(ZoneInfo(zone))
     seconds = f"{there:%H:%M:%S}" if there.second else f"{there:%H:%M}"
-    return f"{there:%a} {there.day} {there:%b %Y}, {seconds} {there:%Z}"
+    return f"{there:%a, %b} {there.day}, {there.year}, {seconds} {there:%Z}"
 
 
 def ordinal(number: int) -> str:
@@ -39,7 +39,7 @@ def _when(timing: Timing) -> str:
         return f"Once, {moment(timing.trigger_at, timing.zone)}"
     if timing.cron:
         words = CronSim(timing.cron, datetime(2024, 1, 1, tzinfo=UTC)).explain()
-        return re.sub(r"\b(\d+)(?:st|nd|rd|th)\b", lambda found: ordinal(int(found[1])), words)
+        return re.sub(r"\b(\d+)(?:st|nd|rd|th)\b", lambda match: ordinal(int(match[1])), words)
     assert timing.every is not None
     assert timing.anchor is not None
     interval = timing.unit if timing.every == 1 else f"{timing.every} {timing.unit}s"
@@ -55,7 +55,7 @@ def _day(timing: Timing, there: datetime) -> str:
         return f" on {there:%A}"
     if timing.unit not in CALENDAR_MONTHS:
         return ""
-    day = f"the {ordinal(there.day)}" + (f" of {there:%B}" if timing.unit == "year" else "")
+    day = f"{there:%B} {there.day}" if timing.unit == "year" else f"the {ordinal(there.day)}"
     shorter = there.day > 28 and (timing.unit == "month" or (there.month, there.day) == (2, 29))
     return f" on {day}" + (", or the last day of a shorter month," if shorter else "")
 

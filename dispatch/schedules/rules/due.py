@@ -109,10 +109,10 @@ def _skip_until(timing: Timing, due: Due, status: str, reason: str, *, before: d
     others: list[SkippedOccurrence] = []
     number, at = due.number, due.trigger_at
     while True:
-        found = next_after(timing, at, number)
-        if found is None:
+        next_at = next_after(timing, at, number)
+        if next_at is None:
             return Plan(Verdict.SKIP, own=own, others=tuple(others), next=None)
-        number, at = number + 1, found
+        number, at = number + 1, next_at
         if at >= before or len(others) == MAX_SKIPPED:
             return Plan(Verdict.SKIP, own=own, others=tuple(others), next=(number, at))
         others.append(SkippedOccurrence(at, number, status, reason))
@@ -123,17 +123,17 @@ def _last_before(timing: Timing, due: Due, now: datetime) -> datetime | None:
     assert due.number is not None
     number, at, last = due.number, due.trigger_at, None
     for _ in range(MAX_SKIPPED):
-        found = next_after(timing, at, number)
-        if found is None or found > now:
+        next_at = next_after(timing, at, number)
+        if next_at is None or next_at > now:
             break
-        number, at, last = number + 1, found, found
+        number, at, last = number + 1, next_at, next_at
     return last
 
 
 def _following(timing: Timing, due: Due) -> tuple[int, datetime] | None:
     assert due.number is not None
-    found = next_after(timing, due.trigger_at, due.number)
-    return (due.number + 1, found) if found else None
+    next_at = next_after(timing, due.trigger_at, due.number)
+    return (due.number + 1, next_at) if next_at else None
 
 
 def _lateness(trigger_at: datetime, now: datetime) -> str:

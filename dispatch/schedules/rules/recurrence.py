@@ -32,7 +32,7 @@ ELAPSED_S = {"second": 1, "minute": 60, "hour": 3600}
 CALENDAR_DAYS = {"day": 1, "week": 7}
 CALENDAR_MONTHS = {"month": 1, "year": 12}
 UNITS = (*ELAPSED_S, *CALENDAR_DAYS, *CALENDAR_MONTHS)
-LONGEST_EVERY = 10_000
+MAX_EVERY = 10_000
 _INSTANT = timedelta(microseconds=1)
 # Calendar steps beyond this year have no occurrence, which avoids overflow errors.
 LAST_YEAR = 9000
@@ -78,8 +78,8 @@ def next_after(timing: Timing, after: datetime, made: int = 0) -> datetime | Non
     after = after.astimezone(UTC)
     if timing.starts_at is not None:
         after = max(after, timing.starts_at - _INSTANT)
-    found = _next(timing, after)
-    return None if found is None or (timing.ends_at is not None and found > timing.ends_at) else found
+    next_at = _next(timing, after)
+    return None if next_at is None or (timing.ends_at is not None and next_at > timing.ends_at) else next_at
 
 
 def first_occurrence(timing: Timing, now: datetime) -> datetime | None:
@@ -94,9 +94,9 @@ def first_occurrence(timing: Timing, now: datetime) -> datetime | None:
 
 def occurrences(timing: Timing, after: datetime, made: int = 0) -> Iterator[datetime]:
     """Yield all occurrences later than `after`, in order."""
-    while (found := next_after(timing, after, made)) is not None:
-        yield found
-        after, made = found, made + 1
+    while (next_at := next_after(timing, after, made)) is not None:
+        yield next_at
+        after, made = next_at, made + 1
 
 
 def preview(timing: Timing, now: datetime, count: int = 10, made: int = 0) -> list[datetime]:
@@ -156,8 +156,8 @@ def _next(timing: Timing, after: datetime) -> datetime | None:
 
 def _next_cron(cron: str, zone: str, after: datetime) -> datetime | None:
     # In the second of two equal hours, croniter counts by the wall clock and may return a time in the past.
-    for found in CronSim(cron, after.astimezone(ZoneInfo(zone))):
-        if (utc := found.astimezone(UTC)) > after:
+    for match_at in CronSim(cron, after.astimezone(ZoneInfo(zone))):
+        if (utc := match_at.astimezone(UTC)) > after:
             return utc
     return None
 
@@ -174,8 +174,8 @@ def _next_interval(timing: Timing, after: datetime) -> datetime | None:
     wall = anchor.astimezone(ZoneInfo(timing.zone)).replace(tzinfo=None)
     now_there = after.astimezone(ZoneInfo(timing.zone)).replace(tzinfo=None)
     number = max(0, _steps_between(wall, now_there, every, unit) - 1)
-    while (found := _calendar_step(wall, number * every, unit)) is not None:
-        if (utc := localize(found, timing.zone).astimezone(UTC)) > after:
+    while (wall_time := _calendar_step(wall, number * every, unit)) is not None:
+        if (utc := localize(wall_time, timing.zone).astimezone(UTC)) > after:
             return utc
         number += 1
     return None
@@ -203,8 +203,8 @@ def _calendar_step(wall: datetime, steps: int, unit: str) -> datetime | None:
 def _check_interval(timing: Timing, shortest_s: float) -> None:
     if timing.unit not in UNITS:
         raise InvalidTiming("unit", f"Must be one of {', '.join(UNITS)}.")
-    if not 1 <= (timing.every or 0) <= LONGEST_EVERY:
-        raise InvalidTiming("every", f"Must be from 1 to {LONGEST_EVERY}.")
+    if not 1 <= (timing.every or 0) <= MAX_EVERY:
+        raise InvalidTiming("every", f"Must be from 1 to {MAX_EVERY}.")
     if timing.unit in ELAPSED_S and (timing.every or 0) * ELAPSED_S[timing.unit] < shortest_s:
         raise InvalidTiming("every", f"Must be at least {shortest_s:g} seconds apart.")
 
@@ -220,8 +220,8 @@ def _check_cron(cron: str) -> None:
 
 def _matches(cron: str, local: datetime) -> bool:
     """Return whether the expression matches exactly this wall-clock time."""
-    found = next(CronSim(cron, local.replace(tzinfo=None) - timedelta(minutes=1)), None)
-    return found == local.replace(tzinfo=None)
+    match_at = next(CronSim(cron, local.replace(tzinfo=None) - timedelta(minutes=1)), None)
+    return match_at == local.replace(tzinfo=None)
 
 
 def _is_imaginary(aware: datetime) -> bool:

@@ -159,8 +159,8 @@ def _context(organization: Organization, may: Callable[[str], bool]) -> dict[str
 def _problems(error: APIException) -> list[dict[str, Any]]:
     """Format the errors as in the API's problem details."""
     context: Any = {}
-    found: list[dict[str, Any]] = ProblemFormatter(error, context, error).run()["errors"]
-    return found
+    errors: list[dict[str, Any]] = ProblemFormatter(error, context, error).run()["errors"]
+    return errors
 
 
 def _record_progress(bulk: BulkImport, created: int, refused: int, actor: Actor) -> None:

@@ -85,10 +85,10 @@ def claim_due_runs(shards: Sequence[int], limit: int | None = None) -> Claimed:
     now = clock.now()
     with transaction.atomic():
         given = {"shards": list(shards), "now": now, "limit": limit or settings.SCHEDULE_BATCH_SIZE}
-        found = [_Row(*row) for row in fetch_all(sql.DUE, given)]
-        if not found:
+        rows = [_Row(*row) for row in fetch_all(sql.DUE, given)]
+        if not rows:
             return Claimed(0, 0)
-        plans = _plan(found, now)
+        plans = _plan(rows, now)
         taken = [row for row, plan in plans if plan.verdict is Verdict.RUN]
         _start_runs(taken, now)
         _skip_runs(plans, now)
@@ -104,11 +104,11 @@ def claim_due_runs(shards: Sequence[int], limit: int | None = None) -> Claimed:
 
 def next_due(shards: Sequence[int]) -> datetime | None:
     """Return when the next run of these shards is due."""
-    found: datetime | None = fetch_all(sql.NEXT_DUE, {"shards": list(shards)})[0][0]
-    return found
+    next_due: datetime | None = fetch_all(sql.NEXT_DUE, {"shards": list(shards)})[0][0]
+    return next_due
 
 
-def _plan(found: Sequence[_Row], now: datetime) -> list[tuple[_Row, Plan]]:
+def _plan(rows: Sequence[_Row], now: datetime) -> list[tuple[_Row, Plan]]:
     """Plan each due run.
 
     A run claimed here counts as open for the schedule's other runs in this batch. Runs of a kind unknown to this
@@ -116,7 +116,7 @@ def _plan(found: Sequence[_Row], now: datetime) -> list[tuple[_Row, Plan]]:
     """
     opened: set[int] = set()
     plans = []
-    for row in found:
+    for row in rows:
         if not kinds.is_known(row.kind):
             continue
         try:
@@ -194,7 +194,7 @@ def _next_occurrence(row: _Row, plan: Plan) -> tuple[int, datetime | None]:
 
 
 # Prevents a busy loop.
-SHORTEST_PAUSE_S = 0.001
+MIN_PAUSE_S = 0.001
 # Pause while all overdue runs are locked by other transactions or of a kind unknown to this process.
 LOCKED_PAUSE_S = 0.1
 
@@ -217,4 +217,4 @@ def run_executor_step() -> float | None:
     now = clock.now()
     if at <= began:
         return LOCKED_PAUSE_S
-    return min(max((at - now).total_seconds(), SHORTEST_PAUSE_S), settings.SCHEDULE_POLL_INTERVAL_S)
+    return min(max((at - now).total_seconds(), MIN_PAUSE_S), settings.SCHEDULE_POLL_INTERVAL_S)

@@ -14,7 +14,7 @@ from django.db import InterfaceError, OperationalError, transaction
 from dispatch.core import clock
 from dispatch.core.db.prepared import execute, fetch_all
 from dispatch.core.redis.client import REDIS_ERRORS
-from dispatch.core.runtime.queue_depth import read_queue
+from dispatch.core.runtime.queues import read_queue
 from dispatch.schedules import kinds, metrics, sql
 from dispatch.schedules.kinds.base import Assignment, Outcome
 from dispatch.schedules.models import Run
@@ -79,19 +79,19 @@ def find_lapsed() -> int:
     If the object that the run creates exists (found by the run's idempotency key), the run succeeded. Otherwise
     it is requeued in the same attempt. If a second worker dies, the run fails.
     """
-    found = fetch_all(sql.LAPSED, {"limit": BATCH, "kinds": [kind.name for kind in kinds.all_kinds()]})
-    if not found:
+    lapsed = fetch_all(sql.LAPSED, {"limit": BATCH, "kinds": [kind.name for kind in kinds.all_kinds()]})
+    if not lapsed:
         return 0
-    results, unknown = _results([row[0] for row in found])
-    found = [row for row in found if row[0] not in unknown]
-    if not found:
+    results, unknown = _results([row[0] for row in lapsed])
+    lapsed = [row for row in lapsed if row[0] not in unknown]
+    if not lapsed:
         return 0
-    done = [row for row in found if row[0] in results]
-    died_twice = [row for row in found if row[0] not in results and row[4] >= MAX_LAPSES]
+    done = [row for row in lapsed if row[0] in results]
+    died_twice = [row for row in lapsed if row[0] not in results and row[4] >= MAX_LAPSES]
     _report([(row, Outcome(SUCCEEDED, results[row[0]])) for row in done])
     _report([(row, Outcome(FAILED, error="Two workers stopped while executing it.")) for row in died_twice])
     resolved = {row[0] for row in (*done, *died_twice)}
-    again = [row for row in found if row[0] not in resolved]
+    again = [row for row in lapsed if row[0] not in resolved]
     if again:
         with transaction.atomic():
             given = {"ids": [row[0] for row in again], "epochs": [row[1] for row in again], "now": clock.now()}
@@ -101,9 +101,9 @@ def find_lapsed() -> int:
             enqueue_runs(
                 ((row[0], row[1], row[2]) for row in requeued_rows if row[3] == "in_progress"), alone=True
             )
-    metrics.repaired.labels("lapsed").inc(len(found))
-    log.warning("runs_lapsed", runs=len(found), succeeded=len(done), requeued=len(again))
-    return len(found)
+    metrics.repaired.labels("lapsed").inc(len(lapsed))
+    log.warning("runs_lapsed", runs=len(lapsed), succeeded=len(done), requeued=len(again))
+    return len(lapsed)
 
 
 def send_lost() -> int:
@@ -155,17 +155,17 @@ def _results(run_ids: Sequence[int]) -> tuple[dict[int, dict[str, Any]], set[int
                 run.trigger_at, run.number, {},
             )
         )  # fmt: skip
-    found: dict[int, dict[str, Any]] = {}
+    results: dict[int, dict[str, Any]] = {}
     unknown: set[int] = set()
     for name, given in by_kind.items():
         try:
-            found |= kinds.get_kind(name).find(given)
+            results |= kinds.get_kind(name).find(given)
         except (OperationalError, InterfaceError):
             raise
         except Exception:
             log.exception("results_not_found", kind=name)
             unknown |= {assignment.run_id for assignment in given}
-    return found, unknown
+    return results, unknown
 
 
 def _report(ended: Sequence[tuple[tuple[Any, ...], Outcome]]) -> None:

@@ -35,23 +35,23 @@ def apply_reports(run_ids: Sequence[int], *, skip_locked: bool = False) -> int:
         ids = {"ids": list(run_ids)}
         if skip_locked:
             failures = dict(fetch_all(sql.TRY_LOCK_SCHEDULES_OF_REPORTS, ids))
-            found = fetch_all(sql.REPORTED_UNLOCKED, {**ids, "locked": list(failures)})
+            rows = fetch_all(sql.REPORTED_UNLOCKED, {**ids, "locked": list(failures)})
         else:
             failures = dict(fetch_all(sql.LOCK_SCHEDULES_OF_REPORTS, ids))
-            found = fetch_all(sql.REPORTED, ids)
-        if not found:
+            rows = fetch_all(sql.REPORTED, ids)
+        if not rows:
             return 0
-        changes = [_change(row, now) for row in found]
+        changes = [_change(row, now) for row in rows]
         names = ("ids", "statuses", "dues")
         execute(sql.APPLY, {**dict(zip(names, columns(changes, 3), strict=True)), "now": now})
-        _count_failures(found, changes, failures)
-        waiting = [row[4] for row in found if row[11] == "skip"]
+        _count_failures(rows, changes, failures)
+        waiting = [row[4] for row in rows if row[11] == "skip"]
         if waiting and fetch_all(sql.WAKE_WAITING, {"schedules": waiting, "now": now}):
             queues.notify_loop(EXECUTOR)
         if any(status == "retrying" and due and due < now + SOON for _, status, due in changes):
             queues.notify_loop(EXECUTOR)
         fault_injection.crash_point("schedules.apply.before_commit")
-    for row in found:
+    for row in rows:
         metrics.ended.labels(row[5], row[6]).inc()
     return len(changes)
 
@@ -68,14 +68,14 @@ def _change(row: tuple[Any, ...], now: Any) -> tuple[int, str, Any]:
 
 
 def _count_failures(
-    found: Sequence[tuple[Any, ...]], changes: Sequence[tuple[int, str, Any]], failures: dict[int, int]
+    rows: Sequence[tuple[Any, ...]], changes: Sequence[tuple[int, str, Any]], failures: dict[int, int]
 ) -> None:
     """Count consecutive runs that failed permanently.
 
     The first failure raises an alert, and the next success resolves it. Deleted schedules do neither.
     """
     before = dict(failures)
-    for row, (run_id, status, _) in zip(found, changes, strict=True):
+    for row, (run_id, status, _) in zip(rows, changes, strict=True):
         schedule_id = row[4]
         if schedule_id not in failures or row[10] == "deleted":
             continue

@@ -221,8 +221,8 @@ def cancel_runs(runs: Any, now: datetime, actor: Actor, reason: str) -> list[int
 
     The caller must have locked their schedule. Waits for workers that are starting runs at this moment.
     """
-    found = list(runs.select_for_update(no_key=True, of=("self",)).order_by("pk"))
-    ids = [run.pk for run in found]
+    waiting = list(runs.select_for_update(no_key=True, of=("self",)).order_by("pk"))
+    ids = [run.pk for run in waiting]
     Run.objects.filter(pk__in=ids).update(
         status=RunStatus.CANCELLED, ended_at=now, error=reason[:500], waiting_for="", lease_until=None
     )
@@ -230,7 +230,7 @@ def cancel_runs(runs: Any, now: datetime, actor: Actor, reason: str) -> list[int
         _event(
             run.organization_id, "run.cancelled", run.pk, actor, now, schedule_id=run.schedule_id, reason=reason
         )
-        for run in found
+        for run in waiting
     )
     return ids
 
@@ -315,14 +315,14 @@ def _refuse_in(schedule: Schedule, statuses: Sequence[str], participle: str) -> 
 
 def _last_change(schedule: Schedule) -> dict[str, Any]:
     last = Event.objects.filter(subject_type="schedule", subject_id=schedule.pk).order_by("-id").first()
-    found: dict[str, Any] = {"version": schedule.version, "schedule_status": str(schedule.status)}
+    details: dict[str, Any] = {"version": schedule.version, "schedule_status": str(schedule.status)}
     if last:
-        found |= {
+        details |= {
             "by": Actor(last.actor_type, last.actor_id, last.actor_label),
             "did": last.kind.partition(".")[2].replace("_", " "),
             "at": last.at,
         }
-    return found
+    return details
 
 
 def _reset_failures(schedule: Schedule, actor: Actor, how: str) -> None:

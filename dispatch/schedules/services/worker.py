@@ -104,10 +104,10 @@ def start_runs(pairs: Sequence[Sequence[int]]) -> list[Assignment]:
     given = {"ids": [pair[0] for pair in pairs], "epochs": [pair[1] for pair in pairs]}
     now = clock.now()
     with transaction.atomic():
-        found = fetch_all(sql.START, {**given, "now": now, "lease": settings.SCHEDULE_LEASE_S})
-    for row in found:
+        rows = fetch_all(sql.START, {**given, "now": now, "lease": settings.SCHEDULE_LEASE_S})
+    for row in rows:
         metrics.start_lag.observe(max(0.0, (now - row[7]).total_seconds()) if row[7] else 0.0)
-    return [_assignment(row) for row in found]
+    return [_assignment(row) for row in rows]
 
 
 def report_outcomes(done: Sequence[tuple[Assignment, Outcome]]) -> None:

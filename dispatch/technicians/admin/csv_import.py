@@ -100,7 +100,7 @@ class CsvImportMixin:
         plan = csv_import.plan_import(chosen, csv_files.read_rows(text, needs="phone", most=csv_import.MAX_ROWS))
         seen = request.POST.get("digest")
         if seen == plan.digest and plan.of("new", "changed"):
-            self._write(request, chosen, plan)
+            self._write_rows(request, chosen, plan)
             return HttpResponseRedirect(reverse(_LIST))
         groups = [
             ("Rows with errors (skipped)", plan.of("wrong")),
@@ -117,7 +117,7 @@ class CsvImportMixin:
         }
         return TemplateResponse(request, "admin/technicians/import.html", context)
 
-    def _write(self, request: Any, organization: Organization, plan: csv_import.ImportPlan) -> None:
+    def _write_rows(self, request: Any, organization: Organization, plan: csv_import.ImportPlan) -> None:
         """Write each valid row separately, so that a failed row doesn't block the others."""
         done = {"new": 0, "changed": 0}
         for line in plan.of("new", "changed"):

@@ -65,8 +65,8 @@ class PositionPickerMixin:
         return TemplateResponse(request, "admin/technicians/_map.html", context)
 
     def _middle(self, request: HttpRequest) -> tuple[float, float]:
-        crew = self.get_queryset(request).filter(is_active=True).order_by()  # type: ignore[attr-defined]
-        center = crew.aggregate(lat=Avg("lat"), lng=Avg("lng"))
+        technicians = self.get_queryset(request).filter(is_active=True).order_by()  # type: ignore[attr-defined]
+        center = technicians.aggregate(lat=Avg("lat"), lng=Avg("lng"))
         return _COUNTRY if center["lat"] is None else (center["lat"], center["lng"])
 
     @admin.display(description="on the map")

@@ -15,7 +15,7 @@ from dispatch.technicians import services
 from dispatch.technicians.admin.csv_import import CsvImportMixin
 from dispatch.technicians.admin.map import PositionPickerMixin
 from dispatch.technicians.models import Shift, Skill, Technician
-from dispatch.technicians.rules import LONGEST_PIN, distance_words, pin_problem
+from dispatch.technicians.rules import MAX_PIN_LENGTH, distance_words, pin_problem
 
 
 @admin.register(Skill)
@@ -58,7 +58,7 @@ class TechnicianForm(OwnedForm):
         label="New PIN",
         required=False,
         strip=True,
-        max_length=LONGEST_PIN,
+        max_length=MAX_PIN_LENGTH,
         widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password", "inputmode": "numeric"}),
         help_text="4 to 8 digits. Leave empty to keep the current one. A caller whose number the carrier can't "
         "vouch for enters it to hear customers' data.",

@@ -36,18 +36,18 @@ class CheckedAccountAdmin(ProviderAccountAdmin):
         """Show the account's status and type, or why the provider refuses it."""
         account: ProviderAccount = self.get_object(request, object_id)
         try:
-            found = providers.for_account(account).fetch_account()
+            info = providers.for_account(account).fetch_account()
         except providers.UnknownProvider as error:
             messages.error(request, str(error))
             return self.back_to(object_id)
-        if found is None:
+        if info is None:
             messages.warning(request, "The provider did not say anything about the account.")
-        elif not isinstance(found, AccountInfo):
-            messages.error(request, f"The provider refused the account: {found.reason}")
+        elif not isinstance(info, AccountInfo):
+            messages.error(request, f"The provider refused the account: {info.reason}")
         else:
-            shown = f"{found.name or account.name}: status {found.status}, type {found.kind or 'unknown'}."
-            is_trial = found.kind.lower() == "trial"
-            note = messages.success if found.is_active and not is_trial else messages.warning
+            shown = f"{info.name or account.name}: status {info.status}, type {info.kind or 'unknown'}."
+            is_trial = info.kind.lower() == "trial"
+            note = messages.success if info.is_active and not is_trial else messages.warning
             note(request, f"{shown} {TRIAL}" if is_trial else shown)
             account_outages.probe_now(account.pk)
         return self.back_to(object_id)

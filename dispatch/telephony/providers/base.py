@@ -223,12 +223,12 @@ class Provider(ABC):
 
     def check_account(self) -> Rejected | Unknown | None:
         """Check the account without placing a call, free of charge. Return None if it is usable. Never raises."""
-        found = self.fetch_account()
-        if isinstance(found, AccountInfo):
-            if found.is_active:
+        account = self.fetch_account()
+        if isinstance(account, AccountInfo):
+            if account.is_active:
                 return None
-            return Rejected(False, "", f"the account is {found.status}", "configuration", True)
-        return found
+            return Rejected(False, "", f"the account is {account.status}", "configuration", True)
+        return account
 
     def about(self, code: str) -> str:
         """Return the `Rejected.kind` of an error code."""

@@ -103,7 +103,7 @@ class Twilio(Provider):
         )
 
     def find_texts(self, to: str, from_: str) -> list[ListedText]:
-        listed = self._ask(lambda client: client.messages.list(to=to, from_=from_, limit=50, page_size=50))
+        listed = self._run_request(lambda client: client.messages.list(to=to, from_=from_, limit=50, page_size=50))
         clock_offset = self._http().server_behind()
         return [
             ListedText(
@@ -127,14 +127,14 @@ class Twilio(Provider):
                     raise
                 return client.calls(sid).fetch()
 
-        return _report(self._ask(end))
+        return _report(self._run_request(end))
 
     def fetch(self, sid: str) -> StatusReport:
-        return _report(self._ask(lambda client: client.calls(sid).fetch()))
+        return _report(self._run_request(lambda client: client.calls(sid).fetch()))
 
     def find_calls(self, to: str, from_: str) -> list[ListedCall]:
         # no filter by StartTime: a call that has not started has no StartTime
-        listed = self._ask(lambda client: client.calls.list(to=to, from_=from_, limit=50, page_size=50))
+        listed = self._run_request(lambda client: client.calls.list(to=to, from_=from_, limit=50, page_size=50))
         clock_offset = self._http().server_behind()
         return [
             ListedCall(
@@ -343,7 +343,7 @@ class Twilio(Provider):
             log.exception("provider_response_unreadable")
             return Unknown(f"{type(error).__name__}")
 
-    def _ask(self, request: Callable[[Client], T]) -> T:
+    def _run_request(self, request: Callable[[Client], T]) -> T:
         """Make a repeatable request. Raises CallGone and ProviderError."""
         from twilio.base.exceptions import TwilioException
 

@@ -42,9 +42,9 @@ def _last_break(text: str) -> int:
     """Return the length of the text up to its last sentence end, else its last space, in its second half."""
     ends = [position + 1 for position, char in enumerate(text) if char in _SENTENCE_ENDS]
     spaces = [position for position, char in enumerate(text) if char.isspace()]
-    for found in (ends, spaces):
-        if found and found[-1] > len(text) // 2:
-            return found[-1]
+    for positions in (ends, spaces):
+        if positions and positions[-1] > len(text) // 2:
+            return positions[-1]
     return 0
 
 

@@ -24,7 +24,7 @@ from dispatch.telephony.services.calls import (
 )
 
 
-def receive_webhook(call_id: int, hook: WebhookEvent) -> Call:
+def receive_webhook(call_id: int, event: WebhookEvent) -> Call:
     """Store a verified webhook and update its call, once. The caller notifies the handler.
 
     A repeated webhook changes nothing. The first webhook also establishes which call at the provider is ours.
@@ -35,43 +35,43 @@ def receive_webhook(call_id: int, hook: WebhookEvent) -> Call:
     arrived_at = clock.now()  # before waiting for the row lock: a key counts as of its arrival
     with transaction.atomic():
         call = lock_call(call_id, "account")
-        is_first = _same_call(call, hook)
+        is_first = _same_call(call, event)
         provider_event = CallEvent(
             organization_id=call.organization_id,
             call=call,
-            key=hook.key,
-            kind=hook.kind,
-            payload=hook.payload,
+            key=event.key,
+            kind=event.kind,
+            payload=event.payload,
             at=arrived_at,
-            next_action_at=keys.take_over_at(hook, arrived_at),
+            next_action_at=keys.take_over_at(event, arrived_at),
         )
         if not fast_rows.insert_row(provider_event, or_nothing=True):
             return call  # a repeated webhook
         was_over = call.ended_at is not None
-        if hook.sequence is not None and hook.sequence > call.last_sequence:
-            update_fields(call, last_sequence=hook.sequence)
-        _apply_status(call, hook)
-        if hook.digits and hook.kind == "gather":
-            update_fields(call, keys_pressed=(call.keys_pressed + hook.digits)[-64:])
-            append_call_event(call, "key_pressed", PROVIDER, key=hook.digits)
+        if event.sequence is not None and event.sequence > call.last_sequence:
+            update_fields(call, last_sequence=event.sequence)
+        _apply_status(call, event)
+        if event.digits and event.kind == "gather":
+            update_fields(call, keys_pressed=(call.keys_pressed + event.digits)[-64:])
+            append_call_event(call, "key_pressed", PROVIDER, key=event.digits)
         is_unwanted = is_first and (call.cancel_requested_at is not None or was_over)
-        if is_unwanted and hook.status not in rules.ENDS:
+        if is_unwanted and event.status not in rules.ENDS:
             end_after_commit(call)
     fault_injection.crash_point("telephony.webhook.committed")
     return call
 
 
-def _same_call(call: Call, hook: WebhookEvent) -> bool:
+def _same_call(call: Call, event: WebhookEvent) -> bool:
     """Check that the webhook is about this call, and adopt its SID if none is known. Return True if adopted."""
-    if not hook.sid or hook.account_sid != call.account.account_sid:
+    if not event.sid or event.account_sid != call.account.account_sid:
         raise WrongCall
     if call.sid is not None:
-        if call.sid != hook.sid:
+        if call.sid != event.sid:
             raise WrongCall
         return False
-    if Call.objects.filter(account_id=call.account_id, sid=hook.sid).exists():
+    if Call.objects.filter(account_id=call.account_id, sid=event.sid).exists():
         raise WrongCall
-    update_fields(call, sid=hook.sid)
+    update_fields(call, sid=event.sid)
     return True
 
 

@@ -164,7 +164,7 @@ def transition(
         fields.setdefault("ended_at", now)
         line_leases.release_lines(call.holder)
     details = {"code": fields.get("error_code"), "message": fields.get("error_message"), **(data or {})}
-    _write(call, ("status",), fields, event_of(call, status, actor, **details))
+    _write_fields(call, ("status",), fields, event_of(call, status, actor, **details))
     return True
 
 
@@ -175,10 +175,10 @@ def defer_call(call: Call, until: datetime) -> None:
 
 def update_fields(call: Call, *names: str, **fields: Any) -> None:
     """Write `fields` and the named fields of a locked call."""
-    _write(call, names, fields)
+    _write_fields(call, names, fields)
 
 
-def _write(call: Call, names: tuple[str, ...], fields: dict[str, Any], *new_events: NewEvent) -> None:
+def _write_fields(call: Call, names: tuple[str, ...], fields: dict[str, Any], *new_events: NewEvent) -> None:
     for name, value in fields.items():
         setattr(call, name, value)
     fast_rows.update_row(call, (*names, *fields), *new_events)

@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 # Age from which the loop processes a text that its webhook stored but did not process.
 TAKE_OVER_AFTER = timedelta(seconds=20)
-LONGEST_CALL = timedelta(days=1)
+MAX_CALL_DURATION = timedelta(days=1)
 BATCH = 100
 _failed_texts = RecentlyBlocked(60.0, longest_s=3600.0)
 _failed_calls = RecentlyBlocked(60.0, longest_s=3600.0)
@@ -309,7 +309,7 @@ def end_call(number: OutboundNumber, webhook: IncomingWebhook) -> None:
 
 def end_unreported_calls() -> int:
     """End inbound calls whose end was not reported within a day. Return how many."""
-    forgotten = InboundCall.objects.filter(ended_at=None, created_at__lt=clock.now() - LONGEST_CALL)
+    forgotten = InboundCall.objects.filter(ended_at=None, created_at__lt=clock.now() - MAX_CALL_DURATION)
     return forgotten.update(status=InboundCall.Status.COMPLETED, ended_at=clock.now())
 
 

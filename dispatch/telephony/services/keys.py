@@ -38,9 +38,9 @@ class PressedKey(NamedTuple):
     at: datetime
 
 
-def take_over_at(hook: WebhookEvent, arrived_at: datetime) -> datetime | None:
+def take_over_at(event: WebhookEvent, arrived_at: datetime) -> datetime | None:
     """Return when the loop applies the key of this webhook, or None for a webhook without a key."""
-    return arrived_at + TAKE_OVER_AFTER if hook.kind == GATHER and len(hook.digits) == 1 else None
+    return arrived_at + TAKE_OVER_AFTER if event.kind == GATHER and len(event.digits) == 1 else None
 
 
 def keys_of(purpose: str, subject_id: int) -> list[PressedKey]:
@@ -52,19 +52,19 @@ def keys_of(purpose: str, subject_id: int) -> list[PressedKey]:
     return [PressedKey(key, event.at) for event in stored.order_by("at", "pk") if (key := _key_in(event))]
 
 
-def mark_applied(call_id: int, hook: WebhookEvent) -> None:
+def mark_applied(call_id: int, event: WebhookEvent) -> None:
     """Record that the handler has applied the key of this webhook."""
-    if hook.kind == GATHER:
-        _clear_next_action(call_id=call_id, key=hook.key)
+    if event.kind == GATHER:
+        _clear_next_action(call_id=call_id, key=event.key)
 
 
 def apply_unhandled_keys() -> int:
     """Apply the stored keys that are due. Return how many."""
     due = CallEvent.objects.filter(next_action_at__lte=clock.now()).exclude(pk__in=_blocked.keys())
-    found = list(due.order_by("next_action_at").values_list("pk", flat=True)[:BATCH])
+    ids = list(due.order_by("next_action_at").values_list("pk", flat=True)[:BATCH])
     with lock_waits.limit_lock_waits(lock_waits.LOOP_S):
-        run_each(_apply_key, found, event="key_not_acted_on", rule=FailureRule[int](_blocked.add))
-    return len(found)
+        run_each(_apply_key, ids, event="key_not_acted_on", rule=FailureRule[int](_blocked.add))
+    return len(ids)
 
 
 def _apply_key(event_id: int) -> int:

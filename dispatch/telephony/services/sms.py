@@ -119,8 +119,8 @@ def is_opted_out(organization_id: int, phone: Any) -> bool:
 
 def opted_out(organization_id: int, phones: Iterable[str]) -> set[str]:
     """Return those of the phones that have opted out of the organization's texts."""
-    found = OptOut.objects.filter(organization_id=organization_id, phone__in=list(phones))
-    return {str(phone) for phone in found.values_list("phone", flat=True)}
+    opt_outs = OptOut.objects.filter(organization_id=organization_id, phone__in=list(phones))
+    return {str(phone) for phone in opt_outs.values_list("phone", flat=True)}
 
 
 def _sender(

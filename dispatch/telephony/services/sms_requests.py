@@ -62,7 +62,7 @@ def send_text(text_id: int) -> Text:
         fault_injection.crash_point("telephony.text.claimed")
         outcome = _request(text)
         fault_injection.crash_point("telephony.text.sent")
-        text = _write(text_id, outcome)
+        text = _record_outcome(text_id, outcome)
     if changed:
         notify_handler(text)
     return text
@@ -137,7 +137,7 @@ def _request(text: Text) -> Outcome:
     )
 
 
-def _write(text_id: int, outcome: Outcome) -> Text:
+def _record_outcome(text_id: int, outcome: Outcome) -> Text:
     """Write the outcome. If a webhook or the reconciler was faster, its result stands."""
     with transaction.atomic():
         text = lock_text(text_id, "account")

@@ -16,14 +16,9 @@ from dispatch.outbox.models import Attempt, Endpoint, Message, MessageGroup, Qua
 from dispatch.outbox.services import endpoints
 from tests.harness.outbox import World
 from tests.support import factories
+from tests.support.factories import browser
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def signed_in(user: Any) -> Client:
-    client = Client()
-    client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
-    return client
 
 
 @pytest.fixture
@@ -33,12 +28,12 @@ def organization(world: World) -> Any:
 
 @pytest.fixture
 def admin(organization: Any) -> Client:
-    return signed_in(factories.admin(organization))
+    return browser(factories.admin(organization))
 
 
 @pytest.fixture
 def dispatcher(organization: Any) -> Client:
-    return signed_in(factories.dispatcher(organization))
+    return browser(factories.dispatcher(organization))
 
 
 def page(model: str, *args: Any) -> str:
@@ -273,7 +268,7 @@ def test_quarantined_pointers_are_for_superusers(admin: Client, dispatcher: Clie
     for client in (admin, dispatcher):
         assert client.get(page("quarantinedpointer")).status_code == 403
         assert client.get(page("quarantinedpointer", row.pk)).status_code in (302, 403, 404)
-    root = signed_in(factories.user(is_superuser=True))
+    root = browser(factories.user(is_superuser=True))
     assert "not JSON" in root.get(page("quarantinedpointer")).content.decode()
     assert "&lt;script&gt;" in root.get(page("quarantinedpointer", row.pk)).content.decode()
     root.post(reverse("admin:outbox_quarantinedpointer_delete", args=[row.pk]), {"post": "yes"})

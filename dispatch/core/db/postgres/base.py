@@ -25,10 +25,10 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def get_connection_params(self) -> dict[str, Any]:
         """Return Django's parameters with the session limits. Explicit OPTIONS take precedence."""
-        found: dict[str, Any] = super().get_connection_params()
-        if options := f"{session_limits.options()} {found.get('options', '')}".strip():
-            found["options"] = options
-        return found
+        parameters: dict[str, Any] = super().get_connection_params()
+        if options := f"{session_limits.options()} {parameters.get('options', '')}".strip():
+            parameters["options"] = options
+        return parameters
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         """Return a new connection, or a connection of the pool.

@@ -1,4 +1,4 @@
-"""Models of texts, opt-outs and inbound calls."""
+"""Models of texts and opt-outs."""
 
 from django.db import models
 from django.db.models import Q
@@ -7,9 +7,6 @@ from phonenumber_field.modelfields import PhoneNumberField
 from accounts.scoping import OwnedModel
 from dispatch.capacity.models import OutboundNumber, ProviderAccount
 from dispatch.core import clock
-
-# The carrier knows the caller, and the caller may use the number (SHAKEN/STIR attestation A).
-FULL_ATTESTATION = "TN-Validation-Passed-A"
 
 
 class Text(OwnedModel):
@@ -145,60 +142,3 @@ class OptOut(OwnedModel):
 
     def __str__(self) -> str:
         return str(self.phone)
-
-
-class InboundCall(OwnedModel):
-    """A call to one of our numbers. `purpose` and `subject_id` identify the subject of its prompt."""
-
-    class Status(models.TextChoices):
-        ANSWERED = "answered", "Answered"
-        COMPLETED = "completed", "Completed"
-
-    account = models.ForeignKey(ProviderAccount, on_delete=models.PROTECT, related_name="+", db_index=False)
-    number = models.ForeignKey(OutboundNumber, on_delete=models.PROTECT, related_name="inbound_calls")
-    sid = models.CharField(max_length=64)
-    from_phone = models.CharField(max_length=32, blank=True, help_text="E.164. Empty if withheld.")
-    status = models.CharField(max_length=16, choices=Status, default=Status.ANSWERED)
-    purpose = models.CharField(max_length=16, blank=True)
-    subject_id = models.BigIntegerField(null=True, blank=True)
-    keys_pressed = models.CharField(max_length=64, blank=True)
-    pending_keys = models.JSONField(
-        default=list,
-        db_default=models.Value([], models.JSONField()),
-        blank=True,
-        help_text="Recorded keys that were not applied yet: key and time of arrival.",
-    )
-    next_action_at = models.DateTimeField(
-        null=True, blank=True, help_text="When the loop applies them, unless the webhook has."
-    )
-    attestation = models.CharField(
-        max_length=64,
-        blank=True,
-        default="",
-        db_default="",
-        help_text="What the provider says about the caller's number (StirVerstat). Without attestation A, the "
-        "number may be forged.",
-    )
-    verified_at = models.DateTimeField(null=True, blank=True, help_text="When the caller entered the right PIN.")
-    created_at = models.DateTimeField(default=clock.now)
-    ended_at = models.DateTimeField(null=True, blank=True)
-    duration_s = models.PositiveIntegerField(null=True, blank=True)
-
-    class Meta:
-        ordering = ["-id"]
-        constraints = [models.UniqueConstraint(fields=["account", "sid"], name="one_inbound_call_per_sid")]
-        indexes = [
-            models.Index(fields=["organization", "-id"], name="inbound_call_newest"),
-            models.Index(fields=["created_at"], condition=Q(ended_at=None), name="inbound_call_open"),
-            models.Index(
-                fields=["next_action_at"], condition=Q(next_action_at__isnull=False), name="inbound_key_to_act_on"
-            ),
-        ]
-
-    def __str__(self) -> str:
-        return f"Inbound call {self.pk}"
-
-    @property
-    def is_trusted(self) -> bool:
-        """Whether the caller is who the number says: the carrier vouches for it, or the PIN was right."""
-        return self.attestation == FULL_ATTESTATION or self.verified_at is not None

@@ -1,0 +1,92 @@
+"""Administer API keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.db import models
+from django.http import HttpRequest, HttpResponse
+from unfold.decorators import action, display
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
+
+from accounts import services
+from accounts.admin.base import OwnedAdmin, OwnedForm, render_secret_once
+from accounts.models import ApiKey
+from accounts.tenancy import user_of
+from dispatch.core import clock
+
+
+class NewKeyForm(OwnedForm):
+    """Show scopes as check boxes."""
+
+    scopes = forms.MultipleChoiceField(
+        choices=ApiKey.Scope.choices, widget=UnfoldAdminCheckboxSelectMultipleWidget
+    )
+
+
+@admin.register(ApiKey)
+class ApiKeyAdmin(OwnedAdmin):
+    """Administer API keys. A key is shown once, when it is created; it can be revoked but not edited."""
+
+    subject = "api_key"
+    admin_may = frozenset({"view", "add", "act"})
+    form = NewKeyForm
+    list_display = ["name", "prefix", "may", "state", "last_used_at", "expires_at", "created_by"]
+    list_select_related = ["created_by"]
+    search_fields = ["name", "prefix"]
+    fields = ["name", "scopes", "expires_at"]
+    readonly_fields = ["prefix", "state", "created_by", "created_at", "revoked_at", "last_used_at"]
+    actions = ["revoke"]
+    actions_detail = ["revoke_this"]
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        return [*self.fields, *self.readonly_fields] if obj else list(self.fields)
+
+    @display(description="scopes")
+    def may(self, key: ApiKey) -> str:
+        return ", ".join(key.scopes)
+
+    @display(description="state", label={"active": "success", "revoked": "danger", "expired": "warning"})
+    def state(self, key: ApiKey) -> str:
+        if key.revoked_at:
+            return "revoked"
+        return "expired" if key.expires_at and key.expires_at <= clock.now() else "active"
+
+    def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: bool) -> None:
+        key, request.shown_once = services.create_api_key(
+            obj.organization, obj.name, obj.scopes, expires_at=obj.expires_at, created_by=user_of(request),
+            actor=request.actor,
+        )  # fmt: skip
+        obj.pk, obj.prefix, obj._state.adding = key.pk, key.prefix, False
+
+    def response_add(
+        self, request: HttpRequest, obj: ApiKey, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        text = "Copy the key now. It isn't stored and won't be shown again."
+        return render_secret_once(self, request, f"The API key “{obj.name}” was created", text, request.shown_once)
+
+    @admin.action(
+        description="Revoke: the keys stop working immediately. This can't be undone.", permissions=["act"]
+    )
+    def revoke(self, request: HttpRequest, queryset: models.QuerySet) -> None:
+        for key in queryset:
+            self._revoke(request, key)
+        messages.success(request, "The keys were revoked and no longer work.")
+
+    @action(
+        description="Revoke",
+        permissions=["act"],
+        dialog={
+            "title": "Revoke this key?",
+            "description": "The key stops working immediately. This can't be undone.",
+        },
+    )
+    def revoke_this(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        self._revoke(request, self.get_object(request, object_id))
+        return self.back_to(object_id)
+
+    def _revoke(self, request: HttpRequest, key: ApiKey) -> None:
+        services.revoke_api_key(key.pk, actor=request.actor)
+        self.log_change(request, key, "Revoked.")

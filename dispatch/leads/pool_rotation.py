@@ -1,0 +1,86 @@
+"""Choose the pool from which a dialer claims next."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import structlog
+from django.conf import settings
+
+from dispatch.leads import redis_queue
+from dispatch.leads.services import claim_failures, claims
+from dispatch.leads.services.claim_batches import ClaimResult
+
+log = structlog.get_logger(__name__)
+
+# Pause while nothing is ready. A wakeup ends it earlier; the timeout is for a missed wakeup.
+IDLE_S = 1.0
+TROUBLE_S = 1.0
+NO_LINES = ("lines_busy", "pool_full")
+
+
+class PoolRotation:
+    """Choose the next pool in rotation, skipping pools that have to wait."""
+
+    def __init__(self) -> None:
+        self._last_pool_id = 0
+        self._waiting: dict[int, tuple[float, str]] = {}  # pool → not before (monotonic), why
+        self._marked: list[int] = []
+        self._lock = threading.Lock()
+
+    def claim_batch(self, worker: str, most: int, committed: Callable[[ClaimResult], None]) -> ClaimResult:
+        """Claim a batch from the first ready pool in rotation, or return how long to wait.
+
+        `committed`: see `claims.claim_leads`.
+        """
+        now, wait_s, why = time.monotonic(), IDLE_S, "empty"
+        for pool_id in self._pools_to_check():
+            until, reason = self._waiting.get(pool_id, (0.0, ""))
+            if until > now:
+                wait_s, why = min(wait_s, until - now), reason
+                continue
+            self._last_pool_id = pool_id
+            try:
+                claimed = claims.claim_leads(worker, pool_id, most, committed)
+            except Exception as error:
+                if claim_failures.is_outage(error):
+                    raise
+                log.exception("leads_pool_failed", pool=pool_id)
+                claimed = ClaimResult(why="error", wait_s=TROUBLE_S)
+            if claimed.wait_s > 0:
+                longest = settings.LEADS_TICK_S if claimed.why in NO_LINES else IDLE_S
+                pause_s = min(claimed.wait_s, longest)
+                with self._lock:
+                    self._waiting[pool_id] = (time.monotonic() + pause_s, claimed.why)
+                wait_s, why = min(wait_s, pause_s), claimed.why
+            if claimed.taken:
+                return claimed
+        return ClaimResult(why=why, wait_s=wait_s)
+
+    def release_pause(self, pool_id: int) -> None:
+        with self._lock:
+            if self._waiting.get(pool_id, (0.0, ""))[1] in NO_LINES:
+                del self._waiting[pool_id]
+
+    def mark_ready(self, pool_id: int) -> None:
+        """Mark a pool as having a new ready lead, for the next idle puller.
+
+        Busy pullers continue the rotation, because otherwise a pool with a steady trickle of leads would delay the
+        others.
+        """
+        with self._lock:
+            self._marked.append(pool_id)
+
+    def _pools_to_check(self) -> Iterator[int]:
+        """Yield the pools to check: first those marked as having new leads, then every ready pool in rotation."""
+        with self._lock:
+            marked, self._marked = dict.fromkeys(self._marked), []
+        yield from marked
+        yield from (pool_id for pool_id in self._in_rotation(redis_queue.ready_pools()) if pool_id not in marked)
+
+    def _in_rotation(self, pools: list[int]) -> list[int]:
+        with self._lock:
+            self._waiting = {pool: until for pool, until in self._waiting.items() if pool in pools}
+        return [p for p in pools if p > self._last_pool_id] + [p for p in pools if p <= self._last_pool_id]

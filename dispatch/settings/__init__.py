@@ -1,0 +1,262 @@
+"""Define all settings.
+
+Values that differ between installations come from environment variables, which docs/reference/configuration.md
+lists. `environment`: the installation. `slices`: defaults and limits of the slices, and policies. Here: the
+servers, Django and its packages.
+"""
+
+import os
+
+from django.urls import reverse_lazy
+
+from dispatch.console.admin_theme import UNFOLD as UNFOLD
+from dispatch.core.db import session_limits
+from dispatch.core.environment import postgres_address, redis_address
+from dispatch.openapi.enums import ENUM_NAMES
+from dispatch.settings.environment import *  # noqa: F403
+from dispatch.settings.environment import BASE_DIR, BEHIND_PROXY, DEVELOPMENT, PUBLIC_BASE_URL, env
+from dispatch.settings.slices import *  # noqa: F403
+
+# --- Servers ------------------------------------------------------------------------------------------------
+os.environ.setdefault("PGAPPNAME", "dispatch")
+DATABASES = {
+    "default": {
+        **env.db_url_config(postgres_address(env.str("DATABASE_URL", default="")) or "postgresql:///dispatch"),
+        "ENGINE": "dispatch.core.db.postgres",
+        "CONN_MAX_AGE": env.int("DB_CONN_MAX_AGE", default=60),
+        "CONN_HEALTH_CHECKS": True,
+        "ATOMIC_REQUESTS": False,
+    }
+}
+DATABASES["default"]["OPTIONS"] = {**session_limits.CLIENT, **DATABASES["default"].get("OPTIONS", {})}
+# PostgreSQL limits of each session (core.db.session_limits), in seconds; 0: no limit. Migrations and other
+# commands have none. Set DB_SESSION_LIMITS=false for a PgBouncer that rejects session parameters.
+DB_SESSION_LIMITS = env.bool("DB_SESSION_LIMITS", default=True)
+DB_LOCK_TIMEOUT_S = env.float("DB_LOCK_TIMEOUT_S", default=5.0)  # workers and dispatchers
+DB_IDLE_TRANSACTION_TIMEOUT_S = env.float("DB_IDLE_TRANSACTION_TIMEOUT_S", default=30.0)
+WEB_LOCK_TIMEOUT_S = env.float("WEB_LOCK_TIMEOUT_S", default=3.0)
+WEB_STATEMENT_TIMEOUT_S = env.float("WEB_STATEMENT_TIMEOUT_S", default=60.0)
+# Pool size of the web process (asgi.py sets it); 0: one persistent connection per thread.
+DB_POOL_SIZE = env.int("DB_POOL_SIZE", default=0)
+if DB_POOL_SIZE:
+    DATABASES["default"]["CONN_MAX_AGE"] = 0
+    DATABASES["default"]["OPTIONS"]["pool"] = {"min_size": 1, "max_size": DB_POOL_SIZE, "timeout": 5}
+REDIS_URL = redis_address(env.str("REDIS_URL", default="")) or "redis://127.0.0.1:6379/0"
+# Prefix of every Redis key, so that applications on a shared Redis and parallel test runs stay separate.
+REDIS_PREFIX = env.str("REDIS_PREFIX", default="dispatch:")
+REDIS_TIMEOUT_S = env.float("REDIS_TIMEOUT_S", default=2.0)
+
+DISPATCH_QUEUE = "dispatch-queue"
+DISPATCH_TIMEOUT_QUEUE = "dispatch-timeout-queue"
+_rq = {
+    "URL": REDIS_URL,
+    "SERIALIZER": "rq.serializers.JSONSerializer",
+    "DEFAULT_TIMEOUT": env.int("RQ_JOB_TIMEOUT_S", default=60),
+    "DEFAULT_RESULT_TTL": env.int("RQ_RESULT_TTL_S", default=60),
+    "REDIS_CLIENT_KWARGS": {"socket_connect_timeout": REDIS_TIMEOUT_S},
+}
+# Schedules: one queue per kind of work, one for results, and one for bulk creation (names in `schedules.kinds`).
+SCHEDULE_STATUS_QUEUE = "dispatch-status-queue"
+SCHEDULE_IMPORT_QUEUE = "dispatch-import-queue"
+# Further kinds of work, name to module, as JSON: for example, a benchmark's no-op kind.
+SCHEDULE_KIND_MODULES = env.json("SCHEDULE_KIND_MODULES", default={}) if DEVELOPMENT else {}
+SCHEDULE_KIND_QUEUES = {
+    kind: f"dispatch-{kind}-queue" for kind in ("submission", "lead", "message", "http", *SCHEDULE_KIND_MODULES)
+}
+_SCHEDULE_QUEUES = (*SCHEDULE_KIND_QUEUES.values(), SCHEDULE_STATUS_QUEUE, SCHEDULE_IMPORT_QUEUE)
+RQ_QUEUES = {name: dict(_rq) for name in (DISPATCH_QUEUE, DISPATCH_TIMEOUT_QUEUE, *_SCHEDULE_QUEUES)}
+RQ_FAILURE_TTL_S = env.int("RQ_FAILURE_TTL_S", default=7 * 86400)
+# Minimum and maximum workers per queue for the autoscaler. The dispatch queue has at least two, so that a worker
+# that waits for the provider does not stop the queue.
+WORKERS = env.counts(
+    "WORKERS",
+    default={
+        DISPATCH_QUEUE: 2,
+        DISPATCH_TIMEOUT_QUEUE: 1,
+        **dict.fromkeys(_SCHEDULE_QUEUES, 1),
+        SCHEDULE_IMPORT_QUEUE: 0,
+    },
+)
+WORKERS_MAX = env.counts(
+    "WORKERS_MAX",
+    default={
+        DISPATCH_QUEUE: 6,
+        DISPATCH_TIMEOUT_QUEUE: 2,
+        **dict.fromkeys(_SCHEDULE_QUEUES, 4),
+        SCHEDULE_IMPORT_QUEUE: 1,
+    },
+)
+AUTOSCALE_JOBS_PER_WORKER = env.int("AUTOSCALE_JOBS_PER_WORKER", default=10)
+AUTOSCALE_OLDEST_S = env.float("AUTOSCALE_OLDEST_S", default=2.0)
+AUTOSCALE_CALM_S = env.float("AUTOSCALE_CALM_S", default=60.0)
+AUTOSCALE_DB_CONNECTIONS = env.int("AUTOSCALE_DB_CONNECTIONS", default=0)
+RQ = {"WORKER_CLASS": "dispatch.core.runtime.rq_worker.DispatchWorker"}
+RQ_SHOW_ADMIN_LINK = False
+
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "dispatch.core.redis.channel_layer.GuardedChannelLayer",
+        "CONFIG": {"hosts": [REDIS_URL], "prefix": f"{REDIS_PREFIX}channels"},
+    }
+}
+
+# --- Django ---------------------------------------------------------------------------------------------------
+ROOT_URLCONF = "dispatch.urls"
+ASGI_APPLICATION = "dispatch.asgi.application"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+AUTH_USER_MODEL = "accounts.User"
+LOGIN_URL = reverse_lazy("admin:login")
+LOGIN_REDIRECT_URL = reverse_lazy("admin:index")
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_TZ = True
+STATIC_URL = "static/"
+STATIC_ROOT = BASE_DIR / "staticfiles"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+WHITENOISE_USE_FINDERS = True  # directly from the sources, without collectstatic
+WHITENOISE_AUTOREFRESH = DEVELOPMENT
+PHONENUMBER_DB_FORMAT = "E164"
+PHONENUMBER_DEFAULT_FORMAT = "E164"
+TEST_RUNNER = "django.test.runner.DiscoverRunner"
+
+INSTALLED_APPS = [
+    "unfold",
+    "unfold.contrib.filters",
+    "unfold.contrib.forms",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.humanize",
+    "django.contrib.postgres",
+    "channels",
+    "django_rq",
+    "rest_framework",
+    "django_filters",
+    "django_htmx",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "drf_standardized_errors",
+    "phonenumber_field",
+    "axes",
+    "dispatch.core",
+    "accounts",
+    "dispatch.capacity",
+    "dispatch.telephony",
+    "dispatch.technicians",
+    "dispatch.jobs",
+    "dispatch.leads",
+    "dispatch.outbox",
+    "dispatch.schedules",
+    "notifications",
+    "dispatch.console",
+    "dispatch.dev",
+]
+MIDDLEWARE = [
+    "dispatch.core.web.health.HealthMiddleware",
+    "django.middleware.security.SecurityMiddleware",
+    "dispatch.core.web.static_files.StaticFilesMiddleware",
+    "dispatch.core.observability.logging.RequestIdMiddleware",
+    "dispatch.core.web.health.RejectNulBytesMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "accounts.middleware.OrganizationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "axes.middleware.AxesMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+AXES_FAILURE_LIMIT = env.int("LOGIN_FAILURE_LIMIT", default=10)
+AXES_COOLOFF_TIME = env.float("LOGIN_COOLOFF_HOURS", default=0.25)
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_HANDLER = "accounts.auth.sign_in.SignInHandler"
+AXES_USERNAME_CALLABLE = "accounts.auth.sign_in.guarded_name"
+AXES_LOCKOUT_TEMPLATE = "locked_out.html"
+AXES_ENABLE_ADMIN = False
+AXES_RESET_ON_SUCCESS = True
+AXES_VERBOSE = False
+
+_https = PUBLIC_BASE_URL.startswith("https://")
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _https
+SESSION_COOKIE_HTTPONLY = True
+SECURE_SSL_REDIRECT = _https and not DEVELOPMENT
+SECURE_HSTS_SECONDS = env.int("HSTS_SECONDS", default=31_536_000) if _https else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = bool(SECURE_HSTS_SECONDS)
+X_FRAME_OPTIONS = "DENY"
+# Maximum request body in bytes, and the few routes with a higher limit. Longer bodies are rejected unread.
+DATA_UPLOAD_MAX_MEMORY_SIZE = 2_621_440
+LARGE_BODY_ROUTES = [
+    (r"/api/v1/schedule-imports/", 64 * 2**20),
+    (r"/api/v1/leads/bulk/", 16 * 2**20),
+    (r"/leads/upload/", 6 * 2**20),
+]
+if BEHIND_PROXY:
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+
+# --- API ------------------------------------------------------------------------------------------------------
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "accounts.auth.authentication.ApiKeyAuthentication",
+        "accounts.auth.authentication.MemberSessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["accounts.auth.permissions.InOrganization"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["dispatch.core.api.parsers.PlainJSONParser"],
+    "DEFAULT_FILTER_BACKENDS": ["accounts.api.filters.OwnedFilterBackend"],
+    "DEFAULT_METADATA_CLASS": None,
+    "DEFAULT_PAGINATION_CLASS": "dispatch.core.api.pagination.NewestFirst",
+    "DEFAULT_SCHEMA_CLASS": "dispatch.core.api.openapi.ProblemSchema",
+    "DEFAULT_VERSIONING_CLASS": None,
+    "EXCEPTION_HANDLER": "drf_standardized_errors.handler.exception_handler",
+    "DEFAULT_THROTTLE_CLASSES": ["accounts.auth.throttling.OrganizationThrottle"],
+    "DEFAULT_THROTTLE_RATES": {
+        "read": env.str("API_READ_RATE", default="1200/min"),
+        "write": env.str("API_WRITE_RATE", default="600/min"),
+    },
+    "PAGE_SIZE": 50,
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
+}
+API_BAD_KEY_RATE = env.str("API_BAD_KEY_RATE", default="20/min")
+DRF_STANDARDIZED_ERRORS = {
+    "EXCEPTION_FORMATTER_CLASS": "dispatch.core.api.problems.ProblemFormatter",
+    "EXCEPTION_HANDLER_CLASS": "dispatch.core.api.problems.ProblemHandler",
+    "ENABLE_IN_DEBUG_FOR_UNHANDLED_EXCEPTIONS": True,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Dispatch API",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SCHEMA_PATH_PREFIX": r"/api/v1",
+    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "dispatch.openapi.examples.add"],
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+    "ENUM_NAME_OVERRIDES": ENUM_NAMES,
+}
