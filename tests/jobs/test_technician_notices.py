@@ -159,7 +159,7 @@ def test_manual_assignment_counts_the_address_text_as_its_notice(texting):
     job = assigned_to(texting, ann)
     services.assign(job.pk, bob.pk, actor=MARIA)
     assert notice(job).text_id == Text.objects.get(purpose="job", to_phone=bob.phone).pk
-    texting.until(lambda: deliver(texting) or notice(job).status == "reached")  # the number sends a text per second
+    texting.until(lambda: deliver(texting) or notice(job).status == "reached")  # one text a second
     assert not Call.objects.filter(purpose="job_news").exists()
 
 
