@@ -31,7 +31,7 @@ from dispatch.jobs.services.actions import (
 from dispatch.jobs.services.answers import Answer, AnswerChannel, answer_offer
 from dispatch.jobs.services.auditor import audit, move_on_waiting, repair_technicians
 from dispatch.jobs.services.dispatching import offer_next
-from dispatch.jobs.services.follow_up import correct, mark_started, reopen
+from dispatch.jobs.services.follow_up import correct, mark_started, reopen, report_late
 from dispatch.jobs.services.notice_delivery import advance_due_notices
 from dispatch.jobs.services.offers import call_changed, expire_offer
 from dispatch.jobs.services.recovery import resume_after_outage
@@ -67,6 +67,7 @@ __all__ = [
     "remind_due_jobs",
     "reopen",
     "repair_technicians",
+    "report_late",
     "resume",
     "resume_after_outage",
     "start_job",

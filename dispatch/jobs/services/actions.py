@@ -252,6 +252,7 @@ def _begin_dispatch_again(job: Job) -> None:
     """
     job.status, job.pending_reason = Job.Status.DISPATCHING, ""
     job.attention_at = job.reminded_at = job.started_at = None
+    job.late_minutes = job.late_reported_at = None
     job.first_round = job.round = job.round + 1
     ranking.begin_dispatch(job)
     if job.status == Job.Status.DISPATCHING and job.waiting_for != transitions.Waiting.QUIET_HOURS:

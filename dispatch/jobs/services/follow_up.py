@@ -1,6 +1,11 @@
-"""Actions of people after a job's assignment: mark started, correct, reopen. The rules of `actions` apply."""
+"""Actions of people after a job's assignment: mark started, report late, correct, reopen.
+
+The rules of `actions` apply.
+"""
 
 from __future__ import annotations
+
+from datetime import timedelta
 
 from django.core.exceptions import ValidationError
 
@@ -24,6 +29,34 @@ def mark_started(job_id: int, *, actor: Actor, version: int | None = None, note:
         job.started_at, job.attention_at, job.reminded_at = clock.now(), None, None
         transitions.save_job(job)
         transitions.append_job_event(job, "job.started", actor=actor, technician_id=job.technician_id, note=note)
+    return job
+
+
+# The longest delay that a technician can report, in minutes.
+MAX_LATE_MIN = 240
+
+
+def report_late(job_id: int, minutes: int, *, actor: Actor, version: int | None = None, by: str = "") -> Job:
+    """Record that the technician will be `minutes` late, and notify the dispatchers.
+
+    The time by which the work must be started is not before that. `by`: the channel. Raises ValidationError
+    {minutes} outside 1…MAX_LATE_MIN.
+    """
+    if not 1 <= minutes <= MAX_LATE_MIN:
+        raise ValidationError({"minutes": f"Must be between 1 and {MAX_LATE_MIN} minutes."})
+    with locked_for_action(job_id, Action.REPORT_LATE, version) as job:
+        if job.started_at is not None:
+            raise_illegal_transition(job, "This job has already been started.")
+        assert job.technician is not None
+        job.late_minutes, job.late_reported_at = minutes, clock.now()
+        arrives_at = job.late_reported_at + timedelta(minutes=minutes)
+        if job.attention_at is not None and job.attention_at < arrives_at:
+            job.attention_at, job.reminded_at = arrives_at, None
+        transitions.save_job(job)
+        transitions.append_job_event(
+            job, "job.running_late", actor=actor, technician_id=job.technician_id, technician=job.technician.name,
+            minutes=minutes, by=by,
+        )  # fmt: skip
     return job
 
 
