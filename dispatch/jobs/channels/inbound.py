@@ -108,7 +108,7 @@ class TechnicianInboundHandler:
         )
 
     def on_call(self, call: InboundCall) -> VoicePrompt | None:
-        """Return the prompt for the live offer, the last acceptable one, the menu of open jobs, or the last result."""
+        """Return the prompt for the live offer, the last acceptable one, the open jobs, or the last result."""
         if (technician := _technician(call.organization_id, call.from_phone)) is None:
             return None
         recent = list(_offers().filter(technician=technician, created_at__gt=clock.now() - REMEMBERED)[:20])
@@ -148,6 +148,8 @@ class TechnicianInboundHandler:
             return VoicePrompt(GOODBYE)
         if page is not None and page.page is Page.LATE:
             return menu.apply_minutes(call, technician, page, digits)
+        if page is not None and page.page is not Page.PIN:
+            return menu.apply_key(call, technician, page, "")
         if technicians.check_pin(technician.pk, digits):
             call.verified_at = clock.now()
             call.save(update_fields=["verified_at"])

@@ -1,8 +1,8 @@
 """The voice menu of technicians who call: hear today's jobs, and report done, late, started or can't make it.
 
 Every prompt carries its state (`rules.menu.MenuState`): the page, the job and the version that was spoken. An
-action takes effect only on that version, so a doubled or delayed key changes nothing twice, and a key for a job that
-has changed meanwhile is refused. Only a trusted caller (attestation A, or the PIN) hears a job or changes one.
+action takes effect only on that version, so a doubled or delayed key changes nothing twice, and a key for a job
+that has changed meanwhile is refused. Only a trusted caller (attestation A, or the PIN) hears or changes a job.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _perform(
 
 
 def _spoken_job(technician: Technician, state: MenuState) -> Job | None:
-    """Return the job of the page as it is now, whoever has it."""
+    """Return the current row of the page's job, even if another technician has it."""
     jobs = Job.objects.of(technician.organization_id).select_related("service_type", "organization")
     job: Job | None = jobs.filter(pk=state.job_id).first()
     return job

@@ -66,6 +66,7 @@ def reopen(job_id: int, *, actor: Actor, version: int | None = None, note: str =
         assert job.technician_id is not None
         technicians.add_open_job(job.technician_id)
         job.status, job.ended_at = Job.Status.ASSIGNED, None
+        job.late_minutes = job.late_reported_at = None
         if job.started_at is None:
             transitions.expect_start(job)
         transitions.save_job(job)
