@@ -1,8 +1,8 @@
 """Decide the steps of the cascade in pure functions: no database, no clock, no network.
 
 `policy`: the parameters of a cascade. `ranking`: the order of technicians and the next step. `transitions`: the
-state machine of a job. `outcomes`: the effect of a call's end on its offer. `phrases`: spoken prompts and texts. `menu`: the
-voice menu of technicians.
+state machine of a job. `outcomes`: the effect of a call's end on its offer. `phrases`: spoken prompts and texts.
+`menu`: the voice menu of technicians.
 """
 
 from dispatch.jobs.rules.outcomes import (
