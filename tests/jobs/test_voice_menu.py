@@ -292,6 +292,16 @@ def test_repeated_requests_of_any_call_change_nothing(crew: Floor, seed: int) ->
         assert events(job)["job.cannot_make_it"] <= 1
 
 
+def test_technician_without_open_jobs_hears_that(crew: Floor) -> None:
+    ann = crew.technician("Ann Lee", max_open_jobs=9)
+    nothing = "Hello Ann. You have no open jobs and no job offer to answer."
+    calls(crew, ann).hears(nothing)
+    job = gives(crew, ann)
+    services.complete(job.pk, actor=MARIA)
+    call = calls(crew, ann).hears(nothing).has_not_heard("Dana")
+    assert not call.listens
+
+
 # --- who may
 
 

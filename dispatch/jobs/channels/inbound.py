@@ -16,7 +16,7 @@ from dispatch.jobs.channels import menu
 from dispatch.jobs.channels.voice import RESULT_PROMPTS, prompt_context
 from dispatch.jobs.models import Offer
 from dispatch.jobs.rules import phrases
-from dispatch.jobs.rules.menu import GOODBYE, NO_MORE_JOBS, MenuState, Page, first_name
+from dispatch.jobs.rules.menu import GOODBYE, NO_JOBS, NO_MORE_JOBS, MenuState, Page, first_name
 from dispatch.jobs.services import Answer, AnswerChannel, answer_offer, report_late, threads
 from dispatch.jobs.services.answers import offer_state
 from dispatch.jobs.services.follow_up import MAX_LATE_MIN
@@ -117,8 +117,8 @@ class TechnicianInboundHandler:
         offer = next(live, None) or next(late, None)
         if offer is None and (prompt := menu.open_menu(call, technician, *_missed_result(recent))) is not None:
             return prompt
-        if not recent:
-            return VoicePrompt((f"Hello {first_name(technician.name)}.", phrases.NOTHING_OFFERED, "Goodbye."))
+        if offer is None and (not recent or recent[0].status == Offer.Status.ACCEPTED):  # that job is over
+            return VoicePrompt((f"Hello {first_name(technician.name)}.", NO_JOBS, *GOODBYE))
         offer = offer or recent[0]
         call.subject_id = offer.pk
         return _prompt(offer, call)

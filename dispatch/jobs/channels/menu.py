@@ -80,6 +80,8 @@ def apply_key(call: InboundCall, technician: Technician, state: MenuState, key: 
             return _page_of(technician, state.job_id, menu.KEPT)
         case _, key if key and key in menu.REPEAT_KEYS:
             return _page_of(technician, state.job_id)
+        case Page.RESULT, _:  # not the page of a job: the key may be one pressed twice in haste
+            return _result_page(technician, state, menu.UNKNOWN_KEY)
     return _page_of(technician, state.job_id, menu.UNKNOWN_KEY)
 
 

@@ -70,6 +70,7 @@ class JobFacts:
 
 
 GOODBYE = ("Goodbye.",)
+NO_JOBS = "You have no open jobs and no job offer to answer."
 NO_MORE_JOBS = ("You have no more open jobs.", "Goodbye.")
 UNKNOWN_KEY = "Sorry, this key is not in use here."
 JOB_CHANGED = "Sorry, this job has changed, so nothing was recorded."
