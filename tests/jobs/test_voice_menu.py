@@ -383,14 +383,14 @@ def test_open_offer_comes_first_and_key_5_leads_to_the_jobs(crew: Floor) -> None
 
 def test_caller_hears_the_result_of_the_missed_offer_before_the_menu(crew: Floor) -> None:
     ann, _ = ann_of(crew)
-    bob = crew.technician("Bob", km=2)
+    bob = crew.technician("Bob", on_duty=False)
     crew.until(lambda: not Call.objects.filter(ended_at=None).exists())
     crew.phone(ann).will(ignore())
     job = crew.started()
     crew.until(lambda: Offer.objects.filter(missed_at__isnull=False).exists())
     crew.later(91)
-    crew.rings(bob)
-    answer_offer(crew.live_offer(job).pk, None, "1", by=AnswerChannel.LINK)
+    crew.until(lambda: crew.status(job) == "pending")
+    services.assign(job.pk, bob.pk, actor=MARIA, confirm_unfit=True)
     calls(crew, ann).hears("this job has already been taken").hears("You have 1 open job.")
     clock.travel(31 * 60)
     calls(crew, ann).has_not_heard("already been taken").hears("You have 1 open job.")
