@@ -56,7 +56,7 @@ def test_dialing_stops_within_a_second_and_goes_on_later(floor: Floor) -> None:
         lambda: not Lead.objects.filter(status="processing").exists(),
         message=lambda: str(floor.outcomes()),
     )
-    wait_until(lambda: not Lead.objects.filter(status="backlog").exclude(reason="organization_off").exists())
+    wait_until(lambda: time.time() > stopped_at + 2.0)  # the dialer had time to go on
     sids = Call.objects.exclude(sid=None).values_list("sid", flat=True)
     assert [sid for sid in sids if noop_provider.asked_at(sid) > stopped_at + 1.0] == []
     called = floor.outcomes().get("answered", 0)
