@@ -125,6 +125,11 @@ TABLE: tuple[Rule, ...] = (
         },
     ),
     Rule(
+        "job.running_late", TOAST, "A technician is running late",
+        "Job {id}: {technician|the technician} is running late {minutes} min",
+        ("{service}", "{customer}", "{place}"),
+    ),
+    Rule(
         "job.possible_duplicate", TOAST, "A job may be a duplicate",
         "Job {id} may be a duplicate of job {of}", ("{service}", "{customer}", "{place}"),
     ),

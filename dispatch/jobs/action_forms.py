@@ -142,6 +142,8 @@ def describe_consequence(action: Action, job: Job) -> str:
     name = job.technician.name if job.technician else "the technician"
     if action is Action.CALL_NEXT and job.waiting_for == Job.WaitingFor.QUIET_HOURS:
         return "Starts calling technicians now, although it's quiet hours."
+    if action is Action.CANNOT_MAKE_IT and (quiet_end := services.quiet_end_words(job)):
+        return f"Removes {name} from this job. Technicians are called from {quiet_end}, when quiet hours end."
     return {
         Action.ASSIGN: f"Assigns the job to the technician you choose{hangs_up}.",
         Action.DISPATCH_AGAIN: "Calls everyone available now, except technicians who declined or can't make it.",

@@ -43,7 +43,7 @@ def badge(tone: str, words: str) -> SafeString:
 
 
 def job_badge(job: Job) -> SafeString:
-    """Return the badge of a job: the reason if pending; calling, waiting or paused if dispatching."""
+    """Return the badge of a job: the reason if pending; calling, waiting or paused if dispatching; a delay."""
     if job.status == Job.Status.PENDING:
         return badge("attention", job.get_pending_reason_display())
     if job.status == Job.Status.DISPATCHING:
@@ -54,6 +54,8 @@ def job_badge(job: Job) -> SafeString:
         if job.waiting_for in WAITING_WORDS:
             return badge("waiting", WAITING_WORDS[job.waiting_for])
         return badge("calling", "Dispatching")
+    if job.late_words:
+        return badge("late", job.late_words)
     tone = {Job.Status.ASSIGNED: "good", Job.Status.COMPLETED: "good"}.get(Job.Status(job.status), "off")
     return badge(tone, job.get_status_display())
 

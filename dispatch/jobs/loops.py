@@ -17,7 +17,11 @@ def audit() -> float | None:
 
 
 def move_on_waiting() -> None:
-    """Retry jobs that wait for a line or a technician. The end of an offer or call wakes this loop."""
+    """Withdraw offers of deactivated technicians, and retry jobs that wait for a line or a technician.
+
+    The end of an offer or call wakes this loop.
+    """
+    services.withdraw_inactive_offers()
     services.move_on_waiting()
 
 

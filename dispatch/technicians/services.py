@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import time, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from django.contrib.auth.hashers import check_password, make_password
 from django.core.exceptions import ValidationError
@@ -47,9 +48,21 @@ __all__ = [
 ]
 
 
+class LeavingHandler(NamedTuple):
+    """What the jobs slice does about a technician who is deactivated.
+
+    `apply_answers` applies answers that are recorded already, before anything else. `give_back` gives back all
+    open jobs. `withdraw_offers` withdraws what is being offered, after the commit.
+    """
+
+    apply_answers: Callable[[int], None]
+    give_back: Callable[[int, Actor], None]
+    withdraw_offers: Callable[[int, Actor], None]
+
+
 # What may happen to the open jobs of a technician who is deactivated.
 GIVE_BACK, KEEP = "give_back", "keep"
-_give_back: list[Callable[[int, Actor], None]] = []
+_leaving: list[LeavingHandler] = []
 
 
 class OpenJobs(Conflict):
@@ -58,9 +71,9 @@ class OpenJobs(Conflict):
     default_code = "open_jobs"
 
 
-def on_give_back(handler: Callable[[int, Actor], None]) -> None:
-    """Register the function that gives back all open jobs of a technician. Called from AppConfig.ready()."""
-    _give_back.append(handler)
+def on_leaving(handler: LeavingHandler) -> None:
+    """Register what happens when a technician is deactivated. Called from AppConfig.ready()."""
+    _leaving.append(handler)
 
 
 def lock_technicians(technician_ids: Iterable[int]) -> None:
@@ -195,11 +208,13 @@ def change_technician(
     """Change validated fields by name, and replace skills and shifts if given. A change of duty appends its Event.
 
     Deactivating a technician with open jobs needs `open_jobs`: GIVE_BACK passes them to other technicians, KEEP
-    leaves them assigned. Raises Technician.DoesNotExist, and OpenJobs if it is missing.
+    leaves them assigned. An offer that rings is withdrawn in any case. Raises Technician.DoesNotExist, and
+    OpenJobs if the choice is missing.
     """
-    if changes.get("is_active") is False and open_jobs == GIVE_BACK:
-        for give_back in _give_back:  # before the technician is locked: jobs are locked first
-            give_back(technician_id, actor)
+    for handler in _leaving if changes.get("is_active") is False else ():
+        handler.apply_answers(technician_id)  # before the technician is locked: jobs are locked first
+        if open_jobs == GIVE_BACK:
+            handler.give_back(technician_id, actor)
     with transaction.atomic():
         return _change_technician(technician_id, changes, skills, shifts, open_jobs, actor)
 
@@ -217,6 +232,8 @@ def _change_technician(
     is_leaving = technician.is_active and changes.get("is_active") is False
     if is_leaving and technician.open_jobs and open_jobs != KEEP:
         raise OpenJobs(count_open_jobs(technician), open_jobs=technician.open_jobs)
+    for handler in _leaving if is_leaving else ():
+        transaction.on_commit(partial(handler.withdraw_offers, technician_id, actor), robust=True)
     on_duty = changes.pop("on_duty", None)
     if {"lat", "lng"} & changes.keys():
         changes["position_at"] = clock.now()

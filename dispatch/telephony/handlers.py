@@ -20,6 +20,8 @@ class VoicePrompt:
     `say`: sentences in order. `keys`: keys accepted during and after speaking ("" = speak and hang up). `wait_s`:
     seconds of silence before the prompt is repeated. After `times` repetitions without a key, the call is hung up.
     `digits`: instead of one key, ask for a number of at most this many digits, ended by a pause or the pound key.
+    `state`: in inbound calls, what the handler needs to interpret the answer (letters, digits and hyphens, at most
+    64). It travels in the URL of the answer, so that a repeated request means the same.
     """
 
     say: tuple[str, ...]
@@ -27,6 +29,7 @@ class VoicePrompt:
     wait_s: int = 6
     times: int = 3
     digits: int = 1
+    state: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,10 +97,13 @@ class InboundHandler(Protocol):
     def on_call(self, call: InboundCall) -> VoicePrompt | None:
         """Return the prompt for a caller, or None if it is not for this purpose. May set `call.subject_id`."""
 
-    def on_key(self, call: InboundCall, key: str, *, arrived_at: datetime) -> VoicePrompt:
-        """Apply a key of the last prompt, in a call that `on_call` answered, and return the result as a prompt."""
+    def on_key(self, call: InboundCall, key: str, *, arrived_at: datetime, state: str = "") -> VoicePrompt:
+        """Apply a key of the last prompt, in a call that `on_call` answered, and return the result as a prompt.
 
-    def on_digits(self, call: InboundCall, digits: str) -> VoicePrompt:
+        `state` is the prompt's. `key` is empty if a prompt with a state did not offer it.
+        """
+
+    def on_digits(self, call: InboundCall, digits: str, *, state: str = "") -> VoicePrompt:
         """Apply the number that the last prompt asked for, and return the result as a prompt.
 
         It may be a PIN: never store or log it.

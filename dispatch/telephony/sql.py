@@ -156,7 +156,10 @@ SELECT pg_advisory_xact_lock(lock_key) FROM (
 """
 
 # %(ids)s: ids of calls. Returns the calls for which a hang-up has been requested.
-CANCELLED = "SELECT id FROM telephony_call WHERE id = ANY(%(ids)s::bigint[]) AND cancel_requested_at IS NOT NULL"
+CANCELLED = """
+SELECT c.id FROM telephony_call c JOIN accounts_organization o ON o.id = c.organization_id
+WHERE c.id = ANY(%(ids)s::bigint[]) AND (c.cancel_requested_at IS NOT NULL OR NOT o.is_active)
+"""
 
 CREATE_CALLS = """
 INSERT INTO telephony_call

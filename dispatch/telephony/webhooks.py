@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import structlog
 from django.conf import settings
@@ -182,8 +183,9 @@ def _handle_key(request: HttpRequest, number: OutboundNumber, client: Provider) 
     call_id = parse_int(request.GET.get("call")) or 0
     accepted_keys = webhook_urls.decode_keys(request.GET.get("keys", ""))
     digits = parse_int(request.GET.get("digits")) or 1
+    state = request.GET.get("state", "")[:64]
     webhook = client.parse_incoming(request.POST.dict())
-    call, prompt = inbound.handle_key(call_id, number, webhook, accepted_keys, digits)
+    call, prompt = inbound.handle_key(call_id, number, webhook, accepted_keys, digits, state)
     return _render_caller_prompt(client, number, call.pk, SILENCE if step >= MAX_STEPS else prompt, step)
 
 
@@ -204,8 +206,10 @@ def _render_caller_prompt(
     client: Provider, number: OutboundNumber, call_id: int, prompt: VoicePrompt, step: int
 ) -> HttpResponse:
     keys = webhook_urls.encode_keys(prompt.keys)
-    digits = {"digits": prompt.digits} if prompt.digits > 1 else {}
-    url = webhook_urls.number_webhook(number, "gather", call=call_id, step=step + 1, keys=keys, **digits)
+    extra: dict[str, Any] = {"digits": prompt.digits} if prompt.digits > 1 else {}
+    if prompt.state:
+        extra["state"] = prompt.state
+    url = webhook_urls.number_webhook(number, "gather", call=call_id, step=step + 1, keys=keys, **extra)
     body, content_type = client.render(prompt, url)
     return HttpResponse(body, content_type=content_type)
 

@@ -56,13 +56,13 @@ class AlertSmsHandler:
         call.subject_id = last.pk
         return VoicePrompt(rendering.render_call("alert", last.notification), keys=ACKNOWLEDGE_KEY)
 
-    def on_key(self, call: InboundCall, key: str, *, arrived_at: datetime) -> VoicePrompt:
+    def on_key(self, call: InboundCall, key: str, *, arrived_at: datetime, state: str = "") -> VoicePrompt:
         last = load_delivery(call.subject_id) if call.subject_id else None
         if last is None:
             return VoicePrompt(())
         return VoicePrompt((_acknowledge_by_text(last, PHONE), "Goodbye."))
 
-    def on_digits(self, call: InboundCall, digits: str) -> VoicePrompt:
+    def on_digits(self, call: InboundCall, digits: str, *, state: str = "") -> VoicePrompt:
         """Do nothing: alerts ask for no number."""
         return VoicePrompt(())
 

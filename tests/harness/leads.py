@@ -25,7 +25,7 @@ from dispatch.leads.services import claims, completion
 from dispatch.leads.services.claim_batches import ClaimResult
 from dispatch.leads.services.intake import Accepted, NewLead, accept_leads
 from dispatch.telephony import providers
-from dispatch.telephony.models import Call
+from dispatch.telephony.models import Call, CallEvent
 from dispatch.telephony.providers.base import Outcome
 from dispatch.telephony.services import bulk as telephony
 from dispatch.telephony.services.bulk import RequestResult
@@ -152,6 +152,14 @@ class Floor:
         """The lead's events, in order."""
         events = Event.objects.filter(subject_type="lead", subject_id=lead_id).order_by("id")
         return [kind.partition(".")[2] for kind in events.values_list("kind", flat=True)]
+
+    def end_calls_unreported(self) -> None:
+        """End all calls, whose scripts were spoken, without a word to their leads."""
+        for call in Call.objects.all():
+            CallEvent.objects.create(
+                organization_id=call.organization_id, call=call, key="voice:1", kind="voice", payload={}
+            )
+        Call.objects.update(status="completed", ended_at=clock.now())
 
     def all_end(self) -> None:
         open_leads = Lead.objects.exclude(status="finished")

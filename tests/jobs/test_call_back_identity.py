@@ -38,7 +38,7 @@ def test_attested_caller_hears_the_customer(texting: Floor) -> None:  # noqa: F8
 def test_forged_caller_hears_no_customer_data(texting: Floor, attestation: str) -> None:  # noqa: F811
     ann = assigned(texting)
     call = texting.phone(ann).calls_us(str(texting.number.phone), attestation=attestation)
-    call.hears("You have the job").ended()
+    call.hears("You have 1 open job").hears("We can't verify your number").ended()
     for secret in ("Dana", "Whitfield", "Washington", "6 0 2", "5 5 5"):
         call.has_not_heard(secret)
     assert InboundCall.objects.get().attestation != "TN-Validation-Passed-A"
@@ -59,10 +59,10 @@ def test_pin_opens_the_customer_data(texting: Floor) -> None:  # noqa: F811
     ann = assigned(texting)
     technicians.set_pin(ann.pk, "4826", actor=MARIA)
     call = texting.phone(ann).calls_us(str(texting.number.phone), attestation="none")
-    call.hears("press 3").press("3").hears("Enter your PIN").has_not_heard("Dana")
+    call.hears("You have 1 open job").hears("Enter your PIN").has_not_heard("Dana")
     for key in "4826#":
         call.press(key)
-    call.hears("Dana Whitfield").hears("Washington").ended()
+    call.hears("Dana Whitfield").hears("Washington").hang_up()
     row = InboundCall.objects.get()
     assert "4826" not in row.keys_pressed
     assert row.verified_at
@@ -74,9 +74,6 @@ def test_wrong_pins_are_counted_and_lock(texting: Floor) -> None:  # noqa: F811
     for _ in range(technicians.MAX_PIN_FAILURES):
         assert not technicians.check_pin(ann.pk, "0000")
     call = texting.phone(ann).calls_us(str(texting.number.phone), attestation="none")
-    call.hears("press 3").press("3").hears("Enter your PIN")
-    for key in "4826#":
-        call.press(key)
     call.hears("too many wrong PINs").ended()
     call.has_not_heard("Dana")
     clock.travel(technicians.PIN_LOCK.total_seconds() + 1)

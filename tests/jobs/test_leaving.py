@@ -9,15 +9,19 @@ from django.urls import reverse
 from accounts.models import Organization
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
+from dispatch.core.models import Event
+from dispatch.core.runtime.loops import find_loop
 from dispatch.jobs import services
-from dispatch.jobs.models import Job
+from dispatch.jobs.models import Job, Offer
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
 from dispatch.telephony import loops
 from dispatch.telephony.models import Call, Text
 from tests.api.client import Api
 from tests.harness.jobs import MARIA, Floor
+from tests.harness.provider import record_only
 from tests.jobs.test_actions import assigned_to
+from tests.phones import manual
 from tests.support import factories
 
 
@@ -56,8 +60,9 @@ def test_organization_switched_off_sends_no_text(floor):
     waiting = Text.objects.exclude(status="canceled")
     assert set(waiting.values_list("status", flat=True)) == {"created"}
     Organization.objects.update(is_active=True)
-    clock.travel(3)
-    loops.send_due()
+    for _ in range(2):  # the number's pace may hold back the second text for a moment
+        clock.travel(3)
+        loops.send_due()
     assert not waiting.filter(status="created").exists()
 
 
@@ -119,3 +124,123 @@ def test_api_and_admin_ask_what_happens_to_open_jobs(floor):
     saved = client.post(address, {**form, "open_jobs_then": "give_back"})
     assert saved.status_code == 302, saved.content.decode()[:3000]
     assert Technician.objects.get(pk=bob.pk).open_jobs == 0
+
+
+# --- while an offer rings
+
+
+def test_offer_of_a_deactivated_technician_is_withdrawn_at_once(floor):
+    ann, bob = floor.crew("Ann", "Bob")
+    job = floor.started()
+    call = floor.rings(ann)
+    leave(ann, "")
+    assert floor.offers(job) == [("Ann", "deactivated")]
+    call.ended("canceled")
+    floor.rings(bob)
+    offer = Offer.objects.get(technician=ann)
+    assert (offer.status, offer.reason) == ("rescinded", "Ann was deactivated")
+    assert Event.objects.get(kind="offer.rescinded").actor_label == "Maria Lopez"
+    row = Technician.objects.get(pk=ann.pk)
+    assert (row.is_active, row.live_offer_id, row.misses_in_a_row) == (False, None, 0)
+
+
+def has_a_job(floor: Floor, technician: Technician) -> None:
+    """The technician has a job, and from now on answers only when the test says so."""
+    assigned_to(floor, technician)
+    floor.phone(technician).rings()
+    floor.phone(technician).will(manual())
+
+
+def test_offer_in_progress_is_withdrawn_whatever_happens_to_the_open_jobs(floor):
+    floor.set_policy(rounds=1)
+    ann = floor.technician("Ann", max_open_jobs=2)
+    for choice in ("keep", "give_back"):
+        Technician.objects.update(is_active=True)
+        has_a_job(floor, ann)
+        job = floor.started()
+        call = floor.rings(ann).answer().hears("press 1")
+        leave(ann, choice)
+        assert floor.offers(job) == [("Ann", "deactivated")]
+        call.ended("completed")
+        floor.until(lambda job=job: floor.status(job) == "pending")
+        for open_job in Job.objects.exclude(status__in=("completed", "cancelled")):
+            services.cancel(open_job.pk, "tidy up", actor=MARIA)
+
+
+def test_refused_deactivation_leaves_the_offer_ringing(floor):
+    ann = floor.technician("Ann", max_open_jobs=2)
+    has_a_job(floor, ann)
+    job = floor.started()
+    call = floor.rings(ann)
+    with pytest.raises(technicians.OpenJobs):
+        leave(ann, "")
+    assert floor.offers(job) == [("Ann", "pending")]
+    call.answer().press("1").hears("the job is yours")
+
+
+def pressed_but_not_applied(floor: Floor, technician: Technician) -> Job:
+    """A job whose offer's key 1 is stored, and whose process died before it acted on the key."""
+    job = floor.started()
+    floor.rings(technician).answer().hears("press 1")
+    call = Call.objects.get(purpose="offer", subject_id=floor.live_offer(job).pk)
+    record_only(floor.sim, call, "1")
+    return job
+
+
+def test_key_pressed_before_the_deactivation_counts(floor):
+    (ann,) = floor.crew("Ann")
+    job = pressed_but_not_applied(floor, ann)
+    with pytest.raises(technicians.OpenJobs, match="Ann has 1 open job"):
+        leave(ann, "")
+    assert floor.offers(job) == [("Ann", "accepted")]
+    leave(ann, "keep")
+    assert (floor.job(job).technician, floor.status(job)) == (ann, "assigned")
+
+
+def test_job_taken_by_that_key_is_given_back_if_asked_for(floor):
+    ann, bob = floor.crew("Ann", "Bob")
+    job = pressed_but_not_applied(floor, ann)
+    leave(ann, "give_back")
+    floor.rings(bob)
+    assert floor.kinds(job).count("job.assigned") == 1
+    assert floor.offers(job) == [("Ann", "cannot_make_it"), ("Bob", "pending")]
+
+
+def test_loop_withdraws_offers_of_technicians_deactivated_otherwise(floor):
+    """As after a process that died between the deactivation and the withdrawal."""
+    ann, bob = floor.crew("Ann", "Bob")
+    job = floor.started()
+    call = floor.rings(ann)
+    Technician.objects.filter(pk=ann.pk).update(is_active=False)
+    find_loop("jobs_waiting").step()
+    call.ended("canceled")
+    floor.rings(bob)
+    assert floor.offers(job) == [("Ann", "deactivated"), ("Bob", "pending")]
+
+
+def test_organization_switched_off_stops_ringing_within_a_second(floor):
+    ann, bob = floor.crew("Ann", "Bob")
+    job = floor.started()
+    call = floor.rings(ann)
+    switch_off(floor)
+    waiting = find_loop("jobs_waiting")
+    assert waiting.interval_s <= 1.0
+    waiting.step()
+    call.ended("canceled")
+    floor.work()
+    floor.tick()
+    assert floor.offers(job) == [("Ann", "deactivated")]
+    assert Offer.objects.get().reason == "the organization was deactivated"
+    assert (floor.job(job).waiting_for, floor.calls_made(bob)) == ("line", 0)
+    Organization.objects.update(is_active=True)
+    clock.travel(15)  # the longest pause of a job that waits for a line
+    floor.tick()
+    floor.rings(ann)
+
+
+def test_key_pressed_before_the_organization_was_switched_off_counts(floor):
+    (ann,) = floor.crew("Ann")
+    job = pressed_but_not_applied(floor, ann)
+    switch_off(floor)
+    find_loop("jobs_waiting").step()
+    assert (floor.job(job).technician, floor.status(job)) == (ann, "assigned")

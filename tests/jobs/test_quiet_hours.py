@@ -6,6 +6,8 @@ from datetime import UTC, datetime, time
 from zoneinfo import ZoneInfo
 
 import pytest
+from django.test import Client
+from django.urls import reverse
 
 from dispatch.core import clock
 from dispatch.jobs import services, timeline
@@ -184,6 +186,22 @@ def test_job_given_back_at_night_waits_for_the_end_of_quiet_hours(desk):
     travel_to(at(PHOENIX, 2027, 3, 3, 7))
     moves_on(job)
     assert Offer.objects.get(status="pending").technician.name == "Bob"
+
+
+@pytest.mark.parametrize(
+    ("hour", "says"),
+    [
+        (3, "Removes Ann from this job. Technicians are called from 7:00, when quiet hours end."),
+        (12, "Removes Ann from this job and calls the technicians available now."),
+    ],
+)
+def test_confirmation_says_when_technicians_are_called(desk, hour, says):
+    job = desk.assigned()
+    travel_to(at(PHOENIX, 2027, 3, 4, hour))
+    client = Client()
+    client.force_login(desk.maria, backend="django.contrib.auth.backends.ModelBackend")
+    page = client.get(reverse("console:act", args=[job.pk, "cannot-make-it"])).content.decode()
+    assert says in page
 
 
 def test_changed_quiet_hours_apply_to_waiting_jobs(desk):

@@ -170,7 +170,7 @@ def test_claim_with_an_unreported_end_is_ended(floor: Floor) -> None:
     (lead,) = floor.add_many(1)
     floor.promote()
     floor.claim()
-    Call.objects.update(status="completed", ended_at=clock.now())
+    floor.end_calls_unreported()
     floor.step("leads_stale")
     assert floor.status(lead) == "processing"  # the writer of the end may be about to notify
     clock.travel(16)

@@ -193,6 +193,19 @@ def test_how_an_attempt_ended(status, answered_by, bad, outcome):
     assert outcome_of_call(status, answered_by, bad) is outcome
 
 
+@pytest.mark.parametrize(
+    ("status", "answered_by", "outcome"),
+    [
+        ("completed", "", Outcome.FAILED),
+        ("completed", "human", Outcome.FAILED),
+        ("completed", "machine_start", Outcome.VOICEMAIL),
+        ("busy", "", Outcome.BUSY),
+    ],
+)
+def test_script_that_was_not_fetched_was_not_heard(status, answered_by, outcome):
+    assert outcome_of_call(status, answered_by, was_spoken=False) is outcome
+
+
 def test_unanswered_lead_is_retried_until_attempts_are_used_up():
     first = after_call(lead(attempts=1), CAMPAIGN, Outcome.NO_ANSWER, NOON, 0.5)
     assert first == Defer(NOON + timedelta(seconds=600), Reason.RETRY)

@@ -31,7 +31,7 @@ def stale_claims(floor: Floor, count: int) -> list[int]:
     ids = floor.add_many(count)
     floor.promote()
     floor.claim()
-    Call.objects.update(status="completed", ended_at=clock.now())
+    floor.end_calls_unreported()
     clock.travel(600)
     return list(Lead.objects.filter(pk__in=ids).order_by("claimed_at", "pk").values_list("pk", flat=True))
 

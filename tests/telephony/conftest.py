@@ -185,7 +185,7 @@ class Answering:
         call.subject_id = 7
         return VoicePrompt(("There is a job for you.", "Press 1 to accept."), keys="1")
 
-    def on_key(self, call: InboundCall, key: str, *, arrived_at: datetime) -> VoicePrompt:
+    def on_key(self, call: InboundCall, key: str, *, arrived_at: datetime, state: str = "") -> VoicePrompt:
         self.keys.append(key)
         return VoicePrompt(("The job is yours.",))
 

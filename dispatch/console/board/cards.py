@@ -263,6 +263,8 @@ def state_of(job: Job, live: Any) -> tuple[str, str]:
             return "attention", "Assigned to a technician who left"
         case Job.Status.ASSIGNED if job.attention_at is not None and job.attention_at <= clock.now():
             return "late", "Not started"
+        case Job.Status.ASSIGNED if job.late_words:
+            return "late", job.late_words
         case Job.Status.ASSIGNED if job.started_at is not None:
             return "good", "Started"
         case Job.Status.ASSIGNED:

@@ -161,7 +161,7 @@ class JobSerializer(serializers.ModelSerializer):
             "id", "submission", "status", "pending_reason", "waiting_for", "waiting_since", "next_action_at",
             "paused", "version", "service_type", "priority", "customer_name", "customer_phone", "address", "lat",
             "lng", "technician", "round", "duplicate_of", "duplicate_state", "created_at", "assigned_at",
-            "started_at", "ended_at",
+            "started_at", "late_minutes", "late_reported_at", "ended_at",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -238,7 +238,7 @@ class JobDetailSerializer(JobSerializer):
     def get_timeline(self, job: Job) -> Any:
         return EntrySerializer(timeline.load_timeline(job), many=True).data
 
-    @extend_schema_field({"type": "array", "items": {"type": "string", "enum": list(rules.Action)[:-2]}})
+    @extend_schema_field({"type": "array", "items": {"type": "string", "enum": list(rules.Action)[:-3]}})
     def get_actions(self, job: Job) -> list[str]:
         ringing = any(offer.is_ringing for offer in job.offers.all())
         legal = rules.actions_in(

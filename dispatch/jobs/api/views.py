@@ -268,7 +268,7 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
 
     @_job_action(DecisionSerializer)
     def cannot_make_it(self, request: Request, **kwargs: Any) -> Response:
-        """Record that the assigned technician can't make it, and call the next one."""
+        """Record that the assigned technician can't make it, and call the next one (after quiet hours, if any)."""
         services.cannot_make_it(self._pk, actor=request.actor, **self._decision(DecisionSerializer))
         return self._answer()
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from django.db.models import QuerySet
 
 from dispatch.core import clock
+from dispatch.core.api.problems import Conflict
+from dispatch.core.events import Actor
 from dispatch.jobs import policies, signed_links
+from dispatch.jobs.channels import menu
 from dispatch.jobs.channels.voice import RESULT_PROMPTS, prompt_context
 from dispatch.jobs.models import Offer
 from dispatch.jobs.rules import phrases
-from dispatch.jobs.services import Answer, AnswerChannel, answer_offer, threads
+from dispatch.jobs.rules.menu import GOODBYE, NO_JOBS, NO_MORE_JOBS, MenuState, Page, first_name
+from dispatch.jobs.services import Answer, AnswerChannel, answer_offer, report_late, threads
 from dispatch.jobs.services.answers import offer_state
+from dispatch.jobs.services.follow_up import MAX_LATE_MIN
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
 from dispatch.technicians.rules import MAX_PIN_LENGTH
@@ -24,6 +30,8 @@ from dispatch.telephony.models import InboundCall, Text
 
 # How long after an offer a late answer still gets its result.
 REMEMBERED = timedelta(hours=24)
+# How long before the menu a caller hears the result of an offer that they missed.
+RESULT_SPOKEN = timedelta(minutes=30)
 
 
 class OfferSmsHandler:
@@ -53,10 +61,11 @@ class TechnicianInboundHandler:
     """Handles texts and calls from technicians of the organization that owns the number."""
 
     def on_sms(self, text: Text) -> str | None:
-        """Apply 1 or 2 to the last offer texted to this technician; pass anything else to the dispatchers.
+        """Apply 1 or 2 to the last offer texted to this technician, and "late 20" to their only open job.
 
-        A newer offer that was not texted yet is never answered this way, because the technician doesn't know it.
-        Return the reply; None if the text was not handled, or "" for no reply.
+        Anything else goes to the dispatchers. A newer offer that was not texted yet is never answered this way,
+        because the technician doesn't know it. Return the reply; None if the text was not handled, or "" for no
+        reply.
         """
         if (technician := _technician(text.organization_id, text.from_phone)) is None:
             return None
@@ -74,6 +83,8 @@ class TechnicianInboundHandler:
         if offer is not None and key and not _is_ambiguous(text):
             answer = answer_offer(offer.pk, None, key, by=AnswerChannel.TEXT, arrived_at=text.created_at)
             return phrases.TEXT_ANSWERS[answer]
+        if (reply := _report_late(text, technician)) is not None:
+            return reply
         is_recorded = threads.receive(text, technician)
         if offer is not None and offer_state(offer) is None:
             return phrases.ANSWER_WITH
@@ -97,20 +108,28 @@ class TechnicianInboundHandler:
         )
 
     def on_call(self, call: InboundCall) -> VoicePrompt | None:
-        """Return the prompt for the live offer, or for the last acceptable one, or the last result."""
+        """Return the prompt for the live offer, the last acceptable one, the open jobs, or the last result."""
         if (technician := _technician(call.organization_id, call.from_phone)) is None:
             return None
         recent = list(_offers().filter(technician=technician, created_at__gt=clock.now() - REMEMBERED)[:20])
-        if not recent:
-            return VoicePrompt((f"Hello {technician.name}.", phrases.NOTHING_OFFERED, "Goodbye."))
         live = (candidate for candidate in recent if candidate.status == Offer.Status.PENDING)
         late = (candidate for candidate in recent if offer_state(candidate) is None)
-        offer = next(live, None) or next(late, None) or recent[0]
+        offer = next(live, None) or next(late, None)
+        if offer is None and (prompt := menu.open_menu(call, technician, *_missed_result(recent))) is not None:
+            return prompt
+        if offer is None and (not recent or recent[0].status == Offer.Status.ACCEPTED):  # that job is over
+            return VoicePrompt((f"Hello {first_name(technician.name)}.", NO_JOBS, *GOODBYE))
+        offer = offer or recent[0]
         call.subject_id = offer.pk
         return _prompt(offer, call)
 
-    def on_key(self, call: InboundCall, key: str, *, arrived_at: datetime) -> VoicePrompt:
+    def on_key(self, call: InboundCall, key: str, *, arrived_at: datetime, state: str = "") -> VoicePrompt:
+        if (page := MenuState.parse(state)) is not None:
+            technician = _technician(call.organization_id, call.from_phone)
+            return menu.apply_key(call, technician, page, key) if technician else VoicePrompt(GOODBYE)
         offer = _offer_of(call)
+        if key == phrases.MENU_KEY:
+            return menu.open_menu(call, offer.technician) or _prompt(offer, call)
         if key == phrases.PIN_KEY:
             return VoicePrompt(phrases.ENTER_PIN, keys="0123456789", digits=MAX_PIN_LENGTH)
         if key not in (phrases.ACCEPT_KEY, phrases.DECLINE_KEY):
@@ -120,18 +139,60 @@ class TechnicianInboundHandler:
             return VoicePrompt(RESULT_PROMPTS[answer])
         return _accepted_prompt(offer, call, phrases.THE_JOB_IS_YOURS)
 
-    def on_digits(self, call: InboundCall, digits: str) -> VoicePrompt:
-        """Check the PIN, and repeat the prompt with the customer's data if it is right."""
-        offer = _offer_of(call)
-        technician = offer.technician
+    def on_digits(self, call: InboundCall, digits: str, *, state: str = "") -> VoicePrompt:
+        """Record the minutes of a delay, or check the PIN and, if it is right, go on with the customer's data."""
+        page = MenuState.parse(state)
+        offer = _offer_of(call) if page is None else None
+        technician = offer.technician if offer else _technician(call.organization_id, call.from_phone)
+        if technician is None:
+            return VoicePrompt(GOODBYE)
+        if page is not None and page.page is Page.LATE:
+            return menu.apply_minutes(call, technician, page, digits)
+        if page is not None and page.page is not Page.PIN:
+            return menu.apply_key(call, technician, page, "")
         if technicians.check_pin(technician.pk, digits):
             call.verified_at = clock.now()
             call.save(update_fields=["verified_at"])
-            return _prompt(offer, call)
+            if offer is not None:
+                return _prompt(offer, call)
+            return menu.open_menu(call, technician) or VoicePrompt(NO_MORE_JOBS)
         technician.refresh_from_db()
         if technicians.is_pin_locked(technician):
             return VoicePrompt(phrases.PIN_LOCKED)
-        return VoicePrompt((phrases.WRONG_PIN, *phrases.ENTER_PIN), keys="0123456789", digits=MAX_PIN_LENGTH)
+        said = (phrases.WRONG_PIN, *phrases.ENTER_PIN)
+        return VoicePrompt(said, keys="0123456789", digits=MAX_PIN_LENGTH, state=state)
+
+
+def _report_late(text: Text, technician: Technician) -> str | None:
+    """Record "late 20" for the technician's only open job that is not started. Return None for any other text.
+
+    A text that is processed twice is recorded once.
+    """
+    minutes = phrases.late_minutes_in(text.body)
+    if minutes is None or not 1 <= minutes <= MAX_LATE_MIN:
+        return None
+    jobs = [job for job in menu.open_jobs(technician) if job.started_at is None]
+    if len(jobs) != 1:
+        return None  # the dispatchers see which job it may be about
+    (job,) = jobs
+    reported_at = job.late_reported_at
+    if job.late_minutes != minutes or reported_at is None or reported_at < text.created_at:
+        actor = Actor("technician", technician.pk, technician.name)
+        try:
+            report_late(job.pk, minutes, actor=actor, version=job.version, by="text")
+        except Conflict:
+            return None
+    return phrases.late_reply(minutes)
+
+
+def _missed_result(recent: Sequence[Offer]) -> tuple[str, ...]:
+    """Return the result of the offer that the caller has just missed, as an opening of the menu."""
+    if not recent or recent[0].created_at < clock.now() - RESULT_SPOKEN:
+        return ()
+    result = offer_state(recent[0])
+    if result is None or recent[0].status not in (Offer.Status.TIMED_OUT, Offer.Status.FAILED):
+        return ()
+    return RESULT_PROMPTS[result][:1]
 
 
 def _is_ambiguous(text: Text) -> bool:
@@ -170,12 +231,16 @@ def _prompt(offer: Offer, call: InboundCall) -> VoicePrompt:
         return _accepted_prompt(offer, call, phrases.YOU_HAVE_THE_JOB)
     if result is not None:
         return VoicePrompt(RESULT_PROMPTS[result])
-    context = prompt_context(offer)
+    context, keys = prompt_context(offer), phrases.OFFER_KEYS
+    has_menu = bool(menu.open_jobs(offer.technician))
+    if has_menu:
+        keys += phrases.MENU_KEY
     if call.is_trusted:
-        return VoicePrompt(phrases.offer_prompt(context), keys=phrases.OFFER_KEYS)
+        return VoicePrompt(phrases.offer_prompt(context, has_menu=has_menu), keys=keys)
     has_pin = bool(offer.technician.pin_hash)
-    keys = phrases.OFFER_KEYS + (phrases.PIN_KEY if has_pin else "")
-    return VoicePrompt(phrases.offer_prompt(replace(context, address=""), has_pin=has_pin), keys=keys)
+    keys += phrases.PIN_KEY if has_pin else ""
+    context = replace(context, address="")
+    return VoicePrompt(phrases.offer_prompt(context, has_pin=has_pin, has_menu=has_menu), keys=keys)
 
 
 def _accepted_prompt(offer: Offer, call: InboundCall, opening: str) -> VoicePrompt:

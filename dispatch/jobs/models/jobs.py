@@ -180,6 +180,10 @@ class Job(OwnedModel):
     )
     reminded_at = models.DateTimeField(null=True, help_text="When dispatchers were reminded of it.")
     started_at = models.DateTimeField(null=True, help_text="When the technician started the work.")
+    late_minutes = models.PositiveSmallIntegerField(
+        null=True, help_text="By how many minutes the technician is late, as they last reported."
+    )
+    late_reported_at = models.DateTimeField(null=True, help_text="When they reported it.")
     calls_at_any_hour = models.BooleanField(
         default=False,
         db_default=False,
@@ -201,7 +205,7 @@ class Job(OwnedModel):
         max_length=16, choices=DuplicateState, default="", db_default="", blank=True
     )
     address_key = models.CharField(
-        max_length=duplicates.LONGEST_KEY,
+        max_length=duplicates.MAX_KEY_LENGTH,
         default="",
         db_default="",
         blank=True,
@@ -254,6 +258,13 @@ class Job(OwnedModel):
 
     def __str__(self) -> str:
         return f"Job {self.pk}"
+
+    @property
+    def late_words(self) -> str:
+        """The technician's report "Running late 20 min" while it matters, or an empty string."""
+        if self.status != self.Status.ASSIGNED or self.started_at is not None or self.late_minutes is None:
+            return ""
+        return f"Running late {self.late_minutes} min"
 
     @property
     def duplicate_words(self) -> str:

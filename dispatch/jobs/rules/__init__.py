@@ -2,6 +2,7 @@
 
 `policy`: the parameters of a cascade. `ranking`: the order of technicians and the next step. `transitions`: the
 state machine of a job. `outcomes`: the effect of a call's end on its offer. `phrases`: spoken prompts and texts.
+`menu`: the voice menu of technicians.
 """
 
 from dispatch.jobs.rules.outcomes import (

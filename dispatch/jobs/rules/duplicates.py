@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-LONGEST_KEY = 120
+MAX_KEY_LENGTH = 120
 _ABBREVIATIONS = {
     "street": "st", "avenue": "ave", "av": "ave", "road": "rd", "boulevard": "blvd", "drive": "dr", "lane": "ln",
     "court": "ct", "place": "pl", "parkway": "pkwy", "highway": "hwy", "circle": "cir", "terrace": "ter",
@@ -23,4 +23,4 @@ def address_key(address: str) -> str:
     street = _STATE_AND_ZIP.sub("", flat).strip()
     if not re.search(r"\d", street) or not re.search(r"[^\W\d_]", street):
         return ""
-    return _STATE_AND_ZIP.sub(r"\1", flat)[:LONGEST_KEY]
+    return _STATE_AND_ZIP.sub(r"\1", flat)[:MAX_KEY_LENGTH]

@@ -29,13 +29,21 @@ class Outcome(StrEnum):
     ASSIGNED_BY_HAND = "assigned_by_hand"
     CANCELLED = "cancelled"
     CANNOT_MAKE_IT = "cannot_make_it"
+    DEACTIVATED = "deactivated"  # the technician or the organization
 
 
 # Outcomes after which the technician gets no further offer in the same dispatch.
 FINAL_OUTCOMES = frozenset({Outcome.DECLINED, Outcome.BAD_NUMBER, Outcome.CANNOT_MAKE_IT})
 # Outcomes that do not count as an offer made.
 UNCOUNTED_OUTCOMES = frozenset(
-    {Outcome.PAUSED, Outcome.NOT_PLACED, Outcome.PROVIDER_REFUSED, Outcome.NOT_PERMITTED, Outcome.PROVIDER_SILENT}
+    {
+        Outcome.PAUSED,
+        Outcome.NOT_PLACED,
+        Outcome.PROVIDER_REFUSED,
+        Outcome.NOT_PERMITTED,
+        Outcome.PROVIDER_SILENT,
+        Outcome.DEACTIVATED,
+    }
 )
 # Outcomes caused by the provider or our account: the offer is withdrawn and does not count.
 WITHDRAWN = frozenset({Outcome.PROVIDER_REFUSED, Outcome.NOT_PERMITTED, Outcome.PROVIDER_SILENT})

@@ -11,6 +11,8 @@ OFFER_KEYS = "12*"
 ACCEPT_KEY, DECLINE_KEY, REPEAT_KEY = "1", "2", "*"
 # On a call-back whose caller id may be forged: enter the PIN to hear the customer's data.
 PIN_KEY = "3"
+# On a call-back: go to the menu of the technician's jobs.
+MENU_KEY = "5"
 
 _PRIORITY = {1: "Emergency.", 2: "Urgent.", 3: ""}
 _UNITS = {"mi": ("mile", 1609.344), "km": ("kilometer", 1000.0)}
@@ -59,8 +61,11 @@ class PromptContext:
     region: str = "US"
 
 
-def offer_prompt(context: PromptContext, *, has_pin: bool = False) -> tuple[str, ...]:
-    """Return the spoken offer: service, address, distance, keys. `has_pin`: the address needs the PIN."""
+def offer_prompt(context: PromptContext, *, has_pin: bool = False, has_menu: bool = False) -> tuple[str, ...]:
+    """Return the spoken offer: service, address, distance, keys.
+
+    `has_pin`: the address needs the PIN. `has_menu`: the caller has open jobs.
+    """
     sentences = [
         "Hello. We have a job for you.",
         f"{_PRIORITY.get(context.priority, '')} {context.service}.".strip(),
@@ -68,6 +73,19 @@ def offer_prompt(context: PromptContext, *, has_pin: bool = False) -> tuple[str,
         f"{spoken_distance(context.distance_m, context.unit)} from you.",
         "Press 1 to accept, 2 to decline, star to repeat.",
         "To hear the address, press 3." if has_pin else "",
+        "For your open jobs, press 5." if has_menu else "",
+    ]
+    return tuple(sentence for sentence in sentences if sentence)
+
+
+def job_sentences(context: PromptContext) -> tuple[str, ...]:
+    """Return the spoken facts of a technician's job: service, address, the customer's name and number."""
+    number = spoken_digits(context.customer_phone, context.region) if context.customer_phone else ""
+    sentences = [
+        f"{_PRIORITY.get(context.priority, '')} {context.service}.".strip(),
+        f"{spoken_place(context.address)}." if context.address else "",
+        f"The customer is {context.customer_name}." if context.customer_name else "",
+        f"Their number is {number}." if number else "",
     ]
     return tuple(sentence for sentence in sentences if sentence)
 
@@ -180,6 +198,27 @@ PASSED_ON = "Thank you. Your dispatcher has received your text."
 # Words that may also answer another text, such as the address of a job.
 AMBIGUOUS = frozenset({"YES", "Y", "OK", "NO", "N"})
 CONFIRMATIONS = frozenset({"OK", "YES", "Y", "THANKS", "THANKYOU", "THX", "GOTIT", "COPY"})
+
+
+_LATE = re.compile(
+    r"\W*(?:(?:i\W?m|i am) )?(?:running )?late\W*(?:by |about )?(\d{1,3}) ?(?:m|mins?|minutes?)?\W*", re.IGNORECASE
+)
+
+
+def late_minutes_in(body: str) -> int | None:
+    """Return the minutes of a text such as "late 20" or "running late 20 min"; None for anything else."""
+    match = _LATE.fullmatch(" ".join(body.split()))
+    return int(match[1]) if match else None
+
+
+def late_reply(minutes: int) -> str:
+    """Return the reply to a text that reports a delay."""
+    return f"Thank you. Your dispatcher knows that you are {count_of(minutes, 'minute')} late."
+
+
+def count_of(count: int, noun: str) -> str:
+    """Return a number with its noun: "1 minute", "20 minutes"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def key_in(body: str) -> str:

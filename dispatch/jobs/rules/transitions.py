@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Action(StrEnum):
-    """Actions on a job. The last two belong to the cascade, the others to people."""
+    """Actions on a job. The last three belong to technicians and the cascade, the others to dispatchers, too."""
 
     ASSIGN = "assign"
     DISPATCH_AGAIN = "dispatch_again"
@@ -21,9 +21,12 @@ class Action(StrEnum):
     REOPEN = "reopen"
     MERGE_DUPLICATE = "merge_duplicate"
     NOT_A_DUPLICATE = "not_a_duplicate"
+    REPORT_LATE = "report_late"
     ACCEPT = "accept"
     GIVE_UP = "give_up"
 
+
+NOT_FOR_DISPATCHERS = frozenset({Action.REPORT_LATE, Action.ACCEPT, Action.GIVE_UP})
 
 LEGAL: Mapping[tuple[str, Action], str] = {
     ("dispatching", Action.MERGE_DUPLICATE): "cancelled",
@@ -50,6 +53,7 @@ LEGAL: Mapping[tuple[str, Action], str] = {
     ("assigned", Action.CANNOT_MAKE_IT): "dispatching",
     ("assigned", Action.CANCEL): "cancelled",
     ("assigned", Action.MARK_STARTED): "assigned",
+    ("assigned", Action.REPORT_LATE): "assigned",
     ("assigned", Action.COMPLETE): "completed",
     ("completed", Action.REOPEN): "assigned",
     ("cancelled", Action.DISPATCH_AGAIN): "dispatching",
@@ -71,6 +75,7 @@ DONE_TO = {
     Action.REOPEN: "reopened",
     Action.MERGE_DUPLICATE: "merged",
     Action.NOT_A_DUPLICATE: "marked as no duplicate",
+    Action.REPORT_LATE: "reported late",
     Action.ACCEPT: "accepted",
     Action.GIVE_UP: "given up",
 }
@@ -84,13 +89,13 @@ def status_after(status: str, action: Action) -> str | None:
 def actions_in(
     status: str, *, paused: bool, ringing: bool, started: bool = False, duplicate: bool = False
 ) -> list[Action]:
-    """Return the actions that a person may take on a job now, in button order.
+    """Return the actions that a dispatcher may take on a job now, in button order.
 
     Extending needs a live offer whose phone is ringing, because its deadline starts then. A paused job can be
     resumed but not advanced. A started job can't be started. `duplicate`: the job is flagged as a probable
     duplicate.
     """
-    person_actions = [action for action in Action if action not in (Action.ACCEPT, Action.GIVE_UP)]
+    person_actions = [action for action in Action if action not in NOT_FOR_DISPATCHERS]
     hidden = {Action.CALL_NEXT, Action.EXTEND, Action.PAUSE} if paused else {Action.RESUME}
     if started:
         hidden.add(Action.MARK_STARTED)

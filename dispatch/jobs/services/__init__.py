@@ -5,6 +5,7 @@ one. `offers`: calls, ends and deadlines of offers. `answers`: technicians' answ
 `follow_up`: their actions after the assignment. `config`: service types and policies. `auditor`: recovery of
 stalled rows. `recovery`: the end of a provider outage. `notices` and `notice_delivery`: inform technicians of
 changes. `reminders`: paused jobs, and jobs that were not started. `transitions`: steps shared by all of them.
+`leaving`: deactivated technicians and organizations.
 `sms`: the texts of a job. `threads`: texts between technicians and dispatchers. `line_wakeups`: wake jobs that
 wait for a line.
 
@@ -31,9 +32,11 @@ from dispatch.jobs.services.actions import (
 from dispatch.jobs.services.answers import Answer, AnswerChannel, answer_offer
 from dispatch.jobs.services.auditor import audit, move_on_waiting, repair_technicians
 from dispatch.jobs.services.dispatching import offer_next
-from dispatch.jobs.services.follow_up import correct, mark_started, reopen
+from dispatch.jobs.services.follow_up import correct, mark_started, reopen, report_late
+from dispatch.jobs.services.leaving import withdraw_inactive_offers
 from dispatch.jobs.services.notice_delivery import advance_due_notices
 from dispatch.jobs.services.offers import call_changed, expire_offer
+from dispatch.jobs.services.ranking import quiet_end_words
 from dispatch.jobs.services.recovery import resume_after_outage
 from dispatch.jobs.services.reminders import remind_due_jobs
 from dispatch.jobs.services.submissions import accept_submission, start_job
@@ -64,10 +67,13 @@ __all__ = [
     "move_on_waiting",
     "offer_next",
     "pause",
+    "quiet_end_words",
     "remind_due_jobs",
     "reopen",
     "repair_technicians",
+    "report_late",
     "resume",
     "resume_after_outage",
     "start_job",
+    "withdraw_inactive_offers",
 ]

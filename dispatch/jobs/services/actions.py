@@ -7,7 +7,7 @@ Conflict ("Maria assigned the job to Unit 12 at …") and IllegalTransition (wit
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -49,7 +49,7 @@ def locked_for_action(job_id: int, action: Action, version: int | None) -> Itera
 
     A recorded key of the live offer is applied first.
     """
-    _apply_recorded_key(job_id)
+    apply_live_key(job_id)
     with transaction.atomic():
         job = transitions.lock_job(job_id)
         check_version(job, version)
@@ -58,7 +58,8 @@ def locked_for_action(job_id: int, action: Action, version: int | None) -> Itera
 
 
 @transaction.atomic
-def _apply_recorded_key(job_id: int) -> None:
+def apply_live_key(job_id: int) -> None:
+    """Apply the recorded key of the job's live offer, if there is one."""
     live = Offer.objects.filter(job=job_id, status=Offer.Status.PENDING).values_list("pk", flat=True).first()
     if live is None or not telephony.keys_of("offer", live):
         return
@@ -252,19 +253,12 @@ def _begin_dispatch_again(job: Job) -> None:
     """
     job.status, job.pending_reason = Job.Status.DISPATCHING, ""
     job.attention_at = job.reminded_at = job.started_at = None
+    job.late_minutes = job.late_reported_at = None
     job.first_round = job.round = job.round + 1
     ranking.begin_dispatch(job)
     if job.status == Job.Status.DISPATCHING and job.waiting_for != transitions.Waiting.QUIET_HOURS:
         transitions.advance_job(job)
         transitions.save_job(job)
-
-
-def give_back_all(technician_id: int, actor: Actor) -> None:
-    """Give back all open jobs of a technician who leaves, each in a separate transaction."""
-    open_jobs = Job.objects.filter(technician_id=technician_id, status=Job.Status.ASSIGNED).order_by("pk")
-    for job_id in open_jobs.values_list("pk", flat=True):
-        with suppress(IllegalTransition):  # completed or reassigned meanwhile
-            cannot_make_it(job_id, actor=actor, note="The technician was deactivated.")
 
 
 def _rescind_offer(offer: Offer, outcome: Outcome, reason: str, actor: Actor) -> None:

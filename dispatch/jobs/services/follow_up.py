@@ -1,6 +1,11 @@
-"""Actions of people after a job's assignment: mark started, correct, reopen. The rules of `actions` apply."""
+"""Actions of people after a job's assignment: mark started, report late, correct, reopen.
+
+The rules of `actions` apply.
+"""
 
 from __future__ import annotations
+
+from datetime import timedelta
 
 from django.core.exceptions import ValidationError
 
@@ -27,12 +32,41 @@ def mark_started(job_id: int, *, actor: Actor, version: int | None = None, note:
     return job
 
 
+# The longest delay that a technician can report, in minutes.
+MAX_LATE_MIN = 240
+
+
+def report_late(job_id: int, minutes: int, *, actor: Actor, version: int | None = None, by: str = "") -> Job:
+    """Record that the technician will be `minutes` late, and notify the dispatchers.
+
+    The time by which the work must be started is not before that. `by`: the channel. Raises ValidationError
+    {minutes} outside 1…MAX_LATE_MIN.
+    """
+    if not 1 <= minutes <= MAX_LATE_MIN:
+        raise ValidationError({"minutes": f"Must be between 1 and {MAX_LATE_MIN} minutes."})
+    with locked_for_action(job_id, Action.REPORT_LATE, version) as job:
+        if job.started_at is not None:
+            raise_illegal_transition(job, "This job has already been started.")
+        assert job.technician is not None
+        job.late_minutes, job.late_reported_at = minutes, clock.now()
+        arrives_at = job.late_reported_at + timedelta(minutes=minutes)
+        if job.attention_at is not None and job.attention_at < arrives_at:
+            job.attention_at, job.reminded_at = arrives_at, None
+        transitions.save_job(job)
+        transitions.append_job_event(
+            job, "job.running_late", actor=actor, technician_id=job.technician_id, technician=job.technician.name,
+            minutes=minutes, by=by,
+        )  # fmt: skip
+    return job
+
+
 def reopen(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
     """Undo the completion of a job: its technician has it again, and is informed."""
     with locked_for_action(job_id, Action.REOPEN, version) as job:
         assert job.technician_id is not None
         technicians.add_open_job(job.technician_id)
         job.status, job.ended_at = Job.Status.ASSIGNED, None
+        job.late_minutes = job.late_reported_at = None
         if job.started_at is None:
             transitions.expect_start(job)
         transitions.save_job(job)

@@ -119,6 +119,21 @@ def quiet_end_of(job: Job, quiet: QuietHours) -> datetime | None:
     return quiet.end_for(job.priority, clock.now(), job.organization.time_zone)
 
 
+def quiet_end_words(job: Job) -> str:
+    """Return the local time, "7:00", until which quiet hours would hold the job back if it were dispatched again.
+
+    Empty if they would not.
+    """
+    quiet = policies.quiet_hours(job.organization_id, job.service_type_id)
+    quiet_end = quiet_end_of(job, quiet)
+    return _local_time(job, quiet_end) if quiet_end else ""
+
+
+def _local_time(job: Job, moment: datetime) -> str:
+    local = moment.astimezone(ZoneInfo(job.organization.time_zone))
+    return f"{local.hour}:{local.minute:02d}"
+
+
 def hold_for_quiet_hours(job: Job, until: datetime) -> None:
     """Make an unsaved or locked job wait for the end of quiet hours."""
     job.line_wait_until = job.technician_wait_until = None
@@ -128,9 +143,8 @@ def hold_for_quiet_hours(job: Job, until: datetime) -> None:
 def announce_quiet_hours(job: Job) -> None:
     """Append the Event, and set the timer of a job that waits for the end of quiet hours."""
     assert job.next_action_at is not None
-    end = job.next_action_at.astimezone(ZoneInfo(job.organization.time_zone))
     transitions.append_job_event(
         job, "job.waiting", waiting_for=str(Waiting.QUIET_HOURS), until=job.next_action_at.isoformat(),
-        until_words=f"{end.hour}:{end.minute:02d}",
+        until_words=_local_time(job, job.next_action_at),
     )  # fmt: skip
     transitions.set_timer(job)

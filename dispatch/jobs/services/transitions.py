@@ -196,7 +196,7 @@ def assign_to(
     job.technician_id, job.assigned_at, job.ended_at = technician_id, clock.now(), None
     job.calls_at_any_hour = False
     stop_waiting(job, Waiting.NOTHING)
-    job.started_at = None
+    job.started_at = job.late_minutes = job.late_reported_at = None
     expect_start(job)
     save_job(job)
     technicians.add_open_job(technician_id)

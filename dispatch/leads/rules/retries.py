@@ -48,15 +48,20 @@ class RetryPolicy:
     attempts: int = 3
 
 
-def outcome_of_call(status: str, answered_by: str = "", bad_number: bool = False) -> Outcome:
+def outcome_of_call(
+    status: str, answered_by: str = "", bad_number: bool = False, was_spoken: bool = True
+) -> Outcome:
     """Return the outcome of an attempt whose Call ended with `status`.
 
-    `bad_number`: according to the provider, this number can never be called.
+    `bad_number`: according to the provider, this number can never be called. `was_spoken`: the provider fetched
+    the script. Otherwise a person who answered heard nothing of it, and the attempt has failed.
     """
     if bad_number:
         return Outcome.INVALID_NUMBER
     if status == "completed" and answered_by.startswith(_MACHINES):
         return Outcome.VOICEMAIL
+    if status == "completed" and not was_spoken:
+        return Outcome.FAILED
     return _OUTCOMES[status]
 
 

@@ -24,7 +24,7 @@ from dispatch.telephony.models import Call
 from dispatch.telephony.providers.base import RateLimited, Rejected, Submitted
 from dispatch.telephony.rules import ENDS, NEVER_PLACED
 from dispatch.telephony.services import bulk as telephony
-from dispatch.telephony.services import is_bad_number
+from dispatch.telephony.services import has_webhook, is_bad_number
 from dispatch.telephony.services.bulk import RequestResult
 
 _chance = random.Random()
@@ -94,7 +94,10 @@ def call_changed(call: Call) -> None:
         call = fast_rows.fetch_by_pk(Call, call.pk)
         if call.ended_at is None:
             return
-    outcome = retries.outcome_of_call(call.status, call.answered_by, bad_number=is_bad_number(call))
+    was_spoken = call.status != Call.Status.COMPLETED or has_webhook(call, "voice")
+    outcome = retries.outcome_of_call(
+        call.status, call.answered_by, bad_number=is_bad_number(call), was_spoken=was_spoken
+    )
     with transaction.atomic():
         locked = _locked([call.subject_id])
         _finish_attempts([CallEnd(call.subject_id, call.attempt, call.pk, call.status, outcome)], locked)

@@ -101,7 +101,10 @@ def busy_phones(phones: Collection[tuple[int, str]]) -> set[tuple[int, str]]:
 
 
 def cancelled(call_ids: Sequence[int]) -> list[bool]:
-    """Return for each call whether a hang-up was requested. If so, it must not be requested from the provider."""
+    """Return for each call whether it must not be requested from the provider.
+
+    That is if a hang-up was requested, or the organization was deactivated.
+    """
     cancelled_ids = {call_id for (call_id,) in fetch_all(sql.CANCELLED, {"ids": integers(call_ids)})}
     return [call_id in cancelled_ids for call_id in call_ids]
 

@@ -226,30 +226,39 @@ def answer_call(number: OutboundNumber, webhook: IncomingWebhook) -> tuple[Inbou
 
 
 def handle_key(
-    call_id: int, number: OutboundNumber, webhook: IncomingWebhook, keys: str, digits: int = 1
+    call_id: int,
+    number: OutboundNumber,
+    webhook: IncomingWebhook,
+    keys: str,
+    digits: int = 1,
+    state: str = "",
 ) -> tuple[InboundCall, VoicePrompt]:
     """Pass a pressed key to the handler of an inbound call, if it is one of `keys` of the last prompt.
 
     If `digits` is greater than 1, the prompt asked for a number of up to `digits` digits. It is passed to the
-    handler, but not stored. Raises WrongCall.
+    handler, but not stored. `state` is the prompt's; the handler of a prompt with a state also learns of other
+    keys. Raises WrongCall.
     """
     call = _store_call(number, webhook)
     if call.pk != call_id:
         raise WrongCall
     listener = dict(inbound_handlers()).get(call.purpose)
     if listener is not None and digits > 1 and webhook.keys.isdecimal() and len(webhook.keys) <= digits:
-        return call, listener.on_digits(call, webhook.keys)
+        return call, listener.on_digits(call, webhook.keys, state=state)
     if listener is None or len(webhook.keys) != 1 or webhook.keys not in keys:
+        if listener is not None and state:
+            return call, listener.on_key(call, "", arrived_at=clock.now(), state=state)
         return answer_call(number, webhook)
     pressed = PressedKey(webhook.keys, clock.now())
     with transaction.atomic():
         row = InboundCall.objects.select_for_update(no_key=True).get(pk=call.pk)
         row.keys_pressed = (row.keys_pressed + pressed.key)[-64:]
-        row.pending_keys = [*row.pending_keys, [pressed.key, pressed.at.isoformat()]]
+        pending = [pressed.key, pressed.at.isoformat(), *([state] if state else [])]
+        row.pending_keys = [*row.pending_keys, pending]
         row.next_action_at = row.next_action_at or pressed.at + TAKE_OVER_KEY_AFTER
         row.save(update_fields=["keys_pressed", "pending_keys", "next_action_at"])
     fault_injection.crash_point("telephony.inbound_key.recorded")
-    prompt = listener.on_key(call, pressed.key, arrived_at=pressed.at)
+    prompt = listener.on_key(call, pressed.key, arrived_at=pressed.at, state=state)
     _finish_key(call.pk, pressed)
     return call, prompt
 
@@ -270,12 +279,12 @@ def _apply_keys(call_id: int) -> int:
         return 0
     call = InboundCall.objects.select_related("organization").get(pk=call_id)
     listener = dict(inbound_handlers()).get(call.purpose)
-    for key, at in list(call.pending_keys):
+    for key, at, *state in list(call.pending_keys):
         pressed = PressedKey(key, datetime.fromisoformat(at))
         if pressed.at < now - GIVE_UP_AFTER or listener is None:
             log.error("inbound_key_given_up", inbound_call=call.pk, purpose=call.purpose)
         else:
-            listener.on_key(call, key, arrived_at=pressed.at)
+            listener.on_key(call, key, arrived_at=pressed.at, state="".join(state))
             fault_injection.crash_point("telephony.inbound_key.acted_on")
         _finish_key(call_id, pressed)
     return 1
@@ -286,7 +295,7 @@ def _finish_key(call_id: int, pressed: PressedKey) -> None:
     """Record that the handler has applied the key."""
     row = InboundCall.objects.select_for_update(no_key=True).get(pk=call_id)
     row.pending_keys = [
-        pending for pending in row.pending_keys if pending != [pressed.key, pressed.at.isoformat()]
+        pending for pending in row.pending_keys if pending[:2] != [pressed.key, pressed.at.isoformat()]
     ]
     row.next_action_at = row.next_action_at if row.pending_keys else None
     row.save(update_fields=["pending_keys", "next_action_at"])

@@ -1,0 +1,158 @@
+"""The voice menu of technicians who call: its pages, keys and spoken texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from dispatch.jobs.rules.phrases import ENTER_PIN, PIN_LOCKED, PromptContext, count_of, job_sentences
+
+DONE_KEY, LATE_KEY, GIVE_BACK_KEY, START_KEY, NEXT_KEY = "1", "2", "3", "4", "5"
+REPEAT_KEYS = "9*"
+# On the page that asks whether the technician really can't make it.
+CONFIRM_KEY, KEEP_KEY = "1", "2"
+DIGITS = "0123456789"
+MINUTE_DIGITS = 3
+# Entered instead of minutes: back to the job.
+BACK = 0
+
+
+class Page(StrEnum):
+    """A page of the menu: what the next key means."""
+
+    JOB = "job"  # a job and its actions
+    LATE = "late"  # asks for the minutes of a delay
+    GIVE_BACK = "back"  # asks for a confirmation
+    RESULT = "result"  # the result of an action
+    PIN = "pin"
+
+
+@dataclass(frozen=True)
+class MenuState:
+    """The page that was spoken, and the job with the version that it described.
+
+    It travels in the address of the next key. A repeated key therefore means the same action on the same version.
+    """
+
+    page: Page
+    job_id: int = 0
+    version: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.page}-{self.job_id}-{self.version}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Return the state that `str` wrote, or None for any other text."""
+        match = re.fullmatch(r"([a-z]{2,8})-([0-9]{1,18})-([0-9]{1,9})", text)
+        if match is None or match[1] not in set(Page):
+            return None
+        return cls(Page(match[1]), int(match[2]), int(match[3]))
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """A job on its page. `place` of `count`: its position among the technician's open jobs, from 1."""
+
+    context: PromptContext
+    place: int
+    count: int
+    is_started: bool
+
+    @property
+    def keys(self) -> str:
+        """The keys of the page."""
+        keys = DONE_KEY + GIVE_BACK_KEY + ("" if self.is_started else LATE_KEY + START_KEY)
+        return keys + (NEXT_KEY if self.count > 1 else "") + REPEAT_KEYS
+
+
+GOODBYE = ("Goodbye.",)
+NO_JOBS = "You have no open jobs and no job offer to answer."
+NO_MORE_JOBS = ("You have no more open jobs.", "Goodbye.")
+UNKNOWN_KEY = "Sorry, this key is not in use here."
+JOB_CHANGED = "Sorry, this job has changed, so nothing was recorded."
+NO_LONGER_YOURS = "Sorry, this job is no longer yours, so nothing was recorded."
+DONE = "Thank you. The job is marked as done."
+STARTED = "Thank you. The job is marked as started."
+GIVEN_BACK = "You gave the job back. We will look for another technician."
+KEPT = "The job is still yours."
+
+
+def greeting(name: str, jobs: int) -> tuple[str, ...]:
+    """Return the greeting of a technician with this number of open jobs."""
+    return (f"Hello {first_name(name)}.", f"You have {count_of(jobs, 'open job')}.")
+
+
+def first_name(name: str) -> str:
+    """Return the first name, or the whole name if it is not a person's ("Unit 12", "Lopez, Maria")."""
+    words = name.split()
+    if len(words) < 2 or any(letter.isdigit() or letter in ",&/" for letter in name):
+        return " ".join(words)
+    return words[0]
+
+
+def job_page(facts: JobFacts) -> tuple[str, ...]:
+    """Return a job and the keys of its actions."""
+    options = [
+        f"{DONE_KEY} if it is done",
+        *([] if facts.is_started else [f"{LATE_KEY} if you are running late"]),
+        f"{GIVE_BACK_KEY} if you can't make it",
+        *([] if facts.is_started else [f"{START_KEY} if you start now"]),
+        *([f"{NEXT_KEY} for the next job"] if facts.count > 1 else []),
+        "9 to repeat",
+    ]
+    return (
+        *((f"Job {facts.place} of {facts.count}.",) if facts.count > 1 else ()),
+        *job_sentences(facts.context),
+        *(("You have started this job.",) if facts.is_started else ()),
+        f"Press {', '.join(options[:-1])}, or {options[-1]}.",
+    )
+
+
+def ask_minutes(longest: int, *, is_wrong: bool = False) -> tuple[str, ...]:
+    """Ask for the minutes of a delay. `is_wrong`: what was entered is not allowed."""
+    wrong = f"Enter a number from 1 to {longest}." if is_wrong else ""
+    sentences = (wrong, "By how many minutes are you late? Enter them, then press pound.", "To go back, enter 0.")
+    return tuple(filter(None, sentences))
+
+
+def confirm_give_back(service: str) -> tuple[str, ...]:
+    """Ask whether the technician really gives the job back."""
+    return (
+        f"You can't make it: {service}.",
+        "We will look for another technician, and you won't be offered this job again.",
+        f"Press {CONFIRM_KEY} to give the job back, {KEEP_KEY} to keep it.",
+    )
+
+
+def result_page(result: str, *, others: int, has_job: bool) -> tuple[str, ...]:
+    """Return the result of an action and what the keys do next.
+
+    `others`: the open jobs besides the one of the action. `has_job`: that one is still open.
+    """
+    more = f"You have {count_of(others, 'other open job')}." if others else ""
+    options = ([f"{NEXT_KEY} for the next job"] if others else []) + (["9 for this job"] if has_job else [])
+    keys = f"Press {', or '.join(options)}, or hang up."
+    return tuple(filter(None, (result, more, keys)))
+
+
+def result_keys(*, others: int, has_job: bool) -> str:
+    """Return the keys of `result_page`. None of them is an action, so pressing a key twice does no harm."""
+    return (NEXT_KEY if others else "") + (REPEAT_KEYS if has_job else "")
+
+
+def ask_identity(opening: Sequence[str], *, has_pin: bool, is_locked: bool) -> tuple[str, ...]:
+    """Return the prompt for a caller whose number may be forged: nothing about jobs or customers."""
+    if is_locked:
+        return (*opening, *PIN_LOCKED)
+    if has_pin:
+        return (*opening, *ENTER_PIN)
+    return (
+        *opening,
+        "We can't verify your number.",
+        "To hear your jobs when you call, set a PIN on your page.",
+        *GOODBYE,
+    )

@@ -1,0 +1,95 @@
+"""Release the offers and jobs of technicians and organizations that were deactivated.
+
+An offer that rings is withdrawn: its call is hung up, and the cascade moves on. A key that was recorded before
+counts.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from django.db import transaction
+from django.db.models import Q, QuerySet
+
+from accounts.models import Organization
+from dispatch.core.db import lock_waits
+from dispatch.core.db.isolation import run_unlocked
+from dispatch.core.db.lock_waits import RecentlyBlocked
+from dispatch.core.events import SYSTEM, Actor
+from dispatch.jobs.models import Job, Offer
+from dispatch.jobs.rules import Outcome
+from dispatch.jobs.services import transitions
+from dispatch.jobs.services.actions import IllegalTransition, apply_live_key, cannot_make_it
+from dispatch.jobs.services.answers import apply_recorded_key
+from dispatch.technicians.models import Technician
+
+BATCH = 100
+_failed_offers = RecentlyBlocked(5.0)
+
+
+def apply_answers(technician_id: int) -> None:
+    """Apply the recorded keys of a technician who is about to leave, so that a job they have taken is known."""
+    for job_id in _live_offers(technician_id).values_list("job_id", flat=True):
+        apply_live_key(job_id)
+
+
+def give_back_all(technician_id: int, actor: Actor) -> None:
+    """Give back all open jobs of a technician who leaves, each in a separate transaction."""
+    open_jobs = Job.objects.filter(technician_id=technician_id, status=Job.Status.ASSIGNED).order_by("pk")
+    for job_id in open_jobs.values_list("pk", flat=True):
+        with suppress(IllegalTransition):  # completed or reassigned meanwhile
+            cannot_make_it(job_id, actor=actor, note="The technician was deactivated.")
+
+
+def withdraw_offers(technician_id: int, actor: Actor) -> None:
+    """Withdraw the offer that rings at a technician who has just been deactivated. Call it after the commit."""
+    for offer_id in _live_offers(technician_id).values_list("pk", flat=True):
+        _withdraw_offer(offer_id, actor)
+
+
+def withdraw_inactive_offers() -> int:
+    """Withdraw the offers that ring although their technician or organization is inactive. Return how many.
+
+    The loop of waiting jobs runs this every second, because an organization is deactivated without an Event, and
+    because a process may die after it has deactivated a technician.
+    """
+    inactive = Q(technician__in=Technician.objects.filter(is_active=False)) | Q(
+        organization__in=Organization.objects.filter(is_active=False)
+    )
+    pending = Offer.objects.filter(inactive, status=Offer.Status.PENDING).order_by("pk")
+    with lock_waits.limit_lock_waits(lock_waits.LOOP_S):
+        return run_unlocked(
+            lambda pk: _withdraw_offer(pk, SYSTEM), pending, BATCH, event="offer_not_withdrawn",
+            skipped=_failed_offers,
+        )  # fmt: skip
+
+
+def _live_offers(technician_id: int) -> QuerySet[Offer]:
+    offers: QuerySet[Offer] = Offer.objects.filter(technician_id=technician_id, status=Offer.Status.PENDING)
+    return offers.order_by("pk")
+
+
+@transaction.atomic
+def _withdraw_offer(offer_id: int, actor: Actor) -> int:
+    """Withdraw the offer if it is pending and its technician or organization is inactive. Return 1 if it was."""
+    job = transitions.lock_job(Offer.objects.values_list("job_id", flat=True).get(pk=offer_id))
+    offer = transitions.live_offer(job)
+    if offer is None or offer.pk != offer_id or not (reason := _reason(offer)):
+        return 0
+    if apply_recorded_key(job, offer):
+        return 1
+    transitions.close_offer(offer, Offer.Status.RESCINDED, Outcome.DEACTIVATED, reason, actor=actor, hang_up=True)
+    if job.status == Job.Status.DISPATCHING and job.paused_at is None:
+        job.line_wait_until = None
+        transitions.advance_job(job)
+        transitions.save_job(job)
+    return 1
+
+
+def _reason(offer: Offer) -> str:
+    """Return why the offer is withdrawn, or an empty string if technician and organization are active."""
+    if not Technician.objects.filter(pk=offer.technician_id, is_active=True).exists():
+        return f"{offer.technician.name} was deactivated"
+    if not Organization.objects.filter(pk=offer.organization_id, is_active=True).exists():
+        return "the organization was deactivated"
+    return ""
