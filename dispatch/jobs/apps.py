@@ -16,11 +16,12 @@ class JobsConfig(AppConfig):
         from dispatch.jobs import metrics, sql  # noqa: F401
         from dispatch.jobs.channels import inbound, news, voice
         from dispatch.jobs.personal import PART
-        from dispatch.jobs.services import actions, line_wakeups, recovery
+        from dispatch.jobs.services import leaving, line_wakeups, recovery
         from dispatch.technicians import services as technicians
 
         recovery.register()
-        technicians.on_give_back(actions.give_back_all)
+        technicians.on_give_back(leaving.give_back_all)
+        technicians.on_deactivated(leaving.withdraw_offers)
         voice.register()
         inbound.register()
         news.register()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import time, timedelta
+from functools import partial
 from typing import Any
 
 from django.contrib.auth.hashers import check_password, make_password
@@ -50,6 +51,7 @@ __all__ = [
 # What may happen to the open jobs of a technician who is deactivated.
 GIVE_BACK, KEEP = "give_back", "keep"
 _give_back: list[Callable[[int, Actor], None]] = []
+_withdraw_offers: list[Callable[[int, Actor], None]] = []
 
 
 class OpenJobs(Conflict):
@@ -61,6 +63,11 @@ class OpenJobs(Conflict):
 def on_give_back(handler: Callable[[int, Actor], None]) -> None:
     """Register the function that gives back all open jobs of a technician. Called from AppConfig.ready()."""
     _give_back.append(handler)
+
+
+def on_deactivated(handler: Callable[[int, Actor], None]) -> None:
+    """Register the function that withdraws a technician's live offer, after the commit of their deactivation."""
+    _withdraw_offers.append(handler)
 
 
 def lock_technicians(technician_ids: Iterable[int]) -> None:
@@ -195,13 +202,17 @@ def change_technician(
     """Change validated fields by name, and replace skills and shifts if given. A change of duty appends its Event.
 
     Deactivating a technician with open jobs needs `open_jobs`: GIVE_BACK passes them to other technicians, KEEP
-    leaves them assigned. Raises Technician.DoesNotExist, and OpenJobs if it is missing.
+    leaves them assigned. A live offer is withdrawn. Raises Technician.DoesNotExist, and OpenJobs if it is missing.
     """
     if changes.get("is_active") is False and open_jobs == GIVE_BACK:
         for give_back in _give_back:  # before the technician is locked: jobs are locked first
             give_back(technician_id, actor)
     with transaction.atomic():
-        return _change_technician(technician_id, changes, skills, shifts, open_jobs, actor)
+        technician = _change_technician(technician_id, changes, skills, shifts, open_jobs, actor)
+        if technician.live_offer_id and not technician.is_active:
+            for withdraw in _withdraw_offers:  # after the commit: jobs are locked before technicians
+                transaction.on_commit(partial(withdraw, technician_id, actor), robust=True)
+        return technician
 
 
 def _change_technician(

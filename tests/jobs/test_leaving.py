@@ -11,6 +11,7 @@ from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
 from dispatch.jobs import services
 from dispatch.jobs.models import Job
+from dispatch.jobs.services import actions
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
 from dispatch.telephony import loops
@@ -119,3 +120,41 @@ def test_api_and_admin_ask_what_happens_to_open_jobs(floor):
     saved = client.post(address, {**form, "open_jobs_then": "give_back"})
     assert saved.status_code == 302, saved.content.decode()[:3000]
     assert Technician.objects.get(pk=bob.pk).open_jobs == 0
+
+
+def test_offer_to_a_technician_who_leaves_is_withdrawn(floor):
+    ann, bob = floor.crew("Ann", "Bob")
+    job = floor.started()
+    call = floor.rings(ann)
+    leave(ann, "")
+    call.ended("canceled")
+    floor.rings(bob)
+    assert floor.offers(job) == [("Ann", "skipped"), ("Bob", "pending")]
+
+
+def test_key_of_a_technician_who_left_takes_no_job(floor):
+    (ann,) = floor.crew("Ann")
+    job = floor.started()
+    floor.rings(ann)
+    Technician.objects.filter(pk=ann.pk).update(is_active=False)  # and the process died
+    offer = floor.live_offer(job)
+    call = Call.objects.get(subject_id=offer.pk)
+    assert services.answer_offer(offer.pk, call.pk, "1") is services.Answer.NO_LONGER
+    floor.later(301)
+    floor.until(lambda: floor.status(job) == "pending")
+
+
+def test_job_reassigned_while_its_technician_leaves_stays_with_the_other(floor, monkeypatch):
+    ann, bob = floor.crew("Ann", "Bob")
+    job = assigned_to(floor, ann)
+    real = actions.locked_for_action
+
+    def after_a_reassignment(*args):
+        monkeypatch.setattr(actions, "locked_for_action", real)
+        services.assign(job.pk, bob.pk, actor=MARIA)
+        return real(*args)
+
+    monkeypatch.setattr(actions, "locked_for_action", after_a_reassignment)
+    leave(ann, "give_back")
+    assert (floor.status(job), floor.job(job).technician) == ("assigned", bob)
+    assert floor.job(job).not_again == []
