@@ -102,7 +102,11 @@ TABLE: tuple[Rule, ...] = (
         "job.technician_unreached", CRITICAL, "A technician was not notified of a change",
         "Job {id}: call {technician|the technician}, who doesn't know that {news_text|the job has changed}",
         ("{reason}", "{service}", "{place}"),
-        ends={"job.technician_notified": "reached the technician"}, email=True,
+        ends={
+            "job.technician_notified": "reached the technician",
+            "job.notice_superseded": "recorded newer news for the technician",
+        },
+        email=True,
     ),
     Rule(
         "job.pause_overdue", CRITICAL, "A job was paused for too long",

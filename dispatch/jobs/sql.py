@@ -211,15 +211,7 @@ def load_readiness(job: Job, now: datetime) -> DispatchReadiness:
 
     Sets synchronous_commit to off: nothing external happens before the call's claim is on disk.
     """
-    waits = job.waiting_for == Job.WaitingFor.LINE and job.waiting_since is not None
-    for_pool = {
-        "organization_id": job.organization_id,
-        "service_type_id": job.service_type_id,
-        "id": job.pk,
-        "looked_after": now - timedelta(seconds=UNATTENDED_S),
-        "priority": job.priority,
-        "since": job.waiting_since if waits else now,
-    }
+    for_pool = _pool_parameters(job, now)
     with prepared.pipeline():
         prepared.defer_fsync()
         candidates, offers = prepared.fetch_later(_CANDIDATES, [job.pk]), prepared.fetch_later(_OFFERS, [job.pk])
@@ -237,6 +229,24 @@ def load_readiness(job: Job, now: datetime) -> DispatchReadiness:
             bool(pool_rows and pool_rows[0][-1]),
             QuietHours.of(_policy_rows(policies())),
         )
+
+
+def find_call_pool(job: Job, now: datetime) -> DispatchPool | None:
+    """Return the pool of caller numbers for calls about the job, or None."""
+    rows = prepared.fetch_all(_CALL_POOL, _pool_parameters(job, now))
+    return DispatchPool(*rows[0][:-1]) if rows else None
+
+
+def _pool_parameters(job: Job, now: datetime) -> dict[str, Any]:
+    waits = job.waiting_for == Job.WaitingFor.LINE and job.waiting_since is not None
+    return {
+        "organization_id": job.organization_id,
+        "service_type_id": job.service_type_id,
+        "id": job.pk,
+        "looked_after": now - timedelta(seconds=UNATTENDED_S),
+        "priority": job.priority,
+        "since": job.waiting_since if waits else now,
+    }
 
 
 def write_candidates(job: Job, ranked: Sequence[Ranked[Nearby]]) -> None:

@@ -84,6 +84,9 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.technician_unreached": lambda d: (
         f"could not notify {_who(d)} that {d.get('news_text', 'the job has changed')}" + _of(d, "reason", ": {}")
     ),
+    "job.notice_superseded": lambda d: (
+        f"no longer needs to notify {_who(d)} that {d.get('news_text', 'the job has changed')}"
+    ),
     "job.claimed": lambda d: "claimed the job",
     "job.released": lambda d: "released the job",
     "job.alert_raised": lambda d: "alerted dispatchers",
@@ -177,6 +180,7 @@ _NO_CHANGE = (
     "offer.answered",
     "job.technician_notified",
     "job.technician_unreached",
+    "job.notice_superseded",
     "job.pause_overdue",
     "job.not_started",
     "job.possible_duplicate",

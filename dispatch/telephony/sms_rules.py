@@ -27,6 +27,7 @@ ENDS = frozenset(status for status, rank in RANK.items() if rank == 9)
 
 # Keywords that carriers define. Case does not matter; the keyword must be the only word of the text.
 STOP = frozenset({"STOP", "STOPALL", "UNSUBSCRIBE", "CANCEL", "END", "QUIT", "REVOKE", "OPTOUT"})
+_ABOUT_JOBS = frozenset({"CANCEL", "END"})
 START = frozenset({"START", "UNSTOP"})
 # YES means START only after an opt-out; otherwise it answers a question.
 YES = "YES"
@@ -44,8 +45,13 @@ def is_forward(current: str, new: str) -> bool:
 
 
 def keyword(body: str, opted_out: bool) -> str:
-    """Return the keyword of a text: `stop`, `start`, `help`, or "" for any other text."""
+    """Return the keyword of a text: `stop`, `start`, `help`, or "" for any other text.
+
+    With a number, CANCEL and END are about a job ("Cancel 12").
+    """
     word = re.sub(r"[^A-Z]", "", body.strip().upper()) if len(body) < 40 else ""
+    if word in _ABOUT_JOBS and re.search(r"\d", body):
+        return ""
     if word in STOP:
         return "stop"
     if word in START or (word == YES and opted_out):

@@ -47,8 +47,10 @@ def handle_early(event: Event) -> None:
 
 
 def _end(event: Event) -> None:
-    for ended in rules.ENDS.get(event.kind, ()):
-        _resolve(ended, event)
+    ended = rules.ENDS.get(event.kind, ())
+    for rule in ended:
+        _resolve(rule, event)
+    if ended:
         ownership.delete_ownership(event)
     if event.kind in rules.MEMBERSHIPS:
         live_updates.notify_members_changed(event.organization_id)

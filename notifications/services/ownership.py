@@ -11,9 +11,11 @@ from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
-from notifications.models import Claim
+from notifications import rules
+from notifications.models import Claim, Notification
 
 JOB, CALL_ERROR = "job", "call_error"
+_WITH_AN_END = [rule.kind for rule in rules.TABLE if rule.ends]
 
 
 def claim(
@@ -62,7 +64,12 @@ def release(organization: Organization, subject_type: str, subject_id: int, *, a
 
 
 def delete_ownership(event: Event) -> None:
-    """Delete an ownership that was claimed before the event that ended the cause."""
+    """Delete an ownership that was claimed before the event that ended the cause, unless another cause is open."""
+    about = Notification.objects.of(event.organization_id).filter(
+        subject_type=event.subject_type, subject_id=event.subject_id, settled_at=None, event_id__lt=event.pk
+    )
+    if about.filter(kind__in=_WITH_AN_END).exists():
+        return
     made_before = Claim.objects.of(event.organization_id).filter(
         subject_type=event.subject_type, subject_id=event.subject_id, claimed_at__lte=event.at
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from django.db import transaction
 
 from dispatch.core import clock
 from dispatch.core.api.problems import Conflict
@@ -13,6 +14,7 @@ from dispatch.jobs.models import DispatchPolicy, Job, Offer
 from dispatch.jobs.public.status import describe_status
 from dispatch.jobs.rules.duplicates import address_key
 from notifications.models import Notification
+from tests.core.threads import Elsewhere
 from tests.harness.jobs import Floor
 from tests.jobs.test_threads import MARIA, Desk
 from tests.support import factories
@@ -149,3 +151,22 @@ def test_two_submissions_at_once_are_flagged(floor: Floor):
     for one in both:
         one.join()
     assert sorted(Job.objects.values_list("duplicate_state", flat=True)) == ["", "possible"]
+
+
+def test_job_is_not_merged_into_one_that_is_cancelled_at_the_same_time(floor: Floor):
+    first, second = floor.started(), floor.started()
+    with transaction.atomic():
+        services.cancel(first.pk, "a duplicate", actor=MARIA)
+        merge = Elsewhere(lambda: services.merge_duplicate(second.pk, actor=MARIA))
+        merge.wait_for_lock()
+    with pytest.raises(Conflict):
+        merge.finish()
+    assert (floor.status(first), floor.status(second)) == ("cancelled", "pending")
+
+
+def test_other_job_is_not_cancelled_by_a_person_who_did_not_see_the_merge(desk):
+    first, second = desk.job(), desk.job()
+    seen = first.version
+    services.merge_duplicate(second.pk, actor=MARIA)
+    with pytest.raises(Conflict, match=f"merged job {second.pk} into this one"):
+        services.cancel(first.pk, "a duplicate", actor=MARIA, version=seen)

@@ -11,6 +11,8 @@ from django.db.backends.signals import connection_created
 from dispatch.core.db import prepared
 from dispatch.core.events import log as event_log
 from dispatch.core.models import Event
+from dispatch.jobs import services
+from tests.harness.jobs import MARIA
 from tests.support.database import reconnect
 
 
@@ -47,4 +49,12 @@ def test_only_form_call_request_and_acceptance_wait_for_the_disk(floor, waits):
     floor.until(lambda: floor.status(job) == "assigned")
     assert waits["call.answered"]
     assert waits["offer.accepted"]
+    assert waits["job.assigned"]
+
+
+def test_manual_assignment_waits_for_the_disk(floor, waits):
+    _ann, bob = floor.crew("Ann", "Bob")
+    job = floor.started()
+    services.assign(job.pk, bob.pk, actor=MARIA)
+    assert waits["offer.rescinded"]
     assert waits["job.assigned"]

@@ -13,6 +13,7 @@ from dispatch.core.models import Event
 from dispatch.core.runtime.loops import find_loop
 from dispatch.jobs import services
 from dispatch.jobs.models import Job, Offer
+from dispatch.jobs.services import actions
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
 from dispatch.telephony import loops
@@ -244,3 +245,31 @@ def test_key_pressed_before_the_organization_was_switched_off_counts(floor):
     switch_off(floor)
     find_loop("jobs_waiting").step()
     assert (floor.job(job).technician, floor.status(job)) == (ann, "assigned")
+
+
+def test_key_of_a_technician_who_left_takes_no_job(floor):
+    (ann,) = floor.crew("Ann")
+    job = floor.started()
+    floor.rings(ann)
+    Technician.objects.filter(pk=ann.pk).update(is_active=False)  # and the process died
+    offer = floor.live_offer(job)
+    call = Call.objects.get(subject_id=offer.pk)
+    assert services.answer_offer(offer.pk, call.pk, "1") is services.Answer.NO_LONGER
+    floor.later(301)
+    floor.until(lambda: floor.status(job) == "pending")
+
+
+def test_job_reassigned_while_its_technician_leaves_stays_with_the_other(floor, monkeypatch):
+    ann, bob = floor.crew("Ann", "Bob")
+    job = assigned_to(floor, ann)
+    real = actions.locked_for_action
+
+    def after_a_reassignment(*args):
+        monkeypatch.setattr(actions, "locked_for_action", real)
+        services.assign(job.pk, bob.pk, actor=MARIA)
+        return real(*args)
+
+    monkeypatch.setattr(actions, "locked_for_action", after_a_reassignment)
+    leave(ann, "give_back")
+    assert (floor.status(job), floor.job(job).technician) == ("assigned", bob)
+    assert floor.job(job).not_again == []

@@ -113,3 +113,13 @@ def test_claimed_job_is_not_used_as_a_trial(floor, kind):
     assert recovery._pending_jobs().get() == job
     events.append(floor.organization.pk, kind, job.pk)
     assert recovery.resume_after_outage(floor.organization.pk, 1) == 0
+
+
+def test_job_whose_acknowledged_alert_returned_resumes_by_itself(floor):
+    floor.crew("Ann")
+    (left,) = handed_over(floor, 1)
+    job = floor.job(left)
+    events.append(floor.organization.pk, "job.alert_acknowledged", job.pk)
+    assert recovery.resume_after_outage(floor.organization.pk) == 0
+    events.append(floor.organization.pk, "job.alert_returned", job.pk)  # nobody did anything
+    assert recovery.resume_after_outage(floor.organization.pk) == 1

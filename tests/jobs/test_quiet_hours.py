@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, time
+import random
+from datetime import UTC, datetime, time, timedelta
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -217,6 +219,16 @@ def test_changed_quiet_hours_apply_to_waiting_jobs(desk):
     assert Offer.objects.exists()
 
 
+def test_removed_quiet_hours_apply_to_waiting_jobs(desk):
+    job = desk.job()
+    api = Api(user=factories.admin(desk.organization))
+    assert api.delete(f"policies/{DispatchPolicy.objects.get().pk}/").status_code == 204
+    job.refresh_from_db()
+    assert job.next_action_at <= clock.now()
+    moves_on(job)
+    assert Offer.objects.exists()
+
+
 @pytest.mark.parametrize(
     ("given", "field"),
     [({"quiet_from": "07:00", "quiet_until": "07:00"}, "quiet_until"), ({"quiet_for": "x"}, "quiet_for")],
@@ -226,3 +238,31 @@ def test_contradictions_are_refused(desk, given, field):
     answer = api.patch(f"policies/{DispatchPolicy.objects.get().pk}/", given)
     assert answer.status_code == 400
     assert answer.json()["errors"][0]["field"] == field
+
+
+ZONES = [
+    "America/Phoenix", "America/New_York", "America/St_Johns", "America/Santiago", "America/Havana",
+    "Australia/Lord_Howe", "Africa/Cairo", "Asia/Kathmandu", "Pacific/Chatham", "Europe/London",
+]  # fmt: skip
+_HALF_HOURS = [time(hour, minute) for hour in range(24) for minute in (0, 30)]
+
+
+def transitions_of(zone: str) -> list[datetime]:
+    """The changes of the clocks in a year, to the hour."""
+    hours = [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=hour) for hour in range(365 * 24)]
+    offsets = [hour.astimezone(ZoneInfo(zone)).utcoffset() for hour in hours]
+    return [after for after, (one, two) in zip(hours[1:], pairwise(offsets), strict=True) if one != two]
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_quiet_hours_end_at_the_first_minute_outside_them_around_every_change_of_the_clocks(zone):
+    chance = random.Random(zone)
+    for change in [*transitions_of(zone), datetime(2026, 6, 1, tzinfo=UTC)]:
+        for _ in range(25):
+            quiet = QuietHours("normal", chance.choice(_HALF_HOURS), chance.choice(_HALF_HOURS))
+            now = change + timedelta(minutes=chance.randint(-26 * 60, 4 * 60))
+            minute = now
+            while quiet._contains(minute, zone):
+                minute += timedelta(minutes=1)
+            expected = None if minute == now else minute
+            assert quiet.end_for(3, now, zone) == expected, (quiet, now, zone)

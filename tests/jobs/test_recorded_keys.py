@@ -327,3 +327,85 @@ def record_only_or_press(floor: Floor, call: Call, chance: random.Random) -> Non
         press(floor.sim, call, "1")
     else:
         record_only(floor.sim, call, "1")
+
+
+def test_stored_late_yes_counts_when_the_deadline_is_processed_first(floor):
+    ann, bob = floor.crew("Ann", "Bob")
+    job, call = answered(floor, ann)
+    clock.travel(400)  # nobody has noticed yet
+    record_only(floor.sim, call, "1")
+    services.expire_offer(job.pk, floor.job(job).step_token)
+    assert floor.offers(job) == [("Ann", "accepted")]
+    assert floor.calls_made(bob) == 0
+
+
+def test_stored_late_yes_counts_although_the_next_phone_rings_meanwhile(floor):
+    ann, bob = floor.crew("Ann", "Bob")
+    job, call = answered(floor, ann)
+    services.call_next_now(job.pk, actor=MARIA)
+    record_only(floor.sim, call, "1")  # nobody's phone rings
+    ringing = floor.rings(bob)
+    apply_unhandled_keys()
+    assert floor.offers(job) == [("Ann", "accepted"), ("Bob", "taken")]
+    ringing.ended("canceled")
+
+
+def test_repeated_key_that_came_too_late_does_not_take_the_job_later(floor):
+    ann, bob = floor.crew("Ann", "Bob")
+    job, call = answered(floor, ann)
+    clock.travel(400)
+    services.expire_offer(job.pk, floor.job(job).step_token)
+    ringing = floor.rings(bob)
+    press(floor.sim, call, "1")
+    assert floor.offers(job) == [("Ann", "timed_out"), ("Bob", "pending")]
+    ringing.decline()
+    floor.until(lambda: floor.status(job) == "pending")
+    press(floor.sim, call, "1")  # the provider repeats it
+    assert floor.status(job) == "pending"
+
+
+@pytest.mark.parametrize("decision", ["assign", "pause", "cancel"])
+def test_stored_key_after_the_end_counts_before_a_decision(floor, decision):
+    ann, bob = floor.crew("Ann", "Bob")
+    job, call = answered(floor, ann)
+    end(floor.sim, call)
+    floor.rings(bob)
+    record_only(floor.sim, call, "1")
+    version = floor.job(job).version
+    decide = {
+        "assign": lambda: services.assign(job.pk, bob.pk, actor=MARIA, version=version),
+        "pause": lambda: services.pause(job.pk, actor=MARIA, version=version),
+        "cancel": lambda: services.cancel(job.pk, "a mistake", actor=MARIA, version=version),
+    }[decision]
+    with pytest.raises(actions.Conflict, match="Ann accepted the job"):
+        decide()
+    assert floor.job(job).technician == ann
+
+
+def test_key_that_cannot_be_applied_does_not_stop_a_decision(floor, monkeypatch):
+    (ann,) = floor.crew("Ann")
+    job, call = answered(floor, ann)
+    end(floor.sim, call)
+    record_only(floor.sim, call, "1")
+
+    def broken(*_args, **_kwargs):
+        raise RuntimeError("it fails")
+
+    monkeypatch.setattr("dispatch.jobs.channels.voice.answer_offer", broken)
+    services.cancel(job.pk, "a mistake", actor=MARIA)
+    assert floor.status(job) == "cancelled"
+    assert CallEvent.objects.filter(next_action_at__isnull=False).count() == 1
+
+
+def test_answer_that_was_only_stored_extends_the_deadline(floor):
+    ann, _bob = floor.crew("Ann", "Bob")
+    job = floor.started()
+    floor.rings(ann)
+    offer = floor.live_offer(job)
+    clock.travel((offer.expires_at - clock.now()).total_seconds() - 2)
+    Call.objects.filter(subject_id=offer.pk).update(status="answered", answered_at=clock.now())
+    clock.travel(3)
+    services.expire_offer(job.pk, floor.job(job).step_token)
+    still = floor.live_offer(job)
+    assert still.pk == offer.pk
+    assert still.expires_at > offer.expires_at

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.db import transaction
 from django.test import Client
 from django.urls import reverse
 
@@ -17,6 +18,9 @@ from dispatch.technicians.models import Technician
 from dispatch.telephony import loops
 from dispatch.telephony.models import Call, OptOut, Text
 from notifications import rules as notification_rules
+from notifications.models import Alert, Claim
+from notifications.services import ownership
+from notifications.services.notifications import handle
 from tests.api.client import Api
 from tests.harness.jobs import MARIA, Floor
 from tests.jobs.test_answer_channels import tell_provider
@@ -244,3 +248,73 @@ def test_late_confirmation_ends_the_alert_of_that_technician_only(floor):
     kinds = [kind for kind in floor.kinds(job) if kind.startswith("job.technician_")]
     assert kinds[-2:] == ["job.technician_notified", "job.technician_unreached"]
     assert unreached(job)[-1] == "Bob"
+
+
+def notify() -> None:
+    with transaction.atomic():
+        handle(list(Event.objects.order_by("pk")))
+
+
+def open_alerts() -> list[str]:
+    found = Alert.objects.filter(kind="job.technician_unreached").exclude(status="settled")
+    return list(found.order_by("pk").values_list("title", flat=True))
+
+
+def test_reached_technician_does_not_end_the_alert_about_another(floor):
+    ann, bob = floor.crew("Ann", "Bob")
+    factories.dispatcher(floor.organization)
+    job = assigned_to(floor, ann)
+    Technician.objects.filter(pk=bob.pk).update(phone="+4930901820")
+    services.assign(job.pk, bob.pk, actor=MARIA, confirm_unfit=True)
+    deliver(floor)
+    assert unreached(job) == ["Bob"]
+    floor.rings(ann).answer().hears("another technician").press("1").hears("Thank you")
+    notify()
+    assert open_alerts() == [f"Job {job.pk}: call Bob, who doesn't know that the job was assigned to them"]
+
+
+def test_alert_about_old_news_ends_when_the_technician_takes_the_job(floor):
+    (ann,) = floor.crew("Ann")
+    factories.dispatcher(floor.organization)
+    job = assigned_to(floor, ann)
+    OutboundNumber.objects.update(is_paused=True)
+    services.cancel(job.pk, "a mistake", actor=MARIA)
+    deliver(floor, 301)
+    notify()
+    assert len(open_alerts()) == 1
+    OutboundNumber.objects.update(is_paused=False)
+    floor.phone(ann).will(answer(press="1"))
+    services.dispatch_again(job.pk, actor=MARIA)
+    floor.until(lambda: floor.status(job) == "assigned")
+    notify()
+    assert open_alerts() == []
+
+
+def test_correction_of_a_job_that_the_technician_does_not_know_says_that_it_is_new(floor):
+    ann, bob = floor.crew("Ann", "Bob")
+    job = assigned_to(floor, ann)
+    services.assign(job.pk, bob.pk, actor=MARIA)
+    services.correct(job.pk, actor=MARIA, correction=Correction(), customer_phone="+16025550199")
+    assert (notice(job).technician, notice(job).news) == (bob, "assigned")
+    deliver(floor)
+    heard = floor.rings(bob).answer().hears("You have a new job")
+    heard.press("1").hears("Thank you")
+
+
+def test_news_of_an_old_technician_leaves_the_claim_on_a_job_that_needs_a_dispatcher(floor):
+    (ann,) = floor.crew("Ann")
+    maria = factories.dispatcher(floor.organization, "Maria Lopez")
+    job = assigned_to(floor, ann)
+    services.cancel(job.pk, "a mistake", actor=MARIA)
+    Technician.objects.filter(pk=ann.pk).update(on_duty=False)
+    services.dispatch_again(job.pk, actor=MARIA)
+    assert floor.status(job) == "pending"
+    notify()
+    ownership.claim(floor.organization, "job", job.pk, user=maria, actor=MARIA)
+    deliver(floor)
+    floor.rings(ann).answer().hears("was cancelled").press("1").hears("Thank you")
+    notify()
+    assert Claim.objects.filter(subject_id=job.pk, user=maria).exists()
+    services.assign(job.pk, ann.pk, actor=MARIA, confirm_unfit=True)
+    notify()
+    assert not Claim.objects.exists()

@@ -278,3 +278,11 @@ def test_old_jobs_get_no_texts(desk):
     clock.travel(timedelta(minutes=5).total_seconds())
     desk.texts("Thank you")
     assert thread(job) == []
+
+
+def test_answer_on_one_job_is_an_event_of_the_other_jobs_with_the_text(desk):
+    first, second = desk.assigned(), desk.assigned(customer_phone="+16025550199")
+    desk.texts("Running late, both of them")
+    threads.send(first.pk, "Thank you", actor=MARIA)
+    assert not JobText.objects.filter(handled_at=None).exists()
+    assert Event.objects.filter(kind="job.texts_handled").values_list("subject_id", flat=True).get() == second.pk

@@ -4,10 +4,9 @@
 one. `offers`: calls, ends and deadlines of offers. `answers`: technicians' answers. `actions`: actions of people.
 `follow_up`: their actions after the assignment. `config`: service types and policies. `auditor`: recovery of
 stalled rows. `recovery`: the end of a provider outage. `notices` and `notice_delivery`: inform technicians of
-changes. `reminders`: paused jobs, and jobs that were not started. `transitions`: steps shared by all of them.
-`leaving`: deactivated technicians and organizations.
-`sms`: the texts of a job. `threads`: texts between technicians and dispatchers. `line_wakeups`: wake jobs that
-wait for a line.
+changes. `leaving`: deactivated technicians and organizations. `reminders`: paused jobs, and jobs that were not
+started. `transitions`: steps shared by all of them. `sms`: the texts of a job. `threads`: texts between
+technicians and dispatchers. `line_wakeups`: wake jobs that wait for a line.
 
 Every function locks the Job first (then Offer, Technician, Call) and checks its arguments against the rows. A
 late, repeated or out-of-order invocation changes nothing.

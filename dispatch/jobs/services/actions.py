@@ -47,9 +47,9 @@ class AssignResult:
 def locked_for_action(job_id: int, action: Action, version: int | None) -> Iterator[Job]:
     """Open a transaction in which the job is locked and `action` is legal.
 
-    A recorded key of the live offer is applied first.
+    Recorded keys of the job's offers are applied first.
     """
-    apply_live_key(job_id)
+    apply_recorded_keys(job_id)
     with transaction.atomic():
         job = transitions.lock_job(job_id)
         check_version(job, version)
@@ -57,9 +57,16 @@ def locked_for_action(job_id: int, action: Action, version: int | None) -> Itera
         yield job
 
 
+def apply_recorded_keys(job_id: int) -> None:
+    """Apply keys that are recorded for the job's offers and were not applied, such as after a crash."""
+    offers = dict(Offer.objects.filter(job=job_id).values_list("pk", "status"))
+    telephony.apply_keys_of("offer", offers)
+    if Offer.Status.PENDING in offers.values():
+        _apply_key_of_live_offer(job_id)
+
+
 @transaction.atomic
-def apply_live_key(job_id: int) -> None:
-    """Apply the recorded key of the job's live offer, if there is one."""
+def _apply_key_of_live_offer(job_id: int) -> None:
     live = Offer.objects.filter(job=job_id, status=Offer.Status.PENDING).values_list("pk", flat=True).first()
     if live is None or not telephony.keys_of("offer", live):
         return
@@ -93,11 +100,13 @@ def assign(
             raise ValidationError({"technician": f"{technician.name} already has this job."})
         freed = (offer.technician_id if offer else None, job.technician_id)
         technicians.lock_technicians([technician.pk, *filter(None, freed)])
+        if not Technician.objects.filter(pk=technician.pk, is_active=True).exists():  # deactivated meanwhile
+            raise ValidationError({"technician": "Unknown or inactive technician."})
         warnings = tuple(_warnings(job, technician, offer))
         if warnings and not confirm_unfit:
             return AssignResult(job, warnings, assigned=False)
         if offer is not None:
-            _rescind_offer(offer, Outcome.ASSIGNED_BY_HAND, f"manually assigned to {technician.name}", actor)
+            rescind_offer(offer, Outcome.ASSIGNED_BY_HAND, f"manually assigned to {technician.name}", actor)
         _release_technician(
             job, Outcome.ASSIGNED_BY_HAND, f"reassigned to {technician.name}", actor, News.REASSIGNED
         )
@@ -112,7 +121,7 @@ def call_next_now(job_id: int, *, actor: Actor, version: int | None = None, note
     """
     with locked_for_action(job_id, Action.CALL_NEXT, version) as job:
         if (offer := transitions.live_offer(job)) is not None:
-            _rescind_offer(offer, Outcome.SKIPPED, f"{actor.label} called the next technician", actor)
+            rescind_offer(offer, Outcome.SKIPPED, f"{actor.label} called the next technician", actor)
         is_quiet = job.waiting_for == transitions.Waiting.QUIET_HOURS
         if is_quiet:
             job.calls_at_any_hour = True
@@ -153,7 +162,7 @@ def pause(job_id: int, *, actor: Actor, version: int | None = None, note: str = 
     """Stop the cascade, withdraw a live offer and hang up. Its technician gets another offer after the pause."""
     with locked_for_action(job_id, Action.PAUSE, version) as job:
         if (offer := transitions.live_offer(job)) is not None:
-            _rescind_offer(offer, Outcome.PAUSED, f"paused by {actor.label}", actor)
+            rescind_offer(offer, Outcome.PAUSED, f"paused by {actor.label}", actor)
         transitions.stop_waiting(job, transitions.Waiting.PERSON)
         job.paused_at = clock.now()
         if reminder_s := policies.frozen_policy(job).pause_reminder_s:
@@ -179,7 +188,7 @@ def cancel(job_id: int, reason: str, *, actor: Actor, version: int | None = None
         raise ValidationError({"reason": "Enter a reason."})
     with locked_for_action(job_id, Action.CANCEL, version) as job:
         if (offer := transitions.live_offer(job)) is not None:
-            _rescind_offer(offer, Outcome.CANCELLED, "the job was cancelled", actor)
+            rescind_offer(offer, Outcome.CANCELLED, "the job was cancelled", actor)
         _release_technician(job, Outcome.CANCELLED, "the job was cancelled", actor, News.CANCELLED)
         job.status, job.pending_reason, job.ended_at = Job.Status.CANCELLED, "", clock.now()
         transitions.stop_waiting(job, transitions.Waiting.NOTHING)
@@ -191,11 +200,17 @@ def cancel(job_id: int, reason: str, *, actor: Actor, version: int | None = None
 def merge_duplicate(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
     """Cancel a flagged job as a duplicate of the other one, which keeps a reference with its notes."""
     with transaction.atomic():
+        # The other job is older and locked first, so that it cannot be cancelled meanwhile.
+        other_id = Job.objects.values_list("duplicate_of_id", flat=True).get(pk=job_id)
+        other = transitions.lock_job(other_id) if other_id else None
         with locked_for_action(job_id, Action.MERGE_DUPLICATE, version) as job:
-            other, notes = _flagged_duplicate(job), job.notes
+            if other is None or _flagged_duplicate(job).pk != other.pk:
+                raise_illegal_transition(job, "This job isn't flagged as a duplicate of an open job.")
+            notes = job.notes
             Job.objects.filter(pk=job.pk).update(duplicate_state=Job.DuplicateState.MERGED)
         job = cancel(job_id, f"duplicate of job {other.pk}", actor=actor)
         said = " ".join(filter(None, (note, notes)))[:500]
+        transitions.save_job(other)  # who cancels it on its earlier version gets a conflict
         transitions.append_job_event(other, "job.duplicate_merged", actor=actor, duplicate=job.pk, note=said)
     return job
 
@@ -228,14 +243,18 @@ def complete(job_id: int, *, actor: Actor, version: int | None = None, note: str
     return job
 
 
-def cannot_make_it(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
+def cannot_make_it(
+    job_id: int, *, actor: Actor, version: int | None = None, note: str = "", technician_id: int | None = None
+) -> Job:
     """Release the job from its technician, and dispatch it again with the current policy and a new ranking.
 
-    The technician, and those who declined, get no further offer of it.
+    The technician, and those who declined, get no further offer of it. `technician_id`: only if they have it.
     """
     with locked_for_action(job_id, Action.CANNOT_MAKE_IT, version) as job:
         assert job.technician is not None
         gone = job.technician
+        if technician_id not in (None, gone.pk):
+            raise_illegal_transition(job, "Another technician has this job now.")
         transitions.append_job_event(
             job, "job.cannot_make_it", actor=actor, technician_id=gone.pk, technician=gone.name, note=note
         )
@@ -261,7 +280,8 @@ def _begin_dispatch_again(job: Job) -> None:
         transitions.save_job(job)
 
 
-def _rescind_offer(offer: Offer, outcome: Outcome, reason: str, actor: Actor) -> None:
+def rescind_offer(offer: Offer, outcome: Outcome, reason: str, actor: Actor) -> None:
+    """Withdraw a live offer, and hang up."""
     transitions.close_offer(offer, Offer.Status.RESCINDED, outcome, reason, actor=actor, hang_up=True)
 
 

@@ -79,6 +79,8 @@ def answer_offer(
         at = recorded.at if recorded else arrived_at or clock.now()
         said = recorded.key if recorded else key
         if offer.status != Offer.Status.PENDING:
+            if recorded is not None and recorded.is_applied:
+                return _late_answer(job, offer, said)  # a repeated webhook, which must not take the job now
             is_recorded = recorded is not None or (arrived_at is not None and _arrived_before_close(offer, at))
             if is_recorded and _was_closed_too_early(job, offer, at):
                 answer = _apply_key_after_close(job, offer, said, by)
@@ -86,7 +88,7 @@ def answer_offer(
                 answer = _take_late(job, offer, by)
             else:
                 return _late_answer(job, offer, key)
-        elif job.status != Job.Status.DISPATCHING or job.paused_at:
+        elif job.status != Job.Status.DISPATCHING or job.paused_at or not offer.technician.is_active:
             return Answer.NO_LONGER
         elif at >= offer.expires_at and said != phrases.ACCEPT_KEY:
             return Answer.EXPIRED
@@ -97,12 +99,13 @@ def answer_offer(
 
 
 def apply_recorded_key(job: Job, offer: Offer) -> bool:
-    """Apply the key recorded for this pending offer if it arrived in time; return whether there was such a key.
+    """Apply the key recorded for this pending offer, and return whether there was one.
 
-    Every function that closes an offer without an answer calls this first. Job and offer must be locked.
+    A decline counts if it arrived in time; a yes counts while the offer is pending. Every function that closes an
+    offer without an answer calls this first. Job and offer must be locked.
     """
-    recorded = _first_answer(offer)
-    if recorded is None or recorded.at >= offer.expires_at:
+    recorded = _first_answer(offer) if offer.technician.is_active else None
+    if recorded is None or (recorded.at >= offer.expires_at and recorded.key != phrases.ACCEPT_KEY):
         return False
     _apply_key(job, offer, recorded.key, AnswerChannel.PHONE)
     return True
@@ -125,7 +128,7 @@ def _apply_key(job: Job, offer: Offer, key: str, by: AnswerChannel) -> Answer:
 def _was_closed_too_early(job: Job, offer: Offer, arrived_at: datetime) -> bool:
     """Return whether the offer was closed as unanswered although a key had arrived in time.
 
-    False if the job is no longer free.
+    False if the job is no longer free, or the technician was deactivated.
     """
     return (
         offer.status in (Offer.Status.TIMED_OUT, Offer.Status.FAILED)
@@ -133,6 +136,7 @@ def _was_closed_too_early(job: Job, offer: Offer, arrived_at: datetime) -> bool:
         and offer.round >= job.first_round
         and job.status in (Job.Status.DISPATCHING, Job.Status.PENDING)
         and job.paused_at is None
+        and offer.technician.is_active
     )
 
 
@@ -161,7 +165,8 @@ def _apply_key_after_close(job: Job, offer: Offer, key: str, by: AnswerChannel) 
 def _may_take_late(job: Job, offer: Offer, at: datetime) -> bool:
     """Return whether a yes to this closed offer takes the job.
 
-    It does if nobody has the job, no other phone rings for it, and the yes is newer than any answer to this offer.
+    It does if nobody has the job, no other phone rang for it when the yes arrived, and the yes is newer than any
+    answer to this offer.
     """
     if offer.technician_id in job.not_again or not offer.technician.is_active:
         return False
@@ -173,7 +178,7 @@ def _may_take_late(job: Job, offer: Offer, at: datetime) -> bool:
     if job.status != Job.Status.DISPATCHING or job.paused_at is not None:
         return False
     live = job.offers.filter(status=Offer.Status.PENDING).first()
-    if live is None or live.technician_id == offer.technician_id:
+    if live is None or live.technician_id == offer.technician_id or at <= live.created_at:
         return True
     call = telephony.open_call_of("offer", live.pk)
     return call is None or call.status == Call.Status.CREATED
@@ -252,7 +257,8 @@ def offer_state(offer: Offer) -> Answer | None:
     if job.technician_id not in (None, offer.technician_id):
         return Answer.TAKEN
     if offer.status == Offer.Status.PENDING:
-        return Answer.NO_LONGER if job.status != Job.Status.DISPATCHING or job.paused_at else None
+        is_open = job.status == Job.Status.DISPATCHING and not job.paused_at and offer.technician.is_active
+        return None if is_open else Answer.NO_LONGER
     if _may_take_late(job, offer, clock.now()):
         return None
     return Answer.EXPIRED if offer.status in (Offer.Status.TIMED_OUT, Offer.Status.FAILED) else Answer.NO_LONGER

@@ -51,6 +51,7 @@ def delete_config(policy: DispatchPolicy, *, actor: Actor) -> None:
         policies.check_removable(policy)
         _append_event(policy, "removed", actor)
         policy.delete()
+        wake_quiet_jobs(policy.organization_id)
 
 
 def _append_event(row: Setup, verb: str, actor: Actor, **data: Any) -> None:

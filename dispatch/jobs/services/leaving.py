@@ -19,7 +19,7 @@ from dispatch.core.events import SYSTEM, Actor
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.rules import Outcome
 from dispatch.jobs.services import transitions
-from dispatch.jobs.services.actions import IllegalTransition, apply_live_key, cannot_make_it
+from dispatch.jobs.services.actions import IllegalTransition, apply_recorded_keys, cannot_make_it
 from dispatch.jobs.services.answers import apply_recorded_key
 from dispatch.technicians.models import Technician
 
@@ -30,7 +30,7 @@ _failed_offers = RecentlyBlocked(5.0)
 def apply_answers(technician_id: int) -> None:
     """Apply the recorded keys of a technician who is about to leave, so that a job they have taken is known."""
     for job_id in _live_offers(technician_id).values_list("job_id", flat=True):
-        apply_live_key(job_id)
+        apply_recorded_keys(job_id)
 
 
 def give_back_all(technician_id: int, actor: Actor) -> None:
@@ -38,7 +38,9 @@ def give_back_all(technician_id: int, actor: Actor) -> None:
     open_jobs = Job.objects.filter(technician_id=technician_id, status=Job.Status.ASSIGNED).order_by("pk")
     for job_id in open_jobs.values_list("pk", flat=True):
         with suppress(IllegalTransition):  # completed or reassigned meanwhile
-            cannot_make_it(job_id, actor=actor, note="The technician was deactivated.")
+            cannot_make_it(
+                job_id, actor=actor, note="The technician was deactivated.", technician_id=technician_id
+            )
 
 
 def withdraw_offers(technician_id: int, actor: Actor) -> None:

@@ -18,7 +18,7 @@ from dispatch.jobs import sql
 from dispatch.jobs.models import Job, TechnicianNotice
 from dispatch.jobs.rules import phrases
 from dispatch.jobs.services import sms, transitions
-from dispatch.jobs.services.notices import PURPOSE, TEXT_WAIT, News, Status
+from dispatch.jobs.services.notices import PURPOSE, TEXT_WAIT, Status, append_notice_event, raise_again
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Text
 
@@ -85,7 +85,7 @@ def _call(job: Job, notice: TechnicianNotice, now: datetime) -> None:
         if now < last.ended_at + CALL_AGAIN:
             _wait(notice, last.ended_at + CALL_AGAIN)
             return
-    pool = sql.load_readiness(job, now).pool
+    pool = sql.find_call_pool(job, now)
     if pool is None:
         _mark_unreached(job, notice, "no pool for calls")
         return
@@ -125,32 +125,16 @@ def _mark_reached(job: Job, notice: TechnicianNotice, by: str) -> None:
     notice.status, notice.reached_by, notice.next_action_at = Status.REACHED, by, None
     notice.save(update_fields=["status", "reached_by", "next_action_at"])
     actor = Actor("technician", notice.technician_id, notice.technician.name) if by == "call" else SYSTEM
-    _append(job, notice, "job.technician_notified", actor, by=by)
-    if was_unreached:  # the event ends the job's alert: raise it again for the others
-        others = job.notices.filter(status=Status.UNREACHED).select_related("technician")
-        for other in others:
-            _append(job, other, "job.technician_unreached", SYSTEM, reason=other.reason)
-    elif (call := telephony.open_call_of(PURPOSE, notice.pk)) and by == "text":
+    append_notice_event(job, notice, "job.technician_notified", actor, by=by)
+    raise_again(job)
+    if not was_unreached and (call := telephony.open_call_of(PURPOSE, notice.pk)) and by == "text":
         telephony.hang_up(call.pk, reason="the text was delivered")
 
 
 def _mark_unreached(job: Job, notice: TechnicianNotice, reason: str) -> None:
     notice.status, notice.reason, notice.next_action_at = Status.UNREACHED, reason[:160], None
     notice.save(update_fields=["status", "reason", "next_action_at"])
-    _append(job, notice, "job.technician_unreached", SYSTEM, reason=reason)
-
-
-def _append(job: Job, notice: TechnicianNotice, kind: str, actor: Actor, **data: str) -> None:
-    transitions.append_job_event(
-        job,
-        kind,
-        actor=actor,
-        technician_id=notice.technician_id,
-        technician=notice.technician.name,
-        news=str(notice.news),
-        news_text=str(News(notice.news).label),
-        **data,
-    )
+    append_notice_event(job, notice, "job.technician_unreached", SYSTEM, reason=reason)
 
 
 def news_prompt(notice_id: int) -> tuple[str, ...]:

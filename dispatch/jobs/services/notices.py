@@ -11,7 +11,8 @@ from datetime import timedelta
 from django.db.models import Q
 
 from dispatch.capacity.models import OutboundNumber
-from dispatch.core import clock
+from dispatch.core import clock, events
+from dispatch.core.events import SYSTEM, Actor
 from dispatch.core.runtime.queues import notify_loop
 from dispatch.jobs import policies, sql
 from dispatch.jobs.models import Job, TechnicianNotice
@@ -33,9 +34,14 @@ def inform(job: Job, technician_id: int, news: TechnicianNotice.News, *, text: T
     It supersedes their earlier notices about this job. `text`: the text that already says so; otherwise one is
     created if possible. The job must be locked. An organization without numbers notifies its technicians itself.
     """
-    supersede(job, technician_id)
+    missed = supersede(job, technician_id)
     if not OutboundNumber.objects.of(job.organization_id).exists():
         return
+    if news == News.CHANGED:  # they may not know yet that they have the job
+        news = next((earlier for earlier in (News.ASSIGNED, News.REOPENED) if earlier in missed), news)
+        is_texted = True
+    else:
+        is_texted = news != News.ASSIGNED  # `text` is the address, if the policy has it texted
     now = clock.now()
     notice = TechnicianNotice.objects.create(
         organization_id=job.organization_id,
@@ -45,7 +51,7 @@ def inform(job: Job, technician_id: int, news: TechnicianNotice.News, *, text: T
         alert_at=now + ALERT_AFTER,
         next_action_at=now,
     )
-    if news != News.ASSIGNED:
+    if is_texted:
         text = sms.send_news(notice, job)
     if text is not None:
         notice.text_id, notice.next_action_at = text.pk, now + TEXT_WAIT
@@ -54,16 +60,49 @@ def inform(job: Job, technician_id: int, news: TechnicianNotice.News, *, text: T
         notify_loop(NOTICE_LOOP)
 
 
-def supersede(job: Job, technician_id: int) -> None:
-    """End the technician's notices about this job, because something newer replaces them."""
-    earlier = TechnicianNotice.objects.filter(job=job, technician_id=technician_id)
+def supersede(job: Job, technician_id: int) -> set[str]:
+    """End the technician's notices about this job, because something newer replaces them.
+
+    Return their news. The alert about one that reached nobody ends.
+    """
+    earlier = TechnicianNotice.objects.filter(job=job, technician_id=technician_id).select_related("technician")
+    missed: set[str] = set()
+    alerted: TechnicianNotice | None = None
     for notice in earlier.filter(status__in=(Status.SENDING, Status.UNREACHED)).order_by("pk"):
+        missed.add(notice.news)
+        if notice.status == Status.UNREACHED:
+            alerted = notice
         notice.status, notice.next_action_at = Status.SUPERSEDED, None
         notice.save(update_fields=["status", "next_action_at"])
         if notice.text_id is not None:
             telephony.cancel_texts(Q(pk=notice.text_id))
         if call := telephony.open_call_of(PURPOSE, notice.pk):
             telephony.hang_up(call.pk, reason="the job has changed again")
+    if alerted is not None:
+        append_notice_event(job, alerted, "job.notice_superseded", SYSTEM)
+        raise_again(job)
+    return missed
+
+
+def raise_again(job: Job) -> None:
+    """Alert the dispatchers again about the others who were not reached: an event has ended the job's alert."""
+    for notice in job.notices.filter(status=Status.UNREACHED).select_related("technician").order_by("pk"):
+        append_notice_event(job, notice, "job.technician_unreached", SYSTEM, reason=notice.reason)
+
+
+def append_notice_event(job: Job, notice: TechnicianNotice, kind: str, actor: Actor, **data: str) -> None:
+    """Append an Event about the job and this notice of it."""
+    events.append(
+        job.organization_id,
+        kind,
+        job.pk,
+        actor=actor,
+        technician_id=notice.technician_id,
+        technician=notice.technician.name,
+        news=str(notice.news),
+        news_text=str(News(notice.news).label),
+        **{name: value for name, value in data.items() if value},
+    )
 
 
 def unreachable_phones(job: Job, phones: Collection[str]) -> set[str]:
@@ -72,7 +111,7 @@ def unreachable_phones(job: Job, phones: Collection[str]) -> set[str]:
     Empty for an organization without numbers.
     """
     policy = policies.frozen_policy(job) if job.policy else policies.default_policy()
-    pool = sql.load_readiness(job, clock.now()).pool
+    pool = sql.find_call_pool(job, clock.now())
     numbers = OutboundNumber.objects.of(job.organization_id)
     if not numbers.exists():
         return set()

@@ -154,6 +154,7 @@ def expire_offer(job_id: int, token: str | uuid.UUID, *, place: bool = True) -> 
             return
         offer = transitions.live_offer(job)
         if offer is not None:
+            _apply_recorded_answer(job, offer)
             if clock.now() < offer.expires_at or apply_recorded_key(job, offer):
                 return
             status, end, has_outage = _end_of_expired(offer)
@@ -166,6 +167,15 @@ def expire_offer(job_id: int, token: str | uuid.UUID, *, place: bool = True) -> 
     if offer is not None:
         fault_injection.crash_point("jobs.expire.committed")
     offer_next(job_id, next_token, place=place)
+
+
+def _apply_recorded_answer(job: Job, offer: Offer) -> None:
+    """Extend the deadline of an answered call whose report was recorded but not applied."""
+    if offer.answered_at is not None or clock.now() < offer.expires_at:
+        return
+    call = telephony.open_call_of("offer", offer.pk)
+    if call is not None and call.status == Call.Status.ANSWERED:
+        _start_offer_clock(job, offer, call)
 
 
 def _end_of_expired(offer: Offer) -> tuple[Offer.Status, CallEnd, bool]:

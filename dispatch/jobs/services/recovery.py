@@ -22,8 +22,8 @@ RESUME = "dispatch.jobs.tasks.resume_after_outage"
 
 FAILED = "job_not_resumed"
 _REASONS = transitions.OUTAGE_REASONS
-# Events by which a person takes ownership of a pending job, and the event that releases it.
-_CLAIMED, _RELEASED = ("job.claimed", "job.alert_acknowledged"), ("job.released",)
+# Events by which a person takes ownership of a pending job, and the events that release it.
+_CLAIMED, _RELEASED = ("job.claimed", "job.alert_acknowledged"), ("job.released", "job.alert_returned")
 
 
 def resume_after_outage(organization_id: int, limit: int | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import timedelta
 
@@ -142,7 +143,7 @@ def send(job_id: int, body: str, *, technician_id: int | None = None, actor: Act
         row = JobText.objects.create(
             organization_id=job.organization_id, job=job, text=text, technician=technician, handled_at=clock.now()
         )
-        _mark_handled(job, technician)
+        _mark_handled(job, actor, technician)
         transitions.append_job_event(
             job, "job.text_sent", actor=actor, technician_id=technician.pk, technician=technician.name,
             text_id=text.pk, body=body[:500],
@@ -154,7 +155,7 @@ def mark_handled(job_id: int, *, actor: Actor) -> int:
     """Mark the job's inbound texts as needing no reply. Return how many were unanswered."""
     with transaction.atomic():
         job = transitions.lock_job(job_id)
-        count = _mark_handled(job)
+        count = _mark_handled(job, actor)
         if count:
             transitions.append_job_event(job, "job.texts_handled", actor=actor, count=count)
     return count
@@ -210,13 +211,17 @@ def _main_job(jobs: list[Job], text: Text) -> Job | None:
     return known.get(last or 0) or (jobs[-1] if jobs else None)
 
 
-def _mark_handled(job: Job, technician: Technician | None = None) -> int:
+def _mark_handled(job: Job, actor: Actor, technician: Technician | None = None) -> int:
     """Mark unanswered texts of this job, and their copies in other threads, as handled."""
     open_rows = JobText.objects.filter(job=job, handled_at=None)
     if technician is not None:
         open_rows = open_rows.filter(technician=technician)
     ids = list(open_rows.values_list("text_id", flat=True))
-    JobText.objects.filter(text_id__in=ids, handled_at=None).update(handled_at=clock.now())
+    copies = JobText.objects.filter(text_id__in=ids, handled_at=None)
+    counts = Counter(copies.exclude(job=job).values_list("job_id", flat=True))
+    copies.update(handled_at=clock.now())
+    for other in Job.objects.filter(pk__in=list(counts)).order_by("pk"):  # their cards change, too
+        transitions.append_job_event(other, "job.texts_handled", actor=actor, count=counts[other.pk])
     return len(ids)
 
 

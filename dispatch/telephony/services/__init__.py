@@ -11,7 +11,7 @@ from dispatch.telephony.services.call_status import (
     record_silence,
 )
 from dispatch.telephony.services.calls import call_of, calls_of, create_call, open_call_of
-from dispatch.telephony.services.keys import PressedKey, keys_of
+from dispatch.telephony.services.keys import PressedKey, apply_keys_of, keys_of
 from dispatch.telephony.services.sms import (
     cancel_texts,
     create_text,
@@ -33,6 +33,7 @@ __all__ = [
     "PhoneBusy",
     "PressedKey",
     "TextNotAllowed",
+    "apply_keys_of",
     "call_of",
     "calls_of",
     "cancel_texts",

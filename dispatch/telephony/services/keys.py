@@ -6,6 +6,7 @@ webhook did not apply.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -32,10 +33,11 @@ _blocked = RecentlyBlocked(20.0)
 
 
 class PressedKey(NamedTuple):
-    """One key and its time of arrival."""
+    """One key and its time of arrival. `is_applied`: a handler has already applied it."""
 
     key: str
     at: datetime
+    is_applied: bool = False
 
 
 def take_over_at(event: WebhookEvent, arrived_at: datetime) -> datetime | None:
@@ -49,7 +51,27 @@ def keys_of(purpose: str, subject_id: int) -> list[PressedKey]:
     if not (call_ids := list(calls.values_list("pk", flat=True))):
         return []
     stored = CallEvent.objects.filter(call__in=call_ids, kind=GATHER).select_related("call__account")
-    return [PressedKey(key, event.at) for event in stored.order_by("at", "pk") if (key := _key_in(event))]
+    return [
+        PressedKey(key, event.at, event.next_action_at is None)
+        for event in stored.order_by("at", "pk")
+        if (key := _key_in(event))
+    ]
+
+
+def apply_keys_of(purpose: str, subject_ids: Iterable[int]) -> None:
+    """Apply the stored keys of these subjects that their webhooks have not applied yet, oldest first.
+
+    For decisions that no later key may undo. A key that fails is left to the loop.
+    """
+    calls = Call.objects.filter(purpose=purpose, subject_id__in=list(subject_ids)).exclude(keys_pressed="")
+    if not (call_ids := list(calls.values_list("pk", flat=True))):
+        return
+    waiting = CallEvent.objects.filter(call__in=call_ids, next_action_at__isnull=False).select_related("call")
+    for event in waiting.order_by("at", "pk"):
+        try:
+            _apply(event)
+        except Exception:
+            log.exception("key_not_acted_on", item=event.pk)
 
 
 def mark_applied(call_id: int, event: WebhookEvent) -> None:
@@ -77,11 +99,17 @@ def _apply_key(event_id: int) -> int:
     event = CallEvent.objects.select_related("call").get(pk=event_id)
     if event.at < now - GIVE_UP_AFTER:
         log.error("key_given_up", call=event.call_id, purpose=event.call.purpose)
-    elif key := _key_in(event):
+        _clear_next_action(pk=event_id)
+    else:
+        _apply(event)
+    return 1
+
+
+def _apply(event: CallEvent) -> None:
+    if key := _key_in(event):
         handler_for(event.call.purpose).on_key(event.call, key)
         fault_injection.crash_point("telephony.key.acted_on")
-    _clear_next_action(pk=event_id)
-    return 1
+    _clear_next_action(pk=event.pk)
 
 
 def _clear_next_action(**filters: object) -> None:

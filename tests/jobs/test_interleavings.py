@@ -1,0 +1,314 @@
+"""Every interleaving of webhooks, deadlines and dispatchers' actions has one outcome, which a model predicts.
+
+The first technician's call is reported by signed webhooks, which arrive in any order that the provider can
+produce: doubled, delayed, lost, or recorded by a process that dies before it acts, and then repeated. The model
+knows only what was recorded, and when.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from django.core.exceptions import ValidationError
+
+from dispatch.capacity import redis_scripts
+from dispatch.core import clock, fault_injection
+from dispatch.core.api.problems import Conflict
+from dispatch.core.models import Event
+from dispatch.core.redis.client import client
+from dispatch.core.runtime.loops import find_loop
+from dispatch.jobs import services
+from dispatch.jobs.models import Offer
+from dispatch.jobs.rules import LEGAL
+from dispatch.technicians.models import Technician
+from dispatch.telephony.loops import place_due
+from dispatch.telephony.models import Call
+from tests.harness.job_model import EXTENSION, GRACE, TIMEOUT, Model
+from tests.harness.jobs import MARIA, Floor
+from tests.harness.provider import Signed, end, key_pressed, signed
+
+# Seconds between steps: multiples of 100, so that no deadline is near a step.
+PAUSES = ((0, 0, 100, 100, 200, 300), (0, 100, 200, 400, 700))
+ACTIONS = ("assign", "pause", "resume", "cancel", "call_next", "complete")
+# Where a process dies while it handles a webhook: before it acts, or before it answers.
+RECORDED, ACTED = "telephony.webhook.committed", "jobs.answer.committed"
+# Status of an offer → the statuses that may follow.
+OFFERS = {
+    "pending": {"accepted", "declined", "timed_out", "failed", "rescinded"},
+    "timed_out": {"accepted", "declined"},
+    "failed": {"accepted", "declined"},
+    "rescinded": {"accepted"},
+    "declined": {"accepted"},
+    "accepted": {"rescinded"},
+}
+# Kind of an event → the status that it leads to.
+STATUSES = {
+    "job.created": "dispatching",
+    "job.pending": "pending",
+    "job.assigned": "assigned",
+    "job.completed": "completed",
+    "job.cancelled": "cancelled",
+}
+
+
+class Play:
+    """One random interleaving, played against the application and the model."""
+
+    def __init__(self, floor: Floor, seed: int) -> None:
+        self.floor, self.chance = floor, random.Random(seed)
+        self.story = [f"seed {seed}"]
+        self.model = Model(self.chance.choice([0, GRACE]))
+        floor.set_policy(
+            answer_timeout_s=TIMEOUT, answered_extension_s=EXTENSION, missed_call_grace_s=self.model.grace,
+            ring_timeout_s=60, auto_pause_misses=0, rounds=1, max_candidates=5, technician_wait_s=0,
+        )  # fmt: skip
+        Technician.objects.update(is_active=False)
+        self.ann, self.bob = floor.crew("Ann", "Bob")
+        self.cid = floor.technician("Cid", on_duty=False)
+        self.job = floor.started(customer_phone=f"+1602555{seed % 10_000:04d}")
+        self.call = Call.objects.get(purpose="offer", subject_id=floor.live_offer(self.job).pk)
+        self.start, self.at = clock.now(), 0
+        self.version = floor.job(self.job).version
+        self.pauses = self.chance.choice(PAUSES)
+        self.held: list[Signed] = []  # recorded and not acted on; the provider repeats them
+        self.repeats: list[tuple[str, Signed]] = []
+
+    def run(self) -> None:
+        for name in self._script():
+            self._travel(self.chance.choice(self.pauses))
+            self._step(name)
+            self._watch_version()
+        self._calm()
+        self._check()
+
+    # --- the script -----------------------------------------------------------------------------------------
+    def _script(self) -> list[str]:
+        """The steps in the order of their arrival."""
+        chance = self.chance
+        history = chance.choices(
+            [
+                ["ringing", "in-progress", "voice", "1", "completed"],
+                ["ringing", "in-progress", "voice", "2", "completed"],
+                ["ringing", "in-progress", "voice", "completed"],
+                ["ringing", "no-answer"],
+            ],
+            weights=[6, 2, 1, 1],
+        )[0]
+        arrived = [name for name in history if name not in ("ringing", "in-progress") or chance.random() < 0.8]
+        chance.shuffle(arrived)
+        if "voice" in arrived and "completed" in arrived:  # the prompt comes before the key and before the end
+            arrived.remove("voice")
+            arrived.insert(
+                min(arrived.index(name) for name in arrived if name in "12" or name == "completed"), "voice"
+            )
+        others = [
+            *chance.choices(["expire", "audit"], k=chance.choice([0, 1, 1, 2])),
+            *chance.choices(ACTIONS, k=chance.choice([0, 0, 1, 2, 3])),
+            *["work"] * chance.choice([0, 1, 2]),
+            *["keys"] * chance.choice([0, 0, 1]),
+            *["repeat"] * chance.choice([0, 1, 2]),
+        ]
+        for name in others:  # most of them after the key
+            pressed = next((place for place, one in enumerate(arrived) if one in "12"), -1)
+            arrived.insert(chance.randint(chance.choice([0, pressed + 1]), len(arrived)), name)
+        return arrived
+
+    def _travel(self, seconds: int) -> None:
+        self.at += seconds
+        passed = (clock.now() - self.start).total_seconds()
+        clock.travel(max(0.0, self.at - passed))
+
+    def _step(self, name: str) -> None:
+        self.story.append(f"{self.at} {name}")
+        if name not in ("expire", "audit", "keys"):
+            self._repeat_held()
+        match name:
+            case "ringing" | "in-progress" | "completed" | "no-answer" | "voice" | "1" | "2":
+                self._deliver(name)
+            case "repeat" if self.repeats:
+                again, request = self.chance.choice(self.repeats)
+                self.story[-1] += f" of {again}"
+                assert request.post().status_code in (200, 204)
+                self._tell_model(again)
+            case "expire":
+                services.expire_offer(self.job.pk, self.floor.job(self.job).step_token)
+                self.model.expire(self.at)
+            case "audit":
+                clock.travel(10)
+                services.audit()
+                clock.travel(1.1)
+                place_due()
+                self.model.expire(self.at)
+            case "work":
+                self._work()
+            case "keys":
+                self._travel(100)
+                find_loop("calls_keys").step()
+            case _ if name in ACTIONS:
+                self._act(name)
+
+    # --- webhooks -------------------------------------------------------------------------------------------
+    def _deliver(self, name: str) -> None:
+        request, chance = self._request(name), self.chance
+        dies_at = chance.choice(["", RECORDED, RECORDED, ACTED] if name in "12" else ["", "", RECORDED])
+        if dies_at:
+            self.story[-1] += f", the process dies at {dies_at}"
+            died = _post_and_die(request, dies_at)
+            if name not in "12" or (died and chance.random() < 0.3):
+                self.held.append(request)
+            if name in ("completed", "no-answer"):
+                self._repeat_held()
+        else:
+            assert request.post().status_code in (200, 204)
+        self._tell_model(name)
+        self.repeats.append((name, request))
+        if chance.random() < 0.3:
+            self.story[-1] += ", doubled"
+            assert request.post().status_code in (200, 204)
+
+    def _request(self, name: str) -> Signed:
+        sim, call = self.floor.sim, self.call
+        if name in "12":
+            return key_pressed(sim, call, name)
+        if name == "voice":
+            return signed(sim, call, "voice", CallStatus="in-progress")
+        sequence = {"ringing": "1", "in-progress": "2"}.get(name, "3")
+        return signed(sim, call, "status", CallStatus=name, SequenceNumber=sequence)
+
+    def _repeat_held(self) -> None:
+        while self.held:
+            assert self.held.pop(0).post().status_code in (200, 204)
+
+    def _tell_model(self, name: str) -> None:
+        match name:
+            case "1" | "2":
+                self.model.press(name, self.at)
+            case "voice" | "in-progress":
+                self.model.answer(self.at, name == "voice")
+            case "completed" | "no-answer":
+                self.model.end(self.at)
+
+    # --- dispatchers ----------------------------------------------------------------------------------------
+    def _work(self) -> None:
+        self.floor.work()
+        self.model.work(self.at)
+
+    def _act(self, name: str) -> None:
+        self._work()
+        version = self.floor.job(self.job).version
+        is_legal = self.model.decide(name)
+        actions: dict[str, Callable] = {
+            "assign": lambda **seen: services.assign(
+                self.job.pk, self.cid.pk, actor=MARIA, confirm_unfit=True, **seen
+            ),
+            "pause": lambda **seen: services.pause(self.job.pk, actor=MARIA, **seen),
+            "resume": lambda **seen: services.resume(self.job.pk, actor=MARIA, **seen),
+            "cancel": lambda **seen: services.cancel(self.job.pk, "by the customer", actor=MARIA, **seen),
+            "call_next": lambda **seen: services.call_next_now(self.job.pk, actor=MARIA, **seen),
+            "complete": lambda **seen: services.complete(self.job.pk, actor=MARIA, **seen),
+        }
+        if not is_legal:
+            self.story[-1] += ", refused"
+            with pytest.raises((Conflict, ValidationError)):
+                actions[name]()
+            return
+        actions[name]()
+        if self.chance.random() < 0.4:
+            self.story[-1] += ", doubled"
+            with pytest.raises(Conflict):
+                actions[name](version=version)
+
+    # --- the end --------------------------------------------------------------------------------------------
+    def _calm(self) -> None:
+        """Repeat what was lost, and let all deadlines pass."""
+        self._repeat_held()
+        clock.travel(6)
+        find_loop("calls_keys").step()
+        for _ in range(8):
+            self.floor.work()
+            job = self.floor.job(self.job)
+            if job.status != "dispatching" or job.paused_at:
+                break
+            assert job.next_action_at is not None
+            clock.travel(max(0.0, (job.next_action_at - clock.now()).total_seconds()) + 3)
+            services.audit()
+            clock.travel(1.1)
+            place_due()
+        for call in Call.objects.filter(ended_at=None).order_by("pk"):
+            assert end(self.floor.sim, call).status_code == 204
+        self.floor.work()
+        self.model.calm()
+
+    def _check(self) -> None:
+        job, model = self.floor.job(self.job), self.model
+        told = "\n".join([*self.story, str(model), self.floor.story()])
+        found = (job.status, job.technician.name if job.technician else "", job.paused_at is not None)
+        assert found == (model.status, model.who, model.is_paused), told
+        assert self.floor.kinds(job).count("job.assigned") == model.assignments, told
+        accepted = Offer.objects.filter(job=job, status="accepted")
+        assert [offer.technician.name for offer in accepted] == ["Ann"] * (model.first == "accepted"), told
+        assert job.status != "dispatching" or job.paused_at, told
+        assert not Call.objects.filter(ended_at=None).exists(), told
+        assert client().hgetall(f"{redis_scripts.base_key()}:leases") == {}, told
+        self._watch_version()
+        self._check_log(told)
+        for technician in Technician.objects.filter(is_active=True):
+            has_job = job.status == "assigned" and job.technician_id == technician.pk
+            assert (technician.live_offer_id, technician.open_jobs) == (None, int(has_job)), told
+
+    def _watch_version(self) -> None:
+        version = self.floor.job(self.job).version
+        assert version >= self.version, self.story
+        self.version = version
+
+    def _check_log(self, told: str) -> None:
+        """Every change of status in the log is legal, and the last one is the row's."""
+        legal = {(before, after) for (before, _), after in LEGAL.items()}
+        kinds = Event.objects.filter(subject_type="job", subject_id=self.job.pk).order_by("id")
+        statuses = [STATUSES[kind] for kind in kinds.values_list("kind", flat=True) if kind in STATUSES]
+        assert statuses[0] == "dispatching", told
+        assert all(step in legal for step in pairwise(statuses)), told
+        assert statuses[-1] == self.floor.job(self.job).status, told
+        for offer in Offer.objects.filter(job=self.job):
+            log = Event.objects.filter(subject_type="offer", subject_id=offer.pk).order_by("id")
+            verbs = [kind.removeprefix("offer.") for kind in log.values_list("kind", flat=True)]
+            moves = ["pending", *(verb for verb in verbs if verb in OFFERS)]
+            assert all(after in OFFERS[before] for before, after in pairwise(moves)), told
+            assert moves[-1] == offer.status, told
+
+
+def _post_and_die(request: Signed, point: str) -> bool:
+    """Post the request to a process that dies at this point. Return whether it came there."""
+    died: list[bool] = []
+
+    def die() -> None:
+        died.append(True)
+        raise RuntimeError("the process has trouble")
+
+    with fault_injection.arm_crash_point(point, die):
+        status = request.post().status_code
+    assert status == 500 if died else status in (200, 204)
+    return bool(died)
+
+
+def play(floor: Floor, seeds: range) -> None:
+    floor.sim.lose_callbacks()  # the test sends them
+    for seed in seeds:
+        Play(floor, seed).run()
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_random_interleavings_have_the_outcome_of_the_model(floor, part):
+    play(floor, range(part * 10, part * 10 + 10))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(40))
+def test_many_interleavings_have_the_outcome_of_the_model(floor, part):
+    first = int(os.environ.get("SOAK_SEED") or random.SystemRandom().randrange(1_000_000)) + part * 25
+    print(f"SOAK_SEED={first - part * 25}")  # noqa: T201
+    play(floor, range(first, first + 25))
