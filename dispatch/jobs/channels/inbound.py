@@ -8,10 +8,12 @@ from datetime import datetime, timedelta
 from django.db.models import QuerySet
 
 from dispatch.core import clock
+from dispatch.core.api.problems import Conflict
 from dispatch.jobs import policies, signed_links
 from dispatch.jobs.channels.voice import RESULT_PROMPTS, prompt_context
 from dispatch.jobs.models import Offer
 from dispatch.jobs.rules import phrases
+from dispatch.jobs.rules.on_the_way import read_on_the_way
 from dispatch.jobs.services import Answer, AnswerChannel, answer_offer, threads
 from dispatch.jobs.services.answers import offer_state
 from dispatch.technicians import services as technicians
@@ -53,13 +55,17 @@ class TechnicianInboundHandler:
     """Handles texts and calls from technicians of the organization that owns the number."""
 
     def on_sms(self, text: Text) -> str | None:
-        """Apply 1 or 2 to the last offer texted to this technician; pass anything else to the dispatchers.
+        """Apply 1 or 2 to the last offer texted to this technician, and "on my way" to their job.
+
+        Anything else is passed to the dispatchers.
 
         A newer offer that was not texted yet is never answered this way, because the technician doesn't know it.
         Return the reply; None if the text was not handled, or "" for no reply.
         """
         if (technician := _technician(text.organization_id, text.from_phone)) is None:
             return None
+        if (reply := _on_the_way(text, technician)) is not None:
+            return reply
         key = phrases.key_in(text.body)
         sent = Text.objects.filter(
             organization_id=text.organization_id,
@@ -93,6 +99,7 @@ class TechnicianInboundHandler:
             return None
         return (
             f"{technician.organization.name}: reply 1 to accept an offer or 2 to decline, or call this number. "
+            "OMW 20 says that you are on the way and arrive in 20 minutes. "
             f"Your page: {signed_links.technician_url(technician)} STOP ends texts, not calls."
         )
 
@@ -132,6 +139,20 @@ class TechnicianInboundHandler:
         if technicians.is_pin_locked(technician):
             return VoicePrompt(phrases.PIN_LOCKED)
         return VoicePrompt((phrases.WRONG_PIN, *phrases.ENTER_PIN), keys="0123456789", digits=LONGEST_PIN)
+
+
+def _on_the_way(text: Text, technician: Technician) -> str | None:
+    """Apply "on my way" and return the reply; None if the text says something else, or they have no such job."""
+    said = read_on_the_way(text.body)
+    if said is None:
+        return None
+    if not said.is_possible:
+        threads.receive(text, technician)
+        return phrases.WRONG_ETA
+    try:
+        return threads.receive_on_the_way(text, technician, said.minutes)
+    except Conflict:  # the job changed meanwhile
+        return None
 
 
 def _is_ambiguous(text: Text) -> bool:

@@ -21,10 +21,10 @@ from dispatch.core import clock
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
 from dispatch.jobs import geocoding, policies, timeline
-from dispatch.jobs.models import Job, Offer, TechnicianNotice
+from dispatch.jobs.models import CustomerTextKind, Job, Offer, TechnicianNotice
 from dispatch.jobs.rules import DONE_TO, Action, Outcome, status_after
 from dispatch.jobs.rules.duplicates import address_key
-from dispatch.jobs.services import notices, ranking, transitions
+from dispatch.jobs.services import customer_texts, notices, ranking, transitions
 from dispatch.jobs.services.answers import apply_recorded_key
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
@@ -96,7 +96,7 @@ def assign(
         if warnings and not confirm_unfit:
             return AssignResult(job, warnings, assigned=False)
         if offer is not None:
-            _rescind_offer(offer, Outcome.ASSIGNED_BY_HAND, f"manually assigned to {technician.name}", actor)
+            rescind_offer(offer, Outcome.ASSIGNED_BY_HAND, f"manually assigned to {technician.name}", actor)
         _release_technician(
             job, Outcome.ASSIGNED_BY_HAND, f"reassigned to {technician.name}", actor, News.REASSIGNED
         )
@@ -111,7 +111,7 @@ def call_next_now(job_id: int, *, actor: Actor, version: int | None = None, note
     """
     with locked_for_action(job_id, Action.CALL_NEXT, version) as job:
         if (offer := transitions.live_offer(job)) is not None:
-            _rescind_offer(offer, Outcome.SKIPPED, f"{actor.label} called the next technician", actor)
+            rescind_offer(offer, Outcome.SKIPPED, f"{actor.label} called the next technician", actor)
         is_quiet = job.waiting_for == transitions.Waiting.QUIET_HOURS
         if is_quiet:
             job.calls_at_any_hour = True
@@ -152,7 +152,7 @@ def pause(job_id: int, *, actor: Actor, version: int | None = None, note: str = 
     """Stop the cascade, withdraw a live offer and hang up. Its technician gets another offer after the pause."""
     with locked_for_action(job_id, Action.PAUSE, version) as job:
         if (offer := transitions.live_offer(job)) is not None:
-            _rescind_offer(offer, Outcome.PAUSED, f"paused by {actor.label}", actor)
+            rescind_offer(offer, Outcome.PAUSED, f"paused by {actor.label}", actor)
         transitions.stop_waiting(job, transitions.Waiting.PERSON)
         job.paused_at = clock.now()
         if reminder_s := policies.frozen_policy(job).pause_reminder_s:
@@ -172,18 +172,24 @@ def resume(job_id: int, *, actor: Actor, version: int | None = None, note: str =
     return job
 
 
-def cancel(job_id: int, reason: str, *, actor: Actor, version: int | None = None) -> Job:
-    """End the job without a result. Raises ValidationError {reason} if the reason is empty."""
+def cancel(job_id: int, reason: str, *, actor: Actor, version: int | None = None, by: str = "") -> Job:
+    """End the job without a result. Raises ValidationError {reason} if the reason is empty.
+
+    `by` is "customer" if the customer did it, which notifies the dispatchers.
+    """
     if not reason.strip():
         raise ValidationError({"reason": "Enter a reason."})
     with locked_for_action(job_id, Action.CANCEL, version) as job:
         if (offer := transitions.live_offer(job)) is not None:
-            _rescind_offer(offer, Outcome.CANCELLED, "the job was cancelled", actor)
+            rescind_offer(offer, Outcome.CANCELLED, "the job was cancelled", actor)
         _release_technician(job, Outcome.CANCELLED, "the job was cancelled", actor, News.CANCELLED)
         job.status, job.pending_reason, job.ended_at = Job.Status.CANCELLED, "", clock.now()
         transitions.stop_waiting(job, transitions.Waiting.NOTHING)
         transitions.save_job(job)
-        transitions.append_job_event(job, "job.cancelled", actor=actor, reason=reason.strip()[:500])
+        transitions.append_job_event(job, "job.cancelled", actor=actor, reason=reason.strip()[:500], by=by)
+        customer_texts.withdraw(job, *customer_texts.Kind)
+        if job.duplicate_state != Job.DuplicateState.MERGED:  # the other request goes on
+            customer_texts.inform_customer(job, CustomerTextKind.CANCELLED)
     return job
 
 
@@ -224,6 +230,8 @@ def complete(job_id: int, *, actor: Actor, version: int | None = None, note: str
         transitions.stop_waiting(job, transitions.Waiting.NOTHING)
         transitions.save_job(job)
         transitions.append_job_event(job, "job.completed", actor=actor, technician_id=job.technician_id, note=note)
+        customer_texts.withdraw(job, CustomerTextKind.RECEIVED, *customer_texts.ABOUT_COMING)
+        customer_texts.inform_customer(job, CustomerTextKind.COMPLETED)
     return job
 
 
@@ -241,17 +249,18 @@ def cannot_make_it(job_id: int, *, actor: Actor, version: int | None = None, not
         job.not_again = [*job.not_again, gone.pk]
         _release_technician(job, Outcome.CANNOT_MAKE_IT, "cannot make it", actor, None)
         job.assigned_at = None
-        _begin_dispatch_again(job)
+        begin_dispatch_again(job)
     return job
 
 
-def _begin_dispatch_again(job: Job) -> None:
-    """Dispatch the job from the beginning, or at the end of quiet hours.
+def begin_dispatch_again(job: Job) -> None:
+    """Dispatch the locked job from the beginning, or at the end of quiet hours.
 
     Offers made so far count only if they were declined.
     """
     job.status, job.pending_reason = Job.Status.DISPATCHING, ""
-    job.attention_at = job.reminded_at = job.started_at = None
+    job.attention_at = job.reminded_at = None
+    job.on_the_way_at = job.eta_at = job.started_at = None
     job.first_round = job.round = job.round + 1
     ranking.begin_dispatch(job)
     if job.status == Job.Status.DISPATCHING and job.waiting_for != transitions.Waiting.QUIET_HOURS:
@@ -267,7 +276,8 @@ def give_back_all(technician_id: int, actor: Actor) -> None:
             cannot_make_it(job_id, actor=actor, note="The technician was deactivated.")
 
 
-def _rescind_offer(offer: Offer, outcome: Outcome, reason: str, actor: Actor) -> None:
+def rescind_offer(offer: Offer, outcome: Outcome, reason: str, actor: Actor) -> None:
+    """Withdraw the locked job's live offer and hang up."""
     transitions.close_offer(offer, Offer.Status.RESCINDED, outcome, reason, actor=actor, hang_up=True)
 
 
@@ -279,6 +289,7 @@ def _release_technician(job: Job, outcome: Outcome, reason: str, actor: Actor, n
     if job.technician_id is None or job.status != Job.Status.ASSIGNED:
         return
     telephony.cancel_texts(Q(purpose="job", subject_id=job.pk), actor=actor)
+    customer_texts.withdraw(job, *customer_texts.ABOUT_COMING)
     if news is None:
         notices.supersede(job, job.technician_id)
     else:
@@ -360,11 +371,12 @@ def dispatch_again(
             job.address_key = address_key(address)
         elif moved or job.lat is None:
             raise ValidationError({"address": "Address not found. Enter a ZIP code or coordinates."})
+        customer_texts.withdraw(job, CustomerTextKind.CANCELLED)
         job.technician, job.assigned_at, job.ended_at = None, None, None
         quiet = policies.quiet_hours(job.organization_id, job.service_type_id)
         job.calls_at_any_hour = ranking.quiet_end_of(job, quiet) is not None  # a person decided to call now
         transitions.append_job_event(job, "job.dispatch_again", actor=actor, note=note)
-        _begin_dispatch_again(job)
+        begin_dispatch_again(job)
     return job
 
 
