@@ -1,4 +1,4 @@
-"""Customers are informed by text: once per job and kind, only with what is still true, and never at a job's cost."""
+"""Customers are informed by text: once per job and kind, only of what is still true, never at a job's cost."""
 
 from __future__ import annotations
 

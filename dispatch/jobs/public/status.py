@@ -159,7 +159,7 @@ def describe_status(submission: Submission) -> RequestStatus:
 
 
 def _describe_visit(job: Job) -> RequestStatus:
-    """Return the progress of an assigned job: who comes, and when."""
+    """Return the progress of an assigned job: the technician and the arrival."""
     name = first_name(job.technician.name) if job.technician else "A technician"
     if job.started_at is not None:
         text = f"{name} has started the work."

@@ -1,7 +1,6 @@
 """Build the texts that keep a customer informed about their request.
 
-They contain nothing that a customer entered, so that nobody can make an organization text words of theirs to
-somebody else.
+They contain nothing that a customer entered, so that nobody can use an organization to text somebody else.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 OPT_OUT = "Reply STOP to end these texts."
-REPLY = "To cancel or correct your request, or to see how it stands: {url}"
+REPLY = "Follow, correct or cancel your request here: {url}"
 
 
 @dataclass(frozen=True)
