@@ -39,8 +39,8 @@ def report_on_the_way(
 ) -> Job:
     """Record that the technician is on the way, and the arrival expected in `eta_minutes`; inform the customer.
 
-    A later report changes the ETA. The reminder that the job was not started is postponed until after the arrival.
-    Raises ValidationError {eta_minutes} outside 1…480.
+    A later report changes the ETA; without minutes, it keeps one that has not passed. The reminder that the job
+    was not started is postponed until after the arrival. Raises ValidationError {eta_minutes} outside 1…480.
     """
     if eta_minutes is not None and not 1 <= eta_minutes <= MAX_ETA_MINUTES:
         raise ValidationError({"eta_minutes": f"Must be between 1 and {MAX_ETA_MINUTES} minutes."})
@@ -52,6 +52,8 @@ def report_on_the_way(
         job.on_the_way_at = job.on_the_way_at or now
         if eta_minutes is not None:
             job.eta_at = now + timedelta(minutes=eta_minutes)
+        elif job.eta_at is not None and job.eta_at <= now:
+            job.eta_at = None
         if job.attention_at is not None:
             job.attention_at = attention_while_on_the_way(job.attention_at, job.eta_at, now)
             job.reminded_at = None
