@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from dispatch.console.board.cards import cards_of
-from dispatch.core import clock
+from dispatch.core import clock, fault_injection
 from dispatch.core.api.problems import Conflict
 from dispatch.core.models import Event
 from dispatch.jobs import services, signed_links, timeline
@@ -115,6 +115,15 @@ def test_text_that_is_processed_twice_counts_once(desk):
     assert Event.objects.filter(kind="job.on_the_way").count() == 1
     assert eta_minutes(job) == 18
     assert len(desk.replies()) == 1
+
+
+def test_text_that_is_processed_late_counts_from_its_arrival(desk):
+    job = desk.assigned()
+    with fault_injection.arm_crash_point("telephony.text.received"), pytest.raises(fault_injection.Interrupted):
+        desk.texts("omw 20")
+    clock.travel(300)
+    assert inbound.process_unprocessed_texts() == 1
+    assert eta_minutes(job) == 15
 
 
 def test_later_text_changes_the_arrival(desk):

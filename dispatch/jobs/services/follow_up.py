@@ -5,7 +5,7 @@ The rules of `actions` apply.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.core.exceptions import ValidationError
 
@@ -34,13 +34,15 @@ def report_on_the_way(
     *,
     actor: Actor,
     eta_minutes: int | None = None,
+    said_at: datetime | None = None,
     version: int | None = None,
     note: str = "",
 ) -> Job:
     """Record that the technician is on the way, and the arrival expected in `eta_minutes`; inform the customer.
 
-    A later report changes the ETA; without minutes, it keeps one that has not passed. The reminder that the job
-    was not started is postponed until after the arrival. Raises ValidationError {eta_minutes} outside 1…480.
+    `said_at`: when they said so (default: now). A later report changes the ETA; without minutes, it keeps one that
+    has not passed. The reminder that the job was not started is postponed until after the arrival.
+    Raises ValidationError {eta_minutes} outside 1…480.
     """
     if eta_minutes is not None and not 1 <= eta_minutes <= MAX_ETA_MINUTES:
         raise ValidationError({"eta_minutes": f"Must be between 1 and {MAX_ETA_MINUTES} minutes."})
@@ -49,9 +51,9 @@ def report_on_the_way(
             raise_illegal_transition(job, "This job has already been started.")
         assert job.technician is not None
         now = clock.now()
-        job.on_the_way_at = job.on_the_way_at or now
+        job.on_the_way_at = job.on_the_way_at or said_at or now
         if eta_minutes is not None:
-            job.eta_at = now + timedelta(minutes=eta_minutes)
+            job.eta_at = (said_at or now) + timedelta(minutes=eta_minutes)
         elif job.eta_at is not None and job.eta_at <= now:
             job.eta_at = None
         if job.attention_at is not None:

@@ -80,7 +80,9 @@ def receive_on_the_way(text: Text, technician: Technician, minutes: int | None) 
             return phrases.which_job(len(waiting), signed_links.technician_url(technician))
         (job,) = waiting
         actor = _actor(technician)
-        job = report_on_the_way(job.pk, actor=actor, eta_minutes=minutes, version=job.version)
+        job = report_on_the_way(
+            job.pk, actor=actor, eta_minutes=minutes, said_at=text.created_at, version=job.version
+        )
         JobText.objects.create(
             organization_id=job.organization_id, job=job, text=text, technician=technician, handled_at=clock.now()
         )
