@@ -100,9 +100,10 @@ def erase(person: DataSubject) -> int:
 
 
 def _erase_words_of_customer(jobs: Iterable[int]) -> None:
-    """Erase what the customers wrote, in their texts and as the reason of a cancellation, from the events."""
+    """Erase what the customers wrote: their texts, and the reason of a cancellation."""
     wrote = Q(actor_type="customer") & (Q(data__has_key="body") | Q(data__has_key="reason"))
     for event in Event.objects.filter(wrote, subject_type="job", subject_id__in=list(jobs)):
+        Text.objects.filter(pk=event.data.get("text_id")).update(body="", from_phone="")
         event.data |= {name: ERASED for name in ("body", "reason") if name in event.data}
         event.save(update_fields=["data"])
 

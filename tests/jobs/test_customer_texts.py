@@ -334,6 +334,16 @@ def texting(floor: Floor) -> Floor:
     return floor
 
 
+def send_all(floor: Floor) -> None:
+    """Run the loop of texts until none waits: the number is paced, so that each waits for the one before."""
+
+    def is_done() -> bool:
+        loops.send_due()
+        return not Text.objects.filter(status="created").exists()
+
+    floor.until(is_done)
+
+
 def to_dana(floor: Floor) -> list[str]:
     return [message["body"] for message in floor.sim.messages(to=DANA)]
 
@@ -342,10 +352,10 @@ def test_texts_reach_the_customer_when_a_technician_accepts(texting):
     (ann,) = texting.crew("Ann")
     texting.phone(ann).will(answer(press="1"))
     job = texting.started()
-    loops.send_due()
+    send_all(texting)
     texting.sim.phone(DANA).gets_text("we received your request")
     texting.until(lambda: texting.status(job) == "assigned")
-    loops.send_due()
+    send_all(texting)
     texting.sim.phone(DANA).gets_text("Ann is coming")
 
 
@@ -356,7 +366,7 @@ def test_stale_text_does_not_leave_after_the_cancellation(texting):
     texting.until(lambda: texting.status(job) == "assigned")
     services.cancel(job.pk, "mistake", actor=MARIA)
     Text.objects.filter(purpose="customer", status="canceled").update(status="created", ended_at=None)
-    loops.send_due()
+    send_all(texting)
     texting.sim.phone(DANA).gets_text("was cancelled")
     assert len(to_dana(texting)) == 1, "only what is true has left"
 
@@ -365,7 +375,7 @@ def test_opt_out_between_writing_and_sending_stops_the_text(texting):
     texting.crew("Ann")
     texting.started()
     OptOut.objects.create(organization=texting.organization, phone=DANA)
-    loops.send_due()
+    send_all(texting)
     assert to_dana(texting) == []
     assert Text.objects.get(purpose="customer").status == "canceled"
 
@@ -449,5 +459,6 @@ def test_erased_customer_leaves_no_text(shop):
     assert len(exported["texts_to_the_customer"]) == 3
     personal_data.erase_person(person, actor=Actor("user", 1, "Ana"))
     for text in Text.objects.filter(purpose="customer"):
-        assert (text.body, str(text.to_phone), text.context) == ("", "", {})
+        assert (text.body, text.context) == ("", {})
+        assert "5550123" not in f"{text.to_phone} {text.from_phone}"
     assert not [line for line in story(job) if "Elm Street" in line]
