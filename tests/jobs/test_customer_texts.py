@@ -21,7 +21,6 @@ from dispatch.jobs.models import CustomerText, CustomerTextKind, CustomerTextPol
 from dispatch.jobs.rules import customer_phrases
 from dispatch.jobs.services import Correction, customer_texts
 from dispatch.technicians.models import Technician
-from dispatch.telephony import loops
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import OptOut, Text
 from dispatch.telephony.providers.base import IncomingWebhook
@@ -334,16 +333,6 @@ def texting(floor: Floor) -> Floor:
     return floor
 
 
-def send_all(floor: Floor) -> None:
-    """Run the loop of texts until none waits: the number is paced, so that each waits for the one before."""
-
-    def is_done() -> bool:
-        loops.send_due()
-        return not Text.objects.filter(status="created").exists()
-
-    floor.until(is_done)
-
-
 def to_dana(floor: Floor) -> list[str]:
     return [message["body"] for message in floor.sim.messages(to=DANA)]
 
@@ -352,10 +341,10 @@ def test_texts_reach_the_customer_when_a_technician_accepts(texting):
     (ann,) = texting.crew("Ann")
     texting.phone(ann).will(answer(press="1"))
     job = texting.started()
-    send_all(texting)
+    texting.send_texts()
     texting.sim.phone(DANA).gets_text("we received your request")
     texting.until(lambda: texting.status(job) == "assigned")
-    send_all(texting)
+    texting.send_texts()
     texting.sim.phone(DANA).gets_text("Ann is coming")
 
 
@@ -366,7 +355,7 @@ def test_stale_text_does_not_leave_after_the_cancellation(texting):
     texting.until(lambda: texting.status(job) == "assigned")
     services.cancel(job.pk, "mistake", actor=MARIA)
     Text.objects.filter(purpose="customer", status="canceled").update(status="created", ended_at=None)
-    send_all(texting)
+    texting.send_texts()
     texting.sim.phone(DANA).gets_text("was cancelled")
     assert len(to_dana(texting)) == 1, "only what is true has left"
 
@@ -375,7 +364,7 @@ def test_opt_out_between_writing_and_sending_stops_the_text(texting):
     texting.crew("Ann")
     texting.started()
     OptOut.objects.create(organization=texting.organization, phone=DANA)
-    send_all(texting)
+    texting.send_texts()
     assert to_dana(texting) == []
     assert Text.objects.get(purpose="customer").status == "canceled"
 
