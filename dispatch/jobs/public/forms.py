@@ -107,7 +107,8 @@ class CorrectionForm(forms.Form):
     phone = PhoneNumberField(required=False)
 
     def __init__(self, *args: Any, job: Job | None, organization: Organization, **kwargs: Any) -> None:
-        super().__init__(*args, initial={"address": job.address if job else ""}, **kwargs)
+        super().__init__(*args, **kwargs)
+        self.initial["address"] = job.address if job else ""
         end = str(job.customer_phone)[-2:] if job else ""
         self.fields["phone"] = PhoneNumberField(
             region=organization.default_region,

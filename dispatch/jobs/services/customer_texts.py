@@ -7,6 +7,7 @@ change: the reason is an event of the job. Immediately before a text leaves, `is
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import structlog
 from django.db import transaction
@@ -187,6 +188,6 @@ def _append_failure(job: Job, kind: CustomerTextKind, reason: str) -> None:
     _append(job, "job.customer_text_failed", kind, reason=reason[:160])
 
 
-def _append(job: Job, event: str, kind: CustomerTextKind, **data: str) -> None:
-    news = {"news": str(kind), "news_text": str(kind.label), **data}
-    events.append(job.organization_id, event, job.pk, **news)
+def _append(job: Job, event: str, kind: CustomerTextKind, **data: Any) -> None:
+    news, said = str(kind), str(kind.label)
+    events.append(job.organization_id, event, job.pk, news=news, news_text=said, **data)
