@@ -121,6 +121,7 @@ TABLE: tuple[Rule, ...] = (
         "job.not_started", TOAST, "A job was not started in time",
         "Job {id}: {technician|the technician} has not started", ("{service}", "{customer}", "{place}"),
         ends={
+            "job.on_the_way": "reported that the technician is on the way",
             "job.started": "started the work",
             "job.completed": "completed the job",
             "job.assigned": "assigned the job{to}",
@@ -132,6 +133,26 @@ TABLE: tuple[Rule, ...] = (
         "job.running_late", TOAST, "A technician is running late",
         "Job {id}: {technician|the technician} is running late {minutes} min",
         ("{service}", "{customer}", "{place}"),
+    ),
+    Rule(
+        "job.cancelled", TOAST, "A customer cancelled a request",
+        "The customer cancelled job {id}", ("{reason}", "{service}", "{customer}", "{place}"),
+        when=lambda data: data.get("by") == "customer",
+    ),
+    Rule(
+        "job.corrected", TOAST, "A customer corrected a request",
+        "The customer corrected the {what|request} of job {id}", ("{service}", "{customer}", "{place}"),
+        when=lambda data: data.get("by") == "customer",
+        says=lambda data: {"what": " and the ".join(data.get("changed", []))},
+    ),
+    Rule(
+        "job.customer_replied", TOAST, "A customer texted about a job",
+        "The customer of job {id} texted", ("“{body}”", "{service}", "{customer}"),
+    ),
+    Rule(
+        "job.customer_opted_out", TOAST, "A customer with an open job opted out of texts",
+        "The customer of job {id} texted “{body}” and opted out of texts",
+        ("They may want to cancel.", "{service}", "{customer}"),
     ),
     Rule(
         "job.possible_duplicate", TOAST, "A job may be a duplicate",

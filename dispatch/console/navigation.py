@@ -20,6 +20,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "jobs.ServiceType": "home_repair_service",
         "jobs.DispatchPolicy": "rule",
         "jobs.PublicForm": "dynamic_form",
+        "jobs.CustomerTextPolicy": "chat",
     },
     "Phone": {
         "telephony.Call": "call",

@@ -15,6 +15,7 @@ from dispatch.core.events import Actor
 from dispatch.jobs import services
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.rules import Action
+from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES
 from dispatch.technicians.models import Technician
 
 # action → button, title of the form, whether it is dangerous
@@ -28,6 +29,7 @@ BUTTONS: dict[Action, tuple[str, str, bool]] = {
     Action.CORRECT: ("Correct…", "Correct the address or phone", False),
     Action.CANNOT_MAKE_IT: ("Can't make it…", "The technician can't make it", True),
     Action.CANCEL: ("Cancel job…", "Cancel this job", True),
+    Action.ON_THE_WAY: ("On the way…", "The technician is on the way", False),
     Action.MARK_STARTED: ("Mark started…", "The technician has started", False),
     Action.REOPEN: ("Reopen…", "Reopen this job", False),
     Action.COMPLETE: ("Complete…", "Mark this job as completed", False),
@@ -77,6 +79,10 @@ class ActionForm(forms.Form):
             self.fields["seconds"] = forms.IntegerField(
                 min_value=1, max_value=3600, initial=120, label="Extra seconds"
             )
+        if action is Action.ON_THE_WAY:
+            self.fields["eta_minutes"] = forms.IntegerField(
+                min_value=1, max_value=MAX_ETA_MINUTES, required=False, label="Minutes until they arrive"
+            )
         if action is Action.CANCEL:
             self.fields["reason"] = forms.CharField(
                 max_length=500, label="Reason", widget=forms.Textarea({"rows": 2})
@@ -118,6 +124,8 @@ def perform_action(action: Action, job: Job, values: dict[str, Any], actor: Acto
         services.cancel(job.pk, values["reason"], **decision)
     elif action is Action.EXTEND:
         services.extend(job.pk, values["seconds"], **decision, **note)
+    elif action is Action.ON_THE_WAY:
+        services.report_on_the_way(job.pk, eta_minutes=values["eta_minutes"], **decision, **note)
     elif action is Action.DISPATCH_AGAIN:
         corrected = values["address"] if values["address"] != job.address else ""
         services.dispatch_again(job.pk, correction=services.Correction(address=corrected), **decision, **note)
@@ -151,9 +159,12 @@ def describe_consequence(action: Action, job: Job) -> str:
         Action.EXTEND: f"Gives {live.technician.name if live else 'the technician'} more time to answer.",
         Action.PAUSE: f"Stops calling{hangs_up}. Calling continues when you resume the job.",
         Action.RESUME: "Continues calling from the next technician.",
-        Action.CORRECT: "Changes the job" + (f" and notifies {name}." if job.technician else "."),
+        Action.CORRECT: "Changes the job"
+        + (f" and notifies {name}." if job.technician else ".")
+        + (f" A new address calls the technicians near it{hangs_up}." if job.status == "dispatching" else ""),
         Action.CANNOT_MAKE_IT: f"Removes {name} from this job and calls the technicians available now.",
         Action.CANCEL: f"Cancels the job{hangs_up}." + (f" Notifies {name}." if job.technician else ""),
+        Action.ON_THE_WAY: f"Records that {name} is on the way. The customer sees it on the page of the request.",
         Action.MARK_STARTED: f"Records that {name} has started the work.",
         Action.COMPLETE: f"Marks the job as done by {name}. You can reopen it.",
         Action.REOPEN: f"Undoes the completion. {name} has the job again and is notified.",

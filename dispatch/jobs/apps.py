@@ -14,7 +14,7 @@ class JobsConfig(AppConfig):
         from dispatch.core.privacy import event_retention
         from dispatch.core.privacy.personal_data import register
         from dispatch.jobs import metrics, sql  # noqa: F401
-        from dispatch.jobs.channels import inbound, news, voice
+        from dispatch.jobs.channels import customer, inbound, news, voice
         from dispatch.jobs.personal import PART
         from dispatch.jobs.services import leaving, line_wakeups, recovery
         from dispatch.technicians import services as technicians
@@ -26,6 +26,7 @@ class JobsConfig(AppConfig):
         voice.register()
         inbound.register()
         news.register()
+        customer.register()
         line_leases.on_lines_released(line_wakeups.line_freed)
         for condition in sql.EVENTS_OF_OPEN_JOBS:
             event_retention.keep_events(condition)

@@ -1,4 +1,4 @@
-"""Personal data of customers: their submissions and jobs."""
+"""Personal data of customers: their submissions and jobs, and the texts about them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 from django.db.models import Q
 
+from dispatch.core.models import Event
 from dispatch.core.privacy import personal_data
 from dispatch.core.privacy.personal_data import ERASED, DataSubject, EventReference, PersonalDataHandler
-from dispatch.jobs.models import Job, JobText, Offer, Submission, TechnicianNotice
+from dispatch.jobs.models import CustomerText, Job, JobText, Offer, Submission, TechnicianNotice
 from dispatch.telephony.models import Text
 
 EMAIL_FIELDS = ("email", "customer_email", "e-mail", "mail")
@@ -43,12 +44,21 @@ def _texts(jobs: Iterable[int]) -> Any:
     return Text.objects.filter(Q(about, direction=Text.Direction.OUT) | Q(pk__in=threads))
 
 
+def _texts_to_customer(jobs: Iterable[int]) -> Any:
+    """Select the texts to the customers of these jobs, also to a phone that was corrected since."""
+    ids = CustomerText.objects.filter(job__in=list(jobs)).values("pk")
+    return Text.objects.filter(purpose="customer", subject_id__in=ids, direction=Text.Direction.OUT)
+
+
 def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
     """Return the person's submissions and jobs, and the texts about them, for the export."""
+    jobs = list(_jobs(person).values_list("pk", flat=True))
     return {
         "submissions": personal_data.as_rows(_submissions(person)),
         "jobs": personal_data.as_rows(_jobs(person)),
-        "texts_to_technicians": personal_data.as_rows(_texts(_jobs(person).values_list("pk", flat=True))),
+        "texts_to_technicians": personal_data.as_rows(_texts(jobs)),
+        "customer_texts": personal_data.as_rows(CustomerText.objects.filter(job__in=jobs)),
+        "texts_to_the_customer": personal_data.as_rows(_texts_to_customer(jobs)),
     }
 
 
@@ -56,6 +66,9 @@ def blocked_by(person: DataSubject) -> Iterable[str]:
     """Yield the reasons why the person can't be erased yet: open jobs and unprocessed submissions."""
     for pk in _jobs(person).filter(ended_at=None).order_by("pk").values_list("pk", flat=True):
         yield f"Job {pk} is open. Complete or cancel it first."
+    waiting = _texts_to_customer(_jobs(person).values_list("pk", flat=True)).filter(ended_at=None)
+    if waiting.exists():
+        yield "A text to them is in progress. Try again in a few minutes."
     for pk in _submissions(person).filter(status=Submission.Status.RECEIVED).values_list("pk", flat=True):
         yield f"Submission {pk} is about to become a job. Try again in a minute."
 
@@ -81,7 +94,18 @@ def erase(person: DataSubject) -> int:
     Submission.objects.filter(pk__in=forms).update(form={}, idempotency_key="", **blank)
     Job.objects.filter(pk__in=[pk for pk, _ in jobs]).update(address_key="", **blank)
     texts = _texts(pk for pk, _ in jobs).update(body="")
+    texts += _texts_to_customer(pk for pk, _ in jobs).update(body="", to_phone="", context={})
+    _erase_words_of_customer([pk for pk, _ in jobs])
     return len(forms) + len(jobs) + texts
+
+
+def _erase_words_of_customer(jobs: Iterable[int]) -> None:
+    """Erase what the customers wrote: their texts, and the reason of a cancellation."""
+    wrote = Q(actor_type="customer") & (Q(data__has_key="body") | Q(data__has_key="reason"))
+    for event in Event.objects.filter(wrote, subject_type="job", subject_id__in=list(jobs)):
+        Text.objects.filter(pk=event.data.get("text_id")).update(body="", from_phone="")
+        event.data |= {name: ERASED for name in ("body", "reason") if name in event.data}
+        event.save(update_fields=["data"])
 
 
 PART = PersonalDataHandler(rows, erase, traces, blocked_by)

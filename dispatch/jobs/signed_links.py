@@ -1,4 +1,4 @@
-"""Sign and verify links: the offer page, the technician's page, the customer's status page.
+"""Sign and verify links: the offer page, the technician's page, the customer's page.
 
 A link carries an id and an expiry time, signed with a separate salt for each kind, so that a link of one kind is
 never valid as another. The link is the only credential: nobody signs in.
@@ -60,23 +60,37 @@ def technician_of(token: str) -> Technician:
 
 
 def status_url(submission: Submission) -> str:
-    """Return the URL of the customer's status page."""
-    return f"{settings.PUBLIC_BASE_URL}{status_path(submission.pk)}"
+    """Return the URL of the customer's page."""
+    return request_url(submission.pk)
+
+
+def request_url(submission_id: int) -> str:
+    """Return the URL of the customer's page by the id of the submission."""
+    return f"{settings.PUBLIC_BASE_URL}{status_path(submission_id)}"
 
 
 def status_path(submission_id: int) -> str:
-    """Return the path of the status page, without the host."""
+    """Return the path of the customer's page, without the host."""
     lasts = timedelta(days=settings.CUSTOMER_LINK_DAYS)
     return reverse("pages:status", args=[_sign("status", [submission_id], lasts)])
 
 
 def submission_of(token: str) -> Submission:
-    """Return the submission of a link. Raises InvalidLink."""
-    (pk,) = _read("status", token, 1)
-    submissions = Submission.objects.select_related("organization", "service_type", "job__technician").filter(
-        pk=pk
-    )
-    return _require_row(submissions.first())
+    """Return the submission of a link. Raises InvalidLink.
+
+    The link is valid while the request is open, and CUSTOMER_LINK_DAYS after its end; the time in the token does
+    not count. It ends when the customer's data is erased.
+    """
+    (pk,), _ = _unsign("status", token, 1)
+    related = ("organization", "service_type", "job__technician", "job__service_type")
+    submissions = Submission.objects.select_related(*related).filter(organization__is_active=True)
+    submission = _require_row(submissions.filter(pk=pk).first())
+    job = getattr(submission, "job", None)
+    ended_at = job.ended_at if job is not None else None
+    lasts = timedelta(days=settings.CUSTOMER_LINK_DAYS)
+    if not submission.customer_phone or (ended_at is not None and ended_at + lasts < clock.now()):
+        raise InvalidLink(expired=True)
+    return submission
 
 
 def sign_token(kind: str, numbers: list[int], lasts: timedelta) -> str:
@@ -99,15 +113,20 @@ def _sign(kind: str, numbers: list[int], lasts: timedelta) -> str:
 
 
 def _read(kind: str, token: str, count: int) -> list[int]:
+    numbers, until = _unsign(kind, token, count)
+    if until < clock.now():
+        raise InvalidLink(expired=True)
+    return numbers
+
+
+def _unsign(kind: str, token: str, count: int) -> tuple[list[int], datetime]:
     try:
         *numbers, until = [int(part) for part in _signer(kind).unsign(token).split("-")]
     except (BadSignature, ValueError):
         raise InvalidLink from None
     if len(numbers) != count:
         raise InvalidLink
-    if datetime.fromtimestamp(until, UTC) < clock.now():
-        raise InvalidLink(expired=True)
-    return numbers
+    return numbers, datetime.fromtimestamp(until, UTC)
 
 
 def _signer(kind: str) -> Signer:

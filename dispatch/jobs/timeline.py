@@ -69,6 +69,17 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.text_failed": lambda d: f"could not deliver the text to {_who(d)}" + _of(d, "reason", ": {}"),
     "job.texts_handled": lambda d: "marked the texts as needing no reply",
     "job.cancelled": lambda d: "cancelled the job" + _of(d, "reason", ": {}"),
+    "job.on_the_way": lambda d: (
+        ("is on the way" if d.get("by") == "technician" else f"recorded that {_who(d)} is on the way")
+        + _of(d, "eta", ", arriving at about {}")
+        + _note(d)
+    ),
+    "job.customer_texted": lambda d: f"texted the customer that {d.get('news_text')}",
+    "job.customer_text_failed": lambda d: (
+        f"could not text the customer that {d.get('news_text')}" + _of(d, "reason", ": {}")
+    ),
+    "job.customer_replied": lambda d: f"texted: “{d.get('body', '')}”",
+    "job.customer_opted_out": lambda d: f"texted “{d.get('body', '')}”, and opted out of texts",
     "job.started": lambda d: "started the work" + _note(d),
     "job.running_late": lambda d: f"is running late {d.get('minutes')} min",
     "job.reopened": lambda d: "reopened the job" + _note(d),
@@ -149,6 +160,10 @@ _TONES = {
     "job.pause_overdue": "attention",
     "job.not_started": "late",
     "job.started": "good",
+    "job.on_the_way": "good",
+    "job.customer_text_failed": "late",
+    "job.customer_replied": "calling",
+    "job.customer_opted_out": "late",
     "job.reopened": "waiting",
     "job.running_late": "late",
     "job.text_received": "calling",
@@ -196,6 +211,10 @@ _NO_CHANGE = (
     "job.text_sent",
     "job.text_failed",
     "job.texts_handled",
+    "job.customer_texted",
+    "job.customer_text_failed",
+    "job.customer_replied",
+    "job.customer_opted_out",
 )
 
 
@@ -226,8 +245,9 @@ def load_timeline(job: Job) -> list[Entry]:
     notices = list(job.notices.values_list("pk", flat=True))
     about_them = Q(purpose="offer", subject_id__in=offers) | Q(purpose="job_news", subject_id__in=notices)
     calls = Call.objects.filter(about_them).values_list("pk", flat=True)
+    to_customer = Q(purpose="customer", subject_id__in=list(job.customer_texts.values_list("pk", flat=True)))
     texts = Text.objects.filter(
-        about_them | Q(purpose="job", subject_id=job.pk),
+        about_them | to_customer | Q(purpose="job", subject_id=job.pk),
         organization_id=job.organization_id,
         direction=Text.Direction.OUT,
     )

@@ -29,6 +29,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "DispatchAgain": {"version": 7, "address": "31 E 5th St, Tempe, AZ 85281", "lat": 33.4255, "lng": -111.94},
     "Extend": {"version": 7, "seconds": 60},
     "Correct": {"version": 7, "address": "210 W Washington St, Phoenix, AZ 85003"},
+    "OnTheWay": {"version": 7, "eta_minutes": 20},
     "Compose": {"body": "The blue door in the back.", "technician": 12},
     "ServiceType": {
         "code": "water-heater",

@@ -161,12 +161,14 @@ _on_duty_then_all_then_admins = [
 ]
 ALERT_STEPS = env.json("ALERT_STEPS", default=_on_duty_then_all_then_admins)
 IDEMPOTENCY_KEEP_DAYS = 7
-# Signed links: lifetime in days, and how many invalid links an address may try.
+# Signed links: lifetime in days (of a customer's link: after the request ended), and how many invalid links an
+# address may try.
 TECHNICIAN_LINK_DAYS = env.int("TECHNICIAN_LINK_DAYS", default=30)
-CUSTOMER_LINK_DAYS = env.int("CUSTOMER_LINK_DAYS", default=90)
+CUSTOMER_LINK_DAYS = env.int("CUSTOMER_LINK_DAYS", default=30)
 LINK_GUESS_RATE = env.str("LINK_GUESS_RATE", default="30/min")
-# Submissions of public forms per address.
+# Submissions of public forms per address, and customers' changes per request.
 PUBLIC_FORM_RATE = env.str("PUBLIC_FORM_RATE", default="10/hour")
+CUSTOMER_CHANGE_RATE = env.str("CUSTOMER_CHANGE_RATE", default="10/hour")
 # Retention in days, by the names in `core.privacy.retention`, as "calls=400;events=400"; 0: forever. Other kinds
 # keep the default that their slice registered.
 RETENTION_DAYS = env.dict("RETENTION_DAYS", cast={"value": int}, default={})

@@ -8,6 +8,15 @@
   const pause = Number(hint.dataset.every) * 1000;
   hint.textContent = `This page updates every ${hint.dataset.every} seconds. Bookmark it to come back.`;
 
+  /* Replace the forms, unless the customer is filling one in that the request still allows. */
+  function updateForms(page) {
+    const forms = document.getElementById("changes");
+    const current = page.getElementById("changes");
+    if (!forms || (current?.querySelector("form") && forms.querySelector("details[open]"))) return;
+    if (current) forms.replaceWith(document.importNode(current, true));
+    else forms.remove();
+  }
+
   async function poll() {
     try {
       const response = await fetch(location.href, { cache: "no-store" });
@@ -16,6 +25,7 @@
       if (current && current.innerHTML.trim() !== shown.innerHTML.trim()) {
         shown.innerHTML = current.innerHTML;
         document.title = page.title;
+        updateForms(page);
       }
       if (current && !page.getElementById("looks")) {
         hint.remove();

@@ -12,7 +12,7 @@ from accounts.models import ApiKey, RetentionRule
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core import events
 from dispatch.core.events import Actor
-from dispatch.jobs.models import DispatchPolicy, Job, PublicForm, ServiceType
+from dispatch.jobs.models import CustomerTextPolicy, DispatchPolicy, Job, PublicForm, ServiceType
 from dispatch.leads.models import Campaign, DoNotCall, Lead
 from dispatch.leads.services import actions
 from dispatch.outbox.models import Endpoint, Message
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.django_db
 SUBJECTS = {
     ApiKey: "api_key",
     Campaign: "campaign",
+    CustomerTextPolicy: "customer_texts",
     DispatchPolicy: "policy",
     DispatchPool: "pool",
     DoNotCall: "do_not_call",

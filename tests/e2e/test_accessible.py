@@ -13,7 +13,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from dispatch.jobs import signed_links
-from dispatch.jobs.models import Job, Offer, PublicForm, Submission
+from dispatch.jobs.models import CustomerTextPolicy, Job, Offer, PublicForm, Submission
 from dispatch.outbox.models import Endpoint, Message, MessageGroup
 from dispatch.schedules.models import Run, Schedule
 from dispatch.technicians.models import Technician
@@ -61,6 +61,7 @@ def pages_of_the_admin(ours: Tenant) -> list[str]:
         "/admin/jobs/job/",
         f"/admin/jobs/job/{ours.row(Job).pk}/change/",
         f"/admin/technicians/technician/{ours.row(Technician).pk}/change/",
+        f"/admin/jobs/customertextpolicy/{ours.row(CustomerTextPolicy).pk}/change/",
         f"/admin/outbox/endpoint/{ours.row(Endpoint).pk}/change/",
         "/admin/accounts/apikey/add/",
     ]

@@ -193,7 +193,7 @@ def test_customer_sends_the_form_and_follows_the_status(texting, visit):
     expect(page.get_by_role("heading", name="We received your request")).to_be_visible()
     texting.until(lambda: texting.status(Submission.objects.get()) == "assigned")
     page.reload()
-    expect(page.get_by_role("heading", name="Ann is on the way")).to_be_visible()
+    expect(page.get_by_role("heading", name="Ann is coming")).to_be_visible()
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
@@ -31,7 +32,8 @@ from dispatch.core.runtime.rq_worker import DispatchWorker
 from dispatch.jobs import services, timeline
 from dispatch.jobs.models import DispatchPolicy, Job, Offer, Submission
 from dispatch.technicians.models import Technician
-from dispatch.telephony.loops import RECONCILERS, place_due
+from dispatch.telephony.loops import RECONCILERS, place_due, send_due
+from dispatch.telephony.models import Text
 from tests.phones import Phone, PhoneCall, Simulator
 from tests.support import factories
 from tests.support.waiting import PATIENCE
@@ -158,6 +160,16 @@ class Floor:
         place_due()
         for reconciler in RECONCILERS:
             reconciler.step()
+
+    def send_texts(self) -> None:
+        """Run the loop of texts until those that may be sent now have left. Texts of one number are paced."""
+
+        def is_done() -> bool:
+            send_due()
+            soon = clock.now() + timedelta(seconds=1)
+            return not Text.objects.filter(status="created", not_before__lte=soon).exists()
+
+        self.until(is_done)
 
     # --- what one sees --------------------------------------------------------------------------------------
     def status(self, of: Submission | Job) -> str:

@@ -235,11 +235,12 @@ def test_the_status_in_the_customers_words(site: Site) -> None:
     assert "check for updates" in page()
     pending = page(status="pending", pending_reason="exhausted", next_action_at=None)
     assert "A dispatcher is handling your request" in pending
-    assert "Unit 12 is on the way" in page(status="assigned", pending_reason="", technician=unit)
+    assert "Unit 12 is coming" in page(status="assigned", pending_reason="", technician=unit)
+    assert "Unit 12 is on the way" in page(on_the_way_at=clock.now())
     done = page(status="completed")
     assert "The work is done" in done
     assert "check for updates" not in done
     assert "was cancelled" in page(status="cancelled")
     assert "6025550177" not in done, "the link reveals only what the customer entered"
     assert describe_status(Submission.objects.get()).final
-    assert site.browser.post(path).status_code == 405
+    assert site.browser.post(path).status_code == 400

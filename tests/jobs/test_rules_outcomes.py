@@ -62,12 +62,24 @@ def test_only_the_cascade_and_a_person_make_a_job_assigned():
 
 def test_the_buttons_of_a_job_fit_its_state():
     live = rules.actions_in("dispatching", paused=False, ringing=True)
-    assert live == [Action.ASSIGN, Action.CALL_NEXT, Action.EXTEND, Action.PAUSE, Action.CANCEL]
+    assert live == [
+        Action.ASSIGN,
+        Action.CALL_NEXT,
+        Action.EXTEND,
+        Action.PAUSE,
+        Action.CORRECT,
+        Action.CANCEL,
+    ]
     assert rules.actions_in("dispatching", paused=True, ringing=False) == [
         Action.ASSIGN,
         Action.RESUME,
+        Action.CORRECT,
         Action.CANCEL,
     ]
+    on_it = rules.actions_in("assigned", paused=False, ringing=False)
+    assert {Action.ON_THE_WAY, Action.MARK_STARTED} <= set(on_it)
+    begun = rules.actions_in("assigned", paused=False, ringing=False, started=True)
+    assert set(on_it) - set(begun) == {Action.ON_THE_WAY, Action.MARK_STARTED}
     assert rules.actions_in("completed", paused=False, ringing=False) == [Action.REOPEN]
 
 

@@ -15,7 +15,6 @@ from dispatch.jobs import services
 from dispatch.jobs.models import Job, TechnicianNotice
 from dispatch.jobs.services import Correction
 from dispatch.technicians.models import Technician
-from dispatch.telephony import loops
 from dispatch.telephony.models import Call, OptOut, Text
 from notifications import rules as notification_rules
 from notifications.models import Alert, Claim
@@ -55,7 +54,7 @@ def deliver(floor: Floor, seconds: float = 0) -> None:
     """Run the loops that send notices and texts, once."""
     clock.travel(seconds)
     services.advance_due_notices()
-    loops.send_due()
+    floor.send_texts()
     floor.tick()
 
 

@@ -13,6 +13,8 @@ from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccou
 from dispatch.core import clock
 from dispatch.jobs.models import (
     Candidate,
+    CustomerText,
+    CustomerTextPolicy,
     DispatchPolicy,
     Job,
     JobText,
@@ -184,8 +186,14 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
         organization=t.organization, service_type=t.row(ServiceType), call_pool=t.row(DispatchPool)
     ),
     PublicForm: lambda t: PublicForm.objects.create(organization=t.organization, heading=f"{t.tag} form"),
+    CustomerTextPolicy: lambda t: CustomerTextPolicy.objects.create(
+        organization=t.organization, sends_assigned=True, sender_name=f"{t.tag} Heating"
+    ),
     Submission: _submission,
     Job: _job,
+    CustomerText: lambda t: CustomerText.objects.create(
+        organization=t.organization, job=t.row(Job), kind="cancelled", reason=t.tag
+    ),
     Candidate: lambda t: Candidate.objects.create(
         organization=t.organization,
         job=t.row(Job),

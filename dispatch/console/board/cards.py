@@ -18,6 +18,7 @@ from dispatch.console.board.thread import unanswered_texts
 from dispatch.core import clock
 from dispatch.jobs import policies, rules
 from dispatch.jobs.models import OVERDUE, Candidate, Job, Offer
+from dispatch.jobs.rules.customer_phrases import local_time
 from dispatch.technicians.models import Technician
 
 PAGE = 40
@@ -267,6 +268,9 @@ def state_of(job: Job, live: Any) -> tuple[str, str]:
             return "late", job.late_words
         case Job.Status.ASSIGNED if job.started_at is not None:
             return "good", "Started"
+        case Job.Status.ASSIGNED if job.on_the_way_at is not None:
+            eta = local_time(job.eta_at, job.organization.time_zone)
+            return "good", f"On the way, arriving at about {eta}" if eta else "On the way"
         case Job.Status.ASSIGNED:
             return "good", "Assigned"
         case Job.Status.COMPLETED:

@@ -45,6 +45,7 @@ DONE = {
     Action.CORRECT: "corrected",
     Action.CANNOT_MAKE_IT: "given back, calling the next technician",
     Action.CANCEL: "cancelled",
+    Action.ON_THE_WAY: "on the way",
     Action.MARK_STARTED: "started",
     Action.COMPLETE: "completed",
     Action.REOPEN: "reopened",

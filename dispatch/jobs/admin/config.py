@@ -1,4 +1,4 @@
-"""Admin pages of service types and dispatch policies."""
+"""Admin pages of service types, dispatch policies and texts to customers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django.http import HttpRequest
 from accounts.admin.base import VIEW, OwnedAdmin, OwnedForm
 from dispatch.capacity.models import OutboundNumber
 from dispatch.jobs import policies
-from dispatch.jobs.models import DispatchPolicy, ServiceType
+from dispatch.jobs.models import CustomerTextKind, CustomerTextPolicy, DispatchPolicy, ServiceType
 from dispatch.jobs.rules.policy import FIELDS, CascadePolicy
 from dispatch.jobs.rules.quiet_hours import QuietHours
 from dispatch.jobs.services import config
@@ -193,6 +193,44 @@ class DispatchPolicyAdmin(ConfigAdmin):
     @admin.display(description="rounds")
     def rounds_in_effect(self, row: DispatchPolicy) -> int:
         return _effective(row).rounds
+
+
+@admin.register(CustomerTextPolicy)
+class CustomerTextPolicyAdmin(ConfigAdmin):
+    """Which texts the organization sends to its customers: one row."""
+
+    subject = "customer_texts"
+    dispatcher_may = VIEW
+    list_display = [
+        "__str__", "sends_received", "sends_assigned", "sends_on_the_way", "sends_completed", "sends_cancelled"
+    ]  # fmt: skip
+    fieldsets = [
+        (
+            "Text the customer",
+            {
+                "fields": [
+                    "sends_received", "sends_assigned", "sends_on_the_way", "sends_completed", "sends_cancelled"
+                ],
+                "description": "Each text is sent at most once for a job, to customers who have not opted out, "
+                "from numbers that may send texts. It links to the customer's page, where they can cancel or "
+                "correct the request.",
+            },
+        ),
+        ("From whom", {"fields": ["sender_name", "contact_phone"]}),
+    ]  # fmt: skip
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet:
+        return super().get_queryset(request).select_related("organization")
+
+    def save_related(self, request: Any, form: Any, formsets: Any, change: bool) -> None:
+        super().save_related(request, form, formsets, change)
+        row = form.instance
+        numbers = OutboundNumber.objects.of(row.organization_id).filter(sends_texts=True, is_paused=False)
+        if any(row.sends(kind) for kind in CustomerTextKind.values) and not numbers.exists():
+            messages.warning(request, "No number may send texts, so customers get none.")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False  # switch the texts off instead
 
 
 def _effective(row: DispatchPolicy) -> CascadePolicy:

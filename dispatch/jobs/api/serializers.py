@@ -15,6 +15,7 @@ from accounts.api.base import OwnedSlugRelatedField
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.jobs import rules, timeline
 from dispatch.jobs.models import Candidate, Job, JobText, Offer, Priority, ServiceType, Submission
+from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES
 from dispatch.jobs.services import threads
 from dispatch.technicians.serializers import PhoneField
 from dispatch.telephony.models import Text
@@ -161,7 +162,7 @@ class JobSerializer(serializers.ModelSerializer):
             "id", "submission", "status", "pending_reason", "waiting_for", "waiting_since", "next_action_at",
             "paused", "version", "service_type", "priority", "customer_name", "customer_phone", "address", "lat",
             "lng", "technician", "round", "duplicate_of", "duplicate_state", "created_at", "assigned_at",
-            "started_at", "late_minutes", "late_reported_at", "ended_at",
+            "on_the_way_at", "eta_at", "started_at", "late_minutes", "late_reported_at", "ended_at",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -332,6 +333,14 @@ class ExtendSerializer(DecisionSerializer):
     """How many seconds to add."""
 
     seconds = serializers.IntegerField(min_value=1, max_value=3600)
+
+
+class OnTheWaySerializer(DecisionSerializer):
+    """In how many minutes the technician should arrive, if known."""
+
+    eta_minutes = serializers.IntegerField(
+        min_value=1, max_value=MAX_ETA_MINUTES, required=False, allow_null=True, default=None
+    )
 
 
 class CancelSerializer(StrictSerializer):

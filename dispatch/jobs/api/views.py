@@ -40,6 +40,7 @@ from dispatch.jobs.api.serializers import (
     JobDetailSerializer,
     JobSerializer,
     JobTextSerializer,
+    OnTheWaySerializer,
     SubmissionFormSerializer,
     SubmissionSerializer,
 )
@@ -172,6 +173,7 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
         "correct": _SCOPE.JOBS,
         "cannot_make_it": _SCOPE.JOBS,
         "cancel": _SCOPE.JOBS,
+        "on_the_way": _SCOPE.JOBS,
         "mark_started": _SCOPE.JOBS,
         "complete": _SCOPE.JOBS,
         "reopen": _SCOPE.JOBS,
@@ -283,6 +285,12 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
     def complete(self, request: Request, **kwargs: Any) -> Response:
         """Mark the job as completed."""
         services.complete(self._pk, actor=request.actor, **self._decision(DecisionSerializer))
+        return self._answer()
+
+    @_job_action(OnTheWaySerializer)
+    def on_the_way(self, request: Request, **kwargs: Any) -> Response:
+        """Record that the technician is on the way, and when they should arrive. The customer is informed."""
+        services.report_on_the_way(self._pk, actor=request.actor, **self._decision(OnTheWaySerializer))
         return self._answer()
 
     @_job_action(DecisionSerializer)

@@ -17,6 +17,7 @@ from dispatch.jobs.channels.voice import RESULT_PROMPTS, prompt_context
 from dispatch.jobs.models import Offer
 from dispatch.jobs.rules import phrases
 from dispatch.jobs.rules.menu import GOODBYE, NO_JOBS, NO_MORE_JOBS, MenuState, Page, first_name
+from dispatch.jobs.rules.on_the_way import read_on_the_way
 from dispatch.jobs.services import Answer, AnswerChannel, answer_offer, report_late, threads
 from dispatch.jobs.services.answers import offer_state
 from dispatch.jobs.services.follow_up import MAX_LATE_MIN
@@ -61,7 +62,7 @@ class TechnicianInboundHandler:
     """Handles texts and calls from technicians of the organization that owns the number."""
 
     def on_sms(self, text: Text) -> str | None:
-        """Apply 1 or 2 to the last offer texted to this technician, and "late 20" to their only open job.
+        """Apply 1 or 2 to the last offer texted to this technician, "on my way" to their job, "late 20" likewise.
 
         Anything else goes to the dispatchers. A newer offer that was not texted yet is never answered this way,
         because the technician doesn't know it. Return the reply; None if the text was not handled, or "" for no
@@ -69,6 +70,8 @@ class TechnicianInboundHandler:
         """
         if (technician := _technician(text.organization_id, text.from_phone)) is None:
             return None
+        if (reply := _on_the_way(text, technician)) is not None:
+            return reply
         key = phrases.key_in(text.body)
         sent = Text.objects.filter(
             organization_id=text.organization_id,
@@ -104,6 +107,7 @@ class TechnicianInboundHandler:
             return None
         return (
             f"{technician.organization.name}: reply 1 to accept an offer or 2 to decline, or call this number. "
+            "OMW 20 says that you are on the way and arrive in 20 minutes. "
             f"Your page: {signed_links.technician_url(technician)} STOP ends texts, not calls."
         )
 
@@ -193,6 +197,20 @@ def _missed_result(recent: Sequence[Offer]) -> tuple[str, ...]:
     if result is None or recent[0].status not in (Offer.Status.TIMED_OUT, Offer.Status.FAILED):
         return ()
     return RESULT_PROMPTS[result][:1]
+
+
+def _on_the_way(text: Text, technician: Technician) -> str | None:
+    """Apply "on my way" and return the reply; None if the text says something else, or they have no such job."""
+    said = read_on_the_way(text.body)
+    if said is None:
+        return None
+    if not said.is_possible:
+        threads.receive(text, technician)
+        return phrases.WRONG_ETA
+    try:
+        return threads.receive_on_the_way(text, technician, said.minutes)
+    except Conflict:  # the job changed meanwhile
+        return None
 
 
 def _is_ambiguous(text: Text) -> bool:

@@ -1,9 +1,10 @@
 """Models of jobs.
 
 `policies`: what organizations configure. `jobs`: submissions, jobs, candidates and offers. `threads`: texts and
-notices between technicians and dispatchers.
+notices between technicians and dispatchers. `customer_texts`: texts to customers.
 """
 
+from dispatch.jobs.models.customer_texts import CustomerText, CustomerTextKind, CustomerTextPolicy
 from dispatch.jobs.models.jobs import OVERDUE, Candidate, Job, JobQuerySet, Offer, Priority, Submission
 from dispatch.jobs.models.policies import DispatchPolicy, PublicForm, ServiceType
 from dispatch.jobs.models.threads import JobText, TechnicianNotice
@@ -11,6 +12,9 @@ from dispatch.jobs.models.threads import JobText, TechnicianNotice
 __all__ = [
     "OVERDUE",
     "Candidate",
+    "CustomerText",
+    "CustomerTextKind",
+    "CustomerTextPolicy",
     "DispatchPolicy",
     "Job",
     "JobQuerySet",

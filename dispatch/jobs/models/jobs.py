@@ -179,6 +179,10 @@ class Job(OwnedModel):
         null=True, help_text="When a paused job, or an assigned one that was not started, needs attention."
     )
     reminded_at = models.DateTimeField(null=True, help_text="When dispatchers were reminded of it.")
+    on_the_way_at = models.DateTimeField(
+        null=True, help_text="When the technician was first reported to be on the way."
+    )
+    eta_at = models.DateTimeField(null=True, help_text="When the technician should arrive.")
     started_at = models.DateTimeField(null=True, help_text="When the technician started the work.")
     late_minutes = models.PositiveSmallIntegerField(
         null=True, help_text="By how many minutes the technician is late, as they last reported."

@@ -1,4 +1,4 @@
-"""The customer's request form and the submission made from it."""
+"""The customer's request form and the submission made from it, and the form that corrects a request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from phonenumber_field.formfields import PhoneNumberField
 
 from accounts.models import Organization
 from dispatch.core import zips
-from dispatch.jobs.models import Priority, PublicForm, ServiceType
+from dispatch.jobs.models import Job, Priority, PublicForm, ServiceType
 
 URGENCY = (
     (str(Priority.NORMAL.value), "It can wait a day or two"),
@@ -93,3 +93,32 @@ class CustomerForm(forms.Form):
             "address": ", ".join(data[part].strip() for part in ("street", "city", "postcode")),
             "notes": data["notes"],
         }
+
+
+class CorrectionForm(forms.Form):
+    """The address and the phone of a request. An empty phone keeps the current one, which is not shown."""
+
+    address = forms.CharField(
+        max_length=300,
+        label="Address",
+        widget=forms.TextInput(attrs={"autocomplete": "street-address"}),
+        error_messages={"required": "Enter the address."},
+    )
+    phone = PhoneNumberField(required=False)
+
+    def __init__(self, *args: Any, job: Job | None, organization: Organization, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial["address"] = job.address if job else ""
+        end = str(job.customer_phone)[-2:] if job else ""
+        self.fields["phone"] = PhoneNumberField(
+            region=organization.default_region,
+            required=False,
+            label="New phone",
+            help_text=f"Leave empty to keep the number that ends in {end}." if end else "",
+            widget=forms.TextInput(attrs={"type": "tel", "autocomplete": "tel"}),
+            error_messages={"invalid": "Enter a valid phone number."},
+        )
+        for name, field in self.fields.items():
+            field.widget.attrs["id"] = f"id_{name}"
+            if self.is_bound and name in self.errors:
+                field.widget.attrs |= {"aria-invalid": "true", "aria-describedby": f"error_{name}"}

@@ -1,26 +1,41 @@
-"""The customer's status page, /s/<token>/: the progress of a request."""
+"""The customer's page of a request, /s/<token>/: its progress, and the forms to cancel or correct it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 from zoneinfo import ZoneInfo
 
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 
-from dispatch.jobs import signed_links
+from accounts.auth import throttling
+from dispatch.core import clock
+from dispatch.jobs import services, signed_links
 from dispatch.jobs.models import Job, Submission
 from dispatch.jobs.public.common import with_signed_link
+from dispatch.jobs.public.forms import CorrectionForm
+from dispatch.jobs.rules.customer_phrases import first_name, local_time
+from dispatch.jobs.services import customer_actions
 
 # Seconds between refreshes of the page until the request is final.
 REFRESH_S = 15
+STEPS = ("Request received", "Calling technicians", "Technician assigned", "On the way", "Done")
+# Confirmations after the redirect. The URL carries only a code, so that no link can inject other text.
+CONFIRMATIONS = {
+    "cancelled": "Your request is cancelled.",
+    "corrected": "Your request has been updated.",
+}
 
 
 @dataclass(frozen=True)
 class RequestStatus:
     """The progress of a request.
 
-    `tone` is a UI state. `step`: 1 received, 2 calling, 3 on the way, 4 done; 0: none.
+    `tone` is a UI state. `step`: 1 received, 2 calling, 3 assigned, 4 on the way, 5 done; 0: none.
     """
 
     tone: str
@@ -33,9 +48,38 @@ class RequestStatus:
 
 @with_signed_link(signed_links.submission_of)
 def status_page(request: HttpRequest, submission: Submission) -> HttpResponse:
-    """Show the progress of a request. The page refreshes itself until the request is final."""
+    """Show the progress of a request; on POST, cancel or correct it.
+
+    The page refreshes itself until the request is final.
+    """
+    job: Job | None = getattr(submission, "job", None)
+    form = CorrectionForm(job=job, organization=submission.organization)
+    problem, status_code, wait_s = "", 200, 0
     if request.method == "POST":
-        return HttpResponseNotAllowed(["GET", "HEAD"])
+        act = _ACTIONS.get(request.POST.get("do", "")) if job is not None else None
+        if wait_s := _wait_s(submission):
+            problem, status_code = "Too many changes. Please wait and try again, or call us.", 429
+        elif job is None or act is None:
+            problem, status_code = "The page was out of date. Please try again.", 400
+        else:
+            form = CorrectionForm(request.POST, job=job, organization=submission.organization)
+            try:
+                return HttpResponseRedirect(f"{request.path}?said={act(job, request.POST, form)}", status=303)
+            except services.CustomerRefusal as refused:
+                problem, status_code = str(refused), 409
+            except ValidationError as refused:
+                problem, status_code = " ".join(refused.messages), 400
+            job.refresh_from_db()
+    response = _render(request, submission, form, problem, status_code)
+    if wait_s:
+        response["Retry-After"] = str(wait_s)
+    return response
+
+
+def _render(
+    request: HttpRequest, submission: Submission, form: CorrectionForm, problem: str, status_code: int
+) -> HttpResponse:
+    job: Job | None = getattr(submission, "job", None)
     status = describe_status(submission)
     return render(
         request,
@@ -43,11 +87,45 @@ def status_page(request: HttpRequest, submission: Submission) -> HttpResponse:
         {
             "organization": submission.organization,
             "submission": submission,
+            "address": job.address if job is not None else submission.address,
+            "phone_end": str(submission.customer_phone if job is None else job.customer_phone)[-2:],
             "status": status,
             "refresh_s": 0 if status.final else REFRESH_S,
-            "steps": ("Request received", "Calling technicians", "Technician on the way", "Done"),
+            "steps": STEPS,
+            "form": form,
+            "can_cancel": job is not None and customer_actions.can_cancel(job),
+            "can_correct": job is not None and customer_actions.can_correct(job),
+            "contact": customer_actions.contact_words(job) if job is not None else "",
+            "said": "" if problem else CONFIRMATIONS.get(request.GET.get("said", ""), ""),
+            "problem": problem,
+            "is_correcting": bool(problem) and request.POST.get("do") == "correct",
         },
+        status=status_code,
     )
+
+
+def _cancel(job: Job, entered: Any, form: CorrectionForm) -> str:
+    services.cancel_request(job.pk, entered.get("reason", "")[:300])
+    return "cancelled"
+
+
+def _correct(job: Job, entered: Any, form: CorrectionForm) -> str:
+    if not form.is_valid():
+        raise ValidationError("Please fix the errors below.")
+    address, phone = form.cleaned_data["address"], form.cleaned_data["phone"]
+    services.correct_request(
+        job.pk, address=address if address != job.address else "", phone=phone.as_e164 if phone else ""
+    )
+    return "corrected"
+
+
+_ACTIONS: dict[str, Callable[[Job, Any, CorrectionForm], str]] = {"cancel": _cancel, "correct": _correct}
+
+
+def _wait_s(submission: Submission) -> int:
+    """Return for how many seconds no change of this request is accepted; 0: it is accepted."""
+    taken = throttling.take_token(f"request:{submission.pk}", throttling.parse_rate(settings.CUSTOMER_CHANGE_RATE))
+    return -(-taken.wait_ms // 1000)
 
 
 def describe_status(submission: Submission) -> RequestStatus:
@@ -57,19 +135,16 @@ def describe_status(submission: Submission) -> RequestStatus:
         return RequestStatus(
             "waiting", "clock", "We received your request", "We are looking for technicians near you.", 1
         )
-    name = job.technician.name if job.technician else "A technician"
     match job.status:
         case Job.Status.ASSIGNED:
-            return RequestStatus(
-                "good", "check", f"{name} is on the way", "They have your address and phone number.", 3
-            )
+            return _describe_visit(job)
         case Job.Status.COMPLETED:
-            return RequestStatus("good", "check", "The work is done", "Thank you.", 4, final=True)
+            return RequestStatus("good", "check", "The work is done", "Thank you.", 5, final=True)
         case Job.Status.CANCELLED if job.duplicate_state == Job.DuplicateState.MERGED:
             text = "You sent us two requests. We go on with the first one."
             return RequestStatus("off", "dash", "We combined this with your other request", text, 0, final=True)
         case Job.Status.CANCELLED:
-            text = "If you didn't expect this, call us."
+            text = f"If you didn't expect this, {customer_actions.contact_words(job)}."
             return RequestStatus("off", "dash", "This request was cancelled", text, 0, final=True)
         case Job.Status.PENDING:
             return RequestStatus("late", "bar", "A dispatcher is handling your request", "We will call you.", 2)
@@ -81,3 +156,21 @@ def describe_status(submission: Submission) -> RequestStatus:
         return RequestStatus("waiting", "clock", "We have your request", text, 1)
     text = "We'll send the first available technician. You'll see their name here."
     return RequestStatus("calling", "phone", "We are calling technicians", text, 2)
+
+
+def _describe_visit(job: Job) -> RequestStatus:
+    """Return the progress of an assigned job: the technician and the arrival."""
+    name = first_name(job.technician.name) if job.technician else "A technician"
+    if job.started_at is not None:
+        text = f"{name} has started the work."
+        return RequestStatus("good", "check", f"{name} is working on your request", text, 4)
+    if job.on_the_way_at is None:
+        text = "They have your address and phone number. You'll see here when they are on the way."
+        return RequestStatus("good", "check", f"{name} is coming", text, 3)
+    if job.eta_at is None:
+        text = "They have your address and phone number."
+    elif job.eta_at < clock.now():
+        text = "They should be with you any moment."
+    else:
+        text = f"Expected at about {local_time(job.eta_at, job.organization.time_zone)}."
+    return RequestStatus("good", "check", f"{name} is on the way", text, 4)

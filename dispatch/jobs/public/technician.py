@@ -28,6 +28,7 @@ CONFIRMATIONS = {
     "on": "You're on duty.",
     "off": "You're off duty. You won't get offers until you go back on duty.",
     "moved": "Your position has been updated.",
+    "on_the_way": "We've recorded that you're on the way.",
     "started": "The job is marked as started.",
     "done": "The job is marked as done. Thank you.",
     "given_back": "We'll find another technician for the job.",
@@ -103,6 +104,16 @@ def _complete_job(technician: Technician, form: Any) -> str:
     return "done"
 
 
+def _go(technician: Technician, form: Any) -> str:
+    job, version = _own_job(technician, form)
+    entered = form.get("eta", "").strip()
+    minutes = read_id(entered)
+    if entered and minutes is None:
+        raise ActionRefused("Enter the minutes until you arrive as a number, or nothing.")
+    services.report_on_the_way(job.pk, actor=_actor(technician), eta_minutes=minutes, version=version)
+    return "on_the_way"
+
+
 def _start(technician: Technician, form: Any) -> str:
     job, version = _own_job(technician, form)
     services.mark_started(job.pk, actor=_actor(technician), version=version)
@@ -130,6 +141,7 @@ def _set_pin(technician: Technician, form: Any) -> str:
 _ACTIONS: dict[str, Callable[[Technician, Any], str]] = {
     "duty": _set_duty,
     "position": _set_position,
+    "go": _go,
     "start": _start,
     "done": _complete_job,
     "cannot": _give_back,

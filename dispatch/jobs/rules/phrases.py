@@ -194,6 +194,7 @@ TEXT_ANSWERS = {
 }
 NOTHING_OFFERED = "You have no job offer to answer."
 ANSWER_WITH = "Reply 1 to accept the job or 2 to decline it."
+WRONG_ETA = "Reply OMW and the minutes until you arrive, 1 to 480, such as OMW 20."
 PASSED_ON = "Thank you. Your dispatcher has received your text."
 # Words that may also answer another text, such as the address of a job.
 AMBIGUOUS = frozenset({"YES", "Y", "OK", "NO", "N"})
@@ -219,6 +220,18 @@ def late_reply(minutes: int) -> str:
 def count_of(count: int, noun: str) -> str:
     """Return a number with its noun: "1 minute", "20 minutes"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def which_job(count: int, url: str) -> str:
+    """Return the reply to "on my way" from a technician with several jobs."""
+    return f"You have {count} jobs. Say on your page which one you are on the way to: {url}"
+
+
+def on_the_way_recorded(eta: str) -> str:
+    """Return the reply to "on my way". `eta`: the local time of arrival, or empty."""
+    if eta:
+        return f"Thank you. You are expected at about {eta}."
+    return "Thank you. To add when you will arrive, reply OMW and the minutes, such as OMW 20."
 
 
 def key_in(body: str) -> str:

@@ -16,6 +16,7 @@ class Action(StrEnum):
     CORRECT = "correct"
     CANNOT_MAKE_IT = "cannot_make_it"
     CANCEL = "cancel"
+    ON_THE_WAY = "on_the_way"
     MARK_STARTED = "mark_started"
     COMPLETE = "complete"
     REOPEN = "reopen"
@@ -46,12 +47,14 @@ LEGAL: Mapping[tuple[str, Action], str] = {
     ("pending", Action.ACCEPT): "assigned",
     ("pending", Action.ASSIGN): "assigned",
     ("pending", Action.DISPATCH_AGAIN): "dispatching",
+    ("dispatching", Action.CORRECT): "dispatching",
     ("pending", Action.CORRECT): "pending",
     ("pending", Action.CANCEL): "cancelled",
     ("assigned", Action.ASSIGN): "assigned",
     ("assigned", Action.CORRECT): "assigned",
     ("assigned", Action.CANNOT_MAKE_IT): "dispatching",
     ("assigned", Action.CANCEL): "cancelled",
+    ("assigned", Action.ON_THE_WAY): "assigned",
     ("assigned", Action.MARK_STARTED): "assigned",
     ("assigned", Action.REPORT_LATE): "assigned",
     ("assigned", Action.COMPLETE): "completed",
@@ -70,6 +73,7 @@ DONE_TO = {
     Action.CORRECT: "corrected",
     Action.CANNOT_MAKE_IT: "given back by its technician",
     Action.CANCEL: "cancelled",
+    Action.ON_THE_WAY: "marked as on the way",
     Action.MARK_STARTED: "started",
     Action.COMPLETE: "completed",
     Action.REOPEN: "reopened",
@@ -92,13 +96,13 @@ def actions_in(
     """Return the actions that a dispatcher may take on a job now, in button order.
 
     Extending needs a live offer whose phone is ringing, because its deadline starts then. A paused job can be
-    resumed but not advanced. A started job can't be started. `duplicate`: the job is flagged as a probable
-    duplicate.
+    resumed but not advanced. A started job can't be started, and nobody is on the way to it. `duplicate`: the job
+    is flagged as a probable duplicate.
     """
     person_actions = [action for action in Action if action not in NOT_FOR_DISPATCHERS]
     hidden = {Action.CALL_NEXT, Action.EXTEND, Action.PAUSE} if paused else {Action.RESUME}
     if started:
-        hidden.add(Action.MARK_STARTED)
+        hidden |= {Action.ON_THE_WAY, Action.MARK_STARTED}
     if not ringing:
         hidden.add(Action.EXTEND)
     if not duplicate:

@@ -2,11 +2,12 @@
 
 `submissions`: turn a form into a job. `ranking`: rank the technicians near it. `dispatching`: offer it to the next
 one. `offers`: calls, ends and deadlines of offers. `answers`: technicians' answers. `actions`: actions of people.
-`follow_up`: their actions after the assignment. `config`: service types and policies. `auditor`: recovery of
-stalled rows. `recovery`: the end of a provider outage. `notices` and `notice_delivery`: inform technicians of
-changes. `leaving`: deactivated technicians and organizations. `reminders`: paused jobs, and jobs that were not
-started. `transitions`: steps shared by all of them. `sms`: the texts of a job. `threads`: texts between
-technicians and dispatchers. `line_wakeups`: wake jobs that wait for a line.
+`follow_up`: their actions after the assignment. `customer_actions`: what customers do on their page. `config`:
+service types and policies. `auditor`: recovery of stalled rows. `recovery`: the end of a provider outage.
+`notices` and `notice_delivery`: inform technicians of changes. `leaving`: deactivated technicians and organizations.
+`reminders`: paused jobs, and jobs that were not started. `transitions`: steps shared by all of them. `sms`: the
+texts of a job to technicians. `customer_texts`: texts to its customer. `threads`: texts between technicians and
+dispatchers. `line_wakeups`: wake jobs that wait for a line.
 
 Every function locks the Job first (then Offer, Technician, Call) and checks its arguments against the rows. A
 late, repeated or out-of-order invocation changes nothing.
@@ -30,8 +31,9 @@ from dispatch.jobs.services.actions import (
 )
 from dispatch.jobs.services.answers import Answer, AnswerChannel, answer_offer
 from dispatch.jobs.services.auditor import audit, move_on_waiting, repair_technicians
+from dispatch.jobs.services.customer_actions import CustomerRefusal, cancel_request, correct_request
 from dispatch.jobs.services.dispatching import offer_next
-from dispatch.jobs.services.follow_up import correct, mark_started, reopen, report_late
+from dispatch.jobs.services.follow_up import correct, mark_started, reopen, report_late, report_on_the_way
 from dispatch.jobs.services.leaving import withdraw_inactive_offers
 from dispatch.jobs.services.notice_delivery import advance_due_notices
 from dispatch.jobs.services.offers import call_changed, expire_offer
@@ -45,6 +47,7 @@ __all__ = [
     "AnswerChannel",
     "AssignResult",
     "Correction",
+    "CustomerRefusal",
     "IllegalTransition",
     "accept_submission",
     "advance_due_notices",
@@ -54,9 +57,11 @@ __all__ = [
     "call_changed",
     "call_next_now",
     "cancel",
+    "cancel_request",
     "cannot_make_it",
     "complete",
     "correct",
+    "correct_request",
     "dismiss_duplicate",
     "dispatch_again",
     "expire_offer",
@@ -71,6 +76,7 @@ __all__ = [
     "reopen",
     "repair_technicians",
     "report_late",
+    "report_on_the_way",
     "resume",
     "resume_after_outage",
     "start_job",

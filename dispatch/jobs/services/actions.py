@@ -21,10 +21,10 @@ from dispatch.core import clock
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
 from dispatch.jobs import geocoding, policies, timeline
-from dispatch.jobs.models import Job, Offer, TechnicianNotice
+from dispatch.jobs.models import CustomerTextKind, Job, Offer, TechnicianNotice
 from dispatch.jobs.rules import DONE_TO, Action, Outcome, status_after
 from dispatch.jobs.rules.duplicates import address_key
-from dispatch.jobs.services import notices, ranking, transitions
+from dispatch.jobs.services import customer_texts, notices, ranking, transitions
 from dispatch.jobs.services.answers import apply_recorded_key
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
@@ -182,8 +182,11 @@ def resume(job_id: int, *, actor: Actor, version: int | None = None, note: str =
     return job
 
 
-def cancel(job_id: int, reason: str, *, actor: Actor, version: int | None = None) -> Job:
-    """End the job without a result. Raises ValidationError {reason} if the reason is empty."""
+def cancel(job_id: int, reason: str, *, actor: Actor, version: int | None = None, by: str = "") -> Job:
+    """End the job without a result. Raises ValidationError {reason} if the reason is empty.
+
+    `by` is "customer" if the customer did it, which notifies the dispatchers.
+    """
     if not reason.strip():
         raise ValidationError({"reason": "Enter a reason."})
     with locked_for_action(job_id, Action.CANCEL, version) as job:
@@ -193,7 +196,10 @@ def cancel(job_id: int, reason: str, *, actor: Actor, version: int | None = None
         job.status, job.pending_reason, job.ended_at = Job.Status.CANCELLED, "", clock.now()
         transitions.stop_waiting(job, transitions.Waiting.NOTHING)
         transitions.save_job(job)
-        transitions.append_job_event(job, "job.cancelled", actor=actor, reason=reason.strip()[:500])
+        transitions.append_job_event(job, "job.cancelled", actor=actor, reason=reason.strip()[:500], by=by)
+        customer_texts.withdraw(job, *customer_texts.Kind)
+        if job.duplicate_state != Job.DuplicateState.MERGED:  # the other request goes on
+            customer_texts.inform_customer(job, CustomerTextKind.CANCELLED)
     return job
 
 
@@ -240,6 +246,8 @@ def complete(job_id: int, *, actor: Actor, version: int | None = None, note: str
         transitions.stop_waiting(job, transitions.Waiting.NOTHING)
         transitions.save_job(job)
         transitions.append_job_event(job, "job.completed", actor=actor, technician_id=job.technician_id, note=note)
+        customer_texts.withdraw(job, CustomerTextKind.RECEIVED, *customer_texts.ABOUT_COMING)
+        customer_texts.inform_customer(job, CustomerTextKind.COMPLETED)
     return job
 
 
@@ -261,17 +269,18 @@ def cannot_make_it(
         job.not_again = [*job.not_again, gone.pk]
         _release_technician(job, Outcome.CANNOT_MAKE_IT, "cannot make it", actor, None)
         job.assigned_at = None
-        _begin_dispatch_again(job)
+        begin_dispatch_again(job)
     return job
 
 
-def _begin_dispatch_again(job: Job) -> None:
-    """Dispatch the job from the beginning, or at the end of quiet hours.
+def begin_dispatch_again(job: Job) -> None:
+    """Dispatch the locked job from the beginning, or at the end of quiet hours.
 
     Offers made so far count only if they were declined.
     """
     job.status, job.pending_reason = Job.Status.DISPATCHING, ""
-    job.attention_at = job.reminded_at = job.started_at = None
+    job.attention_at = job.reminded_at = None
+    job.on_the_way_at = job.eta_at = job.started_at = None
     job.late_minutes = job.late_reported_at = None
     job.first_round = job.round = job.round + 1
     ranking.begin_dispatch(job)
@@ -293,6 +302,7 @@ def _release_technician(job: Job, outcome: Outcome, reason: str, actor: Actor, n
     if job.technician_id is None or job.status != Job.Status.ASSIGNED:
         return
     telephony.cancel_texts(Q(purpose="job", subject_id=job.pk), actor=actor)
+    customer_texts.withdraw(job, *customer_texts.ABOUT_COMING)
     if news is None:
         notices.supersede(job, job.technician_id)
     else:
@@ -366,11 +376,12 @@ def dispatch_again(
             job.address_key = address_key(address)
         elif moved or job.lat is None:
             raise ValidationError({"address": "Address not found. Enter a ZIP code or coordinates."})
+        customer_texts.withdraw(job, CustomerTextKind.CANCELLED)
         job.technician, job.assigned_at, job.ended_at = None, None, None
         quiet = policies.quiet_hours(job.organization_id, job.service_type_id)
         job.calls_at_any_hour = ranking.quiet_end_of(job, quiet) is not None  # a person decided to call now
         transitions.append_job_event(job, "job.dispatch_again", actor=actor, note=note)
-        _begin_dispatch_again(job)
+        begin_dispatch_again(job)
     return job
 
 

@@ -11,12 +11,17 @@ from django.db import models, transaction
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
 from dispatch.jobs import policies
-from dispatch.jobs.models import DispatchPolicy, Job, PublicForm, ServiceType
+from dispatch.jobs.models import CustomerTextPolicy, DispatchPolicy, Job, PublicForm, ServiceType
 from dispatch.jobs.rules import quiet_hours
 
-Setup = ServiceType | DispatchPolicy | PublicForm
+Setup = ServiceType | DispatchPolicy | PublicForm | CustomerTextPolicy
 QUIET_FIELDS = frozenset(quiet_hours.FIELDS)
-SUBJECTS: Mapping[type, str] = {ServiceType: "service_type", DispatchPolicy: "policy", PublicForm: "public_form"}
+SUBJECTS: Mapping[type, str] = {
+    ServiceType: "service_type",
+    DispatchPolicy: "policy",
+    PublicForm: "public_form",
+    CustomerTextPolicy: "customer_texts",
+}
 
 
 def save_config(write: Callable[[], Setup], changed: Mapping[str, Any], *, actor: Actor, is_new: bool) -> None:

@@ -1,24 +1,72 @@
-"""Actions of people after a job's assignment: mark started, report late, correct, reopen.
+"""Actions of people after a job's assignment: on the way, started, late, correct, reopen.
 
 The rules of `actions` apply.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.core.exceptions import ValidationError
 
 from dispatch.core import clock
 from dispatch.core.events import Actor
 from dispatch.jobs import geocoding
-from dispatch.jobs.models import Job
-from dispatch.jobs.rules import Action
+from dispatch.jobs.models import CustomerTextKind, Job
+from dispatch.jobs.rules import Action, Outcome
+from dispatch.jobs.rules.customer_phrases import local_time
 from dispatch.jobs.rules.duplicates import address_key
-from dispatch.jobs.services import notices, transitions
-from dispatch.jobs.services.actions import Correction, locked_for_action, raise_illegal_transition
+from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES, attention_while_on_the_way
+from dispatch.jobs.services import customer_texts, notices, transitions
+from dispatch.jobs.services.actions import (
+    Correction,
+    begin_dispatch_again,
+    locked_for_action,
+    raise_illegal_transition,
+    rescind_offer,
+)
 from dispatch.jobs.services.notices import News
 from dispatch.technicians import services as technicians
+
+
+def report_on_the_way(
+    job_id: int,
+    *,
+    actor: Actor,
+    eta_minutes: int | None = None,
+    said_at: datetime | None = None,
+    version: int | None = None,
+    note: str = "",
+) -> Job:
+    """Record that the technician is on the way, and the arrival expected in `eta_minutes`; inform the customer.
+
+    `said_at`: when they said so (default: now). A later report changes the ETA; without minutes, it keeps one that
+    has not passed. The reminder that the job was not started is postponed until after the arrival.
+    Raises ValidationError {eta_minutes} outside 1…480.
+    """
+    if eta_minutes is not None and not 1 <= eta_minutes <= MAX_ETA_MINUTES:
+        raise ValidationError({"eta_minutes": f"Must be between 1 and {MAX_ETA_MINUTES} minutes."})
+    with locked_for_action(job_id, Action.ON_THE_WAY, version) as job:
+        if job.started_at is not None:
+            raise_illegal_transition(job, "This job has already been started.")
+        assert job.technician is not None
+        now = clock.now()
+        job.on_the_way_at = job.on_the_way_at or said_at or now
+        if eta_minutes is not None:
+            job.eta_at = (said_at or now) + timedelta(minutes=eta_minutes)
+        elif job.eta_at is not None and job.eta_at <= now:
+            job.eta_at = None
+        if job.attention_at is not None:
+            job.attention_at = attention_while_on_the_way(job.attention_at, job.eta_at, now)
+            job.reminded_at = None
+        transitions.save_job(job)
+        eta = local_time(job.eta_at, job.organization.time_zone)
+        transitions.append_job_event(
+            job, "job.on_the_way", actor=actor, technician_id=job.technician_id, technician=job.technician.name,
+            by=actor.type, eta_minutes=eta_minutes, eta=eta, note=note,
+        )  # fmt: skip
+        customer_texts.inform_customer(job, CustomerTextKind.ON_THE_WAY)
+    return job
 
 
 def mark_started(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
@@ -29,6 +77,7 @@ def mark_started(job_id: int, *, actor: Actor, version: int | None = None, note:
         job.started_at, job.attention_at, job.reminded_at = clock.now(), None, None
         transitions.save_job(job)
         transitions.append_job_event(job, "job.started", actor=actor, technician_id=job.technician_id, note=note)
+        customer_texts.withdraw(job, *customer_texts.ABOUT_COMING)
     return job
 
 
@@ -65,6 +114,7 @@ def reopen(job_id: int, *, actor: Actor, version: int | None = None, note: str =
     with locked_for_action(job_id, Action.REOPEN, version) as job:
         assert job.technician_id is not None
         technicians.add_open_job(job.technician_id)
+        customer_texts.withdraw(job, CustomerTextKind.COMPLETED)
         job.status, job.ended_at = Job.Status.ASSIGNED, None
         job.late_minutes = job.late_reported_at = None
         if job.started_at is None:
@@ -83,10 +133,13 @@ def correct(
     note: str = "",
     correction: Correction,
     customer_phone: str = "",
+    by: str = "",
 ) -> Job:
-    """Correct the location or the customer's phone of an assigned or pending job, and inform its technician.
+    """Correct the location or the customer's phone of an open job, and inform its technician.
 
-    `customer_phone`: E.164; empty keeps the current one.
+    A job that is being offered is dispatched again if its location changes; a paused one can't be moved.
+    `customer_phone`: E.164; empty keeps the current one. `by` is "customer" if the customer did it, which notifies
+    the dispatchers.
 
     Call it outside any transaction, because it may call a geocoder. Raises, besides the module's exceptions,
     ValidationError {address} if the new location can't be found, and {address} if nothing would change.
@@ -103,6 +156,8 @@ def correct(
         if where is None:
             raise ValidationError({"address": "Address not found. Enter a ZIP code or coordinates."})
     with locked_for_action(job_id, Action.CORRECT, version) as job:
+        if is_moved and job.paused_at is not None:
+            raise_illegal_transition(job, "This job is paused, so it can't be moved. Resume it first.")
         changed = []
         if is_moved and where is not None:
             job.address = correction.address or job.address
@@ -116,7 +171,11 @@ def correct(
         if not changed:
             raise ValidationError({"address": "Change the address or the phone number."})
         transitions.save_job(job)
-        transitions.append_job_event(job, "job.corrected", actor=actor, changed=changed, note=note)
+        transitions.append_job_event(job, "job.corrected", actor=actor, changed=changed, note=note, by=by)
+        if is_moved and job.status == Job.Status.DISPATCHING:
+            if (offer := transitions.live_offer(job)) is not None:
+                rescind_offer(offer, Outcome.PAUSED, "the address was corrected", actor)
+            begin_dispatch_again(job)
         if job.status == Job.Status.ASSIGNED and job.technician_id is not None:
             job.refresh_from_db(fields=["customer_phone"])
             notices.inform(job, job.technician_id, News.CHANGED)

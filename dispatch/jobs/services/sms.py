@@ -17,6 +17,7 @@ from dispatch.core.events import SYSTEM, Actor
 from dispatch.jobs import policies, signed_links
 from dispatch.jobs.models import Job, Offer, TechnicianNotice
 from dispatch.jobs.rules import phrases
+from dispatch.jobs.rules.customer_phrases import without_links
 from dispatch.technicians.models import Technician
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Text
@@ -113,14 +114,14 @@ def send_link(technician: Technician, *, actor: Actor = SYSTEM) -> Text:
 
 
 def prompt_context(job: Job, distance_m: int = 0, *, is_spoken: bool = False) -> phrases.PromptContext:
-    """Return the facts of the job for a text, or for a call."""
+    """Return the facts of the job for a text, or for a call. What the customer entered contains no links."""
     number = str(job.customer_phone) if is_spoken else job.customer_phone.as_national if job.customer_phone else ""
     return phrases.PromptContext(
         service=(is_spoken and job.service_type.spoken_name) or job.service_type.name,
         priority=job.priority,
-        address=job.address,
+        address=without_links(job.address),
         distance_m=distance_m,
         unit=job.organization.distance_unit,
-        customer_name=job.customer_name,
+        customer_name=without_links(job.customer_name),
         customer_phone=number,
     )

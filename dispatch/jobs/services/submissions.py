@@ -19,9 +19,9 @@ from dispatch.core.events import Actor, NewEvent
 from dispatch.core.runtime.queues import enqueue
 from dispatch.jobs import geocoding, policies, sql
 from dispatch.jobs.geocoding import Location
-from dispatch.jobs.models import Job, Submission
+from dispatch.jobs.models import CustomerTextKind, Job, Submission
 from dispatch.jobs.rules.duplicates import address_key
-from dispatch.jobs.services import transitions
+from dispatch.jobs.services import customer_texts, transitions
 from dispatch.jobs.services.dispatching import offer_next
 from dispatch.jobs.services.ranking import find_candidates, without_locked, write_ranking
 
@@ -175,6 +175,7 @@ def _make_job(submission: Submission, where: Location | None, *, only_free: bool
     )
     _append_flag(job)
     write_ranking(job, ranking)
+    customer_texts.inform_customer(job, CustomerTextKind.RECEIVED)
     return job, True
 
 
@@ -213,6 +214,7 @@ def _create_job_for_review(submission: Submission) -> Job:
     _append_flag(job)
     error = Submission.objects.values_list("last_error", flat=True).get(pk=submission.pk)
     transitions.mark_pending(job, Job.PendingReason.FAILED, error=error, starts=MAX_STARTS)
+    customer_texts.inform_customer(job, CustomerTextKind.RECEIVED)
     return job
 
 

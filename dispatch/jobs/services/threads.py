@@ -14,9 +14,12 @@ from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
+from dispatch.jobs import signed_links
 from dispatch.jobs.models import Job, JobText, Offer
 from dispatch.jobs.rules import phrases
+from dispatch.jobs.rules.customer_phrases import local_time
 from dispatch.jobs.services import transitions
+from dispatch.jobs.services.follow_up import report_on_the_way
 from dispatch.technicians.models import Technician
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Text
@@ -58,6 +61,33 @@ def receive(text: Text, technician: Technician) -> bool:
                 also=f"job {', '.join(others)}" if others else "",
             )  # fmt: skip
     return bool(jobs)
+
+
+def receive_on_the_way(text: Text, technician: Technician, minutes: int | None) -> str | None:
+    """Record that the technician is on the way to their only job that is not started, and return the reply.
+
+    `minutes`: the ETA. Which of several jobs they mean is unclear: that text goes to the dispatchers. Return None
+    if they have no such job.
+    """
+    if JobText.objects.filter(text=text).exists():
+        return ""  # processed before
+    with transaction.atomic():
+        theirs = [job for job in open_jobs(technician) if job.status == Job.Status.ASSIGNED]
+        waiting = [job for job in theirs if job.started_at is None]
+        if not waiting:
+            return None
+        if len(waiting) > 1:
+            receive(text, technician)
+            return phrases.which_job(len(waiting), signed_links.technician_url(technician))
+        (job,) = waiting
+        actor = _actor(technician)
+        job = report_on_the_way(
+            job.pk, actor=actor, eta_minutes=minutes, said_at=text.created_at, version=job.version
+        )
+        JobText.objects.create(
+            organization_id=job.organization_id, job=job, text=text, technician=technician, handled_at=clock.now()
+        )
+    return phrases.on_the_way_recorded(local_time(job.eta_at, technician.organization.time_zone))
 
 
 def receive_opt_out(text: Text, technician: Technician) -> None:

@@ -13,9 +13,9 @@ from dispatch.core.db import fast_rows
 from dispatch.core.events import SYSTEM, Actor, NewEvent
 from dispatch.core.runtime.queues import enqueue, enqueue_in, notify_loop
 from dispatch.jobs import metrics, policies, sql
-from dispatch.jobs.models import Job, Offer, TechnicianNotice
+from dispatch.jobs.models import CustomerTextKind, Job, Offer, TechnicianNotice
 from dispatch.jobs.rules import MISSES, REACHED_OUTCOMES, Outcome
-from dispatch.jobs.services import notices, sms
+from dispatch.jobs.services import customer_texts, notices, sms
 from dispatch.jobs.services.line_wakeups import WAITING_LOOP
 from dispatch.technicians import services as technicians
 from dispatch.telephony import services as telephony
@@ -196,7 +196,8 @@ def assign_to(
     job.technician_id, job.assigned_at, job.ended_at = technician_id, clock.now(), None
     job.calls_at_any_hour = False
     stop_waiting(job, Waiting.NOTHING)
-    job.started_at = job.late_minutes = job.late_reported_at = None
+    job.on_the_way_at = job.eta_at = job.started_at = None
+    job.late_minutes = job.late_reported_at = None
     expect_start(job)
     save_job(job)
     technicians.add_open_job(technician_id)
@@ -214,6 +215,7 @@ def assign_to(
         notices.supersede(job, technician_id)
     else:
         notices.inform(job, technician_id, TechnicianNotice.News.ASSIGNED, text=text)
+    customer_texts.inform_customer(job, CustomerTextKind.ASSIGNED)
 
 
 def stop_waiting(job: Job, waiting_for: Waiting) -> None:

@@ -43,6 +43,7 @@ class Text(OwnedModel):
         JOB_NEWS = "job_news", "Change of a job"
         LINK = "link", "Link to their page"
         THREAD = "thread", "Conversation about a job"
+        CUSTOMER = "customer", "Text to the customer"
         REPLY = "reply", "Reply"
         TEST = "test", "Test"
 

@@ -24,6 +24,7 @@ from dispatch.telephony.services.sms import (
     texts_of,
 )
 from dispatch.telephony.services.sms_requests import send_text
+from dispatch.telephony.services.text_failures import why_texts_fail
 
 __all__ = [
     "CallNotAllowed",
@@ -56,4 +57,5 @@ __all__ = [
     "text_of",
     "texts_of",
     "why_not_callable",
+    "why_texts_fail",
 ]

@@ -225,10 +225,9 @@ def notify_handler(text: Text) -> None:
 def cancel_texts(where: Q, *, actor: Actor = SYSTEM) -> int:
     """Cancel outbound texts that are not requested yet, in the caller's transaction. Return how many."""
     waiting = Text.objects.filter(where, direction=Text.Direction.OUT, status=Status.CREATED).order_by("pk")
-    return sum(
-        transition(lock_text(pk), Status.CANCELED, actor=actor)
-        for pk in list(waiting.values_list("pk", flat=True))
-    )
+    locked = (lock_text(pk) for pk in list(waiting.values_list("pk", flat=True)))
+    # a text that was claimed while we waited for its lock leaves
+    return sum(text.status == Status.CREATED and transition(text, Status.CANCELED, actor=actor) for text in locked)
 
 
 # Calls of these purposes are unsolicited and stop after an opt-out.

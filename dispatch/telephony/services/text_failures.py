@@ -1,8 +1,9 @@
-"""Report texts that failed because of our account, number or wording, as opposed to the phone."""
+"""Report texts that failed because of our account, number or wording; know phones that can't receive texts."""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import structlog
 from django.db import connection
@@ -19,6 +20,8 @@ KIND = "account.texts_refused"
 ALERT_EVERY = timedelta(days=1)
 # Kinds of error codes for which admins can do nothing.
 NOT_OURS = frozenset({"number", "opted_out", "temporary"})
+# A phone whose latest text failed because of the phone, such as a landline, is not texted again for this time.
+UNTEXTABLE_FOR = timedelta(days=30)
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 
 
@@ -52,3 +55,22 @@ def report_failure(text: Text) -> None:
         number=text.from_phone,
         text_id=text.pk,
     )
+
+
+def why_texts_fail(organization_id: int, phone: Any) -> str:
+    """Return why texts don't reach the phone, from the outcome of the latest text to it; empty if they may."""
+    sent = Text.objects.of(organization_id).filter(
+        to_phone=str(phone), direction=Text.Direction.OUT, requested_at__gt=clock.now() - UNTEXTABLE_FOR
+    )
+    last = sent.select_related("account").order_by("-id").first()
+    if last is None or last.status not in (Text.Status.UNDELIVERED, Text.Status.FAILED, Text.Status.REJECTED):
+        return ""
+    code = last.error_code.strip()
+    if not code.strip("0"):
+        return ""
+    try:
+        provider = providers.for_account(last.account)
+    except Exception:
+        log.exception("provider_unusable", account=last.account_id)
+        return ""
+    return f"the phone can't receive texts (error {code})" if provider.about(code) == "number" else ""

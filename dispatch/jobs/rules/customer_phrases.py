@@ -1,0 +1,83 @@
+"""Build the texts that keep a customer informed about their request.
+
+They contain nothing that a customer entered, so that nobody can use an organization to text somebody else.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+OPT_OUT = "Reply STOP to end these texts."
+REPLY = "Follow, correct or cancel your request here: {url}"
+
+
+@dataclass(frozen=True)
+class CustomerFacts:
+    """What a text to a customer may name.
+
+    `sender`: the organization's name. `service`: its name for the service. `technician`: the first name. `eta`:
+    the local time of arrival, or empty. `contact`: the number that customers call, or empty. `is_first`: the
+    customer has had no text about this job, so this one says how to end them.
+    """
+
+    sender: str
+    service: str
+    technician: str
+    eta: str
+    contact: str
+    url: str
+    is_first: bool
+
+
+def customer_text(kind: str, facts: CustomerFacts) -> str:
+    """Return the text of a kind: received, assigned, on_the_way, completed or cancelled."""
+    match kind:
+        case "received":
+            said = f"we received your request: {facts.service}. Follow, correct or cancel it here"
+        case "assigned":
+            said = f"{facts.technician} is coming for your request: {facts.service}. Details"
+        case "on_the_way" if facts.eta:
+            said = f"{facts.technician} is on the way and should arrive at about {facts.eta}. Details"
+        case "on_the_way":
+            said = f"{facts.technician} is on the way. Details"
+        case "completed":
+            said = f"the work is done: {facts.service}. Thank you. Details"
+        case "cancelled":
+            call = f"call {facts.contact}" if facts.contact else "call us"
+            said = f"your request was cancelled: {facts.service}. If you didn't expect this, {call}. Details"
+        case _:
+            raise ValueError(kind)
+    sentences = [f"{facts.sender}: {said}: {facts.url}", OPT_OUT if facts.is_first else ""]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def first_name(name: str) -> str:
+    """Return the first name of a technician.
+
+    "Ann Lee" and "Lee, Ann" become "Ann". A name with a digit, such as "Unit 12", stays whole.
+    """
+    flat = " ".join(name.split())
+    if not flat or any(char.isdigit() for char in flat):
+        return flat
+    last, _, first = flat.partition(",")
+    return (first.strip() or last).split()[0]
+
+
+def local_time(moment: datetime | None, zone: str) -> str:
+    """Return the local time of day, such as "15:20"; empty for None."""
+    if moment is None:
+        return ""
+    local = moment.astimezone(ZoneInfo(zone))
+    return f"{local.hour}:{local.minute:02d}"
+
+
+_SCHEME = re.compile(r"(?i)\b[a-z][a-z0-9+.-]*:/+")
+_DOT = re.compile(r"(?<=[^\W_])\.(?=[^\W\d_])")
+
+
+def without_links(entered: str) -> str:
+    """Return what a customer entered so that no phone turns it into a link: "evil.example" → "evil. example"."""
+    return _DOT.sub(". ", _SCHEME.sub("", entered))

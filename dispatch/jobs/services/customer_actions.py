@@ -1,0 +1,101 @@
+"""What customers do on their page: cancel or correct their request.
+
+Refusals say why in words for a customer and never name a dispatcher.
+"""
+
+from __future__ import annotations
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from dispatch.core.api.problems import Conflict
+from dispatch.jobs.models import Job
+from dispatch.jobs.rules import Action, status_after
+from dispatch.jobs.services import transitions
+from dispatch.jobs.services.actions import Correction, cancel
+from dispatch.jobs.services.customer_texts import CUSTOMER, load_policy
+from dispatch.jobs.services.follow_up import correct
+
+# Recorded as what made the change, so that dispatchers are notified of it.
+BY = "customer"
+NOT_FOUND = "We can't find this address. Add the city and the ZIP code."
+
+
+class CustomerRefusal(Exception):
+    """Raised if the customer can't do that now. The message is for the customer."""
+
+
+def can_cancel(job: Job) -> bool:
+    """Return whether the customer can still cancel: the work has not started."""
+    return status_after(job.status, Action.CANCEL) is not None and job.started_at is None
+
+
+def can_correct(job: Job) -> bool:
+    """Return whether the customer can still correct the address and the phone."""
+    return can_cancel(job) and status_after(job.status, Action.CORRECT) is not None and job.paused_at is None
+
+
+def contact_words(job: Job) -> str:
+    """Return whom the customer can call, as an imperative without a period."""
+    policy = load_policy(job.organization_id)
+    name = job.organization.name
+    if policy is not None and policy.contact_phone:
+        return f"call {name} at {policy.contact_phone.as_national}"
+    return f"call {name}"
+
+
+def cancel_request(job_id: int, reason: str = "") -> Job:
+    """Cancel the customer's job. A job that is already cancelled stays as it is. Raises CustomerRefusal."""
+    said = reason.strip()
+    with transaction.atomic():
+        job = transitions.lock_job(job_id, "organization")
+        if job.status == Job.Status.CANCELLED:
+            return job
+        _require(job, can_cancel(job), "cancel")
+        try:
+            return cancel(job_id, said or "by the customer", actor=CUSTOMER, by=BY)
+        except Conflict:
+            raise _refusal(job, "cancel") from None
+
+
+def correct_request(job_id: int, *, address: str = "", phone: str = "") -> Job:
+    """Correct the address or the phone (E.164) of the customer's job. Empty keeps the current one.
+
+    Call it outside any transaction, because it may call a geocoder. Raises CustomerRefusal, and ValidationError
+    {address} if the address can't be found or nothing would change.
+    """
+    job = Job.objects.select_related("organization").get(pk=job_id)
+    _require(job, can_correct(job), "change")
+    try:
+        return correct(
+            job_id,
+            actor=CUSTOMER,
+            version=job.version,
+            correction=Correction(address=address.strip()),
+            customer_phone=phone,
+            by=BY,
+        )
+    except Conflict:
+        job.refresh_from_db()
+        _require(job, can_correct(job), "change")
+        raise CustomerRefusal("Your request has just changed. Please try again.") from None
+    except ValidationError as error:
+        if "Address not found" in " ".join(error.messages):
+            raise ValidationError({"address": NOT_FOUND}) from None
+        raise
+
+
+def _require(job: Job, is_allowed: bool, what: str) -> None:
+    if not is_allowed:
+        raise _refusal(job, what)
+
+
+def _refusal(job: Job, what: str) -> CustomerRefusal:
+    contact = contact_words(job)
+    if job.status == Job.Status.CANCELLED:
+        return CustomerRefusal(f"Your request was cancelled. If you didn't expect this, {contact}.")
+    if job.status == Job.Status.COMPLETED:
+        return CustomerRefusal(f"The work is already done. If something is wrong, {contact}.")
+    if job.started_at is not None:
+        return CustomerRefusal(f"The technician has already started. To {what} your request, {contact}.")
+    return CustomerRefusal(f"You can't {what} your request here right now. Please {contact}.")

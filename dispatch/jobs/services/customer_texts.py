@@ -1,0 +1,193 @@
+"""Keep customers informed by text, if their organization wants it: at most one text of each kind for each job.
+
+Call these in the transaction that changes the job, after the change. A text that can't be sent never stops the
+change: the reason is an event of the job. Immediately before a text leaves, `is_current` compares it with the job.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from django.db import transaction
+from django.db.models import Q
+
+from dispatch.core import clock, events
+from dispatch.core.db import fast_rows
+from dispatch.core.events import Actor
+from dispatch.core.models import Event
+from dispatch.jobs import signed_links
+from dispatch.jobs.models import CustomerText, CustomerTextKind, CustomerTextPolicy, Job
+from dispatch.jobs.rules import customer_phrases
+from dispatch.jobs.rules.customer_phrases import CustomerFacts
+from dispatch.telephony import services as telephony
+from dispatch.telephony.models import Text
+from dispatch.telephony.services import NoTextNumber, TextNotAllowed
+
+log = structlog.get_logger(__name__)
+
+Kind = CustomerTextKind
+PURPOSE = Text.Purpose.CUSTOMER
+CUSTOMER = Actor("customer", None, "The customer")
+# A text that could not leave within this time is out of date.
+LIFETIME = timedelta(hours=1)
+# Texts that say that somebody is coming.
+ABOUT_COMING = (Kind.ASSIGNED, Kind.ON_THE_WAY)
+# Statuses after which a text will not arrive. A canceled one was withdrawn, or its recipient opted out.
+FAILED = frozenset({"undelivered", "failed", "rejected", "not_sent"})
+
+
+def load_policy(organization_id: int) -> CustomerTextPolicy | None:
+    """Return which texts the organization sends to customers, or None if it never chose any."""
+    return fast_rows.fetch_one(CustomerTextPolicy, "t.organization_id = %s", [organization_id])
+
+
+def sender_name(job: Job) -> str:
+    """Return the name that begins the texts to the job's customer."""
+    policy = load_policy(job.organization_id)
+    return (policy.sender_name if policy else "") or job.organization.name
+
+
+def inform_customer(job: Job, kind: CustomerTextKind) -> None:
+    """Text the customer about the change, if the organization wants it and they had no such text about this job.
+
+    The job must be locked or new. A text of this kind that has not left is replaced.
+    """
+    policy = load_policy(job.organization_id)
+    if policy is None or not policy.sends(kind):
+        return
+    try:
+        with transaction.atomic():
+            _write(job, kind, policy)
+    except Exception as error:
+        log.exception("customer_text_failed", job=job.pk, kind=str(kind))
+        _append_failure(job, kind, f"an internal error ({type(error).__name__})")
+
+
+def withdraw(job: Job, *kinds: CustomerTextKind) -> None:
+    """Cancel the texts of these kinds that have not left: they are no longer true. The job must be locked."""
+    rows = list(CustomerText.objects.filter(job_id=job.pk, kind__in=kinds).values_list("pk", flat=True))
+    if rows:
+        telephony.cancel_texts(Q(purpose=PURPOSE, subject_id__in=rows))
+
+
+def is_current(text: Text) -> bool:
+    """Return whether the text is still true, wanted, and addressed to the job's customer."""
+    row = CustomerText.objects.filter(text_id=text.pk).select_related("job").first()
+    if row is None or str(row.job.customer_phone) != str(text.to_phone):
+        return False
+    policy = load_policy(row.organization_id)
+    if policy is None or not policy.sends(row.kind):
+        return False
+    job = row.job
+    match row.kind:
+        case Kind.RECEIVED:
+            return job.ended_at is None
+        case Kind.ASSIGNED | Kind.ON_THE_WAY:
+            if job.status != Job.Status.ASSIGNED or job.technician_id != text.context.get("technician_id"):
+                return False
+            is_coming = row.kind == Kind.ASSIGNED or job.on_the_way_at is not None
+            return is_coming and job.started_at is None
+        case Kind.COMPLETED:
+            return job.status == Job.Status.COMPLETED
+    return job.status == Job.Status.CANCELLED
+
+
+def report_delivery(text: Text) -> None:
+    """Append an event, once, if the text will not arrive."""
+    if text.status not in FAILED:
+        return
+    with transaction.atomic():
+        row = CustomerText.objects.filter(text_id=text.pk).select_related("job").first()
+        if row is None or not CustomerText.objects.filter(pk=row.pk, failed_at=None).update(failed_at=clock.now()):
+            return
+        code = f" (error {text.error_code})" if text.error_code.strip("0") else ""
+        _append_failure(row.job, Kind(row.kind), f"{text.error_message or text.get_status_display()}{code}")
+
+
+def receive(text: Text, job: Job, *, opted_out: bool = False) -> bool:
+    """Record a text from the job's customer, once; the event notifies the dispatchers.
+
+    Return False if it had been recorded.
+    """
+    with transaction.atomic():
+        fast_rows.fetch_by_pk(Job, job.pk, lock=True)
+        kind = "job.customer_opted_out" if opted_out else "job.customer_replied"
+        about = Event.objects.filter(subject_type="job", subject_id=job.pk, kind=kind)
+        if about.filter(data__text_id=text.pk).exists():
+            return False
+        said = text.body.strip()[:500]
+        events.append(job.organization_id, kind, job.pk, actor=CUSTOMER, text_id=text.pk, body=said)
+    return True
+
+
+def job_of_customer(organization_id: int, phone: str) -> Job | None:
+    """Return the latest job whose customer has that phone and was texted about it, if it isn't long over."""
+    jobs = Job.objects.of(organization_id).filter(customer_phone=phone, customer_texts__text_id__isnull=False)
+    recent = jobs.filter(Q(ended_at=None) | Q(ended_at__gt=clock.now() - timedelta(days=2)))
+    job: Job | None = recent.select_related("organization").order_by("-pk").first()
+    return job
+
+
+def _write(job: Job, kind: CustomerTextKind, policy: CustomerTextPolicy) -> None:
+    row = CustomerText.objects.filter(job_id=job.pk, kind=kind).first()
+    if row is None:
+        row = CustomerText(organization_id=job.organization_id, job_id=job.pk, kind=kind)
+    elif row.text_id is not None:
+        telephony.cancel_texts(Q(pk=row.text_id))
+        unsent = Text.objects.filter(pk=row.text_id, status__in=("canceled", "not_sent"), requested_at=None)
+        if not unsent.exists():
+            return
+        row.attempt, row.text_id, row.reason = row.attempt + 1, None, ""
+    row.save()
+    try:
+        text = _create_text(job, row, policy)
+    except (NoTextNumber, TextNotAllowed) as error:
+        if row.reason != str(error):
+            _append_failure(job, kind, str(error))
+        row.reason = str(error)[:160]
+        row.save(update_fields=["reason"])
+        return
+    row.text_id, row.reason = text.pk, ""
+    row.save(update_fields=["text_id", "reason"])
+    _append(job, "job.customer_texted", kind)
+
+
+def _create_text(job: Job, row: CustomerText, policy: CustomerTextPolicy) -> Text:
+    if why := telephony.why_texts_fail(job.organization_id, job.customer_phone):
+        raise TextNotAllowed(why)
+    now, zone = clock.now(), job.organization.time_zone
+    lifetime = LIFETIME
+    if row.kind == Kind.ON_THE_WAY and job.eta_at is not None:
+        lifetime = min(lifetime, max(job.eta_at - now, timedelta(minutes=1)))
+    technician = job.technician if row.kind in ABOUT_COMING else None
+    is_first = not CustomerText.objects.filter(job_id=job.pk, text_id__isnull=False).exists()
+    facts = CustomerFacts(
+        sender=policy.sender_name or job.organization.name,
+        service=job.service_type.name,
+        technician=customer_phrases.first_name(technician.name) if technician else "",
+        eta=customer_phrases.local_time(job.eta_at, zone),
+        contact=policy.contact_phone.as_national if policy.contact_phone else "",
+        url=signed_links.request_url(job.submission_id),
+        is_first=is_first,
+    )
+    return telephony.create_text(
+        organization=job.organization,
+        to_phone=job.customer_phone,
+        body=customer_phrases.customer_text(row.kind, facts),
+        purpose=PURPOSE,
+        subject_id=row.pk,
+        attempt=row.attempt,
+        not_after=now + lifetime,
+        context={"job_id": job.pk, **({"technician_id": technician.pk} if technician else {})},
+    )
+
+
+def _append_failure(job: Job, kind: CustomerTextKind, reason: str) -> None:
+    _append(job, "job.customer_text_failed", kind, reason=reason[:160])
+
+
+def _append(job: Job, event: str, kind: CustomerTextKind, **data: Any) -> None:
+    news, said = str(kind), str(kind.label)
+    events.append(job.organization_id, event, job.pk, news=news, news_text=said, **data)
