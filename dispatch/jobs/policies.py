@@ -48,6 +48,18 @@ def frozen_policy(job: Job) -> CascadePolicy:
     return CascadePolicy.from_json(job.policy, settings.DISPATCH_POLICY_DEFAULTS)
 
 
+def search_radius(job: Job) -> int:
+    """Return the search radius of the job's current round, in meters."""
+    return frozen_policy(job).radius_in_round(job.round - job.first_round + 1)
+
+
+def widest_radius(job: Job) -> int:
+    """Return the radius of the last round in meters, or 0 if no later round of the job searches a wider radius."""
+    policy = frozen_policy(job)
+    widens = job.status == Job.Status.DISPATCHING and policy.widens_after(job.round - job.first_round + 1)
+    return policy.radius_in_round(policy.rounds) if widens else 0
+
+
 def problems_of(edited: DispatchPolicy) -> dict[str, str]:
     """Return the contradictions that saving `edited` would cause: field → message.
 

@@ -240,7 +240,7 @@ def load_readiness(job: Job, now: datetime) -> DispatchReadiness:
 
 
 def write_candidates(job: Job, ranked: Sequence[Ranked[Nearby]]) -> None:
-    """Write the ranking of a job that has none. Within a pipeline, this does not wait for the result."""
+    """Write new candidates of a job. Within a pipeline, this does not wait for the result."""
     columns: list[list[Any]] = [
         [candidate.technician.technician_id for candidate in ranked],
         [candidate.rank for candidate in ranked],
@@ -250,6 +250,26 @@ def write_candidates(job: Job, ranked: Sequence[Ranked[Nearby]]) -> None:
         [candidate.score for candidate in ranked],
     ]
     prepared.execute(_WRITE_CANDIDATES, [job.organization_id, job.pk, *columns])
+
+
+_UPDATE_CANDIDATES = """
+UPDATE jobs_candidate c SET verdict = v.verdict, reason = v.reason, distance_m = v.distance_m, score = v.score
+FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::integer[], %s::float8[])
+    AS v (technician_id, verdict, reason, distance_m, score)
+WHERE c.job_id = %s::bigint AND c.technician_id = v.technician_id
+"""
+
+
+def update_candidates(job: Job, checked: Sequence[Ranked[Nearby]]) -> None:
+    """Update the eligibility and the score of existing candidates, who keep their rank."""
+    columns: list[list[Any]] = [
+        [candidate.technician.technician_id for candidate in checked],
+        [candidate.technician.verdict for candidate in checked],
+        [candidate.technician.reason[:160] for candidate in checked],
+        [candidate.technician.distance_m for candidate in checked],
+        [candidate.score for candidate in checked],
+    ]
+    prepared.execute(_UPDATE_CANDIDATES, [*columns, job.pk])
 
 
 _REMAINING = """

@@ -135,7 +135,7 @@ class DispatchPolicyAdmin(ConfigAdmin):
                 "opted out. All others get calls only.",
             },
         ),
-        ("Who", {"fields": ["radius_m", ("max_candidates", "rounds")]}),
+        ("Who", {"fields": [("max_candidates", "rounds"), ("radius_m", "radius_growth", "max_radius_m")]}),
         (
             "Ranking",
             {
@@ -165,6 +165,9 @@ class DispatchPolicyAdmin(ConfigAdmin):
         if _effective(row).offer_by_text and not numbers.exists():
             words = "Offers by text are on, but no number may send texts. Technicians get calls only."
             messages.warning(request, words)
+        if _effective(row).radius_growth and _effective(row).rounds == 1:
+            words = "The radius widens from round to round, but there is only one round. Set rounds to 2 or more."
+            messages.warning(request, words)
 
     def delete_model(self, request: Any, obj: DispatchPolicy) -> None:
         config.delete_config(obj, actor=request.actor)
@@ -184,7 +187,10 @@ class DispatchPolicyAdmin(ConfigAdmin):
 
     @admin.display(description="radius")
     def reach(self, row: DispatchPolicy) -> str:
-        return f"{_effective(row).radius_m / 1000:g} km"
+        policy = _effective(row)
+        widest = policy.radius_in_round(policy.rounds)
+        to = f"{round(widest / 1000, 1):g} km" if widest > policy.radius_m else ""
+        return " to ".join(filter(None, [f"{policy.radius_m / 1000:g} km", to]))
 
     @admin.display(description="max candidates")
     def most(self, row: DispatchPolicy) -> int:

@@ -66,6 +66,21 @@ class DispatchPolicy(OwnedModel):
     radius_m = models.PositiveIntegerField(
         "radius (m)", null=True, blank=True, validators=[MinValueValidator(100), MaxValueValidator(500_000)]
     )
+    radius_growth = models.PositiveSmallIntegerField(
+        "widen the radius per round (%)",
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(400)],
+        help_text="Each round searches this much farther than the round before. 0: all rounds search the same "
+        "radius.",
+    )
+    max_radius_m = models.PositiveIntegerField(
+        "max radius (m)",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(100), MaxValueValidator(500_000)],
+        help_text="The radius never widens beyond this.",
+    )
     max_candidates = models.PositiveSmallIntegerField(
         "max candidates", null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(50)]
     )

@@ -124,7 +124,8 @@ def next_step(
 ) -> NextStep:
     """Choose the next step of the cascade.
 
-    Each round offers the job to each candidate once, by rank, to at most `policy.max_candidates` of them. A
+    Each round offers the job to each candidate once, by rank, to at most `policy.max_candidates` of them. Another
+    round begins if it has a candidate, or if it widens the radius and may therefore find one. A
     technician who declined, or is in `not_again` (can't make it), gets no further offer at all. One whose number
     can't be called gets none until the job is dispatched again (which starts a later `first_round`).
     `busy`: technicians who have another pending offer right now. Offers with an outcome in UNCOUNTED_OUTCOMES,
@@ -156,6 +157,7 @@ def next_step(
         return NextStep("offer", free[0].technician_id)
     if left and may_wait:
         return NextStep("wait")
-    if round_ < first_round + policy.rounds - 1 and open_in(round_ + 1, ()):
+    widens = has_headroom and policy.widens_after(round_ - first_round + 1)
+    if round_ < first_round + policy.rounds - 1 and (widens or open_in(round_ + 1, ())):
         return NextStep("round")
     return NextStep("exhausted")
