@@ -273,6 +273,7 @@ DISPATCH_POLICY_DEFAULTS = {
     "weight_distance": 1.0,
     "weight_workload": 0.5,
     "weight_rest": 0.25,
+    "weight_skills": 0.5,
     "advance_on_decline": True,
     "advance_on_busy": True,
     "advance_on_failed": True,

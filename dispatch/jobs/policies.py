@@ -9,10 +9,11 @@ from django.conf import settings
 from dispatch.core.api.problems import Conflict
 from dispatch.jobs import sql
 from dispatch.jobs.models import DispatchPolicy, Job
-from dispatch.jobs.rules import CascadePolicy, effective_policy, policy_problems
+from dispatch.jobs.rules import CascadePolicy, Preferences, effective_policy, policy_problems
 from dispatch.jobs.rules.policy import FIELDS
 from dispatch.jobs.rules.quiet_hours import FIELDS as QUIET_FIELDS
 from dispatch.jobs.rules.quiet_hours import QuietHours
+from dispatch.jobs.sql import Skills
 
 
 def for_service_type(organization_id: int, service_type_id: int | None) -> CascadePolicy:
@@ -20,10 +21,15 @@ def for_service_type(organization_id: int, service_type_id: int | None) -> Casca
     return for_new_job(organization_id, service_type_id)[0]
 
 
-def for_new_job(organization_id: int, service_type_id: int | None) -> tuple[CascadePolicy, list[int], QuietHours]:
-    """Return the policy as `for_service_type` does, the ids of the required skills, and the quiet hours."""
+def for_new_job(organization_id: int, service_type_id: int | None) -> tuple[CascadePolicy, Skills, QuietHours]:
+    """Return the policy as `for_service_type` does, the skills of the service type, and the quiet hours."""
     rows, skills = sql.policy_chain(organization_id, service_type_id)
     return effective_policy(rows, settings.DISPATCH_POLICY_DEFAULTS), skills, QuietHours.of(rows)
+
+
+def preferences_of(job: Job, skills: Skills) -> Preferences:
+    """Return what the job prefers: skills of its service type, and the customer's technician."""
+    return Preferences(skills.preferred, job.preferred_technician_id)
 
 
 def quiet_hours(organization_id: int, service_type_id: int | None) -> QuietHours:

@@ -41,6 +41,8 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.offering": lambda d: (
         f"found {_count(d, 'eligible technician')} of {d.get('considered', 0)}"
         + _of(d, "radius_words", " within {}")
+        + _of(d, "preferred", "; the customer's preferred technician {} is not called first")
+        + _of(d, "preferred_reason", ": {}")
     ),
     "job.trial_began": lambda d: "resumed calling to try whether the phone provider works again",
     "job.trial_failed": lambda d: "returned the job to dispatchers: the phone provider still fails",
@@ -99,7 +101,10 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.alert_acknowledged": lambda d: "acknowledged the alert" + _by_phone(d),
     "job.alert_returned": lambda d: f"raised the alert again: {d.get('by')} acknowledged it, but nothing happened",
     "job.alert_settled": lambda d: "closed the alert" + _of(d, "how", ": {}"),
-    "offer.made": lambda d: f"offered the job to {_who(d)} (attempt {d.get('attempt')})",
+    "offer.made": lambda d: (
+        f"offered the job to {_who(d)} (attempt {d.get('attempt')})"
+        + _of(d, "preferred", ", the customer's preferred technician")
+    ),
     "offer.ringing": lambda d: f"is calling {_who(d)}",
     "offer.answered": lambda d: f"reached {_who(d)}",
     "offer.missed": lambda d: f"could not reach {_who(d)} by phone" + _of(d, "reason", ": {}"),

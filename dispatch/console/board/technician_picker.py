@@ -67,15 +67,17 @@ def _technicians_nearby(job: Job, text: str) -> list[Choice]:
     assert job.lat is not None
     assert job.lng is not None
     policy = policies.frozen_policy(job)
+    skills = policies.for_new_job(job.organization_id, job.service_type_id)[1]
     result = technicians.find_nearby(
         job.organization,
         job.lat,
         job.lng,
         radius_m=policies.search_radius(job),
-        skill_ids=_skills(job),
+        skill_ids=skills.required,
         limit=MAX_CONSIDERED,
     )
-    ranked = rules.rank_candidates(policy, result.considered, clock.now())
+    preferences = policies.preferences_of(job, skills)
+    ranked = rules.rank_candidates(policy, result.considered, clock.now(), preferences)
     refused = _refusals(job)
     return [
         Choice(

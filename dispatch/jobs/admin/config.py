@@ -49,9 +49,9 @@ class ServiceTypeAdmin(ConfigAdmin):
     list_display = ["name", "code", "spoken_name", "is_active"]
     list_filter = ["is_active", "required_skills"]
     search_fields = ["name", "code"]
-    fields = ["name", "code", "spoken_name", "required_skills", "is_active"]
+    fields = ["name", "code", "spoken_name", "required_skills", "preferred_skills", "is_active"]
     prepopulated_fields = {"code": ["name"]}
-    autocomplete_fields = ["required_skills"]
+    autocomplete_fields = ["required_skills", "preferred_skills"]
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False  # jobs refer to their service types: deactivate them instead
@@ -139,9 +139,11 @@ class DispatchPolicyAdmin(ConfigAdmin):
         (
             "Ranking",
             {
-                "fields": [("weight_distance", "weight_workload", "weight_rest")],
+                "fields": [("weight_distance", "weight_workload"), ("weight_rest", "weight_skills")],
                 "description": "The lowest score gets the first offer. Score: distance ÷ radius, open jobs ÷ "
-                "limit, and the missing share of an hour's rest since the last offer, each times its weight.",
+                "limit, the missing share of an hour's rest since the last offer, and the missing share of the "
+                "service type's preferred skills, each times its weight. The customer's preferred technician "
+                "comes first regardless of the score.",
             },
         ),
         (

@@ -1,10 +1,12 @@
 import django.core.validators
+import django.db.models.deletion
 from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
     dependencies = [
         ("jobs", "0005_duplicate_indexes"),
+        ("technicians", "0002_people"),
     ]
 
     operations = [
@@ -31,6 +33,55 @@ class Migration(migrations.Migration):
                     django.core.validators.MaxValueValidator(500000),
                 ],
                 verbose_name="max radius (m)",
+            ),
+        ),
+        migrations.AddField(
+            model_name="dispatchpolicy",
+            name="weight_skills",
+            field=models.FloatField(
+                blank=True, null=True, validators=[django.core.validators.MinValueValidator(0)]
+            ),
+        ),
+        migrations.AddField(
+            model_name="servicetype",
+            name="preferred_skills",
+            field=models.ManyToManyField(
+                blank=True,
+                help_text="Technicians who have these are called earlier.",
+                related_name="+",
+                to="technicians.skill",
+            ),
+        ),
+        migrations.AddField(
+            model_name="submission",
+            name="preferred_technician",
+            field=models.ForeignKey(
+                blank=True,
+                db_index=False,
+                null=True,
+                on_delete=django.db.models.deletion.SET_NULL,
+                related_name="+",
+                to="technicians.technician",
+            ),
+        ),
+        migrations.AddField(
+            model_name="job",
+            name="preferred_technician",
+            field=models.ForeignKey(
+                blank=True,
+                db_index=False,
+                help_text="The customer's choice: called first if eligible.",
+                null=True,
+                on_delete=django.db.models.deletion.SET_NULL,
+                related_name="+",
+                to="technicians.technician",
+            ),
+        ),
+        migrations.AlterField(
+            model_name="candidate",
+            name="rank",
+            field=models.PositiveSmallIntegerField(
+                help_text="1 gets the first offer; ineligible come last, except the customer's preferred technician."
             ),
         ),
     ]

@@ -14,6 +14,7 @@ class CascadePolicy:
     call; 0: the offer ends with the call. `pause_reminder_s`, `start_within_s`: after this time a paused
     job, and an assigned job that was not started, needs attention; 0: never. `radius_growth`: percent by which
     each round widens the radius of the round before, up to `max_radius_m`; 0: all rounds search the same radius.
+    `weight_skills`: of the missing share of the service type's preferred skills.
     """
 
     answer_timeout_s: int
@@ -40,6 +41,7 @@ class CascadePolicy:
     start_within_s: int = 0
     radius_growth: int = 0
     max_radius_m: int = 150_000
+    weight_skills: float = 0.5
 
     def radius_in_round(self, nth: int) -> int:
         """Return the search radius of the `nth` round of a dispatch (the first is 1), in meters."""

@@ -146,11 +146,12 @@ def _try_candidate(
                 job.lat,
                 job.lng,
                 radius_m=policies.search_radius(job),
-                skill_ids=readiness.skills,
+                skill_ids=readiness.skills.required,
                 organization=job.organization,
                 lock=True,
             )
-            fitness = ranking.describe_reason(job, policy, fitness)
+            preferences = policies.preferences_of(job, readiness.skills)
+            fitness = ranking.describe_reason(job, policy, fitness, preferences)
     except OperationalError as error:
         if not is_lock_timeout(error):
             raise
@@ -212,8 +213,14 @@ def _make_offer(
         distance_m=technician.distance_m,
         expires_at=job.line_wait_until + timedelta(seconds=policy.answer_timeout_s),
     )
+    is_preferred = technician.technician_id == job.preferred_technician_id
     event = transitions.event_of_offer(
-        offer, "offer.made", technician=technician.name, round=job.round, distance_m=technician.distance_m
+        offer,
+        "offer.made",
+        technician=technician.name,
+        round=job.round,
+        distance_m=technician.distance_m,
+        **({"preferred": True} if is_preferred else {}),
     )
     fast_rows.insert_row(offer, event)
     if not technicians.begin_offer(technician.technician_id, offer.pk):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,13 +20,15 @@ from dispatch.jobs.rules import CascadePolicy
 from dispatch.jobs.rules.quiet_hours import QuietHours
 from dispatch.jobs.services import transitions
 from dispatch.jobs.services.transitions import Waiting
-from dispatch.jobs.sql import CandidateRow, DispatchReadiness
+from dispatch.jobs.sql import CandidateRow, DispatchReadiness, Skills
 from dispatch.technicians import services as technicians
 from dispatch.technicians.rules import distance_words
 from dispatch.technicians.services import Nearby
 
 # Number of technicians nearby that are ranked.
 CONSIDERED = 50
+# Part of a candidate's reason.
+PREFERRED = "the customer's preferred technician"
 
 
 @dataclass(frozen=True)
@@ -74,26 +77,60 @@ def find_candidates(job: Job) -> RankedTechnicians:
 
 
 def _rank_technicians(
-    job: Job, policy: CascadePolicy, skills: Sequence[int], radius_m: int
+    job: Job, policy: CascadePolicy, skills: Skills, radius_m: int
 ) -> list[rules.Ranked[Nearby]]:
     """Search the radius, rank the technicians found, and count the others in `job.out_of_reach`."""
     assert job.lat is not None
     assert job.lng is not None
     nearby = technicians.find_nearby(
-        job.organization, job.lat, job.lng, radius_m=radius_m, skill_ids=skills, limit=CONSIDERED
+        job.organization, job.lat, job.lng, radius_m=radius_m, skill_ids=skills.required, limit=CONSIDERED
     )
     job.out_of_reach = nearby.rest
-    considered = [describe_reason(job, policy, technician) for technician in nearby.considered]
-    return rules.rank_candidates(policy, considered, clock.now())
+    preferences = policies.preferences_of(job, skills)
+    considered = [
+        describe_reason(job, policy, technician, preferences)
+        for technician in _with_preferred(job, skills, radius_m, nearby.considered)
+    ]
+    return rules.rank_candidates(policy, considered, clock.now(), preferences)
 
 
-def describe_reason(job: Job, policy: CascadePolicy, technician: Nearby) -> Nearby:
-    """Return the technician with the complete reason for dispatchers: also the round that reaches them."""
-    reason = technician.reason
-    if technician.verdict != "out" and (nth := policy.first_round_within(technician.distance_m)) > 1:
-        radius = distance_words(policy.radius_in_round(nth), job.organization.distance_unit)
-        reason = f"{reason}, within the {radius} of round {nth}"
-    return replace(technician, reason=reason[:160])
+def _with_preferred(job: Job, skills: Skills, radius_m: int, considered: list[Nearby]) -> list[Nearby]:
+    """Add the customer's preferred technician to those found, eligible or not, so that the reason is shown."""
+    preferred_id = job.preferred_technician_id
+    if preferred_id is None or any(technician.technician_id == preferred_id for technician in considered):
+        return considered
+    assert job.lat is not None
+    assert job.lng is not None
+    preferred = technicians.check_fitness(
+        preferred_id, job.lat, job.lng, radius_m=radius_m, skill_ids=skills.required, organization=job.organization
+    )
+    if preferred.organization_id != job.organization_id:
+        return considered
+    if preferred.distance_m <= radius_m:  # beyond the limit of the search
+        rest = Counter(job.out_of_reach)
+        rest[preferred.code] -= 1
+        job.out_of_reach = dict(+rest)
+    return [*considered, preferred]
+
+
+def describe_reason(job: Job, policy: CascadePolicy, technician: Nearby, preferences: rules.Preferences) -> Nearby:
+    """Return the technician with the complete reason for dispatchers.
+
+    Besides the eligibility, it names the round that reaches the technician, their preferred skills, and the
+    customer's preference.
+    """
+    parts = [technician.reason]
+    if technician.verdict != "out":
+        if (nth := policy.first_round_within(technician.distance_m)) > 1:
+            radius = distance_words(policy.radius_in_round(nth), job.organization.distance_unit)
+            parts.append(f"within the {radius} of round {nth}")
+        skills = [name for pk, name in preferences.skills.items() if pk in technician.skill_ids]
+        if skills:
+            parts.append(f"preferred skill{'' if len(skills) == 1 else 's'}: {', '.join(skills)}")
+    if technician.technician_id == preferences.technician_id:
+        parts.insert(1, PREFERRED)
+    reason = ", ".join(parts)
+    return replace(technician, reason=reason if len(reason) <= 160 else reason[:159] + "…")
 
 
 def _is_eligible(candidate: rules.Ranked[Nearby], not_again: Sequence[int]) -> bool:
@@ -202,11 +239,23 @@ def write_ranking(job: Job, ranking: RankedTechnicians) -> None:
     with prepared.pipeline():
         sql.write_candidates(job, ranking.ranked)
         if goes_on and not is_held:
-            transitions.append_job_event(job, "job.offering", fit=ranking.fit, **facts)
+            transitions.append_job_event(
+                job, "job.offering", fit=ranking.fit, **facts, **_describe_preferred(job, ranking)
+            )
     if is_held:
         announce_quiet_hours(job)
     elif not goes_on:
         transitions.mark_pending(job, Job.PendingReason.NOBODY_NEAR, **facts)
+
+
+def _describe_preferred(job: Job, ranking: RankedTechnicians) -> dict[str, str]:
+    """Return why the customer's preferred technician is not called first, for the Event. Empty if they are."""
+    if not ranking.ranked or ranking.ranked[0].technician.technician_id != job.preferred_technician_id:
+        return {}
+    preferred = ranking.ranked[0].technician
+    if preferred.is_in:
+        return {}
+    return {"preferred": preferred.name, "preferred_reason": preferred.reason.replace(f", {PREFERRED}", "")}
 
 
 def end_cascade(job: Job, readiness: DispatchReadiness) -> None:
