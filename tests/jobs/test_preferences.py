@@ -20,6 +20,7 @@ from tests.api.client import Api
 from tests.jobs.test_threads import MARIA, Desk
 from tests.jobs.test_wider_rounds import GROWING, declines, live, moves_on, placed, said, signed_in
 from tests.support import factories
+from tests.support.row_locks import held
 
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 POLICY = CascadePolicy(**settings.DISPATCH_POLICY_DEFAULTS)
@@ -244,6 +245,15 @@ def test_technician_of_another_organization_is_never_a_candidate(desk):
     job = desk.job(preferred_technician=stranger)
     assert live(job).technician == desk.ann
     assert [row.technician for row in job.candidates.all()] == [desk.ann]
+
+
+def test_locked_preferred_technician_does_not_hold_back_the_form(transactional_db):
+    desk = Desk()
+    bob = placed(desk, "Bob", 30)
+    with held(bob):
+        job = desk.job(preferred_technician=bob)
+        assert live(job).technician == desk.ann
+    assert Job.objects.get(pk=job.pk).preferred_technician == bob
 
 
 def test_scheduled_form_carries_the_preference(desk):

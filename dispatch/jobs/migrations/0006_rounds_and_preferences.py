@@ -57,6 +57,7 @@ class Migration(migrations.Migration):
             name="preferred_technician",
             field=models.ForeignKey(
                 blank=True,
+                db_constraint=False,
                 db_index=False,
                 null=True,
                 on_delete=django.db.models.deletion.SET_NULL,
@@ -69,6 +70,7 @@ class Migration(migrations.Migration):
             name="preferred_technician",
             field=models.ForeignKey(
                 blank=True,
+                db_constraint=False,
                 db_index=False,
                 help_text="The customer's choice: called first if eligible.",
                 null=True,

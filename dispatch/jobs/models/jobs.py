@@ -48,8 +48,15 @@ class Submission(OwnedModel):
     lng = models.FloatField(null=True)
     notes = models.TextField(max_length=4000, blank=True)
     extra = models.JSONField(default=dict, blank=True)
+    # No constraint in the database: a locked technician must not hold back the customer's form.
     preferred_technician = models.ForeignKey(
-        Technician, null=True, blank=True, on_delete=models.SET_NULL, related_name="+", db_index=False
+        Technician,
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        db_index=False,
+        db_constraint=False,
     )
     idempotency_key = models.CharField(max_length=255, blank=True)
     api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.SET_NULL, related_name="+")
@@ -161,6 +168,7 @@ class Job(OwnedModel):
         on_delete=models.SET_NULL,
         related_name="+",
         db_index=False,
+        db_constraint=False,
         help_text="The customer's choice: called first if eligible.",
     )
 

@@ -22,6 +22,7 @@ from dispatch.jobs.services import transitions
 from dispatch.jobs.services.transitions import Waiting
 from dispatch.jobs.sql import CandidateRow, DispatchReadiness, Skills
 from dispatch.technicians import services as technicians
+from dispatch.technicians.models import Technician
 from dispatch.technicians.rules import distance_words
 from dispatch.technicians.services import Nearby
 
@@ -101,9 +102,17 @@ def _with_preferred(job: Job, skills: Skills, radius_m: int, considered: list[Ne
         return considered
     assert job.lat is not None
     assert job.lng is not None
-    preferred = technicians.check_fitness(
-        preferred_id, job.lat, job.lng, radius_m=radius_m, skill_ids=skills.required, organization=job.organization
-    )
+    try:
+        preferred = technicians.check_fitness(
+            preferred_id,
+            job.lat,
+            job.lng,
+            radius_m=radius_m,
+            skill_ids=skills.required,
+            organization=job.organization,
+        )
+    except Technician.DoesNotExist:
+        return considered
     if preferred.organization_id != job.organization_id:
         return considered
     if preferred.distance_m <= radius_m:  # beyond the limit of the search
@@ -233,7 +242,7 @@ def write_ranking(job: Job, ranking: RankedTechnicians) -> None:
     if job.lat is None:
         transitions.mark_pending(job, Job.PendingReason.NO_POSITION, address=job.address)
         return
-    facts = {"considered": len(ranking.ranked), **_radius_facts(job, ranking.radius_m)}
+    facts: dict[str, Any] = {"considered": len(ranking.ranked), **_radius_facts(job, ranking.radius_m)}
     goes_on = ranking.fit > 0 or ranking.may_widen
     is_held = job.waiting_for == Waiting.QUIET_HOURS
     with prepared.pipeline():
@@ -268,7 +277,10 @@ def end_cascade(job: Job, readiness: DispatchReadiness) -> None:
     if eligible:
         transitions.mark_pending(job, Job.PendingReason.EXHAUSTED, offers=len(readiness.offers))
         return
-    facts = {"considered": len(readiness.candidates), **_radius_facts(job, policies.search_radius(job))}
+    facts: dict[str, Any] = {
+        "considered": len(readiness.candidates),
+        **_radius_facts(job, policies.search_radius(job)),
+    }
     transitions.mark_pending(job, Job.PendingReason.NOBODY_NEAR, **facts)
 
 
