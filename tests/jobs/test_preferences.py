@@ -10,6 +10,7 @@ import pytest
 from django.conf import settings
 
 from dispatch.console.board import technician_picker
+from dispatch.core.db import lock_waits
 from dispatch.core.models import Event
 from dispatch.jobs import rules, services
 from dispatch.jobs.models import DispatchPolicy, Job, ServiceType, Submission
@@ -250,7 +251,7 @@ def test_technician_of_another_organization_is_never_a_candidate(desk):
 def test_locked_preferred_technician_does_not_hold_back_the_form(transactional_db):
     desk = Desk()
     bob = placed(desk, "Bob", 30)
-    with held(bob):
+    with lock_waits.limit_lock_waits(0.2), held(bob):
         job = desk.job(preferred_technician=bob)
         assert live(job).technician == desk.ann
     assert Job.objects.get(pk=job.pk).preferred_technician == bob
