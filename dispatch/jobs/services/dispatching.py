@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db import OperationalError, transaction
@@ -214,13 +215,14 @@ def _make_offer(
         expires_at=job.line_wait_until + timedelta(seconds=policy.answer_timeout_s),
     )
     is_preferred = technician.technician_id == job.preferred_technician_id
+    preferred: dict[str, Any] = {"preferred": True} if is_preferred else {}
     event = transitions.event_of_offer(
         offer,
         "offer.made",
         technician=technician.name,
         round=job.round,
         distance_m=technician.distance_m,
-        **({"preferred": True} if is_preferred else {}),
+        **preferred,
     )
     fast_rows.insert_row(offer, event)
     if not technicians.begin_offer(technician.technician_id, offer.pk):

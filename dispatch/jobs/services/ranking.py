@@ -257,7 +257,7 @@ def write_ranking(job: Job, ranking: RankedTechnicians) -> None:
         transitions.mark_pending(job, Job.PendingReason.NOBODY_NEAR, **facts)
 
 
-def _describe_preferred(job: Job, ranking: RankedTechnicians) -> dict[str, str]:
+def _describe_preferred(job: Job, ranking: RankedTechnicians) -> dict[str, Any]:
     """Return why the customer's preferred technician is not called first, for the Event. Empty if they are."""
     if not ranking.ranked or ranking.ranked[0].technician.technician_id != job.preferred_technician_id:
         return {}
