@@ -9,10 +9,11 @@ from django.conf import settings
 from dispatch.core.api.problems import Conflict
 from dispatch.jobs import sql
 from dispatch.jobs.models import DispatchPolicy, Job
-from dispatch.jobs.rules import CascadePolicy, effective_policy, policy_problems
+from dispatch.jobs.rules import CascadePolicy, Preferences, effective_policy, policy_problems
 from dispatch.jobs.rules.policy import FIELDS
 from dispatch.jobs.rules.quiet_hours import FIELDS as QUIET_FIELDS
 from dispatch.jobs.rules.quiet_hours import QuietHours
+from dispatch.jobs.sql import Skills
 
 
 def for_service_type(organization_id: int, service_type_id: int | None) -> CascadePolicy:
@@ -20,10 +21,15 @@ def for_service_type(organization_id: int, service_type_id: int | None) -> Casca
     return for_new_job(organization_id, service_type_id)[0]
 
 
-def for_new_job(organization_id: int, service_type_id: int | None) -> tuple[CascadePolicy, list[int], QuietHours]:
-    """Return the policy as `for_service_type` does, the ids of the required skills, and the quiet hours."""
+def for_new_job(organization_id: int, service_type_id: int | None) -> tuple[CascadePolicy, Skills, QuietHours]:
+    """Return the policy as `for_service_type` does, the skills of the service type, and the quiet hours."""
     rows, skills = sql.policy_chain(organization_id, service_type_id)
     return effective_policy(rows, settings.DISPATCH_POLICY_DEFAULTS), skills, QuietHours.of(rows)
+
+
+def preferences_of(job: Job, skills: Skills) -> Preferences:
+    """Return what the job prefers: skills of its service type, and the customer's technician."""
+    return Preferences(skills.preferred, job.preferred_technician_id)
 
 
 def quiet_hours(organization_id: int, service_type_id: int | None) -> QuietHours:
@@ -46,6 +52,18 @@ def default_policy() -> CascadePolicy:
 def frozen_policy(job: Job) -> CascadePolicy:
     """Return the policy frozen into the job when it started."""
     return CascadePolicy.from_json(job.policy, settings.DISPATCH_POLICY_DEFAULTS)
+
+
+def search_radius(job: Job) -> int:
+    """Return the search radius of the job's current round, in meters."""
+    return frozen_policy(job).radius_in_round(job.round - job.first_round + 1)
+
+
+def widest_radius(job: Job) -> int:
+    """Return the radius of the last round in meters, or 0 if no later round of the job searches a wider radius."""
+    policy = frozen_policy(job)
+    widens = job.status == Job.Status.DISPATCHING and policy.widens_after(job.round - job.first_round + 1)
+    return policy.radius_in_round(policy.rounds) if widens else 0
 
 
 def problems_of(edited: DispatchPolicy) -> dict[str, str]:

@@ -68,7 +68,14 @@ def mark_submission_processed(submission_id: int) -> bool:
     return bool(prepared.execute_rowcount(_PROCESSED, [submission_id]))
 
 
-_SKILLS = "SELECT skill_id FROM jobs_servicetype_required_skills WHERE servicetype_id = %s ORDER BY skill_id"
+# The skills that a service type requires (without name), and those that it prefers.
+_SKILLS = """
+SELECT skill_id, NULL FROM jobs_servicetype_required_skills WHERE servicetype_id = %(id)s
+UNION ALL
+SELECT preferred.skill_id, skill.name FROM jobs_servicetype_preferred_skills preferred
+JOIN technicians_skill skill ON skill.id = preferred.skill_id WHERE preferred.servicetype_id = %(id)s
+ORDER BY 1
+"""
 _POLICY_FIELDS = (*FIELDS, *QUIET_FIELDS, "duplicate_hours")
 # The policies of the service type and of the organization, in this order; either may be missing.
 _POLICIES = f"""
@@ -78,12 +85,26 @@ ORDER BY service_type_id NULLS LAST
 """
 
 
-def policy_chain(organization_id: int, service_type_id: int | None) -> tuple[list[dict[str, Any]], list[int]]:
-    """Return the policies for a service type, most specific first, and the ids of its required skills."""
+class Skills(NamedTuple):
+    """The skills of a service type: ids of the required ones, and id → name of the preferred ones."""
+
+    required: list[int]
+    preferred: dict[int, str]
+
+
+def policy_chain(organization_id: int, service_type_id: int | None) -> tuple[list[dict[str, Any]], Skills]:
+    """Return the policies for a service type, most specific first, and its skills."""
     with prepared.pipeline():
         policies = prepared.fetch_later(_POLICIES, [organization_id, service_type_id])
-        skills = prepared.fetch_later(_SKILLS, [service_type_id])
-        return _policy_rows(policies()), [row[0] for row in skills()]
+        skills = prepared.fetch_later(_SKILLS, {"id": service_type_id})
+        return _policy_rows(policies()), _skills_of(skills())
+
+
+def _skills_of(rows: Sequence[Sequence[Any]]) -> Skills:
+    return Skills(
+        [skill_id for skill_id, name in rows if name is None],
+        {skill_id: name for skill_id, name in rows if name is not None},
+    )
 
 
 def _policy_rows(rows: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
@@ -193,14 +214,13 @@ FROM (
 class DispatchReadiness(NamedTuple):
     """The facts for one step of the cascade.
 
-    `candidates`: best first. `offers`: oldest first. `skills`: ids of the required skills. `pool`: the pool of
-    caller numbers, if any. `others_first`: another job comes first for a line of that pool. `quiet`: the quiet
-    hours.
+    `candidates`: best first. `offers`: oldest first. `pool`: the pool of caller numbers, if any. `others_first`:
+    another job comes first for a line of that pool. `quiet`: the quiet hours.
     """
 
     candidates: list[CandidateRow]
     offers: list[OfferRow]
-    skills: list[int]
+    skills: Skills
     pool: DispatchPool | None
     others_first: bool
     quiet: QuietHours
@@ -216,7 +236,7 @@ def load_readiness(job: Job, now: datetime) -> DispatchReadiness:
         prepared.defer_fsync()
         candidates, offers = prepared.fetch_later(_CANDIDATES, [job.pk]), prepared.fetch_later(_OFFERS, [job.pk])
         skills, pools = (
-            prepared.fetch_later(_SKILLS, [job.service_type_id]),
+            prepared.fetch_later(_SKILLS, {"id": job.service_type_id}),
             prepared.fetch_later(_CALL_POOL, for_pool),
         )
         policies = prepared.fetch_later(_POLICIES, [job.organization_id, job.service_type_id])
@@ -224,7 +244,7 @@ def load_readiness(job: Job, now: datetime) -> DispatchReadiness:
         return DispatchReadiness(
             [CandidateRow(*row) for row in candidates()],
             [OfferRow(*row) for row in offers()],
-            [row[0] for row in skills()],
+            _skills_of(skills()),
             DispatchPool(*pool_rows[0][:-1]) if pool_rows else None,
             bool(pool_rows and pool_rows[0][-1]),
             QuietHours.of(_policy_rows(policies())),
@@ -250,7 +270,7 @@ def _pool_parameters(job: Job, now: datetime) -> dict[str, Any]:
 
 
 def write_candidates(job: Job, ranked: Sequence[Ranked[Nearby]]) -> None:
-    """Write the ranking of a job that has none. Within a pipeline, this does not wait for the result."""
+    """Write new candidates of a job. Within a pipeline, this does not wait for the result."""
     columns: list[list[Any]] = [
         [candidate.technician.technician_id for candidate in ranked],
         [candidate.rank for candidate in ranked],
@@ -260,6 +280,26 @@ def write_candidates(job: Job, ranked: Sequence[Ranked[Nearby]]) -> None:
         [candidate.score for candidate in ranked],
     ]
     prepared.execute(_WRITE_CANDIDATES, [job.organization_id, job.pk, *columns])
+
+
+_UPDATE_CANDIDATES = """
+UPDATE jobs_candidate c SET verdict = v.verdict, reason = v.reason, distance_m = v.distance_m, score = v.score
+FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::integer[], %s::float8[])
+    AS v (technician_id, verdict, reason, distance_m, score)
+WHERE c.job_id = %s::bigint AND c.technician_id = v.technician_id
+"""
+
+
+def update_candidates(job: Job, checked: Sequence[Ranked[Nearby]]) -> None:
+    """Update the eligibility and the score of existing candidates, who keep their rank."""
+    columns: list[list[Any]] = [
+        [candidate.technician.technician_id for candidate in checked],
+        [candidate.technician.verdict for candidate in checked],
+        [candidate.technician.reason[:160] for candidate in checked],
+        [candidate.technician.distance_m for candidate in checked],
+        [candidate.score for candidate in checked],
+    ]
+    prepared.execute(_UPDATE_CANDIDATES, [*columns, job.pk])
 
 
 _REMAINING = """

@@ -38,16 +38,26 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.possible_duplicate": lambda d: f"flagged the job as a possible duplicate of job {d.get('of')}",
     "job.duplicate_merged": lambda d: f"merged job {d.get('duplicate')} into this one" + _note(d),
     "job.not_a_duplicate": lambda d: f"decided that this is no duplicate of job {d.get('of')}" + _note(d),
-    "job.offering": lambda d: f"found {d.get('fit', 0)} eligible technicians of {d.get('considered', 0)}",
+    "job.offering": lambda d: (
+        f"found {_count(d, 'eligible technician')} of {d.get('considered', 0)}"
+        + _of(d, "radius_words", " within {}")
+        + _of(d, "preferred", "; the customer's preferred technician {} is not called first")
+        + _of(d, "preferred_reason", ": {}")
+    ),
     "job.trial_began": lambda d: "resumed calling to try whether the phone provider works again",
     "job.trial_failed": lambda d: "returned the job to dispatchers: the phone provider still fails",
     "job.provider_back": lambda d: "resumed calling: the phone provider is available again",
-    "job.round": lambda d: f"started round {d.get('round')} of {d.get('rounds')}",
+    "job.round": lambda d: (
+        f"started round {d.get('round')} of {d.get('rounds')}"
+        + _of(d, "radius_words", f" within {{}}: {_count(d, 'more eligible technician')}")
+    ),
     "job.skipped": lambda d: f"skipped {_who(d)}" + _of(d, "reason", ": {}"),
     "job.waiting": lambda d: _WAITS.get(
         d.get("waiting_for", ""), "is waiting for technicians with another offer"
     ).format(**d),
-    "job.pending": lambda d: "handed the job to dispatchers" + _of(d, "reason_text", ": {}"),
+    "job.pending": lambda d: (
+        "handed the job to dispatchers" + _of(d, "reason_text", ": {}") + _of(d, "radius_words", " (within {})")
+    ),
     "job.assigned": lambda d: (
         "accepted the job" if d.get("by") in _WAYS else f"assigned the job to {_who(d)}" + _note(d)
     ),
@@ -106,7 +116,10 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.alert_acknowledged": lambda d: "acknowledged the alert" + _by_phone(d),
     "job.alert_returned": lambda d: f"raised the alert again: {d.get('by')} acknowledged it, but nothing happened",
     "job.alert_settled": lambda d: "closed the alert" + _of(d, "how", ": {}"),
-    "offer.made": lambda d: f"offered the job to {_who(d)} (attempt {d.get('attempt')})",
+    "offer.made": lambda d: (
+        f"offered the job to {_who(d)} (attempt {d.get('attempt')})"
+        + _of(d, "preferred", ", the customer's preferred technician")
+    ),
     "offer.ringing": lambda d: f"is calling {_who(d)}",
     "offer.answered": lambda d: f"reached {_who(d)}",
     "offer.missed": lambda d: f"could not reach {_who(d)} by phone" + _of(d, "reason", ": {}"),
@@ -302,6 +315,12 @@ def _in_its_direction(name: str) -> str:
 
 def _of(data: Data, name: str, form: str) -> str:
     return form.format(data[name]) if data.get(name) else ""
+
+
+def _count(data: Data, noun: str) -> str:
+    """Return the number of eligible technicians with its noun."""
+    number = data.get("fit", 0)
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _by_phone(data: Data) -> str:

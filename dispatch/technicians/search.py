@@ -40,6 +40,7 @@ class Nearby:
     verdict: str
     code: str
     reason: str
+    skill_ids: tuple[int, ...] = ()
 
     @property
     def is_in(self) -> bool:
@@ -211,6 +212,7 @@ def _describe_rows(
                     local_now=now.astimezone(ZoneInfo(row.time_zone)) if row.time_zone else here,
                 ),
             ),
+            skill_ids=tuple(row.skill_ids),
         )
         for row in rows
     ]

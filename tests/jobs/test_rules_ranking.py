@@ -26,6 +26,7 @@ class Someone:
     open_jobs: int = 0
     max_open_jobs: int = 1
     last_offered_at: datetime | None = None
+    skill_ids: tuple[int, ...] = ()
 
 
 def order(people, policy=POLICY) -> list[int]:

@@ -20,6 +20,7 @@ from dispatch.jobs import policies, rules
 from dispatch.jobs.models import OVERDUE, Candidate, Job, Offer
 from dispatch.jobs.rules.customer_phrases import local_time
 from dispatch.technicians.models import Technician
+from dispatch.technicians.rules import distance_words
 
 PAGE = 40
 DONE_FOR = timedelta(hours=24)
@@ -40,7 +41,7 @@ _LATEST = 10_000_000_000_000
 
 @dataclass(frozen=True)
 class LiveOffer:
-    """The current offer, with its technician and deadline, and the name of the technician who is next."""
+    """The current offer, with its technician and deadline, and who is next: a technician, or a wider round."""
 
     offer: Offer
     next_name: str
@@ -190,22 +191,21 @@ def cards_of(jobs: Iterable[Job]) -> list[Card]:
     fields = ("job_id", "technician_id", "rank", "verdict", "skipped_round")
     for job_id, technician_id, rank, verdict, skipped in considered.values_list(*fields):
         candidates[job_id].append(rules.CandidateRow(technician_id, rank, verdict, skipped))
-    nexts = {job.pk: next_technician(job, candidates[job.pk], offers[job.pk]) for job in rows if job.pk in active}
+    nexts = {job.pk: _next_step(job, candidates[job.pk], offers[job.pk]) for job in rows if job.pk in active}
     called = {offer.technician_id for group in offers.values() for offer in group if offer.status == "pending"}
-    names = dict(
-        Technician.objects.filter(pk__in={*filter(None, nexts.values()), *called}).values_list("pk", "name")
-    )
+    following = {step.technician_id for step in nexts.values() if step and step.technician_id}
+    names = dict(Technician.objects.filter(pk__in=following | called).values_list("pk", "name"))
     unanswered = unanswered_texts(job.pk for job in rows)
     texts = {job_id: f"Text from {row.technician.name}" for job_id, row in unanswered.items()}
     cards = [_card(job, offers[job.pk], candidates[job.pk], nexts.get(job.pk), names) for job in rows]
     return [replace(card, text=texts.get(card.job.pk, "")) if card.column != "done" else card for card in cards]
 
 
-def next_technician(job: Job, candidates: list[rules.CandidateRow], offers: list[Offer]) -> int | None:
-    """Return the technician who would be offered the job after the current offer."""
+def _next_step(job: Job, candidates: list[rules.CandidateRow], offers: list[Offer]) -> rules.NextStep | None:
+    """Return what would happen after the current offer."""
     if job.status != Job.Status.DISPATCHING:
         return None
-    step = rules.next_step(
+    return rules.next_step(
         candidates,
         [rules.OfferRow(offer.technician_id, offer.round, offer.outcome) for offer in offers],
         policy=policies.frozen_policy(job),
@@ -213,21 +213,32 @@ def next_technician(job: Job, candidates: list[rules.CandidateRow], offers: list
         first_round=job.first_round,
         not_again=job.not_again,
     )
-    return step.technician_id
+
+
+def _describe_next(job: Job, step: rules.NextStep | None, names: dict[int, str]) -> str:
+    """Return who is called after the current offer: a technician, the technicians of a wider round, or nobody."""
+    if step is None or step.kind != "round":
+        return names.get(step.technician_id or 0, "") if step else ""
+    nth = job.round - job.first_round + 1
+    policy = policies.frozen_policy(job)
+    if not policy.widens_after(nth):
+        return ""
+    radius = distance_words(policy.radius_in_round(nth + 1), job.organization.distance_unit)
+    return f"round {nth + 1}, within {radius}"
 
 
 def _card(
     job: Job,
     offers: list[Offer],
     candidates: list[rules.CandidateRow],
-    next_id: int | None,
+    next_step: rules.NextStep | None,
     names: dict[int, str],
 ) -> Card:
     pending = next((offer for offer in offers if offer.status == Offer.Status.PENDING), None)
     live = None
     if pending is not None:
         pending.name = names.get(pending.technician_id, "")  # type: ignore[attr-defined]
-        live = LiveOffer(pending, names.get(next_id or 0, ""))
+        live = LiveOffer(pending, _describe_next(job, next_step, names))
     column = column_of(job, bool(offers))
     tone, state = state_of(job, pending)
     eligible = {candidate.technician_id for candidate in candidates} | {offer.technician_id for offer in offers}

@@ -156,6 +156,8 @@ def build_panel(request: HttpRequest, job: Job) -> dict[str, Any]:
         "rest": rest_words(job.out_of_reach),
         "entries": list(reversed(load_timeline(job))),
         "policy": policy,
+        "radius_m": policies.search_radius(job),
+        "widest_m": policies.widest_radius(job),
         "extra": sorted(job.extra.items()) if isinstance(job.extra, dict) else [],
         "me": person.pk,
         "thread": build_thread(job),

@@ -65,7 +65,7 @@ def build_map(organization: Organization, job: Job | None = None) -> MapView | N
     points = [(item.lat or 0.0, item.lng or 0.0) for item in placed] + [(row.lat, row.lng) for row in technicians]
     if not points:
         return None
-    reach = policies.frozen_policy(job).radius_m if job is not None and placed else 0
+    reach = policies.search_radius(job) if job is not None and placed else 0
     near = _within_radius(points, placed, reach) if reach else _without_outliers(points)
     sheet = Sheet(near, _reach_shown(near, placed, reach))
     center = sheet.at(*points[0]) if reach else None

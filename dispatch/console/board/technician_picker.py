@@ -70,15 +70,17 @@ def _technicians_nearby(job: Job, text: str) -> list[Choice]:
     assert job.lat is not None
     assert job.lng is not None
     policy = policies.frozen_policy(job)
+    skills = policies.for_new_job(job.organization_id, job.service_type_id)[1]
     result = technicians.find_nearby(
         job.organization,
         job.lat,
         job.lng,
-        radius_m=policy.radius_m,
-        skill_ids=_skills(job),
+        radius_m=policies.search_radius(job),
+        skill_ids=skills.required,
         limit=MAX_CONSIDERED,
     )
-    ranked = rules.rank_candidates(policy, result.considered, clock.now())
+    preferences = policies.preferences_of(job, skills)
+    ranked = rules.rank_candidates(policy, result.considered, clock.now(), preferences)
     refused = _refusals(job)
     return [
         Choice(
@@ -111,9 +113,8 @@ def _choice_of(job: Job, row: Technician) -> Choice:
     """Return the choice for a technician beyond the radius, or for a job without a position."""
     distance, warning = None, "" if row.on_duty else "off duty"
     if job.lat is not None and job.lng is not None:
-        policy = policies.frozen_policy(job)
         fitness = technicians.check_fitness(
-            row.pk, job.lat, job.lng, radius_m=policy.radius_m, skill_ids=_skills(job)
+            row.pk, job.lat, job.lng, radius_m=policies.search_radius(job), skill_ids=_skills(job)
         )
         distance, warning = fitness.distance_m, "" if fitness.is_in else fitness.reason
     return Choice(row.pk, row.name, distance, row.open_jobs, row.max_open_jobs, warning, not warning)

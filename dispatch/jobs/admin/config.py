@@ -49,9 +49,9 @@ class ServiceTypeAdmin(ConfigAdmin):
     list_display = ["name", "code", "spoken_name", "is_active"]
     list_filter = ["is_active", "required_skills"]
     search_fields = ["name", "code"]
-    fields = ["name", "code", "spoken_name", "required_skills", "is_active"]
+    fields = ["name", "code", "spoken_name", "required_skills", "preferred_skills", "is_active"]
     prepopulated_fields = {"code": ["name"]}
-    autocomplete_fields = ["required_skills"]
+    autocomplete_fields = ["required_skills", "preferred_skills"]
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False  # jobs refer to their service types: deactivate them instead
@@ -135,13 +135,15 @@ class DispatchPolicyAdmin(ConfigAdmin):
                 "opted out. All others get calls only.",
             },
         ),
-        ("Who", {"fields": ["radius_m", ("max_candidates", "rounds")]}),
+        ("Who", {"fields": [("max_candidates", "rounds"), ("radius_m", "radius_growth", "max_radius_m")]}),
         (
             "Ranking",
             {
-                "fields": [("weight_distance", "weight_workload", "weight_rest")],
+                "fields": [("weight_distance", "weight_workload"), ("weight_rest", "weight_skills")],
                 "description": "The lowest score gets the first offer. Score: distance ÷ radius, open jobs ÷ "
-                "limit, and the missing share of an hour's rest since the last offer, each times its weight.",
+                "limit, the missing share of an hour's rest since the last offer, and the missing share of the "
+                "service type's preferred skills, each times its weight. The customer's preferred technician "
+                "comes first regardless of the score.",
             },
         ),
         (
@@ -165,6 +167,9 @@ class DispatchPolicyAdmin(ConfigAdmin):
         if _effective(row).offer_by_text and not numbers.exists():
             words = "Offers by text are on, but no number may send texts. Technicians get calls only."
             messages.warning(request, words)
+        if _effective(row).radius_growth and _effective(row).rounds == 1:
+            words = "The radius widens from round to round, but there is only one round. Set rounds to 2 or more."
+            messages.warning(request, words)
 
     def delete_model(self, request: Any, obj: DispatchPolicy) -> None:
         config.delete_config(obj, actor=request.actor)
@@ -184,7 +189,10 @@ class DispatchPolicyAdmin(ConfigAdmin):
 
     @admin.display(description="radius")
     def reach(self, row: DispatchPolicy) -> str:
-        return f"{_effective(row).radius_m / 1000:g} km"
+        policy = _effective(row)
+        widest = policy.radius_in_round(policy.rounds)
+        to = f"{round(widest / 1000, 1):g} km" if widest > policy.radius_m else ""
+        return " to ".join(filter(None, [f"{policy.radius_m / 1000:g} km", to]))
 
     @admin.display(description="max candidates")
     def most(self, row: DispatchPolicy) -> int:

@@ -130,8 +130,8 @@ class SubmissionAdmin(OwnedAdmin):
     search_fields = ["=id", "customer_name", "customer_phone", "address", "idempotency_key"]
     fields = [
         "status", "customer_name", "customer_phone", "service_type", "priority", "address", ("lat", "lng"),
-        "notes", "extra", "form", "idempotency_key", "api_key", "starts", "next_start_at", "last_error",
-        "created_at",
+        "notes", "extra", "preferred_technician", "form", "idempotency_key", "api_key", "starts", "next_start_at",
+        "last_error", "created_at",
     ]  # fmt: skip
 
     class Media:

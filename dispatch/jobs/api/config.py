@@ -47,10 +47,17 @@ class ServiceTypeSerializer(OwnedSerializer):
     """A service that customers can request. Submissions refer to it by `code`. Skills are given by code."""
 
     required_skills = OwnedSlugRelatedField("code", many=True, queryset=Skill.objects.all(), required=False)
+    preferred_skills = OwnedSlugRelatedField(
+        "code",
+        many=True,
+        queryset=Skill.objects.all(),
+        required=False,
+        help_text="Technicians who have these are called earlier.",
+    )
 
     class Meta:
         model = ServiceType
-        fields = ["id", "code", "name", "spoken_name", "required_skills", "is_active"]
+        fields = ["id", "code", "name", "spoken_name", "required_skills", "preferred_skills", "is_active"]
 
 
 class ServiceTypeViewSet(
@@ -63,7 +70,7 @@ class ServiceTypeViewSet(
     """Service types. Set `is_active` to false instead of deleting one, because jobs refer to it."""
 
     subject = "service_type"
-    queryset = ServiceType.objects.prefetch_related("required_skills").order_by("-id")
+    queryset = ServiceType.objects.prefetch_related("required_skills", "preferred_skills").order_by("-id")
     serializer_class = ServiceTypeSerializer
     filterset_fields = ["is_active", "code"]
     http_method_names = ["get", "post", "patch"]

@@ -11,12 +11,13 @@ from django.urls import reverse
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from accounts.api.base import OwnedSlugRelatedField
+from accounts.api.base import OwnedRelatedField, OwnedSlugRelatedField
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.jobs import rules, timeline
 from dispatch.jobs.models import Candidate, Job, JobText, Offer, Priority, ServiceType, Submission
 from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES
 from dispatch.jobs.services import threads
+from dispatch.technicians.models import Technician
 from dispatch.technicians.serializers import PhoneField
 from dispatch.telephony.models import Text
 
@@ -83,6 +84,13 @@ class SubmissionFormSerializer(StrictSerializer):
     lng = Degrees(180)
     notes = serializers.CharField(max_length=4000, required=False, allow_blank=True, default="")
     extra = ExtraField(required=False, default=dict)
+    preferred_technician = OwnedRelatedField(
+        queryset=Technician.objects.all(),
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="The id of the technician whom the customer prefers: called first if eligible.",
+    )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         lat, lng = attrs.get("lat"), attrs.get("lng")
@@ -129,7 +137,7 @@ class SubmissionSerializer(serializers.ModelSerializer):
         model = Submission
         fields = [
             "id", "status", "job", "customer_name", "customer_phone", "service_type", "priority", "address",
-            "lat", "lng", "notes", "extra", "starts", "last_error", "created_at",
+            "lat", "lng", "notes", "extra", "preferred_technician", "starts", "last_error", "created_at",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -154,6 +162,7 @@ class JobSerializer(serializers.ModelSerializer):
     priority = PriorityField(read_only=True)
     customer_phone = serializers.CharField(read_only=True)
     technician = TechnicianReferenceSerializer(read_only=True, allow_null=True)
+    preferred_technician = TechnicianReferenceSerializer(read_only=True, allow_null=True)
     paused = serializers.SerializerMethodField()
 
     class Meta:
@@ -161,8 +170,8 @@ class JobSerializer(serializers.ModelSerializer):
         fields = [
             "id", "submission", "status", "pending_reason", "waiting_for", "waiting_since", "next_action_at",
             "paused", "version", "service_type", "priority", "customer_name", "customer_phone", "address", "lat",
-            "lng", "technician", "round", "duplicate_of", "duplicate_state", "created_at", "assigned_at",
-            "on_the_way_at", "eta_at", "started_at", "late_minutes", "late_reported_at", "ended_at",
+            "lng", "technician", "preferred_technician", "round", "duplicate_of", "duplicate_state", "created_at",
+            "assigned_at", "on_the_way_at", "eta_at", "started_at", "late_minutes", "late_reported_at", "ended_at",
         ]  # fmt: skip
         read_only_fields = fields
 

@@ -159,7 +159,9 @@ def _job_action(
 class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveModelMixin):
     """Jobs and the actions of dispatchers."""
 
-    queryset = Job.objects.select_related("service_type", "technician", "organization", "duplicate_of")
+    queryset = Job.objects.select_related(
+        "service_type", "technician", "preferred_technician", "organization", "duplicate_of"
+    )
     filterset_class = JobFilter
     required = {
         "list": _SCOPE.READ,

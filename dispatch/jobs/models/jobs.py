@@ -48,6 +48,16 @@ class Submission(OwnedModel):
     lng = models.FloatField(null=True)
     notes = models.TextField(max_length=4000, blank=True)
     extra = models.JSONField(default=dict, blank=True)
+    # No constraint in the database: a locked technician must not hold back the customer's form.
+    preferred_technician = models.ForeignKey(
+        Technician,
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        db_index=False,
+        db_constraint=False,
+    )
     idempotency_key = models.CharField(max_length=255, blank=True)
     api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.SET_NULL, related_name="+")
 
@@ -151,6 +161,16 @@ class Job(OwnedModel):
     position_source = models.CharField(max_length=32, blank=True, help_text="form, zip, or the geocoder's name.")
     notes = models.TextField(max_length=4000, blank=True)
     extra = models.JSONField(default=dict, blank=True)
+    preferred_technician = models.ForeignKey(
+        Technician,
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        db_index=False,
+        db_constraint=False,
+        help_text="The customer's choice: called first if eligible.",
+    )
 
     policy = models.JSONField(default=dict, help_text="Parameters of the cascade, frozen when it started.")
     out_of_reach = models.JSONField(default=dict, help_text="Technicians who are not candidates, by reason.")
@@ -293,7 +313,9 @@ class Candidate(OwnedModel):
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="candidates")
     technician = models.ForeignKey(Technician, on_delete=models.PROTECT, related_name="+")
-    rank = models.PositiveSmallIntegerField(help_text="1 gets the first offer; ineligible come last.")
+    rank = models.PositiveSmallIntegerField(
+        help_text="1 gets the first offer; ineligible come last, except the customer's preferred technician."
+    )
     verdict = models.CharField(max_length=16, choices=Verdict)
     reason = models.CharField(max_length=160)
     distance_m = models.PositiveIntegerField()

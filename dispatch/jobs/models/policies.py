@@ -15,7 +15,7 @@ from dispatch.technicians.models import Skill
 
 
 class ServiceType(OwnedModel):
-    """A service that customers can request, and the skills it requires."""
+    """A service that customers can request, with the skills that it requires and those that it prefers."""
 
     code = models.SlugField(max_length=64)
     name = models.CharField(max_length=80)
@@ -23,6 +23,9 @@ class ServiceType(OwnedModel):
         max_length=120, blank=True, help_text="How phone prompts say it. Leave empty to use the name."
     )
     required_skills = models.ManyToManyField(Skill, blank=True, related_name="+")
+    preferred_skills = models.ManyToManyField(
+        Skill, blank=True, related_name="+", help_text="Technicians who have these are called earlier."
+    )
     is_active = models.BooleanField(default=True)
 
     class Meta:
@@ -66,6 +69,21 @@ class DispatchPolicy(OwnedModel):
     radius_m = models.PositiveIntegerField(
         "radius (m)", null=True, blank=True, validators=[MinValueValidator(100), MaxValueValidator(500_000)]
     )
+    radius_growth = models.PositiveSmallIntegerField(
+        "widen the radius per round (%)",
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(400)],
+        help_text="Each round searches this much farther than the round before. 0: all rounds search the same "
+        "radius.",
+    )
+    max_radius_m = models.PositiveIntegerField(
+        "max radius (m)",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(100), MaxValueValidator(500_000)],
+        help_text="The radius never widens beyond this.",
+    )
     max_candidates = models.PositiveSmallIntegerField(
         "max candidates", null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(50)]
     )
@@ -75,6 +93,7 @@ class DispatchPolicy(OwnedModel):
     weight_distance = models.FloatField(null=True, blank=True, validators=[MinValueValidator(0)])
     weight_workload = models.FloatField(null=True, blank=True, validators=[MinValueValidator(0)])
     weight_rest = models.FloatField(null=True, blank=True, validators=[MinValueValidator(0)])
+    weight_skills = models.FloatField(null=True, blank=True, validators=[MinValueValidator(0)])
     auto_pause_misses = models.PositiveSmallIntegerField(
         "missed calls in a row before a technician is paused",
         null=True,

@@ -12,7 +12,9 @@ class CascadePolicy:
     `advance_on_…`: True calls the next technician immediately after that outcome; False waits for the deadline.
     `missed_call_grace_s`: how long an offer stays open for an answer by text, link or call-back after a missed
     call; 0: the offer ends with the call. `pause_reminder_s`, `start_within_s`: after this time a paused
-    job, and an assigned job that was not started, needs attention; 0: never.
+    job, and an assigned job that was not started, needs attention; 0: never. `radius_growth`: percent by which
+    each round widens the radius of the round before, up to `max_radius_m`; 0: all rounds search the same radius.
+    `weight_skills`: of the missing share of the service type's preferred skills.
     """
 
     answer_timeout_s: int
@@ -37,6 +39,25 @@ class CascadePolicy:
     advance_on_hangup: bool
     pause_reminder_s: int = 3600
     start_within_s: int = 0
+    radius_growth: int = 0
+    max_radius_m: int = 150_000
+    weight_skills: float = 0.5
+
+    def radius_in_round(self, nth: int) -> int:
+        """Return the search radius of the `nth` round of a dispatch (the first is 1), in meters."""
+        if not self.radius_growth:
+            return self.radius_m
+        widened = round(self.radius_m * (1 + self.radius_growth / 100) ** (nth - 1))
+        return max(self.radius_m, min(widened, self.max_radius_m))
+
+    def first_round_within(self, distance_m: int) -> int:
+        """Return the first round whose radius covers the distance, or 0 if none does."""
+        rounds = range(1, self.rounds + 1)
+        return next((nth for nth in rounds if distance_m <= self.radius_in_round(nth)), 0)
+
+    def widens_after(self, nth: int) -> bool:
+        """Return whether another round with a wider radius follows the `nth` round."""
+        return nth < self.rounds and self.radius_in_round(nth + 1) > self.radius_in_round(nth)
 
     def to_json(self) -> dict[str, Any]:
         """Return the form stored in `Job.policy`."""
@@ -78,6 +99,11 @@ def policy_problems(policy: CascadePolicy) -> dict[str, str]:
         problems["missed_call_grace_s"] = (
             "Must be above 0 if offers are also sent by text. Otherwise nobody can answer the text after a missed "
             "call. Try 60 seconds."
+        )
+    if policy.radius_growth and policy.max_radius_m < policy.radius_m:
+        problems["max_radius_m"] = (
+            f"Must be at least the radius ({policy.radius_m} m), because each round widens it by "
+            f"{policy.radius_growth} %."
         )
     if policy.weight_distance == policy.weight_workload == policy.weight_rest == 0:
         problems["weight_distance"] = "Set at least one weight above 0, or the order is undefined."

@@ -1,7 +1,7 @@
 """Rank technicians for a job and choose the next step of the cascade."""
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, Literal, Protocol, TypeVar
 
@@ -30,7 +30,25 @@ class Rankable(Protocol):
     def max_open_jobs(self) -> int: ...
     @property
     def last_offered_at(self) -> datetime | None: ...
+    @property
+    def skill_ids(self) -> Collection[int]: ...
 
+
+@dataclass(frozen=True)
+class Preferences:
+    """What a job prefers: skills of its service type (id → name), and the customer's technician."""
+
+    skills: Mapping[int, str] = field(default_factory=dict)
+    technician_id: int | None = None
+
+    def missing_share(self, technician: Rankable) -> float:
+        """Return the share of the preferred skills that the technician lacks, or 0 if none is preferred."""
+        if not self.skills:
+            return 0.0
+        return len(self.skills.keys() - set(technician.skill_ids)) / len(self.skills)
+
+
+NO_PREFERENCES = Preferences()
 
 R = TypeVar("R", bound=Rankable)
 
@@ -44,11 +62,14 @@ class Ranked(Generic[R]):
     technician: R
 
 
-def score_candidate(policy: CascadePolicy, technician: Rankable, now: datetime) -> float:
+def score_candidate(
+    policy: CascadePolicy, technician: Rankable, now: datetime, preferences: Preferences = NO_PREFERENCES
+) -> float:
     """Return a technician's score for a job. The lowest score gets the first offer.
 
     weight_distance × (distance ÷ radius) + weight_workload × (open jobs ÷ limit) + weight_rest × (the missing
-    share of an hour's rest: 1 right after an offer, 0 an hour later or if never offered a job).
+    share of an hour's rest: 1 right after an offer, 0 an hour later or if never offered a job) + weight_skills ×
+    (the missing share of the preferred skills). The radius is that of the first round.
     """
     load = technician.open_jobs / max(technician.max_open_jobs, 1)
     rested_s = (
@@ -58,19 +79,24 @@ def score_candidate(policy: CascadePolicy, technician: Rankable, now: datetime) 
     return round(
         policy.weight_distance * technician.distance_m / max(policy.radius_m, 1)
         + policy.weight_workload * load
-        + policy.weight_rest * missing_rest,
+        + policy.weight_rest * missing_rest
+        + policy.weight_skills * preferences.missing_share(technician),
         6,
     )
 
 
-def rank_candidates(policy: CascadePolicy, considered: Iterable[R], now: datetime) -> list[Ranked[R]]:
+def rank_candidates(
+    policy: CascadePolicy, considered: Iterable[R], now: datetime, preferences: Preferences = NO_PREFERENCES
+) -> list[Ranked[R]]:
     """Rank all considered technicians, best first; ineligible technicians come last, nearest first.
 
-    The order is deterministic: ties go to the nearer technician, then to the lower id.
+    The customer's preferred technician is first in any case: if they become eligible, they are called before all
+    others. The order is deterministic: ties go to the nearer technician, then to the lower id.
     """
-    scored = [(score_candidate(policy, technician, now), technician) for technician in considered]
+    scored = [(score_candidate(policy, technician, now, preferences), technician) for technician in considered]
     scored.sort(
         key=lambda pair: (
+            pair[1].technician_id != preferences.technician_id,
             pair[1].verdict == "out",
             0.0 if pair[1].verdict == "out" else pair[0],
             pair[1].distance_m,
@@ -124,7 +150,8 @@ def next_step(
 ) -> NextStep:
     """Choose the next step of the cascade.
 
-    Each round offers the job to each candidate once, by rank, to at most `policy.max_candidates` of them. A
+    Each round offers the job to each candidate once, by rank, to at most `policy.max_candidates` of them. Another
+    round begins if it has a candidate, or if it widens the radius and may therefore find one. A
     technician who declined, or is in `not_again` (can't make it), gets no further offer at all. One whose number
     can't be called gets none until the job is dispatched again (which starts a later `first_round`).
     `busy`: technicians who have another pending offer right now. Offers with an outcome in UNCOUNTED_OUTCOMES,
@@ -156,6 +183,7 @@ def next_step(
         return NextStep("offer", free[0].technician_id)
     if left and may_wait:
         return NextStep("wait")
-    if round_ < first_round + policy.rounds - 1 and open_in(round_ + 1, ()):
+    widens = has_headroom and policy.widens_after(round_ - first_round + 1)
+    if round_ < first_round + policy.rounds - 1 and (widens or open_in(round_ + 1, ())):
         return NextStep("round")
     return NextStep("exhausted")

@@ -330,10 +330,9 @@ def _warnings(job: Job, technician: Technician, live: Offer | None) -> Iterator[
         if not technician.on_duty:
             yield f"{technician.name} is off duty."
         return
-    policy = policies.frozen_policy(job)
     skills = job.service_type.required_skills.values_list("pk", flat=True)
     fitness = technicians.check_fitness(
-        technician.pk, job.lat, job.lng, radius_m=policy.radius_m, skill_ids=skills
+        technician.pk, job.lat, job.lng, radius_m=policies.search_radius(job), skill_ids=skills
     )
     if fitness.verdict != "in" and not (live and live.technician_id == technician.pk):
         yield f"{technician.name}: {fitness.reason}."

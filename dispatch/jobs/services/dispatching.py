@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db import OperationalError, transaction
@@ -95,15 +96,13 @@ def _run_step(job_id: int, token: uuid.UUID, busy: set[int]) -> _Step:
     candidates = {row.technician_id: row for row in readiness.candidates}
     waited = job.technician_wait_until is not None and now >= job.technician_wait_until
     set_aside = _set_aside(job, offers, now)
-    step = rules.next_step(
-        [rules.CandidateRow(c.technician_id, c.rank, c.verdict, c.skipped_round) for c in candidates.values()],
-        [rules.OfferRow(offer.technician_id, offer.round, offer.outcome) for offer in offers],
-        policy=policy,
-        round_=job.round,
-        first_round=job.first_round,
+    step = ranking.next_step(
+        job,
+        policy,
+        readiness.candidates,
+        readiness,
         busy=busy | set_aside.keys(),
         may_wait=bool(set_aside) or (policy.technician_wait_s > 0 and not waited),
-        not_again=job.not_again,
     )
     match step.kind:
         case "offer":
@@ -114,14 +113,21 @@ def _run_step(job_id: int, token: uuid.UUID, busy: set[int]) -> _Step:
         case "wait":
             return _wait_for_technician(job, policy)
         case "round":
-            job.round, job.technician_wait_until = job.round + 1, None
-            transitions.save_job(job)
-            transitions.append_job_event(job, "job.round", round=job.round, rounds=policy.rounds)
+            _begin_round(job, policy, readiness)
             busy.clear()
             return _AGAIN
         case "exhausted":
-            transitions.mark_pending(job, Job.PendingReason.EXHAUSTED, offers=len(offers))
+            ranking.end_cascade(job, readiness)
     return _DONE
+
+
+def _begin_round(job: Job, policy: CascadePolicy, readiness: DispatchReadiness) -> None:
+    """Begin the next round, and search its radius if that is wider."""
+    widens = policy.widens_after(job.round - job.first_round + 1)
+    job.round, job.technician_wait_until = job.round + 1, None
+    facts = ranking.widen_search(job, policy, readiness) if widens else {}
+    transitions.save_job(job)
+    transitions.append_job_event(job, "job.round", round=job.round, rounds=policy.rounds, **facts)
 
 
 def _try_candidate(
@@ -140,11 +146,13 @@ def _try_candidate(
                 candidate.technician_id,
                 job.lat,
                 job.lng,
-                radius_m=policy.radius_m,
-                skill_ids=readiness.skills,
+                radius_m=policies.search_radius(job),
+                skill_ids=readiness.skills.required,
                 organization=job.organization,
                 lock=True,
             )
+            preferences = policies.preferences_of(job, readiness.skills)
+            fitness = ranking.describe_reason(job, policy, fitness, preferences)
     except OperationalError as error:
         if not is_lock_timeout(error):
             raise
@@ -206,8 +214,15 @@ def _make_offer(
         distance_m=technician.distance_m,
         expires_at=job.line_wait_until + timedelta(seconds=policy.answer_timeout_s),
     )
+    is_preferred = technician.technician_id == job.preferred_technician_id
+    preferred: dict[str, Any] = {"preferred": True} if is_preferred else {}
     event = transitions.event_of_offer(
-        offer, "offer.made", technician=technician.name, round=job.round, distance_m=technician.distance_m
+        offer,
+        "offer.made",
+        technician=technician.name,
+        round=job.round,
+        distance_m=technician.distance_m,
+        **preferred,
     )
     fast_rows.insert_row(offer, event)
     if not technicians.begin_offer(technician.technician_id, offer.pk):

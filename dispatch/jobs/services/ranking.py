@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -15,23 +16,33 @@ from dispatch.core import clock
 from dispatch.core.db import prepared
 from dispatch.jobs import policies, rules, sql
 from dispatch.jobs.models import Job
+from dispatch.jobs.rules import CascadePolicy
 from dispatch.jobs.rules.quiet_hours import QuietHours
 from dispatch.jobs.services import transitions
 from dispatch.jobs.services.transitions import Waiting
+from dispatch.jobs.sql import CandidateRow, DispatchReadiness, Skills
 from dispatch.technicians import services as technicians
+from dispatch.technicians.models import Technician
+from dispatch.technicians.rules import distance_words
 from dispatch.technicians.services import Nearby
 
 # Number of technicians nearby that are ranked.
 CONSIDERED = 50
+# Part of a candidate's reason.
+PREFERRED = "the customer's preferred technician"
 
 
 @dataclass(frozen=True)
 class RankedTechnicians:
-    """The ranked technicians nearby and the number of eligible ones. Empty for a job without a position."""
+    """The ranked technicians nearby and the number of eligible ones. Empty for a job without a position.
+
+    `may_widen`: a later round searches a wider radius.
+    """
 
     ranked: Sequence[rules.Ranked[Nearby]]
     fit: int
     radius_m: int
+    may_widen: bool = False
 
 
 def begin_dispatch(job: Job) -> None:
@@ -58,22 +69,155 @@ def find_candidates(job: Job) -> RankedTechnicians:
         hold_for_quiet_hours(job, quiet_end)
     else:
         transitions.wait_for(job, transitions.Waiting.START, clock.now())
+    radius_m = policies.search_radius(job)
     if job.lat is None or job.lng is None:
-        return RankedTechnicians((), 0, policy.radius_m)
+        return RankedTechnicians((), 0, radius_m)
+    ranked = _rank_technicians(job, policy, skills, radius_m)
+    fit = sum(_is_eligible(candidate, job.not_again) for candidate in ranked)
+    return RankedTechnicians(ranked, fit, radius_m, policy.widens_after(job.round - job.first_round + 1))
+
+
+def _rank_technicians(
+    job: Job, policy: CascadePolicy, skills: Skills, radius_m: int
+) -> list[rules.Ranked[Nearby]]:
+    """Search the radius, rank the technicians found, and count the others in `job.out_of_reach`."""
+    assert job.lat is not None
+    assert job.lng is not None
     nearby = technicians.find_nearby(
-        job.organization,
-        job.lat,
-        job.lng,
-        radius_m=policy.radius_m,
-        skill_ids=skills,
-        limit=CONSIDERED,
+        job.organization, job.lat, job.lng, radius_m=radius_m, skill_ids=skills.required, limit=CONSIDERED
     )
     job.out_of_reach = nearby.rest
-    fit = sum(
-        technician.verdict != "out" and technician.technician_id not in job.not_again
-        for technician in nearby.considered
+    preferences = policies.preferences_of(job, skills)
+    considered = [
+        describe_reason(job, policy, technician, preferences)
+        for technician in _with_preferred(job, skills, radius_m, nearby.considered)
+    ]
+    return rules.rank_candidates(policy, considered, clock.now(), preferences)
+
+
+def _with_preferred(job: Job, skills: Skills, radius_m: int, considered: list[Nearby]) -> list[Nearby]:
+    """Add the customer's preferred technician to those found, eligible or not, so that the reason is shown."""
+    preferred_id = job.preferred_technician_id
+    if preferred_id is None or any(technician.technician_id == preferred_id for technician in considered):
+        return considered
+    assert job.lat is not None
+    assert job.lng is not None
+    try:
+        preferred = technicians.check_fitness(
+            preferred_id,
+            job.lat,
+            job.lng,
+            radius_m=radius_m,
+            skill_ids=skills.required,
+            organization=job.organization,
+        )
+    except Technician.DoesNotExist:
+        return considered
+    if preferred.organization_id != job.organization_id:
+        return considered
+    if preferred.distance_m <= radius_m:  # beyond the limit of the search
+        rest = Counter(job.out_of_reach)
+        rest[preferred.code] -= 1
+        job.out_of_reach = dict(+rest)
+    return [*considered, preferred]
+
+
+def describe_reason(job: Job, policy: CascadePolicy, technician: Nearby, preferences: rules.Preferences) -> Nearby:
+    """Return the technician with the complete reason for dispatchers.
+
+    Besides the eligibility, it names the round that reaches the technician, their preferred skills, and the
+    customer's preference.
+    """
+    parts = [technician.reason]
+    if technician.verdict != "out":
+        if (nth := policy.first_round_within(technician.distance_m)) > 1:
+            radius = distance_words(policy.radius_in_round(nth), job.organization.distance_unit)
+            parts.append(f"within the {radius} of round {nth}")
+        skills = [name for pk, name in preferences.skills.items() if pk in technician.skill_ids]
+        if skills:
+            parts.append(f"preferred skill{'' if len(skills) == 1 else 's'}: {', '.join(skills)}")
+    if technician.technician_id == preferences.technician_id:
+        parts.insert(1, PREFERRED)
+    reason = ", ".join(parts)
+    return replace(technician, reason=reason if len(reason) <= 160 else reason[:159] + "…")
+
+
+def _is_eligible(candidate: rules.Ranked[Nearby], not_again: Sequence[int]) -> bool:
+    return candidate.technician.verdict != "out" and candidate.technician.technician_id not in not_again
+
+
+def widen_search(job: Job, policy: CascadePolicy, readiness: DispatchReadiness) -> dict[str, Any]:
+    """Add the technicians within the wider radius of the job's new round to its candidates.
+
+    Earlier candidates keep their rank. Those who were not eligible are checked again. Return the facts for the
+    Event. Raises a lock timeout if nobody else can be called and the rows of all new technicians are locked.
+    """
+    radius_m = policies.search_radius(job)
+    known = {row.technician_id: row for row in readiness.candidates}
+    ranked = _rank_technicians(job, policy, readiness.skills, radius_m)
+    found = [candidate for candidate in ranked if candidate.technician.technician_id not in known]
+    free = technicians.find_unlocked([candidate.technician.technician_id for candidate in found])
+    last = max((row.rank for row in readiness.candidates), default=0)
+    added = [
+        replace(candidate, rank=rank)
+        for rank, candidate in enumerate((one for one in found if one.technician.technician_id in free), last + 1)
+    ]
+    checked = [
+        replace(candidate, rank=row.rank)
+        for candidate in ranked
+        if (row := known.get(candidate.technician.technician_id))
+        and row.verdict == "out"
+        and not row.skipped_round
+    ]
+    locked = [one for one in found if one.technician.technician_id not in free]
+    if any(_is_eligible(candidate, job.not_again) for candidate in locked):
+        _require_somebody(job, policy, readiness, [*added, *checked])
+    sql.write_candidates(job, added)
+    sql.update_candidates(job, checked)
+    fit = sum(_is_eligible(candidate, job.not_again) for candidate in [*added, *checked])
+    return {"fit": fit, "considered": len(known) + len(added), **_radius_facts(job, radius_m)}
+
+
+def _require_somebody(
+    job: Job, policy: CascadePolicy, readiness: DispatchReadiness, newly: Sequence[rules.Ranked[Nearby]]
+) -> None:
+    """Raise a lock timeout if the cascade would end now although eligible technicians are locked."""
+    rows = {row.technician_id: row for row in readiness.candidates}
+    rows |= {
+        one.technician.technician_id: CandidateRow(
+            one.technician.technician_id, one.rank, one.technician.verdict, 0, 0, "", 0
+        )
+        for one in newly
+    }
+    if next_step(job, policy, rows.values(), readiness).kind == "exhausted":
+        raise OperationalError("The rows of all eligible technicians are locked.") from LockNotAvailable()
+
+
+def next_step(
+    job: Job,
+    policy: CascadePolicy,
+    candidates: Iterable[CandidateRow],
+    readiness: DispatchReadiness,
+    *,
+    busy: Collection[int] = (),
+    may_wait: bool = True,
+) -> rules.NextStep:
+    """Choose the next step of the cascade from the loaded facts, as `rules.next_step` does."""
+    return rules.next_step(
+        [rules.CandidateRow(row.technician_id, row.rank, row.verdict, row.skipped_round) for row in candidates],
+        [rules.OfferRow(offer.technician_id, offer.round, offer.outcome) for offer in readiness.offers],
+        policy=policy,
+        round_=job.round,
+        first_round=job.first_round,
+        busy=busy,
+        may_wait=may_wait,
+        not_again=job.not_again,
     )
-    return RankedTechnicians(rules.rank_candidates(policy, nearby.considered, clock.now()), fit, policy.radius_m)
+
+
+def _radius_facts(job: Job, radius_m: int) -> dict[str, Any]:
+    """Return a radius for an Event, in meters and in the organization's unit."""
+    return {"radius_m": radius_m, "radius_words": distance_words(radius_m, job.organization.distance_unit)}
 
 
 def without_locked(ranking: RankedTechnicians, not_again: Sequence[int]) -> RankedTechnicians:
@@ -83,33 +227,61 @@ def without_locked(ranking: RankedTechnicians, not_again: Sequence[int]) -> Rank
     """
     free = technicians.find_unlocked([candidate.technician.technician_id for candidate in ranking.ranked])
     ranked = [candidate for candidate in ranking.ranked if candidate.technician.technician_id in free]
-    fit = sum(
-        candidate.technician.verdict != "out" and candidate.technician.technician_id not in not_again
-        for candidate in ranked
-    )
+    fit = sum(_is_eligible(candidate, not_again) for candidate in ranked)
     if ranking.fit and not fit:
         raise OperationalError("The rows of all eligible technicians are locked.") from LockNotAvailable()
     return replace(ranking, ranked=ranked, fit=fit)
 
 
 def write_ranking(job: Job, ranking: RankedTechnicians) -> None:
-    """Write the candidates of a saved job. If none is eligible, the job becomes `pending`.
+    """Write the candidates of a saved job. If none is eligible in any round, the job becomes `pending`.
 
-    A job that waits for the end of quiet hours is ranked again at their end, so it never becomes `pending` here.
+    A job that waits for the end of quiet hours is ranked again at their end, so it never becomes `pending` here. A
+    job whose later rounds search a wider radius goes on to them.
     """
     if job.lat is None:
         transitions.mark_pending(job, Job.PendingReason.NO_POSITION, address=job.address)
         return
-    facts: dict[str, Any] = {"considered": len(ranking.ranked), "radius_m": ranking.radius_m}
+    facts: dict[str, Any] = {"considered": len(ranking.ranked), **_radius_facts(job, ranking.radius_m)}
+    goes_on = ranking.fit > 0 or ranking.may_widen
     is_held = job.waiting_for == Waiting.QUIET_HOURS
     with prepared.pipeline():
         sql.write_candidates(job, ranking.ranked)
-        if ranking.fit and not is_held:
-            transitions.append_job_event(job, "job.offering", fit=ranking.fit, **facts)
+        if goes_on and not is_held:
+            transitions.append_job_event(
+                job, "job.offering", fit=ranking.fit, **facts, **_describe_preferred(job, ranking)
+            )
     if is_held:
         announce_quiet_hours(job)
-    elif not ranking.fit:
+    elif not goes_on:
         transitions.mark_pending(job, Job.PendingReason.NOBODY_NEAR, **facts)
+
+
+def _describe_preferred(job: Job, ranking: RankedTechnicians) -> dict[str, Any]:
+    """Return why the customer's preferred technician is not called first, for the Event. Empty if they are."""
+    if not ranking.ranked or ranking.ranked[0].technician.technician_id != job.preferred_technician_id:
+        return {}
+    preferred = ranking.ranked[0].technician
+    if preferred.is_in:
+        return {}
+    return {"preferred": preferred.name, "preferred_reason": preferred.reason.replace(f", {PREFERRED}", "")}
+
+
+def end_cascade(job: Job, readiness: DispatchReadiness) -> None:
+    """Make the job `pending` after its last round: nobody accepted, or nobody eligible was near in any round."""
+    eligible = [
+        row
+        for row in readiness.candidates
+        if (row.verdict != "out" or row.skipped_round) and row.technician_id not in job.not_again
+    ]
+    if eligible:
+        transitions.mark_pending(job, Job.PendingReason.EXHAUSTED, offers=len(readiness.offers))
+        return
+    facts: dict[str, Any] = {
+        "considered": len(readiness.candidates),
+        **_radius_facts(job, policies.search_radius(job)),
+    }
+    transitions.mark_pending(job, Job.PendingReason.NOBODY_NEAR, **facts)
 
 
 def quiet_end_of(job: Job, quiet: QuietHours) -> datetime | None:

@@ -36,7 +36,10 @@ FIRST_START_S, START_LEASE_S, RETRY_S = 10.0, 20.0, 5.0
 _blocked = RecentlyBlocked(10.0)
 
 # Fields that a job copies from its submission unchanged.
-_CARRIED = ("service_type_id", "priority", "customer_name", "customer_phone", "address", "notes", "extra")
+_CARRIED = (
+    "service_type_id", "priority", "customer_name", "customer_phone", "address", "notes", "extra",
+    "preferred_technician_id",
+)  # fmt: skip
 
 
 def accept_submission(
@@ -51,8 +54,8 @@ def accept_submission(
     """Store a validated form and enqueue it on the dispatch queue after commit.
 
     `form`: customer_name, customer_phone (E.164), service_type (a ServiceType), and optionally priority, address,
-    lat, lng, notes, extra. `raw`: the body as received. Once committed, the submission becomes a job even if any
-    process dies.
+    lat, lng, notes, extra, preferred_technician (a Technician of the organization). `raw`: the body as received.
+    Once committed, the submission becomes a job even if any process dies.
     """
     with transaction.atomic(savepoint=False):
         submission = Submission(

@@ -29,7 +29,7 @@ OUTAGE_REASONS = (Job.PendingReason.PROVIDER_DOWN, Job.PendingReason.ACCOUNT_REF
 # Fields copied from the submission, which never change.
 _STAYS = {
     "id", "organization", "submission", "service_type", "priority", "customer_name", "customer_phone", "notes",
-    "extra", "created_at",
+    "extra", "preferred_technician", "created_at",
 }  # fmt: skip
 _MOVING = tuple(field.name for field in Job._meta.concrete_fields if field.name not in _STAYS)
 
