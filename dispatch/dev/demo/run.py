@@ -11,7 +11,7 @@ from django.db.models import Count
 
 from accounts.models import ApiKey, Membership, Organization
 from dispatch.capacity import services as capacity
-from dispatch.capacity.models import OutboundNumber
+from dispatch.capacity.models import OutboundNumber, ProviderAccount
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.dev.demo import phones, seed
@@ -54,7 +54,7 @@ class Run:
     ) -> None:  # fmt: skip
         self._lines, self._printer, self._chance, self._interrupted = lines, printer, chance, interrupted
         self._controls = Controls(simulator_url)
-        end_earlier_runs()
+        self._earlier = end_earlier_runs()
         self.organization = seed.run_organization(f"{SLUG}{clock.now():%Y%m%d-%H%M%S}", POLICY)
         self._client = Client(base_url, _keys(self.organization))
         self._answers: dict[str, Answer] = {}
@@ -105,6 +105,10 @@ class Run:
     # --- While running -------------------------------------------------------------------------------------------
 
     def _configure_simulator(self) -> None:
+        for earlier in self._earlier:  # a phone that calls a number reaches the first account that has it
+            self._controls.set_account(
+                {"sid": earlier.account_sid, "auth_token": earlier.auth_token, "numbers": []}
+            )
         for account in phones.accounts():
             self._controls.set_account(account)
         self._controls.set_handsets(phones.drawn_handsets(self._chance))
@@ -187,13 +191,19 @@ class Run:
         return facts
 
 
-def end_earlier_runs() -> None:
-    """Cancel the jobs of interrupted runs, and pause the caller numbers of earlier runs."""
+def end_earlier_runs() -> list[ProviderAccount]:
+    """Cancel the jobs of interrupted runs, and pause the caller numbers of earlier runs.
+
+    Return the provider accounts of earlier runs, which are inactive now.
+    """
     left = Job.objects.filter(organization__slug__startswith=SLUG, status=Job.Status.DISPATCHING)
     for pk in left.values_list("pk", flat=True):
         jobs.cancel(pk, actor=SYSTEM, version=None, reason="The demo was restarted.")
     for number in OutboundNumber.objects.filter(organization__slug__startswith=SLUG, is_paused=False):
         capacity.set_paused(number, True, actor=SYSTEM)
+    accounts = list(ProviderAccount.objects.filter(organization__slug__startswith=SLUG, is_active=True))
+    ProviderAccount.objects.filter(pk__in=[account.pk for account in accounts]).update(is_active=False)
+    return accounts
 
 
 def _keys(organization: Organization) -> dict[str, str]:

@@ -130,4 +130,10 @@ def test_the_demo_can_be_run_again_and_again_beside_the_demo_organization(db):
         run.end_earlier_runs()
         made = seed.run_organization(f"{run.SLUG}{n}", run.POLICY)
         assert OutboundNumber.objects.of(made).filter(is_paused=False).count() == len(data.RUN_LINES)
+        owners = [
+            account
+            for account in phones.accounts()
+            if data.RUN_LINES[0] in {number["number"] for number in account["numbers"]}
+        ]
+        assert len(owners) == 1, "a call-back reaches this run"
     assert OutboundNumber.objects.filter(phone=data.RUN_LINES[0], is_paused=True).count() == 1
