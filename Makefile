@@ -24,10 +24,10 @@ help: ## list the commands
 	@echo "Dispatch. Set DATABASE_URL and REDIS_URL to use your servers (docs/reference/configuration.md)."
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
-up: $(STAMP) ## run everything, with demo data and simulated phones, until Ctrl-C
-	@exec $(PY) manage.py up
+up: $(STAMP) ## run everything, with a busy demo company, until Ctrl-C (ARGS=--quiet: no new forms)
+	@exec $(PY) manage.py up $(ARGS)
 
-demo: $(STAMP) ## submit forms, watch simulated technicians answer, and end with a table
+demo: $(STAMP) ## submit forms, watch simulated technicians and a provider outage, and end with a table
 	@exec $(PY) manage.py demo
 
 stop: $(STAMP) ## stop unused embedded servers (left behind if `make up` was killed)

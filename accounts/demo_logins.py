@@ -34,6 +34,11 @@ LOGINS = (
 )
 
 
+def is_demo_login(user: User) -> bool:
+    """Return whether the user is one of the demo logins of a development machine."""
+    return bool(settings.DEVELOPMENT) and user.email in {login.email for login in LOGINS}
+
+
 def create_demo_logins(organization: Organization) -> None:
     """Create the demo logins as members of `organization`. Idempotent.
 

@@ -48,6 +48,7 @@ urlpatterns = [
 
 if settings.DEVELOPMENT:
     urlpatterns.append(path("phones/", include("dispatch.dev.phones.urls")))
+    urlpatterns.append(path("demo-receiver/", include("dispatch.dev.demo.receiver")))
 
 handler400 = problems.bad_request
 handler403 = problems.forbidden

@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 from django.db import transaction
+from django.db.models import Max
 
 from dispatch.capacity.models import OutboundNumber, ProviderAccount
 from dispatch.core import clock, events
@@ -186,6 +187,15 @@ def outage_of_pool(pool_id: int, number_id: int | None = None) -> ProviderAccoun
     failing = numbers.exclude(account__outage="").filter(account__is_on_trial=False)
     number = failing.select_related("account").order_by("pk").first()
     return number.account if number else None
+
+
+def last_end(organization_id: int) -> datetime | None:
+    """Return when the organization's last outage ended; None during an outage, or if there was none."""
+    accounts = ProviderAccount.objects.filter(organization_id=organization_id, is_active=True)
+    if accounts.exclude(outage="").exists():
+        return None
+    ended: datetime | None = accounts.aggregate(Max("outage_ended_at"))["outage_ended_at__max"]
+    return ended
 
 
 def _locked(account_id: int) -> ProviderAccount | None:

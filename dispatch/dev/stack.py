@@ -50,13 +50,15 @@ def prepare_stack(
     *,
     out: TextIO | None = None,
     usual_ports: bool = True,
+    history: bool = False,
+    stream: bool = False,
     show: Callable[[str, str], bool] = lambda name, line: True,
 ) -> Stack:
     """Check settings, choose ports, migrate, and load demo data into an empty database (development only).
 
     `show(name, line)` decides which of the children's lines are printed. `usual_ports=False` takes free ports
-    immediately, so that several stacks may run side by side. This process holds the embedded servers. Raise
-    CannotStart.
+    immediately, so that several stacks may run side by side. `history` gives the demo organization a history, and
+    `stream` adds the process that keeps it busy. This process holds the embedded servers. Raise CannotStart.
     """
     notes: list[str] = []
     _check()
@@ -64,8 +66,8 @@ def prepare_stack(
     _migrate(notes)
     _simulator_address(notes, usual_ports)  # last, because nothing reserves that port
     base_url, simulator_url = settings.PUBLIC_BASE_URL, settings.SIMULATOR_URL
-    _seed_or_require_account()
-    specs = _specs(listening)
+    _seed_or_require_account(history)
+    specs = _specs(listening, stream)
     child_environment = {
         **os.environ,
         "DATABASE_URL": os.environ["DATABASE_URL"],
@@ -120,9 +122,9 @@ def _migrate(notes: list[str]) -> None:
         notes.append(f"Applied {applied} migrations.")
 
 
-def _seed_or_require_account() -> None:
+def _seed_or_require_account(history: bool) -> None:
     if settings.DEVELOPMENT:
-        call_command("seed_demo", if_empty=True, skip_checks=True)
+        call_command("seed_demo", if_empty=True, history=history, skip_checks=True)
         return
     # By name, because the model is in a higher layer.
     if not apps.get_model("capacity", "ProviderAccount")._default_manager.filter(is_active=True).exists():
@@ -185,7 +187,7 @@ def _free_port(wanted: int) -> int:
     raise CannotStart("No free port is available.")
 
 
-def _specs(listening: socket.socket) -> list[ProcessSpec]:
+def _specs(listening: socket.socket, stream: bool) -> list[ProcessSpec]:
     manage = [sys.executable, str(settings.BASE_DIR / "manage.py")]
     host, port = listening.getsockname()[:2]
     reached = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104  (compared, not bound)
@@ -204,6 +206,8 @@ def _specs(listening: socket.socket) -> list[ProcessSpec]:
         specs.append(ProcessSpec("autoscale", [*manage, "autoscale"], relays=True))
     if settings.DEVELOPMENT:
         specs.insert(0, _simulator())
+        if stream:
+            specs.append(ProcessSpec("forms", [*manage, "demo_stream"]))
     return specs
 
 

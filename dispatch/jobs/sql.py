@@ -175,6 +175,7 @@ class OfferRow(NamedTuple):
     status: str
     reason: str
     settled_at: datetime | None
+    created_at: datetime
 
 
 _CANDIDATES = """
@@ -182,7 +183,8 @@ SELECT technician_id, rank, verdict, skipped_round, id, reason, distance_m FROM 
 WHERE job_id = %s ORDER BY rank
 """
 _OFFERS = """
-SELECT technician_id, round, outcome, status, reason, settled_at FROM jobs_offer WHERE job_id = %s ORDER BY attempt
+SELECT technician_id, round, outcome, status, reason, settled_at, created_at FROM jobs_offer
+WHERE job_id = %s ORDER BY attempt
 """
 
 

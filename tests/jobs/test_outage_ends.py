@@ -35,6 +35,18 @@ def test_jobs_resume_although_the_resuming_task_was_lost(floor, monkeypatch):
     floor.until(lambda: {floor.status(one) for one in left} == {"assigned"})
 
 
+def test_only_candidate_no_longer_waits_for_the_provider_after_the_outage(floor):
+    floor.crew("Ann")
+    floor.sim.fault("error_503", times=None, on="any")
+    job = floor.started()
+    pass_time(floor, 60)
+    assert (floor.offers(job), floor.job(job).waiting_for) == ([("Ann", "provider_silent")], "provider")
+    floor.sim.heal()
+    pass_time(floor, 15)
+    assert account().outage == ""
+    assert floor.job(job).waiting_for == "technician", "Ann's phone may still be ringing"
+
+
 def test_a_job_that_cannot_be_resumed_stops_no_other(floor, monkeypatch):
     floor.crew("Ann", "Bob")
     bad, good = handed_over(floor, 2)

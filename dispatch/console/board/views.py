@@ -11,6 +11,8 @@ from django.template.loader import render_to_string
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
+from accounts import demo_logins
+from accounts.models import Membership
 from accounts.tenancy import user_of
 from dispatch.console import views_base
 from dispatch.console.board import job_panel
@@ -29,6 +31,7 @@ from dispatch.console.board.cards import (
 from dispatch.console.board.filters import Filters
 from dispatch.console.board.response_cache import cached_response
 from dispatch.console.board.technician_strip import load_strip
+from dispatch.console.setup_checklist import load_checklist
 from dispatch.console.views_base import console_view
 from dispatch.core.api.problems import Conflict
 from dispatch.core.ids import read_id, read_ids
@@ -64,9 +67,12 @@ def board(request: HttpRequest) -> HttpResponse:
         return views_base.render_fragment(request, "console/board/_lists.html", context)
     context |= {
         "crew": load_strip(request.organization),
+        "has_tour": demo_logins.is_demo_login(person),
         "services": ServiceType.objects.of(request.organization).filter(is_active=True),
         "priorities": [(choice.name.lower(), choice.label) for choice in Priority],
     }
+    if request.role == Membership.Role.ADMIN and (steps := load_checklist(request.organization)):
+        context |= {"setup": steps, "setup_done": sum(step.is_done for step in steps)}
     if filters.technician:
         context["technician"] = Technician.objects.of(request.organization).filter(pk=filters.technician).first()
     wanted = request.GET.get("job", "")

@@ -14,6 +14,7 @@ SKILLS = {
     "gas": "Gas",
     "electrical": "Electrical",
     "steam": "Steam boilers",
+    "wells": "Wells and pumps",
 }
 
 
@@ -35,6 +36,7 @@ SERVICES = (
     Service("water-heater", "Water heater", ("plumbing", "gas"), "A water heater"),
     Service("electrical", "Electrical", ("electrical",), "Electrical repair"),
     Service("inspection", "Home inspection", ()),
+    Service("well-pump", "Well pump", ("wells",), "A well pump"),
     Service("steam-boiler", "Steam boiler", ("steam",)),  # deliberately: nobody has this skill
 )
 
@@ -98,6 +100,9 @@ TECHNICIANS = (
     Person("Inés Etxeberria", _phone(125), "85701", "plumbing hvac gas", "friendly", max_open_jobs=3),
     Person("Rashad Freeman", _phone(126), "85719", "electrical plumbing", "picky",
            (WEEKDAYS, DAY), time_zone="America/Denver"),
+    # The only well technicians, each alone in a remote town, and both answer too late.
+    Person("Ruth Yazzie", _phone(131), "85331", "wells", "answers_late", radius_m=6_000, max_open_jobs=3),
+    Person("Gabriel Montoya", _phone(132), "85390", "wells", "answers_late", radius_m=6_000, max_open_jobs=3),
 )  # fmt: skip
 
 LINES = ("+14805550100", "+14805550101", "+14805550102")

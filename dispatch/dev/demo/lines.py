@@ -10,17 +10,18 @@ from typing import Any
 
 FILE = Path(__file__).with_name("submissions.jsonl")
 REQUIRED = {"ref", "expect"}
-_EXPECT = re.compile(r"job|repeat|pending(:\w+)?|rejected:\d{3}")
+_EXPECT = re.compile(r"job|repeat|pending(:\w+)?|late:(call_back|text)|rejected:\d{3}")
 
 
 @dataclass(frozen=True)
 class Line:
     """Describe one request.
 
-    `expect`: `job` (assigned, or sent to dispatchers), `pending:<reason>`, `rejected:<status>` or `repeat` (the
-    answer to an earlier request with the same idempotency key). `raw`: sent unchanged instead of `body`. `key`:
-    the API key, "" for the demo's, or `wrong`, `read` or `none`. `follows`: the idempotency key whose first answer
-    is awaited before this line is sent.
+    `expect`: `job` (assigned, or sent to dispatchers), `pending:<reason>`, `late:call_back` or `late:text`
+    (assigned by an answer on that channel after the offer expired), `rejected:<status>` or `repeat` (the answer to
+    an earlier request with the same idempotency key). `raw`: sent unchanged instead of `body`. `key`: the API key,
+    "" for the demo's, or `wrong`, `read` or `none`. `follows`: the idempotency key whose first answer is awaited
+    before this line is sent.
     """
 
     ref: str
@@ -36,6 +37,12 @@ class Line:
     @property
     def payload(self) -> bytes:
         return (self.raw if self.raw is not None else json.dumps(self.body, ensure_ascii=False)).encode()
+
+    @property
+    def late_by(self) -> str:
+        """Return the channel of the late answer to this line's offer: `call_back`, `text` or ""."""
+        kind, _, channel = self.expect.partition(":")
+        return channel if kind == "late" else ""
 
     @property
     def label(self) -> str:
@@ -73,7 +80,8 @@ def _line(given: Any) -> Line:
         raise ValueError(f"missing: {', '.join(sorted(missing))}")
     if not _EXPECT.fullmatch(str(given["expect"])):
         raise ValueError(
-            f"expect is {given['expect']!r}, which is not one of job, repeat, pending:reason, rejected:status"
+            f"expect is {given['expect']!r}, which is not one of job, repeat, pending:reason, late:channel, "
+            "rejected:status"
         )
     return Line(**given)
 

@@ -35,6 +35,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "listens_twice": _answer(("*", 2.0, 3.0), ("1", 5.0, 6.0)),
     "declines": _answer(_DECLINES),
     "ignores": {"do": "ring"},
+    "answers_late": {"do": "ring"},  # then calls back or texts (`late_answers`)
     "hangs_up": _mix({**_HANGS_UP, "weight": 4}, _answer(_ACCEPTS)),
     "busy": _mix({**_BUSY, "weight": 3}, _answer(_ACCEPTS)),
     "voicemail": {"do": "voicemail", "after": [2, 3], "hang_up": {"after": 20}},

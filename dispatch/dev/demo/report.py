@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dispatch.dev.demo.client import Answer
+from dispatch.dev.demo.late_answers import WORDS as LATE_WORDS
 from dispatch.dev.demo.lines import Line
+from dispatch.dev.demo.outage import OutageFacts
 
 
 class End(StrEnum):
@@ -27,7 +29,8 @@ class JobFacts:
     """Describe the state of a submission's job.
 
     `tries`: offers made. `assigned_after_s`: seconds from the form to the assignment. `notified` of `dispatchers`
-    were notified. `api_status`: the job's status according to the API.
+    were notified. `api_status`: the job's status according to the API. `late_by`: the channel on which a
+    technician accepted after the offer had expired, or "".
     """
 
     job_id: int
@@ -39,6 +42,7 @@ class JobFacts:
     notified: int
     dispatchers: int
     api_status: str
+    late_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,10 @@ def _end_of(line: Line, answer: Answer | None, jobs: Mapping[int, JobFacts]) -> 
         return Outcome(line, End.UNACCOUNTED, f"{job.status}; the API reports {job.api_status or 'nothing'}", job)
     if expected == "repeat":
         return Outcome(line, End.REPEATED, "same submission returned", job)
+    if expected == "late":
+        if job.status == "assigned" and job.late_by == detail:
+            return Outcome(line, End.ASSIGNED, "", job)
+        return Outcome(line, End.UNACCOUNTED, f"no late answer by {detail}; ended {job.status}", job)
     if job.status == "assigned" and expected == "job":
         return Outcome(line, End.ASSIGNED, "", job)
     if job.status == "pending" and detail in ("", job.pending_reason):
@@ -95,7 +103,7 @@ def _end_of(line: Line, answer: Answer | None, jobs: Mapping[int, JobFacts]) -> 
     return Outcome(line, End.UNACCOUNTED, f"ended {job.status} {job.pending_reason}".strip(), job)
 
 
-def table(outcomes: Sequence[Outcome]) -> list[str]:
+def table(outcomes: Sequence[Outcome], outage: OutageFacts | None = None) -> list[str]:
     """Return the summary, one row per line."""
     by_end = Counter(outcome.end for outcome in outcomes)
     assigned = [outcome.job for outcome in outcomes if outcome.end == End.ASSIGNED and outcome.job]
@@ -107,6 +115,7 @@ def table(outcomes: Sequence[Outcome]) -> list[str]:
         rows.append(
             ("  time to assign", "", f"median {percentile(times, 50):.1f} s, 90th {percentile(times, 90):.1f} s")
         )
+    rows += _late_rows(assigned)
     rows.append(("Sent to dispatchers", str(by_end[End.DISPATCHERS]), ""))
     rows += [("", str(n), why) for why, n in _counted(outcomes, End.DISPATCHERS)]
     rows.append(("Rejected", str(by_end[End.REJECTED]), ""))
@@ -115,7 +124,35 @@ def table(outcomes: Sequence[Outcome]) -> list[str]:
     rows.append(("Unaccounted", str(by_end[End.UNACCOUNTED]), ""))
     lost = [outcome for outcome in outcomes if outcome.end == End.UNACCOUNTED]
     rows += [("", outcome.line.ref, f"{outcome.line.label}: {outcome.why}") for outcome in lost]
+    if outage is not None:
+        rows += _outage_rows(outage)
     return [f"  {name:<22}{count:>4}  {words}".rstrip() for name, count, words in rows]
+
+
+def _late_rows(assigned: Sequence[JobFacts]) -> list[tuple[str, str, str]]:
+    """Return rows about jobs that a technician accepted after the offer had expired."""
+    late = Counter(job.late_by for job in assigned if job.late_by)
+    if not late:
+        return []
+    ways = ", ".join(f"{LATE_WORDS.get(way, way)}: {count}×" for way, count in sorted(late.items()))
+    return [("  by a late yes", str(sum(late.values())), f"accepted after the offer had expired ({ways})")]
+
+
+def _outage_rows(outage: OutageFacts) -> list[tuple[str, str, str]]:
+    """Return rows about the provider outage."""
+    recognized = "not recognized"
+    if outage.recognized_s is not None:
+        recognized = f"recognized after {outage.recognized_s:.1f} s"
+    ended = "not ended" if outage.lasted_s is None else f"over {outage.lasted_s:.0f} s later"
+    return [
+        ("Provider outage", "1", f"{outage.cause or 'no cause shown'}; {recognized}, {ended}"),
+        ("  jobs that waited", str(outage.waited), "on the board with that cause"),
+        ("  continued alone", str(outage.assigned + outage.handed_over), f"assigned: {outage.assigned}, nobody "
+         f"accepted: {outage.handed_over}"),
+        ("  offers withdrawn", str(outage.withdrawn), "not counted: these technicians keep their turn"),
+        ("  offers used up", str(outage.used_up), "must be 0"),
+        *(("", "", f"Error: {problem}") for problem in outage.problems),
+    ]  # fmt: skip
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:

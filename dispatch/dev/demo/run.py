@@ -7,17 +7,19 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import requests
 from django.db.models import Count
 
 from accounts.models import ApiKey, Membership, Organization
 from dispatch.capacity import services as capacity
-from dispatch.capacity.models import OutboundNumber
+from dispatch.capacity.models import OutboundNumber, ProviderAccount
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.dev.demo import phones, seed
 from dispatch.dev.demo.client import Answer, Client, FrontEnd
+from dispatch.dev.demo.controls import Controls
+from dispatch.dev.demo.late_answers import LateAnswers, late_acceptances
 from dispatch.dev.demo.lines import Line
+from dispatch.dev.demo.outage import OutageFacts, OutageScene
 from dispatch.dev.demo.printing import Printer
 from dispatch.dev.demo.report import JobFacts, Outcome, classify_outcomes
 from dispatch.dev.demo.watch import JobEvent, Watcher
@@ -51,14 +53,16 @@ class Run:
         interrupted: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self._lines, self._printer, self._chance, self._interrupted = lines, printer, chance, interrupted
-        self._simulator_url = simulator_url
-        end_earlier_runs()
+        self._controls = Controls(simulator_url)
+        self._earlier = end_earlier_runs()
         self.organization = seed.run_organization(f"{SLUG}{clock.now():%Y%m%d-%H%M%S}", POLICY)
         self._client = Client(base_url, _keys(self.organization))
         self._answers: dict[str, Answer] = {}
         self._refs: dict[int, Line] = {}
         self._unprinted: list[JobEvent] = []
         self._began = clock.now()
+        self._outage = OutageScene(self.organization, self._controls, len(lines), self._say)
+        self._late = LateAnswers(self.organization, self._controls, lines, self._print)
 
     def run(self) -> list[Outcome]:
         """Submit, watch, and return how each line ended."""
@@ -72,13 +76,19 @@ class Run:
         visitors.start()
         try:
             while time.monotonic() < deadline and not self._interrupted():
-                is_over = visitors.finished and self._all_jobs_ended()
+                all_answered = visitors.finished
+                self._outage.step(len(self._answers))
+                self._late.step({line.ref: pk for pk, line in list(self._refs.items())}, all_answered=all_answered)
+                is_over = (
+                    all_answered and self._outage.is_finished and self._late.is_finished and self._all_jobs_ended()
+                )
                 watcher.step()
                 self._print_events()
                 if is_over:
                     break
                 time.sleep(STEP_S)
         finally:
+            self._outage.stop()
             visitors.stop()
         watcher.step()
         self._print_events()
@@ -86,17 +96,22 @@ class Run:
 
     def complaints(self) -> list[str]:
         """Return the errors that the simulated provider found in our requests and answers."""
-        report = _direct_session().get(f"{self._simulator_url}/control/complaints", timeout=60).json()
-        return [f"{complaint['about']}: {complaint['text']}" for complaint in report["complaints"]]
+        return self._controls.complaints()
+
+    def outage(self) -> OutageFacts | None:
+        """Return what the provider outage did, or None if the run had none."""
+        return self._outage.facts()
 
     # --- While running -------------------------------------------------------------------------------------------
 
     def _configure_simulator(self) -> None:
-        session = _direct_session()
+        for earlier in self._earlier:  # a phone that calls a number reaches the first account that has it
+            self._controls.set_account(
+                {"sid": earlier.account_sid, "auth_token": earlier.auth_token, "numbers": []}
+            )
         for account in phones.accounts():
-            session.put(f"{self._simulator_url}/control/accounts", json=account, timeout=60).raise_for_status()
-        handsets = phones.drawn_handsets(self._chance)
-        session.put(f"{self._simulator_url}/control/handsets", json=handsets, timeout=60).raise_for_status()
+            self._controls.set_account(account)
+        self._controls.set_handsets(phones.drawn_handsets(self._chance))
 
     def _record_answer(self, line: Line, answer: Answer) -> None:
         self._answers[line.ref] = answer
@@ -128,6 +143,10 @@ class Run:
         at = (clock.now() - self._began).total_seconds()
         self._printer.event(at, line.ref, line.label, text, tone)
 
+    def _say(self, text: str, tone: str) -> None:
+        at = (clock.now() - self._began).total_seconds()
+        self._printer.event(at, "", "phone provider", text, tone)
+
     def _all_jobs_ended(self) -> bool:
         open_forms = Submission.objects.of(self.organization).filter(status=Submission.Status.RECEIVED)
         open_jobs = Job.objects.of(self.organization).filter(status=Job.Status.DISPATCHING)
@@ -139,8 +158,7 @@ class Run:
         )
         return notifications.count() >= len(pending) * self._dispatchers()
 
-    # --- At the end
-    # ------------------------------------------------------------------------------------------------
+    # --- At the end ----------------------------------------------------------------------------------------------
 
     def _dispatchers(self) -> int:
         members = Membership.objects.of(self.organization)
@@ -154,6 +172,7 @@ class Run:
             .values_list("subject_id")
             .annotate(Count("user_id", distinct=True))
         )
+        late = late_acceptances(self.organization)
         facts = {}
         for job in Job.objects.of(self.organization).select_related("submission").annotate(tries=Count("offers")):
             took = job.assigned_at - job.submission.created_at if job.assigned_at else None
@@ -167,17 +186,24 @@ class Run:
                 notified=notified.get(job.pk, 0),
                 dispatchers=dispatchers,
                 api_status=_job_status(self._client.status_of(job.submission_id)),
+                late_by=late.get(job.pk, ""),
             )
         return facts
 
 
-def end_earlier_runs() -> None:
-    """Cancel the jobs of interrupted runs, and pause the caller numbers of earlier runs."""
+def end_earlier_runs() -> list[ProviderAccount]:
+    """Cancel the jobs of interrupted runs, and pause the caller numbers of earlier runs.
+
+    Return the provider accounts of earlier runs, which are inactive now.
+    """
     left = Job.objects.filter(organization__slug__startswith=SLUG, status=Job.Status.DISPATCHING)
     for pk in left.values_list("pk", flat=True):
         jobs.cancel(pk, actor=SYSTEM, version=None, reason="The demo was restarted.")
     for number in OutboundNumber.objects.filter(organization__slug__startswith=SLUG, is_paused=False):
         capacity.set_paused(number, True, actor=SYSTEM)
+    accounts = list(ProviderAccount.objects.filter(organization__slug__startswith=SLUG, is_active=True))
+    ProviderAccount.objects.filter(pk__in=[account.pk for account in accounts]).update(is_active=False)
+    return accounts
 
 
 def _keys(organization: Organization) -> dict[str, str]:
@@ -192,9 +218,3 @@ def _keys(organization: Organization) -> dict[str, str]:
 def _job_status(answer: Answer) -> str:
     job: Any = answer.body.get("job") if isinstance(answer.body, dict) else None
     return str(job.get("status", "")) if isinstance(job, dict) else ""
-
-
-def _direct_session() -> requests.Session:
-    session = requests.Session()
-    session.trust_env = False
-    return session

@@ -78,6 +78,11 @@ def run_organization(slug: str, policy: Mapping[str, Any]) -> Organization:
         raise NotInDevelopment("The demo requires DISPATCH_DEVELOPMENT=1.")
     with transaction.atomic():
         made = main_organization(f"Demo run {slug.removeprefix('demo-run-')}", slug, policy, data.RUN_LINES)
+        wells = ServiceType.objects.of(made).get(code="well-pump")
+        # By text, too, so that a technician can answer a text; and with a short grace, so that the answer is late.
+        DispatchPolicy.objects.create(
+            organization=made, service_type=wells, offer_by_text=True, missed_call_grace_s=1
+        )
         for n in (1, 2):
             user = User.objects.create_user(f"dispatcher{n}@{slug}.example", name=f"Dispatcher {n}")
             Membership.objects.create(

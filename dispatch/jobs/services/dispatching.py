@@ -309,16 +309,23 @@ def _start_after_quiet_hours(job: Job, token: uuid.UUID) -> _Step:
 def _set_aside(job: Job, offers: list[OfferRow], now: datetime) -> dict[int, OfferRow]:
     """Return technicians whose offer was just withdrawn because of the provider: id → offer, latest last.
 
-    Other technicians are called first.
+    Other technicians are called first. An offer that was withdrawn because of an outage sets nobody aside when the
+    outage is over.
     """
     since = now - timedelta(seconds=rules.SET_ASIDE_S)
-    return {
-        offer.technician_id: offer
+    withdrawn = [
+        offer
         for offer in offers
         if offer.round >= job.first_round
         and offer.outcome in rules.SET_ASIDE
         and offer.settled_at is not None
         and offer.settled_at > since
+    ]
+    ended_at = account_outages.last_end(job.organization_id) if withdrawn else None
+    return {
+        offer.technician_id: offer
+        for offer in withdrawn
+        if offer.outcome != rules.Outcome.PROVIDER_SILENT or ended_at is None or offer.created_at > ended_at
     }
 
 

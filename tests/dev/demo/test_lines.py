@@ -26,6 +26,15 @@ def test_there_are_enough_forms_and_many_ways_to_fail():
     assert kinds["job"] >= 34
     assert len([line for line in lines if line.expect.startswith("rejected")]) >= 12
     assert {"pending:no_position", "pending:nobody_near", "repeat", "rejected:401", "rejected:422"} <= set(kinds)
+    assert {"late:call_back", "late:text"} <= set(kinds)
+
+
+def test_each_late_answer_has_one_technician_who_serves_its_town():
+    late = [person for person in data.TECHNICIANS if person.phone_habit == "answers_late"]
+    for line in load():
+        if line.expect == "job" or line.late_by:
+            near = [person for person in late if f"AZ {person.zip_code}" in line.body.get("address", "")]
+            assert len(near) == (1 if line.late_by else 0), line.ref
 
 
 def test_addresses_have_real_zip_codes_unless_intended():
@@ -121,4 +130,10 @@ def test_the_demo_can_be_run_again_and_again_beside_the_demo_organization(db):
         run.end_earlier_runs()
         made = seed.run_organization(f"{run.SLUG}{n}", run.POLICY)
         assert OutboundNumber.objects.of(made).filter(is_paused=False).count() == len(data.RUN_LINES)
+        owners = [
+            account
+            for account in phones.accounts()
+            if data.RUN_LINES[0] in {number["number"] for number in account["numbers"]}
+        ]
+        assert len(owners) == 1, "a call-back reaches this run"
     assert OutboundNumber.objects.filter(phone=data.RUN_LINES[0], is_paused=True).count() == 1

@@ -4,6 +4,7 @@ import pytest
 
 from dispatch.dev.demo.client import Answer
 from dispatch.dev.demo.lines import Line
+from dispatch.dev.demo.outage import OutageFacts
 from dispatch.dev.demo.report import End, JobFacts, classify_outcomes, percentile, table
 
 FORM = {"service_type": "ac-repair", "address": "31 E 5th St, Tempe, AZ 85281"}
@@ -38,6 +39,7 @@ def test_expected_outcomes_are_classified():
     assert end_of(line(expect="pending:nobody_near"), accepted(1), nobody) == End.DISPATCHERS
     assert end_of(line(expect="rejected:400"), Answer(400, {"detail": "No."}, 0.01)) == End.REJECTED
     assert end_of(line(expect="repeat"), accepted(1), job()) == End.REPEATED
+    assert end_of(line(expect="late:text"), accepted(1), job(late_by="text")) == End.ASSIGNED
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,9 @@ def test_expected_outcomes_are_classified():
         ("rejected:400", accepted(1), job()),  # should have been rejected
         ("rejected:400", Answer(500, None, 0.1), None),
         ("repeat", Answer(422, {}, 0.1), None),
+        ("late:text", accepted(1), job()),  # assigned, but not by a late answer
+        ("late:text", accepted(1), job(late_by="call_back")),
+        ("late:text", accepted(1), job("pending", pending_reason="exhausted")),
     ],
 )
 def test_anything_else_is_unaccounted_for(expect, answer, facts):
@@ -88,6 +93,38 @@ def test_the_table_counts_tries_times_and_reasons():
         "07  ac repair, Tempe: not answered",
     ):  # fmt: skip
         assert words in text
+
+
+def test_table_names_late_answers_and_the_outage():
+    lines = [line("01", "late:text"), line("02", "late:call_back"), line("03")]
+    facts = {1: job(late_by="text"), 2: job(late_by="call_back"), 3: job()}
+    answers = {f"0{n}": accepted(n) for n in (1, 2, 3)}
+    text = " ".join(" ".join(table(classify_outcomes(lines, answers, facts), outage())).split())
+    for words in (
+        "by a late yes 2 accepted after the offer had expired (called back: 1×, texted 1: 1×)",
+        "Provider outage 1 No response; recognized after 1.5 s, over 12 s later",
+        "jobs that waited 9", "continued alone 9 assigned: 8, nobody accepted: 1",
+        "offers withdrawn 4", "offers used up 0",
+    ):  # fmt: skip
+        assert words in text
+    assert "Error" not in text
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"recognized_s": None}, {"lasted_s": None}, {"waited": 0}, {"stuck": 1}, {"used_up": 1}]
+)
+def test_outage_without_its_expected_effects_is_an_error(wrong):
+    assert not outage().problems
+    (problem,) = outage(**wrong).problems
+    assert f"Error: {problem}" in "\n".join(table([], outage(**wrong)))
+
+
+def outage(**more):
+    facts = {
+        "cause": "No response", "recognized_s": 1.5, "lasted_s": 12, "waited": 9, "assigned": 8, "handed_over": 1,
+        "stuck": 0, "withdrawn": 4, "used_up": 0, **more,
+    }  # fmt: skip
+    return OutageFacts(**facts)
 
 
 def test_percentiles_are_values_that_occurred():

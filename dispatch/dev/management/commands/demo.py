@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from dispatch.core.runtime.supervisor import NotReady
 from dispatch.dev import stack
 from dispatch.dev.demo.lines import FILE, load
+from dispatch.dev.demo.outage import OutageFacts
 from dispatch.dev.demo.printing import Printer
 from dispatch.dev.demo.report import End, Outcome, table
 from dispatch.dev.demo.run import Run
@@ -24,7 +25,10 @@ START_TIMEOUT_SECONDS = 300.0  # enough even on a busy machine
 class Command(BaseCommand):
     """Run the demo on a temporary stack, and exit with 1 if a form is unaccounted for."""
 
-    help = "Start Dispatch, submit forms through its API, let simulated technicians answer, and print a summary."
+    help = (
+        "Start Dispatch, submit forms through its API, let simulated technicians answer in time and too late, "
+        "play an outage of the phone provider, and print a summary."
+    )
     requires_system_checks = ()  # `prepare_stack` runs them, and reports problems in plain lines
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -58,6 +62,7 @@ class Command(BaseCommand):
         supervisor = prepared.supervisor
         outcomes: list[Outcome] = []
         complaints: list[str] = []
+        outage: OutageFacts | None = None
         with supervisor.interruptible(), supervisor:
             try:
                 supervisor.wait_ready(timeout=START_TIMEOUT_SECONDS)
@@ -75,6 +80,7 @@ class Command(BaseCommand):
                 )
                 outcomes = run.run()
                 complaints = run.complaints()
+                outage = run.outage()
             except (NotReady, OSError):
                 if not supervisor.interrupted:  # otherwise the stack was stopped while the run was using it
                     raise
@@ -83,7 +89,7 @@ class Command(BaseCommand):
             return INTERRUPTED
         printer.line()
         printer.title("Summary")
-        for row in table(outcomes):
+        for row in table(outcomes, outage):
             printer.line(row)
         for complaint in complaints:
             printer.line(f"  The phone provider reports an error: {complaint}")
@@ -94,7 +100,7 @@ class Command(BaseCommand):
             if unaccounted
             else f"All {len(outcomes)} forms are accounted for."
         )
-        return 1 if unaccounted or complaints else 0
+        return 1 if unaccounted or complaints or (outage is not None and outage.problems) else 0
 
 
 def _shown(log: IO[str], also: bool) -> Callable[[str, str], bool]:

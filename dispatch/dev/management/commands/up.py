@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from dispatch.core.runtime.supervisor import NotReady
 from dispatch.dev import stack
@@ -14,12 +14,22 @@ from dispatch.dev import stack
 class Command(BaseCommand):
     """Run the whole stack until Ctrl-C."""
 
-    help = "Run web, workers, dispatcher and (development) the simulator until Ctrl-C."
+    help = (
+        "Run web, workers, dispatcher and (development) the simulator until Ctrl-C. In development, a demo "
+        "organization with a history is created first, and new forms keep arriving."
+    )
     requires_system_checks = ()  # `prepare_stack` runs them, and reports problems in plain lines
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--quiet",
+            action="store_true",
+            help="no new forms in the demo organization, and no technicians on the move (development)",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            prepared = stack.prepare_stack()
+            prepared = stack.prepare_stack(history=True, stream=not options["quiet"])
         except stack.CannotStart as error:
             raise CommandError(str(error)) from error
         except KeyboardInterrupt:

@@ -1,0 +1,73 @@
+"""List what a new organization needs before its first job. Rows in the database tick each step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db.models import QuerySet
+from django.urls import reverse
+
+from accounts.models import ApiKey, Membership, Organization
+from dispatch.capacity.models import OutboundNumber, ProviderAccount
+from dispatch.jobs.models import PublicForm, ServiceType, Submission
+from dispatch.technicians.models import Technician
+
+
+@dataclass(frozen=True)
+class SetupStep:
+    """One step: what to do, why, where, and whether it is done."""
+
+    title: str
+    help: str
+    link: str
+    is_done: bool
+
+
+def load_checklist(organization: Organization) -> list[SetupStep]:
+    """Return the steps; empty if all are done, or if the organization has received a form."""
+    if Submission.objects.of(organization).exists():
+        return []
+    steps = [
+        SetupStep(
+            "Connect a phone provider account",
+            "Calls and texts are made with its credentials.",
+            reverse("admin:capacity_provideraccount_add"),
+            _exists(ProviderAccount.objects.of(organization).filter(is_active=True)),
+        ),
+        SetupStep(
+            "Add a caller number",
+            "Technicians are called from it.",
+            reverse("admin:capacity_outboundnumber_add"),
+            _exists(OutboundNumber.objects.of(organization).filter(is_paused=False)),
+        ),
+        SetupStep(
+            "Add technicians",
+            "One by one, or from a CSV file.",
+            reverse("admin:technicians_technician_changelist"),
+            _exists(Technician.objects.of(organization).filter(is_active=True)),
+        ),
+        SetupStep(
+            "Set up a form",
+            "Add the services that you offer, and switch on the public form or create an API key.",
+            reverse("admin:jobs_servicetype_changelist"),
+            _exists(ServiceType.objects.of(organization).filter(is_active=True)) and _has_entrance(organization),
+        ),
+        SetupStep(
+            "Invite a colleague",
+            "Alerts escalate to them if you are away.",
+            reverse("admin:accounts_membership_add"),
+            Membership.objects.of(organization).filter(is_active=True).count() > 1,
+        ),
+    ]
+    return steps if not all(step.is_done for step in steps) else []
+
+
+def _has_entrance(organization: Organization) -> bool:
+    if _exists(PublicForm.objects.of(organization).filter(is_on=True)):
+        return True
+    keys = ApiKey.objects.of(organization).filter(revoked_at=None, scopes__contains=[ApiKey.Scope.SUBMIT])
+    return _exists(keys)
+
+
+def _exists(rows: QuerySet) -> bool:
+    return bool(rows.exists())
