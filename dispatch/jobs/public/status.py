@@ -60,7 +60,7 @@ def status_page(request: HttpRequest, submission: Submission) -> HttpResponse:
         if wait_s := _wait_s(submission):
             problem, status_code = "Too many changes. Please wait and try again, or call us.", 429
         elif job is None or act is None:
-            problem, status_code = "The page was out of date. Please try again.", 400
+            problem, status_code = "This page was out of date. Please try again.", 400
         else:
             form = CorrectionForm(request.POST, job=job, organization=submission.organization)
             try:
@@ -141,7 +141,7 @@ def describe_status(submission: Submission) -> RequestStatus:
         case Job.Status.COMPLETED:
             return RequestStatus("good", "check", "The work is done", "Thank you.", 5, final=True)
         case Job.Status.CANCELLED if job.duplicate_state == Job.DuplicateState.MERGED:
-            text = "You sent us two requests. We go on with the first one."
+            text = "You sent us two requests. We'll continue with the first one."
             return RequestStatus("off", "dash", "We combined this with your other request", text, 0, final=True)
         case Job.Status.CANCELLED:
             text = f"If you didn't expect this, {customer_actions.contact_words(job)}."

@@ -63,7 +63,7 @@ def inform(job: Job, technician_id: int, news: TechnicianNotice.News, *, text: T
 def supersede(job: Job, technician_id: int) -> set[str]:
     """End the technician's notices about this job, because something newer replaces them.
 
-    Return their news. The alert about one that reached nobody ends.
+    Return what they were about. The alert about an undelivered notice ends.
     """
     earlier = TechnicianNotice.objects.filter(job=job, technician_id=technician_id).select_related("technician")
     missed: set[str] = set()
