@@ -1,6 +1,6 @@
 """Build the texts that keep a customer informed about their request.
 
-They contain nothing that a customer entered, so that nobody can use an organization to text somebody else.
+They contain nothing that a customer entered, so that nobody can use an organization to text others.
 """
 
 from __future__ import annotations
