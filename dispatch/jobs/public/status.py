@@ -60,7 +60,7 @@ def status_page(request: HttpRequest, submission: Submission) -> HttpResponse:
         if wait_s := _wait_s(submission):
             problem, status_code = "Too many changes. Please wait and try again, or call us.", 429
         elif job is None or act is None:
-            problem, status_code = "This page was out of date. Please try again.", 400
+            problem, status_code = "The page was out of date. Please try again.", 400
         else:
             form = CorrectionForm(request.POST, job=job, organization=submission.organization)
             try:
