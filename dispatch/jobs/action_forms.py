@@ -161,10 +161,10 @@ def describe_consequence(action: Action, job: Job) -> str:
         Action.RESUME: "Continues calling from the next technician.",
         Action.CORRECT: "Changes the job"
         + (f" and notifies {name}." if job.technician else ".")
-        + (f" A new address calls the technicians near it{hangs_up}." if job.status == "dispatching" else ""),
+        + (f" Calls the technicians near a new address{hangs_up}." if job.status == "dispatching" else ""),
         Action.CANNOT_MAKE_IT: f"Removes {name} from this job and calls the technicians available now.",
         Action.CANCEL: f"Cancels the job{hangs_up}." + (f" Notifies {name}." if job.technician else ""),
-        Action.ON_THE_WAY: f"Records that {name} is on the way. The customer sees it on the page of the request.",
+        Action.ON_THE_WAY: f"Records that {name} is on the way. The customer's page shows it.",
         Action.MARK_STARTED: f"Records that {name} has started the work.",
         Action.COMPLETE: f"Marks the job as done by {name}. You can reopen it.",
         Action.REOPEN: f"Undoes the completion. {name} has the job again and is notified.",

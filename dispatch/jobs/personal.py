@@ -45,7 +45,7 @@ def _texts(jobs: Iterable[int]) -> Any:
 
 
 def _texts_to_customer(jobs: Iterable[int]) -> Any:
-    """Select the texts to the customers of these jobs, also to a phone that was corrected since."""
+    """Select the texts to the customers of these jobs, including those to a phone that was corrected later."""
     ids = CustomerText.objects.filter(job__in=list(jobs)).values("pk")
     return Text.objects.filter(purpose="customer", subject_id__in=ids, direction=Text.Direction.OUT)
 

@@ -98,7 +98,7 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.corrected": lambda d: f"corrected the {' and the '.join(d.get('changed', ['job']))}" + _note(d),
     "job.completed": lambda d: "completed the job" + _note(d),
     "job.technician_notified": lambda d: (
-        f"received the news that {d.get('news_text', 'the job has changed')}"
+        f"was notified by phone that {d.get('news_text', 'the job has changed')}"
         if d.get("by") == "call"
         else f"notified {_who(d)} that {d.get('news_text', 'the job has changed')}"
     ),

@@ -49,7 +49,7 @@ __all__ = [
 
 
 class LeavingHandler(NamedTuple):
-    """What the jobs slice does about a technician who is deactivated.
+    """What the jobs slice does when a technician is deactivated.
 
     `apply_answers` applies answers that are recorded already, before anything else. `give_back` gives back all
     open jobs. `withdraw_offers` withdraws what is being offered, after the commit.

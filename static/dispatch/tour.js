@@ -1,4 +1,4 @@
-/* The tour of the demo's board: five things, one at a time. "Don't show again" is remembered for the user. */
+/* The tour of the demo's board, in five steps. The browser stores "Don't show again" for each user. */
 (() => {
   "use strict";
   const D = window.Dispatch;

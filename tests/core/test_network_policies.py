@@ -72,7 +72,7 @@ def test_everything_is_denied_that_no_policy_allows() -> None:
 
 
 @pytest.mark.parametrize("process", PROCESSES)
-def test_a_process_reaches_only_its_servers_and_the_public_ports_that_it_needs(process: str) -> None:
+def test_process_reaches_only_its_servers_and_needed_public_ports(process: str) -> None:
     inside, outside = set(), set()
     for rule in rules(process, "egress"):
         public = any(admits(peer["ipBlock"], "93.184.215.14") for peer in rule["to"] if "ipBlock" in peer)

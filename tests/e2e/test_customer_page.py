@@ -1,4 +1,4 @@
-"""A customer follows, corrects and cancels a request on its page, in real Chromium, on desktop and phone."""
+"""A customer tracks, corrects and cancels a request on its page, in real Chromium, on desktop and phone."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_forged_caller_can_accept_but_hears_no_customer_data(texting: Floor) -> 
     job = texting.started()
     texting.until(lambda: Offer.objects.filter(missed_at__isnull=False).exists())
     call = texting.phone(ann).calls_us(str(texting.number.phone), press="1", attestation="none")
-    call.hears("Water heater repair").hears("the job is yours").hears("We text you the address").ended()
+    call.hears("Water heater repair").hears("the job is yours").hears("We'll text you the address").ended()
     call.has_not_heard("Washington").has_not_heard("Dana")
     assert texting.job(job).technician == ann
 

@@ -389,7 +389,7 @@ def test_withdrawing_leaves_a_text_that_is_being_sent_alone(texting, monkeypatch
 # --- what customers text ----------------------------------------------------------------------------------------
 
 
-def test_text_of_a_customer_reaches_the_dispatchers_and_is_answered_with_the_link(shop):
+def test_customer_text_notifies_dispatchers_and_is_answered_with_the_link(shop):
     job = shop.job()
     text = shop.replies("The gate code is 1234")
     Text.objects.filter(pk=text.pk).update(handled_at=None)

@@ -282,7 +282,7 @@ class Play:
 
 
 def _post_and_die(request: Signed, point: str) -> bool:
-    """Post the request to a process that dies at this point. Return whether it came there."""
+    """Post the request to a process that dies at this point. Return whether it got that far."""
     died: list[bool] = []
 
     def die() -> None:

@@ -144,7 +144,7 @@ def test_technician_with_several_jobs_is_asked_which_one(desk):
     assert not on_the_way(first)
     assert not on_the_way(second)
     (reply,) = desk.replies()
-    assert reply.startswith("You have 2 jobs. Say on your page which one")
+    assert reply.startswith("You have 2 jobs. Open your page and choose the one")
     assert "/t/" in reply
     assert Job.objects.needing_attention().count() == 2, "the dispatchers see the text"
     services.mark_started(first.pk, actor=MARIA)

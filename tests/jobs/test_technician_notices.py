@@ -289,7 +289,7 @@ def test_alert_about_old_news_ends_when_the_technician_takes_the_job(floor):
     assert open_alerts() == []
 
 
-def test_correction_of_a_job_that_the_technician_does_not_know_says_that_it_is_new(floor):
+def test_corrected_job_unknown_to_its_technician_is_announced_as_new(floor):
     ann, bob = floor.crew("Ann", "Bob")
     job = assigned_to(floor, ann)
     services.assign(job.pk, bob.pk, actor=MARIA)
@@ -300,7 +300,7 @@ def test_correction_of_a_job_that_the_technician_does_not_know_says_that_it_is_n
     heard.press("1").hears("Thank you")
 
 
-def test_news_of_an_old_technician_leaves_the_claim_on_a_job_that_needs_a_dispatcher(floor):
+def test_notice_to_a_former_technician_keeps_the_claim_on_a_pending_job(floor):
     (ann,) = floor.crew("Ann")
     maria = factories.dispatcher(floor.organization, "Maria Lopez")
     job = assigned_to(floor, ann)

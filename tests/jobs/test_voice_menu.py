@@ -146,7 +146,7 @@ def test_withheld_caller_hears_nothing(crew: Floor) -> None:
 def test_started_job_offers_fewer_keys(crew: Floor) -> None:
     ann, (job,) = ann_of(crew)
     call = calls(crew, ann).press("4").hears("marked as started").press("9").hears("You have started this job.")
-    call.has_not_heard("running late").press("2").hears("this key is not in use")
+    call.has_not_heard("running late").press("2").hears("that is not a valid key")
     assert events(job)["job.started"] == 1
     assert crew.job(job).late_minutes is None
 
@@ -236,7 +236,7 @@ def test_wrong_keys_and_hang_ups_change_nothing(crew: Floor) -> None:
     version, before = crew.job(job).version, events(job)
     call = calls(crew, ann)
     for key in ("7", "0", "#", "12", ""):
-        call.press(key).hears("this key is not in use").hears("Dana Whitfield")
+        call.press(key).hears("that is not a valid key").hears("Dana Whitfield")
     call.press("9").hears("Dana Whitfield").has_not_heard("not in use").press("*").hears("Dana Whitfield")
     call.press("3").hang_up()
     calls(crew, ann).press("2").hang_up()

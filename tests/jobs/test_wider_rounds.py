@@ -61,7 +61,7 @@ def test_limit_below_the_radius_is_a_contradiction():
 
 
 def test_no_wider_round_for_a_full_list():
-    """Nobody new could be called, so that the search would be in vain."""
+    """Nobody new could be called, so the search would be pointless."""
     full = replace(WIDENING, max_candidates=1)
     tried = [OfferRow(1, 1, "declined")]
     assert rules.next_step([CandidateRow(1, 1, "in")], tried, policy=full, round_=1, first_round=1).kind == (

@@ -258,7 +258,7 @@ def test_a_text(caller: Caller) -> None:
     caller.sim.phone("+16025550101").gets_text("Job 7")
 
 
-def test_requests_are_made_with_the_api_key_and_webhooks_verified_with_the_token(caller: Caller) -> None:
+def test_requests_use_the_api_key_and_webhooks_are_verified_by_token(caller: Caller) -> None:
     key = "SK" + "1" * 32
     caller.sim.set_account(api_keys={key: "secret"})
     ProviderAccount.objects.filter(pk=caller.account.pk).update(api_key_sid=key)

@@ -47,7 +47,7 @@ class LateAnswers:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether every late answer was sent and had its effect, or had its attempts."""
+        """Return whether every late answer has had its effect or used all attempts."""
         return len(self._done) == len(self._lines)
 
     def step(self, submissions: Mapping[str, int], *, all_answered: bool) -> None:

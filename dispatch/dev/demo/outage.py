@@ -50,7 +50,7 @@ class OutageFacts:
 
     @property
     def problems(self) -> list[str]:
-        """Return what did not happen as it should; empty if all did."""
+        """Return the expected effects that are missing; empty if none is."""
         return [
             problem
             for is_wrong, problem in (
@@ -97,7 +97,7 @@ class OutageScene:
                 self._say("The end of the outage was recognized; the jobs continue", "good")
 
     def stop(self) -> None:
-        """End the outage if it has begun, whatever waits."""
+        """End the outage if it has begun, no matter how many jobs wait."""
         if self._fault_id is not None:
             self._controls.end_outage(self._fault_id)
             self._fault_id = None

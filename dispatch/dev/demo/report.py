@@ -147,8 +147,8 @@ def _outage_rows(outage: OutageFacts) -> list[tuple[str, str, str]]:
     return [
         ("Provider outage", "1", f"{outage.cause or 'no cause shown'}; {recognized}, {ended}"),
         ("  jobs that waited", str(outage.waited), "on the board with that cause"),
-        ("  continued alone", str(outage.assigned + outage.handed_over), f"assigned: {outage.assigned}, nobody "
-         f"accepted: {outage.handed_over}"),
+        ("  jobs that continued", str(outage.assigned + outage.handed_over), f"assigned: {outage.assigned}, "
+         f"nobody accepted: {outage.handed_over}"),
         ("  offers withdrawn", str(outage.withdrawn), "not counted: these technicians keep their turn"),
         ("  offers used up", str(outage.used_up), "must be 0"),
         *(("", "", f"Error: {problem}") for problem in outage.problems),

@@ -1,4 +1,4 @@
-"""Keep the demo organization busy: a form now and then, technicians who work, move, and sometimes answer late.
+"""Keep the demo organization busy: new forms, and technicians who work, move, and sometimes answer late.
 
 `manage.py up` runs it as a process of its stack, and `manage.py up --quiet` doesn't.
 """
@@ -44,7 +44,7 @@ STEP_S = 0.5
 # A technician with a job moves this share of the remaining way each time; others move this many degrees at most.
 STEP_SHARE, DRIFT = 0.04, 0.0012
 # With more assigned jobs than this, technicians complete the oldest.
-MOST_ASSIGNED = 14
+MAX_ASSIGNED = 14
 RETRY_S = 3.0
 
 
@@ -138,12 +138,12 @@ class Stream:
         try:
             if (job := fresh.filter(attention_at=None).first()) is not None and self._chance.random() < 0.3:
                 follow_up.mark_started(job.pk, actor=_actor(job.technician))
-            if assigned.count() > MOST_ASSIGNED:
+            if assigned.count() > MAX_ASSIGNED:
                 started = assigned.exclude(started_at=None).first()
                 if started is not None:
                     actions.complete(started.pk, actor=_actor(started.technician))
         except Conflict:
-            pass  # a person was faster
+            pass  # a person acted first
 
     def _answer_late(self) -> None:
         """Have the technicians who answer late accept an expired offer of a job that nobody has."""

@@ -224,7 +224,7 @@ class CustomerTextPolicyAdmin(ConfigAdmin):
                 "correct the request.",
             },
         ),
-        ("From whom", {"fields": ["sender_name", "contact_phone"]}),
+        ("Sender", {"fields": ["sender_name", "contact_phone"]}),
     ]  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet:

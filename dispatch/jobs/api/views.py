@@ -291,7 +291,7 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
 
     @_job_action(OnTheWaySerializer)
     def on_the_way(self, request: Request, **kwargs: Any) -> Response:
-        """Record that the technician is on the way, and when they should arrive. The customer is informed."""
+        """Record that the technician is on the way, and when they should arrive. The customer's page shows it."""
         services.report_on_the_way(self._pk, actor=request.actor, **self._decision(OnTheWaySerializer))
         return self._answer()
 

@@ -1,4 +1,4 @@
-"""Handle texts to customers about their jobs, and what customers text back."""
+"""Handle texts to customers about their jobs, and the customers' replies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CustomerSmsHandler:
 
 
 class CustomerInboundHandler:
-    """Handles texts from customers who were texted about a job. Their calls are handled by nobody here."""
+    """Handles texts from customers who were texted about a job. It does not handle calls."""
 
     def on_sms(self, text: Text) -> str | None:
         """Pass the text to the dispatchers, and return the link to the customer's page once an hour."""
@@ -63,7 +63,7 @@ class CustomerInboundHandler:
         return VoicePrompt(())
 
     def on_digits(self, call: InboundCall, digits: str, *, state: str = "") -> VoicePrompt:
-        """Return an empty prompt: customers are asked for no number."""
+        """Return an empty prompt: customers are not asked for digits."""
         return VoicePrompt(())
 
 

@@ -31,7 +31,7 @@ from dispatch.telephony.models import InboundCall, Text
 
 # How long after an offer a late answer still gets its result.
 REMEMBERED = timedelta(hours=24)
-# How long before the menu a caller hears the result of an offer that they missed.
+# A caller hears the result of an offer that they missed, before the menu, for this long after the offer.
 RESULT_SPOKEN = timedelta(minutes=30)
 
 
@@ -62,7 +62,7 @@ class TechnicianInboundHandler:
     """Handles texts and calls from technicians of the organization that owns the number."""
 
     def on_sms(self, text: Text) -> str | None:
-        """Apply 1 or 2 to the last offer texted to this technician, "on my way" to their job, "late 20" likewise.
+        """Apply a technician's text: 1 or 2 to the last offer texted to them, "OMW 20" or "late 20" to their job.
 
         Anything else goes to the dispatchers. A newer offer that was not texted yet is never answered this way,
         because the technician doesn't know it. Return the reply; None if the text was not handled, or "" for no
@@ -107,7 +107,7 @@ class TechnicianInboundHandler:
             return None
         return (
             f"{technician.organization.name}: reply 1 to accept an offer or 2 to decline, or call this number. "
-            "OMW 20 says that you are on the way and arrive in 20 minutes. "
+            "OMW 20 means that you are on the way and will arrive in 20 minutes. "
             f"Your page: {signed_links.technician_url(technician)} STOP ends texts, not calls."
         )
 

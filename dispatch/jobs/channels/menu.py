@@ -1,8 +1,8 @@
-"""The voice menu of technicians who call: hear today's jobs, and report done, late, started or can't make it.
+"""The voice menu for technicians who call: hear open jobs, and report done, late, started or can't make it.
 
 Every prompt carries its state (`rules.menu.MenuState`): the page, the job and the version that was spoken. An
-action takes effect only on that version, so a doubled or delayed key changes nothing twice, and a key for a job
-that has changed meanwhile is refused. Only a trusted caller (attestation A, or the PIN) hears or changes a job.
+action takes effect only on that version, so a repeated or delayed key takes effect once, and a key for a job that
+has changed since is refused. Only a trusted caller (attestation A, or the PIN) hears or changes a job.
 """
 
 from __future__ import annotations

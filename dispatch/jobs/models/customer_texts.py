@@ -54,7 +54,7 @@ class CustomerTextPolicy(OwnedModel):
 class CustomerText(OwnedModel):
     """The text of one kind to the customer of one job, or the reason why there is none.
 
-    `text_id` is the latest Text; an earlier one was withdrawn before it left. `attempt` counts them.
+    `text_id` is the latest Text; an earlier one was withdrawn before it was sent. `attempt` counts them.
     """
 
     job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="customer_texts")

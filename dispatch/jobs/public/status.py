@@ -141,7 +141,7 @@ def describe_status(submission: Submission) -> RequestStatus:
         case Job.Status.COMPLETED:
             return RequestStatus("good", "check", "The work is done", "Thank you.", 5, final=True)
         case Job.Status.CANCELLED if job.duplicate_state == Job.DuplicateState.MERGED:
-            text = "You sent us two requests. We go on with the first one."
+            text = "You sent us two requests. We'll continue with the first one."
             return RequestStatus("off", "dash", "We combined this with your other request", text, 0, final=True)
         case Job.Status.CANCELLED:
             text = f"If you didn't expect this, {customer_actions.contact_words(job)}."

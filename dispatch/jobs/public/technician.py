@@ -109,7 +109,7 @@ def _go(technician: Technician, form: Any) -> str:
     entered = form.get("eta", "").strip()
     minutes = read_id(entered)
     if entered and minutes is None:
-        raise ActionRefused("Enter the minutes until you arrive as a number, or nothing.")
+        raise ActionRefused("Enter the minutes until you arrive as a number, or leave the field empty.")
     services.report_on_the_way(job.pk, actor=_actor(technician), eta_minutes=minutes, version=version)
     return "on_the_way"
 

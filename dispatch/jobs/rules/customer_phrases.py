@@ -1,6 +1,6 @@
 """Build the texts that keep a customer informed about their request.
 
-They contain nothing that a customer entered, so that nobody can use an organization to text somebody else.
+They contain nothing that a customer entered, so that nobody can use an organization to text others.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 OPT_OUT = "Reply STOP to end these texts."
-REPLY = "Follow, correct or cancel your request here: {url}"
+REPLY = "Track, change or cancel your request here: {url}"
 
 
 @dataclass(frozen=True)
 class CustomerFacts:
     """What a text to a customer may name.
 
-    `sender`: the organization's name. `service`: its name for the service. `technician`: the first name. `eta`:
-    the local time of arrival, or empty. `contact`: the number that customers call, or empty. `is_first`: the
-    customer has had no text about this job, so this one says how to end them.
+    `sender`: the name that begins the text. `service`: the organization's name for the service. `technician`: the
+    first name. `eta`: the local time of arrival, or empty. `contact`: the number that customers call, or empty.
+    `is_first`: the customer has had no text about this job, so this one says how to stop them.
     """
 
     sender: str
@@ -36,7 +36,7 @@ def customer_text(kind: str, facts: CustomerFacts) -> str:
     """Return the text of a kind: received, assigned, on_the_way, completed or cancelled."""
     match kind:
         case "received":
-            said = f"we received your request: {facts.service}. Follow, correct or cancel it here"
+            said = f"we received your request: {facts.service}. Track, change or cancel it here"
         case "assigned":
             said = f"{facts.technician} is coming for your request: {facts.service}. Details"
         case "on_the_way" if facts.eta:
@@ -79,5 +79,8 @@ _DOT = re.compile(r"(?<=[^\W_])\.(?=[^\W\d_])")
 
 
 def without_links(entered: str) -> str:
-    """Return what a customer entered so that no phone turns it into a link: "evil.example" → "evil. example"."""
+    """Return what a customer entered, changed so that no phone shows it as a link.
+
+    "evil.example" becomes "evil. example".
+    """
     return _DOT.sub(". ", _SCHEME.sub("", entered))

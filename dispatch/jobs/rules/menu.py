@@ -1,4 +1,4 @@
-"""The voice menu of technicians who call: its pages, keys and spoken texts."""
+"""The voice menu for technicians who call: its pages, keys and prompts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class JobFacts:
 GOODBYE = ("Goodbye.",)
 NO_JOBS = "You have no open jobs and no job offer to answer."
 NO_MORE_JOBS = ("You have no more open jobs.", "Goodbye.")
-UNKNOWN_KEY = "Sorry, this key is not in use here."
+UNKNOWN_KEY = "Sorry, that is not a valid key."
 JOB_CHANGED = "Sorry, this job has changed, so nothing was recorded."
 NO_LONGER_YOURS = "Sorry, this job is no longer yours, so nothing was recorded."
 DONE = "Thank you. The job is marked as done."

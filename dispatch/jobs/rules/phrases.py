@@ -130,7 +130,7 @@ def news_prompt(organization: str, news: str, context: PromptContext) -> tuple[s
 
 def accepted_without_details(opening: str, *, is_texted: bool, has_pin: bool) -> tuple[str, ...]:
     """Return the prompt for an assigned technician whose caller id may be forged: nothing about the customer."""
-    address = "We text you the address." if is_texted else ""
+    address = "We'll text you the address." if is_texted else ""
     pin = "To hear the customer's name, address and number, press 3." if has_pin else ""
     ask = "" if is_texted or has_pin else "Call your dispatcher for the address."
     return tuple(filter(None, (opening, address, pin, ask, "" if has_pin else "Goodbye.")))
@@ -224,7 +224,7 @@ def count_of(count: int, noun: str) -> str:
 
 def which_job(count: int, url: str) -> str:
     """Return the reply to "on my way" from a technician with several jobs."""
-    return f"You have {count} jobs. Say on your page which one you are on the way to: {url}"
+    return f"You have {count} jobs. Open your page and choose the one you are on the way to: {url}"
 
 
 def on_the_way_recorded(eta: str) -> str:

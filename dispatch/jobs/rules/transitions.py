@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Action(StrEnum):
-    """Actions on a job. The last three belong to technicians and the cascade, the others to dispatchers, too."""
+    """Actions on a job. Dispatchers can take all but the last three, which are for technicians and the cascade."""
 
     ASSIGN = "assign"
     DISPATCH_AGAIN = "dispatch_again"

@@ -216,7 +216,7 @@ def merge_duplicate(job_id: int, *, actor: Actor, version: int | None = None, no
             Job.objects.filter(pk=job.pk).update(duplicate_state=Job.DuplicateState.MERGED)
         job = cancel(job_id, f"duplicate of job {other.pk}", actor=actor)
         said = " ".join(filter(None, (note, notes)))[:500]
-        transitions.save_job(other)  # who cancels it on its earlier version gets a conflict
+        transitions.save_job(other)  # cancelling its earlier version is a conflict
         transitions.append_job_event(other, "job.duplicate_merged", actor=actor, duplicate=job.pk, note=said)
     return job
 

@@ -1,6 +1,6 @@
 """What customers do on their page: cancel or correct their request.
 
-Refusals say why in words for a customer and never name a dispatcher.
+A refusal gives the customer a reason in plain words and never names a dispatcher.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dispatch.jobs.services.actions import Correction, cancel
 from dispatch.jobs.services.customer_texts import CUSTOMER, load_policy
 from dispatch.jobs.services.follow_up import correct
 
-# Recorded as what made the change, so that dispatchers are notified of it.
+# Recorded in the Event as the origin of the change, so that dispatchers are notified.
 BY = "customer"
 NOT_FOUND = "We can't find this address. Add the city and the ZIP code."
 
 
 class CustomerRefusal(Exception):
-    """Raised if the customer can't do that now. The message is for the customer."""
+    """Raised if an action is not possible now. The message is for the customer."""
 
 
 def can_cancel(job: Job) -> bool:

@@ -1,7 +1,7 @@
 """Keep customers informed by text, if their organization wants it: at most one text of each kind for each job.
 
 Call these in the transaction that changes the job, after the change. A text that can't be sent never stops the
-change: the reason is an event of the job. Immediately before a text leaves, `is_current` compares it with the job.
+change: the reason is an event of the job. Just before a text is sent, `is_current` compares it with the job.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 Kind = CustomerTextKind
 PURPOSE = Text.Purpose.CUSTOMER
 CUSTOMER = Actor("customer", None, "The customer")
-# A text that could not leave within this time is out of date.
+# A text that could not be sent within this time is out of date.
 LIFETIME = timedelta(hours=1)
 # Texts that say that somebody is coming.
 ABOUT_COMING = (Kind.ASSIGNED, Kind.ON_THE_WAY)
@@ -52,7 +52,7 @@ def sender_name(job: Job) -> str:
 def inform_customer(job: Job, kind: CustomerTextKind) -> None:
     """Text the customer about the change, if the organization wants it and they had no such text about this job.
 
-    The job must be locked or new. A text of this kind that has not left is replaced.
+    The job must be locked or new. An unsent text of this kind is replaced.
     """
     policy = load_policy(job.organization_id)
     if policy is None or not policy.sends(kind):
@@ -66,7 +66,7 @@ def inform_customer(job: Job, kind: CustomerTextKind) -> None:
 
 
 def withdraw(job: Job, *kinds: CustomerTextKind) -> None:
-    """Cancel the texts of these kinds that have not left: they are no longer true. The job must be locked."""
+    """Cancel the unsent texts of these kinds, because they are no longer true. The job must be locked."""
     rows = list(CustomerText.objects.filter(job_id=job.pk, kind__in=kinds).values_list("pk", flat=True))
     if rows:
         telephony.cancel_texts(Q(purpose=PURPOSE, subject_id__in=rows))
@@ -109,7 +109,7 @@ def report_delivery(text: Text) -> None:
 def receive(text: Text, job: Job, *, opted_out: bool = False) -> bool:
     """Record a text from the job's customer, once; the event notifies the dispatchers.
 
-    Return False if it had been recorded.
+    Return False if it was recorded before.
     """
     with transaction.atomic():
         fast_rows.fetch_by_pk(Job, job.pk, lock=True)
@@ -123,7 +123,7 @@ def receive(text: Text, job: Job, *, opted_out: bool = False) -> bool:
 
 
 def job_of_customer(organization_id: int, phone: str) -> Job | None:
-    """Return the latest job whose customer has that phone and was texted about it, if it isn't long over."""
+    """Return the latest job, open or just ended, whose customer has that phone and was texted about it."""
     jobs = Job.objects.of(organization_id).filter(customer_phone=phone, customer_texts__text_id__isnull=False)
     recent = jobs.filter(Q(ended_at=None) | Q(ended_at__gt=clock.now() - timedelta(days=2)))
     job: Job | None = recent.select_related("organization").order_by("-pk").first()

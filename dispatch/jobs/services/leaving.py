@@ -1,6 +1,6 @@
 """Release the offers and jobs of technicians and organizations that were deactivated.
 
-An offer that rings is withdrawn: its call is hung up, and the cascade moves on. A key that was recorded before
+A pending offer is withdrawn: its call is hung up, and the cascade moves on. A key that was recorded before
 counts.
 """
 
@@ -44,13 +44,13 @@ def give_back_all(technician_id: int, actor: Actor) -> None:
 
 
 def withdraw_offers(technician_id: int, actor: Actor) -> None:
-    """Withdraw the offer that rings at a technician who has just been deactivated. Call it after the commit."""
+    """Withdraw the pending offer of a technician who has just been deactivated. Call it after the commit."""
     for offer_id in _live_offers(technician_id).values_list("pk", flat=True):
         _withdraw_offer(offer_id, actor)
 
 
 def withdraw_inactive_offers() -> int:
-    """Withdraw the offers that ring although their technician or organization is inactive. Return how many.
+    """Withdraw the pending offers of inactive technicians and organizations. Return how many.
 
     The loop of waiting jobs runs this every second, because an organization is deactivated without an Event, and
     because a process may die after it has deactivated a technician.

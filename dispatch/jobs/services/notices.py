@@ -41,7 +41,7 @@ def inform(job: Job, technician_id: int, news: TechnicianNotice.News, *, text: T
         news = next((earlier for earlier in (News.ASSIGNED, News.REOPENED) if earlier in missed), news)
         is_texted = True
     else:
-        is_texted = news != News.ASSIGNED  # `text` is the address, if the policy has it texted
+        is_texted = news != News.ASSIGNED  # `text` contains the address, if the policy sends it by text
     now = clock.now()
     notice = TechnicianNotice.objects.create(
         organization_id=job.organization_id,
@@ -63,7 +63,7 @@ def inform(job: Job, technician_id: int, news: TechnicianNotice.News, *, text: T
 def supersede(job: Job, technician_id: int) -> set[str]:
     """End the technician's notices about this job, because something newer replaces them.
 
-    Return their news. The alert about one that reached nobody ends.
+    Return what they were about. The alert about an undelivered notice ends.
     """
     earlier = TechnicianNotice.objects.filter(job=job, technician_id=technician_id).select_related("technician")
     missed: set[str] = set()
@@ -85,7 +85,7 @@ def supersede(job: Job, technician_id: int) -> set[str]:
 
 
 def raise_again(job: Job) -> None:
-    """Alert the dispatchers again about the others who were not reached: an event has ended the job's alert."""
+    """Alert the dispatchers again about technicians who were not reached, after the job's alert has ended."""
     for notice in job.notices.filter(status=Status.UNREACHED).select_related("technician").order_by("pk"):
         append_notice_event(job, notice, "job.technician_unreached", SYSTEM, reason=notice.reason)
 

@@ -66,7 +66,7 @@ def receive(text: Text, technician: Technician) -> bool:
 def receive_on_the_way(text: Text, technician: Technician, minutes: int | None) -> str | None:
     """Record that the technician is on the way to their only job that is not started, and return the reply.
 
-    `minutes`: the ETA. Which of several jobs they mean is unclear: that text goes to the dispatchers. Return None
+    `minutes`: the ETA. With several such jobs, the text goes to the dispatchers. Return None
     if they have no such job.
     """
     if JobText.objects.filter(text=text).exists():

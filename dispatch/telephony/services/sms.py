@@ -226,7 +226,7 @@ def cancel_texts(where: Q, *, actor: Actor = SYSTEM) -> int:
     """Cancel outbound texts that are not requested yet, in the caller's transaction. Return how many."""
     waiting = Text.objects.filter(where, direction=Text.Direction.OUT, status=Status.CREATED).order_by("pk")
     locked = (lock_text(pk) for pk in list(waiting.values_list("pk", flat=True)))
-    # a text that was claimed while we waited for its lock leaves
+    # a text that was claimed while we waited for its lock is sent
     return sum(text.status == Status.CREATED and transition(text, Status.CANCELED, actor=actor) for text in locked)
 
 

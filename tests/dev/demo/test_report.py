@@ -103,7 +103,7 @@ def test_table_names_late_answers_and_the_outage():
     for words in (
         "by a late yes 2 accepted after the offer had expired (called back: 1×, texted 1: 1×)",
         "Provider outage 1 No response; recognized after 1.5 s, over 12 s later",
-        "jobs that waited 9", "continued alone 9 assigned: 8, nobody accepted: 1",
+        "jobs that waited 9", "jobs that continued 9 assigned: 8, nobody accepted: 1",
         "offers withdrawn 4", "offers used up 0",
     ):  # fmt: skip
         assert words in text

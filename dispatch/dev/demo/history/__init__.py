@@ -2,7 +2,7 @@
 
 `fill` writes it once, with COPY, in a few seconds. Names and numbers depend on a fixed seed, times on the day.
 Nothing in the history is due, and its events have a transaction id below the cursor of every reader, so that no
-loop, alert, call or text follows from them. Only what is open goes on: the campaigns call, and the schedules run.
+loop, alert, call or text follows from them. Only open work continues: the campaigns call, and the schedules run.
 
 `customers` and `requests` draw the people and what they need; `crew` simulates who accepts; `rows` writes rows in
 bulk. `jobs`, `calls`, `open_jobs`, `campaigns`, `deliveries` and `runs` write the rows of one concern each.

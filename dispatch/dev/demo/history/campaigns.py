@@ -21,7 +21,7 @@ FINISHED, OPEN, WEEKS = 420, 290, 4
 OPEN_FOR_H = 8.0
 # Outcome of one call: shares.
 OUTCOMES = {"answered": 52, "no_answer": 24, "voicemail": 14, "busy": 6, "failed": 4}
-MOST_ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 # The reason of a lead that ended without being answered.
 EXHAUSTED = ("attempts_exhausted", "most_attempts")
 
@@ -107,7 +107,7 @@ def write_campaigns(batch: Batch, chance: random.Random, now: datetime) -> None:
         created = now - timedelta(weeks=WEEKS, days=2)
         campaign = Campaign.objects.create(
             organization=organization, code=plan.code, name=plan.name, pool=pool, script=plan.script,
-            keys=plan.keys, ring_timeout_s=20, time_limit_s=90, max_attempts=MOST_ATTEMPTS, created_at=created,
+            keys=plan.keys, ring_timeout_s=20, time_limit_s=90, max_attempts=MAX_ATTEMPTS, created_at=created,
         )  # fmt: skip
         phones = _phones(chance, plan.places)
         for _ in range(FINISHED):
@@ -165,7 +165,7 @@ def _write_finished_lead(
     )  # fmt: skip
     batch.event(wanted - timedelta(hours=2), "lead.created", lead["id"], campaign_id=campaign.pk)
     at = wanted
-    for attempt in range(1, MOST_ATTEMPTS + 1):
+    for attempt in range(1, MAX_ATTEMPTS + 1):
         (outcome,) = chance.choices(list(OUTCOMES), list(OUTCOMES.values()))
         ringing = at + timedelta(seconds=1.2)
         is_answered = outcome in ("answered", "voicemail")
@@ -182,7 +182,7 @@ def _write_finished_lead(
             lead.update(outcome="answered", reason="called", finished_at=ended)
             batch.event(ended, "lead.finished", lead["id"], outcome="answered", reason="called", **about)
             return
-        if attempt < MOST_ATTEMPTS:
+        if attempt < MAX_ATTEMPTS:
             at = _office_time(chance, ended + timedelta(hours=chance.uniform(1, 8)), place)
             if at > now - timedelta(minutes=10):
                 break

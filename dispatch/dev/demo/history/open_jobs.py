@@ -16,14 +16,14 @@ from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Text
 from notifications.models import Claim
 
-# How long an open alert of the seed is not escalated: nobody is texted or called because of demo data.
+# Open alerts of the history are not escalated for this long, so that demo data texts and calls nobody.
 NO_ESCALATION = timedelta(days=30)
 # Minutes since the assignment, and since the start of the work (None: not started).
 ASSIGNED = (
     (4, None), (11, None), (19, None), (37, None), (52, 12), (75, 31), (95, 48), (130, 66), (150, 95),
 )  # fmt: skip
 LATE_BY = timedelta(minutes=25)  # how long ago the work of the late job should have started
-TEXT = "Running 20 min late, accident on the I-10. Please tell the customer."
+TEXT = "Running 20 min late, accident on I-10. Please tell the customer."
 
 
 def write_open_jobs(batch: Batch, chance: random.Random, now: datetime) -> None:
@@ -111,7 +111,7 @@ class _Today:
         job, _ = self._unanswered(request, 1)
         at, user = self._now - timedelta(minutes=22), self._writer.dispatchers[0]
         job.update(status="dispatching", paused_at=at, waiting_for="person", waiting_since=at)
-        note = "Customer calls back at noon."
+        note = "Customer will call back at noon."
         self._writer.batch.event(at, "job.paused", job["id"], person(user), note=note)
 
     def text_from_technician(self, job: dict[str, Any], worker: Worker) -> None:

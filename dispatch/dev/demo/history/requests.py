@@ -20,7 +20,7 @@ SERVICES: dict[str, tuple[int, tuple[str, ...]]] = {
         "Thermostat is blank.", "Upstairs stays at 88 °F.",
     )),
     "plumbing": (22, (
-        "Leak under the kitchen sink.", "Toilet runs without end.", "Low pressure since yesterday.",
+        "Leak under the kitchen sink.", "Toilet keeps running.", "Low pressure since yesterday.",
         "Outdoor faucet drips.", "",
     )),
     "drain": (12, ("Shower drain is slow.", "Kitchen sink backs up.", "Smell from the floor drain.")),
@@ -28,7 +28,7 @@ SERVICES: dict[str, tuple[int, tuple[str, ...]]] = {
     "electrical": (13, (
         "Breaker trips when the oven is on.", "Half of the garage has no power.", "New outlet for a charger.",
     )),
-    "furnace": (5, ("Clicks, but does not light.", "Annual check.")),
+    "furnace": (5, ("Clicks but won't light.", "Annual check.")),
     "inspection": (7, ("Before a sale; keys at the desk.", "Yearly check.", "")),
 }  # fmt: skip
 PRIORITIES, PRIORITY_WEIGHTS = (1, 2, 3), (3, 17, 80)

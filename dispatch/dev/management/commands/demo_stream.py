@@ -19,7 +19,7 @@ from dispatch.dev.demo.stream import Stream
 
 
 class Command(BaseCommand):
-    """Submit a form now and then until SIGTERM, and let the demo's technicians work and move."""
+    """Submit forms until SIGTERM, and let the demo's technicians work and move."""
 
     help = "Submit a form to the demo organization every 20 to 60 s, and move its technicians (development only)."
     requires_system_checks = ()  # `manage.py up` has run them
@@ -32,7 +32,7 @@ class Command(BaseCommand):
             signal.signal(number, lambda *_: stopped.set())
         organization = Organization.objects.filter(slug=seed.MAIN_SLUG).first()
         if organization is None or not seed.key_file().exists():
-            stopped.wait()  # these are other people's organizations: nothing to do
+            stopped.wait()  # no demo organization: nothing to do
             return
         client = Client(settings.PUBLIC_BASE_URL, {"": seed.key_file().read_text()})
         controls = Controls(settings.SIMULATOR_URL)

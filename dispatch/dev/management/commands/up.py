@@ -24,7 +24,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--quiet",
             action="store_true",
-            help="no new forms in the demo organization, and no technicians on the move (development)",
+            help="send no new forms and move no technicians in the demo organization (development)",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
