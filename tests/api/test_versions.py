@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 from django.core.exceptions import ValidationError
 
@@ -14,8 +12,6 @@ from dispatch.outbox.models import Endpoint
 from dispatch.technicians.models import Skill, Technician
 from notifications.models import Alert, Route
 from tests.api.client import Api
-from tests.core.threads import Elsewhere
-from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
 
@@ -177,20 +173,3 @@ def test_alert_is_acknowledged_by_api_and_shows_recipients(ours):
     assert Api(key=ours.key).post(f"alerts/{alert.pk}/acknowledge/").status_code == 403
     assert Api(user=ours.admin).post(f"alerts/{alert.pk}/acknowledge/").json()["status"] == "acknowledged"
     assert Api(key=ours.key).get("alerts/?status=open").json()["results"] == []
-
-
-@pytest.mark.django_db(transaction=True)
-def test_one_of_two_concurrent_edits_with_the_same_version_wins():
-    pool = make.pool(organization := make.organization())
-    admin = make.admin(organization)
-    read = Api(user=admin).get(f"pools/{pool.pk}/")["ETag"]
-
-    answers: list[int] = []
-
-    def change(n: int) -> None:
-        done = Api(user=admin).patch(f"pools/{pool.pk}/", {"concurrency": 20 + n}, If_Match=read)
-        answers.append(done.status_code)
-
-    for other in [Elsewhere(partial(change, n)) for n in range(2)]:
-        other.finish()
-    assert sorted(answers) == [200, 409]

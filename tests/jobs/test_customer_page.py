@@ -192,6 +192,7 @@ def correction(page: Page, **entered: str) -> Any:
 
 def test_customer_corrects_the_address_and_the_technician_is_notified(shop):
     job = shop.assign(shop.job())
+    TechnicianNotice.objects.update(status="reached")
     page = Page(job)
     assert correction(page, address=factories.TEMPE.address).status_code == 303
     now = page.now()

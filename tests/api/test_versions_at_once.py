@@ -1,0 +1,28 @@
+"""Two requests with the same version at the same time, on separate connections."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from tests.api.client import Api
+from tests.core.threads import Elsewhere
+from tests.support import factories as make
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_of_two_concurrent_edits_with_the_same_version_wins():
+    pool = make.pool(organization := make.organization())
+    admin = make.admin(organization)
+    read = Api(user=admin).get(f"pools/{pool.pk}/")["ETag"]
+
+    answers: list[int] = []
+
+    def change(n: int) -> None:
+        done = Api(user=admin).patch(f"pools/{pool.pk}/", {"concurrency": 20 + n}, If_Match=read)
+        answers.append(done.status_code)
+
+    for other in [Elsewhere(partial(change, n)) for n in range(2)]:
+        other.finish()
+    assert sorted(answers) == [200, 409]
