@@ -9,12 +9,15 @@ from django.conf import settings
 from django.template.loader import render_to_string
 from django.urls import reverse
 
+from dispatch.jobs.rules.customer_phrases import without_links
 from dispatch.jobs.rules.phrases import spoken_place
 from notifications.models import Alert, Notification
 from notifications.rules import SEPARATOR
 
 # Two GSM segments. Longer texts arrive late and cost more.
 MAX_TEXT_LENGTH = 300
+# Subjects whose notifications contain what a customer entered: a name, an address, a text.
+ABOUT_CUSTOMERS = frozenset({"job", "technician"})
 # The console page for a subject: its own page, or the list of its kind.
 PAGES = {
     "schedule": "console:schedule",
@@ -48,9 +51,11 @@ def render_email(row: Notification) -> Mail:
 
 
 def render_text(row: Notification) -> str:
-    """Render the body of an SMS."""
+    """Render the body of an SMS. Links that a customer entered don't work as links."""
+    plain = without_links if row.subject_type in ABOUT_CUSTOMERS else str
     # the separator would make a text with Latin letters twice as long
-    context = {**_context(row), "details": row.body.replace(SEPARATOR, ", ")}
+    details = plain(row.body.replace(SEPARATOR, ", "))
+    context = {**_context(row), "title": plain(row.title), "details": details}
     body = " ".join(render_to_string("notifications/sms.txt", context).split())
     if len(body) <= MAX_TEXT_LENGTH:
         return body

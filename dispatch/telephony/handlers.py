@@ -82,7 +82,8 @@ class InboundHandler(Protocol):
     """A handler of inbound texts and calls.
 
     Handlers are asked in turn, beginning with the purpose of the last text or call to that phone, until a handler
-    does not return None. Every method must be idempotent: it may run twice for the same event.
+    does not return None. A handler whose texts a stranger can cause is asked last. Every method must be
+    idempotent: it may run twice for the same event.
     """
 
     def on_sms(self, text: Text) -> str | None:
@@ -112,6 +113,8 @@ class InboundHandler(Protocol):
 
 _text_handlers: dict[str, SmsHandler] = {}
 _listeners: dict[str, InboundHandler] = {}
+# Purposes whose texts a stranger can cause to any phone, such as those to the customer of a public form.
+_caused_by_strangers: set[str] = set()
 
 
 def register_texts(purpose: str, handler: SmsHandler) -> None:
@@ -127,11 +130,17 @@ def text_handler_for(purpose: str) -> SmsHandler | None:
     return _text_handlers.get(purpose)
 
 
-def register_inbound(purpose: str, listener: InboundHandler) -> None:
-    """Register an inbound handler. Called from AppConfig.ready() of the slice that people text or call back."""
+def register_inbound(purpose: str, listener: InboundHandler, *, by_strangers: bool = False) -> None:
+    """Register an inbound handler. Called from AppConfig.ready() of the slice that people text or call back.
+
+    `by_strangers`: a stranger can cause our texts of this purpose to any phone. Such a text must not keep the
+    owner of the phone, a technician for example, from answering another one.
+    """
     _listeners[purpose] = listener
+    if by_strangers:
+        _caused_by_strangers.add(purpose)
 
 
 def inbound_handlers(first: str = "") -> list[tuple[str, InboundHandler]]:
-    """Return (purpose, handler) pairs, the purpose `first` before the others."""
-    return sorted(_listeners.items(), key=lambda item: item[0] != first)
+    """Return (purpose, handler) pairs: `first`, the others, and last those whose texts strangers can cause."""
+    return sorted(_listeners.items(), key=lambda item: (item[0] in _caused_by_strangers, item[0] != first))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from cryptography.fernet import Fernet
 
+from dispatch import urls
 from dispatch.core import checks
 from dispatch.core.redis.client import client
 from tests.core.outages import redis_away
@@ -185,3 +187,12 @@ def test_without_a_provider_account_the_site_does_not_start(production: dict[str
 def test_generated_key_encrypts() -> None:
     done = manage("make_key", DATABASE_URL="postgresql://u@127.0.0.1:9/x", REDIS_URL="redis://127.0.0.1:9/0")
     Fernet(done.stdout.strip())
+
+
+def test_pages_of_development_exist_only_there(settings: Any) -> None:
+    def paths() -> set[str]:
+        return {str(one.pattern) for one in runpy.run_path(urls.__file__)["urlpatterns"]}
+
+    in_development = paths()
+    settings.DEVELOPMENT = False
+    assert in_development - paths() == {"phones/", "demo-receiver/"}

@@ -12,6 +12,7 @@ from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import InboundCall
 from tests.api.client import Api
+from tests.harness.call_back import CallBack
 from tests.harness.jobs import MARIA, Floor
 from tests.jobs.test_answer_channels import page_of, post, texting  # noqa: F401
 from tests.phones import answer, ignore
@@ -66,6 +67,20 @@ def test_pin_opens_the_customer_data(texting: Floor) -> None:  # noqa: F811
     row = InboundCall.objects.get()
     assert "4826" not in row.keys_pressed
     assert row.verified_at
+
+
+def test_pin_of_a_technician_deactivated_during_the_call_opens_nothing(texting: Floor) -> None:  # noqa: F811
+    ann = texting.technician("Ann")
+    texting.phone(ann).will(ignore())
+    job = texting.started()
+    texting.until(lambda: Offer.objects.filter(missed_at__isnull=False).exists())
+    technicians.set_pin(ann.pk, "4826", actor=MARIA)
+    call = CallBack(texting, str(ann.phone), attestation="")
+    call.hears("Water heater repair").press("1").hears("the job is yours").press("3").hears("Enter your PIN")
+    technicians.change_technician(ann.pk, {"is_active": False}, open_jobs=technicians.KEEP, actor=MARIA)
+    call.press("4826").hears("Goodbye").has_not_heard("Dana").has_not_heard("Washington")
+    assert texting.job(job).technician == ann, "a dispatcher decides who takes it over"
+    assert InboundCall.objects.get().verified_at is None
 
 
 def test_wrong_pins_are_counted_and_lock(texting: Floor) -> None:  # noqa: F811

@@ -76,9 +76,9 @@ class Shop:
         now = clock.now()
         Text.objects.filter(status="created").update(status="delivered", requested_at=now, ended_at=now)
 
-    def replies(self, body: str) -> Text:
+    def replies(self, body: str, phone: str = DANA) -> Text:
         said = IncomingWebhook(
-            f"SM{next(_sids)}", self.number.account.account_sid, str(self.number.phone), DANA, body=body
+            f"SM{next(_sids)}", self.number.account.account_sid, str(self.number.phone), phone, body=body
         )
         return inbound.receive_text(self.number, said)
 

@@ -323,6 +323,12 @@ def test_first_name_of_a_technician(name, first):
         ("see https://evil.example/pay", "see evil. example/pay"),
         ("WWW.EVIL.EXAMPLE", "WWW. EVIL. EXAMPLE"),
         ("javascript://evil.example", "evil. example"),
+        ("Dana\r\nDispatch: reply 1 to accept\n", "Dana, Dispatch: reply 1 to accept"),
+        ("evil\u200b.example", "evil. example"),
+        ("evil\u200d.example", "evil. example"),
+        ("evil\u3002example", "evil\u3002 example"),
+        ("\u202eelpmaxe\x07", "elpmaxe"),
+        ("न्\u200dयू", "न्\u200dयू"),
     ],
 )
 def test_entered_links_are_no_links_in_texts(entered, plain):

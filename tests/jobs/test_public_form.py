@@ -154,6 +154,18 @@ def test_too_many_from_one_address_or_for_one_organization_wait(site: Site, sett
     assert Submission.objects.count() <= 3
 
 
+def test_only_the_fields_of_the_form_are_stored(site: Site) -> None:
+    assert site.send(padding="x" * 100_000, email="eve@example.com").status_code == 303
+    assert set(Submission.objects.get().form) == set(GOOD)
+
+
+@pytest.mark.parametrize("field", ["service", "name", "notes", "street", "urgency"])
+def test_character_that_cannot_be_stored_is_a_bad_request(site: Site, field: str) -> None:
+    site.browser.raise_request_exception = False
+    assert site.send(**{field: "drain\0"}).status_code == 400
+    assert not Submission.objects.exists()
+
+
 def test_disabled_form_is_404(site: Site) -> None:
     PublicForm.objects.update(is_on=False)
     for address in ("/f/desert-air/", "/f/desert-air/embed/", "/f/nobody/", "/f/silver-state/"):

@@ -79,4 +79,4 @@ def _describe_page(job: Job) -> str:
 def register() -> None:
     """Register the handlers with telephony."""
     handlers.register_texts(customer_texts.PURPOSE, CustomerSmsHandler())
-    handlers.register_inbound("customer", CustomerInboundHandler())
+    handlers.register_inbound("customer", CustomerInboundHandler(), by_strangers=True)

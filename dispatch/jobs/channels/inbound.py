@@ -132,7 +132,7 @@ class TechnicianInboundHandler:
             technician = _technician(call.organization_id, call.from_phone)
             return menu.apply_key(call, technician, page, key) if technician else VoicePrompt(GOODBYE)
         offer = _offer_of(call)
-        if key == phrases.MENU_KEY:
+        if key == phrases.MENU_KEY and offer.technician.is_active:
             return menu.open_menu(call, offer.technician) or _prompt(offer, call)
         if key == phrases.PIN_KEY:
             return VoicePrompt(phrases.ENTER_PIN, keys="0123456789", digits=MAX_PIN_LENGTH)
@@ -148,7 +148,7 @@ class TechnicianInboundHandler:
         page = MenuState.parse(state)
         offer = _offer_of(call) if page is None else None
         technician = offer.technician if offer else _technician(call.organization_id, call.from_phone)
-        if technician is None:
+        if technician is None or not technician.is_active:
             return VoicePrompt(GOODBYE)
         if page is not None and page.page is Page.LATE:
             return menu.apply_minutes(call, technician, page, digits)
@@ -244,6 +244,8 @@ def _offer_of(call: InboundCall) -> Offer:
 
 def _prompt(offer: Offer, call: InboundCall) -> VoicePrompt:
     """Return the prompt for the offer. A caller whose number may be forged hears nothing about the customer."""
+    if not offer.technician.is_active:  # deactivated during the call
+        return VoicePrompt(GOODBYE)
     result = offer_state(offer)
     if result is Answer.ACCEPTED:
         return _accepted_prompt(offer, call, phrases.YOU_HAVE_THE_JOB)

@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.cache import add_never_cache_headers
@@ -53,11 +54,18 @@ def with_signed_link(
                 row = read(token)
             except InvalidLink as error:
                 return _no_page(request, error)
+            reject_nul(request)
             return without_caching(view(request, row))
 
         return page
 
     return decorate
+
+
+def reject_nul(request: HttpRequest) -> None:
+    """Raise BadRequest (400) if a form field contains a NUL character, which PostgreSQL can't store."""
+    if any("\x00" in text for _, texts in request.POST.lists() for text in texts):
+        raise BadRequest("NUL characters can't be stored.")
 
 
 def without_caching(response: HttpResponse, *, frames: str = "'none'") -> HttpResponse:

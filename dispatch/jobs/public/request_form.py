@@ -120,7 +120,8 @@ def _handle_form(request: HttpRequest, public: PublicForm, *, embedded: bool) ->
 def _accept_form(public: PublicForm, form: CustomerForm, nonce: str, request: HttpRequest) -> int:
     """Store the submission and return its id. The same form sent twice returns the same id."""
     organization = public.organization
-    raw = {name: value for name, value in request.POST.items() if name not in ("ticket", "website")}
+    # Without any other field that a stranger may add.
+    raw = {name: value for name, value in request.POST.items() if name in form.fields}
 
     def make() -> tuple[int, dict[str, Any]]:
         _check_rate_limits(public, request)  # sending the same form again does not count

@@ -6,6 +6,7 @@ They contain nothing that a customer entered, so that nobody can use an organiza
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
@@ -74,13 +75,21 @@ def local_time(moment: datetime | None, zone: str) -> str:
     return f"{local.hour}:{local.minute:02d}"
 
 
+# Characters of a name that change how the rest is shown: controls, marks of direction, and invisible ones. The two
+# joiners that some scripts need stay.
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+_JOINERS = "\u200c\u200d"
 _SCHEME = re.compile(r"(?i)\b[a-z][a-z0-9+.-]*:/+")
-_DOT = re.compile(r"(?<=[^\W_])\.(?=[^\W\d_])")
+_DOT = re.compile(r"(?<=[^\W_])[\u200c\u200d]*([.\u3002\uff0e\uff61])(?=[^\W\d_])")
 
 
 def without_links(entered: str) -> str:
-    """Return what a customer entered, changed so that no phone shows it as a link.
+    """Return what a customer entered on one line, so that no phone turns it into a link.
 
-    "evil.example" becomes "evil. example".
+    "evil.example" becomes "evil. example". Line breaks become commas, so nobody can add a line that looks like ours.
     """
-    return _DOT.sub(". ", _SCHEME.sub("", entered))
+    lines = ", ".join(line.strip() for line in entered.splitlines() if line.strip())
+    shown = "".join(
+        char for char in lines if char in _JOINERS or char == "\t" or unicodedata.category(char) not in _HIDDEN
+    )
+    return _DOT.sub(r"\1 ", _SCHEME.sub("", " ".join(shown.split())))

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import structlog
+from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
 
@@ -32,6 +33,9 @@ PURPOSE = Text.Purpose.CUSTOMER
 CUSTOMER = Actor("customer", None, "The customer")
 # A text that could not be sent within this time is out of date.
 LIFETIME = timedelta(hours=1)
+# Texts to one phone are counted over this time: anybody can enter somebody else's phone in a public form.
+COUNTED_FOR = timedelta(days=1)
+TOO_MANY = "the phone had too many texts within a day"
 # Texts that say that somebody is coming.
 ABOUT_COMING = (Kind.ASSIGNED, Kind.ON_THE_WAY)
 # Statuses after which a text will not arrive. A canceled one was withdrawn, or its recipient opted out.
@@ -157,6 +161,8 @@ def _write(job: Job, kind: CustomerTextKind, policy: CustomerTextPolicy) -> None
 def _create_text(job: Job, row: CustomerText, policy: CustomerTextPolicy) -> Text:
     if why := telephony.why_texts_fail(job.organization_id, job.customer_phone):
         raise TextNotAllowed(why)
+    if _count_recent(job) >= settings.CUSTOMER_TEXTS_PER_DAY:
+        raise TextNotAllowed(TOO_MANY)
     now, zone = clock.now(), job.organization.time_zone
     lifetime = LIFETIME
     if row.kind == Kind.ON_THE_WAY and job.eta_at is not None:
@@ -182,6 +188,15 @@ def _create_text(job: Job, row: CustomerText, policy: CustomerTextPolicy) -> Tex
         not_after=now + lifetime,
         context={"job_id": job.pk, **({"technician_id": technician.pk} if technician else {})},
     )
+
+
+def _count_recent(job: Job) -> int:
+    """Return how many texts about any job the customer's phone had lately. Withdrawn ones don't count."""
+    recent = Text.objects.of(job.organization_id).filter(
+        purpose=PURPOSE, to_phone=str(job.customer_phone), created_at__gt=clock.now() - COUNTED_FOR
+    )
+    count: int = recent.exclude(status__in=("canceled", "not_sent")).count()
+    return count
 
 
 def _append_failure(job: Job, kind: CustomerTextKind, reason: str) -> None:
