@@ -86,7 +86,8 @@ _DOT = re.compile(r"(?<=[^\W_])[\u200c\u200d]*([.\u3002\uff0e\uff61])(?=[^\W\d_]
 def without_links(entered: str) -> str:
     """Return what a customer entered on one line, so that no phone turns it into a link.
 
-    "evil.example" becomes "evil. example". Line breaks become commas, so nobody can add a line that looks like ours.
+    "evil.example" becomes "evil. example". Line breaks become commas, so that nobody can
+    add a line that looks like ours.
     """
     lines = ", ".join(line.strip() for line in entered.splitlines() if line.strip())
     shown = "".join(
