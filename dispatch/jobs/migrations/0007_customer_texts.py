@@ -26,6 +26,11 @@ class Migration(migrations.Migration):
             name="eta_at",
             field=models.DateTimeField(help_text="When the technician should arrive.", null=True),
         ),
+        migrations.AlterField(
+            model_name="techniciannotice",
+            name="reached_by",
+            field=models.CharField(blank=True, help_text="text, call or dispatcher.", max_length=16),
+        ),
         migrations.CreateModel(
             name="CustomerTextPolicy",
             fields=[

@@ -33,7 +33,14 @@ from dispatch.jobs.services.auditor import audit, move_on_waiting, repair_techni
 from dispatch.jobs.services.customer_actions import CustomerRefusal, cancel_request, correct_request
 from dispatch.jobs.services.dispatching import offer_next
 from dispatch.jobs.services.duplicate_actions import dismiss_duplicate, merge_duplicate
-from dispatch.jobs.services.follow_up import correct, mark_started, reopen, report_late, report_on_the_way
+from dispatch.jobs.services.follow_up import (
+    correct,
+    mark_started,
+    mark_technician_told,
+    reopen,
+    report_late,
+    report_on_the_way,
+)
 from dispatch.jobs.services.leaving import withdraw_inactive_offers
 from dispatch.jobs.services.notice_delivery import advance_due_notices
 from dispatch.jobs.services.offers import call_changed, expire_offer
@@ -67,6 +74,7 @@ __all__ = [
     "expire_offer",
     "extend",
     "mark_started",
+    "mark_technician_told",
     "merge_duplicate",
     "move_on_waiting",
     "offer_next",
