@@ -316,6 +316,7 @@ def test_key_of_a_call_back_that_is_delivered_again_is_recorded_once_as_of_its_f
 
 def test_keys_of_different_prompts_of_a_call_back_are_all_recorded(floor):
     (ann,) = floor.crew("Ann")
+    floor.set_policy(missed_call_grace_s=60)
     job, call = answered(floor, ann)
     end(floor.sim, call)
     said = IncomingWebhook(
