@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
@@ -19,12 +19,20 @@ from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict, Unprocessable
 from dispatch.core.events import Actor
 
+_on_time_zone_change: list[Callable[[int], None]] = []
+
 
 class LastAdmin(Unprocessable):
     """422: the change would leave the organization without an admin."""
 
     default_detail = "This is the organization's last active admin. Make someone else an admin first."
     default_code = "last_admin"
+
+
+def on_time_zone_change(callback: Callable[[int], None]) -> None:
+    """Register a callback, called with the organization's id in the transaction that changes its time zone."""
+    if callback not in _on_time_zone_change:
+        _on_time_zone_change.append(callback)
 
 
 def change_organization(organization_id: int, changes: dict[str, Any], *, actor: Actor) -> Organization:
@@ -37,6 +45,9 @@ def change_organization(organization_id: int, changes: dict[str, Any], *, actor:
                 setattr(organization, name, value)
             organization.save(update_fields=list(changed))
             events.append(organization.pk, "organization.changed", organization.pk, actor=actor, changes=changed)
+        if "time_zone" in changed:
+            for callback in _on_time_zone_change:
+                callback(organization.pk)
     return organization
 
 

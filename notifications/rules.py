@@ -104,6 +104,7 @@ TABLE: tuple[Rule, ...] = (
         ("{reason}", "{service}", "{place}"),
         ends={
             "job.technician_notified": "reached the technician",
+            "job.technician_told": "told the technician",
             "job.notice_superseded": "recorded a newer change for the technician",
         },
         email=True,

@@ -16,6 +16,7 @@ from dispatch.jobs import services
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.rules import Action
 from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES
+from dispatch.jobs.services.notices import find_unreached
 from dispatch.technicians.models import Technician
 
 # action → button, title of the form, whether it is dangerous
@@ -34,6 +35,7 @@ BUTTONS: dict[Action, tuple[str, str, bool]] = {
     Action.REOPEN: ("Reopen…", "Reopen this job", False),
     Action.COMPLETE: ("Complete…", "Mark this job as completed", False),
     Action.MERGE_DUPLICATE: ("Merge…", "Merge this job into the other one", True),
+    Action.TECHNICIAN_TOLD: ("I told them…", "The technician knows of the change", False),
     Action.NOT_A_DUPLICATE: ("Not a duplicate…", "This is not a duplicate", False),
 }
 # The primary button by status.
@@ -83,6 +85,16 @@ class ActionForm(forms.Form):
             self.fields["eta_minutes"] = forms.IntegerField(
                 min_value=1, max_value=MAX_ETA_MINUTES, required=False, label="Minutes until they arrive"
             )
+        if action is Action.TECHNICIAN_TOLD:
+            unreached = {notice.technician_id: notice.technician.name for notice in find_unreached(job)}
+            if len(unreached) > 1:
+                self.fields["who_knows"] = forms.TypedChoiceField(
+                    choices=[("", "All of them"), *unreached.items()],
+                    coerce=int,
+                    empty_value=None,
+                    required=False,
+                    label="Who knows",
+                )
         if action is Action.CANCEL:
             self.fields["reason"] = forms.CharField(
                 max_length=500, label="Reason", widget=forms.Textarea({"rows": 2})
@@ -126,6 +138,8 @@ def perform_action(action: Action, job: Job, values: dict[str, Any], actor: Acto
         services.extend(job.pk, values["seconds"], **decision, **note)
     elif action is Action.ON_THE_WAY:
         services.report_on_the_way(job.pk, eta_minutes=values["eta_minutes"], **decision, **note)
+    elif action is Action.TECHNICIAN_TOLD:
+        services.mark_technician_told(job.pk, values.get("who_knows"), **decision, **note)
     elif action is Action.DISPATCH_AGAIN:
         corrected = values["address"] if values["address"] != job.address else ""
         services.dispatch_again(job.pk, correction=services.Correction(address=corrected), **decision, **note)
@@ -150,6 +164,11 @@ def describe_consequence(action: Action, job: Job) -> str:
     name = job.technician.name if job.technician else "the technician"
     if action is Action.CALL_NEXT and job.waiting_for == Job.WaitingFor.QUIET_HOURS:
         return "Starts calling technicians now, although it's quiet hours."
+    if action is Action.TECHNICIAN_TOLD:
+        known = [
+            f"{notice.technician.name} knows that {notice.get_news_display()}" for notice in find_unreached(job)
+        ]
+        return f"Records that {' and that '.join(known) or 'the technician knows'}. Ends the alert."
     if action is Action.CANNOT_MAKE_IT and (quiet_end := services.quiet_end_words(job)):
         return f"Removes {name} from this job. Technicians are called from {quiet_end}, when quiet hours end."
     return {

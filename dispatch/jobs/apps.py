@@ -10,13 +10,14 @@ class JobsConfig(AppConfig):
     label = "jobs"
 
     def ready(self) -> None:
+        from accounts import services as accounts
         from dispatch.capacity import line_leases
         from dispatch.core.privacy import event_retention
         from dispatch.core.privacy.personal_data import register
         from dispatch.jobs import metrics, sql  # noqa: F401
         from dispatch.jobs.channels import customer, inbound, news, voice
         from dispatch.jobs.personal import PART
-        from dispatch.jobs.services import leaving, line_wakeups, recovery
+        from dispatch.jobs.services import config, leaving, line_wakeups, recovery
         from dispatch.technicians import services as technicians
 
         recovery.register()
@@ -27,6 +28,7 @@ class JobsConfig(AppConfig):
         inbound.register()
         news.register()
         customer.register()
+        accounts.on_time_zone_change(config.wake_quiet_jobs)
         line_leases.on_lines_released(line_wakeups.line_freed)
         for condition in sql.EVENTS_OF_OPEN_JOBS:
             event_retention.keep_events(condition)

@@ -105,6 +105,7 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.technician_unreached": lambda d: (
         f"could not notify {_who(d)} that {d.get('news_text', 'the job has changed')}" + _of(d, "reason", ": {}")
     ),
+    "job.technician_told": lambda d: f"told {_who(d)} that {d.get('news_text', 'the job has changed')}" + _note(d),
     "job.notice_superseded": lambda d: (
         f"no longer needs to notify {_who(d)} that {d.get('news_text', 'the job has changed')}"
     ),
@@ -208,6 +209,7 @@ _NO_CHANGE = (
     "offer.answered",
     "job.technician_notified",
     "job.technician_unreached",
+    "job.technician_told",
     "job.notice_superseded",
     "job.pause_overdue",
     "job.not_started",

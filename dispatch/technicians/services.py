@@ -338,15 +338,18 @@ def is_pin_locked(technician: Technician) -> bool:
     return technician.pin_locked_until is not None and technician.pin_locked_until > clock.now()
 
 
-def check_pin(technician_id: int, pin: str) -> bool:
+def check_pin(technician_id: int, pin: str, *, is_repeated: bool = False) -> bool:
     """Return whether this is the technician's PIN.
 
     After MAX_PIN_FAILURES wrong ones, none is right for PIN_LOCK, and the dispatchers are notified.
+    `is_repeated`: the same request was checked before, so a wrong PIN is not counted again.
     """
     technician = Technician.objects.get(pk=technician_id)
     if not technician.pin_hash or is_pin_locked(technician):
         return False
     is_right = check_password(pin, technician.pin_hash)
+    if is_repeated:
+        return is_right
     with transaction.atomic():
         technician = Technician.objects.select_for_update(no_key=True).get(pk=technician_id)
         if is_pin_locked(technician):

@@ -104,10 +104,13 @@ class InboundHandler(Protocol):
         `state` is the prompt's. `key` is empty if a prompt with a state did not offer it.
         """
 
-    def on_digits(self, call: InboundCall, digits: str, *, state: str = "") -> VoicePrompt:
+    def on_digits(
+        self, call: InboundCall, digits: str, *, state: str = "", is_repeated: bool = False
+    ) -> VoicePrompt:
         """Apply the number that the last prompt asked for, and return the result as a prompt.
 
-        It may be a PIN: never store or log it.
+        It may be a PIN: never store or log it. `is_repeated`: the provider has delivered this request before, so a
+        wrong PIN must not be counted again.
         """
 
 

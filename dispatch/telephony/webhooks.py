@@ -185,7 +185,7 @@ def _handle_key(request: HttpRequest, number: OutboundNumber, client: Provider) 
     digits = parse_int(request.GET.get("digits")) or 1
     state = request.GET.get("state", "")[:64]
     webhook = client.parse_incoming(request.POST.dict())
-    call, prompt = inbound.handle_key(call_id, number, webhook, accepted_keys, digits, state)
+    call, prompt = inbound.handle_key(call_id, number, webhook, accepted_keys, digits, state, step)
     return _render_caller_prompt(client, number, call.pk, SILENCE if step >= MAX_STEPS else prompt, step)
 
 

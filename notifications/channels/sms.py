@@ -62,7 +62,9 @@ class AlertSmsHandler:
             return VoicePrompt(())
         return VoicePrompt((_acknowledge_by_text(last, PHONE), "Goodbye."))
 
-    def on_digits(self, call: InboundCall, digits: str, *, state: str = "") -> VoicePrompt:
+    def on_digits(
+        self, call: InboundCall, digits: str, *, state: str = "", is_repeated: bool = False
+    ) -> VoicePrompt:
         """Do nothing: alerts ask for no number."""
         return VoicePrompt(())
 

@@ -1,4 +1,7 @@
-"""Customers are informed by text: once per job and kind, only of what is still true, never at a job's cost."""
+"""Customers are informed by text: once per job and kind, only of what is still true, never at a job's cost.
+
+"Who is coming" is sent once per technician.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,7 @@ def texts(job: Job) -> list[tuple[str, str]]:
 
 
 def body(job: Job, kind: str) -> str:
-    row = CustomerText.objects.get(job=job, kind=kind)
+    row = CustomerText.objects.filter(job=job, kind=kind, text_id__isnull=False).latest("text_id")
     return Text.objects.get(pk=row.text_id).body
 
 
@@ -178,14 +181,78 @@ def test_repeated_change_sends_no_second_text(shop):
     shop.sent()
     services.reopen(job.pk, actor=MARIA)
     services.complete(job.pk, actor=MARIA)
-    shop.assign(services.reopen(job.pk, actor=MARIA), shop.bob)
+    services.reopen(job.pk, actor=MARIA)
     assert [kind for kind, _ in texts(job)] == ["received", "assigned", "completed"]
 
 
-def test_constraint_forbids_a_second_row_of_a_kind(shop):
+def test_reassignment_names_the_technician_who_comes_instead(shop):
+    job = shop.assign(shop.job())
+    shop.sent()
+    shop.assign(job, shop.bob)
+    assert [kind for kind, _ in texts(job)] == ["received", "assigned", "assigned"]
+    assert "Bob is coming instead of Ann for your request: Water heater repair." in body(job, "assigned")
+    assert may_leave(job, "assigned")
+    shop.sent()
+    carl = factories.technician(shop.organization, "Carl Diaz", max_open_jobs=5)
+    shop.assign(job, carl)
+    assert "Carl is coming instead of Bob" in body(job, "assigned")
+
+
+def test_technician_who_gets_the_job_again_is_not_announced_again(shop):
+    job = shop.assign(shop.job())
+    shop.sent()
+    for technician in (shop.bob, shop.ann, shop.bob):
+        shop.assign(job, technician)
+        shop.sent()
+    assert [kind for kind, _ in texts(job)] == ["received", "assigned", "assigned"]
+    assert CustomerText.objects.filter(job=job, kind="assigned").count() == 2
+
+
+def test_technician_who_was_never_announced_is_not_named_in_the_next_text(shop):
+    job = shop.assign(shop.job())
+    shop.assign(job, shop.bob)
+    assert "Bob is coming for your request" in body(job, "assigned")
+    assert not may_leave(job, "assigned", shop.ann)
+
+
+def test_undelivered_announcement_is_not_named_in_the_next_text(shop):
+    job = shop.assign(shop.job())
+    shop.sent()
+    Text.objects.filter(body__contains="Ann is coming").update(status="undelivered", error_code="30008")
+    shop.assign(job, shop.bob)
+    assert "Bob is coming for your request" in body(job, "assigned")
+
+
+def test_reassignment_between_two_technicians_of_one_first_name_reads_plainly(shop):
+    job = shop.assign(shop.job())
+    shop.sent()
+    shop.assign(job, factories.technician(shop.organization, "Ann Marsh", max_open_jobs=5))
+    assert "Ann is coming for your request" in body(job, "assigned")
+
+
+def test_announcement_of_a_reassigned_job_is_withdrawn_when_it_is_untrue(shop):
+    job = shop.assign(shop.job())
+    shop.sent()
+    shop.assign(job, shop.bob)
+    services.cannot_make_it(job.pk, actor=MARIA)
+    assert texts(job) == [("received", "delivered"), ("assigned", "delivered"), ("assigned", "canceled")]
+    assert not may_leave(job, "assigned")
+
+
+@pytest.mark.parametrize("fields", [{"kind": "received"}, {"kind": "assigned", "technician": "ann"}])
+def test_constraint_forbids_a_second_row_of_a_kind(shop, fields):
+    job = shop.assign(shop.job())
+    if "technician" in fields:
+        fields = {**fields, "technician": shop.ann}
+    with pytest.raises(IntegrityError, match="one_customer_text_per"), transaction.atomic():
+        CustomerText.objects.create(organization=shop.organization, job=job, **fields)
+
+
+def test_constraint_requires_the_technician_of_who_is_coming_and_of_nothing_else(shop):
     job = shop.job()
-    with pytest.raises(IntegrityError), transaction.atomic():
-        CustomerText.objects.create(organization=shop.organization, job=job, kind="received")
+    for fields in ({"kind": "assigned"}, {"kind": "completed", "technician": shop.ann}):
+        with pytest.raises(IntegrityError, match="customer_text_names_who"), transaction.atomic():
+            CustomerText.objects.create(organization=shop.organization, job=job, **fields)
 
 
 def test_text_that_has_not_left_is_replaced_by_the_true_one(shop):
@@ -193,8 +260,10 @@ def test_text_that_has_not_left_is_replaced_by_the_true_one(shop):
     shop.assign(job, shop.bob)
     assert texts(job) == [("received", "created"), ("assigned", "canceled"), ("assigned", "created")]
     assert "Bob is coming" in body(job, "assigned")
-    row = CustomerText.objects.get(job=job, kind="assigned")
-    assert row.attempt == 2
+    shop.assign(job, shop.ann)
+    assert texts(job)[-2:] == [("assigned", "canceled"), ("assigned", "created")]
+    assert "Ann is coming" in body(job, "assigned")
+    assert CustomerText.objects.get(job=job, kind="assigned", technician=shop.ann).attempt == 2
 
 
 @pytest.mark.django_db(transaction=True)
@@ -209,8 +278,9 @@ def test_two_cancellations_at_once_send_one_text(shop):
 # --- still true -------------------------------------------------------------------------------------------------
 
 
-def may_leave(job: Job, kind: str) -> bool:
-    row = CustomerText.objects.get(job=job, kind=kind)
+def may_leave(job: Job, kind: str, technician: Technician | None = None) -> bool:
+    rows = CustomerText.objects.filter(job=job, kind=kind, text_id__isnull=False)
+    row = (rows.filter(technician=technician) if technician else rows).latest("text_id")
     return customer_texts.is_current(Text.objects.get(pk=row.text_id))
 
 

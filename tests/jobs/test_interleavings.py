@@ -23,7 +23,7 @@ from dispatch.core.redis.client import client
 from dispatch.core.runtime.loops import find_loop
 from dispatch.jobs import services
 from dispatch.jobs.models import Offer
-from dispatch.jobs.rules import LEGAL
+from dispatch.jobs.rules import LEGAL, Action
 from dispatch.technicians.models import Technician
 from dispatch.telephony.loops import place_due
 from dispatch.telephony.models import Call
@@ -267,7 +267,8 @@ class Play:
 
     def _check_log(self, told: str) -> None:
         """Every change of status in the log is legal, and the last one is the row's."""
-        legal = {(before, after) for (before, _), after in LEGAL.items()}
+        changes = {pair: after for pair, after in LEGAL.items() if pair[1] is not Action.TECHNICIAN_TOLD}
+        legal = {(before, after) for (before, _), after in changes.items()}
         kinds = Event.objects.filter(subject_type="job", subject_id=self.job.pk).order_by("id")
         statuses = [STATUSES[kind] for kind in kinds.values_list("kind", flat=True) if kind in STATUSES]
         assert statuses[0] == "dispatching", told

@@ -229,6 +229,63 @@ def test_removed_quiet_hours_apply_to_waiting_jobs(desk):
     assert Offer.objects.exists()
 
 
+@pytest.mark.parametrize("given", [{"quiet_until": "05:00"}, {"quiet_from": "01:00", "quiet_until": "05:00"}])
+def test_changed_times_of_quiet_hours_apply_to_waiting_jobs(desk, given):
+    job = desk.job()
+    api = Api(user=factories.admin(desk.organization))
+    answer = api.patch(f"policies/{DispatchPolicy.objects.get().pk}/", given)
+    assert answer.status_code == 200, answer.content
+    job.refresh_from_db()
+    assert job.next_action_at <= clock.now()
+    moves_on(job)
+    assert (job.waiting_for, job.next_action_at) == ("quiet_hours", at(PHOENIX, 2027, 3, 3, 5))
+
+
+def change_time_zone_with_the_api(desk: Desk, zone: str) -> None:
+    answer = Api(user=factories.admin(desk.organization)).patch("organization/", {"time_zone": zone})
+    assert answer.status_code == 200, answer.content
+
+
+def change_time_zone_in_the_admin(desk: Desk, zone: str) -> None:
+    client = Client()
+    client.force_login(factories.admin(desk.organization), backend="django.contrib.auth.backends.ModelBackend")
+    address = reverse("admin:accounts_organization_change", args=[desk.organization.pk])
+    fields = {"name": "Copper", "default_region": "US", "distance_unit": "mi", "allowed_countries": "US"}
+    assert client.post(address, {**fields, "time_zone": zone}).status_code == 302
+
+
+@pytest.mark.parametrize("change", [change_time_zone_with_the_api, change_time_zone_in_the_admin])
+def test_changed_time_zone_applies_to_waiting_jobs(desk, change):
+    job = desk.job()
+    elsewhere = Desk()
+    DispatchPolicy.objects.create(
+        organization=elsewhere.organization, quiet_for="normal", quiet_from=time(22), quiet_until=time(7)
+    )
+    other = elsewhere.job()
+    assert other.waiting_for == "quiet_hours"
+    others = (other.step_token, other.next_action_at)
+    change(desk, "America/Chicago")
+    job.refresh_from_db()
+    assert job.next_action_at <= clock.now()
+    moves_on(job)
+    assert job.next_action_at == at("America/Chicago", 2027, 3, 3, 7), "an hour earlier than in Phoenix"
+    other.refresh_from_db()
+    assert (other.step_token, other.next_action_at) == others
+    change(desk, "Europe/London")
+    moves_on(job)
+    assert Offer.objects.get(job=job).technician == desk.ann, "it is 10:00 there"
+
+
+def test_job_that_waits_keeps_its_time_when_other_settings_change(desk):
+    job = desk.job()
+    answer = Api(user=factories.admin(desk.organization)).patch(
+        "organization/", {"distance_unit": "km", "time_zone": PHOENIX}
+    )
+    assert answer.status_code == 200, answer.content
+    job.refresh_from_db()
+    assert job.next_action_at == at(PHOENIX, 2027, 3, 3, 7)
+
+
 @pytest.mark.parametrize(
     ("given", "field"),
     [({"quiet_from": "07:00", "quiet_until": "07:00"}, "quiet_until"), ({"quiet_for": "x"}, "quiet_for")],

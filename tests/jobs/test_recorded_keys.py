@@ -296,6 +296,43 @@ def test_key_of_a_call_back_is_not_lost_with_its_process(floor, dies_at):
     assert (row.keys_pressed, row.pending_keys, row.next_action_at) == ("1", [], None)
 
 
+def test_key_of_a_call_back_that_is_delivered_again_is_recorded_once_as_of_its_first_arrival(floor):
+    ann, bob = floor.crew("Ann", "Bob")
+    floor.set_policy(missed_call_grace_s=60)
+    job, call = answered(floor, ann)
+    end(floor.sim, call)
+    for _ in range(2):
+        call_back(floor, ann, "1", "telephony.inbound_key.recorded")
+        clock.travel(31)
+    row = InboundCall.objects.get()
+    assert (row.keys_pressed, len(row.pending_keys)) == ("1", 1)
+    services.expire_offer(job.pk, floor.job(job).step_token)
+    ringing = floor.rings(bob)
+    apply_unhandled_keys()
+    assert floor.offers(job) == [("Ann", "accepted"), ("Bob", "taken")]
+    assert InboundCall.objects.get().pending_keys == []
+    ringing.ended("canceled")
+
+
+def test_keys_of_different_prompts_of_a_call_back_are_all_recorded(floor):
+    (ann,) = floor.crew("Ann")
+    floor.set_policy(missed_call_grace_s=60)
+    job, call = answered(floor, ann)
+    end(floor.sim, call)
+    said = IncomingWebhook(
+        "CA" + "c" * 32, floor.number.account.account_sid, str(floor.number.phone), str(ann.phone), keys="2"
+    )
+    back, prompt = inbound.answer_call(floor.number, said)
+    for step in range(1, inbound.REMEMBERED_ANSWERS + 5):
+        inbound.handle_key(back.pk, floor.number, said, prompt.keys, step=step)
+    row = InboundCall.objects.get()
+    assert (len(row.keys_pressed), len(row.answered_prompts)) == (
+        inbound.REMEMBERED_ANSWERS + 4,
+        inbound.REMEMBERED_ANSWERS,
+    )
+    assert floor.offers(job)[0] == ("Ann", "declined")
+
+
 def test_key_of_a_call_back_counts_from_its_arrival(floor):
     ann, bob = floor.crew("Ann", "Bob")
     floor.set_policy(missed_call_grace_s=60)

@@ -52,7 +52,17 @@ def test_transition_table_has_only_real_statuses_and_every_action():
 
 
 def test_completed_job_can_only_be_reopened():
-    assert [action for action in Action if rules.status_after("completed", action)] == [Action.REOPEN]
+    changes = set(Action) - {Action.TECHNICIAN_TOLD}  # which changes no job
+    assert [action for action in Action if action in changes and rules.status_after("completed", action)] == [
+        Action.REOPEN
+    ]
+
+
+@pytest.mark.parametrize("status", Job.Status.values)
+def test_technician_can_be_told_in_every_status_while_somebody_was_not_reached(status):
+    assert rules.status_after(status, Action.TECHNICIAN_TOLD) == status
+    assert Action.TECHNICIAN_TOLD not in rules.actions_in(status, paused=False, ringing=False)
+    assert Action.TECHNICIAN_TOLD in rules.actions_in(status, paused=False, ringing=False, unreached=True)
 
 
 def test_only_the_cascade_and_a_person_make_a_job_assigned():

@@ -346,6 +346,35 @@ def test_pin_guesses_are_limited(crew: Floor) -> None:
     assert crew.status(job) == "completed"
 
 
+def test_wrong_pin_that_is_delivered_again_counts_once(crew: Floor) -> None:
+    ann, _ = ann_of(crew)
+    technicians.set_pin(ann.pk, PIN, actor=MARIA)
+    call = calls(crew, ann, attestation="")
+    wrong = call.pressing("0000")
+    for _ in range(technicians.MAX_PIN_FAILURES + 1):
+        call.send(wrong).hears("This PIN is wrong.").has_not_heard("Dana")
+    ann.refresh_from_db()
+    assert (ann.pin_failures, ann.pin_locked_until) == (1, None)
+    call.press("1111").hears("This PIN is wrong.")
+    ann.refresh_from_db()
+    assert ann.pin_failures == 2, "another prompt's answer counts"
+    call.send(call.pressing(PIN)).hears("Dana Whitfield")
+
+
+def test_right_pin_that_is_delivered_again_is_still_right(crew: Floor) -> None:
+    ann, _ = ann_of(crew)
+    technicians.set_pin(ann.pk, PIN, actor=MARIA)
+    call = calls(crew, ann, attestation="")
+    right = call.pressing(PIN)
+    with fault_injection.arm_crash_point("telephony.inbound_digits.recorded", fail):
+        call.send(right, expected=500)
+    for _ in range(2):
+        call.send(right).hears("Dana Whitfield")
+    row = call.row
+    assert (row.keys_pressed, row.pending_keys) == ("", [])
+    assert [identity for identity, _ in row.answered_prompts] == ["1:digits:pin-0-0"], "a PIN is never stored"
+
+
 def test_technician_cannot_change_another_ones_job(crew: Floor) -> None:
     _ann, (job,) = ann_of(crew)
     bob = crew.technician("Bob", max_open_jobs=9, km=0.1)

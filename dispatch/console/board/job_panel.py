@@ -51,6 +51,7 @@ DONE = {
     Action.REOPEN: "reopened",
     Action.MERGE_DUPLICATE: "merged into the other job",
     Action.NOT_A_DUPLICATE: "not a duplicate",
+    Action.TECHNICIAN_TOLD: "the technician knows of the change",
 }
 # The board's keyboard shortcuts, shown on the buttons.
 KEYS = {Action.ASSIGN: "a", Action.CALL_NEXT: "c", Action.PAUSE: "p", Action.RESUME: "p"}
@@ -137,6 +138,7 @@ def build_panel(request: HttpRequest, job: Job) -> dict[str, Any]:
         ringing=ringing,
         started=job.started_at is not None,
         duplicate=job.is_possible_duplicate,
+        unreached=job.has_unreached_technician,
     )
     policy = policies.frozen_policy(job)
     return {

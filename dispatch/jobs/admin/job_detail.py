@@ -111,6 +111,7 @@ def detail_context(job: Job, *, may_act: bool) -> dict[str, Any]:
         ringing=ringing,
         started=job.started_at is not None,
         duplicate=job.is_possible_duplicate,
+        unreached=job.has_unreached_technician,
     )
     primary = PRIMARY.get(job.status)
     policy = policies.frozen_policy(job)

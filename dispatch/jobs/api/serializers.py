@@ -257,6 +257,7 @@ class JobDetailSerializer(JobSerializer):
             ringing=ringing,
             started=job.started_at is not None,
             duplicate=job.is_possible_duplicate,
+            unreached=job.has_unreached_technician,
         )
         return [str(action) for action in legal]
 
@@ -350,6 +351,12 @@ class OnTheWaySerializer(DecisionSerializer):
     eta_minutes = serializers.IntegerField(
         min_value=1, max_value=MAX_ETA_MINUTES, required=False, allow_null=True, default=None
     )
+
+
+class TechnicianToldSerializer(DecisionSerializer):
+    """Which technician knows of the change now; without one, all who could not be notified."""
+
+    technician = serializers.IntegerField(min_value=1, max_value=2**63 - 1, required=False)
 
 
 class CancelSerializer(StrictSerializer):

@@ -43,6 +43,7 @@ from dispatch.jobs.api.serializers import (
     OnTheWaySerializer,
     SubmissionFormSerializer,
     SubmissionSerializer,
+    TechnicianToldSerializer,
 )
 from dispatch.jobs.models import Job, Priority, Submission
 from dispatch.jobs.services import threads
@@ -181,6 +182,7 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
         "reopen": _SCOPE.JOBS,
         "merge_duplicate": _SCOPE.JOBS,
         "not_a_duplicate": _SCOPE.JOBS,
+        "technician_told": _SCOPE.JOBS,
         "texts": _SCOPE.READ,
         "send_text": _SCOPE.JOBS,
         "texts_handled": _SCOPE.JOBS,
@@ -317,6 +319,14 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
     def not_a_duplicate(self, request: Request, **kwargs: Any) -> Response:
         """Dismiss the flag that the job may be a duplicate."""
         services.dismiss_duplicate(self._pk, actor=request.actor, **self._decision(DecisionSerializer))
+        return self._answer()
+
+    @_job_action(TechnicianToldSerializer)
+    def technician_told(self, request: Request, **kwargs: Any) -> Response:
+        """Record that you told a technician who could not be notified of a change. Ends the alert about it."""
+        decision = self._decision(TechnicianToldSerializer)
+        technician_id = decision.pop("technician", None)
+        services.mark_technician_told(self._pk, technician_id, actor=request.actor, **decision)
         return self._answer()
 
     @extend_schema(responses=JobTextSerializer(many=True), filters=False)

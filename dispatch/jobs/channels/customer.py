@@ -62,7 +62,9 @@ class CustomerInboundHandler:
         """Return an empty prompt: customers' calls have no keys."""
         return VoicePrompt(())
 
-    def on_digits(self, call: InboundCall, digits: str, *, state: str = "") -> VoicePrompt:
+    def on_digits(
+        self, call: InboundCall, digits: str, *, state: str = "", is_repeated: bool = False
+    ) -> VoicePrompt:
         """Return an empty prompt: customers are not asked for digits."""
         return VoicePrompt(())
 

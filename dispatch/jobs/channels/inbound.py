@@ -143,7 +143,9 @@ class TechnicianInboundHandler:
             return VoicePrompt(RESULT_PROMPTS[answer])
         return _accepted_prompt(offer, call, phrases.THE_JOB_IS_YOURS)
 
-    def on_digits(self, call: InboundCall, digits: str, *, state: str = "") -> VoicePrompt:
+    def on_digits(
+        self, call: InboundCall, digits: str, *, state: str = "", is_repeated: bool = False
+    ) -> VoicePrompt:
         """Record the minutes of a delay, or check the PIN and, if it is right, go on with the customer's data."""
         page = MenuState.parse(state)
         offer = _offer_of(call) if page is None else None
@@ -154,7 +156,7 @@ class TechnicianInboundHandler:
             return menu.apply_minutes(call, technician, page, digits)
         if page is not None and page.page is not Page.PIN:
             return menu.apply_key(call, technician, page, "")
-        if technicians.check_pin(technician.pk, digits):
+        if technicians.check_pin(technician.pk, digits, is_repeated=is_repeated):
             call.verified_at = clock.now()
             call.save(update_fields=["verified_at"])
             if offer is not None:

@@ -9,6 +9,7 @@ class Migration(migrations.Migration):
     dependencies = [
         ("accounts", "0002_membership_invitation_details"),
         ("jobs", "0006_running_late"),
+        ("technicians", "0001_initial"),
         ("telephony", "0006_customer_texts"),
     ]
 
@@ -24,6 +25,11 @@ class Migration(migrations.Migration):
             model_name="job",
             name="eta_at",
             field=models.DateTimeField(help_text="When the technician should arrive.", null=True),
+        ),
+        migrations.AlterField(
+            model_name="techniciannotice",
+            name="reached_by",
+            field=models.CharField(blank=True, help_text="text, call or dispatcher.", max_length=16),
         ),
         migrations.CreateModel(
             name="CustomerTextPolicy",
@@ -121,6 +127,17 @@ class Migration(migrations.Migration):
                         to="accounts.organization",
                     ),
                 ),
+                (
+                    "technician",
+                    models.ForeignKey(
+                        blank=True,
+                        help_text="Who is coming.",
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="technicians.technician",
+                    ),
+                ),
             ],
             options={
                 "ordering": ["id"],
@@ -132,7 +149,24 @@ class Migration(migrations.Migration):
                     )
                 ],
                 "constraints": [
-                    models.UniqueConstraint(fields=("job", "kind"), name="one_customer_text_per_kind")
+                    models.UniqueConstraint(
+                        condition=models.Q(("kind", "assigned"), _negated=True),
+                        fields=("job", "kind"),
+                        name="one_customer_text_per_kind",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("kind", "assigned")),
+                        fields=("job", "technician"),
+                        name="one_customer_text_per_technician",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("kind", "assigned"), ("technician__isnull", False)),
+                            models.Q(models.Q(("kind", "assigned"), _negated=True), ("technician__isnull", True)),
+                            _connector="OR",
+                        ),
+                        name="customer_text_names_who_is_coming",
+                    ),
                 ],
             },
         ),

@@ -7,10 +7,14 @@ from phonenumber_field.modelfields import PhoneNumberField
 from accounts.models import Organization
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
+from dispatch.technicians.models import Technician
 
 
 class CustomerTextKind(models.TextChoices):
-    """The reasons for a text to the customer. A job has at most one text of each kind."""
+    """The reasons for a text to the customer.
+
+    A job has at most one text of each kind, except `assigned`: one for each technician.
+    """
 
     RECEIVED = "received", "the request was received"
     ASSIGNED = "assigned", "a technician is coming"
@@ -55,10 +59,14 @@ class CustomerText(OwnedModel):
     """The text of one kind to the customer of one job, or the reason why there is none.
 
     `text_id` is the latest Text; an earlier one was withdrawn before it was sent. `attempt` counts them.
+    `technician`: whom a text of the kind `assigned` names; otherwise empty.
     """
 
     job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="customer_texts")
     kind = models.CharField(max_length=16, choices=CustomerTextKind)
+    technician = models.ForeignKey(
+        Technician, on_delete=models.PROTECT, related_name="+", null=True, blank=True, help_text="Who is coming."
+    )
     text_id = models.BigIntegerField(null=True, blank=True)
     attempt = models.PositiveSmallIntegerField(default=1)
     reason = models.CharField(max_length=160, blank=True, help_text="Why no text could be sent.")
@@ -68,7 +76,17 @@ class CustomerText(OwnedModel):
     class Meta:
         ordering = ["id"]
         constraints = [
-            models.UniqueConstraint(fields=["job", "kind"], name="one_customer_text_per_kind"),
+            models.UniqueConstraint(
+                fields=["job", "kind"], condition=~Q(kind="assigned"), name="one_customer_text_per_kind"
+            ),
+            models.UniqueConstraint(
+                fields=["job", "technician"], condition=Q(kind="assigned"), name="one_customer_text_per_technician"
+            ),
+            models.CheckConstraint(
+                condition=Q(kind="assigned", technician__isnull=False)
+                | (~Q(kind="assigned") & Q(technician__isnull=True)),
+                name="customer_text_names_who_is_coming",
+            ),
         ]
         indexes = [
             models.Index(fields=["text_id"], condition=Q(text_id__isnull=False), name="customer_text_of_text"),

@@ -302,6 +302,11 @@ class Job(OwnedModel):
             return False
         return self.ended_at is None and self.duplicate_of.ended_at is None
 
+    @property
+    def has_unreached_technician(self) -> bool:
+        """Whether a technician could not be notified of a change of this job."""
+        return bool(self.notices.filter(status="unreached").exists())
+
 
 class Candidate(OwnedModel):
     """A technician's rank for one job, with the reason for being eligible or not."""

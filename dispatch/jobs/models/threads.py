@@ -57,7 +57,7 @@ class TechnicianNotice(OwnedModel):
     news = models.CharField(max_length=16, choices=News)
     status = models.CharField(max_length=16, choices=Status, default=Status.SENDING)
     text_id = models.BigIntegerField(null=True, blank=True)
-    reached_by = models.CharField(max_length=16, blank=True, help_text="text or call.")
+    reached_by = models.CharField(max_length=16, blank=True, help_text="text, call or dispatcher.")
     reason = models.CharField(max_length=160, blank=True, help_text="Why the last way failed.")
     created_at = models.DateTimeField(default=clock.now)
     alert_at = models.DateTimeField(help_text="When dispatchers are alerted, unless the technician was reached.")

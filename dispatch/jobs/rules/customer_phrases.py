@@ -21,7 +21,8 @@ class CustomerFacts:
 
     `sender`: the name that begins the text. `service`: the organization's name for the service. `technician`: the
     first name. `eta`: the local time of arrival, or empty. `contact`: the number that customers call, or empty.
-    `is_first`: the customer has had no text about this job, so this one says how to stop them.
+    `is_first`: the customer has had no text about this job, so this one says how to stop them. `instead_of`:
+    the first name of the technician whom the customer still expects, or empty.
     """
 
     sender: str
@@ -31,6 +32,7 @@ class CustomerFacts:
     contact: str
     url: str
     is_first: bool
+    instead_of: str = ""
 
 
 def customer_text(kind: str, facts: CustomerFacts) -> str:
@@ -39,7 +41,9 @@ def customer_text(kind: str, facts: CustomerFacts) -> str:
         case "received":
             said = f"we received your request: {facts.service}. Track, change or cancel it here"
         case "assigned":
-            said = f"{facts.technician} is coming for your request: {facts.service}. Details"
+            is_other = facts.instead_of not in ("", facts.technician)
+            instead = f" instead of {facts.instead_of}" if is_other else ""
+            said = f"{facts.technician} is coming{instead} for your request: {facts.service}. Details"
         case "on_the_way" if facts.eta:
             said = f"{facts.technician} is on the way and should arrive at about {facts.eta}. Details"
         case "on_the_way":

@@ -22,6 +22,7 @@ class Action(StrEnum):
     REOPEN = "reopen"
     MERGE_DUPLICATE = "merge_duplicate"
     NOT_A_DUPLICATE = "not_a_duplicate"
+    TECHNICIAN_TOLD = "technician_told"
     REPORT_LATE = "report_late"
     ACCEPT = "accept"
     GIVE_UP = "give_up"
@@ -30,6 +31,11 @@ class Action(StrEnum):
 NOT_FOR_DISPATCHERS = frozenset({Action.REPORT_LATE, Action.ACCEPT, Action.GIVE_UP})
 
 LEGAL: Mapping[tuple[str, Action], str] = {
+    ("dispatching", Action.TECHNICIAN_TOLD): "dispatching",
+    ("pending", Action.TECHNICIAN_TOLD): "pending",
+    ("assigned", Action.TECHNICIAN_TOLD): "assigned",
+    ("completed", Action.TECHNICIAN_TOLD): "completed",
+    ("cancelled", Action.TECHNICIAN_TOLD): "cancelled",
     ("dispatching", Action.MERGE_DUPLICATE): "cancelled",
     ("pending", Action.MERGE_DUPLICATE): "cancelled",
     ("assigned", Action.MERGE_DUPLICATE): "cancelled",
@@ -79,6 +85,7 @@ DONE_TO = {
     Action.REOPEN: "reopened",
     Action.MERGE_DUPLICATE: "merged",
     Action.NOT_A_DUPLICATE: "marked as no duplicate",
+    Action.TECHNICIAN_TOLD: "marked as known to the technician",
     Action.REPORT_LATE: "reported late",
     Action.ACCEPT: "accepted",
     Action.GIVE_UP: "given up",
@@ -91,13 +98,19 @@ def status_after(status: str, action: Action) -> str | None:
 
 
 def actions_in(
-    status: str, *, paused: bool, ringing: bool, started: bool = False, duplicate: bool = False
+    status: str,
+    *,
+    paused: bool,
+    ringing: bool,
+    started: bool = False,
+    duplicate: bool = False,
+    unreached: bool = False,
 ) -> list[Action]:
     """Return the actions that a dispatcher may take on a job now, in button order.
 
     Extending needs a live offer whose phone is ringing, because its deadline starts then. A paused job can be
     resumed but not advanced. A started job can't be started, and nobody is on the way to it. `duplicate`: the job
-    is flagged as a probable duplicate.
+    is flagged as a probable duplicate. `unreached`: a technician could not be notified of a change.
     """
     person_actions = [action for action in Action if action not in NOT_FOR_DISPATCHERS]
     hidden = {Action.CALL_NEXT, Action.EXTEND, Action.PAUSE} if paused else {Action.RESUME}
@@ -107,4 +120,6 @@ def actions_in(
         hidden.add(Action.EXTEND)
     if not duplicate:
         hidden |= {Action.MERGE_DUPLICATE, Action.NOT_A_DUPLICATE}
+    if not unreached:
+        hidden.add(Action.TECHNICIAN_TOLD)
     return [action for action in person_actions if (status, action) in LEGAL and action not in hidden]

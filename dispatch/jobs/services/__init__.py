@@ -2,7 +2,8 @@
 
 `submissions`: turn a form into a job. `ranking`: rank the technicians near it. `dispatching`: offer it to the
 next one. `offers`: calls, ends and deadlines of offers. `answers`: technicians' answers. `actions`: actions of
-people. `follow_up`: their actions after the assignment. `customer_actions`: what customers do on their page.
+people. `follow_up`: their actions after the assignment. `duplicate_actions`: those on a flagged duplicate.
+`customer_actions`: what customers do on their page.
 `config`: service types and policies. `auditor`: recovery of stalled rows. `recovery`: the end of a provider
 outage. `notices` and `notice_delivery`: inform technicians of changes. `leaving`: deactivated technicians and
 organizations. `reminders`: paused jobs, and jobs that were not started. `transitions`: steps shared by all of
@@ -22,10 +23,8 @@ from dispatch.jobs.services.actions import (
     cancel,
     cannot_make_it,
     complete,
-    dismiss_duplicate,
     dispatch_again,
     extend,
-    merge_duplicate,
     pause,
     resume,
 )
@@ -33,7 +32,15 @@ from dispatch.jobs.services.answers import Answer, AnswerChannel, answer_offer
 from dispatch.jobs.services.auditor import audit, move_on_waiting, repair_technicians
 from dispatch.jobs.services.customer_actions import CustomerRefusal, cancel_request, correct_request
 from dispatch.jobs.services.dispatching import offer_next
-from dispatch.jobs.services.follow_up import correct, mark_started, reopen, report_late, report_on_the_way
+from dispatch.jobs.services.duplicate_actions import dismiss_duplicate, merge_duplicate
+from dispatch.jobs.services.follow_up import (
+    correct,
+    mark_started,
+    mark_technician_told,
+    reopen,
+    report_late,
+    report_on_the_way,
+)
 from dispatch.jobs.services.leaving import withdraw_inactive_offers
 from dispatch.jobs.services.notice_delivery import advance_due_notices
 from dispatch.jobs.services.offers import call_changed, expire_offer
@@ -67,6 +74,7 @@ __all__ = [
     "expire_offer",
     "extend",
     "mark_started",
+    "mark_technician_told",
     "merge_duplicate",
     "move_on_waiting",
     "offer_next",

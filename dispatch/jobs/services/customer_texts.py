@@ -1,5 +1,6 @@
 """Keep customers informed by text, if their organization wants it: at most one text of each kind for each job.
 
+"Who is coming" is sent once for each technician, so that a reassignment does not leave the customer misled.
 Call these in the transaction that changes the job, after the change. A text that can't be sent never stops the
 change: the reason is an event of the job. Just before a text is sent, `is_current` compares it with the job.
 """
@@ -56,7 +57,8 @@ def sender_name(job: Job) -> str:
 def inform_customer(job: Job, kind: CustomerTextKind) -> None:
     """Text the customer about the change, if the organization wants it and they had no such text about this job.
 
-    The job must be locked or new. An unsent text of this kind is replaced.
+    "Who is coming" counts for each technician separately. The job must be locked or new. An unsent text of this
+    kind is replaced.
     """
     policy = load_policy(job.organization_id)
     if policy is None or not policy.sends(kind):
@@ -135,9 +137,13 @@ def job_of_customer(organization_id: int, phone: str) -> Job | None:
 
 
 def _write(job: Job, kind: CustomerTextKind, policy: CustomerTextPolicy) -> None:
-    row = CustomerText.objects.filter(job_id=job.pk, kind=kind).first()
+    technician_id = job.technician_id if kind == Kind.ASSIGNED else None
+    rows = CustomerText.objects.filter(job_id=job.pk, kind=kind)
+    row = rows.filter(technician_id=technician_id or 0).first() if kind == Kind.ASSIGNED else rows.first()
     if row is None:
-        row = CustomerText(organization_id=job.organization_id, job_id=job.pk, kind=kind)
+        row = CustomerText(
+            organization_id=job.organization_id, job_id=job.pk, kind=kind, technician_id=technician_id
+        )
     elif row.text_id is not None:
         telephony.cancel_texts(Q(pk=row.text_id))
         unsent = Text.objects.filter(pk=row.text_id, status__in=("canceled", "not_sent"), requested_at=None)
@@ -173,6 +179,7 @@ def _create_text(job: Job, row: CustomerText, policy: CustomerTextPolicy) -> Tex
         sender=policy.sender_name or job.organization.name,
         service=job.service_type.name,
         technician=customer_phrases.first_name(technician.name) if technician else "",
+        instead_of=_replaced_technician(job) if row.kind == Kind.ASSIGNED else "",
         eta=customer_phrases.local_time(job.eta_at, zone),
         contact=policy.contact_phone.as_national if policy.contact_phone else "",
         url=signed_links.request_url(job.submission_id),
@@ -197,6 +204,16 @@ def _count_recent(job: Job) -> int:
     )
     count: int = recent.exclude(status__in=("canceled", "not_sent")).count()
     return count
+
+
+def _replaced_technician(job: Job) -> str:
+    """Return the first name of the technician whom the customer expects so far; empty if nobody was announced."""
+    announced = CustomerText.objects.filter(job_id=job.pk, kind=Kind.ASSIGNED, text_id__isnull=False)
+    others = announced.exclude(technician_id=job.technician_id or 0).values_list("text_id", "technician__name")
+    names = {text_id or 0: name for text_id, name in others}
+    left = Text.objects.filter(pk__in=names, requested_at__isnull=False).exclude(status__in=FAILED | {"canceled"})
+    last = left.order_by("-pk").values_list("pk", flat=True).first()
+    return customer_phrases.first_name(names[last]) if last else ""
 
 
 def _append_failure(job: Job, kind: CustomerTextKind, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Actions of people after a job's assignment: on the way, started, late, correct, reopen.
+"""Actions of people after a job's assignment: on the way, started, late, correct, reopen, technician told.
 
 The rules of `actions` apply.
 """
@@ -122,6 +122,32 @@ def reopen(job_id: int, *, actor: Actor, version: int | None = None, note: str =
         transitions.save_job(job)
         transitions.append_job_event(job, "job.reopened", actor=actor, technician_id=job.technician_id, note=note)
         notices.inform(job, job.technician_id, News.REOPENED)
+    return job
+
+
+def mark_technician_told(
+    job_id: int,
+    technician_id: int | None = None,
+    *,
+    actor: Actor,
+    version: int | None = None,
+    note: str = "",
+) -> Job:
+    """Record that a person told the technician of the change that no text or call could deliver; end the alert.
+
+    `technician_id`: None means all technicians of the job who were not reached. The job itself does not change.
+    Raises ValidationError {technician} if everyone who was not reached is somebody else.
+    """
+    with locked_for_action(job_id, Action.TECHNICIAN_TOLD, version) as job:
+        unreached = notices.find_unreached(job)
+        if not unreached:
+            raise_illegal_transition(job, "No technician waits for news about this job.")
+        concerned = [notice for notice in unreached if technician_id in (None, notice.technician_id)]
+        if not concerned:
+            raise ValidationError({"technician": "This technician does not wait for news about this job."})
+        for notice in concerned:
+            notices.mark_told(job, notice, actor=actor, note=note)
+        notices.raise_again(job)
     return job
 
 

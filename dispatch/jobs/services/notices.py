@@ -84,9 +84,23 @@ def supersede(job: Job, technician_id: int) -> set[str]:
     return missed
 
 
+def find_unreached(job: Job) -> list[TechnicianNotice]:
+    """Return the notices that reached nobody, with their technicians, oldest first."""
+    return list(job.notices.filter(status=Status.UNREACHED).select_related("technician").order_by("pk"))
+
+
+def mark_told(job: Job, notice: TechnicianNotice, *, actor: Actor, note: str = "") -> None:
+    """Record that a person told the technician, and hang up a call that still tries to. The job must be locked."""
+    notice.status, notice.reached_by, notice.next_action_at = Status.REACHED, "dispatcher", None
+    notice.save(update_fields=["status", "reached_by", "next_action_at"])
+    append_notice_event(job, notice, "job.technician_told", actor, note=note)
+    if call := telephony.open_call_of(PURPOSE, notice.pk):
+        telephony.hang_up(call.pk, reason="a dispatcher told the technician")
+
+
 def raise_again(job: Job) -> None:
     """Alert the dispatchers again about technicians who were not reached, after the job's alert has ended."""
-    for notice in job.notices.filter(status=Status.UNREACHED).select_related("technician").order_by("pk"):
+    for notice in find_unreached(job):
         append_notice_event(job, notice, "job.technician_unreached", SYSTEM, reason=notice.reason)
 
 

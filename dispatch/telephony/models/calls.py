@@ -182,6 +182,12 @@ class InboundCall(OwnedModel):
     next_action_at = models.DateTimeField(
         null=True, blank=True, help_text="When the loop applies them, unless the webhook has."
     )
+    answered_prompts = models.JSONField(
+        default=list,
+        db_default=models.Value([], models.JSONField()),
+        blank=True,
+        help_text="The latest answers to prompts, so that each counts once: identity and time of arrival.",
+    )
     attestation = models.CharField(
         max_length=64,
         blank=True,

@@ -39,6 +39,8 @@ log = structlog.get_logger(__name__)
 TAKE_OVER_AFTER = timedelta(seconds=20)
 MAX_CALL_DURATION = timedelta(days=1)
 BATCH = 100
+# How many answers of a call are remembered. The provider repeats a request within seconds.
+REMEMBERED_ANSWERS = 20
 _failed_texts = RecentlyBlocked(60.0, longest_s=3600.0)
 _failed_calls = RecentlyBlocked(60.0, longest_s=3600.0)
 
@@ -232,35 +234,52 @@ def handle_key(
     keys: str,
     digits: int = 1,
     state: str = "",
+    step: int = 0,
 ) -> tuple[InboundCall, VoicePrompt]:
     """Pass a pressed key to the handler of an inbound call, if it is one of `keys` of the last prompt.
 
     If `digits` is greater than 1, the prompt asked for a number of up to `digits` digits. It is passed to the
     handler, but not stored. `state` is the prompt's; the handler of a prompt with a state also learns of other
-    keys. Raises WrongCall.
+    keys. `step` numbers the prompts of a call: the provider may deliver the answer to one repeatedly. The handler
+    then returns the result again, but the answer counts once, as of its first arrival. Raises WrongCall.
     """
     call = _store_call(number, webhook)
     if call.pk != call_id:
         raise WrongCall
     listener = dict(inbound_handlers()).get(call.purpose)
     if listener is not None and digits > 1 and webhook.keys.isdecimal() and len(webhook.keys) <= digits:
-        return call, listener.on_digits(call, webhook.keys, state=state)
+        _, is_repeated = _record_answer(call.pk, f"{step}:digits:{state}")
+        fault_injection.crash_point("telephony.inbound_digits.recorded")
+        return call, listener.on_digits(call, webhook.keys, state=state, is_repeated=is_repeated)
     if listener is None or len(webhook.keys) != 1 or webhook.keys not in keys:
         if listener is not None and state:
             return call, listener.on_key(call, "", arrived_at=clock.now(), state=state)
         return answer_call(number, webhook)
-    pressed = PressedKey(webhook.keys, clock.now())
-    with transaction.atomic():
-        row = InboundCall.objects.select_for_update(no_key=True).get(pk=call.pk)
-        row.keys_pressed = (row.keys_pressed + pressed.key)[-64:]
-        pending = [pressed.key, pressed.at.isoformat(), *([state] if state else [])]
-        row.pending_keys = [*row.pending_keys, pending]
-        row.next_action_at = row.next_action_at or pressed.at + TAKE_OVER_KEY_AFTER
-        row.save(update_fields=["keys_pressed", "pending_keys", "next_action_at"])
+    arrived_at, _ = _record_answer(call.pk, f"{step}:{webhook.keys}:{state}", webhook.keys, state)
+    pressed = PressedKey(webhook.keys, arrived_at)
     fault_injection.crash_point("telephony.inbound_key.recorded")
     prompt = listener.on_key(call, pressed.key, arrived_at=pressed.at, state=state)
     _finish_key(call.pk, pressed)
     return call, prompt
+
+
+@transaction.atomic
+def _record_answer(call_id: int, identity: str, key: str = "", state: str = "") -> tuple[datetime, bool]:
+    """Record the answer to a prompt, once, with its key (empty: a number, which may be a PIN and is not stored).
+
+    Return the time of its first arrival, and whether it had been recorded before.
+    """
+    now = clock.now()
+    row = InboundCall.objects.select_for_update(no_key=True).get(pk=call_id)
+    if (at := dict(row.answered_prompts).get(identity)) is not None:
+        return datetime.fromisoformat(at), True
+    row.answered_prompts = [*row.answered_prompts, [identity, now.isoformat()]][-REMEMBERED_ANSWERS:]
+    if key:
+        row.keys_pressed = (row.keys_pressed + key)[-64:]
+        row.pending_keys = [*row.pending_keys, [key, now.isoformat(), *([state] if state else [])]]
+        row.next_action_at = row.next_action_at or now + TAKE_OVER_KEY_AFTER
+    row.save(update_fields=["answered_prompts", "keys_pressed", "pending_keys", "next_action_at"])
+    return now, False
 
 
 def apply_unhandled_inbound_keys() -> int:

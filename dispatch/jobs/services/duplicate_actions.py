@@ -1,0 +1,48 @@
+"""Actions of people on a job that is flagged as a probable duplicate: merge it into the other job, or go on.
+
+They behave as the actions of `actions` do: one transaction each, with the same refusals.
+"""
+
+from __future__ import annotations
+
+from django.db import transaction
+
+from dispatch.core.events import Actor
+from dispatch.jobs.models import Job
+from dispatch.jobs.rules import Action
+from dispatch.jobs.services import transitions
+from dispatch.jobs.services.actions import cancel, locked_for_action, raise_illegal_transition
+
+
+def merge_duplicate(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
+    """Cancel a flagged job as a duplicate of the other one, which keeps a reference with its notes."""
+    with transaction.atomic():
+        # The other job is older and locked first, so that it cannot be cancelled meanwhile.
+        other_id = Job.objects.values_list("duplicate_of_id", flat=True).get(pk=job_id)
+        other = transitions.lock_job(other_id) if other_id else None
+        with locked_for_action(job_id, Action.MERGE_DUPLICATE, version) as job:
+            if other is None or _flagged_duplicate(job).pk != other.pk:
+                raise_illegal_transition(job, "This job isn't flagged as a duplicate of an open job.")
+            notes = job.notes
+            Job.objects.filter(pk=job.pk).update(duplicate_state=Job.DuplicateState.MERGED)
+        job = cancel(job_id, f"duplicate of job {other.pk}", actor=actor)
+        said = " ".join(filter(None, (note, notes)))[:500]
+        transitions.save_job(other)  # cancelling its earlier version is a conflict
+        transitions.append_job_event(other, "job.duplicate_merged", actor=actor, duplicate=job.pk, note=said)
+    return job
+
+
+def dismiss_duplicate(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
+    """Dismiss the flag that the job may be a duplicate."""
+    with locked_for_action(job_id, Action.NOT_A_DUPLICATE, version) as job:
+        other = _flagged_duplicate(job)
+        job.duplicate_state = Job.DuplicateState.DISMISSED
+        transitions.save_job(job)
+        transitions.append_job_event(job, "job.not_a_duplicate", actor=actor, of=other.pk, note=note)
+    return job
+
+
+def _flagged_duplicate(job: Job) -> Job:
+    if not job.is_possible_duplicate or job.duplicate_of is None:
+        raise_illegal_transition(job, "This job isn't flagged as a duplicate of an open job.")
+    return job.duplicate_of
