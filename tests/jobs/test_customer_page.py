@@ -15,8 +15,8 @@ from dispatch.jobs.models import CustomerTextPolicy, Job, Offer, TechnicianNotic
 from dispatch.jobs.services import Answer, CustomerRefusal
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call
+from tests.harness.customer_texts import ALL, Shop, story, texts
 from tests.harness.jobs import MARIA
-from tests.jobs.test_customer_texts import ALL, Shop, story, texts
 from tests.jobs.test_races import at_once
 from tests.support import factories
 

@@ -5,31 +5,23 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
 from django.db import IntegrityError, transaction
-from django.test import Client
-from django.urls import reverse
 
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
-from dispatch.core.events import Actor
 from dispatch.core.models import Event
-from dispatch.core.privacy import personal_data
-from dispatch.core.privacy.personal_data import DataSubject
-from dispatch.jobs import services, timeline
+from dispatch.jobs import services
 from dispatch.jobs.models import CustomerText, CustomerTextKind, CustomerTextPolicy, Job
 from dispatch.jobs.rules import customer_phrases
 from dispatch.jobs.services import Correction, customer_texts
 from dispatch.technicians.models import Technician
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import OptOut, Text
-from dispatch.telephony.providers.base import IncomingWebhook
-from dispatch.telephony.services import inbound, sms
-from notifications.models import Notification
-from notifications.services.notifications import handle
+from dispatch.telephony.services import sms
+from tests.harness.customer_texts import ALL, DANA, Shop, body, story, texts
 from tests.harness.jobs import MARIA, Floor
 from tests.jobs.test_answer_channels import link_in, tell_provider
 from tests.jobs.test_races import at_once
@@ -38,77 +30,10 @@ from tests.support import factories
 
 pytestmark = pytest.mark.django_db
 
-DANA = "+16025550123"
-ALL = {f"sends_{kind}": True for kind in CustomerTextKind.values}
-_sids = itertools.count(1)
-
-
-class Shop:
-    """An organization that texts its customers, with two technicians. No text leaves by itself."""
-
-    def __init__(self, **choice: Any) -> None:
-        self.organization = factories.organization("Copper State Plumbing")
-        self.number = factories.number(self.organization, sends_texts=True)
-        self.service = factories.service_type(self.organization, "water-heater", name="Water heater repair")
-        self.maria = factories.dispatcher(self.organization, "Maria Lopez")
-        self.ann = factories.technician(self.organization, "Ann Lee", max_open_jobs=5)
-        self.bob = factories.technician(self.organization, "Bob Marsh", max_open_jobs=5)
-        self.policy = CustomerTextPolicy.objects.create(organization=self.organization, **choice)
-
-    def job(self, **fields: Any) -> Job:
-        form = {
-            "customer_name": "Dana Whitfield",
-            "customer_phone": DANA,
-            "service_type": self.service,
-            "address": factories.PHOENIX.address,
-            "lat": factories.PHOENIX.lat,
-            "lng": factories.PHOENIX.lng,
-            **fields,
-        }
-        submission = services.accept_submission(self.organization, form, raw={}, actor=MARIA)
-        job = services.start_job(submission.pk, place=False)
-        assert job is not None
-        return Job.objects.get(pk=job.pk)
-
-    def assign(self, job: Job, technician: Technician | None = None) -> Job:
-        services.assign(job.pk, (technician or self.ann).pk, actor=MARIA, confirm_unfit=True)
-        return Job.objects.get(pk=job.pk)
-
-    def sent(self) -> None:
-        """The texts that wait have left."""
-        now = clock.now()
-        Text.objects.filter(status="created").update(status="delivered", requested_at=now, ended_at=now)
-
-    def replies(self, body: str, phone: str = DANA) -> Text:
-        said = IncomingWebhook(
-            f"SM{next(_sids)}", self.number.account.account_sid, str(self.number.phone), phone, body=body
-        )
-        return inbound.receive_text(self.number, said)
-
-    def notified(self, kind: str) -> list[str]:
-        handle(list(Event.objects.order_by("pk")))
-        return list(Notification.objects.filter(kind=kind).values_list("title", flat=True))
-
 
 @pytest.fixture
 def shop() -> Shop:
     return Shop(**ALL)
-
-
-def texts(job: Job) -> list[tuple[str, str]]:
-    """(kind, status) of each text to the customer, in order."""
-    rows = {row.pk: row.kind for row in CustomerText.objects.filter(job=job)}
-    found = Text.objects.filter(purpose="customer", subject_id__in=rows).order_by("pk")
-    return [(rows[text.subject_id], text.status) for text in found]
-
-
-def body(job: Job, kind: str) -> str:
-    row = CustomerText.objects.filter(job=job, kind=kind, text_id__isnull=False).latest("text_id")
-    return Text.objects.get(pk=row.text_id).body
-
-
-def story(job: Job) -> list[str]:
-    return [entry.text for entry in timeline.load_timeline(Job.objects.get(pk=job.pk))]
 
 
 # --- what is sent -----------------------------------------------------------------------------------------------
@@ -223,7 +148,7 @@ def test_undelivered_announcement_is_not_named_in_the_next_text(shop):
     assert "Bob is coming for your request" in body(job, "assigned")
 
 
-def test_reassignment_between_two_technicians_of_one_first_name_reads_plainly(shop):
+def test_reassignment_between_technicians_of_one_first_name_reads_plainly(shop):
     job = shop.assign(shop.job())
     shop.sent()
     shop.assign(job, factories.technician(shop.organization, "Ann Marsh", max_open_jobs=5))
@@ -248,7 +173,7 @@ def test_constraint_forbids_a_second_row_of_a_kind(shop, fields):
         CustomerText.objects.create(organization=shop.organization, job=job, **fields)
 
 
-def test_constraint_requires_the_technician_of_who_is_coming_and_of_nothing_else(shop):
+def test_constraint_requires_the_technician_only_of_who_is_coming(shop):
     job = shop.job()
     for fields in ({"kind": "assigned"}, {"kind": "completed", "technician": shop.ann}):
         with pytest.raises(IntegrityError, match="customer_text_names_who"), transaction.atomic():
@@ -454,70 +379,3 @@ def test_withdrawing_leaves_a_text_that_is_being_sent_alone(texting, monkeypatch
         customer_texts.withdraw(job, CustomerTextKind.RECEIVED)
     text.refresh_from_db()
     assert text.status == "requesting", "it leaves, so nobody may say that it did not"
-
-
-# --- what customers text ----------------------------------------------------------------------------------------
-
-
-def test_customer_text_notifies_dispatchers_and_is_answered_with_the_link(shop):
-    job = shop.job()
-    text = shop.replies("The gate code is 1234")
-    Text.objects.filter(pk=text.pk).update(handled_at=None)
-    inbound.process_text(text.pk)
-    assert story(job).count("The customer texted: “The gate code is 1234”") == 1
-    assert shop.notified("job.customer_replied") == [f"The customer of job {job.pk} texted"]
-    (reply,) = Text.objects.filter(purpose="reply").values_list("body", flat=True)
-    assert "/s/" in link_in(reply)
-    shop.replies("Hello?")
-    assert Text.objects.filter(purpose="reply").count() == 1, "one answer an hour"
-
-
-def test_customer_who_texts_cancel_opts_out_and_dispatchers_know(shop):
-    job = shop.job()
-    shop.replies("Cancel")
-    assert OptOut.objects.filter(phone=DANA).exists()
-    assert Job.objects.get(pk=job.pk).status == "dispatching"
-    assert shop.notified("job.customer_opted_out") == [
-        f"The customer of job {job.pk} texted “Cancel” and opted out of texts"
-    ]
-
-
-def test_help_returns_the_link_only_to_the_customer(shop):
-    shop.replies("HELP")
-    assert "/s/" not in Text.objects.get(purpose="reply").body
-    shop.job()
-    shop.replies("HELP")
-    assert "/s/" in Text.objects.filter(purpose="reply").latest("pk").body
-
-
-# --- settings and personal data ---------------------------------------------------------------------------------
-
-
-def test_admin_chooses_the_texts_and_the_change_is_recorded(shop):
-    boss = Client()
-    boss.force_login(factories.admin(shop.organization), backend="django.contrib.auth.backends.ModelBackend")
-    address = reverse("admin:jobs_customertextpolicy_change", args=[shop.policy.pk])
-    assert "Text the customer" in boss.get(address).content.decode()
-    data = {"organization": shop.organization.pk, "sends_assigned": "on", "sender_name": "Copper"}
-    assert boss.post(address, data).status_code == 302
-    shop.policy.refresh_from_db()
-    assert (shop.policy.sends_assigned, shop.policy.sends_received) == (True, False)
-    changes = Event.objects.get(kind="customer_texts.changed").data["changes"]
-    assert changes["sender_name"] == "Copper"
-
-
-def test_erased_customer_leaves_no_text(shop):
-    job = shop.assign(shop.job())
-    shop.sent()
-    shop.replies("I live at 9 Elm Street")
-    services.correct(job.pk, actor=MARIA, correction=Correction(), customer_phone="+16025550199")
-    services.complete(job.pk, actor=MARIA)
-    shop.sent()
-    person = DataSubject(shop.organization.pk, phone="+16025550199")
-    exported = personal_data.export_person(person, actor=Actor("user", 1, "Ana"))
-    assert len(exported["texts_to_the_customer"]) == 3
-    personal_data.erase_person(person, actor=Actor("user", 1, "Ana"))
-    for text in Text.objects.filter(purpose="customer"):
-        assert (text.body, text.context) == ("", {})
-        assert "5550123" not in f"{text.to_phone} {text.from_phone}"
-    assert not [line for line in story(job) if "Elm Street" in line]

@@ -22,8 +22,8 @@ from dispatch.telephony.models import Text
 from dispatch.telephony.services import inbound
 from notifications import rules as notification_rules
 from tests.api.client import Api
+from tests.harness.customer_texts import Shop, body, texts
 from tests.harness.jobs import MARIA
-from tests.jobs.test_customer_texts import Shop, body, texts
 from tests.jobs.test_threads import Desk
 
 pytestmark = pytest.mark.django_db

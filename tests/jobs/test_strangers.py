@@ -20,12 +20,12 @@ from dispatch.telephony.services import inbound
 from notifications.models import Alert, Delivery, Notification
 from notifications.rendering import render_text
 from tests.harness.call_back import ATTESTED
+from tests.harness.customer_texts import ALL, Shop, story, texts
 from tests.harness.jobs import MARIA, Floor
+from tests.harness.menus import ann_of, calls, gives
 from tests.jobs.test_answer_channels import texting  # noqa: F401
 from tests.jobs.test_customer_page import Page as CustomerPage
 from tests.jobs.test_customer_page import correction
-from tests.jobs.test_customer_texts import ALL, Shop, story, texts
-from tests.jobs.test_voice_menu import ann_of, calls, gives
 from tests.support import factories
 
 pytestmark = pytest.mark.django_db
@@ -63,7 +63,7 @@ def test_withdrawn_texts_do_not_count_against_the_limit(shop, settings):
     assert texts(shop.job()) == [("received", "created")]
 
 
-def test_technician_whose_phone_a_stranger_entered_still_answers_as_a_technician(shop):
+def test_technician_whose_phone_a_stranger_entered_answers_as_technician(shop):
     job = shop.assign(shop.job())
     stranger = shop.job(customer_phone=str(shop.ann.phone), customer_name="Mallory")
     assert texts(stranger) == [("received", "created")], "the last text to Ann is one to a customer"
