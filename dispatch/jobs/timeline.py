@@ -256,8 +256,8 @@ class Entry:
 
 def load_timeline(job: Job) -> list[Entry]:
     """Return the full history of the job, oldest first."""
-    offers = list(job.offers.values_list("pk", flat=True))
-    notices = list(job.notices.values_list("pk", flat=True))
+    offers = [offer.pk for offer in job.offers.all()]
+    notices = [notice.pk for notice in job.notices.all()]
     about_them = Q(purpose="offer", subject_id__in=offers) | Q(purpose="job_news", subject_id__in=notices)
     calls = Call.objects.filter(about_them).values_list("pk", flat=True)
     to_customer = Q(purpose="customer", subject_id__in=list(job.customer_texts.values_list("pk", flat=True)))

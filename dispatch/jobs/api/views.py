@@ -193,7 +193,7 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
         return (
             jobs
             if self.action == "list"
-            else jobs.prefetch_related("candidates__technician", "offers__technician")
+            else jobs.prefetch_related("candidates__technician", "offers__technician", "notices")
         )
 
     @property

@@ -305,7 +305,7 @@ class Job(OwnedModel):
     @property
     def has_unreached_technician(self) -> bool:
         """Whether a technician could not be notified of a change of this job."""
-        return bool(self.notices.filter(status="unreached").exists())
+        return any(notice.status == "unreached" for notice in self.notices.all())
 
 
 class Candidate(OwnedModel):
