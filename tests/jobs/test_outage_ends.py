@@ -120,7 +120,8 @@ def test_claimed_job_is_not_used_as_a_trial(floor, kind):
     floor.crew("Ann")
     floor.sim.fault("error_503", times=None, on="create")
     left = floor.started()
-    pass_time(floor, 130)
+    while floor.status(left) != "pending":
+        pass_time(floor, 5)
     job = floor.job(left)
     assert recovery._pending_jobs().get() == job
     events.append(floor.organization.pk, kind, job.pk)
