@@ -91,6 +91,10 @@ class World:
         publisher.publish_pointers(claims)
         recovery.recover_stale()
 
+    def start_recovery(self) -> None:
+        """Repeat the recovery passes: one pass skips the groups that a poller or router has locked."""
+        self._threads.start(lambda stopping: _recover(self, stopping))
+
     def travel(self, seconds: float) -> None:
         clock.travel(seconds)
 
@@ -167,3 +171,9 @@ def _poll(stopping: threading.Event) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             wish = poller.poll_once()
         stopping.wait(0.0 if wish == 0.0 else 0.02)
+
+
+def _recover(world: World, stopping: threading.Event) -> None:
+    while not stopping.is_set():
+        world.recover()
+        stopping.wait(0.05)

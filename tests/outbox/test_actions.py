@@ -88,7 +88,7 @@ def test_cancelled_attempt_without_end_unblocks_its_group_by_lease(world: World)
     world.recover()
     assert world.receiver.names == []
     world.travel(31)
-    world.recover()
+    world.start_recovery()
     world.receiver.got("b")
     assert world.status(a) == "CANCELLED"
 
@@ -269,7 +269,7 @@ def test_undelivered_message_expires_and_unblocks_its_group(world: World) -> Non
     world.travel(61)
     world.receiver.let_go("a")
     world.becomes(last, "COMPLETED")
-    world.recover()
-    assert world.status(late) == "EXPIRED"
+    world.start_recovery()
+    world.becomes(late, "EXPIRED")
     assert world.receiver.names == ["a", "c"]
     assert wait_until(lambda: world.told(late)[-1] == "expired")

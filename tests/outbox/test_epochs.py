@@ -324,7 +324,7 @@ def test_disabled_outbox_claims_and_delivers_nothing(world: World, settings: obj
     assert world.statuses([first, gone, next_one]) == ["QUEUED", "PENDING", "PENDING"]
     settings.OUTBOX_ENABLED = True  # type: ignore[attr-defined]
     world.start()
-    world.recover()
+    world.start_recovery()
     world.all_end()
     assert world.statuses([first, gone, next_one]) == ["COMPLETED", "EXPIRED", "COMPLETED"]
 

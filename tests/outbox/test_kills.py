@@ -96,7 +96,7 @@ def test_attempt_that_no_longer_fits_its_lease_is_not_made(world: World) -> None
     assert world.receiver.names == []
     assert world.status(a) == "PROCESSING"
     world.start()
-    world.recover()
+    world.start_recovery()
     world.travel(6)
     world.receiver.got("a", "b")
     world.all_end()
