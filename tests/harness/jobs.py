@@ -55,6 +55,7 @@ class Worker(DispatchWorker):
 class Floor:
     def __init__(self, sim: Simulator, **policy: Any) -> None:
         self.sim = sim
+        self._due_by = 0  # delayed jobs due by this time are enqueued: Unix seconds
         self.organization = factories.organization("Copper State Plumbing")
         account = factories.account(
             self.organization, account_sid=sim.account_sid, auth_token=sim.auth_token, calls_per_second=1000.0
@@ -118,6 +119,7 @@ class Floor:
         """Works until the condition holds."""
         deadline = time.monotonic() + within
         while True:
+            self._enqueue_due()
             self.work()
             if value := condition():
                 return value
@@ -126,12 +128,19 @@ class Floor:
             time.sleep(0.02)
 
     def later(self, seconds: float) -> None:
-        """Moves our clock, and puts the delayed jobs that are due by it on their queues."""
+        """Moves our clock, and puts the delayed jobs that are due by it on their queues.
+
+        `until` repeats the second part: a web thread may commit a state before it enqueues the delayed job.
+        """
         clock.travel(seconds)
+        self._due_by = int(clock.now().timestamp())
+        self._enqueue_due()
+
+    def _enqueue_due(self) -> None:
         for name in (settings.DISPATCH_QUEUE, settings.DISPATCH_TIMEOUT_QUEUE):
             queue = rq_queue(name)
             registry = ScheduledJobRegistry(queue=queue)
-            for job_id in registry.get_jobs_to_schedule(int(clock.now().timestamp())):
+            for job_id in registry.get_jobs_to_schedule(self._due_by):
                 registry.remove(job_id)
                 queue.enqueue_job(queue.fetch_job(job_id))
 
