@@ -15,6 +15,7 @@ from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock
 from dispatch.jobs.models import Job, Submission
 from notifications.models import Notification
+from tests.e2e.screens import SCREENS
 from tests.e2e.test_board import box, elsewhere, live, tell_people
 from tests.support import factories as make
 from tests.support.waiting import wait_until
@@ -100,8 +101,7 @@ def toasts(page: Page, count: int) -> None:
     )
 
 
-@pytest.mark.parametrize("width", [1440, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_a_burst_covers_nothing_and_the_oldest_are_first(floor, sign_in, burst, width, scheme):
     dana = make.dispatcher(floor.organization, "Dana")
     page = live(sign_in(dana, path="/board/", width=width, scheme=scheme))

@@ -14,13 +14,13 @@ from dispatch.leads.services import switches
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call
 from tests.benchmarks import noop_provider
+from tests.e2e.screens import SCREENS
 from tests.harness.leads import Floor
 from tests.support import factories as make
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 OpenPage = Callable[..., Page]
-SCREENS = [(1440, "light"), (1440, "dark"), (390, "light"), (390, "dark")]
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_dry_run_keeps_the_leads_and_going_live_calls_them(
     assert leads.outcomes() == {"answered": 3, "backlog": 1}
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_the_admin_asks_before_going_live_and_for_a_script(
     leads: Floor, sign_in: OpenPage, app_url: str, width: int, scheme: str
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
+from tests.e2e.screens import SCREENS
 from tests.e2e.test_attention import shot
 from tests.e2e.test_board import accessible, column, live, tell_people
 from tests.harness.jobs import Floor
@@ -13,7 +14,7 @@ from tests.support import factories as make
 pytestmark = pytest.mark.browser
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (1440, "dark"), (390, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_a_dispatcher_merges_or_dismisses_a_duplicate(floor: Floor, sign_in, width, scheme):
     floor.crew("Ann", "Bob", "Cid")
     first = floor.started()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.e2e.screens import SCREENS
 from tests.harness.outbox import World, open_world
 from tests.support import factories as make
 
@@ -20,7 +21,7 @@ def world(transactional_db: None) -> Iterator[World]:
         yield world
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_blocked_group_is_found_explained_and_unblocked(
     world: World, sign_in: OpenPage, app_url: str, width: int, scheme: str
 ) -> None:

@@ -7,13 +7,14 @@ from playwright.sync_api import expect
 
 from dispatch.jobs import signed_links
 from dispatch.technicians import services as technicians
+from tests.e2e.screens import SCREENS
 from tests.e2e.test_attention import shot
 from tests.support import factories as make
 
 pytestmark = pytest.mark.browser
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (390, "dark"), (1440, "light")])
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_a_technician_sets_a_pin(floor, sign_in, width, scheme):
     ann = floor.technician("Ann Whitaker")
     path = signed_links.technician_url(ann).partition("/t/")[2]
@@ -31,7 +32,7 @@ def test_a_technician_sets_a_pin(floor, sign_in, width, scheme):
     expect(page.get_by_role("status").first).to_contain_text("Your PIN is removed")
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_an_admin_sets_a_pin(floor, sign_in, width, scheme):
     ann = floor.technician("Ann Whitaker")
     path = f"/admin/technicians/technician/{ann.pk}/change/"

@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 
 from dispatch.core import clock
 from dispatch.jobs.models import DispatchPolicy
+from tests.e2e.screens import SCREENS
 from tests.e2e.test_attention import shot
 from tests.e2e.test_board import card, column, live
 from tests.harness.jobs import Floor
@@ -18,7 +19,7 @@ from tests.support import factories as make
 pytestmark = pytest.mark.browser
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_a_job_waits_on_the_board_and_a_dispatcher_calls_now(floor: Floor, sign_in, width, scheme):
     ann = floor.technician("Ann")
     now = clock.now().astimezone(ZoneInfo(floor.organization.time_zone))
@@ -43,7 +44,7 @@ def test_a_job_waits_on_the_board_and_a_dispatcher_calls_now(floor: Floor, sign_
         expect(card(page, "calling", job)).to_be_visible()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_an_admin_sets_quiet_hours(floor: Floor, sign_in, width, scheme):
     path = f"/admin/jobs/dispatchpolicy/{floor.policy.pk}/change/"
     page = sign_in(make.admin(floor.organization), path=path, width=width, scheme=scheme)

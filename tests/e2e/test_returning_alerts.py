@@ -7,6 +7,7 @@ from playwright.sync_api import expect
 
 from dispatch.core import clock
 from notifications.services import escalation
+from tests.e2e.screens import SCREENS
 from tests.e2e.test_attention import shot
 from tests.e2e.test_board import accessible, elsewhere, live, make_pending, tell_people
 from tests.support import factories as make
@@ -14,7 +15,7 @@ from tests.support import factories as make
 pytestmark = pytest.mark.browser
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_an_acknowledged_alert_returns_to_the_board(floor, sign_in, width, scheme):
     dana = make.dispatcher(floor.organization, "Dana")
     page = live(sign_in(dana, path="/board/", width=width, scheme=scheme))

@@ -7,6 +7,7 @@ from playwright.sync_api import expect
 
 from dispatch.jobs import services
 from dispatch.telephony.models import OptOut, Text
+from tests.e2e.screens import SCREENS
 from tests.e2e.test_attention import shot
 from tests.e2e.test_board import accessible, card, elsewhere, live, tell_people
 from tests.harness.jobs import MARIA, Floor
@@ -17,7 +18,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.browser
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (1440, "dark"), (390, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_a_technicians_text_is_read_and_answered_on_the_board(texting: Floor, sign_in, width, scheme):  # noqa: F811
     ann = texting.technician("Ann Whitaker")
     job = texting.started()
