@@ -1,10 +1,12 @@
 """Encrypt stored credentials with Fernet under FIELD_ENCRYPTION_KEYS, newest key first."""
 
 import json
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import models
@@ -39,6 +41,28 @@ def decrypt(sealed: str) -> str:
         raise ImproperlyConfigured(
             "A stored credential can't be decrypted with FIELD_ENCRYPTION_KEYS. Add the key that encrypted it."
         ) from error
+
+
+def is_under_first_key(sealed: str) -> bool:
+    """Return whether the newest key encrypted the raw value of an EncryptedTextField's column."""
+    try:
+        Fernet(settings.FIELD_ENCRYPTION_KEYS[0]).decrypt(sealed.encode())
+    except InvalidToken:
+        return False
+    return True
+
+
+def reencrypt(sealed: str) -> str:
+    """Encrypt a raw value again under the newest key. Raises ImproperlyConfigured if no key can decrypt it."""
+    return _fernet().encrypt(decrypt(sealed).encode()).decode()
+
+
+def encrypted_fields() -> Iterator[tuple[type[models.Model], models.Field]]:
+    """Yield every encrypted column of every installed model."""
+    for model in apps.get_models():
+        for field in model._meta.local_concrete_fields:
+            if isinstance(field, EncryptedTextField):
+                yield model, field
 
 
 class EncryptedTextField(models.TextField):

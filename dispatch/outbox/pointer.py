@@ -116,11 +116,15 @@ def check_token(token: str, message_id: object) -> int:
 
 
 def _keys() -> list[bytes]:
-    """Return OUTBOX_TOKEN_KEYS as HMAC keys, newest first; derive one from SECRET_KEY if there are none."""
+    """Return OUTBOX_TOKEN_KEYS as HMAC keys, newest first.
+
+    If there are none, derive them from SECRET_KEY and SECRET_KEY_FALLBACKS.
+    """
     configured = [key.encode() for key in settings.OUTBOX_TOKEN_KEYS if key]
     if configured:
         return configured
-    return [hmac.digest(settings.SECRET_KEY.encode(), b"dispatch.outbox.token", "sha256")]
+    secrets = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
+    return [hmac.digest(secret.encode(), b"dispatch.outbox.token", "sha256") for secret in secrets]
 
 
 def _sign(key: bytes, message_id: object, epoch: int, expires: int) -> str:

@@ -22,6 +22,8 @@ EMBEDDED_POSTGRES = "postgres" in _embedded
 EMBEDDED_REDIS = "redis" in _embedded
 
 SECRET_KEY = env.str("SECRET_KEY", default="")
+# Former values of SECRET_KEY: what they signed is still accepted.
+SECRET_KEY_FALLBACKS = env.list("SECRET_KEY_FALLBACKS", default=[])
 # Fernet keys, newest first; the older ones still decrypt. Generate one with `manage.py make_key`.
 FIELD_ENCRYPTION_KEYS = env.list("FIELD_ENCRYPTION_KEYS", default=[])
 if DEVELOPMENT:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import psycopg
 import structlog
-from django.apps import apps
 from django.core.checks import Error, run_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, ProgrammingError, connection, connections
-from django.db.models import Field, Model
 
 from dispatch.core import crypto
 from dispatch.core.db import pooler
@@ -50,7 +46,7 @@ def check() -> None:
 
 def check_keys(alias: str = DEFAULT_DB_ALIAS) -> None:
     """Decrypt the latest stored credential of each kind. Raises ImproperlyConfigured if a key is missing."""
-    for model, field in _encrypted():
+    for model, field in crypto.encrypted_fields():
         quote = connection.ops.quote_name
         column, table = quote(str(field.column)), quote(model._meta.db_table)
         try:
@@ -61,10 +57,3 @@ def check_keys(alias: str = DEFAULT_DB_ALIAS) -> None:
             continue
         if row:
             crypto.decrypt(row[0])
-
-
-def _encrypted() -> Iterator[tuple[type[Model], Field]]:
-    for model in apps.get_models():
-        for field in model._meta.local_concrete_fields:
-            if isinstance(field, crypto.EncryptedTextField):
-                yield model, field
