@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.tokens import PasswordResetTokenGenerator
 from django.db import IntegrityError, transaction
+from django.db.models import Q, QuerySet
 from django.urls import reverse
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
@@ -84,6 +86,19 @@ def create_api_key(
         except IntegrityError:
             if not ApiKey.objects.filter(prefix=prefix).exists():
                 raise
+
+
+def default_key_expiry() -> datetime | None:
+    """Return when a key expires whose creator names no time; None: never (API_KEY_DAYS is 0)."""
+    return clock.now() + timedelta(days=settings.API_KEY_DAYS) if settings.API_KEY_DAYS else None
+
+
+def keys_made_by(membership: Membership) -> QuerySet[ApiKey]:
+    """Return the organization's keys that this member created and that still work."""
+    unexpired = Q(expires_at=None) | Q(expires_at__gt=clock.now())
+    return ApiKey.objects.filter(
+        unexpired, organization=membership.organization_id, created_by=membership.user_id, revoked_at=None
+    )
 
 
 def revoke_api_key(key_id: int, *, actor: Actor) -> ApiKey:
@@ -195,7 +210,8 @@ def change_member(
 ) -> Membership:
     """Change a member's role or alert order, or activate or deactivate the membership.
 
-    Deactivation also takes the member off duty. Raises LastAdmin.
+    Deactivation also takes the member off duty. Somebody who is no longer an active admin loses the API keys that
+    they created. Raises LastAdmin.
     """
     with transaction.atomic():
         organization_id = Membership.objects.values_list("organization_id", flat=True).get(pk=membership_id)
@@ -217,6 +233,8 @@ def change_member(
         if before != (membership.role, membership.is_active):
             if before == (Membership.Role.ADMIN, True):
                 _require_an_admin(membership)
+                for key in keys_made_by(membership):
+                    revoke_api_key(key.pk, actor=actor)
             if not membership.is_active and membership.on_duty:
                 membership.on_duty, membership.duty_changed_at = False, clock.now()
             membership.save()

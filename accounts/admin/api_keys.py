@@ -41,6 +41,9 @@ class ApiKeyAdmin(OwnedAdmin):
     actions = ["revoke"]
     actions_detail = ["revoke_this"]
 
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        return {"expires_at": services.default_key_expiry(), **super().get_changeform_initial_data(request)}
+
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return [*self.fields, *self.readonly_fields] if obj else list(self.fields)
 

@@ -164,9 +164,19 @@ class MembershipAdmin(OwnedAdmin):
     list_select_related = ["user"]
     search_fields = ["user__name", "user__email"]
     ordering = ["user__name"]
-    fields = ["person", "email", "role", "is_active", "joined_at", "on_duty", "duty_changed_at", "alert_order"]
+    fields = [
+        "person",
+        "email",
+        "role",
+        "is_active",
+        "api_keys",
+        "joined_at",
+        "on_duty",
+        "duty_changed_at",
+        "alert_order",
+    ]
     add_fields = ["email", "name", "phone", "role"]
-    readonly_fields = ["person", "email", "joined_at", "duty_changed_at"]
+    readonly_fields = ["person", "email", "api_keys", "joined_at", "duty_changed_at"]
     actions_detail = ["invite_again"]
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
@@ -185,6 +195,13 @@ class MembershipAdmin(OwnedAdmin):
     @display(description="e-mail", ordering="user__email")
     def email(self, membership: Membership) -> str:
         return membership.user.email
+
+    @display(description="API keys")
+    def api_keys(self, membership: Membership) -> str:
+        names = ", ".join(map(str, services.keys_made_by(membership)))
+        if not names:
+            return "None"
+        return f"{names}. They stop working when this person is removed, deactivated or no longer an Admin."
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         return super().get_form(request, obj, change, **(kwargs if obj else {**kwargs, "form": NewMemberForm}))

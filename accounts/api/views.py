@@ -187,7 +187,11 @@ class MemberViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Organizati
 
 
 class ApiKeyViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, OrganizationViewSet):
-    """API keys. The whole key is returned only when it is created."""
+    """API keys. The whole key is returned only when it is created.
+
+    A key created without `expires_at` expires after a year (`API_KEY_DAYS`); null means never. The key is revoked
+    when its creator is no longer an active admin.
+    """
 
     queryset: QuerySet = ApiKey.objects.select_related("created_by")
     serializer_class = ApiKeySerializer
@@ -198,8 +202,9 @@ class ApiKeyViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Organizati
         given = self.get_serializer(data=request.data)
         given.is_valid(raise_exception=True)
         person = request.user if isinstance(request.user, User) else None
+        fields = {"expires_at": services.default_key_expiry(), **given.validated_data}
         key, whole = services.create_api_key(
-            request.organization, **given.validated_data, created_by=person, actor=request.actor
+            request.organization, **fields, created_by=person, actor=request.actor
         )
         return Response({**self.get_serializer(key).data, "key": whole}, status=status.HTTP_201_CREATED)
 

@@ -206,6 +206,8 @@ AXES_VERBOSE = False
 _https = PUBLIC_BASE_URL.startswith("https://")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _https
 SESSION_COOKIE_HTTPONLY = True
+# Days until an API key expires whose creator names no time; 0: never.
+API_KEY_DAYS = env.int("API_KEY_DAYS", default=365)
 SECURE_SSL_REDIRECT = _https and not DEVELOPMENT
 SECURE_HSTS_SECONDS = env.int("HSTS_SECONDS", default=31_536_000) if _https else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = bool(SECURE_HSTS_SECONDS)

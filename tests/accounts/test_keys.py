@@ -1,6 +1,7 @@
 """API keys are shown once, stored hashed, scoped, revocable, and record their last use."""
 
 from datetime import timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -122,3 +123,53 @@ def test_keys_are_random_and_well_formed():
     assert len(made) == 50
     key, whole = services.create_api_key(make.organization(), "K", ["read"], actor=SYSTEM)
     assert api_keys.authenticate_key(whole) == key
+
+
+def test_a_key_expires_after_a_year_unless_its_creator_says_otherwise(settings, client):
+    organization = make.organization()
+    admin = make.admin(organization)
+    api = Api(user=admin)
+    whole = api.post("api-keys/", {"name": "Website", "scopes": ["read"]}).json()["key"]
+    forever = api.post("api-keys/", {"name": "Archive", "scopes": ["read"], "expires_at": None}).json()
+    assert forever["expires_at"] is None
+    client.force_login(admin)
+    in_a_year = (clock.now() + timedelta(days=365)).astimezone(ZoneInfo(organization.time_zone))
+    assert f'value="{in_a_year:%Y-%m-%d}"' in client.get("/admin/accounts/apikey/add/").content.decode()
+    clock.travel(364 * 86400)
+    assert Api(key=whole).get("me/").status_code == 200
+    clock.travel(2 * 86400)
+    assert Api(key=whole).get("me/").status_code == 401
+    assert Api(key=forever["key"]).get("me/").status_code == 200
+    settings.API_KEY_DAYS = 0
+    assert api.post("api-keys/", {"name": "No limit", "scopes": ["read"]}).json()["expires_at"] is None
+
+
+@pytest.mark.parametrize("change", [{"role": "dispatcher"}, {"is_active": False}, None])
+def test_keys_end_with_the_admin_who_created_them_and_are_listed_before(change, client):
+    organization = make.organization()
+    leaver, stayer = make.admin(organization, "Lee"), make.admin(organization, "Sam")
+    elsewhere = make.organization()
+    elsewhere.memberships.create(user=leaver, role="admin", joined_at=clock.now())
+    keys = {
+        name: services.create_api_key(of, name, ["manage"], actor=SYSTEM, created_by=by)[1]
+        for name, of, by in (
+            ("theirs", organization, leaver),
+            ("colleague's", organization, stayer),
+            ("other organization's", elsewhere, leaver),
+        )
+    }
+    membership = organization.memberships.get(user=leaver)
+    client.force_login(stayer)
+    page = client.get(f"/admin/accounts/membership/{membership.pk}/change/").content.decode()
+    assert "theirs (dk_" in page
+    assert "colleague" not in page
+    assert "stop working when this person is removed, deactivated or no longer an Admin" in page
+    api = Api(user=stayer)
+    answer = api.patch(f"members/{membership.pk}/", change) if change else api.delete(f"members/{membership.pk}/")
+    assert answer.status_code in (200, 204)
+    assert {name: Api(key=whole).get("me/").status_code for name, whole in keys.items()} == {
+        "theirs": 401,
+        "colleague's": 200,
+        "other organization's": 200,
+    }
+    assert Event.objects.get(kind="api_key.revoked").actor_label == "Sam"
