@@ -4,7 +4,7 @@ from django.conf import settings
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path, re_path
 from django.views.generic import RedirectView
-from drf_spectacular.views import SpectacularSwaggerView
+from drf_spectacular.views import SpectacularSwaggerSplitView
 from rest_framework.permissions import AllowAny
 
 from accounts.rq_dashboard import urlpatterns as rq_urlpatterns
@@ -25,7 +25,7 @@ api: list[URLPattern | URLResolver] = [
     path("schema/", SchemaView.as_view(), name="schema"),
     path(
         "docs/",
-        SpectacularSwaggerView.as_view(
+        SpectacularSwaggerSplitView.as_view(
             url_name="schema", permission_classes=[AllowAny], authentication_classes=[]
         ),
         name="docs",

@@ -157,6 +157,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "dispatch.core.web.health.HealthMiddleware",
     "django.middleware.security.SecurityMiddleware",
+    "dispatch.core.web.content_policy.ContentPolicyMiddleware",
     "dispatch.core.web.static_files.StaticFilesMiddleware",
     "dispatch.core.observability.logging.RequestIdMiddleware",
     "dispatch.core.web.health.RejectNulBytesMiddleware",
@@ -206,6 +207,8 @@ AXES_VERBOSE = False
 _https = PUBLIC_BASE_URL.startswith("https://")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _https
 SESSION_COOKIE_HTTPONLY = True
+# Pages in the admin's theme.
+ALPINE_PATHS = ["/admin/", "/join/", "/set-password/"]
 # Days until an API key expires whose creator names no time; 0: never.
 API_KEY_DAYS = env.int("API_KEY_DAYS", default=365)
 SECURE_SSL_REDIRECT = _https and not DEVELOPMENT

@@ -48,7 +48,8 @@ def chromium() -> Iterator[Browser]:
 def sign_in(chromium: Browser, app_url: str) -> Iterator[Callable[..., Page]]:
     """Return a function that opens a page as a signed-in user, in a separate browser.
 
-    `sign_in(user, width=1440, scheme="light", path="/board/")`. A JavaScript error on a page fails the test.
+    `sign_in(user, width=1440, scheme="light", path="/board/")`. A JavaScript error, or what the page's
+    Content-Security-Policy refuses, fails the test.
     """
     contexts, errors = [], []
 
@@ -58,6 +59,7 @@ def sign_in(chromium: Browser, app_url: str) -> Iterator[Callable[..., Page]]:
         page = context.new_page()
         page.set_default_timeout(1000 * PATIENCE)
         page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda said: "Content Security Policy" in said.text and errors.append(said.text))
         session = Client()
         session.force_login(user, backend=BACKEND)
         name = settings.SESSION_COOKIE_NAME
