@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -33,7 +33,7 @@ from tests.leads.test_servers_restart import (
     stops_in_the_middle,
 )
 from tests.phones import Simulator
-from tests.support.processes import running
+from tests.support.processes import Process
 from tests.support.waiting import PATIENCE, wait_until
 
 __all__ = ["floor", "redis_pair"]
@@ -109,27 +109,51 @@ def test_sockets_follow_a_failover(redis_pair: RedisPair) -> None:
     assert [message["type"] for message in asyncio.run(hear())] == ["before", "after"]
 
 
-def left(name: str) -> bool:
-    return EventCursor.objects.filter(name=name).exists()
+class Supervised:
+    """A command that is started again when it ends because Redis was unavailable, as a supervisor does."""
+
+    def __init__(self, *command: str, env: dict[str, str]) -> None:
+        self._runs = [Process(command, env)]
+
+    def keep_running(self) -> None:
+        if self._runs[-1].returncode is not None:
+            assert "stops because Redis is unavailable" in self.log()
+            self._runs.append(self._runs[-1].again())
+
+    def log(self) -> str:
+        return self._runs[-1].log()
+
+    def kill(self) -> None:
+        for run in self._runs:
+            run.kill()
 
 
-def test_a_worker_and_its_scheduler_follow_a_failover(
-    redis_pair: RedisPair, test_environment: dict[str, str]
-) -> None:
+@pytest.fixture
+def worker(redis_pair: RedisPair, test_environment: dict[str, str]) -> Iterator[Supervised]:
+    made = Supervised("worker", site.DISPATCH_TIMEOUT_QUEUE, env={**test_environment, "REDIS_TIMEOUT_S": "2"})
+    yield made
+    made.kill()
+
+
+def test_a_worker_and_its_scheduler_follow_a_failover(redis_pair: RedisPair, worker: Supervised) -> None:
+    """A worker that asks for the primary while there is none ends, and its successor continues."""
     queue, leave = site.DISPATCH_TIMEOUT_QUEUE, "tests.core.jobs.leave"
+
+    def leaves(name: str) -> bool:
+        worker.keep_running()
+        return EventCursor.objects.filter(name=name).exists()
+
     enqueue(queue, leave, "before")
-    with running("worker", queue, env={**test_environment, "REDIS_TIMEOUT_S": "2"}) as worker:
-        wait_until(lambda: left("before"), message=worker.log)
-        enqueue_in(queue, 3, leave, "scheduled before")
-        assert rq_queue(queue).scheduled_job_registry.count == 1
-        redis_pair.replicated()
-        redis_pair.kill_primary()
-        wait_until(works(lambda: client().set(key("after"), "1")))
-        enqueue(queue, leave, "after")
-        enqueue_in(queue, 3, leave, "scheduled after")
-        for name in ("after", "scheduled before", "scheduled after"):
-            wait_until(lambda name=name: left(name), message=worker.log)
-        assert worker.returncode is None, worker.log()
+    wait_until(lambda: leaves("before"), message=worker.log)
+    enqueue_in(queue, 3, leave, "scheduled before")
+    assert rq_queue(queue).scheduled_job_registry.count == 1
+    redis_pair.replicated()
+    redis_pair.kill_primary()
+    wait_until(works(lambda: client().set(key("after"), "1")))
+    enqueue(queue, leave, "after")
+    enqueue_in(queue, 3, leave, "scheduled after")
+    for name in ("after", "scheduled before", "scheduled after"):
+        wait_until(lambda name=name: leaves(name), message=worker.log)
 
 
 def test_dialers_follow_a_failover_in_the_middle(redis_pair: RedisPair, floor: Floor, sim: Simulator) -> None:

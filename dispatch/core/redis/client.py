@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -203,11 +204,29 @@ def keepalive(url: str) -> dict[str, Any]:
     return {"socket_keepalive": True, "socket_keepalive_options": {user_timeout: USER_TIMEOUT_MS}}
 
 
-@functools.cache
-def client(purpose: str = "") -> redis.Redis:
-    """Return the shared, thread-safe client for `purpose` behind its circuit breaker. Responses are bytes."""
-    url = server_url(purpose)
-    return client() if purpose and url == settings.REDIS_URL else connect_guarded(url)
+class _SharedClients:
+    """One client per server, shared by all purposes and threads."""
+
+    def __init__(self) -> None:
+        self._by_url: dict[str, redis.Redis] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, purpose: str = "") -> redis.Redis:
+        """Return the thread-safe client for `purpose` behind its circuit breaker. Responses are bytes."""
+        url = server_url(purpose)
+        found = self._by_url.get(url)
+        if found is None:
+            with self._lock:
+                found = self._by_url.get(url) or self._by_url.setdefault(url, connect_guarded(url))
+        return found
+
+    def cache_clear(self) -> None:
+        """Make new clients from now on (tests that change the settings)."""
+        with self._lock:
+            self._by_url.clear()
+
+
+client = _SharedClients()
 
 
 def all_clients() -> dict[str, redis.Redis]:

@@ -43,10 +43,10 @@ class _Scheduler(RQScheduler):
     @property
     def connection(self) -> redis.Redis:
         """Return this process's connection. RQ would copy the worker's, which it cannot do with sentinels."""
-        connection: Any = self._connection  # RQ clears it before it forks
-        if connection is None:
-            self._connection = connection = connect(QUEUES, socket_timeout=WORKER_TTL_S)
-        made: redis.Redis = connection
+        # RQ clears it before it forks.
+        found: Any = connect(QUEUES, socket_timeout=WORKER_TTL_S) if self._connection is None else self._connection
+        self._connection = found
+        made: redis.Redis = found
         return made
 
     def work(self) -> None:

@@ -59,6 +59,7 @@ class Command(BaseCommand):
                 logging_level=None,
             )
         except REDIS_ERRORS as error:
-            raise CommandError(f"The worker of {name} stops because Redis is unavailable: {error}") from error
+            reason = str(error).partition(" : <")[0]  # without the description of each sentinel's client
+            raise CommandError(f"The worker of {name} stops because Redis is unavailable: {reason}") from error
         if not (worker.stopped_by_request or options["burst"]):
             sys.exit(1)  # the worker gave up; its supervisor starts another
