@@ -24,7 +24,7 @@ from django.db.models import Max, Q
 
 from dispatch.core import clock, events
 from dispatch.core.models import Event
-from dispatch.core.redis.client import CircuitOpen, client
+from dispatch.core.redis.client import CHANNELS, CircuitOpen, client
 
 # Subjects whose events are all pushed. Busier subjects (call, message, lead, run) are left out; pages poll those.
 SUBJECTS = frozenset(
@@ -165,7 +165,7 @@ def _send(organization_id: int, message: dict[str, Any]) -> None:
         layer: Any = get_channel_layer()
         config: Any = settings.CHANNEL_LAYERS["default"]["CONFIG"]
         name = f"{config['prefix']}__group__{group_of(organization_id)}"
-        client().publish(name, layer.serialize(message))
+        client(CHANNELS).publish(name, layer.serialize(message))
     except CircuitOpen as error:
         log.debug("push_failed", message=message["type"], error=str(error))
     except Exception as error:  # a failed push must never fail the work

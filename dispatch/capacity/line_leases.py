@@ -18,7 +18,7 @@ from dispatch.capacity import account_outages, rate_limits, redis_scripts, rules
 from dispatch.capacity.lease_reconciliation import Lease, open_call_reader
 from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.core import clock
-from dispatch.core.redis.client import REDIS_ERRORS, client
+from dispatch.core.redis.client import LEADS, REDIS_ERRORS, client
 
 log = structlog.get_logger(__name__)
 
@@ -155,7 +155,7 @@ def reconcile_pool() -> tuple[int, int]:
     Returns (leases that were missing in Redis, orphaned leases that were ended). Raises any of REDIS_ERRORS if
     Redis is unavailable.
     """
-    stored: Any = client().hgetall(f"{redis_scripts.base_key()}:leases")
+    stored: Any = client(LEADS).hgetall(f"{redis_scripts.base_key()}:leases")
     leases_in_redis = {holder.decode(): lease.decode() for holder, lease in stored.items()}
     now_ms = clock.now_ms()
     # Read after the leases: a lease that is missing here had no call yet, or its call has ended.
@@ -183,9 +183,9 @@ def reconcile_pool() -> tuple[int, int]:
 
 def rebuild_leases() -> None:
     """Rebuild all lines and rates from Postgres. `core.redis.generation` calls this after Redis has lost them."""
-    names = list(client().scan_iter(match=f"{redis_scripts.base_key()}:*", count=1000))
+    names = list(client(LEADS).scan_iter(match=f"{redis_scripts.base_key()}:*", count=1000))
     for chunk in _batched(names, BATCH):
-        client().unlink(*chunk)
+        client(LEADS).unlink(*chunk)
     _adopt_leases(open_call_reader().open_leases())
     rate_limits.restore_requests()
 

@@ -22,7 +22,16 @@ import structlog
 
 from dispatch.core import clock
 from dispatch.core.redis import generation
-from dispatch.core.redis.client import REDIS_ERRORS, CircuitOpen, Script, breaker, key
+from dispatch.core.redis.client import (
+    LEADS,
+    REDIS_ERRORS,
+    CircuitOpen,
+    Script,
+    breaker,
+    client,
+    key,
+    server_url,
+)
 from dispatch.core.redis.generation import GUARD
 
 # `TAKE_MANY` reserves an account's pace at most this far ahead (ms), so that a single request, such as an alert's,
@@ -323,7 +332,7 @@ def run_or_none(script: Script, *args: Any) -> Any | None:
 
 def run_script(script: Script, args: Sequence[Any]) -> Any:
     """Return the script's raw reply. Raises any of REDIS_ERRORS."""
-    return script(keys=[generation.key_name(), base_key()], args=list(args))
+    return script(keys=[generation.key_name(), base_key()], args=list(args), client=client(LEADS))
 
 
 def offset_ms() -> int:
@@ -334,5 +343,5 @@ def offset_ms() -> int:
 def reset() -> None:
     """Reset the outage state, for tests that start and stop Redis."""
     global _away_since
-    breaker().reset()
+    breaker(server_url(LEADS)).reset()
     _away_since = None

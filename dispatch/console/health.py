@@ -17,7 +17,8 @@ from accounts.models import Organization
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
 from dispatch.core.events import horizon, quarantine, readers
-from dispatch.core.redis.client import REDIS_ERRORS, client
+from dispatch.core.redis import state
+from dispatch.core.redis.client import QUEUES, REDIS_ERRORS, client
 from dispatch.core.runtime import leader_election
 from dispatch.core.runtime.loops import all_loops
 from dispatch.core.runtime.queues import rq_queue
@@ -40,7 +41,7 @@ class Health:
     None if nothing is late. `queues_without_worker`: their names. `lagging`: the readers behind the event log, in
     words, and `lag_s` by how many seconds. `holder`: the database session that blocks them, or empty.
     `quarantined`: how many of the organization's events could not be processed. `given_up`: loops
-    whose leader gave up, with the reasons.
+    whose leader gave up, with the reasons. `redis_fault`: what is wrong with Redis, in words, or empty.
     """
 
     workers: int | None
@@ -55,6 +56,7 @@ class Health:
     holder: str = ""
     quarantined: int = 0
     given_up: dict[str, str] = field(default_factory=dict)
+    redis_fault: str = ""
     at: datetime = field(default_factory=clock.now)
 
     @property
@@ -101,7 +103,13 @@ def _read_health(organization: Organization) -> Health:
     late_s = int((clock.now() - since).total_seconds()) if since else 0
     lines, free = _lines(organization)
     failed = quarantine.quarantined(organization.pk)
-    return Health(workers, queued, without, since, late_s, lines, free, *_lag(), failed, _given_up())
+    more = (failed, _given_up(), _redis_fault())
+    return Health(workers, queued, without, since, late_s, lines, free, *_lag(), *more)
+
+
+def _redis_fault() -> str:
+    """Return what is wrong with Redis, unless it does not respond, which `workers` shows."""
+    return next((fault.words for fault in state.find_faults() if fault.words != state.AWAY), "")
 
 
 def _given_up() -> dict[str, str]:
@@ -126,7 +134,7 @@ def _queues() -> tuple[int | None, int | None, tuple[str, ...]]:
     RQ's workers renew their keys. A dead worker disappears when its key expires.
     """
     try:
-        alive = Worker.all(connection=client())
+        alive = Worker.all(connection=client(QUEUES))
         served = {name for worker in alive for name in worker.queue_names()}
         waiting = sum(rq_queue(name).count for name in settings.RQ_QUEUES)
     except REDIS_ERRORS:

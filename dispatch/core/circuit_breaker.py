@@ -32,6 +32,9 @@ class CircuitBreaker:
     def __init__(self, name: str, pause_s: float = 1.0) -> None:
         self.name, self.pause_s = name, pause_s
         self._open_until: float | None = None  # None: closed
+        self.last_failure: tuple[type[BaseException], str] | None = (
+            None  # without its traceback, which holds frames
+        )
         self._lock = threading.Lock()
         CircuitBreaker._all.append(self)
 
@@ -73,6 +76,7 @@ class CircuitBreaker:
         with self._lock:
             was_closed = self._open_until is None
             self._open_until = time.monotonic() + self.pause_s
+            self.last_failure = (type(error), str(error)) if error else None
         metrics.circuit_failures.labels(self.name).inc()
         if was_closed:
             log.warning("circuit_opened", server=self.name, error=str(error or ""))

@@ -14,8 +14,6 @@ import environ
 from django.core.exceptions import ImproperlyConfigured
 
 _TRUE, _FALSE = {"1", "true", "yes", "y", "on", "ok", "t"}, {"0", "false", "no", "n", "off", "f", ""}
-POSTGRES = ("postgres", "postgresql", "psql", "pgsql")
-REDIS = ("redis", "rediss", "unix")
 
 
 class Environment(environ.Env):
@@ -65,25 +63,6 @@ def site_port(url: str) -> int | None:
         return urlsplit(url).port
     except ValueError as error:
         raise ImproperlyConfigured(f"PUBLIC_BASE_URL is not a valid URL: {error}.") from error
-
-
-def postgres_address(url: str) -> str:
-    """Return `url` if it is empty or a PostgreSQL URL. Raises ImproperlyConfigured."""
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in POSTGRES and len(parts.path) > 1
-    except ValueError:
-        usable = False
-    if url and not usable:
-        raise ImproperlyConfigured("DATABASE_URL must look like postgresql://user:password@host:5432/name.")
-    return url
-
-
-def redis_address(url: str) -> str:
-    """Return `url` if it is empty or a Redis URL. Raises ImproperlyConfigured."""
-    if url and url.partition("://")[0] not in REDIS:
-        raise ImproperlyConfigured("REDIS_URL must look like redis://host:6379/0 (or rediss://, unix://).")
-    return url
 
 
 def made_folder(path: Path) -> Path:

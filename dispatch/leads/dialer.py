@@ -27,7 +27,7 @@ from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock, fault_injection
 from dispatch.core.db.batcher import Batcher, DatabaseThread
 from dispatch.core.http import client as http_client
-from dispatch.core.redis.client import REDIS_ERRORS, connect
+from dispatch.core.redis.client import LEADS, REDIS_ERRORS, connect
 from dispatch.leads import counters, precheck, redis_queue
 from dispatch.leads.pool_rotation import IDLE_S, NO_LINES, TROUBLE_S, PoolRotation
 from dispatch.leads.rules.retries import Verdict
@@ -364,7 +364,7 @@ class PubSubListener(threading.Thread):
         missed = False
         while not self._stopping.is_set():
             try:
-                listener = connect(socket_timeout=5).pubsub(ignore_subscribe_messages=True)
+                listener = connect(LEADS, socket_timeout=5).pubsub(ignore_subscribe_messages=True)
                 listener.subscribe(redis_queue.wakeup_channel())
                 if missed:
                     self._forward("due")

@@ -10,18 +10,18 @@ from typing import Any
 
 from dispatch.capacity import redis_scripts
 from dispatch.core import clock
-from dispatch.core.redis.client import client
+from dispatch.core.redis.client import LEADS, client
 from dispatch.leads.redis_queue import base_key, to_ms
 
 
 def schedule_size() -> int:
     """Return the number of leads in the schedule."""
-    return int(client().zcard(f"{base_key()}:schedule"))
+    return int(client(LEADS).zcard(f"{base_key()}:schedule"))
 
 
 def schedule_overdue() -> int:
     """Return the number of leads in the schedule that are due."""
-    return int(client().zcount(f"{base_key()}:schedule", "-inf", to_ms(clock.now())))
+    return int(client(LEADS).zcount(f"{base_key()}:schedule", "-inf", to_ms(clock.now())))
 
 
 def ready_leads(pool_ids: Iterable[int]) -> dict[int, int]:
@@ -32,8 +32,8 @@ def ready_leads(pool_ids: Iterable[int]) -> dict[int, int]:
 
 def held_leads() -> dict[str, int]:
     """Return the number of leads that each living dialer has claimed and not completed."""
-    living: Any = client().zrange(f"{base_key()}:workers", 0, -1)
-    batches: Any = client().zrange(f"{base_key()}:batches", 0, -1)
+    living: Any = client(LEADS).zrange(f"{base_key()}:workers", 0, -1)
+    batches: Any = client(LEADS).zrange(f"{base_key()}:batches", 0, -1)
     held = dict.fromkeys((name.decode() for name in living), 0)
     names = [name.decode() for name in batches]
     for name, count in zip(names, _sizes_of(f"{base_key()}:held:{name}" for name in names), strict=True):
@@ -46,14 +46,14 @@ def held_leads() -> dict[str, int]:
 def leased_lines(number_ids: Iterable[int]) -> dict[int, int]:
     """Return the number of lines of each number that are taken in Redis."""
     ids = list(number_ids)
-    with client().pipeline(transaction=False) as pipe:
+    with client(LEADS).pipeline(transaction=False) as pipe:
         for number_id in ids:
             pipe.hlen(f"{redis_scripts.base_key()}:line:{number_id}")
         return dict(zip(ids, pipe.execute(), strict=True))
 
 
 def _sizes_of(keys: Iterable[str]) -> list[int]:
-    with client().pipeline(transaction=False) as pipe:
+    with client(LEADS).pipeline(transaction=False) as pipe:
         for name in keys:
             pipe.zcard(name)
         return list(pipe.execute())

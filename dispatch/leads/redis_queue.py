@@ -19,7 +19,7 @@ from dispatch.capacity import redis_scripts as capacity_scripts
 from dispatch.capacity.bulk import PoolLimits
 from dispatch.core import clock
 from dispatch.core.redis import generation
-from dispatch.core.redis.client import REDIS_ERRORS, CircuitOpen, Script, client, key
+from dispatch.core.redis.client import LEADS, REDIS_ERRORS, CircuitOpen, Script, client, key
 from dispatch.core.runtime.queues import notification_channel
 from dispatch.leads import counters, redis_scripts
 
@@ -91,7 +91,8 @@ def wakeup_channel() -> str:
 
 def run_script(script: Script, args: Sequence[Any]) -> Any:
     """Run the script and return its reply. Raises NotReady, or any of REDIS_ERRORS."""
-    answer = script(keys=[generation.key_name(), capacity_scripts.base_key(), base_key()], args=list(args))
+    keys = [generation.key_name(), capacity_scripts.base_key(), base_key()]
+    answer = script(keys, list(args), client(LEADS))
     if answer == generation.NOT_READY:
         raise NotReady
     return answer
@@ -128,7 +129,7 @@ def notify_dialers(pool_ids: Iterable[int]) -> None:
     """Notify the dialers of free lines in these pools."""
     try:
         for pool_id in pool_ids:
-            client().publish(wakeup_channel(), f"line:{pool_id}")
+            client(LEADS).publish(wakeup_channel(), f"line:{pool_id}")
     except REDIS_ERRORS as error:
         log.debug("dialers_not_notified", error=str(error))
 
@@ -186,7 +187,7 @@ def promote_due(most: int) -> tuple[int, float | None]:
 
 def ready_pools() -> list[int]:
     """Return the pools whose ready queues may contain leads."""
-    pool_ids: Any = client().smembers(f"{base_key()}:rooms")
+    pool_ids: Any = client(LEADS).smembers(f"{base_key()}:rooms")
     return sorted(map(int, pool_ids))
 
 
@@ -254,20 +255,20 @@ def reap(dead_after_s: float) -> tuple[int, int]:
 
 def swept_generation() -> str | None:
     """Return the generation of Redis in which the whole backlog was last compared with the schedule."""
-    value: Any = client().get(f"{base_key()}:swept")
+    value: Any = client(LEADS).get(f"{base_key()}:swept")
     return value.decode() if value else None
 
 
 def set_swept_generation(current: str) -> None:
     """Record that the whole backlog was compared with the schedule in that generation of Redis."""
-    client().set(f"{base_key()}:swept", current)
+    client(LEADS).set(f"{base_key()}:swept", current)
 
 
 def clear() -> None:
     """Delete the leads' keys before a rebuild."""
-    names = list(client().scan_iter(match=f"{base_key()}:*", count=1000))
+    names = list(client(LEADS).scan_iter(match=f"{base_key()}:*", count=1000))
     for start in range(0, len(names), CHUNK):
-        client().unlink(*names[start : start + CHUNK])
+        client(LEADS).unlink(*names[start : start + CHUNK])
 
 
 def rebuild_schedule(entries: Sequence[ScheduleEntry]) -> None:
@@ -276,7 +277,7 @@ def rebuild_schedule(entries: Sequence[ScheduleEntry]) -> None:
     Raises any of REDIS_ERRORS.
     """
     for chunk in _chunks(entries):
-        client().zadd(f"{base_key()}:schedule", {entry.member: entry.due_ms for entry in chunk})
+        client(LEADS).zadd(f"{base_key()}:schedule", {entry.member: entry.due_ms for entry in chunk})
 
 
 def _chunks(entries: Sequence[ScheduleEntry]) -> Iterator[Sequence[ScheduleEntry]]:

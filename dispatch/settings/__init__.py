@@ -11,7 +11,7 @@ from django.urls import reverse_lazy
 
 from dispatch.console.admin_theme import UNFOLD as UNFOLD
 from dispatch.core.db import session_limits
-from dispatch.core.environment import postgres_address, redis_address
+from dispatch.core.server_addresses import postgres_settings, redis_address, rq_connection
 from dispatch.openapi.enums import ENUM_NAMES
 from dispatch.settings.environment import *  # noqa: F403
 from dispatch.settings.environment import BASE_DIR, BEHIND_PROXY, DEVELOPMENT, PUBLIC_BASE_URL, env
@@ -21,7 +21,7 @@ from dispatch.settings.slices import *  # noqa: F403
 os.environ.setdefault("PGAPPNAME", "dispatch")
 DATABASES = {
     "default": {
-        **env.db_url_config(postgres_address(env.str("DATABASE_URL", default="")) or "postgresql:///dispatch"),
+        **postgres_settings(env.str("DATABASE_URL", default="") or "postgresql:///dispatch"),
         "ENGINE": "dispatch.core.db.postgres",
         "CONN_MAX_AGE": env.int("DB_CONN_MAX_AGE", default=60),
         "CONN_HEALTH_CHECKS": True,
@@ -42,6 +42,10 @@ if DB_POOL_SIZE:
     DATABASES["default"]["CONN_MAX_AGE"] = 0
     DATABASES["default"]["OPTIONS"]["pool"] = {"min_size": 1, "max_size": DB_POOL_SIZE, "timeout": 5}
 REDIS_URL = redis_address(env.str("REDIS_URL", default="")) or "redis://127.0.0.1:6379/0"
+# Separate servers by purpose; empty: REDIS_URL. The outbox has OUTBOX_QUEUE_URL.
+REDIS_QUEUES_URL = redis_address(env.str("REDIS_QUEUES_URL", default=""), "REDIS_QUEUES_URL")
+REDIS_LEADS_URL = redis_address(env.str("REDIS_LEADS_URL", default=""), "REDIS_LEADS_URL")
+REDIS_CHANNELS_URL = redis_address(env.str("REDIS_CHANNELS_URL", default=""), "REDIS_CHANNELS_URL")
 # Prefix of every Redis key, so that applications on a shared Redis and parallel test runs stay separate.
 REDIS_PREFIX = env.str("REDIS_PREFIX", default="dispatch:")
 REDIS_TIMEOUT_S = env.float("REDIS_TIMEOUT_S", default=2.0)
@@ -49,7 +53,7 @@ REDIS_TIMEOUT_S = env.float("REDIS_TIMEOUT_S", default=2.0)
 DISPATCH_QUEUE = "dispatch-queue"
 DISPATCH_TIMEOUT_QUEUE = "dispatch-timeout-queue"
 _rq = {
-    "URL": REDIS_URL,
+    **rq_connection(REDIS_QUEUES_URL or REDIS_URL),  # for the dashboard
     "SERIALIZER": "rq.serializers.JSONSerializer",
     "DEFAULT_TIMEOUT": env.int("RQ_JOB_TIMEOUT_S", default=60),
     "DEFAULT_RESULT_TTL": env.int("RQ_RESULT_TTL_S", default=60),
@@ -96,7 +100,7 @@ RQ_SHOW_ADMIN_LINK = False
 CHANNEL_LAYERS = {
     "default": {
         "BACKEND": "dispatch.core.redis.channel_layer.GuardedChannelLayer",
-        "CONFIG": {"hosts": [REDIS_URL], "prefix": f"{REDIS_PREFIX}channels"},
+        "CONFIG": {"hosts": [REDIS_CHANNELS_URL or REDIS_URL], "prefix": f"{REDIS_PREFIX}channels"},
     }
 }
 

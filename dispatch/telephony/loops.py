@@ -153,7 +153,7 @@ RECONCILERS = [
     _reconciler("calls_cut_off", reconciliation.mark_interrupted_requests_unknown),
     _reconciler("calls_unknown", reconciliation.resolve_unknown_calls),
     _reconciler("calls_hang_up", reconciliation.repeat_hang_ups),
-    _reconciler("calls_end", reconciliation.fetch_overdue_ends),
+    _reconciler("calls_end", reconciliation.fetch_ends),
 ]
 
 

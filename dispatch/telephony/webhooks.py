@@ -18,13 +18,14 @@ from django.views.decorators.http import require_POST
 
 from dispatch.capacity.models import OutboundNumber, ProviderAccount
 from dispatch.core.db import fast_rows
+from dispatch.core.db.errors import is_temporary
 from dispatch.telephony import providers, webhook_urls
 from dispatch.telephony.errors import WrongCall
 from dispatch.telephony.handlers import CallHandler, Redirect, VoicePrompt, handler_for
 from dispatch.telephony.models import Call, Text
 from dispatch.telephony.providers.base import Provider, WebhookEvent
 from dispatch.telephony.providers.twilio_codes import parse_int
-from dispatch.telephony.services import inbound, keys
+from dispatch.telephony.services import inbound, keys, missed_reports
 from dispatch.telephony.services.call_status import receive_webhook
 from dispatch.telephony.services.signatures import report_refusal
 
@@ -43,6 +44,15 @@ def webhook(request: HttpRequest, provider: str, call_id: int, kind: str) -> Htt
     POST /telephony/<provider>/calls/<call id>/<voice|gather|status>
     """
     structlog.contextvars.bind_contextvars(call=call_id)
+    try:
+        return _handle(request, provider, call_id, kind)
+    except Exception as error:
+        if is_temporary(error) and call_id < 2**63:
+            missed_reports.remember_call(call_id)
+        raise
+
+
+def _handle(request: HttpRequest, provider: str, call_id: int, kind: str) -> HttpResponse:
     call = _load_call(provider, call_id) if kind in KINDS else None
     if call is None:
         return reject_request()

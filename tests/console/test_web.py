@@ -47,7 +47,7 @@ def test_health_bar_shows_problems(browser):
 
 
 def test_health_bar_works_while_redis_is_unavailable(browser, monkeypatch):
-    def gone() -> None:
+    def gone(purpose: str) -> None:
         raise core_redis.ConnectionError("gone")
 
     monkeypatch.setattr(health, "client", gone)

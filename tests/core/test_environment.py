@@ -11,7 +11,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from dispatch.core import checks
-from dispatch.core.environment import Environment, postgres_address, redis_address, site_port
+from dispatch.core.environment import Environment, site_port
 from tests.core.test_checks import ids
 from tests.support.processes import ROOT
 from tests.support.waiting import PATIENCE
@@ -62,20 +62,8 @@ def test_a_secret_may_begin_with_a_dollar_sign(env: Any, monkeypatch: pytest.Mon
         env("$HOME_OF_X").float("X", default=1.0)
 
 
-@pytest.mark.parametrize("url", ["garbage", "mysql://u@host/name", "postgresql://u@host", "postgresql://["])
-def test_url_of_another_database_is_rejected(url: str) -> None:
-    with pytest.raises(ImproperlyConfigured, match="postgresql://user:password@host"):
-        postgres_address(url)
-
-
-def test_valid_or_missing_urls_are_accepted() -> None:
-    for url in ("", "postgresql://u:p@host:5432/name", "postgresql:///name?host=/run"):
-        assert postgres_address(url) == url
-    for url in ("", "redis://host:6379/0", "unix:///run/redis.sock?db=1"):
-        assert redis_address(url) == url
+def test_the_port_of_a_site_is_read_from_its_url() -> None:
     assert site_port("https://example.com:8443") == 8443
-    with pytest.raises(ImproperlyConfigured):
-        redis_address("host:6379")
     with pytest.raises(ImproperlyConfigured):
         site_port("http://example.com:port")
 
@@ -121,7 +109,10 @@ def test_queue_names_and_rates_must_be_valid(settings: Any) -> None:
     [
         ("DATABASE_URL", "garbage"),
         ("DATABASE_URL", "postgresql://u@127.0.0.1:9/x"),
+        ("DATABASE_URL", "postgresql://u@127.0.0.1:9,127.0.0.1:x/x"),
         ("REDIS_URL", "garbage"),
+        ("REDIS_URL", "redis+sentinel://127.0.0.1:9"),
+        ("REDIS_LEADS_URL", "redis://127.0.0.1:9,127.0.0.1:10/0"),
         ("DISPATCH_DEVELOPMENT", "ture"),
         ("DISPATCH_DATA_DIR", "/dev/null/nowhere"),
         ("FIELD_ENCRYPTION_KEYS", "abc"),

@@ -1,9 +1,10 @@
-"""Clients that submit forms as careful programs do: with an Idempotency-Key, again until they get a 202."""
+"""Clients that send requests as careful programs do: with an Idempotency-Key, again until they are accepted."""
 
 from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,10 @@ WAIT_S = 5.0  # for an answer
 
 @dataclass
 class Clients:
-    """`forms` are (idempotency key, body). `answered` holds the ids that each key was ever answered with."""
+    """`forms` are (idempotency key, body), which are answered with a 202 or 201.
+
+    `answered` holds the ids that each key was ever answered with, `last_at` when that was (time.monotonic()).
+    """
 
     url: str
     key: str
@@ -26,6 +30,7 @@ class Clients:
     at_once: int = 3
     answered: dict[str, set[int]] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
+    last_at: float = 0.0
 
     def __post_init__(self) -> None:
         self._left = iter(self.forms)
@@ -69,8 +74,9 @@ class Clients:
                 self._stop.wait(PAUSE_S)
                 continue
             with self._lock:
-                if answer.status_code == 202:
+                if answer.status_code in (201, 202):
                     self.answered.setdefault(key, set()).add(answer.json()["id"])
+                    self.last_at = time.monotonic()
                     return
                 if answer.status_code < 500 and answer.status_code != 429:
                     self.refused.append(f"{key}: {answer.status_code} {answer.text}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -43,8 +43,11 @@ HURRIED = {
 class Site:
     """The processes by name, their Redis, and the address of web."""
 
-    def __init__(self, redis: OwnValkey, env: Mapping[str, str], listening: socket.socket) -> None:
+    def __init__(
+        self, redis: OwnValkey, env: Mapping[str, str], listening: socket.socket, names: Sequence[str]
+    ) -> None:
         self.redis = redis
+        self._names = names
         self.base_url = env["PUBLIC_BASE_URL"]
         self._fd = listening.fileno()
         self._env = dict(env)
@@ -65,11 +68,15 @@ class Site:
 
     def revive(self) -> None:
         """Starts again whatever does not run: killed, or ended by itself because Redis was gone."""
-        for name in COMMANDS:
+        for name in self._names:
             process = self._running.get(name)
             if process is None or process.returncode is not None:
                 self.restarts += process is not None
                 self.start(name)
+
+    def ended(self) -> list[str]:
+        """Names of the processes that do not run."""
+        return [name for name, process in self._running.items() if process.returncode is not None]
 
     def ready(self) -> bool:
         try:
@@ -86,20 +93,23 @@ class Site:
 
 
 @contextmanager
-def site(sim: Simulator, folder: Path) -> Iterator[Site]:
-    """All processes up and ready, on the test's database, a Redis of their own and this simulator."""
+def site(sim: Simulator, folder: Path, names: Sequence[str] = tuple(COMMANDS), **more: str) -> Iterator[Site]:
+    """These processes up and ready, on the test's database, a Redis of their own and this simulator.
+
+    `more` adds variables to their environment.
+    """
     with ExitStack() as stack:
         redis = stack.enter_context(own_valkey(folder))
         listening = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=2048))
-        env = environment(
-            connection.settings_dict["NAME"],
+        given = {
             **HURRIED,
-            REDIS_URL=redis.url,
-            PUBLIC_BASE_URL=f"http://127.0.0.1:{listening.getsockname()[1]}",
-            SIMULATOR_URL=sim.base_url,
-            DISPATCH_DATA_DIR=str(settings.DATA_DIR),
-        )
-        made = Site(redis, env, listening)
+            "REDIS_URL": redis.url,
+            "PUBLIC_BASE_URL": f"http://127.0.0.1:{listening.getsockname()[1]}",
+            "SIMULATOR_URL": sim.base_url,
+            "DISPATCH_DATA_DIR": str(settings.DATA_DIR),
+        }
+        env = environment(connection.settings_dict["NAME"], **{**given, **more})
+        made = Site(redis, env, listening, names)
         stack.callback(made.stop)
         made.revive()
         wait_until(made.ready, 60, made.logs)

@@ -10,7 +10,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections
 
 from dispatch.core.db import pooler
-from dispatch.core.redis.client import REDIS_ERRORS, client
+from dispatch.core.redis.client import REDIS_ERRORS, all_clients
+from dispatch.core.redis.state import eviction_policy
 from dispatch.core.runtime import preflight
 
 
@@ -79,8 +80,12 @@ def _stored_credentials(alias: str) -> list[CheckMessage]:
 
 
 def _redis() -> list[CheckMessage]:
+    return [message for client in all_clients().values() for message in _redis_server(client)]
+
+
+def _redis_server(client: Any) -> list[CheckMessage]:
     try:
-        facts = client().info()
+        facts = client.info()
     except REDIS_ERRORS as error:
         return [
             Warning(
@@ -98,8 +103,7 @@ def _redis() -> list[CheckMessage]:
                 id="dispatch.E053",
             )
         )
-    policy = str(facts.get("maxmemory_policy", "noeviction"))
-    if policy != "noeviction":
+    if policy := eviction_policy(facts):
         messages.append(
             Error(
                 f"Redis evicts keys when memory runs low (maxmemory-policy {policy}): queued work would be lost.",

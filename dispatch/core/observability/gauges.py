@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from django.conf import settings
 from rq import Worker
@@ -12,7 +13,8 @@ from dispatch.core.events import quarantine
 from dispatch.core.events.readers import readers
 from dispatch.core.models import Leadership
 from dispatch.core.observability.metrics import gauge
-from dispatch.core.redis.client import client
+from dispatch.core.redis.client import all_clients
+from dispatch.core.redis.state import eviction_policy
 from dispatch.core.runtime import leader_election
 from dispatch.core.runtime.queues import rq_queue
 
@@ -45,12 +47,21 @@ def leaderships() -> Samples:
         yield (row.name.removeprefix("loop:"),), float(row.expires_at > now)
 
 
-@gauge("dispatch_redis_memory_bytes", "Memory that Redis uses, and its limit (0: none).", ("what",))
+@gauge("dispatch_redis_memory_bytes", "Memory that Redis uses, and its limit (0: none).", ("server", "what"))
 def redis_memory() -> Samples:
-    """Yield the bytes that Redis uses, and its limit."""
-    memory = client().info("memory")
-    yield ("used",), float(memory["used_memory"])
-    yield ("max",), float(memory.get("maxmemory", 0))
+    """Yield the bytes that each server uses, and its limit."""
+    for server, client in all_clients().items():
+        memory: Any = client.info("memory")
+        yield (server, "used"), float(memory["used_memory"])
+        yield (server, "max"), float(memory.get("maxmemory", 0))
+
+
+@gauge("dispatch_redis_evicts", "1 for each Redis that evicts keys when memory runs low.", ("server",))
+def redis_evicts() -> Samples:
+    """Yield 1 for each server whose maxmemory-policy is not noeviction, else 0."""
+    for server, client in all_clients().items():
+        memory: Any = client.info("memory")
+        yield (server,), float(bool(eviction_policy(memory)))
 
 
 @gauge(

@@ -8,7 +8,6 @@ meanwhile.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -20,29 +19,48 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError  # noqa: A004  (its name in the library)
 from redis.exceptions import TimeoutError as RedisTimeout
 
-from dispatch.core.redis.client import REDIS_ERRORS, CircuitOpen, breaker
+from dispatch.core.redis.client import REDIS_ERRORS, CircuitOpen, breaker, keepalive
+from dispatch.core.server_addresses import sentinels
 
 log = structlog.get_logger(__name__)
 
 _FAILURES: tuple[type[Exception], ...] = (*REDIS_ERRORS, OSError)
-# A server whose host vanished is noticed after this many milliseconds without an acknowledgement.
-_USER_TIMEOUT_MS = 15_000
 
 
 def _limits(url: str) -> dict[str, Any]:
     limits: dict[str, Any] = {"socket_timeout": settings.REDIS_TIMEOUT_S, "health_check_interval": 15}
     limits["socket_connect_timeout"] = settings.REDIS_TIMEOUT_S
     limits["retry"] = Retry(NoBackoff(), 1, supported_errors=(ConnectionError,))  # a timeout is not retried
-    if not url.startswith("unix") and (user_timeout := getattr(socket, "TCP_USER_TIMEOUT", None)):
-        limits |= {"socket_keepalive": True, "socket_keepalive_options": {user_timeout: _USER_TIMEOUT_MS}}
-    return limits
+    return limits | keepalive(url)
+
+
+def _host(url: str) -> dict[str, Any]:
+    """Return channels_redis' description of the server."""
+    found = sentinels(url)
+    if found is None:
+        return {"address": url}
+    tls = {"ssl": True} if found.tls else {}
+    to_sentinels = {
+        "socket_timeout": settings.REDIS_TIMEOUT_S,
+        "socket_connect_timeout": settings.REDIS_TIMEOUT_S,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    return {
+        "sentinels": list(found.nodes),
+        "master_name": found.service,
+        "sentinel_kwargs": {**to_sentinels, **found.own_login, **tls},
+        "db": found.db,
+        **found.login,
+        **tls,
+    }
 
 
 class GuardedConnection(RedisSingleShardConnection):
     """A connection whose operations have a time limit and pass the circuit breaker."""
 
     def __init__(self, host: dict[str, Any], channel_layer: Any) -> None:
-        super().__init__({**_limits(host["address"]), **host}, channel_layer)
+        self.url: str = host["address"]
+        super().__init__({**_limits(self.url), **_host(self.url)}, channel_layer)
 
     async def publish(self, channel: str, message: bytes) -> None:
         await self._guard(super().publish, channel, message)
@@ -58,7 +76,7 @@ class GuardedConnection(RedisSingleShardConnection):
             log.debug("channel_not_unsubscribed", error=str(error))
 
     async def _guard(self, operation: Callable[..., Awaitable[None]], *args: Any) -> None:
-        circuit = breaker(self.host["address"])
+        circuit = breaker(self.url)
         async with self._turn:
             if not circuit.admit():
                 raise CircuitOpen(f"Redis at {circuit.name} failed a moment ago; sockets do not use it yet.")

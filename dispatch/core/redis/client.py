@@ -1,4 +1,7 @@
-"""Provide Redis as the fast path: one pooled client, prefixed keys, and scripts that survive a server restart.
+"""Provide Redis as the fast path: pooled clients, prefixed keys, and scripts that survive a server restart.
+
+One server serves every purpose, unless a URL is configured for one of PURPOSES. A URL may name sentinels; each new
+connection then asks them for the primary, so that processes follow a failover.
 
 Callers must be able to continue without Redis: catch `REDIS_ERRORS`. Every command on a shared client passes the
 circuit breaker of its server: after a timeout, a refused connection or a refused write, the commands of this
@@ -10,6 +13,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import socket
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -28,10 +33,19 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004
 )
 from redis.retry import Retry
+from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from dispatch.core.circuit_breaker import CircuitBreaker
+from dispatch.core.server_addresses import Sentinels, sentinels
 
 T = TypeVar("T")
+
+# Purposes that may have a separate server: RQ's jobs; leads, lines and notifications of loops, which scripts use
+# together; live updates; message pointers. Everything else uses REDIS_URL.
+QUEUES, LEADS, CHANNELS, OUTBOX = "queues", "leads", "channels", "outbox"
+PURPOSES = (QUEUES, LEADS, CHANNELS, OUTBOX)
+# The host of a server that vanished is noticed after this many milliseconds without an acknowledgement.
+USER_TIMEOUT_MS = 15_000
 
 # Raised if Redis is unavailable, starting, full or a replica: not a bug, and not a reason to fail work.
 REDIS_ERRORS: tuple[type[Exception], ...] = (
@@ -58,6 +72,15 @@ class CircuitOpen(ConnectionError):
     """The server failed a moment ago; the command was not sent."""
 
 
+def server_url(purpose: str = "") -> str:
+    """Return the URL of the server for `purpose`, one of PURPOSES, or REDIS_URL if none is configured for it."""
+    if purpose == OUTBOX:
+        url = settings.OUTBOX_QUEUE_URL if settings.OUTBOX_QUEUE_TYPE == "redis" else ""
+    else:
+        url = getattr(settings, f"REDIS_{purpose.upper()}_URL") if purpose else ""
+    return str(url or settings.REDIS_URL)
+
+
 @functools.cache
 def _breaker_at(address: str) -> CircuitBreaker:
     return CircuitBreaker(address)
@@ -74,6 +97,8 @@ def breaker(url: str = "") -> CircuitBreaker:
 @functools.lru_cache(maxsize=16)
 def _address_of(url: str) -> str:
     """Return the server's address, without its password."""
+    if found := sentinels(url):
+        return found.name
     parts = parse_url(url)
     return str(parts.get("path") or f"{parts.get('host', 'localhost')}:{parts.get('port', 6379)}")
 
@@ -127,37 +152,86 @@ def _guard(breaker: CircuitBreaker, command: Callable[[], T]) -> T:
     return answer
 
 
-def connect(*, socket_timeout: float | None = None) -> redis.Redis:
+def connect(purpose: str = "", *, socket_timeout: float | None = None) -> redis.Redis:
     """Return a client with a separate pool and no circuit breaker, for blocking commands.
 
     `socket_timeout` is in seconds (default REDIS_TIMEOUT_S). Most code should use `client()`. A lost connection is
     retried once immediately, a timeout never. In both cases the command may have run, so every script must be
     idempotent.
     """
-    return redis.Redis.from_url(settings.REDIS_URL, **_options(socket_timeout))
+    return _client_of(redis.Redis, server_url(purpose), socket_timeout)
 
 
 def connect_guarded(url: str) -> redis.Redis:
     """Return a thread-safe client of the server at `url`, behind that server's circuit breaker."""
-    made: Any = _GuardedClient.from_url(url, **_options(None))
+    made: Any = _client_of(_GuardedClient, url, None)
     made.breaker = breaker(url)
     guarded: redis.Redis = made
     return guarded
 
 
-def _options(socket_timeout: float | None) -> dict[str, Any]:
-    return {
+def _client_of(kind: type[redis.Redis], url: str, socket_timeout: float | None) -> redis.Redis:
+    options = {
         "socket_timeout": socket_timeout or settings.REDIS_TIMEOUT_S,
         "socket_connect_timeout": settings.REDIS_TIMEOUT_S,
         "retry": Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
         "health_check_interval": 30,
+        **keepalive(url),
     }
+    if found := sentinels(url):
+        return kind(connection_pool=_sentinel_pool(found, options))
+    return kind.from_url(url, **options)
 
 
-@functools.cache
-def client() -> redis.Redis:
-    """Return the shared, thread-safe client behind the circuit breaker. Responses are bytes."""
-    return connect_guarded(settings.REDIS_URL)
+def _sentinel_pool(found: Sentinels, options: dict[str, Any]) -> SentinelConnectionPool:
+    tls = {"ssl": True} if found.tls else {}
+    to_sentinels = {
+        "socket_timeout": settings.REDIS_TIMEOUT_S,
+        "socket_connect_timeout": settings.REDIS_TIMEOUT_S,
+        "retry": Retry(NoBackoff(), 0),
+        **found.own_login,
+        **tls,
+    }
+    manager = Sentinel(list(found.nodes), sentinel_kwargs=to_sentinels)
+    return SentinelConnectionPool(found.service, manager, db=found.db, **found.login, **tls, **options)
+
+
+def keepalive(url: str) -> dict[str, Any]:
+    """Return socket options with which a vanished host is noticed; none on a Unix socket."""
+    user_timeout = getattr(socket, "TCP_USER_TIMEOUT", None)
+    if url.startswith("unix") or user_timeout is None:
+        return {}
+    return {"socket_keepalive": True, "socket_keepalive_options": {user_timeout: USER_TIMEOUT_MS}}
+
+
+class _SharedClients:
+    """One client per server, shared by all purposes and threads."""
+
+    def __init__(self) -> None:
+        self._by_url: dict[str, redis.Redis] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, purpose: str = "") -> redis.Redis:
+        """Return the thread-safe client for `purpose` behind its circuit breaker. Responses are bytes."""
+        url = server_url(purpose)
+        found = self._by_url.get(url)
+        if found is None:
+            with self._lock:
+                found = self._by_url.get(url) or self._by_url.setdefault(url, connect_guarded(url))
+        return found
+
+    def cache_clear(self) -> None:
+        """Make new clients from now on (tests that change the settings)."""
+        with self._lock:
+            self._by_url.clear()
+
+
+client = _SharedClients()
+
+
+def all_clients() -> dict[str, redis.Redis]:
+    """Return a client of every configured server, by the server's name."""
+    return {breaker(server_url(purpose)).name: client(purpose) for purpose in (*PURPOSES, "")}
 
 
 def key(*parts: object) -> str:
@@ -203,6 +277,6 @@ _DELETE_IF_MINE = Script(
 )
 
 
-def delete_if_mine(name: str, token: str) -> bool:
+def delete_if_mine(name: str, token: str, client: redis.Redis) -> bool:
     """Delete the lock `name` if it still holds `token`."""
-    return bool(_DELETE_IF_MINE(keys=[name], args=[token]))
+    return bool(_DELETE_IF_MINE([name], [token], client))

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import structlog
 
 from dispatch.core.observability import metrics
-from dispatch.core.redis.client import REDIS_ERRORS, Script, client, delete_if_mine, key
+from dispatch.core.redis.client import LEADS, REDIS_ERRORS, Script, client, delete_if_mine, key
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +59,7 @@ def on_lost(rebuild: Callable[[], None]) -> Callable[[], None]:
 
 def current_generation() -> str | None:
     """Return the current generation, or None if it is lost. Raises one of REDIS_ERRORS if Redis is unavailable."""
-    value = client().get(key_name())
+    value = client(LEADS).get(key_name())
     return value.decode() if isinstance(value, bytes) else None
 
 
@@ -70,14 +70,14 @@ def rebuild_all() -> str | None:
     is raised, and the generation stays unset.
     """
     lock, token = key("generation", "lock"), uuid.uuid4().hex
-    if not client().set(lock, token, nx=True, px=LOCK_MS):
+    if not client(LEADS).set(lock, token, nx=True, px=LOCK_MS):
         return None
     try:
         for rebuild in _rebuilders:
-            if not _RENEW(keys=[lock], args=[token, LOCK_MS]):
+            if not _RENEW(keys=[lock], args=[token, LOCK_MS], client=client(LEADS)):
                 return None
             rebuild()
-        if not _ESTABLISH(keys=[lock, key_name()], args=[token]):
+        if not _ESTABLISH(keys=[lock, key_name()], args=[token], client=client(LEADS)):
             return None
     except BaseException:
         _unlock(lock, token)
@@ -97,6 +97,6 @@ def ensure_generation() -> bool:
 
 def _unlock(lock: str, token: str) -> None:
     try:
-        delete_if_mine(lock, token)
+        delete_if_mine(lock, token, client(LEADS))
     except REDIS_ERRORS:
         log.debug("rebuild_lock_release_failed")

@@ -23,7 +23,7 @@ from django.db import Error, close_old_connections, connections
 
 from dispatch.core.db import blockers
 from dispatch.core.observability import metrics
-from dispatch.core.redis.client import REDIS_ERRORS, connect
+from dispatch.core.redis.client import LEADS, REDIS_ERRORS, connect
 from dispatch.core.runtime import leader_election
 from dispatch.core.runtime.leader_election import Election, renew, resign
 from dispatch.core.runtime.loops import Loop, NothingSucceeded, Service
@@ -292,7 +292,7 @@ class Runner:
         missed, pause = False, FIRST_BACKOFF_S
         while not self._stopping.is_set():
             try:
-                listener = connect(socket_timeout=5).pubsub(ignore_subscribe_messages=True)
+                listener = connect(LEADS, socket_timeout=5).pubsub(ignore_subscribe_messages=True)
                 listener.subscribe(notification_channel())
                 if missed:
                     for loop in self.loops:

@@ -21,7 +21,7 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from dispatch.core.observability import metrics
-from dispatch.core.redis.client import REDIS_ERRORS, client, key
+from dispatch.core.redis.client import LEADS, QUEUES, REDIS_ERRORS, client, key
 from dispatch.core.runtime.autoscaling_rules import QueueState
 
 log = structlog.get_logger(__name__)
@@ -62,10 +62,10 @@ def notification_channel() -> str:
 
 
 def rq_queue(queue_name: str) -> Queue:
-    """Return the RQ queue with this name, as configured in RQ_QUEUES, on the shared client."""
+    """Return the RQ queue with this name, as configured in RQ_QUEUES, on the shared client of the queues."""
     config = settings.RQ_QUEUES[queue_name]
     return Queue(
-        queue_name, connection=client(), serializer=JSONSerializer, default_timeout=config["DEFAULT_TIMEOUT"]
+        queue_name, connection=client(QUEUES), serializer=JSONSerializer, default_timeout=config["DEFAULT_TIMEOUT"]
     )
 
 
@@ -83,7 +83,7 @@ def _push(queue_name: str, seconds: float | None, func_path: str, args: tuple[An
     }
     try:
         if seconds is None or seconds < MIN_DELAY_S:
-            with client().pipeline() as pipe:  # RQ by default makes two round trips to Redis
+            with client(QUEUES).pipeline() as pipe:  # RQ by default makes two round trips to Redis
                 queue.enqueue_call(func_path, args=args, pipeline=pipe, **kept)
                 pipe.execute()
         else:
@@ -97,7 +97,7 @@ def _push(queue_name: str, seconds: float | None, func_path: str, args: tuple[An
 
 def _publish(loop_name: str) -> None:
     try:
-        client().publish(notification_channel(), loop_name)
+        client(LEADS).publish(notification_channel(), loop_name)
     except REDIS_ERRORS as error:
         log.debug("loop_notification_failed", loop=loop_name, error=str(error))
 
@@ -105,7 +105,7 @@ def _publish(loop_name: str) -> None:
 def read_queue(queue_name: str, now: datetime) -> QueueState:
     """Return the state of the queue. Raises redis's errors if Redis is unavailable."""
     queue = rq_queue(queue_name)
-    with client().pipeline(transaction=False) as pipe:
+    with client(QUEUES).pipeline(transaction=False) as pipe:
         pipe.llen(queue.key)
         pipe.lindex(queue.key, 0)  # RQ takes jobs from this end
         pipe.zcard(queue.started_job_registry.key)
@@ -115,7 +115,7 @@ def read_queue(queue_name: str, now: datetime) -> QueueState:
 
 def _age(job_id: bytes, now: datetime) -> float:
     """Return the seconds since the job was enqueued; 0 if it no longer exists."""
-    raw: Any = client().hget(Job.key_for(job_id.decode()), "enqueued_at")
+    raw: Any = client(QUEUES).hget(Job.key_for(job_id.decode()), "enqueued_at")
     if not raw:
         return 0.0
     enqueued_at = datetime.fromisoformat(raw.decode().replace("Z", "+00:00"))

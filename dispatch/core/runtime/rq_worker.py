@@ -7,6 +7,7 @@ import socket
 import time
 from typing import Any
 
+import redis
 import structlog
 from django.db import close_old_connections
 from rq.job import Job
@@ -17,7 +18,7 @@ from rq.utils import now as rq_now
 from rq.worker import SimpleWorker
 
 from dispatch.core.observability import metrics
-from dispatch.core.redis.client import REDIS_ERRORS
+from dispatch.core.redis.client import QUEUES, REDIS_ERRORS, connect
 from dispatch.core.runtime import supervisor
 
 log = structlog.get_logger(__name__)
@@ -38,6 +39,15 @@ class _Scheduler(RQScheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._worker_pid = os.getpid()
+
+    @property
+    def connection(self) -> redis.Redis:
+        """Return this process's connection. RQ would copy the worker's, which it cannot do with sentinels."""
+        # RQ clears it before it forks.
+        found: Any = connect(QUEUES, socket_timeout=WORKER_TTL_S) if self._connection is None else self._connection
+        self._connection = found
+        made: redis.Redis = found
+        return made
 
     def work(self) -> None:
         self._install_signal_handlers()  # before this, the worker's handler receives SIGTERM

@@ -19,7 +19,7 @@ from dispatch.core.db import pooler
 from dispatch.core.events import readers
 from dispatch.core.observability import gauges  # noqa: F401  (gauges register themselves)
 from dispatch.core.observability.metrics import may_read, render_metrics
-from dispatch.core.redis.client import REDIS_ERRORS, client
+from dispatch.core.redis import state
 from dispatch.core.runtime.loops import all_loops
 
 _migrated = False
@@ -108,12 +108,16 @@ def missing_database() -> Missing | None:
 
 
 def missing_redis() -> Missing | None:
-    """Return Redis as missing if it does not respond."""
-    try:
-        client().ping()
-    except REDIS_ERRORS as error:
-        return Missing("redis", "Redis does not respond.", _first_line(error))
-    return None
+    """Return Redis as missing if one of its servers does not respond or rejects writes."""
+    fault = next(iter(state.find_faults()), None)
+    if fault is None or not fault.is_unusable:
+        return None
+    return Missing("redis", fault.words, f"{fault.server}: {fault.reason}")
+
+
+def redis_warnings() -> list[str]:
+    """Return what should be corrected in Redis although it can be used."""
+    return [fault.words for fault in state.find_faults() if not fault.is_unusable]
 
 
 def lagging_readers() -> dict[str, float]:

@@ -81,12 +81,14 @@ class Check:
 _database = Check("database", health.missing_database)
 _redis = Check("redis", health.missing_redis)
 _readers = Check("event readers", health.lagging_readers)
+_redis_warnings = Check("redis warnings", health.redis_warnings)
 
 
 def reset() -> None:
     """Close the probes' connection; the next probe connects with the current settings (tests)."""
     health.database_link.close()
-    _database._running = _redis._running = _readers._running = None
+    for check in (_database, _redis, _readers, _redis_warnings):
+        check._running = None
 
 
 class Probes:
@@ -121,17 +123,22 @@ async def _servez() -> _Answer:
 
 async def _readyz() -> _Answer:
     status, content_type, body, headers = await _all_of(_database, _redis)
-    if status == 200 and (lags := await _lagging_readers()):
-        body = json.dumps({**READY, "lagging_readers": lags}).encode()
+    if status == 200:
+        lags, warnings = await asyncio.gather(_result_of(_readers), _result_of(_redis_warnings))
+        more = {
+            **({"lagging_readers": lags} if lags and isinstance(lags, dict) else {}),
+            **({"warnings": warnings} if warnings and isinstance(warnings, list) else {}),
+        }
+        body = json.dumps({**READY, **more}).encode()
     return status, content_type, body, headers
 
 
-async def _lagging_readers() -> dict[str, float]:
+async def _result_of(check: Check) -> Any:
+    """Return the check's result, or None if there is none in time."""
     try:
-        lags = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(_readers.start())), LIMIT_S)
+        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(check.start())), LIMIT_S)
     except TimeoutError:
-        return {}
-    return lags if isinstance(lags, dict) else {}
+        return None
 
 
 async def _all_of(*checks: Check) -> _Answer:

@@ -15,11 +15,11 @@ from typing import Any
 
 import redis
 from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
 
 from dispatch.core import clock
 from dispatch.core.circuit_breaker import CircuitBreaker
 from dispatch.core.redis.client import Script, breaker, client, connect_guarded, key
+from dispatch.core.server_addresses import redis_address
 from dispatch.outbox.queues.base import Consumer, Delivery, Publication, Publisher, QueueUnavailable
 
 GROUP = "routers"
@@ -105,10 +105,7 @@ def _server(url: str) -> Callable[[], redis.Redis]:
     """
     if not url:
         return client
-    try:
-        redis.connection.parse_url(url)
-    except ValueError as error:
-        raise ImproperlyConfigured(f"OUTBOX_QUEUE_URL is not usable: {error}.") from None
+    redis_address(url, "OUTBOX_QUEUE_URL")
     return functools.partial(_client_of, url)
 
 

@@ -20,6 +20,7 @@ from dispatch.telephony import providers, rules
 from dispatch.telephony.models import Call
 from dispatch.telephony.providers.base import CallGone, ProviderError
 from dispatch.telephony.rules import ListedCall
+from dispatch.telephony.services import missed_reports
 from dispatch.telephony.services.account_turns import FailedAccounts, take_turns
 from dispatch.telephony.services.call_requests import end_after_commit, end_at_provider, mark_lost
 from dispatch.telephony.services.call_status import apply_report
@@ -133,6 +134,32 @@ def _resolve(call_id: int, listed: list[ListedCall], asked_at: datetime) -> int:
     return int(changed)
 
 
+def fetch_ends() -> int:
+    """Ask the provider about calls of which a report was missed, and then about those whose end is overdue."""
+    return fetch_missed_reports() + fetch_overdue_ends()
+
+
+def fetch_missed_reports() -> int:
+    """Ask the provider about calls of which a webhook met an unavailable database, so that lines are free soon."""
+    remembered = missed_reports.remembered_calls()
+    if not remembered:
+        return 0
+    now = clock.now()
+    still_open = Call.objects.filter(pk__in=remembered, ended_at=None)
+    settled = set(remembered) - set(still_open.values_list("pk", flat=True))
+    asked = take_turns(still_open.filter(status__in=OPEN_AT_PROVIDER, sid__isnull=False).order_by("id"), BATCH)
+    failed = FailedAccounts()
+
+    def ask(call: Call) -> int:
+        if answered := _ask_for_end(call, now, failed):
+            settled.add(call.pk)
+        return answered
+
+    done = run_each(ask, asked, event="call_not_reconciled")
+    missed_reports.forget_calls(settled)
+    return done
+
+
 def fetch_overdue_ends() -> int:
     """Ask the provider about calls whose end is overdue. A call that the provider does not know is lost."""
     now = clock.now()
@@ -148,6 +175,7 @@ def _end_expected_by(call: Call) -> datetime:
 
 
 def _ask_for_end(call: Call, now: datetime, failed: FailedAccounts) -> int:
+    """Ask the provider about the call, and return 1 if its state is known afterwards."""
     if call.account_id in failed and not _is_given_up(call, now):
         return 0
     Call.objects.filter(pk=call.pk).update(checked_at=now)
@@ -159,8 +187,9 @@ def _ask_for_end(call: Call, now: datetime, failed: FailedAccounts) -> int:
     except (ProviderError, providers.UnknownProvider) as error:
         failed.add(call.account_id)
         log.warning("provider_call_fetch_failed", call=call.pk, error=str(error))
-        if _is_given_up(call, now):
-            mark_lost(call.pk, "the provider gave no answer")
+        if not _is_given_up(call, now):
+            return 0
+        mark_lost(call.pk, "the provider gave no answer")
     return 1
 
 

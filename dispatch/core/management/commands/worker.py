@@ -12,7 +12,7 @@ from django.db import connections
 
 from dispatch.core.db import session_limits
 from dispatch.core.observability import metrics
-from dispatch.core.redis.client import REDIS_ERRORS, connect
+from dispatch.core.redis.client import QUEUES, REDIS_ERRORS, connect
 from dispatch.core.runtime import preflight
 from dispatch.core.runtime.queues import rq_queue
 from dispatch.core.runtime.rq_worker import WORKER_TTL_S, DispatchWorker
@@ -48,7 +48,7 @@ class Command(BaseCommand):
         try:
             worker = DispatchWorker(
                 [rq_queue(name)],
-                connection=connect(socket_timeout=WORKER_TTL_S),
+                connection=connect(QUEUES, socket_timeout=WORKER_TTL_S),
                 slot=options["slot"],
                 default_result_ttl=settings.RQ_QUEUES[name]["DEFAULT_RESULT_TTL"],
             )
@@ -59,6 +59,7 @@ class Command(BaseCommand):
                 logging_level=None,
             )
         except REDIS_ERRORS as error:
-            raise CommandError(f"The worker of {name} stops because Redis is unavailable: {error}") from error
+            reason = str(error).partition(" : <")[0]  # without the description of each sentinel's client
+            raise CommandError(f"The worker of {name} stops because Redis is unavailable: {reason}") from error
         if not (worker.stopped_by_request or options["burst"]):
             sys.exit(1)  # the worker gave up; its supervisor starts another

@@ -1,0 +1,77 @@
+"""Find what a migration takes away from processes of the previous version, which run until they are replaced.
+
+Expand first, contract a release later: a column may go, change its type or demand a value only when no process of
+the previous release uses it. What is found needs an exception with its reason (tests/core/test_migrations.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from django.db import connection
+from django.db.migrations import operations
+from django.db.migrations.state import ProjectState
+from django.db.models import NOT_PROVIDED
+
+_TAKES_AWAY = (
+    operations.RemoveField,
+    operations.RenameField,
+    operations.DeleteModel,
+    operations.RenameModel,
+    operations.AlterModelTable,
+    operations.AlterUniqueTogether,
+)
+_SQL = re.compile(
+    r"\b(DROP\s+(TABLE|COLUMN|TYPE|VIEW|FUNCTION)|RENAME|SET\s+NOT\s+NULL|DROP\s+DEFAULT|(SET\s+DATA\s+)?TYPE\s"
+    r"|ADD\s+CONSTRAINT|CREATE\s+UNIQUE|TRUNCATE)\b",
+    re.IGNORECASE,
+)
+_TEXT = re.compile(r"varchar\((\d+)\)")
+
+
+def find_contractions(
+    app: str, operation: Any, before: ProjectState, created: set[tuple[str, str]]
+) -> Iterator[str]:
+    """Yield what the operation takes away, in words. `created`: models that the previous version does not have."""
+    model = (app, str(getattr(operation, "model_name", "") or getattr(operation, "name", "") or "").lower())
+    if isinstance(operation, operations.SeparateDatabaseAndState):
+        for inner in operation.database_operations:
+            yield from find_contractions(app, inner, before, created)
+    elif isinstance(operation, operations.RunSQL):
+        statements = [operation.sql] if isinstance(operation.sql, str) else operation.sql
+        for statement in statements:
+            text = statement if isinstance(statement, str) else statement[0]
+            if match := _SQL.search(text):
+                yield f"SQL: {' '.join(match[0].split())}"
+    elif model in created:
+        return
+    elif isinstance(operation, _TAKES_AWAY):
+        yield operation.describe()
+    elif isinstance(operation, operations.AddConstraint):
+        yield f"{operation.model_name}: constraint {operation.constraint.name}"
+    elif isinstance(operation, operations.AddField) and _demands_a_value(operation.field):
+        yield f"{operation.model_name}.{operation.name} demands a value"
+    elif isinstance(operation, operations.AlterField):
+        old = before.apps.get_model(app, operation.model_name)._meta.get_field(operation.name)
+        for change in _narrowed(old, operation.field):
+            yield f"{operation.model_name}.{operation.name} {change}"
+
+
+def _demands_a_value(field: Any) -> bool:
+    return not (field.null or field.many_to_many or field.db_default is not NOT_PROVIDED)
+
+
+def _narrowed(old: Any, new: Any) -> Iterator[str]:
+    was, becomes = old.db_type(connection) or "", new.db_type(connection) or ""
+    widths = _TEXT.fullmatch(was), _TEXT.fullmatch(becomes)
+    is_wider = bool(widths[0] and (becomes == "text" or (widths[1] and int(widths[1][1]) >= int(widths[0][1]))))
+    if was != becomes and not is_wider:
+        yield f"changes its type from {was} to {becomes}"
+    if old.null and not new.null:
+        yield "demands a value"
+    if new.unique and not old.unique:
+        yield "becomes unique"
+    if old.db_default is not NOT_PROVIDED and new.db_default is NOT_PROVIDED and not new.null:
+        yield "loses its default"
