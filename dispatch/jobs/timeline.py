@@ -91,7 +91,11 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.customer_replied": lambda d: f"texted: “{d.get('body', '')}”",
     "job.customer_opted_out": lambda d: f"texted “{d.get('body', '')}”, and opted out of texts",
     "job.started": lambda d: "started the work" + _note(d),
-    "job.running_late": lambda d: f"is running late {d.get('minutes')} min",
+    "job.running_late": lambda d: (
+        ("is running late" if d.get("by") in _WAYS else f"recorded that {_who(d)} is running late")
+        + f" {d.get('minutes')} min"
+        + _note(d)
+    ),
     "job.reopened": lambda d: "reopened the job" + _note(d),
     "job.pause_overdue": lambda d: f"reminded dispatchers: paused for {d.get('minutes')} minutes",
     "job.not_started": lambda d: f"reminded dispatchers: {_who(d)} has not started the work",

@@ -46,6 +46,7 @@ DONE = {
     Action.CANNOT_MAKE_IT: "given back, calling the next technician",
     Action.CANCEL: "cancelled",
     Action.ON_THE_WAY: "on the way",
+    Action.REPORT_LATE: "running late",
     Action.MARK_STARTED: "started",
     Action.COMPLETE: "completed",
     Action.REOPEN: "reopened",
@@ -54,7 +55,13 @@ DONE = {
     Action.TECHNICIAN_TOLD: "the technician knows of the change",
 }
 # The board's keyboard shortcuts, shown on the buttons.
-KEYS = {Action.ASSIGN: "a", Action.CALL_NEXT: "c", Action.PAUSE: "p", Action.RESUME: "p"}
+KEYS = {
+    Action.ASSIGN: "a",
+    Action.CALL_NEXT: "c",
+    Action.PAUSE: "p",
+    Action.RESUME: "p",
+    Action.REPORT_LATE: "l",
+}
 _ABOUT_DUPLICATES = (Action.MERGE_DUPLICATE, Action.NOT_A_DUPLICATE)
 _OFFER_TONES = {"pending": "calling", "accepted": "good", "rescinded": "off"}
 _VERDICTS = {

@@ -15,7 +15,7 @@ from accounts.api.base import OwnedRelatedField, OwnedSlugRelatedField
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.jobs import rules, timeline
 from dispatch.jobs.models import Candidate, Job, JobText, Offer, Priority, ServiceType, Submission
-from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES
+from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES, MAX_LATE_MINUTES
 from dispatch.jobs.services import threads
 from dispatch.technicians.models import Technician
 from dispatch.technicians.serializers import PhoneField
@@ -248,7 +248,7 @@ class JobDetailSerializer(JobSerializer):
     def get_timeline(self, job: Job) -> Any:
         return EntrySerializer(timeline.load_timeline(job), many=True).data
 
-    @extend_schema_field({"type": "array", "items": {"type": "string", "enum": list(rules.Action)[:-3]}})
+    @extend_schema_field({"type": "array", "items": {"type": "string", "enum": list(rules.Action)[:-2]}})
     def get_actions(self, job: Job) -> list[str]:
         ringing = any(offer.is_ringing for offer in job.offers.all())
         legal = rules.actions_in(
@@ -351,6 +351,12 @@ class OnTheWaySerializer(DecisionSerializer):
     eta_minutes = serializers.IntegerField(
         min_value=1, max_value=MAX_ETA_MINUTES, required=False, allow_null=True, default=None
     )
+
+
+class ReportLateSerializer(DecisionSerializer):
+    """By how many minutes the technician is late."""
+
+    minutes = serializers.IntegerField(min_value=1, max_value=MAX_LATE_MINUTES)
 
 
 class TechnicianToldSerializer(DecisionSerializer):

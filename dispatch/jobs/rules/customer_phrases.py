@@ -21,8 +21,8 @@ class CustomerFacts:
 
     `sender`: the name that begins the text. `service`: the organization's name for the service. `technician`: the
     first name. `eta`: the local time of arrival, or empty. `contact`: the number that customers call, or empty.
-    `is_first`: the customer has had no text about this job, so this one says how to stop them. `instead_of`:
-    the first name of the technician whom the customer still expects, or empty.
+    `is_first`: the phone has had no text about this job, so this one says how to stop them. `instead_of`: the
+    first name of the technician whom the customer still expects, or empty. `late_minutes`: the reported delay.
     """
 
     sender: str
@@ -33,10 +33,11 @@ class CustomerFacts:
     url: str
     is_first: bool
     instead_of: str = ""
+    late_minutes: int = 0
 
 
 def customer_text(kind: str, facts: CustomerFacts) -> str:
-    """Return the text of a kind: received, assigned, on_the_way, completed or cancelled."""
+    """Return the text of a kind: received, assigned, on_the_way, running_late, completed or cancelled."""
     match kind:
         case "received":
             said = f"we received your request: {facts.service}. Track, change or cancel it here"
@@ -48,6 +49,8 @@ def customer_text(kind: str, facts: CustomerFacts) -> str:
             said = f"{facts.technician} is on the way and should arrive at about {facts.eta}. Details"
         case "on_the_way":
             said = f"{facts.technician} is on the way. Details"
+        case "running_late":
+            said = f"{facts.technician} is running about {facts.late_minutes} minutes late. Details"
         case "completed":
             said = f"the work is done: {facts.service}. Thank you. Details"
         case "cancelled":
