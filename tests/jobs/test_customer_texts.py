@@ -247,7 +247,8 @@ def test_next_text_goes_to_the_corrected_phone(shop):
     services.report_on_the_way(job.pk, actor=MARIA)
     row = CustomerText.objects.get(job=job, kind="on_the_way")
     assert str(Text.objects.get(pk=row.text_id).to_phone) == "+16025550199"
-    assert not may_leave(job, "assigned")
+    to_wrong = Text.objects.filter(purpose="customer", to_phone=DANA)
+    assert [customer_texts.is_current(text) for text in to_wrong] == [False, False]
 
 
 # --- impossible -------------------------------------------------------------------------------------------------
