@@ -202,6 +202,13 @@ def test_customer_corrects_the_address_and_the_technician_is_notified(shop):
     assert TechnicianNotice.objects.get(technician=shop.ann, status="sending").news == "changed"
 
 
+def test_address_on_two_lines_is_stored_on_one(shop):
+    job = shop.assign(shop.job())
+    street, _, city = factories.TEMPE.address.partition(" Tempe")
+    assert correction(Page(job), address=f"{street}\r\n  Tempe{city}").status_code == 303
+    assert Job.objects.get(pk=job.pk).address == factories.TEMPE.address
+
+
 def test_customer_corrects_the_phone(shop):
     job = shop.assign(shop.job())
     page = Page(job)
