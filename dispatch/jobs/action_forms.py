@@ -1,6 +1,6 @@
-"""Actions on a job as forms: buttons, fields, consequences, and performing the action.
+"""Actions on a job as forms: which are allowed, buttons, fields, consequences, and performing the action.
 
-The admin's job page and the board's job panel share these texts.
+The admin's job page, the board's job panel and the API share them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from phonenumber_field.formfields import PhoneNumberField
 from dispatch.core.events import Actor
 from dispatch.jobs import services
 from dispatch.jobs.models import Job, Offer
-from dispatch.jobs.rules import Action
+from dispatch.jobs.rules import Action, actions_in
 from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES, MAX_LATE_MINUTES
 from dispatch.jobs.services.notices import find_unreached
 from dispatch.technicians.models import Technician
@@ -41,6 +41,18 @@ BUTTONS: dict[Action, tuple[str, str, bool]] = {
 }
 # The primary button by status.
 PRIMARY = {"dispatching": Action.ASSIGN, "pending": Action.ASSIGN, "assigned": Action.COMPLETE}
+
+
+def allowed_actions(job: Job, *, ringing: bool) -> list[Action]:
+    """Return the actions that a dispatcher may take on the job now, in button order. `ringing`: a phone rings."""
+    return actions_in(
+        job.status,
+        paused=job.paused_at is not None,
+        ringing=ringing,
+        started=job.started_at is not None,
+        duplicate=job.is_possible_duplicate,
+        unreached=job.has_unreached_technician,
+    )
 
 
 def button_of(action: Action, job: Job) -> tuple[str, str, bool]:

@@ -18,11 +18,12 @@ from dispatch.console.board.thread import build_thread
 from dispatch.console.views_base import console_view
 from dispatch.core.api.problems import Conflict
 from dispatch.core.ids import read_id
-from dispatch.jobs import policies, rules
+from dispatch.jobs import policies
 from dispatch.jobs.action_forms import (
     BUTTONS,
     PRIMARY,
     ActionForm,
+    allowed_actions,
     button_of,
     describe_consequence,
     perform_action,
@@ -139,14 +140,7 @@ def build_panel(request: HttpRequest, job: Job) -> dict[str, Any]:
     card = cards_of([job])[0]
     ringing = card.live is not None and card.live.counts_down
     primary = PRIMARY.get(job.status)
-    legal = rules.actions_in(
-        job.status,
-        paused=job.paused_at is not None,
-        ringing=ringing,
-        started=job.started_at is not None,
-        duplicate=job.is_possible_duplicate,
-        unreached=job.has_unreached_technician,
-    )
+    legal = allowed_actions(job, ringing=ringing)
     policy = policies.frozen_policy(job)
     return {
         "card": card,

@@ -14,6 +14,7 @@ from rest_framework import serializers
 from accounts.api.base import OwnedRelatedField, OwnedSlugRelatedField
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.jobs import rules, timeline
+from dispatch.jobs.action_forms import allowed_actions
 from dispatch.jobs.models import Candidate, Job, JobText, Offer, Priority, ServiceType, Submission
 from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES, MAX_LATE_MINUTES
 from dispatch.jobs.services import threads
@@ -251,15 +252,7 @@ class JobDetailSerializer(JobSerializer):
     @extend_schema_field({"type": "array", "items": {"type": "string", "enum": list(rules.Action)[:-2]}})
     def get_actions(self, job: Job) -> list[str]:
         ringing = any(offer.is_ringing for offer in job.offers.all())
-        legal = rules.actions_in(
-            job.status,
-            paused=job.paused_at is not None,
-            ringing=ringing,
-            started=job.started_at is not None,
-            duplicate=job.is_possible_duplicate,
-            unreached=job.has_unreached_technician,
-        )
-        return [str(action) for action in legal]
+        return [str(action) for action in allowed_actions(job, ringing=ringing)]
 
 
 class AssignedJobSerializer(JobDetailSerializer):

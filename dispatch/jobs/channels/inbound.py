@@ -16,7 +16,8 @@ from dispatch.jobs.channels import menu
 from dispatch.jobs.channels.voice import RESULT_PROMPTS, prompt_context
 from dispatch.jobs.models import Offer
 from dispatch.jobs.rules import phrases
-from dispatch.jobs.rules.menu import GOODBYE, NO_JOBS, NO_MORE_JOBS, MenuState, Page, first_name
+from dispatch.jobs.rules.customer_phrases import first_name
+from dispatch.jobs.rules.menu import GOODBYE, NO_JOBS, NO_MORE_JOBS, MenuState, Page
 from dispatch.jobs.rules.on_the_way import MAX_LATE_MINUTES, read_on_the_way
 from dispatch.jobs.services import Answer, AnswerChannel, answer_offer, report_late, threads
 from dispatch.jobs.services.answers import offer_state

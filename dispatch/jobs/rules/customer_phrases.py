@@ -62,16 +62,23 @@ def customer_text(kind: str, facts: CustomerFacts) -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
 
+# What follows a comma without being a first name.
+_COMPANIES = frozenset({"co", "corp", "gmbh", "inc", "llc", "ltd"})
+_GENERATIONS = frozenset({"", "jr", "sr", "ii", "iii", "iv"})
+
+
 def first_name(name: str) -> str:
     """Return the first name of a technician.
 
-    "Ann Lee" and "Lee, Ann" become "Ann". A name with a digit, such as "Unit 12", stays whole.
+    "Ann Lee", "Lee, Ann" and "Ann Lee, Jr." become "Ann". A name that is not a person's stays whole: "Unit 12",
+    "Smith & Sons", "Ann/Bob", "Lee Plumbing, LLC".
     """
     flat = " ".join(name.split())
-    if not flat or any(char.isdigit() for char in flat):
+    before, _, after = (part.strip() for part in flat.partition(","))
+    ending = after.lower().replace(".", "")
+    if not before or any(char.isdigit() or char in "&/" for char in flat) or ending in _COMPANIES:
         return flat
-    last, _, first = flat.partition(",")
-    return (first.strip() or last).split()[0]
+    return (before if ending in _GENERATIONS else after).split()[0]
 
 
 def local_time(moment: datetime | None, zone: str) -> str:
