@@ -92,7 +92,7 @@ TABLE: tuple[Rule, ...] = (
             "job.assigned": "assigned the job{to}",
             "job.dispatch_again": "dispatched the job again",
             "job.provider_back": "resumed calling: the phone provider is available again",
-            "job.cancelled": "cancelled the job",
+            "job.cancelled": "canceled the job",
             "job.completed": "completed the job",
         },
         email=True,
@@ -118,7 +118,7 @@ TABLE: tuple[Rule, ...] = (
         ends={
             "job.resumed": "resumed the job",
             "job.assigned": "assigned the job{to}",
-            "job.cancelled": "cancelled the job",
+            "job.cancelled": "canceled the job",
         },
     ),
     Rule(
@@ -130,7 +130,7 @@ TABLE: tuple[Rule, ...] = (
             "job.completed": "completed the job",
             "job.assigned": "assigned the job{to}",
             "job.cannot_make_it": "gave the job back",
-            "job.cancelled": "cancelled the job",
+            "job.cancelled": "canceled the job",
         },
     ),
     Rule(
@@ -139,8 +139,8 @@ TABLE: tuple[Rule, ...] = (
         ("{service}", "{customer}", "{place}"), when=lambda data: data.get("by") != "user",
     ),
     Rule(
-        "job.cancelled", TOAST, "A customer cancelled a request",
-        "The customer cancelled job {id}", ("{reason}", "{service}", "{customer}", "{place}"),
+        "job.cancelled", TOAST, "A customer canceled a request",
+        "The customer canceled job {id}", ("{reason}", "{service}", "{customer}", "{place}"),
         when=lambda data: data.get("by") == "customer",
     ),
     Rule(

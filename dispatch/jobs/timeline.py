@@ -78,7 +78,7 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.text_sent": lambda d: f"texted {_who(d)}: “{d.get('body', '')}”",
     "job.text_failed": lambda d: f"could not deliver the text to {_who(d)}" + _of(d, "reason", ": {}"),
     "job.texts_handled": lambda d: "marked the texts as needing no reply",
-    "job.cancelled": lambda d: "cancelled the job" + _of(d, "reason", ": {}"),
+    "job.cancelled": lambda d: "canceled the job" + _of(d, "reason", ": {}"),
     "job.on_the_way": lambda d: (
         ("is on the way" if d.get("by") == "technician" else f"recorded that {_who(d)} is on the way")
         + _of(d, "eta", ", arriving at about {}")

@@ -73,7 +73,7 @@ def test_sender_name_and_contact_phone_of_the_organization_are_used():
     job = shop.job()
     services.cancel(job.pk, "mistake", actor=MARIA)
     said = body(job, "cancelled")
-    assert said.startswith("Copper: your request was cancelled")
+    assert said.startswith("Copper: your request was canceled")
     assert "call (602) 555-0100" in said
 
 
@@ -352,7 +352,7 @@ def test_stale_text_does_not_leave_after_the_cancellation(texting):
     services.cancel(job.pk, "mistake", actor=MARIA)
     Text.objects.filter(purpose="customer", status="canceled").update(status="created", ended_at=None)
     texting.send_texts()
-    texting.sim.phone(DANA).gets_text("was cancelled")
+    texting.sim.phone(DANA).gets_text("was canceled")
     assert len(to_dana(texting)) == 1, "only what is true has left"
 
 

@@ -45,7 +45,7 @@ DONE = {
     Action.RESUME: "resumed",
     Action.CORRECT: "corrected",
     Action.CANNOT_MAKE_IT: "given back, calling the next technician",
-    Action.CANCEL: "cancelled",
+    Action.CANCEL: "canceled",
     Action.ON_THE_WAY: "on the way",
     Action.REPORT_LATE: "running late",
     Action.MARK_STARTED: "started",

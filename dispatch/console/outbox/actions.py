@@ -1,6 +1,6 @@
 """Handle the actions on messages and endpoints.
 
-Messages are retried, ignored, resolved and cancelled: one of them, the selected ones, or all that match the
+Messages are retried, ignored, resolved and canceled: one of them, the selected ones, or all that match the
 filters. Endpoints are paused, resumed, disabled, enabled and tested.
 """
 
@@ -45,7 +45,7 @@ WORDS = {
     Action.IGNORE: ActionTexts(
         "Ignore",
         "Ignore messages?",
-        "Ignored messages are cancelled and not sent again. Their groups continue.",
+        "Ignored messages are canceled and not sent again. Their groups continue.",
     ),
     Action.RESOLVE: ActionTexts(
         "Resolve",

@@ -359,7 +359,7 @@ class TechnicianToldSerializer(DecisionSerializer):
 
 
 class CancelSerializer(StrictSerializer):
-    """Why the job is cancelled."""
+    """Why the job is canceled."""
 
     version = serializers.IntegerField(min_value=1, required=False)
     reason = serializers.CharField(max_length=500)

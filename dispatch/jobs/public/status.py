@@ -26,7 +26,7 @@ REFRESH_S = 15
 STEPS = ("Request received", "Calling technicians", "Technician assigned", "On the way", "Done")
 # Confirmations after the redirect. The URL carries only a code, so that no link can inject other text.
 CONFIRMATIONS = {
-    "cancelled": "Your request is cancelled.",
+    "cancelled": "Your request is canceled.",
     "corrected": "Your request has been updated.",
     "asked": "Your request has been updated. The address has changed several times, so a dispatcher will check it "
     "and call you. No technician is called until then.",
@@ -149,7 +149,7 @@ def describe_status(submission: Submission) -> RequestStatus:
             return RequestStatus("off", "dash", "We combined this with your other request", text, 0, final=True)
         case Job.Status.CANCELLED:
             text = f"If you didn't expect this, {customer_actions.contact_words(job)}."
-            return RequestStatus("off", "dash", "This request was cancelled", text, 0, final=True)
+            return RequestStatus("off", "dash", "This request was canceled", text, 0, final=True)
         case Job.Status.PENDING:
             return RequestStatus("late", "bar", "A dispatcher is handling your request", "We will call you.", 2)
     if job.paused_at:

@@ -55,7 +55,7 @@ def customer_text(kind: str, facts: CustomerFacts) -> str:
             said = f"the work is done: {facts.service}. Thank you. Details"
         case "cancelled":
             call = f"call {facts.contact}" if facts.contact else "call us"
-            said = f"your request was cancelled: {facts.service}. If you didn't expect this, {call}. Details"
+            said = f"your request was canceled: {facts.service}. If you didn't expect this, {call}. Details"
         case _:
             raise ValueError(kind)
     sentences = [f"{facts.sender}: {said}: {facts.url}", OPT_OUT if facts.is_first else ""]

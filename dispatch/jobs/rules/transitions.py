@@ -78,7 +78,7 @@ DONE_TO = {
     Action.RESUME: "resumed",
     Action.CORRECT: "corrected",
     Action.CANNOT_MAKE_IT: "given back by its technician",
-    Action.CANCEL: "cancelled",
+    Action.CANCEL: "canceled",
     Action.ON_THE_WAY: "marked as on the way",
     Action.MARK_STARTED: "started",
     Action.COMPLETE: "completed",

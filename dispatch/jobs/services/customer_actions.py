@@ -43,7 +43,7 @@ def contact_words(job: Job) -> str:
 
 
 def cancel_request(job_id: int, reason: str = "") -> Job:
-    """Cancel the customer's job. A job that is already cancelled stays as it is. Raises CustomerRefusal."""
+    """Cancel the customer's job. A job that is already canceled stays as it is. Raises CustomerRefusal."""
     said = reason.strip()
     with transaction.atomic():
         job = transitions.lock_job(job_id, "organization")
@@ -92,7 +92,7 @@ def _require(job: Job, is_allowed: bool, what: str) -> None:
 def _refusal(job: Job, what: str) -> CustomerRefusal:
     contact = contact_words(job)
     if job.status == Job.Status.CANCELLED:
-        return CustomerRefusal(f"Your request was cancelled. If you didn't expect this, {contact}.")
+        return CustomerRefusal(f"Your request was canceled. If you didn't expect this, {contact}.")
     if job.status == Job.Status.COMPLETED:
         return CustomerRefusal(f"The work is already done. If something is wrong, {contact}.")
     if job.started_at is not None:
