@@ -93,6 +93,9 @@ class User(AbstractBaseUser, PermissionsMixin):
     email_confirmed_at = models.DateTimeField(
         null=True, editable=False, help_text="When they first opened a link sent to this address."
     )
+    tour_dismissed_at = models.DateTimeField(
+        null=True, editable=False, help_text="When they dismissed the tour of the board."
+    )
 
     objects: ClassVar[UserManager] = UserManager()
     USERNAME_FIELD = "email"

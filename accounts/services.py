@@ -128,6 +128,11 @@ def set_duty(membership_id: int, on_duty: bool, *, actor: Actor) -> Membership:
     return membership
 
 
+def dismiss_tour(user: User) -> None:
+    """Store that the user has dismissed the tour of the board. No event: it concerns only their screen."""
+    User.objects.filter(pk=user.pk, tour_dismissed_at=None).update(tour_dismissed_at=clock.now())
+
+
 def change_own_phone(user: User, phone: str, *, actor: Actor) -> bool:
     """Change the number for the person's alerts (E.164, empty for none). Return whether it changed.
 

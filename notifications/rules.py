@@ -27,7 +27,8 @@ class Rule:
     is left out. `ends`: event kinds about the same subject that end the cause, each with the phrase that follows
     the actor's name. `when`: whether this event notifies. `once_in_s`: minimum seconds between two notifications
     of this kind in one organization. `email`: send email by default. `says`: further values derived from the
-    event's data, by name.
+    event's data, by name. `many`: the title of one notification for `count` events about the same subject whose
+    data have the same value of the field `same`; for events that come from outside in any number.
     """
 
     kind: str
@@ -41,6 +42,8 @@ class Rule:
     once_in_s: int = 0
     email: bool = False
     says: Callable[[Mapping[str, Any]], Mapping[str, str]] = lambda data: {}
+    many: str = ""
+    same: str = ""
 
     @property
     def returns(self) -> bool:
@@ -89,7 +92,7 @@ TABLE: tuple[Rule, ...] = (
             "job.assigned": "assigned the job{to}",
             "job.dispatch_again": "dispatched the job again",
             "job.provider_back": "resumed calling: the phone provider is available again",
-            "job.cancelled": "cancelled the job",
+            "job.cancelled": "canceled the job",
             "job.completed": "completed the job",
         },
         email=True,
@@ -115,7 +118,7 @@ TABLE: tuple[Rule, ...] = (
         ends={
             "job.resumed": "resumed the job",
             "job.assigned": "assigned the job{to}",
-            "job.cancelled": "cancelled the job",
+            "job.cancelled": "canceled the job",
         },
     ),
     Rule(
@@ -127,17 +130,17 @@ TABLE: tuple[Rule, ...] = (
             "job.completed": "completed the job",
             "job.assigned": "assigned the job{to}",
             "job.cannot_make_it": "gave the job back",
-            "job.cancelled": "cancelled the job",
+            "job.cancelled": "canceled the job",
         },
     ),
     Rule(
         "job.running_late", TOAST, "A technician is running late",
         "Job {id}: {technician|the technician} is running late {minutes} min",
-        ("{service}", "{customer}", "{place}"),
+        ("{service}", "{customer}", "{place}"), when=lambda data: data.get("by") != "user",
     ),
     Rule(
-        "job.cancelled", TOAST, "A customer cancelled a request",
-        "The customer cancelled job {id}", ("{reason}", "{service}", "{customer}", "{place}"),
+        "job.cancelled", TOAST, "A customer canceled a request",
+        "The customer canceled job {id}", ("{reason}", "{service}", "{customer}", "{place}"),
         when=lambda data: data.get("by") == "customer",
     ),
     Rule(
@@ -149,11 +152,13 @@ TABLE: tuple[Rule, ...] = (
     Rule(
         "job.customer_replied", TOAST, "A customer texted about a job",
         "The customer of job {id} texted", ("“{body}”", "{service}", "{customer}"),
+        many="{count} new texts from {customer|the customer} about job {id}",
     ),
     Rule(
         "job.customer_opted_out", TOAST, "A customer with an open job opted out of texts",
         "The customer of job {id} texted “{body}” and opted out of texts",
         ("They may want to cancel.", "{service}", "{customer}"),
+        many="The customer of job {id} opted out of texts {count} times",
     ),
     Rule(
         "job.possible_duplicate", TOAST, "A job may be a duplicate",
@@ -163,6 +168,7 @@ TABLE: tuple[Rule, ...] = (
         "job.text_received", TOAST, "A technician texted about a job",
         "{technician} texted about job {id}", ("“{body}”", "Also on {also}", "{service}", "{place}"),
         when=lambda data: bool(data.get("is_main")),
+        many="{count} new texts from {technician} about job {id}", same="technician_id",
     ),
     Rule(
         "job.text_failed", TOAST, "A text to a technician was not delivered",
@@ -294,10 +300,14 @@ def choose_recipients(people: People, to: str = DISPATCHERS) -> Sequence[int]:
 
 
 def message_of(rule: Rule, values: Mapping[str, Any]) -> Message:
-    """Build the notification's title and body from the event's data, `id`, `actor` and the subject's facts."""
+    """Build the notification's title and body from the event's data, `id`, `actor` and the subject's facts.
+
+    With a `count` above 1, the title is that of several events.
+    """
+    title = rule.many if values.get("count", 1) > 1 else rule.title
     parts = [_fill(part, values) for part in rule.parts]
     return Message(
-        (_fill(rule.title, values) or rule.label)[:MAX_TITLE],
+        (_fill(title, values) or rule.label)[:MAX_TITLE],
         SEPARATOR.join(part for part in parts if part)[:MAX_BODY],
     )
 

@@ -12,19 +12,28 @@ from django.core.exceptions import ValidationError as ModelValidationError
 from django.db import models
 from rest_framework import serializers
 from rest_framework.generics import GenericAPIView
-from rest_framework.mixins import CreateModelMixin
+from rest_framework.mixins import (
+    CreateModelMixin,
+    DestroyModelMixin,
+    ListModelMixin,
+    RetrieveModelMixin,
+    UpdateModelMixin,
+)
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.settings import api_settings
 from rest_framework.viewsets import GenericViewSet
 
 from accounts.api.filters import OwnedFilterBackend, OwnedFilterSet
+from accounts.models import ApiKey
 from accounts.scoping import of_organization
 from dispatch.core.api import idempotency
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.core.ids import ID_PATTERN
 
 __all__ = [
+    "DeletableViewSet",
+    "EditableViewSet",
     "OrganizationViewSet",
     "OwnedFilterBackend",
     "OwnedFilterSet",
@@ -77,6 +86,23 @@ class OrganizationViewSet(OwnedView, GenericViewSet):
 
 
 OwnedViewSet = OrganizationViewSet
+
+
+class EditableViewSet(OrganizationViewSet, ListModelMixin, RetrieveModelMixin, CreateModelMixin, UpdateModelMixin):
+    """Rows that everybody with the scope `read` reads, and that are added and changed with the scope `manage`."""
+
+    http_method_names = ["get", "post", "patch"]
+    required = {
+        **dict.fromkeys(["list", "retrieve"], ApiKey.Scope.READ),
+        **dict.fromkeys(["create", "partial_update"], ApiKey.Scope.MANAGE),
+    }
+
+
+class DeletableViewSet(EditableViewSet, DestroyModelMixin):
+    """Such rows, if they can be deleted, too."""
+
+    http_method_names = [*EditableViewSet.http_method_names, "delete"]
+    required = {**EditableViewSet.required, "destroy": ApiKey.Scope.MANAGE}
 
 
 class OwnedQuerySetMixin(serializers.RelatedField):

@@ -1,4 +1,4 @@
-"""Parts of every page: the health bar, the choice of organization, and duty."""
+"""Parts of every page: the health bar, the choice of organization, duty, and the tour."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from accounts import services as accounts
 from accounts.models import User
-from accounts.tenancy import SESSION_KEY
+from accounts.tenancy import SESSION_KEY, user_of
 from dispatch.console import health, views_base
 from dispatch.console.views_base import console_view
 
@@ -36,6 +36,14 @@ def choose_organization(request: HttpRequest) -> HttpResponse:
         return views_base.render_page(request, "console/nowhere.html", {"refused": slug}, status=403)
     request.session[SESSION_KEY] = chosen.pk
     return views_base.back_to(request, reverse("home"))
+
+
+@require_POST
+@console_view
+def dismiss_tour(request: HttpRequest) -> HttpResponse:
+    """Store that the user does not want to see the tour again, on any device."""
+    accounts.dismiss_tour(user_of(request))
+    return HttpResponse(status=204)
 
 
 @require_POST

@@ -10,6 +10,7 @@ app_name = "console"
 urlpatterns = [
     path("organization/", page_context.choose_organization, name="choose_organization"),
     path("duty/", page_context.duty, name="duty"),
+    path("tour/dismiss/", page_context.dismiss_tour, name="dismiss_tour"),
     path("health/", page_context.health_bar, name="health"),
     path("board/", views.board, name="board"),
     path("board/changes/", views.changes, name="changes"),

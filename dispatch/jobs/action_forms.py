@@ -1,6 +1,6 @@
-"""Actions on a job as forms: buttons, fields, consequences, and performing the action.
+"""Actions on a job as forms: which are allowed, buttons, fields, consequences, and performing the action.
 
-The admin's job page and the board's job panel share these texts.
+The admin's job page, the board's job panel and the API share them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from phonenumber_field.formfields import PhoneNumberField
 from dispatch.core.events import Actor
 from dispatch.jobs import services
 from dispatch.jobs.models import Job, Offer
-from dispatch.jobs.rules import Action
-from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES
+from dispatch.jobs.rules import Action, actions_in
+from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES, MAX_LATE_MINUTES
 from dispatch.jobs.services.notices import find_unreached
 from dispatch.technicians.models import Technician
 
@@ -31,6 +31,7 @@ BUTTONS: dict[Action, tuple[str, str, bool]] = {
     Action.CANNOT_MAKE_IT: ("Can't make it…", "The technician can't make it", True),
     Action.CANCEL: ("Cancel job…", "Cancel this job", True),
     Action.ON_THE_WAY: ("On the way…", "The technician is on the way", False),
+    Action.REPORT_LATE: ("Running late…", "The technician is running late", False),
     Action.MARK_STARTED: ("Mark started…", "The technician has started", False),
     Action.REOPEN: ("Reopen…", "Reopen this job", False),
     Action.COMPLETE: ("Complete…", "Mark this job as completed", False),
@@ -40,6 +41,18 @@ BUTTONS: dict[Action, tuple[str, str, bool]] = {
 }
 # The primary button by status.
 PRIMARY = {"dispatching": Action.ASSIGN, "pending": Action.ASSIGN, "assigned": Action.COMPLETE}
+
+
+def allowed_actions(job: Job, *, ringing: bool) -> list[Action]:
+    """Return the actions that a dispatcher may take on the job now, in button order. `ringing`: a phone rings."""
+    return actions_in(
+        job.status,
+        paused=job.paused_at is not None,
+        ringing=ringing,
+        started=job.started_at is not None,
+        duplicate=job.is_possible_duplicate,
+        unreached=job.has_unreached_technician,
+    )
 
 
 def button_of(action: Action, job: Job) -> tuple[str, str, bool]:
@@ -84,6 +97,10 @@ class ActionForm(forms.Form):
         if action is Action.ON_THE_WAY:
             self.fields["eta_minutes"] = forms.IntegerField(
                 min_value=1, max_value=MAX_ETA_MINUTES, required=False, label="Minutes until they arrive"
+            )
+        if action is Action.REPORT_LATE:
+            self.fields["minutes"] = forms.IntegerField(
+                min_value=1, max_value=MAX_LATE_MINUTES, initial=20, label="Minutes late"
             )
         if action is Action.TECHNICIAN_TOLD:
             unreached = {notice.technician_id: notice.technician.name for notice in find_unreached(job)}
@@ -138,6 +155,8 @@ def perform_action(action: Action, job: Job, values: dict[str, Any], actor: Acto
         services.extend(job.pk, values["seconds"], **decision, **note)
     elif action is Action.ON_THE_WAY:
         services.report_on_the_way(job.pk, eta_minutes=values["eta_minutes"], **decision, **note)
+    elif action is Action.REPORT_LATE:
+        services.report_late(job.pk, values["minutes"], **decision, **note)
     elif action is Action.TECHNICIAN_TOLD:
         services.mark_technician_told(job.pk, values.get("who_knows"), **decision, **note)
     elif action is Action.DISPATCH_AGAIN:
@@ -184,6 +203,7 @@ def describe_consequence(action: Action, job: Job) -> str:
         Action.CANNOT_MAKE_IT: f"Removes {name} from this job and calls the technicians available now.",
         Action.CANCEL: f"Cancels the job{hangs_up}." + (f" Notifies {name}." if job.technician else ""),
         Action.ON_THE_WAY: f"Records that {name} is on the way. The customer's page shows it.",
+        Action.REPORT_LATE: f"Records that {name} is running late. The customer's page shows it.",
         Action.MARK_STARTED: f"Records that {name} has started the work.",
         Action.COMPLETE: f"Marks the job as done by {name}. You can reopen it.",
         Action.REOPEN: f"Undoes the completion. {name} has the job again and is notified.",

@@ -1,7 +1,7 @@
 """Sign and verify links: the offer page, the technician's page, the customer's page.
 
-A link carries an id and an expiry time, signed with a separate salt for each kind, so that a link of one kind is
-never valid as another. The link is the only credential: nobody signs in.
+A link carries an id and an expiry time, or the customer's phone as a digest, signed with a separate salt for each
+kind, so that a link of one kind is never valid as another. The link is the only credential: nobody signs in.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TypeVar
 from django.conf import settings
 from django.core.signing import BadSignature, Signer
 from django.urls import reverse
+from django.utils.crypto import salted_hmac
 
 from dispatch.core import clock
 from dispatch.jobs.models import Offer, Submission
@@ -70,27 +71,50 @@ def request_url(submission_id: int) -> str:
 
 
 def status_path(submission_id: int) -> str:
-    """Return the path of the customer's page, without the host."""
-    lasts = timedelta(days=settings.CUSTOMER_LINK_DAYS)
-    return reverse("pages:status", args=[_sign("status", [submission_id], lasts)])
+    """Return the path of the customer's page, without the host. It is valid for the current phone."""
+    entered, corrected = Submission.objects.values_list("customer_phone", "job__customer_phone").get(
+        pk=submission_id
+    )
+    digest = _phone_digests(entered if corrected is None else corrected)[0]
+    return reverse("pages:status", args=[_signer("request").sign(f"{submission_id}-{digest}")])
 
 
 def submission_of(token: str) -> Submission:
     """Return the submission of a link. Raises InvalidLink.
 
-    The link is valid while the request is open, and CUSTOMER_LINK_DAYS after its end; the time in the token does
-    not count. It ends when the customer's data is erased.
+    The link is valid while the request is open, and CUSTOMER_LINK_DAYS after its end. It ends when the customer's
+    phone is corrected, so that the wrong phone can't open the page, and when the customer's data is erased.
     """
-    (pk,), _ = _unsign("status", token, 1)
+    pk, digest = _read_status_token(token)
     related = ("organization", "service_type", "job__technician", "job__service_type")
     submissions = Submission.objects.select_related(*related).filter(organization__is_active=True)
     submission = _require_row(submissions.filter(pk=pk).first())
     job = getattr(submission, "job", None)
+    phone = submission.customer_phone if job is None else job.customer_phone
+    is_for_phone = phone == submission.customer_phone if digest is None else digest in _phone_digests(phone)
     ended_at = job.ended_at if job is not None else None
     lasts = timedelta(days=settings.CUSTOMER_LINK_DAYS)
-    if not submission.customer_phone or (ended_at is not None and ended_at + lasts < clock.now()):
+    is_over = ended_at is not None and ended_at + lasts < clock.now()
+    if not submission.customer_phone or not is_for_phone or is_over:
         raise InvalidLink(expired=True)
     return submission
+
+
+def _read_status_token(token: str) -> tuple[int, int | None]:
+    """Return the submission's id and the digest of the phone; None in links of releases that didn't name it."""
+    try:
+        pk, digest = [int(part) for part in _signer("request").unsign(token).split("-")]
+    except (BadSignature, ValueError):
+        (pk,), _ = _unsign("status", token, 1)
+        return pk, None
+    return pk, digest
+
+
+def _phone_digests(phone: object) -> list[int]:
+    """Return the short keyed digests of a phone: the current one, and those of earlier secret keys."""
+    keys = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
+    salt = "dispatch.jobs.request.phone"
+    return [int(salted_hmac(salt, str(phone), secret=key).hexdigest()[:8], 16) for key in keys]
 
 
 def sign_token(kind: str, numbers: list[int], lasts: timedelta) -> str:

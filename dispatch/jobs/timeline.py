@@ -78,7 +78,7 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.text_sent": lambda d: f"texted {_who(d)}: “{d.get('body', '')}”",
     "job.text_failed": lambda d: f"could not deliver the text to {_who(d)}" + _of(d, "reason", ": {}"),
     "job.texts_handled": lambda d: "marked the texts as needing no reply",
-    "job.cancelled": lambda d: "cancelled the job" + _of(d, "reason", ": {}"),
+    "job.cancelled": lambda d: "canceled the job" + _of(d, "reason", ": {}"),
     "job.on_the_way": lambda d: (
         ("is on the way" if d.get("by") == "technician" else f"recorded that {_who(d)} is on the way")
         + _of(d, "eta", ", arriving at about {}")
@@ -91,7 +91,11 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.customer_replied": lambda d: f"texted: “{d.get('body', '')}”",
     "job.customer_opted_out": lambda d: f"texted “{d.get('body', '')}”, and opted out of texts",
     "job.started": lambda d: "started the work" + _note(d),
-    "job.running_late": lambda d: f"is running late {d.get('minutes')} min",
+    "job.running_late": lambda d: (
+        ("is running late" if d.get("by") in _WAYS else f"recorded that {_who(d)} is running late")
+        + f" {d.get('minutes')} min"
+        + _note(d)
+    ),
     "job.reopened": lambda d: "reopened the job" + _note(d),
     "job.pause_overdue": lambda d: f"reminded dispatchers: paused for {d.get('minutes')} minutes",
     "job.not_started": lambda d: f"reminded dispatchers: {_who(d)} has not started the work",

@@ -179,7 +179,7 @@ class Dialer:
         fault_injection.crash_point("leads.ask.before")
         try:
             if await self._is_cancelled(request.call_id):
-                outcome: Outcome = RateLimited(0.0, "cancelled before it was sent")
+                outcome: Outcome = RateLimited(0.0, "canceled before it was sent")
             else:
                 self._lateness.append(max(0.0, (clock.now() - request.due_at).total_seconds()))
                 outcome = await self._send_request(request, account)

@@ -40,7 +40,7 @@ class Status(models.TextChoices):
     PROCESSING = "PROCESSING", "Processing"
     COMPLETED = "COMPLETED", "Completed"
     ERROR = "ERROR", "Error"
-    CANCELLED = "CANCELLED", "Cancelled"
+    CANCELLED = "CANCELLED", "Canceled"
     EXPIRED = "EXPIRED", "Expired"
 
 
@@ -208,7 +208,7 @@ class Message(OwnedModel):
     """A message to deliver. `payload` is the JSON text that is sent, byte for byte.
 
     `in_flight` is true from QUEUED until the attempt has ended or its lease has lapsed, even if the message is
-    cancelled in between. Each time a message becomes QUEUED, a new `epoch` starts; pointers and results of an
+    canceled in between. Each time a message becomes QUEUED, a new `epoch` starts; pointers and results of an
     older epoch change nothing.
     """
 

@@ -188,7 +188,7 @@ class ScheduleAdmin(OwnedAdmin):
     @action(
         description="Delete",
         permissions=["act"],
-        dialog={"title": "Delete this schedule?", "description": "Runs that haven't started are cancelled."},
+        dialog={"title": "Delete this schedule?", "description": "Runs that haven't started are canceled."},
     )
     def remove_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         schedules.delete_schedule(int(object_id), actor=request.actor)
@@ -256,7 +256,7 @@ class RunAdmin(OwnedAdmin):
 
     @admin.action(description="Cancel, unless already started", permissions=["act"])
     def cancel(self, request: Any, queryset: QuerySet) -> None:
-        apply_to_each(request, schedule_actions.cancel_run, queryset, "cancelled")
+        apply_to_each(request, schedule_actions.cancel_run, queryset, "canceled")
 
     @admin.action(description="Retry failed runs", permissions=["act"])
     def retry(self, request: Any, queryset: QuerySet) -> None:
@@ -265,7 +265,7 @@ class RunAdmin(OwnedAdmin):
     @action(
         description="Cancel",
         permissions=["act"],
-        dialog={"title": "Cancel this run?", "description": "Runs that have already started can't be cancelled."},
+        dialog={"title": "Cancel this run?", "description": "Runs that have already started can't be canceled."},
     )
     def cancel_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         schedule_actions.cancel_run(int(object_id), actor=request.actor)

@@ -155,7 +155,7 @@ class Schedule(OwnedModel):
 
 
 class RunStatus(models.TextChoices):
-    """The status of a run. Succeeded, failed, skipped, missed and cancelled runs have ended."""
+    """The status of a run. Succeeded, failed, skipped, missed and canceled runs have ended."""
 
     SCHEDULED = "scheduled", "Scheduled"
     IN_PROGRESS = "in_progress", "In progress"
@@ -165,7 +165,7 @@ class RunStatus(models.TextChoices):
     FAILED = "failed", "Failed"
     SKIPPED = "skipped", "Skipped"
     MISSED = "missed", "Missed"
-    CANCELLED = "cancelled", "Cancelled"
+    CANCELLED = "cancelled", "Canceled"
 
 
 WAITING = (RunStatus.SCHEDULED, RunStatus.RETRYING)
@@ -280,7 +280,7 @@ class BulkImport(OwnedModel):
         RECEIVED = "received", "Received"
         RUNNING = "running", "Running"
         DONE = "done", "Done"
-        CANCELLED = "cancelled", "Cancelled"
+        CANCELLED = "cancelled", "Canceled"
 
     status = models.CharField(max_length=16, choices=Status, default=Status.RECEIVED)
     total = models.PositiveIntegerField()

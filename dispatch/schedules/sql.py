@@ -169,7 +169,7 @@ FROM unnest(%(ids)s::bigint[], %(epochs)s::int[]) AS v(id, epoch)
 WHERE r.id = v.id AND r.epoch = v.epoch AND COALESCE(r.status, '') = 'running'
 RETURNING r.id
 """
-# running → in_progress in a new epoch, so that another message can be sent; or cancelled, if the schedule was
+# running → in_progress in a new epoch, so that another message can be sent; or canceled, if the schedule was
 # deleted. Runs that are locked, or whose schedule is locked, are left for a later pass.
 _REQUEUE = f"""
 WITH mine AS (

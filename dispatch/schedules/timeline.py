@@ -32,7 +32,7 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "run.failed": lambda d: f"gave up after attempt {d.get('attempt', 1)}",
     "run.skipped": lambda d: "skipped the run",
     "run.missed": lambda d: "recorded the run as missed",
-    "run.cancelled": lambda d: "cancelled the run",
+    "run.cancelled": lambda d: "canceled the run",
 }
 TONES = {
     "schedule.failing": "attention",

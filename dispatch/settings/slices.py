@@ -169,10 +169,11 @@ IDEMPOTENCY_KEEP_DAYS = 7
 TECHNICIAN_LINK_DAYS = env.int("TECHNICIAN_LINK_DAYS", default=30)
 CUSTOMER_LINK_DAYS = env.int("CUSTOMER_LINK_DAYS", default=30)
 LINK_GUESS_RATE = env.str("LINK_GUESS_RATE", default="30/min")
-# Submissions of public forms per address, customers' changes per request, and an organization's texts to a
-# customer's phone.
+# Submissions of public forms per address, customers' changes per request, changes of the address after which a
+# dispatcher decides, and an organization's texts to a customer's phone.
 PUBLIC_FORM_RATE = env.str("PUBLIC_FORM_RATE", default="10/hour")
 CUSTOMER_CHANGE_RATE = env.str("CUSTOMER_CHANGE_RATE", default="10/hour")
+CUSTOMER_MOVE_RATE = env.str("CUSTOMER_MOVE_RATE", default="2/hour")
 CUSTOMER_TEXTS_PER_DAY = env.int("CUSTOMER_TEXTS_PER_DAY", default=20)
 # Retention in days, by the names in `core.privacy.retention`, as "calls=400;events=400"; 0: forever. Other kinds
 # keep the default that their slice registered.

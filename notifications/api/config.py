@@ -8,12 +8,12 @@ from django.db import transaction
 from django.http import Http404
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import mixins, serializers
+from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from accounts.api.base import OrganizationViewSet, OwnedSerializer, OwnedSlugRelatedField
+from accounts.api.base import DeletableViewSet, OwnedSerializer, OwnedSlugRelatedField
 from accounts.api.etags import StaleResource, VersionedMixin, compute_etag, named_etags
 from accounts.auth.permissions import MEMBER
 from accounts.models import ApiKey, Organization
@@ -113,15 +113,7 @@ class RouteSerializer(OwnedSerializer):
         return attrs
 
 
-class RouteViewSet(
-    VersionedMixin,
-    OrganizationViewSet,
-    mixins.ListModelMixin,
-    mixins.RetrieveModelMixin,
-    mixins.CreateModelMixin,
-    mixins.UpdateModelMixin,
-    mixins.DestroyModelMixin,
-):
+class RouteViewSet(VersionedMixin, DeletableViewSet):
     """Notification rules: this organization's overrides.
 
     Without a rule, the installation's defaults apply.
@@ -130,14 +122,6 @@ class RouteViewSet(
     subject = "notification_rule"
     queryset = Route.objects.order_by("-id")
     serializer_class = RouteSerializer
-    http_method_names = ["get", "post", "patch", "delete"]
-    required = {
-        "list": _READ,
-        "retrieve": _READ,
-        "create": _MANAGE,
-        "partial_update": _MANAGE,
-        "destroy": _MANAGE,
-    }
 
 
 class StepSerializer(StrictSerializer):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import structlog
 from django.db import transaction
@@ -26,6 +27,8 @@ from notifications.subjects import facts_of
 
 log = structlog.get_logger(__name__)
 
+# An unread notification counts further events of its kind and subject for this long, at most this many.
+GROUPED_FOR, MAX_GROUPED = timedelta(minutes=10), 1000
 EMAIL_LOOP, PHONE_LOOP = "notifications_email", "notifications_phone"
 
 
@@ -86,11 +89,59 @@ def _notify(rule: rules.Rule, event: Event) -> None:
     users = rules.choose_recipients(people_of(event.organization_id), route.to or rule.to)
     if not users:
         log.error("notification_without_recipients", organization=event.organization_id, kind=event.kind)
+    if rule.many and level != Level.CRITICAL:
+        users = _count_in_earlier(rule, event, users, values)
     alert = _raise_alert(event, message) if level == Level.CRITICAL else None
     wants = wants_of(event.organization_id, users, rule.kind, is_alert=alert is not None)
     write(event.organization_id, users, wants, event=event, level=level, message=message, alert=alert)
     if end := _later_end(rule, event):
         _resolve(rule, end)
+
+
+def _count_in_earlier(rule: rules.Rule, event: Event, users: Sequence[int], values: dict[str, Any]) -> list[int]:
+    """Count the event in the users' recent unread notifications of the same kind and subject.
+
+    Return the users without such a notification, who get a new one. A repeated event is counted once.
+    """
+    rows = Notification.objects.of(event.organization_id).filter(
+        kind=rule.kind,
+        subject_type=event.subject_type,
+        subject_id=event.subject_id,
+        user_id__in=users,
+        alert=None,
+        read_at=None,
+        event_id__lt=event.pk,
+        created_at__gt=event.at - GROUPED_FOR,
+    )
+    earlier = _same_events(rule, event)
+    changed: dict[int, int] = {}  # the user's id → the notification's
+    for row in rows.select_for_update(no_key=True).order_by("-pk"):
+        if row.event_id not in earlier or row.user_id in changed:
+            continue
+        count = 1 + sum(event_id >= row.event_id for event_id in earlier)
+        message = rules.message_of(rule, {**values, "count": count})
+        row.title, row.body = message.title, message.body
+        row.save(update_fields=["title", "body"])
+        changed[row.user_id] = row.pk
+    live_updates.notify_changed(event.organization_id, list(changed.values()))
+    return [user for user in users if user not in changed]
+
+
+def _same_events(rule: rules.Rule, event: Event) -> list[int]:
+    """Return the ids of the recent earlier events that one notification may report together with this one."""
+    recent = Event.objects.filter(
+        organization_id=event.organization_id,
+        kind=event.kind,
+        subject_type=event.subject_type,
+        subject_id=event.subject_id,
+        at__gt=event.at - 2 * GROUPED_FOR,
+        pk__lt=event.pk,
+    )
+    return [
+        pk
+        for pk, data in recent.order_by("-pk").values_list("pk", "data")[:MAX_GROUPED]
+        if rule.when(data) and data.get(rule.same) == event.data.get(rule.same)
+    ]
 
 
 def _route(rule: rules.Rule, event: Event) -> Route:

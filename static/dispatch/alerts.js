@@ -247,12 +247,20 @@
     const start = () => { clearTimeout(left); left = setTimeout(end, TOAST_MS); };
     for (const kind of ["pointerenter", "focusin"]) shown.addEventListener(kind, () => clearTimeout(left));
     for (const kind of ["pointerleave", "focusout"]) shown.addEventListener(kind, start);
+    shown.addEventListener("renewed", start);
     shown.addEventListener("expire", gone);
     box.append(shown);
     start();
   }
 
   function toast(row) {
+    const old = elements.get(row.id);
+    if (old) { // it counts another event
+      old.querySelector("strong").textContent = row.title;
+      old.querySelector("p")?.replaceWith(inParts(row.body));
+      old.dispatchEvent(new Event("renewed"));
+      return;
+    }
     const shown = made(row);
     elements.set(row.id, shown);
     show(shown, () => remove(row.id));
@@ -304,6 +312,7 @@
       if (taken && !alerts.has(row.id)) D.say(row.settled_how || `${row.acknowledged_by || "Someone"} acknowledged: ${row.title}`);
       arrange();
     } else if (!isOpen(row)) remove(row.id);
+    else if (row.level === "toast" && !row.settled_at) window.whenLetGo(() => toast(row));
     countSoon();
   }
 

@@ -46,6 +46,7 @@
     a: () => act("assign"),
     c: () => act("call-next"),
     p: () => act("pause", "resume"),
+    l: () => act("report-late"),
     x: () => { if (!D.acknowledgeOldest()) D.say("No alerts to acknowledge."); },
     "/": () => document.getElementById("text").focus(),
     "?": () => document.getElementById("keys").showModal(),

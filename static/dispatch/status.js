@@ -20,6 +20,10 @@
   async function poll() {
     try {
       const response = await fetch(location.href, { cache: "no-store" });
+      if (response.status === 410) { // the link has ended
+        location.reload();
+        return;
+      }
       const page = new DOMParser().parseFromString(await response.text(), "text/html");
       const current = response.ok ? page.getElementById("request") : null;
       if (current && current.innerHTML.trim() !== shown.innerHTML.trim()) {

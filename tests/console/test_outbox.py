@@ -126,7 +126,7 @@ def test_messages_matching_a_filter_are_cancelled_and_others_stay(dora, world, e
     asked = dora.post("/outbox/messages/act/", {"action": "cancel", "ids": more})
     assert asked.content.decode().count('name="ids"') == 60
     refused = dora.post("/outbox/messages/act/", {"action": "retry", "ids": ours, "sure": "1"}, follow=True)
-    assert "3 messages not retried: only messages in error can be, and these are cancelled." in text(refused)
+    assert "3 messages not retried: only messages in error can be, and these are canceled." in text(refused)
 
 
 @pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example/", "/outbox/\\evil", "/admin/", ""])

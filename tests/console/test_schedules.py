@@ -255,7 +255,7 @@ def test_run_now_pause_resume_and_delete_which_asks_first(world: World, dora: Cl
     dora.post(f"{at}/act/pause/")
     assert "No runs until the schedule is resumed." in text(dora.get(f"{at}/"))
     dora.post(f"{at}/act/resume/")
-    assert "will be cancelled" in text(dora.get(f"{at}/act/delete/"))
+    assert "will be canceled" in text(dora.get(f"{at}/act/delete/"))
     assert world.again(schedule).status == "active"
     dora.post(f"{at}/act/delete/")
     assert world.again(schedule).status == "deleted"

@@ -30,7 +30,7 @@ def test_status_page_shows_the_technician_without_reload(app_url: str, chromium:
 
     Job.objects.filter(pk=job.pk).update(status="cancelled")
     page.clock.fast_forward(15_000)
-    expect(page.get_by_role("heading")).to_have_text("This request was cancelled")
+    expect(page.get_by_role("heading")).to_have_text("This request was canceled")
     expect(page.locator("#looks")).to_have_count(0)
     assert page.evaluate("document.body.dataset.same") == "yes"
     context.close()

@@ -89,8 +89,8 @@ def test_customer_corrects_and_cancels(ours: Tenant, customer: Page) -> None:
     accessible_and_fitting(page, width_of(page))
     page.get_by_label("Reason").fill("It works again")
     page.get_by_role("button", name="Yes, cancel request").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("This request was cancelled")
-    expect(page.locator(".notice.good")).to_have_text("Your request is cancelled.")
+    expect(page.get_by_role("heading", level=1)).to_have_text("This request was canceled")
+    expect(page.locator(".notice.good")).to_have_text("Your request is canceled.")
     expect(page.get_by_role("button")).to_have_count(0)
     accessible_and_fitting(page, width_of(page))
     assert job_of(ours).status == "cancelled"

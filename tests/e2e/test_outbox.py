@@ -67,5 +67,5 @@ def test_all_on_the_page_are_chosen_and_cancelled(world: World, sign_in: OpenPag
     page.get_by_label("All on this page").check()
     page.get_by_role("button", name="Cancel").click()
     page.get_by_role("button", name="Cancel 3 messages").click()
-    expect(page.get_by_role("status").filter(has_text="3 messages cancelled.")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="3 messages canceled.")).to_be_visible()
     assert set(world.statuses(ids)) == {"CANCELLED"}

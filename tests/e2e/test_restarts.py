@@ -88,7 +88,7 @@ def test_nothing_is_missed_while_server_and_redis_restart(web: Web, browser, chr
     expect(connection_state).to_have_text("Live", timeout=1000 * PATIENCE)
     stands_in("done", job)
     stands_in("attention", newer)
-    expect(page.locator("#drawer-body")).to_contain_text("cancelled the job: called off")
+    expect(page.locator("#drawer-body")).to_contain_text("canceled the job: called off")
 
     # Redis stops: live updates are lost, the connection stays, and the socket reads the database.
     web.redis.kill()

@@ -93,3 +93,36 @@ def test_a_technicians_text_about_a_closed_job_is_announced(texting: Floor, sign
     elsewhere(lambda: reply(texting, ann, "My truck broke down on I-17."))
     tell_people()
     expect(page.locator("#notices")).to_contain_text(f"Ann Whitaker texted about job {job.pk}")
+
+
+def test_many_texts_are_one_toast_that_counts(texting: Floor, sign_in):  # noqa: F811
+    ann = texting.technician("Ann Whitaker")
+    job = texting.started()
+    services.assign(job.pk, ann.pk, actor=MARIA)
+    page = live(sign_in(make.dispatcher(texting.organization, "Dana"), path="/board/"))
+    toasts = page.locator("#notices .toast")
+    for n in range(1, 5):
+        elsewhere(lambda n=n: reply(texting, ann, f"Where is it? {n}"))
+        tell_people()
+        title = f"{n} new texts from Ann Whitaker about job" if n > 1 else "Ann Whitaker texted about job"
+        expect(toasts).to_have_count(1)
+        expect(toasts).to_contain_text(f"{title} {job.pk}")
+        expect(toasts).to_contain_text(f"Where is it? {n}")
+    expect(page.locator("#unread")).to_have_text("1")
+    page.evaluate("Dispatch.note('Something else')")
+    toasts.first.get_by_role("button", name="Mark as read").click()
+    expect(toasts).to_have_count(1)
+    expect(page.locator("#unread")).to_be_hidden()
+
+
+def test_dispatcher_records_by_key_that_the_technician_is_late(texting: Floor, sign_in):  # noqa: F811
+    ann = texting.technician("Ann Whitaker")
+    job = texting.started()
+    services.assign(job.pk, ann.pk, actor=MARIA)
+    page = live(sign_in(make.dispatcher(texting.organization, "Dana"), path=f"/board/?job={job.pk}"))
+    page.keyboard.press("l")
+    page.get_by_label("Minutes late").fill("35")
+    page.locator("#ask").get_by_role("button", name="Running late").click()
+    expect(page.locator("#drawer-body")).to_contain_text("recorded that Ann Whitaker is running late 35 min")
+    expect(page.locator('[data-list="assigned"]')).to_contain_text("Running late 35 min")
+    shot(page, "running-late-1440")

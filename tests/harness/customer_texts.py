@@ -15,10 +15,9 @@ from dispatch.telephony.providers.base import IncomingWebhook
 from dispatch.telephony.services import inbound
 from notifications.models import Notification
 from notifications.services.notifications import handle
-from tests.harness.jobs import MARIA
+from tests.harness.jobs import DANA, MARIA, started_job
 from tests.support import factories
 
-DANA = "+16025550123"
 ALL = {f"sends_{kind}": True for kind in CustomerTextKind.values}
 _sids = itertools.count(1)
 
@@ -36,19 +35,7 @@ class Shop:
         self.policy = CustomerTextPolicy.objects.create(organization=self.organization, **choice)
 
     def job(self, **fields: Any) -> Job:
-        form = {
-            "customer_name": "Dana Whitfield",
-            "customer_phone": DANA,
-            "service_type": self.service,
-            "address": factories.PHOENIX.address,
-            "lat": factories.PHOENIX.lat,
-            "lng": factories.PHOENIX.lng,
-            **fields,
-        }
-        submission = services.accept_submission(self.organization, form, raw={}, actor=MARIA)
-        job = services.start_job(submission.pk, place=False)
-        assert job is not None
-        return Job.objects.get(pk=job.pk)
+        return started_job(self.organization, self.service, **fields)
 
     def assign(self, job: Job, technician: Technician | None = None) -> Job:
         services.assign(job.pk, (technician or self.ann).pk, actor=MARIA, confirm_unfit=True)

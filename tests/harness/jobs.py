@@ -23,6 +23,7 @@ from django.db import close_old_connections
 from rq.registry import ScheduledJobRegistry
 from rq.timeouts import TimerDeathPenalty
 
+from accounts.models import Organization
 from dispatch.core import clock
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
@@ -30,7 +31,7 @@ from dispatch.core.redis.client import client
 from dispatch.core.runtime.queues import rq_queue
 from dispatch.core.runtime.rq_worker import DispatchWorker
 from dispatch.jobs import services, timeline
-from dispatch.jobs.models import DispatchPolicy, Job, Offer, Submission
+from dispatch.jobs.models import DispatchPolicy, Job, Offer, ServiceType, Submission
 from dispatch.technicians.models import Technician
 from dispatch.telephony.loops import RECONCILERS, place_due, send_due
 from dispatch.telephony.models import Text
@@ -38,9 +39,31 @@ from tests.phones import Phone, PhoneCall, Simulator
 from tests.support import factories
 from tests.support.waiting import PATIENCE
 
+DANA = "+16025550123"
 KM = 1 / 111.2  # degrees of latitude
 MARIA = Actor("user", 7, "Maria Lopez")
 JOHN = Actor("user", 8, "John Sedlak")
+
+
+def submitted(organization: Organization, service: ServiceType, **fields: Any) -> Submission:
+    """A form from Dana in Phoenix, with these fields."""
+    form = {
+        "customer_name": "Dana Whitfield",
+        "customer_phone": DANA,
+        "service_type": service,
+        "address": factories.PHOENIX.address,
+        "lat": factories.PHOENIX.lat,
+        "lng": factories.PHOENIX.lng,
+        **fields,
+    }
+    return services.accept_submission(organization, form, raw={"as": "it came"}, actor=MARIA)
+
+
+def started_job(organization: Organization, service: ServiceType, **fields: Any) -> Job:
+    """The job of such a form, made here and now; no call is placed."""
+    job = services.start_job(submitted(organization, service, **fields).pk, place=False)
+    assert job is not None
+    return Job.objects.get(pk=job.pk)
 
 
 class Worker(DispatchWorker):
@@ -82,16 +105,7 @@ class Floor:
 
     # --- what comes in --------------------------------------------------------------------------------------
     def submit(self, **fields: Any) -> Submission:
-        form = {
-            "customer_name": "Dana Whitfield",
-            "customer_phone": "+16025550123",
-            "service_type": self.service,
-            "address": factories.PHOENIX.address,
-            "lat": factories.PHOENIX.lat,
-            "lng": factories.PHOENIX.lng,
-            **fields,
-        }
-        return services.accept_submission(self.organization, form, raw={"as": "it came"}, actor=MARIA)
+        return submitted(self.organization, self.service, **fields)
 
     def job(self, of: Submission | Job) -> Job:
         """The job as it is now."""

@@ -253,7 +253,7 @@ def test_a_key_pressed_while_the_job_is_being_paused_does_not_assign(floor):
     assert floor.status(job) == "dispatching"
 
 
-def test_cancelling_hangs_up_and_records_the_reason(floor):
+def test_canceling_hangs_up_and_records_the_reason(floor):
     ann, _ = floor.crew("Ann", "Bob")
     job = floor.started()
     call = floor.rings(ann)

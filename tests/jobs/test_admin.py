@@ -234,7 +234,7 @@ def test_bulk_dispatch_skips_a_job_changed_meanwhile(office, browser):
     services.cancel(changed.pk, "not needed", actor=JOHN)
     Technician.objects.update(on_duty=True)
     done = text(browser.post("/admin/jobs/job/", {**chosen, **versions, "apply": "1"}, follow=True))
-    assert f"#{changed.pk}: This job has changed. John Sedlak cancelled the job" in done
+    assert f"#{changed.pk}: This job has changed. John Sedlak canceled the job" in done
     assert f"#{other.pk}: technicians are being called." in done
     assert Job.objects.get(pk=changed.pk).status == "cancelled"
     blind = text(browser.post("/admin/jobs/job/", {**chosen, "apply": "1"}, follow=True))

@@ -1,4 +1,4 @@
-"""The customer's page: what it says, cancelling and correcting, and what a wrong link gives away."""
+"""The customer's page: what it says, canceling and correcting, and what a wrong link gives away."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_page_shows_the_corrected_address_and_never_the_phone(shop):
     assert "ends in 23" in said
 
 
-# --- cancelling -------------------------------------------------------------------------------------------------
+# --- canceling -------------------------------------------------------------------------------------------------
 
 
 def test_customer_cancels_and_everybody_knows(shop):
@@ -90,14 +90,14 @@ def test_customer_cancels_and_everybody_knows(shop):
     done = page.send("cancel", reason="It stopped leaking")
     assert done.status_code == 303
     assert page.now().status == "cancelled"
-    assert "The customer cancelled the job: It stopped leaking" in story(job)
+    assert "The customer canceled the job: It stopped leaking" in story(job)
     event = Event.objects.get(kind="job.cancelled")
     assert (event.actor_type, event.actor_label) == ("customer", "The customer")
-    assert shop.notified("job.cancelled") == [f"The customer cancelled job {job.pk}"]
+    assert shop.notified("job.cancelled") == [f"The customer canceled job {job.pk}"]
     assert TechnicianNotice.objects.get(technician=shop.ann, status="sending").news == "cancelled"
     assert Technician.objects.get(pk=shop.ann.pk).open_jobs == 0
     assert texts(job)[-1] == ("cancelled", "created")
-    assert "Your request is cancelled." in page.browser.get(done["Location"]).content.decode()
+    assert "Your request is canceled." in page.browser.get(done["Location"]).content.decode()
     assert page.send("cancel").status_code == 303, "a second time changes nothing"
     assert Event.objects.filter(kind="job.cancelled").count() == 1
 
@@ -114,7 +114,7 @@ def test_customer_cancels_while_a_phone_rings(shop):
     Page(job).send("cancel")
     assert Offer.objects.get(job=job).status == "rescinded"
     assert not Call.objects.filter(purpose="offer", ended_at=None, status="created").exists()
-    assert "The customer cancelled the job: by the customer" in story(job)
+    assert "The customer canceled the job: by the customer" in story(job)
 
 
 @pytest.mark.parametrize("change", ["started", "completed"])
@@ -150,7 +150,7 @@ def test_two_cancellations_at_once_cancel_once(shop):
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("again", range(3))
-def test_cancelling_and_accepting_at_once_ends_cancelled(shop, again):
+def test_canceling_and_accepting_at_once_ends_cancelled(shop, again):
     job = shop.job()
     offer = Offer.objects.select_related("technician").get(job=job, status="pending")
     call = Call.objects.get(purpose="offer", subject_id=offer.pk)
@@ -170,7 +170,7 @@ def test_cancelling_and_accepting_at_once_ends_cancelled(shop, again):
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("again", range(3))
-def test_cancelling_and_starting_at_once_has_one_winner(shop, again):
+def test_canceling_and_starting_at_once_has_one_winner(shop, again):
     job = shop.assign(shop.job())
     cancelled, started = at_once(
         lambda: services.cancel_request(job.pk), lambda: services.mark_started(job.pk, actor=MARIA)
@@ -200,6 +200,13 @@ def test_customer_corrects_the_address_and_the_technician_is_notified(shop):
     assert "The customer corrected the address" in story(job)
     assert shop.notified("job.corrected") == [f"The customer corrected the address of job {job.pk}"]
     assert TechnicianNotice.objects.get(technician=shop.ann, status="sending").news == "changed"
+
+
+def test_address_on_two_lines_is_stored_on_one(shop):
+    job = shop.assign(shop.job())
+    street, _, city = factories.TEMPE.address.partition(" Tempe")
+    assert correction(Page(job), address=f"{street}\r\n  Tempe{city}").status_code == 303
+    assert Job.objects.get(pk=job.pk).address == factories.TEMPE.address
 
 
 def test_customer_corrects_the_phone(shop):

@@ -87,7 +87,7 @@ def test_erased_customer_leaves_no_text(shop):
     shop.sent()
     person = DataSubject(shop.organization.pk, phone="+16025550199")
     exported = personal_data.export_person(person, actor=Actor("user", 1, "Ana"))
-    assert len(exported["texts_to_the_customer"]) == 3
+    assert len(exported["texts_to_the_customer"]) == 4
     personal_data.erase_person(person, actor=Actor("user", 1, "Ana"))
     for text in Text.objects.filter(purpose="customer"):
         assert (text.body, text.context) == ("", {})

@@ -110,7 +110,7 @@ def test_merge_cancels_the_job_with_a_link(desk):
     second.refresh_from_db()
     assert second.duplicate_of == first
     said = [entry.text for entry in timeline.load_timeline(second)]
-    assert f"Maria Lopez cancelled the job: duplicate of job {first.pk}" in said
+    assert f"Maria Lopez canceled the job: duplicate of job {first.pk}" in said
     said = [entry.text for entry in timeline.load_timeline(first)]
     assert f"Maria Lopez merged job {second.pk} into this one (“The dog bites.”)" in said
     assert describe_status(second.submission).title == "We combined this with your other request"

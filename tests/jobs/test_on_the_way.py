@@ -309,6 +309,10 @@ def test_next_technician_is_not_on_the_way():
         ("Zoë", "Zoë"),
         ("  ", ""),
         ("Lee,", "Lee"),
+        ("Ann Lee, Jr.", "Ann"),
+        ("Ann/Bob", "Ann/Bob"),
+        ("Smith & Sons", "Smith & Sons"),
+        ("Lee Plumbing, L.L.C.", "Lee Plumbing, L.L.C."),
     ],
 )
 def test_first_name_of_a_technician(name, first):

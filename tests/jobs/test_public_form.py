@@ -252,7 +252,7 @@ def test_the_status_in_the_customers_words(site: Site) -> None:
     done = page(status="completed")
     assert "The work is done" in done
     assert "check for updates" not in done
-    assert "was cancelled" in page(status="cancelled")
+    assert "was canceled" in page(status="cancelled")
     assert "6025550177" not in done, "the link reveals only what the customer entered"
     assert describe_status(Submission.objects.get()).final
     assert site.browser.post(path).status_code == 400

@@ -139,7 +139,7 @@ def test_second_of_two_dispatchers_gets_a_conflict(floor):
     who = (
         "Maria Lopez assigned the job to Ann"
         if floor.status(job) == "assigned"
-        else "John Sedlak cancelled the job"
+        else "John Sedlak canceled the job"
     )
     assert who in str(refused.detail)
 

@@ -87,9 +87,9 @@ def test_the_buttons_of_a_job_fit_its_state():
         Action.CANCEL,
     ]
     on_it = rules.actions_in("assigned", paused=False, ringing=False)
-    assert {Action.ON_THE_WAY, Action.MARK_STARTED} <= set(on_it)
+    assert {Action.ON_THE_WAY, Action.REPORT_LATE, Action.MARK_STARTED} <= set(on_it)
     begun = rules.actions_in("assigned", paused=False, ringing=False, started=True)
-    assert set(on_it) - set(begun) == {Action.ON_THE_WAY, Action.MARK_STARTED}
+    assert set(on_it) - set(begun) == {Action.ON_THE_WAY, Action.REPORT_LATE, Action.MARK_STARTED}
     assert rules.actions_in("completed", paused=False, ringing=False) == [Action.REOPEN]
 
 

@@ -29,7 +29,7 @@ def test_both_points_are_inside_whatever_the_distance(lat, lng, up, across, unit
 
 @pytest.mark.parametrize(
     ("up", "across", "bearing"),
-    [(0.1, 0, "north"), (0.1, 0.12, "north-east"), (0, -0.1, "west"), (-0.1, 0, "south"), (0, 0, "")],
+    [(0.1, 0, "north"), (0.1, 0.12, "northeast"), (0, -0.1, "west"), (-0.1, 0, "south"), (0, 0, "")],
 )
 def test_the_bearing_is_seen_from_the_technician(up, across, bearing):
     assert draw_sketch(PHOENIX, (PHOENIX[0] + up, PHOENIX[1] + across), "mi").bearing == bearing

@@ -68,7 +68,7 @@ def test_cancelled_job_is_texted_to_its_technician(texting):
     job = assigned_to(texting, ann)
     services.cancel(job.pk, "customer fixed it", actor=MARIA)
     deliver(texting)
-    body = texting.phone(ann).gets_text("Your job was cancelled".lower())["body"]
+    body = texting.phone(ann).gets_text("Your job was canceled".lower())["body"]
     assert "You don't need to go there" in body
     texting.until(lambda: notice(job).status == "reached")
     deliver(texting, 400)
@@ -82,7 +82,7 @@ def test_cancelled_job_is_called_when_no_text_is_possible(floor):
     job = assigned_to(floor, ann)
     services.cancel(job.pk, "customer fixed it", actor=MARIA)
     deliver(floor)
-    call = floor.rings(ann).answer().hears("Your job was cancelled")
+    call = floor.rings(ann).answer().hears("Your job was canceled")
     call.press("1").hears("Thank you")
     assert (notice(job).status, notice(job).reached_by) == ("reached", "call")
     deliver(floor, 400)
@@ -105,7 +105,7 @@ def test_technician_is_called_when_the_text_does_not_arrive(texting, trouble):
         services.advance_due_notices()
         assert not Call.objects.filter(purpose="job_news").exists()
     deliver(texting, 91)
-    texting.rings(ann).answer().hears("was cancelled").press("1").hears("Thank you")
+    texting.rings(ann).answer().hears("was canceled").press("1").hears("Thank you")
     assert notice(job).status == "reached"
 
 
@@ -124,7 +124,7 @@ def test_dispatchers_are_alerted_when_nothing_reaches_the_technician(floor):
     said = notification_rules.message_of(rule, {"id": job.pk, **event.data})
     assert (rule.level, said.title) == (
         "critical",
-        f"Job {job.pk}: call Ann, who doesn't know that the job was cancelled",
+        f"Job {job.pk}: call Ann, who doesn't know that the job was canceled",
     )
     deliver(floor, 400)
     assert unreached(job) == ["Ann"]
@@ -311,7 +311,7 @@ def test_notice_to_a_former_technician_keeps_the_claim_on_a_pending_job(floor):
     notify()
     ownership.claim(floor.organization, "job", job.pk, user=maria, actor=MARIA)
     deliver(floor)
-    floor.rings(ann).answer().hears("was cancelled").press("1").hears("Thank you")
+    floor.rings(ann).answer().hears("was canceled").press("1").hears("Thank you")
     notify()
     assert Claim.objects.filter(subject_id=job.pk, user=maria).exists()
     services.assign(job.pk, ann.pk, actor=MARIA, confirm_unfit=True)

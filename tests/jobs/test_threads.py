@@ -9,7 +9,6 @@ import pytest
 
 from dispatch.core import clock
 from dispatch.core.api.problems import Conflict
-from dispatch.core.events import Actor
 from dispatch.core.models import Event
 from dispatch.jobs import services, timeline
 from dispatch.jobs.models import Job, JobText, Offer
@@ -20,11 +19,11 @@ from dispatch.telephony.services import inbound
 from notifications.models import Alert, Notification
 from notifications.services.notifications import handle
 from tests.api.client import Api
+from tests.harness.jobs import MARIA, started_job
 from tests.support import factories
 
 pytestmark = pytest.mark.django_db
 
-MARIA = Actor("user", 7, "Maria Lopez")
 _sids = itertools.count(1)
 
 
@@ -40,19 +39,7 @@ class Desk:
         self.ann = factories.technician(self.organization, "Ann", max_open_jobs=5)
 
     def job(self, **fields) -> Job:
-        form = {
-            "customer_name": "Dana Whitfield",
-            "customer_phone": "+16025550123",
-            "service_type": self.service,
-            "address": factories.PHOENIX.address,
-            "lat": factories.PHOENIX.lat,
-            "lng": factories.PHOENIX.lng,
-            **fields,
-        }
-        submission = services.accept_submission(self.organization, form, raw={}, actor=MARIA)
-        job = services.start_job(submission.pk, place=False)
-        assert job is not None
-        return Job.objects.get(pk=job.pk)
+        return started_job(self.organization, self.service, **fields)
 
     def assigned(self, **fields) -> Job:
         job = self.job(**fields)

@@ -108,7 +108,7 @@ def test_a_job_that_is_gone_does_not_stop_the_reader(ours):
     ("kind", "data", "how"),
     [
         ("job.assigned", {"technician": "Unit 12"}, "Ana assigned the job to Unit 12"),
-        ("job.cancelled", {}, "Ana cancelled the job"),
+        ("job.cancelled", {}, "Ana canceled the job"),
         ("job.dispatch_again", {}, "Ana dispatched the job again"),
         ("job.completed", {}, "Ana completed the job"),
     ],

@@ -170,7 +170,7 @@ def test_assigning_the_job_resolves_the_alert_and_its_call(watch):
     watch.notify()
     ringing.ended("canceled")
     alert.refresh_from_db()
-    assert (alert.status, alert.settled_how) == ("settled", "Maria Lopez cancelled the job")
+    assert (alert.status, alert.settled_how) == ("settled", "Maria Lopez canceled the job")
     assert watch.kinds(alert)[-1] == "alert_settled"
     watch.after(3600)
     assert len(voices(watch, alert)) == 1

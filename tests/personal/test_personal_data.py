@@ -105,7 +105,7 @@ def test_nothing_is_left_and_the_history_still_reads(ours):
     job = ours.row(Job)
     job.refresh_from_db()
     assert (job.status, job.customer_name, str(job.customer_phone)) == ("cancelled", "erased", "")
-    assert "Ana cancelled the job: erased called: it works" in [one.text for one in timeline.load_timeline(job)]
+    assert "Ana canceled the job: erased called: it works" in [one.text for one in timeline.load_timeline(job)]
     assert OptOut.objects.filter(phone=DANA).exists(), "they asked for it"
     assert Event.objects.get(kind="person.erased").data["counts"]["jobs"] == 4
     assert personal_data.erase_person(person(ours, phone=DANA), actor=ANA) == {}, "twice does nothing"

@@ -28,13 +28,13 @@ COLUMNS = {
     "new": ("New", "New requests; no technician has been called yet"),
     "calling": ("Calling", "Jobs being offered to technicians right now"),
     "assigned": ("Assigned", "Jobs that a technician accepted"),
-    "done": ("Done", "Completed or cancelled in the last 24 hours"),
+    "done": ("Done", "Completed or canceled in the last 24 hours"),
 }
 EMPTY = {
     "new": "New requests appear here.",
     "calling": "Jobs being offered to technicians right now appear here.",
     "assigned": "A job moves here when a technician accepts it or you assign it.",
-    "done": "Completed and cancelled jobs from the last 24 hours appear here.",
+    "done": "Completed and canceled jobs from the last 24 hours appear here.",
 }
 _LATEST = 10_000_000_000_000
 
@@ -287,7 +287,7 @@ def state_of(job: Job, live: Any) -> tuple[str, str]:
         case Job.Status.COMPLETED:
             return "good", "Completed"
         case Job.Status.CANCELLED:
-            return "off", "Cancelled"
+            return "off", "Canceled"
     if job.paused_at is not None:
         return ("attention", "Paused too long") if job.reminded_at else ("late", "Paused")
     if is_late(job):

@@ -18,11 +18,12 @@ from dispatch.console.board.thread import build_thread
 from dispatch.console.views_base import console_view
 from dispatch.core.api.problems import Conflict
 from dispatch.core.ids import read_id
-from dispatch.jobs import policies, rules
+from dispatch.jobs import policies
 from dispatch.jobs.action_forms import (
     BUTTONS,
     PRIMARY,
     ActionForm,
+    allowed_actions,
     button_of,
     describe_consequence,
     perform_action,
@@ -44,8 +45,9 @@ DONE = {
     Action.RESUME: "resumed",
     Action.CORRECT: "corrected",
     Action.CANNOT_MAKE_IT: "given back, calling the next technician",
-    Action.CANCEL: "cancelled",
+    Action.CANCEL: "canceled",
     Action.ON_THE_WAY: "on the way",
+    Action.REPORT_LATE: "running late",
     Action.MARK_STARTED: "started",
     Action.COMPLETE: "completed",
     Action.REOPEN: "reopened",
@@ -54,7 +56,13 @@ DONE = {
     Action.TECHNICIAN_TOLD: "the technician knows of the change",
 }
 # The board's keyboard shortcuts, shown on the buttons.
-KEYS = {Action.ASSIGN: "a", Action.CALL_NEXT: "c", Action.PAUSE: "p", Action.RESUME: "p"}
+KEYS = {
+    Action.ASSIGN: "a",
+    Action.CALL_NEXT: "c",
+    Action.PAUSE: "p",
+    Action.RESUME: "p",
+    Action.REPORT_LATE: "l",
+}
 _ABOUT_DUPLICATES = (Action.MERGE_DUPLICATE, Action.NOT_A_DUPLICATE)
 _OFFER_TONES = {"pending": "calling", "accepted": "good", "rescinded": "off"}
 _VERDICTS = {
@@ -132,14 +140,7 @@ def build_panel(request: HttpRequest, job: Job) -> dict[str, Any]:
     card = cards_of([job])[0]
     ringing = card.live is not None and card.live.counts_down
     primary = PRIMARY.get(job.status)
-    legal = rules.actions_in(
-        job.status,
-        paused=job.paused_at is not None,
-        ringing=ringing,
-        started=job.started_at is not None,
-        duplicate=job.is_possible_duplicate,
-        unreached=job.has_unreached_technician,
-    )
+    legal = allowed_actions(job, ringing=ringing)
     policy = policies.frozen_policy(job)
     return {
         "card": card,

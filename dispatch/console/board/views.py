@@ -67,7 +67,7 @@ def board(request: HttpRequest) -> HttpResponse:
         return views_base.render_fragment(request, "console/board/_lists.html", context)
     context |= {
         "crew": load_strip(request.organization),
-        "has_tour": demo_logins.is_demo_login(person),
+        "has_tour": demo_logins.is_demo_login(person) and person.tour_dismissed_at is None,
         "services": ServiceType.objects.of(request.organization).filter(is_active=True),
         "priorities": [(choice.name.lower(), choice.label) for choice in Priority],
     }

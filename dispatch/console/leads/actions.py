@@ -67,7 +67,7 @@ def act_on_lead(request: HttpRequest, lead_id: int, action: str) -> HttpResponse
             request,
             "Lead queued. It is called as soon as the calling rules allow."
             if action == "now"
-            else "Lead cancelled.",
+            else "Lead canceled.",
         )
     except actions.LeadConflict as error:
         messages.warning(request, str(error.detail))

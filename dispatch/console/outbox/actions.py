@@ -1,6 +1,6 @@
 """Handle the actions on messages and endpoints.
 
-Messages are retried, ignored, resolved and cancelled: one of them, the selected ones, or all that match the
+Messages are retried, ignored, resolved and canceled: one of them, the selected ones, or all that match the
 filters. Endpoints are paused, resumed, disabled, enabled and tested.
 """
 
@@ -19,7 +19,7 @@ from dispatch.console import views_base
 from dispatch.console.outbox import queries
 from dispatch.console.views_base import console_view
 from dispatch.core.ids import read_ids
-from dispatch.outbox.models import Message
+from dispatch.outbox.models import Message, Status
 from dispatch.outbox.services import actions, endpoints, target_health
 from dispatch.outbox.services.actions import Action
 
@@ -45,7 +45,7 @@ WORDS = {
     Action.IGNORE: ActionTexts(
         "Ignore",
         "Ignore messages?",
-        "Ignored messages are cancelled and not sent again. Their groups continue.",
+        "Ignored messages are canceled and not sent again. Their groups continue.",
     ),
     Action.RESOLVE: ActionTexts(
         "Resolve",
@@ -86,7 +86,7 @@ def handle_action(request: HttpRequest) -> HttpResponse:
         messages.success(request, f"{_describe_count(len(result.changed))} {action.verb}.")
     if result.refused:
         allowed = "only messages in error can be" if action.before == ("ERROR",) else "only open messages can be"
-        statuses = ", ".join(sorted({status.lower() for status in result.refused.values()}))
+        statuses = ", ".join(sorted({Status(status).label.lower() for status in result.refused.values()}))
         messages.warning(
             request,
             f"{_describe_count(len(result.refused))} not {action.verb}: {allowed}, and these are {statuses}.",

@@ -195,7 +195,7 @@ def queue_of(group: MessageGroup) -> QuerySet[Message]:
 
 STATUS_CHOICES = (
     ("", "All"), ("open", "Open"), ("ERROR", "Error"), ("PENDING", "Pending"), ("QUEUED", "Queued"),
-    ("PROCESSING", "Processing"), ("COMPLETED", "Completed"), ("CANCELLED", "Cancelled"), ("EXPIRED", "Expired"),
+    ("PROCESSING", "Processing"), ("COMPLETED", "Completed"), ("CANCELLED", "Canceled"), ("EXPIRED", "Expired"),
 )  # fmt: skip
 FILTERS = ("status", "endpoint", "type", "group", "id")
 

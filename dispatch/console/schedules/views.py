@@ -37,11 +37,11 @@ ACTIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "run-now": (schedules.run_now, "Run queued."),
     "pause": (schedules.pause_schedule, "Schedule paused. It won't run until you resume it."),
     "resume": (schedules.resume_schedule, "Schedule resumed. Runs that fell within the pause are skipped."),
-    "delete": (schedules.delete_schedule, "Schedule deleted. Runs that hadn't started are cancelled."),
+    "delete": (schedules.delete_schedule, "Schedule deleted. Runs that hadn't started are canceled."),
 }
 RUN_ACTIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "retry": (actions.retry_run, "Retry queued."),
-    "cancel": (actions.cancel_run, "Run cancelled."),
+    "cancel": (actions.cancel_run, "Run canceled."),
 }
 
 

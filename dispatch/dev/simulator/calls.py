@@ -195,7 +195,7 @@ class Call:
             self._wake.set_result(None)
 
     def later(self, seconds: float, fn: Callable[[], None]) -> None:
-        """Set a timer that is cancelled with the call."""
+        """Set a timer that is canceled with the call."""
 
         def fire() -> None:
             self._timers.discard(timer)

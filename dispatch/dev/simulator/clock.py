@@ -88,7 +88,7 @@ class Clock:
         raise ValueError("this clock runs on its own: start the simulator with --clock manual to advance it")
 
     def _next(self) -> Timer | None:
-        """Return the earliest timer that was not cancelled."""
+        """Return the earliest timer that was not canceled."""
         while self._heap and self._heap[0][2].fn is None:
             heapq.heappop(self._heap)
         return self._heap[0][2] if self._heap else None

@@ -184,7 +184,7 @@ class Engine:
             call.script.answered()
 
     def finish(self, call: Call, status: str, by: str, *, tell: bool = True) -> None:
-        """End the call. Idempotent. `tell` False: no callback (cancelled in the queue)."""
+        """End the call. Idempotent. `tell` False: no callback (canceled in the queue)."""
         if call.over:
             return
         world = self.world

@@ -210,14 +210,16 @@ class CustomerTextPolicyAdmin(ConfigAdmin):
     subject = "customer_texts"
     dispatcher_may = VIEW
     list_display = [
-        "__str__", "sends_received", "sends_assigned", "sends_on_the_way", "sends_completed", "sends_cancelled"
+        "__str__", "sends_received", "sends_assigned", "sends_on_the_way", "sends_running_late", "sends_completed",
+        "sends_cancelled",
     ]  # fmt: skip
     fieldsets = [
         (
             "Text the customer",
             {
                 "fields": [
-                    "sends_received", "sends_assigned", "sends_on_the_way", "sends_completed", "sends_cancelled"
+                    "sends_received", "sends_assigned", "sends_on_the_way", "sends_running_late",
+                    "sends_completed", "sends_cancelled",
                 ],
                 "description": "Each text is sent at most once for a job, to customers who have not opted out, "
                 "from numbers that may send texts. It links to the customer's page, where they can cancel or "

@@ -17,6 +17,7 @@ from dispatch.jobs.action_forms import (
     BUTTONS,
     PRIMARY,
     ActionForm,
+    allowed_actions,
     button_of,
     describe_consequence,
     perform_action,
@@ -104,15 +105,7 @@ def detail_context(job: Job, *, may_act: bool) -> dict[str, Any]:
     """Return the template context of a job's page."""
     zone, unit = job.organization.time_zone, job.organization.distance_unit
     offers = list(job.offers.select_related("technician"))
-    ringing = any(offer.is_ringing for offer in offers)
-    legal = rules.actions_in(
-        job.status,
-        paused=job.paused_at is not None,
-        ringing=ringing,
-        started=job.started_at is not None,
-        duplicate=job.is_possible_duplicate,
-        unreached=job.has_unreached_technician,
-    )
+    legal = allowed_actions(job, ringing=any(offer.is_ringing for offer in offers))
     primary = PRIMARY.get(job.status)
     policy = policies.frozen_policy(job)
     return {

@@ -7,11 +7,10 @@ from functools import partial
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
-from rest_framework import mixins, serializers
+from rest_framework import serializers
 
-from accounts.api.base import OrganizationViewSet, OwnedSerializer, OwnedSlugRelatedField
+from accounts.api.base import DeletableViewSet, EditableViewSet, OwnedSerializer, OwnedSlugRelatedField
 from accounts.api.etags import VersionedMixin
-from accounts.models import ApiKey
 from dispatch.capacity.models import DispatchPool
 from dispatch.jobs import policies
 from dispatch.jobs.models import DispatchPolicy, ServiceType
@@ -20,10 +19,8 @@ from dispatch.jobs.rules.quiet_hours import FIELDS as QUIET_FIELDS
 from dispatch.jobs.services import config
 from dispatch.technicians.models import Skill
 
-_READ, _MANAGE = ApiKey.Scope.READ, ApiKey.Scope.MANAGE
 
-
-class ConfigViewSet(VersionedMixin, OrganizationViewSet):
+class ConfigViewSet(VersionedMixin, EditableViewSet):
     """Records every change with its actor in the event log."""
 
     notes_itself = True
@@ -60,21 +57,13 @@ class ServiceTypeSerializer(OwnedSerializer):
         fields = ["id", "code", "name", "spoken_name", "required_skills", "preferred_skills", "is_active"]
 
 
-class ServiceTypeViewSet(
-    ConfigViewSet,
-    mixins.ListModelMixin,
-    mixins.RetrieveModelMixin,
-    mixins.CreateModelMixin,
-    mixins.UpdateModelMixin,
-):
+class ServiceTypeViewSet(ConfigViewSet):
     """Service types. Set `is_active` to false instead of deleting one, because jobs refer to it."""
 
     subject = "service_type"
     queryset = ServiceType.objects.prefetch_related("required_skills", "preferred_skills").order_by("-id")
     serializer_class = ServiceTypeSerializer
     filterset_fields = ["is_active", "code"]
-    http_method_names = ["get", "post", "patch"]
-    required = {"list": _READ, "retrieve": _READ, "create": _MANAGE, "partial_update": _MANAGE}
 
 
 class DispatchPolicySerializer(OwnedSerializer):
@@ -119,27 +108,12 @@ class DispatchPolicySerializer(OwnedSerializer):
         return attrs
 
 
-class DispatchPolicyViewSet(
-    ConfigViewSet,
-    mixins.ListModelMixin,
-    mixins.RetrieveModelMixin,
-    mixins.CreateModelMixin,
-    mixins.UpdateModelMixin,
-    mixins.DestroyModelMixin,
-):
+class DispatchPolicyViewSet(ConfigViewSet, DeletableViewSet):
     """Dispatch policies: one for the organization, and one for each service type that differs from it."""
 
     subject = "policy"
     queryset = DispatchPolicy.objects.select_related("service_type", "call_pool").order_by("-id")
     serializer_class = DispatchPolicySerializer
-    http_method_names = ["get", "post", "patch", "delete"]
-    required = {
-        "list": _READ,
-        "retrieve": _READ,
-        "create": _MANAGE,
-        "partial_update": _MANAGE,
-        "destroy": _MANAGE,
-    }
 
     def perform_destroy(self, instance: DispatchPolicy) -> None:
         config.delete_config(instance, actor=self.request.actor)

@@ -14,8 +14,9 @@ from rest_framework import serializers
 from accounts.api.base import OwnedRelatedField, OwnedSlugRelatedField
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.jobs import rules, timeline
+from dispatch.jobs.action_forms import allowed_actions
 from dispatch.jobs.models import Candidate, Job, JobText, Offer, Priority, ServiceType, Submission
-from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES
+from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES, MAX_LATE_MINUTES
 from dispatch.jobs.services import threads
 from dispatch.technicians.models import Technician
 from dispatch.technicians.serializers import PhoneField
@@ -248,18 +249,10 @@ class JobDetailSerializer(JobSerializer):
     def get_timeline(self, job: Job) -> Any:
         return EntrySerializer(timeline.load_timeline(job), many=True).data
 
-    @extend_schema_field({"type": "array", "items": {"type": "string", "enum": list(rules.Action)[:-3]}})
+    @extend_schema_field({"type": "array", "items": {"type": "string", "enum": list(rules.Action)[:-2]}})
     def get_actions(self, job: Job) -> list[str]:
         ringing = any(offer.is_ringing for offer in job.offers.all())
-        legal = rules.actions_in(
-            job.status,
-            paused=job.paused_at is not None,
-            ringing=ringing,
-            started=job.started_at is not None,
-            duplicate=job.is_possible_duplicate,
-            unreached=job.has_unreached_technician,
-        )
-        return [str(action) for action in legal]
+        return [str(action) for action in allowed_actions(job, ringing=ringing)]
 
 
 class AssignedJobSerializer(JobDetailSerializer):
@@ -353,6 +346,12 @@ class OnTheWaySerializer(DecisionSerializer):
     )
 
 
+class ReportLateSerializer(DecisionSerializer):
+    """By how many minutes the technician is late."""
+
+    minutes = serializers.IntegerField(min_value=1, max_value=MAX_LATE_MINUTES)
+
+
 class TechnicianToldSerializer(DecisionSerializer):
     """Which technician knows of the change now; without one, all who could not be notified."""
 
@@ -360,7 +359,7 @@ class TechnicianToldSerializer(DecisionSerializer):
 
 
 class CancelSerializer(StrictSerializer):
-    """Why the job is cancelled."""
+    """Why the job is canceled."""
 
     version = serializers.IntegerField(min_value=1, required=False)
     reason = serializers.CharField(max_length=500)

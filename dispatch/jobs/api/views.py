@@ -41,6 +41,7 @@ from dispatch.jobs.api.serializers import (
     JobSerializer,
     JobTextSerializer,
     OnTheWaySerializer,
+    ReportLateSerializer,
     SubmissionFormSerializer,
     SubmissionSerializer,
     TechnicianToldSerializer,
@@ -177,6 +178,7 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
         "cannot_make_it": _SCOPE.JOBS,
         "cancel": _SCOPE.JOBS,
         "on_the_way": _SCOPE.JOBS,
+        "report_late": _SCOPE.JOBS,
         "mark_started": _SCOPE.JOBS,
         "complete": _SCOPE.JOBS,
         "reopen": _SCOPE.JOBS,
@@ -295,6 +297,13 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
     def on_the_way(self, request: Request, **kwargs: Any) -> Response:
         """Record that the technician is on the way, and when they should arrive. The customer's page shows it."""
         services.report_on_the_way(self._pk, actor=request.actor, **self._decision(OnTheWaySerializer))
+        return self._answer()
+
+    @_job_action(ReportLateSerializer)
+    def report_late(self, request: Request, **kwargs: Any) -> Response:
+        """Record that the technician is running late. The customer's page shows it."""
+        decision = self._decision(ReportLateSerializer)
+        services.report_late(self._pk, decision.pop("minutes"), actor=request.actor, **decision)
         return self._answer()
 
     @_job_action(DecisionSerializer)

@@ -16,11 +16,11 @@ from dispatch.jobs.channels import menu
 from dispatch.jobs.channels.voice import RESULT_PROMPTS, prompt_context
 from dispatch.jobs.models import Offer
 from dispatch.jobs.rules import phrases
-from dispatch.jobs.rules.menu import GOODBYE, NO_JOBS, NO_MORE_JOBS, MenuState, Page, first_name
-from dispatch.jobs.rules.on_the_way import read_on_the_way
+from dispatch.jobs.rules.customer_phrases import first_name
+from dispatch.jobs.rules.menu import GOODBYE, NO_JOBS, NO_MORE_JOBS, MenuState, Page
+from dispatch.jobs.rules.on_the_way import MAX_LATE_MINUTES, read_on_the_way
 from dispatch.jobs.services import Answer, AnswerChannel, answer_offer, report_late, threads
 from dispatch.jobs.services.answers import offer_state
-from dispatch.jobs.services.follow_up import MAX_LATE_MIN
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
 from dispatch.technicians.rules import MAX_PIN_LENGTH
@@ -175,7 +175,7 @@ def _report_late(text: Text, technician: Technician) -> str | None:
     A text that is processed twice is recorded once.
     """
     minutes = phrases.late_minutes_in(text.body)
-    if minutes is None or not 1 <= minutes <= MAX_LATE_MIN:
+    if minutes is None or not 1 <= minutes <= MAX_LATE_MINUTES:
         return None
     jobs = [job for job in menu.open_jobs(technician) if job.started_at is None]
     if len(jobs) != 1:

@@ -16,7 +16,7 @@ from dispatch.jobs import services
 from dispatch.jobs.models import Job
 from dispatch.jobs.rules import menu, phrases
 from dispatch.jobs.rules.menu import MenuState, Page
-from dispatch.jobs.services.follow_up import MAX_LATE_MIN
+from dispatch.jobs.rules.on_the_way import MAX_LATE_MINUTES
 from dispatch.jobs.services.sms import prompt_context
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
@@ -92,7 +92,7 @@ def apply_minutes(call: InboundCall, technician: Technician, state: MenuState, d
     minutes = int(digits)
     if minutes == menu.BACK:
         return _page_of(technician, state.job_id)
-    if minutes > MAX_LATE_MIN:
+    if minutes > MAX_LATE_MINUTES:
         return _minutes_page(state, is_wrong=True)
 
     def report(job_id: int, *, actor: Actor, version: int) -> Job:
@@ -160,7 +160,7 @@ def _is_given_back(job: Job, technician: Technician, call: InboundCall) -> bool:
 
 
 def _minutes_page(state: MenuState, *, is_wrong: bool = False) -> VoicePrompt:
-    said = menu.ask_minutes(MAX_LATE_MIN, is_wrong=is_wrong)
+    said = menu.ask_minutes(MAX_LATE_MINUTES, is_wrong=is_wrong)
     return VoicePrompt(said, menu.DIGITS, digits=menu.MINUTE_DIGITS, state=str(replace(state, page=Page.LATE)))
 
 

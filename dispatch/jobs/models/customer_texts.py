@@ -13,14 +13,15 @@ from dispatch.technicians.models import Technician
 class CustomerTextKind(models.TextChoices):
     """The reasons for a text to the customer.
 
-    A job has at most one text of each kind, except `assigned`: one for each technician.
+    A job has at most one row of each kind, except `assigned`: one for each technician.
     """
 
     RECEIVED = "received", "the request was received"
     ASSIGNED = "assigned", "a technician is coming"
     ON_THE_WAY = "on_the_way", "the technician is on the way"
+    RUNNING_LATE = "running_late", "the technician is running late"
     COMPLETED = "completed", "the work is done"
-    CANCELLED = "cancelled", "the request was cancelled"
+    CANCELLED = "cancelled", "the request was canceled"
 
 
 class CustomerTextPolicy(OwnedModel):
@@ -32,8 +33,9 @@ class CustomerTextPolicy(OwnedModel):
     sends_received = models.BooleanField("request received", default=False)
     sends_assigned = models.BooleanField("who is coming", default=False)
     sends_on_the_way = models.BooleanField("on the way, with the arrival time", default=False)
+    sends_running_late = models.BooleanField("running late, with the delay", default=False, db_default=False)
     sends_completed = models.BooleanField("work done", default=False)
-    sends_cancelled = models.BooleanField("request cancelled", default=False)
+    sends_cancelled = models.BooleanField("request canceled", default=False)
     sender_name = models.CharField(
         max_length=40, blank=True, help_text="Begins every text. Leave empty to use the organization's name."
     )
@@ -58,7 +60,8 @@ class CustomerTextPolicy(OwnedModel):
 class CustomerText(OwnedModel):
     """The text of one kind to the customer of one job, or the reason why there is none.
 
-    `text_id` is the latest Text; an earlier one was withdrawn before it was sent. `attempt` counts them.
+    `text_id` is the latest Text; an earlier one was withdrawn before it was sent, or is outdated. `attempt` counts
+    them.
     `technician`: whom a text of the kind `assigned` names; otherwise empty.
     """
 

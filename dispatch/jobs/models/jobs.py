@@ -117,7 +117,7 @@ class Job(OwnedModel):
         ASSIGNED = "assigned", "Assigned"
         PENDING = "pending", "Pending"
         COMPLETED = "completed", "Completed"
-        CANCELLED = "cancelled", "Cancelled"
+        CANCELLED = "cancelled", "Canceled"
 
     class WaitingFor(models.TextChoices):
         NOTHING = "", "—"
@@ -135,6 +135,7 @@ class Job(OwnedModel):
         EXHAUSTED = "exhausted", "Nobody accepted"
         NOBODY_NEAR = "nobody_near", "No qualified technician nearby"
         NO_POSITION = "no_position", "Address not found"
+        MOVED_OFTEN = "moved_often", "Address changed repeatedly"
         NO_LINE = "no_line", "No line became free"
         PROVIDER_DOWN = "provider_down", "The phone provider is not responding"
         ACCOUNT_REFUSED = "account_refused", "The phone provider refuses our account"

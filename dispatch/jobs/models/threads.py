@@ -42,7 +42,7 @@ class TechnicianNotice(OwnedModel):
     class News(models.TextChoices):
         ASSIGNED = "assigned", "the job was assigned to them"
         REASSIGNED = "reassigned", "the job was reassigned"
-        CANCELLED = "cancelled", "the job was cancelled"
+        CANCELLED = "cancelled", "the job was canceled"
         CHANGED = "changed", "the job has changed"
         REOPENED = "reopened", "the job was reopened"
 

@@ -101,7 +101,7 @@ class CorrectionForm(forms.Form):
     address = forms.CharField(
         max_length=300,
         label="Address",
-        widget=forms.TextInput(attrs={"autocomplete": "street-address"}),
+        widget=forms.Textarea(attrs={"rows": 2, "autocomplete": "street-address"}),
         error_messages={"required": "Enter the address."},
     )
     phone = PhoneNumberField(required=False)
@@ -122,3 +122,7 @@ class CorrectionForm(forms.Form):
             field.widget.attrs["id"] = f"id_{name}"
             if self.is_bound and name in self.errors:
                 field.widget.attrs |= {"aria-invalid": "true", "aria-describedby": f"error_{name}"}
+
+    def clean_address(self) -> str:
+        """Return the address on one line."""
+        return " ".join(self.cleaned_data["address"].split())

@@ -7,7 +7,7 @@ WIDTH, HEIGHT, MARGIN = 320, 200, 44
 EARTH_M = 6_371_000.0
 _UNIT_M = {"mi": 1609.344, "km": 1000.0}
 _STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200)
-_BEARINGS = ("north", "north-east", "east", "south-east", "south", "south-west", "west", "north-west")
+_BEARINGS = ("north", "northeast", "east", "southeast", "south", "southwest", "west", "northwest")
 
 
 @dataclass(frozen=True)

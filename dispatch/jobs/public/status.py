@@ -26,8 +26,10 @@ REFRESH_S = 15
 STEPS = ("Request received", "Calling technicians", "Technician assigned", "On the way", "Done")
 # Confirmations after the redirect. The URL carries only a code, so that no link can inject other text.
 CONFIRMATIONS = {
-    "cancelled": "Your request is cancelled.",
+    "cancelled": "Your request is canceled.",
     "corrected": "Your request has been updated.",
+    "asked": "Your request has been updated. The address has changed several times, so a dispatcher will check it "
+    "and call you. No technician is called until then.",
 }
 
 
@@ -64,7 +66,9 @@ def status_page(request: HttpRequest, submission: Submission) -> HttpResponse:
         else:
             form = CorrectionForm(request.POST, job=job, organization=submission.organization)
             try:
-                return HttpResponseRedirect(f"{request.path}?said={act(job, request.POST, form)}", status=303)
+                said = act(job, request.POST, form)
+                path = signed_links.status_path(submission.pk)  # a corrected phone has ended the former link
+                return HttpResponseRedirect(f"{path}?said={said}", status=303)
             except services.CustomerRefusal as refused:
                 problem, status_code = str(refused), 409
             except ValidationError as refused:
@@ -113,10 +117,10 @@ def _correct(job: Job, entered: Any, form: CorrectionForm) -> str:
     if not form.is_valid():
         raise ValidationError("Please fix the errors below.")
     address, phone = form.cleaned_data["address"], form.cleaned_data["phone"]
-    services.correct_request(
+    corrected = services.correct_request(
         job.pk, address=address if address != job.address else "", phone=phone.as_e164 if phone else ""
     )
-    return "corrected"
+    return "asked" if corrected.pending_reason == Job.PendingReason.MOVED_OFTEN else "corrected"
 
 
 _ACTIONS: dict[str, Callable[[Job, Any, CorrectionForm], str]] = {"cancel": _cancel, "correct": _correct}
@@ -145,7 +149,7 @@ def describe_status(submission: Submission) -> RequestStatus:
             return RequestStatus("off", "dash", "We combined this with your other request", text, 0, final=True)
         case Job.Status.CANCELLED:
             text = f"If you didn't expect this, {customer_actions.contact_words(job)}."
-            return RequestStatus("off", "dash", "This request was cancelled", text, 0, final=True)
+            return RequestStatus("off", "dash", "This request was canceled", text, 0, final=True)
         case Job.Status.PENDING:
             return RequestStatus("late", "bar", "A dispatcher is handling your request", "We will call you.", 2)
     if job.paused_at:
@@ -164,13 +168,17 @@ def _describe_visit(job: Job) -> RequestStatus:
     if job.started_at is not None:
         text = f"{name} has started the work."
         return RequestStatus("good", "check", f"{name} is working on your request", text, 4)
+    step = 3 if job.on_the_way_at is None else 4
+    if job.late_reported_at and (job.on_the_way_at is None or job.on_the_way_at < job.late_reported_at):
+        text = "They have your address and phone number."
+        return RequestStatus("late", "bar", f"{name} is running about {job.late_minutes} minutes late", text, step)
     if job.on_the_way_at is None:
         text = "They have your address and phone number. You'll see here when they are on the way."
-        return RequestStatus("good", "check", f"{name} is coming", text, 3)
+        return RequestStatus("good", "check", f"{name} is coming", text, step)
     if job.eta_at is None:
         text = "They have your address and phone number."
     elif job.eta_at < clock.now():
         text = "They should be with you any moment."
     else:
         text = f"Expected at about {local_time(job.eta_at, job.organization.time_zone)}."
-    return RequestStatus("good", "check", f"{name} is on the way", text, 4)
+    return RequestStatus("good", "check", f"{name} is on the way", text, step)

@@ -21,8 +21,8 @@ class CustomerFacts:
 
     `sender`: the name that begins the text. `service`: the organization's name for the service. `technician`: the
     first name. `eta`: the local time of arrival, or empty. `contact`: the number that customers call, or empty.
-    `is_first`: the customer has had no text about this job, so this one says how to stop them. `instead_of`:
-    the first name of the technician whom the customer still expects, or empty.
+    `is_first`: the phone has had no text about this job, so this one says how to stop them. `instead_of`: the
+    first name of the technician whom the customer still expects, or empty. `late_minutes`: the reported delay.
     """
 
     sender: str
@@ -33,10 +33,11 @@ class CustomerFacts:
     url: str
     is_first: bool
     instead_of: str = ""
+    late_minutes: int = 0
 
 
 def customer_text(kind: str, facts: CustomerFacts) -> str:
-    """Return the text of a kind: received, assigned, on_the_way, completed or cancelled."""
+    """Return the text of a kind: received, assigned, on_the_way, running_late, completed or cancelled."""
     match kind:
         case "received":
             said = f"we received your request: {facts.service}. Track, change or cancel it here"
@@ -48,27 +49,36 @@ def customer_text(kind: str, facts: CustomerFacts) -> str:
             said = f"{facts.technician} is on the way and should arrive at about {facts.eta}. Details"
         case "on_the_way":
             said = f"{facts.technician} is on the way. Details"
+        case "running_late":
+            said = f"{facts.technician} is running about {facts.late_minutes} minutes late. Details"
         case "completed":
             said = f"the work is done: {facts.service}. Thank you. Details"
         case "cancelled":
             call = f"call {facts.contact}" if facts.contact else "call us"
-            said = f"your request was cancelled: {facts.service}. If you didn't expect this, {call}. Details"
+            said = f"your request was canceled: {facts.service}. If you didn't expect this, {call}. Details"
         case _:
             raise ValueError(kind)
     sentences = [f"{facts.sender}: {said}: {facts.url}", OPT_OUT if facts.is_first else ""]
     return " ".join(sentence for sentence in sentences if sentence)
 
 
+# What follows a comma without being a first name.
+_COMPANIES = frozenset({"co", "corp", "gmbh", "inc", "llc", "ltd"})
+_GENERATIONS = frozenset({"", "jr", "sr", "ii", "iii", "iv"})
+
+
 def first_name(name: str) -> str:
     """Return the first name of a technician.
 
-    "Ann Lee" and "Lee, Ann" become "Ann". A name with a digit, such as "Unit 12", stays whole.
+    "Ann Lee", "Lee, Ann" and "Ann Lee, Jr." become "Ann". A name that is not a person's stays whole: "Unit 12",
+    "Smith & Sons", "Ann/Bob", "Lee Plumbing, LLC".
     """
     flat = " ".join(name.split())
-    if not flat or any(char.isdigit() for char in flat):
+    before, _, after = (part.strip() for part in flat.partition(","))
+    ending = after.lower().replace(".", "")
+    if not before or any(char.isdigit() or char in "&/" for char in flat) or ending in _COMPANIES:
         return flat
-    last, _, first = flat.partition(",")
-    return (first.strip() or last).split()[0]
+    return (before if ending in _GENERATIONS else after).split()[0]
 
 
 def local_time(moment: datetime | None, zone: str) -> str:

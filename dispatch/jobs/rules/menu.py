@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
+from dispatch.jobs.rules.customer_phrases import first_name
 from dispatch.jobs.rules.phrases import ENTER_PIN, PIN_LOCKED, PromptContext, count_of, job_sentences
 
 DONE_KEY, LATE_KEY, GIVE_BACK_KEY, START_KEY, NEXT_KEY = "1", "2", "3", "4", "5"
@@ -84,14 +85,6 @@ KEPT = "The job is still yours."
 def greeting(name: str, jobs: int) -> tuple[str, ...]:
     """Return the greeting of a technician with this number of open jobs."""
     return (f"Hello {first_name(name)}.", f"You have {count_of(jobs, 'open job')}.")
-
-
-def first_name(name: str) -> str:
-    """Return the first name, or the whole name if it is not a person's ("Unit 12", "Lopez, Maria")."""
-    words = name.split()
-    if len(words) < 2 or any(letter.isdigit() or letter in ",&/" for letter in name):
-        return " ".join(words)
-    return words[0]
 
 
 def job_page(facts: JobFacts) -> tuple[str, ...]:

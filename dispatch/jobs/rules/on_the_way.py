@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 MAX_ETA_MINUTES = 480
+# The longest delay that can be reported.
+MAX_LATE_MINUTES = 240
 # Without an ETA, a trip is expected to take at most this long.
 LONGEST_TRIP = timedelta(hours=1)
 # After the expected arrival, the work may take this long to start before dispatchers are reminded.

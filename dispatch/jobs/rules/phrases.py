@@ -35,7 +35,7 @@ NEWS_CONFIRMED = ("Thank you. Goodbye.",)
 _NEWS = {
     "assigned": "You have a new job",
     "reassigned": "Your job was given to another technician",
-    "cancelled": "Your job was cancelled",
+    "cancelled": "Your job was canceled",
     "changed": "Your job has changed",
     "reopened": "Your job was reopened",
 }

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Action(StrEnum):
-    """Actions on a job. Dispatchers can take all but the last three, which are for technicians and the cascade."""
+    """Actions on a job. Dispatchers can take all but the last two, which are for technicians and the cascade."""
 
     ASSIGN = "assign"
     DISPATCH_AGAIN = "dispatch_again"
@@ -17,18 +17,18 @@ class Action(StrEnum):
     CANNOT_MAKE_IT = "cannot_make_it"
     CANCEL = "cancel"
     ON_THE_WAY = "on_the_way"
+    REPORT_LATE = "report_late"
     MARK_STARTED = "mark_started"
     COMPLETE = "complete"
     REOPEN = "reopen"
     MERGE_DUPLICATE = "merge_duplicate"
     NOT_A_DUPLICATE = "not_a_duplicate"
     TECHNICIAN_TOLD = "technician_told"
-    REPORT_LATE = "report_late"
     ACCEPT = "accept"
     GIVE_UP = "give_up"
 
 
-NOT_FOR_DISPATCHERS = frozenset({Action.REPORT_LATE, Action.ACCEPT, Action.GIVE_UP})
+NOT_FOR_DISPATCHERS = frozenset({Action.ACCEPT, Action.GIVE_UP})
 
 LEGAL: Mapping[tuple[str, Action], str] = {
     ("dispatching", Action.TECHNICIAN_TOLD): "dispatching",
@@ -78,7 +78,7 @@ DONE_TO = {
     Action.RESUME: "resumed",
     Action.CORRECT: "corrected",
     Action.CANNOT_MAKE_IT: "given back by its technician",
-    Action.CANCEL: "cancelled",
+    Action.CANCEL: "canceled",
     Action.ON_THE_WAY: "marked as on the way",
     Action.MARK_STARTED: "started",
     Action.COMPLETE: "completed",
@@ -86,7 +86,7 @@ DONE_TO = {
     Action.MERGE_DUPLICATE: "merged",
     Action.NOT_A_DUPLICATE: "marked as no duplicate",
     Action.TECHNICIAN_TOLD: "marked as known to the technician",
-    Action.REPORT_LATE: "reported late",
+    Action.REPORT_LATE: "reported as late",
     Action.ACCEPT: "accepted",
     Action.GIVE_UP: "given up",
 }
@@ -109,13 +109,13 @@ def actions_in(
     """Return the actions that a dispatcher may take on a job now, in button order.
 
     Extending needs a live offer whose phone is ringing, because its deadline starts then. A paused job can be
-    resumed but not advanced. A started job can't be started, and nobody is on the way to it. `duplicate`: the job
-    is flagged as a probable duplicate. `unreached`: a technician could not be notified of a change.
+    resumed but not advanced. A started job can't be started, and nobody is on the way or late. `duplicate`: the
+    job is flagged as a probable duplicate. `unreached`: a technician could not be notified of a change.
     """
     person_actions = [action for action in Action if action not in NOT_FOR_DISPATCHERS]
     hidden = {Action.CALL_NEXT, Action.EXTEND, Action.PAUSE} if paused else {Action.RESUME}
     if started:
-        hidden |= {Action.ON_THE_WAY, Action.MARK_STARTED}
+        hidden |= {Action.ON_THE_WAY, Action.REPORT_LATE, Action.MARK_STARTED}
     if not ringing:
         hidden.add(Action.EXTEND)
     if not duplicate:

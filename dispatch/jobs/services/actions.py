@@ -191,8 +191,8 @@ def cancel(job_id: int, reason: str, *, actor: Actor, version: int | None = None
         raise ValidationError({"reason": "Enter a reason."})
     with locked_for_action(job_id, Action.CANCEL, version) as job:
         if (offer := transitions.live_offer(job)) is not None:
-            rescind_offer(offer, Outcome.CANCELLED, "the job was cancelled", actor)
-        _release_technician(job, Outcome.CANCELLED, "the job was cancelled", actor, News.CANCELLED)
+            rescind_offer(offer, Outcome.CANCELLED, "the job was canceled", actor)
+        _release_technician(job, Outcome.CANCELLED, "the job was canceled", actor, News.CANCELLED)
         job.status, job.pending_reason, job.ended_at = Job.Status.CANCELLED, "", clock.now()
         transitions.stop_waiting(job, transitions.Waiting.NOTHING)
         transitions.save_job(job)
@@ -316,7 +316,7 @@ class Correction:
 def dispatch_again(
     job_id: int, *, actor: Actor, version: int | None = None, note: str = "", correction: Correction | None = None
 ) -> Job:
-    """Dispatch a pending or cancelled job again with the current policy and a new ranking.
+    """Dispatch a pending or canceled job again with the current policy and a new ranking.
 
     Technicians who declined or can't make it get no offer; other earlier answers don't count. A job without a
     position, or with a correction, is geocoded again. The returned job is `pending` again if nobody is near.

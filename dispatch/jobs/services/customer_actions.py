@@ -14,10 +14,8 @@ from dispatch.jobs.rules import Action, status_after
 from dispatch.jobs.services import transitions
 from dispatch.jobs.services.actions import Correction, cancel
 from dispatch.jobs.services.customer_texts import CUSTOMER, load_policy
-from dispatch.jobs.services.follow_up import correct
+from dispatch.jobs.services.follow_up import BY_CUSTOMER, correct
 
-# Recorded in the Event as the origin of the change, so that dispatchers are notified.
-BY = "customer"
 NOT_FOUND = "We can't find this address. Add the city and the ZIP code."
 
 
@@ -45,7 +43,7 @@ def contact_words(job: Job) -> str:
 
 
 def cancel_request(job_id: int, reason: str = "") -> Job:
-    """Cancel the customer's job. A job that is already cancelled stays as it is. Raises CustomerRefusal."""
+    """Cancel the customer's job. A job that is already canceled stays as it is. Raises CustomerRefusal."""
     said = reason.strip()
     with transaction.atomic():
         job = transitions.lock_job(job_id, "organization")
@@ -53,7 +51,7 @@ def cancel_request(job_id: int, reason: str = "") -> Job:
             return job
         _require(job, can_cancel(job), "cancel")
         try:
-            return cancel(job_id, said or "by the customer", actor=CUSTOMER, by=BY)
+            return cancel(job_id, said or "by the customer", actor=CUSTOMER, by=BY_CUSTOMER)
         except Conflict:
             raise _refusal(job, "cancel") from None
 
@@ -61,8 +59,9 @@ def cancel_request(job_id: int, reason: str = "") -> Job:
 def correct_request(job_id: int, *, address: str = "", phone: str = "") -> Job:
     """Correct the address or the phone (E.164) of the customer's job. Empty keeps the current one.
 
-    Call it outside any transaction, because it may call a geocoder. Raises CustomerRefusal, and ValidationError
-    {address} if the address can't be found or nothing would change.
+    The job is `pending` afterwards if the customer has moved it too often. Call it outside any transaction,
+    because it may call a geocoder. Raises CustomerRefusal, and ValidationError {address} if the address can't be
+    found or nothing would change.
     """
     job = Job.objects.select_related("organization").get(pk=job_id)
     _require(job, can_correct(job), "change")
@@ -73,7 +72,7 @@ def correct_request(job_id: int, *, address: str = "", phone: str = "") -> Job:
             version=job.version,
             correction=Correction(address=address.strip()),
             customer_phone=phone,
-            by=BY,
+            by=BY_CUSTOMER,
         )
     except Conflict:
         job.refresh_from_db()
@@ -93,7 +92,7 @@ def _require(job: Job, is_allowed: bool, what: str) -> None:
 def _refusal(job: Job, what: str) -> CustomerRefusal:
     contact = contact_words(job)
     if job.status == Job.Status.CANCELLED:
-        return CustomerRefusal(f"Your request was cancelled. If you didn't expect this, {contact}.")
+        return CustomerRefusal(f"Your request was canceled. If you didn't expect this, {contact}.")
     if job.status == Job.Status.COMPLETED:
         return CustomerRefusal(f"The work is already done. If something is wrong, {contact}.")
     if job.started_at is not None:

@@ -1,6 +1,8 @@
 """Keep customers informed by text, if their organization wants it: at most one text of each kind for each job.
 
-"Who is coming" is sent once for each technician, so that a reassignment does not leave the customer misled.
+"Who is coming" is sent once for each technician, and "running late" again for a longer delay, so that no change
+leaves the customer misled. A corrected phone gets its own texts.
+
 Call these in the transaction that changes the job, after the change. A text that can't be sent never stops the
 change: the reason is an event of the job. Just before a text is sent, `is_current` compares it with the job.
 """
@@ -37,8 +39,11 @@ LIFETIME = timedelta(hours=1)
 # Texts to one phone are counted over this time: anybody can enter somebody else's phone in a public form.
 COUNTED_FOR = timedelta(days=1)
 TOO_MANY = "the phone had too many texts within a day"
+# Phones that are texted about one job: a link lets its holder enter any number of them.
+MAX_PHONES = 3
+TOO_MANY_PHONES = "the phone was corrected too often"
 # Texts that say that somebody is coming.
-ABOUT_COMING = (Kind.ASSIGNED, Kind.ON_THE_WAY)
+ABOUT_COMING = (Kind.ASSIGNED, Kind.ON_THE_WAY, Kind.RUNNING_LATE)
 # Statuses after which a text will not arrive. A canceled one was withdrawn, or its recipient opted out.
 FAILED = frozenset({"undelivered", "failed", "rejected", "not_sent"})
 
@@ -71,6 +76,27 @@ def inform_customer(job: Job, kind: CustomerTextKind) -> None:
         _append_failure(job, kind, f"an internal error ({type(error).__name__})")
 
 
+def inform_new_phone(job: Job) -> None:
+    """Withdraw the unsent texts to the former phone, and text the news, with a new link, to the corrected one."""
+    withdraw(job, *Kind)
+    policy = load_policy(job.organization_id)
+    wanted = [kind for kind in _news_of(job) if policy is not None and policy.sends(kind)]
+    if wanted:
+        inform_customer(job, wanted[0])
+
+
+def _news_of(job: Job) -> list[CustomerTextKind]:
+    """Return the kinds of texts that are true of an open job, the newest first."""
+    news = [Kind.RECEIVED]
+    if job.status == Job.Status.ASSIGNED and job.started_at is None:
+        news.insert(0, Kind.ASSIGNED)
+        if job.on_the_way_at is not None and (job.eta_at is None or job.eta_at > clock.now()):
+            news.insert(0, Kind.ON_THE_WAY)
+        if job.late_minutes is not None:
+            news.insert(0, Kind.RUNNING_LATE)
+    return news
+
+
 def withdraw(job: Job, *kinds: CustomerTextKind) -> None:
     """Cancel the unsent texts of these kinds, because they are no longer true. The job must be locked."""
     rows = list(CustomerText.objects.filter(job_id=job.pk, kind__in=kinds).values_list("pk", flat=True))
@@ -90,11 +116,12 @@ def is_current(text: Text) -> bool:
     match row.kind:
         case Kind.RECEIVED:
             return job.ended_at is None
-        case Kind.ASSIGNED | Kind.ON_THE_WAY:
+        case Kind.ASSIGNED | Kind.ON_THE_WAY | Kind.RUNNING_LATE:
             if job.status != Job.Status.ASSIGNED or job.technician_id != text.context.get("technician_id"):
                 return False
-            is_coming = row.kind == Kind.ASSIGNED or job.on_the_way_at is not None
-            return is_coming and job.started_at is None
+            is_coming = row.kind != Kind.ON_THE_WAY or job.on_the_way_at is not None
+            is_late = row.kind != Kind.RUNNING_LATE or job.late_minutes == text.context.get("late_minutes")
+            return is_coming and is_late and job.started_at is None
         case Kind.COMPLETED:
             return job.status == Job.Status.COMPLETED
     return job.status == Job.Status.CANCELLED
@@ -146,10 +173,10 @@ def _write(job: Job, kind: CustomerTextKind, policy: CustomerTextPolicy) -> None
         )
     elif row.text_id is not None:
         telephony.cancel_texts(Q(pk=row.text_id))
-        unsent = Text.objects.filter(pk=row.text_id, status__in=("canceled", "not_sent"), requested_at=None)
-        if not unsent.exists():
+        last = Text.objects.filter(pk=row.text_id).first()
+        if last is None or not (_never_left(last) or _is_outdated(last, job, kind)):
             return
-        row.attempt, row.text_id, row.reason = row.attempt + 1, None, ""
+        row.attempt, row.text_id, row.reason, row.failed_at = row.attempt + 1, None, "", None
     row.save()
     try:
         text = _create_text(job, row, policy)
@@ -164,27 +191,47 @@ def _write(job: Job, kind: CustomerTextKind, policy: CustomerTextPolicy) -> None
     _append(job, "job.customer_texted", kind)
 
 
+def _never_left(text: Text) -> bool:
+    return text.status in ("canceled", "not_sent") and text.requested_at is None
+
+
+def _is_outdated(text: Text, job: Job, kind: CustomerTextKind) -> bool:
+    """Return whether a sent text misleads: it went to a phone that was corrected, or named a shorter delay."""
+    if str(text.to_phone) != str(job.customer_phone):
+        return True
+    return kind == Kind.RUNNING_LATE and text.context.get("late_minutes", 0) < (job.late_minutes or 0)
+
+
 def _create_text(job: Job, row: CustomerText, policy: CustomerTextPolicy) -> Text:
     if why := telephony.why_texts_fail(job.organization_id, job.customer_phone):
         raise TextNotAllowed(why)
     if _count_recent(job) >= settings.CUSTOMER_TEXTS_PER_DAY:
         raise TextNotAllowed(TOO_MANY)
+    phones = set(_texts_about(job).values_list("to_phone", flat=True))
+    is_first = str(job.customer_phone) not in map(str, phones)
+    if is_first and len(phones) >= MAX_PHONES:
+        raise TextNotAllowed(TOO_MANY_PHONES)
     now, zone = clock.now(), job.organization.time_zone
     lifetime = LIFETIME
     if row.kind == Kind.ON_THE_WAY and job.eta_at is not None:
         lifetime = min(lifetime, max(job.eta_at - now, timedelta(minutes=1)))
     technician = job.technician if row.kind in ABOUT_COMING else None
-    is_first = not CustomerText.objects.filter(job_id=job.pk, text_id__isnull=False).exists()
     facts = CustomerFacts(
         sender=policy.sender_name or job.organization.name,
         service=job.service_type.name,
         technician=customer_phrases.first_name(technician.name) if technician else "",
         instead_of=_replaced_technician(job) if row.kind == Kind.ASSIGNED else "",
         eta=customer_phrases.local_time(job.eta_at, zone),
+        late_minutes=job.late_minutes or 0,
         contact=policy.contact_phone.as_national if policy.contact_phone else "",
         url=signed_links.request_url(job.submission_id),
         is_first=is_first,
     )
+    context: dict[str, Any] = {"job_id": job.pk}
+    if technician is not None:
+        context["technician_id"] = technician.pk
+    if row.kind == Kind.RUNNING_LATE:
+        context["late_minutes"] = job.late_minutes
     return telephony.create_text(
         organization=job.organization,
         to_phone=job.customer_phone,
@@ -193,8 +240,15 @@ def _create_text(job: Job, row: CustomerText, policy: CustomerTextPolicy) -> Tex
         subject_id=row.pk,
         attempt=row.attempt,
         not_after=now + lifetime,
-        context={"job_id": job.pk, **({"technician_id": technician.pk} if technician else {})},
+        context=context,
     )
+
+
+def _texts_about(job: Job) -> Any:
+    """Select the texts to the job's customer that were not withdrawn, also to a phone that was corrected later."""
+    rows = CustomerText.objects.filter(job_id=job.pk).values("pk")
+    texts = Text.objects.filter(purpose=PURPOSE, subject_id__in=rows)
+    return texts.exclude(status__in=("canceled", "not_sent"), requested_at=None)
 
 
 def _count_recent(job: Job) -> int:
@@ -211,7 +265,8 @@ def _replaced_technician(job: Job) -> str:
     announced = CustomerText.objects.filter(job_id=job.pk, kind=Kind.ASSIGNED, text_id__isnull=False)
     others = announced.exclude(technician_id=job.technician_id or 0).values_list("text_id", "technician__name")
     names = {text_id or 0: name for text_id, name in others}
-    left = Text.objects.filter(pk__in=names, requested_at__isnull=False).exclude(status__in=FAILED | {"canceled"})
+    arrived = Text.objects.filter(pk__in=names, requested_at__isnull=False, to_phone=str(job.customer_phone))
+    left = arrived.exclude(status__in=FAILED | {"canceled"})
     last = left.order_by("-pk").values_list("pk", flat=True).first()
     return customer_phrases.first_name(names[last]) if last else ""
 

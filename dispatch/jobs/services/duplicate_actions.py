@@ -17,7 +17,7 @@ from dispatch.jobs.services.actions import cancel, locked_for_action, raise_ille
 def merge_duplicate(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
     """Cancel a flagged job as a duplicate of the other one, which keeps a reference with its notes."""
     with transaction.atomic():
-        # The other job is older and locked first, so that it cannot be cancelled meanwhile.
+        # The other job is older and locked first, so that it cannot be canceled meanwhile.
         other_id = Job.objects.values_list("duplicate_of_id", flat=True).get(pk=job_id)
         other = transitions.lock_job(other_id) if other_id else None
         with locked_for_action(job_id, Action.MERGE_DUPLICATE, version) as job:
@@ -27,7 +27,7 @@ def merge_duplicate(job_id: int, *, actor: Actor, version: int | None = None, no
             Job.objects.filter(pk=job.pk).update(duplicate_state=Job.DuplicateState.MERGED)
         job = cancel(job_id, f"duplicate of job {other.pk}", actor=actor)
         said = " ".join(filter(None, (note, notes)))[:500]
-        transitions.save_job(other)  # cancelling its earlier version is a conflict
+        transitions.save_job(other)  # canceling its earlier version is a conflict
         transitions.append_job_event(other, "job.duplicate_merged", actor=actor, duplicate=job.pk, note=said)
     return job
 

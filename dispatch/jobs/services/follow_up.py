@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 
+from accounts.auth.throttling import parse_rate
 from dispatch.core import clock
 from dispatch.core.events import Actor
-from dispatch.jobs import geocoding
+from dispatch.core.models import Event
+from dispatch.jobs import geocoding, policies
 from dispatch.jobs.models import CustomerTextKind, Job
 from dispatch.jobs.rules import Action, Outcome
 from dispatch.jobs.rules.customer_phrases import local_time
 from dispatch.jobs.rules.duplicates import address_key
-from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES, attention_while_on_the_way
-from dispatch.jobs.services import customer_texts, notices, transitions
+from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES, MAX_LATE_MINUTES, attention_while_on_the_way
+from dispatch.jobs.services import customer_texts, notices, ranking, transitions
 from dispatch.jobs.services.actions import (
     Correction,
     begin_dispatch_again,
@@ -27,6 +30,9 @@ from dispatch.jobs.services.actions import (
 )
 from dispatch.jobs.services.notices import News
 from dispatch.technicians import services as technicians
+
+# Recorded in the Event as the origin of a customer's change, so that dispatchers are notified.
+BY_CUSTOMER = "customer"
 
 
 def report_on_the_way(
@@ -81,18 +87,22 @@ def mark_started(job_id: int, *, actor: Actor, version: int | None = None, note:
     return job
 
 
-# The longest delay that a technician can report, in minutes.
-MAX_LATE_MIN = 240
+def report_late(
+    job_id: int,
+    minutes: int,
+    *,
+    actor: Actor,
+    version: int | None = None,
+    note: str = "",
+    by: str = "",
+) -> Job:
+    """Record that the technician will be `minutes` late; inform the customer, and the dispatchers unless one acts.
 
-
-def report_late(job_id: int, minutes: int, *, actor: Actor, version: int | None = None, by: str = "") -> Job:
-    """Record that the technician will be `minutes` late, and notify the dispatchers.
-
-    The time by which the work must be started is not before that. `by`: the channel. Raises ValidationError
-    {minutes} outside 1…MAX_LATE_MIN.
+    The time by which the work must be started is not before that. `by`: the technician's channel. Raises
+    ValidationError {minutes} outside 1…MAX_LATE_MINUTES.
     """
-    if not 1 <= minutes <= MAX_LATE_MIN:
-        raise ValidationError({"minutes": f"Must be between 1 and {MAX_LATE_MIN} minutes."})
+    if not 1 <= minutes <= MAX_LATE_MINUTES:
+        raise ValidationError({"minutes": f"Must be between 1 and {MAX_LATE_MINUTES} minutes."})
     with locked_for_action(job_id, Action.REPORT_LATE, version) as job:
         if job.started_at is not None:
             raise_illegal_transition(job, "This job has already been started.")
@@ -104,8 +114,9 @@ def report_late(job_id: int, minutes: int, *, actor: Actor, version: int | None 
         transitions.save_job(job)
         transitions.append_job_event(
             job, "job.running_late", actor=actor, technician_id=job.technician_id, technician=job.technician.name,
-            minutes=minutes, by=by,
+            minutes=minutes, by=by or actor.type, note=note,
         )  # fmt: skip
+        customer_texts.inform_customer(job, CustomerTextKind.RUNNING_LATE)
     return job
 
 
@@ -164,8 +175,9 @@ def correct(
     """Correct the location or the customer's phone of an open job, and inform its technician.
 
     A job that is being offered is dispatched again if its location changes; a paused one can't be moved.
-    `customer_phone`: E.164; empty keeps the current one. `by` is "customer" if the customer did it, which notifies
-    the dispatchers.
+    `customer_phone`: E.164; empty keeps the current one. A new phone gets the customer's link by text, and links
+    for the former phone end. `by` is "customer" if the customer did it, which notifies the dispatchers; a job that
+    they move more often than CUSTOMER_MOVE_RATE becomes `pending`, and a dispatcher decides.
 
     Call it outside any transaction, because it may call a geocoder. Raises, besides the module's exceptions,
     ValidationError {address} if the new location can't be found, and {address} if nothing would change.
@@ -201,8 +213,32 @@ def correct(
         if is_moved and job.status == Job.Status.DISPATCHING:
             if (offer := transitions.live_offer(job)) is not None:
                 rescind_offer(offer, Outcome.PAUSED, "the address was corrected", actor)
-            begin_dispatch_again(job)
+            if by == BY_CUSTOMER and _was_moved_too_often(job):
+                ranking.replace_candidates(job)
+                transitions.mark_pending(job, Job.PendingReason.MOVED_OFTEN)
+            else:
+                begin_dispatch_again(job)
+        job.refresh_from_db(fields=["customer_phone"])
         if job.status == Job.Status.ASSIGNED and job.technician_id is not None:
-            job.refresh_from_db(fields=["customer_phone"])
             notices.inform(job, job.technician_id, News.CHANGED)
+        if "phone" in changed:
+            customer_texts.inform_new_phone(job)
     return job
+
+
+def _was_moved_too_often(job: Job) -> bool:
+    """Return whether the customer has changed the address more often than CUSTOMER_MOVE_RATE allows.
+
+    Nobody is called during quiet hours, so the address may change then.
+    """
+    rate = parse_rate(settings.CUSTOMER_MOVE_RATE)
+    moves = Event.objects.filter(
+        subject_type="job",
+        subject_id=job.pk,
+        kind="job.corrected",
+        at__gt=clock.now() - timedelta(seconds=rate.period_s),
+        data__by=BY_CUSTOMER,
+        data__changed__contains=["address"],
+    )
+    quiet = policies.quiet_hours(job.organization_id, job.service_type_id)
+    return moves.count() > rate.limit and ranking.quiet_end_of(job, quiet) is None

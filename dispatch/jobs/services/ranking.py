@@ -57,6 +57,13 @@ def begin_dispatch(job: Job) -> None:
     write_ranking(job, ranking)
 
 
+def replace_candidates(job: Job) -> None:
+    """Replace the candidates of a locked job by a new ranking, for a dispatcher who decides. Nobody is called."""
+    ranking = find_candidates(job)
+    job.candidates.all().delete()
+    sql.write_candidates(job, ranking.ranked)
+
+
 def find_candidates(job: Job) -> RankedTechnicians:
     """Freeze the current policy into the job and find the technicians nearby.
 

@@ -271,7 +271,7 @@ class LeadAdmin(OwnedAdmin):
 
     @admin.action(description="Cancel (no more calls; can't be undone)", permissions=["act"])
     def cancel(self, request: Any, queryset: QuerySet) -> None:
-        self._each(request, queryset, lead_actions.cancel_lead, "cancelled")
+        self._each(request, queryset, lead_actions.cancel_lead, "canceled")
 
     @action(
         description="Call now",
@@ -293,7 +293,7 @@ class LeadAdmin(OwnedAdmin):
     )
     def cancel_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         lead_actions.cancel_lead(int(object_id), actor=request.actor)
-        messages.success(request, "Lead cancelled.")
+        messages.success(request, "Lead canceled.")
         return self.back_to(object_id)
 
     def _each(self, request: Any, queryset: QuerySet, act: Callable[..., Any], result: str) -> None:

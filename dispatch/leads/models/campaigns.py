@@ -155,7 +155,7 @@ class Lead(OwnedModel):
         NOT_PLACED = states.Outcome.NOT_PLACED, "Not placed"
         DO_NOT_CALL = states.Outcome.DO_NOT_CALL, "Do not call"
         OUTSIDE_WINDOW = states.Outcome.OUTSIDE_WINDOW, "Outside its hours for too long"
-        CANCELLED = states.Outcome.CANCELLED, "Cancelled"
+        CANCELLED = states.Outcome.CANCELLED, "Canceled"
         EXHAUSTED = states.Outcome.EXHAUSTED, "Attempts exhausted"
         LOST = states.Outcome.LOST, "End never reported"
         DRY_RUN = states.Outcome.DRY_RUN, "Dry run"

@@ -37,7 +37,7 @@ _ENDED = {
     Outcome.NOT_PLACED: "The phone provider never accepted the call",
     Outcome.DO_NOT_CALL: "On the do-not-call list",
     Outcome.OUTSIDE_WINDOW: "Not called: outside the permitted hours for too long",
-    Outcome.CANCELLED: "Cancelled",
+    Outcome.CANCELLED: "Canceled",
     Outcome.EXHAUSTED: "Not reached in any attempt",
     Outcome.LOST: "The phone provider never reported the end of the call",
     Outcome.DRY_RUN: "Dry run: would have been called",

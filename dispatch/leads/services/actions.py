@@ -22,7 +22,7 @@ class LeadConflict(Conflict):
 
 
 def cancel_lead(lead_id: int, *, actor: Actor) -> Lead:
-    """Cancel a waiting lead. A cancelled lead is left unchanged.
+    """Cancel a waiting lead. A canceled lead is left unchanged.
 
     Raises LeadConflict if it is being called or has ended otherwise, and Lead.DoesNotExist.
     """
@@ -31,10 +31,10 @@ def cancel_lead(lead_id: int, *, actor: Actor) -> Lead:
         if lead.outcome == Lead.Outcome.CANCELLED:
             return lead
         if lead.status == Lead.Status.PROCESSING:
-            raise LeadConflict("This lead is being called, so it can't be cancelled.", **_state(lead))
+            raise LeadConflict("This lead is being called, so it can't be canceled.", **_state(lead))
         if lead.status == Lead.Status.FINISHED:
             outcome = lead.get_outcome_display().lower()
-            raise LeadConflict(f"This lead has ended ({outcome}), so it can't be cancelled.", **_state(lead))
+            raise LeadConflict(f"This lead has ended ({outcome}), so it can't be canceled.", **_state(lead))
         lead.status, lead.outcome, lead.reason = Lead.Status.FINISHED, Lead.Outcome.CANCELLED, "by_hand"
         lead.finished_at = clock.now()
         lead.save(update_fields=["status", "outcome", "reason", "finished_at"])

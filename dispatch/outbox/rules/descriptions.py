@@ -44,8 +44,8 @@ def explain_status(it: Situation) -> str:
         return "It expired before it could be delivered."
     if it.status == "CANCELLED":
         if it.is_in_flight:
-            return "Cancelled during an attempt; its group continues when the attempt ends."
-        return "Ignored manually." if it.resolution else "Cancelled."
+            return "Canceled during an attempt; its group continues when the attempt ends."
+        return "Ignored manually." if it.resolution else "Canceled."
     if it.status == "ERROR":
         stops = {
             "BLOCK_ON_ERROR": "Later messages of its group wait until you retry, ignore or resolve it.",

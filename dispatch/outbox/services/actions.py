@@ -27,13 +27,15 @@ class Action(Enum):
     RETRY = ("retry", ("ERROR",), "PENDING", "", "retried", True)
     RESOLVE = ("resolve", ("ERROR",), "COMPLETED", "resolved", "resolved", False)
     IGNORE = ("ignore", ("ERROR",), "CANCELLED", "ignored", "ignored", False)
-    CANCEL = ("cancel", ("PENDING", "QUEUED", "PROCESSING"), "CANCELLED", "", "cancelled", False)
+    CANCEL = ("cancel", ("PENDING", "QUEUED", "PROCESSING"), "CANCELLED", "", "canceled", False)
 
     def __init__(
         self, word: str, before: tuple[str, ...], after: str, resolution: str, verb: str, is_fresh: bool
     ) -> None:
         self.word, self.before, self.after = word, before, after
         self.resolution, self.verb, self.is_fresh = resolution, verb, is_fresh
+        # The event of CANCEL keeps the spelling in which it was always stored.
+        self.event_kind = "message.cancelled" if word == "cancel" else f"message.{verb}"
 
     @classmethod
     def of(cls, word: str) -> Action:
@@ -88,7 +90,7 @@ def _act(action: Action, ids: list[int], actor: Actor, note: str, done: ActionRe
             sql.APPLY_ACTION,
             {
                 "ids": ids, "status": action.after, "from": list(action.before), "resolution": action.resolution,
-                "fresh": action.is_fresh, "kind": f"message.{action.verb}", "note": note[:500], "now": now,
+                "fresh": action.is_fresh, "kind": action.event_kind, "note": note[:500], "now": now,
                 "actor_type": actor.type, "actor_id": actor.id, "actor_label": actor.label[:120],
             },
         )  # fmt: skip

@@ -60,7 +60,7 @@ def finish_unlocked(
 def finish_attempts(results: Sequence[AttemptResult], *, claim: bool = True) -> list[Claim]:
     """Record the results and return the claims of the groups' next messages, to be published after the commit.
 
-    A result of an older epoch is recorded as late and changes nothing else. A message cancelled in the meantime
+    A result of an older epoch is recorded as late and changes nothing else. A message canceled in the meantime
     stays CANCELLED. `claim=False` leaves the next messages to the poller.
     """
     now = clock.now()

@@ -53,7 +53,7 @@ def recover_lapsed() -> tuple[int, list[Claim]]:
     """Recover attempts whose lease has ended without a result; return how many, and the claims to publish.
 
     Their messages return to PENDING without spending a retry, or become ERROR after OUTBOX_LAPSES such leases.
-    A cancelled message only unblocks its group.
+    A canceled message only unblocks its group.
     """
     now = clock.now()
     with transaction.atomic():

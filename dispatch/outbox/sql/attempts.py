@@ -65,7 +65,7 @@ WHERE m.id = v.id AND m.epoch = v.epoch AND m.in_flight AND m.status IN ('PROCES
 RETURNING m.id
 """
 # The only statement that ends a flight: by an ended attempt, a lapsed lease or a requeued pointer. A message
-# cancelled in the meantime keeps its status. `verb` names the event.
+# canceled in the meantime keeps its status. `verb` names the event.
 END = f"""
 WITH ended AS (
     UPDATE outbox_message m

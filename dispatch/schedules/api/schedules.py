@@ -144,7 +144,7 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
 
     @extend_schema(responses={204: None}, parameters=[IF_MATCH])
     def destroy(self, request: Request, **kwargs: Any) -> Response:
-        """Delete a schedule. It remains readable. Runs that haven't started are cancelled."""
+        """Delete a schedule. It remains readable. Runs that haven't started are canceled."""
         self.get_object()
         schedule_services.delete_schedule(self._pk, actor=request.actor, version=if_match(request))
         return Response(status=status.HTTP_204_NO_CONTENT)

@@ -17,19 +17,19 @@ _NOT_STARTED = (RunStatus.RETRYING, RunStatus.IN_PROGRESS)
 def cancel_run(run_id: int, *, actor: Actor, note: str = "") -> Run:
     """Cancel a claimed run, a run that waits for its retry, or a manual run. Raises NotInThisStatus.
 
-    The next run of a schedule cannot be cancelled on its own: pause, change or delete the schedule.
+    The next run of a schedule cannot be canceled on its own: pause, change or delete the schedule.
     """
     with transaction.atomic():
         run = _locked(run_id)
         is_waiting_manual_run = run.number is None and run.status == RunStatus.SCHEDULED
         if run.status not in _NOT_STARTED and not is_waiting_manual_run:
-            raise NotInThisStatus(_refusal(run, "cancelled"), run_status=str(run.status))
+            raise NotInThisStatus(_refusal(run, "canceled"), run_status=str(run.status))
         done = cancel_runs(
-            Run.objects.filter(pk=run.pk, status=run.status), clock.now(), actor, note or "Cancelled manually."
+            Run.objects.filter(pk=run.pk, status=run.status), clock.now(), actor, note or "Canceled manually."
         )
         run.refresh_from_db()
         if not done:
-            raise NotInThisStatus(_refusal(run, "cancelled"), run_status=str(run.status))
+            raise NotInThisStatus(_refusal(run, "canceled"), run_status=str(run.status))
     return run
 
 

@@ -193,7 +193,7 @@ def run_now(schedule_id: int, *, actor: Actor, version: int | None = None, note:
 def delete_schedule(schedule_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Schedule:
     """Delete the schedule; deleting it again changes nothing.
 
-    Runs that have not started are cancelled, including those in a worker's queue. Running ones end normally, and
+    Runs that have not started are canceled, including those in a worker's queue. Running ones end normally, and
     their outcomes are recorded.
     """
     now = clock.now()
@@ -217,7 +217,7 @@ def delete_schedule(schedule_id: int, *, actor: Actor, version: int | None = Non
 
 
 def cancel_runs(runs: Any, now: datetime, actor: Actor, reason: str) -> list[int]:
-    """Cancel these runs, unless a worker has started them; return the ids of the cancelled runs.
+    """Cancel these runs, unless a worker has started them; return the ids of the canceled runs.
 
     The caller must have locked their schedule. Waits for workers that are starting runs at this moment.
     """

@@ -41,7 +41,7 @@ Report = list[Any]
 def work_runs(kind_name: str, pairs: Sequence[Sequence[int]]) -> int:
     """Execute those of these runs that are still in progress in the given epochs; return how many were executed.
 
-    A run that has a later epoch, was started by another worker, was cancelled or has ended is skipped.
+    A run that has a later epoch, was started by another worker, was canceled or has ended is skipped.
     """
     given = start_runs(pairs)
     metrics.late.inc(len(pairs) - len(given))
@@ -153,7 +153,7 @@ def store_reports(reports: Sequence[Report]) -> None:
 def return_runs(left: Sequence[Assignment], reason: str) -> int:
     """Requeue running runs that were not begun, in a new epoch; return how many.
 
-    Runs of a deleted schedule are cancelled.
+    Runs of a deleted schedule are canceled.
     """
     if not left:
         return 0

@@ -244,7 +244,7 @@ class TestMessages:
         self, dispatcher: Client, failed: list[Message], world: World
     ) -> None:
         told = run(dispatcher, "message", "cancel", failed[1], everywhere=True, query="?status__exact=PENDING")
-        assert "2 cancelled" in told
+        assert "2 canceled" in told
         assert world.statuses([message.pk for message in failed]) == ["ERROR", "CANCELLED", "CANCELLED"]
 
     def test_impossible_actions_are_reported_and_change_nothing(

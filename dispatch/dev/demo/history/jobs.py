@@ -264,5 +264,5 @@ def _decide(writer: JobWriter, job: dict[str, Any], cascade: Cascade) -> tuple[W
         writer.settle(alert, decided, f"{user.name} assigned the job to {worker.row.name}")
         return worker, decided
     writer.cancel(job, decided)
-    writer.settle(alert, decided, f"{user.name} cancelled the job")
+    writer.settle(alert, decided, f"{user.name} canceled the job")
     return None, decided
