@@ -130,7 +130,7 @@ def build_panel(request: HttpRequest, job: Job) -> dict[str, Any]:
     if ids := list(about.filter(user=person).values_list("pk", flat=True)):
         notifications.read(person, job.organization_id, ids)
     card = cards_of([job])[0]
-    ringing = card.live is not None and card.live.counts_down
+    ringing = any(live.counts_down for live in card.live)
     primary = PRIMARY.get(job.status)
     legal = rules.actions_in(
         job.status,
@@ -158,6 +158,7 @@ def build_panel(request: HttpRequest, job: Job) -> dict[str, Any]:
         "rest": rest_words(job.out_of_reach),
         "entries": list(reversed(load_timeline(job))),
         "policy": policy,
+        "at_once": rules.offers_wanted(policy, job.priority),
         "radius_m": policies.search_radius(job),
         "widest_m": policies.widest_radius(job),
         "extra": sorted(job.extra.items()) if isinstance(job.extra, dict) else [],

@@ -6,6 +6,7 @@ The rules of `actions` apply.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.core.exceptions import ValidationError
 
@@ -17,13 +18,12 @@ from dispatch.jobs.rules import Action, Outcome
 from dispatch.jobs.rules.customer_phrases import local_time
 from dispatch.jobs.rules.duplicates import address_key
 from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES, attention_while_on_the_way
-from dispatch.jobs.services import customer_texts, notices, transitions
+from dispatch.jobs.services import customer_texts, notices, slots, transitions
 from dispatch.jobs.services.actions import (
     Correction,
     begin_dispatch_again,
     locked_for_action,
     raise_illegal_transition,
-    rescind_offer,
 )
 from dispatch.jobs.services.notices import News
 from dispatch.technicians import services as technicians
@@ -159,13 +159,15 @@ def correct(
     note: str = "",
     correction: Correction,
     customer_phone: str = "",
+    priority: int | None = None,
     by: str = "",
 ) -> Job:
-    """Correct the location or the customer's phone of an open job, and inform its technician.
+    """Correct the location, the customer's phone or the priority of an open job, and inform its technician.
 
-    A job that is being offered is dispatched again if its location changes; a paused one can't be moved.
-    `customer_phone`: E.164; empty keeps the current one. `by` is "customer" if the customer did it, which notifies
-    the dispatchers.
+    A job that is being offered is dispatched again if its location changes; a paused one can't be moved. A job
+    that becomes an emergency meanwhile is offered to as many technicians at once as its policy says.
+    `customer_phone`: E.164; empty keeps the current one, as None does for `priority`. `by` is "customer" if the
+    customer did it, which notifies the dispatchers.
 
     Call it outside any transaction, because it may call a geocoder. Raises, besides the module's exceptions,
     ValidationError {address} if the new location can't be found, and {address} if nothing would change.
@@ -194,15 +196,29 @@ def correct(
             Job.objects.filter(pk=job.pk).update(customer_phone=customer_phone)
             job.customer_phone = customer_phone
             changed.append("phone")
+        facts: dict[str, Any] = {}
+        if priority is not None and priority != job.priority:
+            Job.objects.filter(pk=job.pk).update(priority=priority)
+            job.priority = priority
+            changed.append("priority")
+            facts = _describe_priority(job)
         if not changed:
-            raise ValidationError({"address": "Change the address or the phone number."})
+            raise ValidationError({"address": "Change the address, the phone number or the priority."})
+        if "priority" in changed and not is_moved:
+            slots.call_more(job)
         transitions.save_job(job)
-        transitions.append_job_event(job, "job.corrected", actor=actor, changed=changed, note=note, by=by)
+        transitions.append_job_event(job, "job.corrected", actor=actor, changed=changed, note=note, by=by, **facts)
         if is_moved and job.status == Job.Status.DISPATCHING:
-            if (offer := transitions.live_offer(job)) is not None:
-                rescind_offer(offer, Outcome.PAUSED, "the address was corrected", actor)
+            slots.withdraw_offers(job, Outcome.PAUSED, "the address was corrected", actor)
             begin_dispatch_again(job)
         if job.status == Job.Status.ASSIGNED and job.technician_id is not None:
             job.refresh_from_db(fields=["customer_phone"])
             notices.inform(job, job.technician_id, News.CHANGED)
     return job
+
+
+def _describe_priority(job: Job) -> dict[str, Any]:
+    """Return the job's new priority in words, and how many technicians are called at once, for the Event."""
+    facts = {"priority": job.get_priority_display().lower()}
+    at_once = slots.offers_wanted(job) if job.status == Job.Status.DISPATCHING and not job.paused_at else 1
+    return facts | ({"at_once": at_once} if at_once > 1 else {})
