@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 from django.db import transaction
 from django.db.models import F, Q, QuerySet
+from django.db.models.functions import Greatest
 
 from dispatch.core import clock
 from dispatch.core.db import lock_waits
@@ -216,7 +217,8 @@ def _advance_job(pk: int, token: uuid.UUID, move: Callable) -> None:
         move(pk, token)
     except Exception as error:
         if is_lock_timeout(error):
-            _postpone_step(pk, token, BLOCKED_S, failed_steps=F("failed_steps") - 1)
+            uncounted = Greatest(F("failed_steps") - 1, 0)  # 0 if the step was done in another slot
+            _postpone_step(pk, token, BLOCKED_S, failed_steps=uncounted)
             raise
         log.exception("job_step_failed")
         _postpone_step(pk, token)
