@@ -185,7 +185,7 @@ def describe_consequence(action: Action, job: Job) -> str:
         Action.PAUSE: f"Stops calling{hangs_up}. Calling continues when you resume the job.",
         Action.RESUME: "Continues calling from the next technician.",
         Action.CORRECT: "Changes the job"
-        + (f" and notifies {name}." if job.technician else ".")
+        + (f" and notifies {name} of a new address or phone." if job.technician else ".")
         + (f" Calls the technicians near a new address{hangs_up}." if job.status == "dispatching" else ""),
         Action.CANNOT_MAKE_IT: f"Removes {name} from this job and calls the technicians available now.",
         Action.CANCEL: f"Cancels the job{hangs_up}." + (f" Notifies {name}." if job.technician else ""),

@@ -73,6 +73,19 @@ def test_a_refused_number_calls_the_next_technician_and_others_ring_on(several):
     assert anns.status == "ringing"
 
 
+@pytest.mark.parametrize("kind", ["error_500", "timeout_before"])
+def test_the_winner_has_the_job_although_the_provider_does_not_change_the_other_prompt(several, settings, kind):
+    settings.PROVIDER_TIMEOUT_S = 1
+    ann, bob = several.crew("Ann", "Bob")
+    job = emergency(several)
+    bobs = several.rings(bob).answer().hears("press 1 to accept")
+    anns = several.rings(ann).answer().hears("press 1 to accept")
+    several.sim.fault(kind, on="update", to=str(bob.phone), times=None, seconds=5)
+    anns.press("1").hears("the job is yours")
+    assert several.job(job).technician == ann
+    bobs.press("1").hears("this job has already been taken").ended("completed")
+
+
 # --- a process dies ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("nth", [1, 2])
 def test_the_other_slots_are_filled_after_a_kill(several, nth):

@@ -337,7 +337,7 @@ class CorrectSerializer(DispatchAgainSerializer):
     customer_phone = PhoneField(
         required=False, default="", help_text="E.164, or a national number of the organization's country."
     )
-    priority = PriorityField(required=False, default=None)
+    priority = PriorityField(required=False)
 
 
 class ExtendSerializer(DecisionSerializer):

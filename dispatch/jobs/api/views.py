@@ -265,7 +265,7 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
 
     @_job_action(CorrectSerializer)
     def correct(self, request: Request, **kwargs: Any) -> Response:
-        """Correct the location, the customer's phone or the priority, and notify the assigned technician.
+        """Correct the location or the customer's phone, and notify the assigned technician; correct the priority.
 
         A job that becomes an emergency while it is being offered is offered to several technicians at once, if its
         policy says so.

@@ -32,14 +32,14 @@ class Migration(migrations.Migration):
             field=models.PositiveSmallIntegerField(
                 db_default=0,
                 default=0,
-                help_text="Emergencies can be offered to several technicians at once: one per slot.",
+                help_text="Emergencies can have several offers at once: one per slot.",
             ),
         ),
         AddFieldOnce(
             model_name="offer",
             name="holds_until",
             field=models.DateTimeField(
-                help_text="When the slot's next technician may be called, if the policy waits after this outcome.",
+                help_text="When the slot's next technician may be called, if later.",
                 null=True,
             ),
         ),
@@ -47,7 +47,7 @@ class Migration(migrations.Migration):
             model_name="job",
             name="fill_at",
             field=models.DateTimeField(
-                help_text="When to call another technician at once with those who are being called.", null=True
+                help_text="When to call another technician beside the current ones.", null=True
             ),
         ),
         AddFieldOnce(

@@ -191,9 +191,7 @@ class Job(OwnedModel):
     )
     next_action_at = models.DateTimeField(null=True)
     step_token = models.UUIDField(default=uuid.uuid4)
-    fill_at = models.DateTimeField(
-        null=True, help_text="When to call another technician at once with those who are being called."
-    )
+    fill_at = models.DateTimeField(null=True, help_text="When to call another technician beside the current ones.")
     paused_at = models.DateTimeField(null=True)
     is_trial = models.BooleanField(
         default=False, db_default=False, help_text="Resumed to try whether the phone provider works again."
@@ -358,9 +356,7 @@ class Offer(OwnedModel):
     technician = models.ForeignKey(Technician, on_delete=models.PROTECT, related_name="offers")
     attempt = models.PositiveSmallIntegerField(help_text="1 for the job's first offer.")
     slot = models.PositiveSmallIntegerField(
-        default=0,
-        db_default=0,
-        help_text="Emergencies can be offered to several technicians at once: one per slot.",
+        default=0, db_default=0, help_text="Emergencies can have several offers at once: one per slot."
     )
     round = models.PositiveSmallIntegerField(default=1)
     status = models.CharField(max_length=16, choices=Status, default=Status.PENDING)
@@ -376,8 +372,7 @@ class Offer(OwnedModel):
     expires_at = models.DateTimeField()
     settled_at = models.DateTimeField(null=True)
     holds_until = models.DateTimeField(
-        null=True,
-        help_text="When the slot's next technician may be called, if the policy waits after this outcome.",
+        null=True, help_text="When the slot's next technician may be called, if later."
     )
 
     class Meta:

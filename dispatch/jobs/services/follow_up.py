@@ -162,10 +162,11 @@ def correct(
     priority: int | None = None,
     by: str = "",
 ) -> Job:
-    """Correct the location, the customer's phone or the priority of an open job, and inform its technician.
+    """Correct the location, the customer's phone or the priority of an open job.
 
-    A job that is being offered is dispatched again if its location changes; a paused one can't be moved. A job
-    that becomes an emergency meanwhile is offered to as many technicians at once as its policy says.
+    Its technician is informed of a new location or phone. A job that is being offered is dispatched again if its
+    location changes; a paused one can't be moved. A job that becomes an emergency while it is being offered is
+    offered to as many technicians at once as its policy says.
     `customer_phone`: E.164; empty keeps the current one, as None does for `priority`. `by` is "customer" if the
     customer did it, which notifies the dispatchers.
 
@@ -211,7 +212,8 @@ def correct(
         if is_moved and job.status == Job.Status.DISPATCHING:
             slots.withdraw_offers(job, Outcome.PAUSED, "the address was corrected", actor)
             begin_dispatch_again(job)
-        if job.status == Job.Status.ASSIGNED and job.technician_id is not None:
+        is_news = changed != ["priority"]
+        if is_news and job.status == Job.Status.ASSIGNED and job.technician_id is not None:
             job.refresh_from_db(fields=["customer_phone"])
             notices.inform(job, job.technician_id, News.CHANGED)
     return job
