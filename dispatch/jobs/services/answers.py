@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from django.db import transaction
 
@@ -234,7 +235,7 @@ def _close_answered_offer(
     is ended.
     """
     in_the_call = by is AnswerChannel.PHONE
-    way = {} if in_the_call else {"by": str(by)}
+    way: dict[str, Any] = {} if in_the_call else {"by": str(by)}
     before = Offer.Status(offer.status)
     transitions.close_offer(
         offer, status, outcome, reason, before=before, actor=actor, hang_up=not in_the_call, **way

@@ -172,8 +172,8 @@ def expire_offer(job_id: int, token: str | uuid.UUID, *, place: bool = True) -> 
             fault_injection.crash_point("jobs.expire.committed")
     if not pending or job.fill_at is not None:
         offer_next(job_id, step, place=place)
-    for error in blocked.values():
-        raise error
+    for lock_timeout in blocked.values():
+        raise lock_timeout
 
 
 def _is_expired(job: Job, offer: Offer) -> bool:
