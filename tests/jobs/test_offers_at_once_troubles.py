@@ -126,6 +126,34 @@ def test_offers_left_by_the_previous_version_are_withdrawn(several):
     assert several.offers(job) == [("Ann", "accepted"), ("Bob", "taken")]
 
 
+def test_offers_of_a_paused_job_left_by_the_previous_version_are_withdrawn(several):
+    ann, bob = several.crew("Ann", "Bob")
+    job = emergency(several)
+    bobs = several.rings(bob)
+    withdrawn = Offer.objects.filter(pk=offer_of(job, ann).pk)
+    withdrawn.update(status="rescinded", outcome="paused", settled_at=clock.now())
+    Technician.objects.filter(pk=ann.pk).update(live_offer_id=None)
+    Job.objects.filter(pk=job.pk).update(paused_at=clock.now(), next_action_at=None, fill_at=None)
+    services.audit()
+    bobs.ended("canceled")
+    assert several.offers(job) == [("Ann", "paused"), ("Bob", "paused")]
+
+
+def test_a_slot_that_the_previous_version_did_not_fill_is_filled(several):
+    ann, bob, cid = several.crew("Ann", "Bob", "Cid")
+    several.set_policy(offers_at_once_for_emergencies=2)
+    job = emergency(several)
+    several.rings(bob)
+    expired = Offer.objects.filter(pk=offer_of(job, ann).pk)
+    expired.update(status="timed_out", outcome="timed_out", settled_at=clock.now())
+    Technician.objects.filter(pk=ann.pk).update(live_offer_id=None)
+    Job.objects.filter(pk=job.pk).update(waiting_for="start", next_action_at=clock.now())
+    clock.travel(5)
+    several.audit()
+    several.rings(cid)
+    assert pending(job) == [(0, "Cid"), (1, "Bob")]
+
+
 # --- people --------------------------------------------------------------------------------------------------
 def test_raising_a_job_to_an_emergency_calls_others_at_once(several):
     ann, bob, cid = several.crew("Ann", "Bob", "Cid")

@@ -166,11 +166,12 @@ _SKIP_CALL: FailureRule[Call] = FailureRule(lambda call: _blocked_calls.add(call
 
 
 def _withdraw_left_offers() -> int:
-    """Withdraw pending offers of jobs that are no longer offered.
+    """Withdraw pending offers of jobs that are no longer offered, or paused.
 
     A process of the previous version withdraws only one offer of a job that was offered to several technicians.
     """
-    left = Offer.objects.filter(status=Offer.Status.PENDING).exclude(job__status=Job.Status.DISPATCHING)
+    is_offered = Q(job__status=Job.Status.DISPATCHING, job__paused_at=None)
+    left = Offer.objects.filter(~is_offered, status=Offer.Status.PENDING)
     return run_unlocked(
         _withdraw_left_offer, left.order_by("pk"), BATCH, event="offer_not_withdrawn", skipped=_failed_offers
     )
@@ -180,10 +181,11 @@ def _withdraw_left_offers() -> int:
 def _withdraw_left_offer(offer_id: int) -> int:
     job = transitions.lock_job(Offer.objects.values_list("job_id", flat=True).get(pk=offer_id))
     offer = transitions.lock_live_offer(job, offer_id)
-    if offer is None or job.status == Job.Status.DISPATCHING:
+    if offer is None or (job.status == Job.Status.DISPATCHING and job.paused_at is None):
         return 0
-    reason = f"the job is {job.get_status_display().lower()}"
-    transitions.close_offer(offer, Offer.Status.RESCINDED, Outcome.TAKEN, reason, hang_up=True)
+    state, outcome = ("paused", Outcome.PAUSED) if job.paused_at else (job.get_status_display(), Outcome.TAKEN)
+    reason = f"the job is {state.lower()}"
+    transitions.close_offer(offer, Offer.Status.RESCINDED, outcome, reason, hang_up=True)
     return 1
 
 

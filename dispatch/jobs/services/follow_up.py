@@ -204,7 +204,8 @@ def correct(
             changed.append("priority")
             facts = _describe_priority(job)
         if not changed:
-            raise ValidationError({"address": "Change the address, the phone number or the priority."})
+            fields = "the address or the phone number" if by else "the address, the phone number or the priority"
+            raise ValidationError({"address": f"Change {fields}."})
         if "priority" in changed and not is_moved:
             slots.call_more(job)
         transitions.save_job(job)

@@ -170,7 +170,7 @@ def expire_offer(job_id: int, token: str | uuid.UUID, *, place: bool = True) -> 
             blocked[offer.pk] = error
         else:
             fault_injection.crash_point("jobs.expire.committed")
-    if not pending or job.fill_at is not None:
+    if not pending or job.fill_at is not None or job.waiting_for == transitions.Waiting.START:
         offer_next(job_id, step, place=place)
     for lock_timeout in blocked.values():
         raise lock_timeout
