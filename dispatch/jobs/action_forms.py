@@ -13,9 +13,10 @@ from phonenumber_field.formfields import PhoneNumberField
 
 from dispatch.core.events import Actor
 from dispatch.jobs import services
-from dispatch.jobs.models import Job, Offer
+from dispatch.jobs.models import Job, Offer, Priority
 from dispatch.jobs.rules import Action, actions_in
 from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES, MAX_LATE_MINUTES
+from dispatch.jobs.rules.phrases import join_names
 from dispatch.jobs.services.notices import find_unreached
 from dispatch.technicians.models import Technician
 
@@ -27,7 +28,7 @@ BUTTONS: dict[Action, tuple[str, str, bool]] = {
     Action.EXTEND: ("Give more time…", "Give the technician more time", False),
     Action.PAUSE: ("Pause…", "Pause this job", False),
     Action.RESUME: ("Resume…", "Resume this job", False),
-    Action.CORRECT: ("Correct…", "Correct the address or phone", False),
+    Action.CORRECT: ("Correct…", "Correct the address, phone or priority", False),
     Action.CANNOT_MAKE_IT: ("Can't make it…", "The technician can't make it", True),
     Action.CANCEL: ("Cancel job…", "Cancel this job", True),
     Action.ON_THE_WAY: ("On the way…", "The technician is on the way", False),
@@ -89,6 +90,9 @@ class ActionForm(forms.Form):
             self.fields["address"] = forms.CharField(required=False, max_length=300, initial=job.address)
             self.fields["customer_phone"] = PhoneNumberField(
                 initial=job.customer_phone, region=job.organization.default_region, label="Customer's phone"
+            )
+            self.fields["priority"] = forms.TypedChoiceField(
+                choices=Priority.choices, coerce=int, empty_value=None, required=False, initial=job.priority
             )
         if action is Action.EXTEND:
             self.fields["seconds"] = forms.IntegerField(
@@ -168,6 +172,7 @@ def perform_action(action: Action, job: Job, values: dict[str, Any], actor: Acto
             job.pk,
             correction=services.Correction(address=corrected),
             customer_phone=str(values["customer_phone"]),
+            priority=values["priority"],
             **decision,
             **note,
         )
@@ -178,8 +183,9 @@ def perform_action(action: Action, job: Job, values: dict[str, Any], actor: Acto
 
 def describe_consequence(action: Action, job: Job) -> str:
     """Return a sentence that says what the action will do."""
-    live = job.offers.filter(status=Offer.Status.PENDING).select_related("technician").first()
-    hangs_up = f" and hangs up on {live.technician.name}" if live else ""
+    live = job.offers.filter(status=Offer.Status.PENDING).select_related("technician").order_by("slot")
+    called = join_names(offer.technician.name for offer in live) if live else ""
+    hangs_up = f" and hangs up on {called}" if called else ""
     name = job.technician.name if job.technician else "the technician"
     if action is Action.CALL_NEXT and job.waiting_for == Job.WaitingFor.QUIET_HOURS:
         return "Starts calling technicians now, although it's quiet hours."
@@ -193,12 +199,12 @@ def describe_consequence(action: Action, job: Job) -> str:
     return {
         Action.ASSIGN: f"Assigns the job to the technician you choose{hangs_up}.",
         Action.DISPATCH_AGAIN: "Calls everyone available now, except technicians who declined or can't make it.",
-        Action.CALL_NEXT: f"Calls the next technician immediately{hangs_up}.",
-        Action.EXTEND: f"Gives {live.technician.name if live else 'the technician'} more time to answer.",
+        Action.CALL_NEXT: f"Calls the next technician{'s' if len(live) > 1 else ''} immediately{hangs_up}.",
+        Action.EXTEND: f"Gives {called or 'the technician'} more time to answer.",
         Action.PAUSE: f"Stops calling{hangs_up}. Calling continues when you resume the job.",
         Action.RESUME: "Continues calling from the next technician.",
         Action.CORRECT: "Changes the job"
-        + (f" and notifies {name}." if job.technician else ".")
+        + (f" and notifies {name} of a new address or phone." if job.technician else ".")
         + (f" Calls the technicians near a new address{hangs_up}." if job.status == "dispatching" else ""),
         Action.CANNOT_MAKE_IT: f"Removes {name} from this job and calls the technicians available now.",
         Action.CANCEL: f"Cancels the job{hangs_up}." + (f" Notifies {name}." if job.technician else ""),

@@ -167,7 +167,7 @@ class CandidateRow(NamedTuple):
 
 
 class OfferRow(NamedTuple):
-    """The columns of an earlier offer that a step reads."""
+    """The columns of an offer that a step reads."""
 
     technician_id: int
     round: int
@@ -176,6 +176,9 @@ class OfferRow(NamedTuple):
     reason: str
     settled_at: datetime | None
     created_at: datetime
+    slot: int
+    holds_until: datetime | None
+    expires_at: datetime
 
 
 _CANDIDATES = """
@@ -183,21 +186,24 @@ SELECT technician_id, rank, verdict, skipped_round, id, reason, distance_m FROM 
 WHERE job_id = %s ORDER BY rank
 """
 _OFFERS = """
-SELECT technician_id, round, outcome, status, reason, settled_at, created_at FROM jobs_offer
-WHERE job_id = %s ORDER BY attempt
+SELECT technician_id, round, outcome, status, reason, settled_at, created_at, slot, holds_until, expires_at
+FROM jobs_offer WHERE job_id = %s ORDER BY attempt
 """
 
 
 # The call pool: the service type's, else the organization's, else the default pool. Also whether another job comes
 # first for its lines: a more urgent job, or an equally urgent job that has waited longer. Jobs that are not being
-# polled don't count: those whose steps fail, and those that are overdue.
+# polled don't count: those whose steps fail, and those that are overdue. A job that is calling somebody already
+# comes last of its priority.
 _CALL_POOL = f"""
 SELECT {", ".join(f"pool.{field.column}" for field in DispatchPool._meta.concrete_fields)}, EXISTS (
     SELECT FROM jobs_job other
     WHERE other.organization_id = %(organization_id)s AND other.status = 'dispatching' AND other.id <> %(id)s
       AND other.waiting_for = 'line' AND other.line_pool_id = pool.id
       AND other.failed_steps = 0 AND other.next_action_at > %(looked_after)s
-      AND (other.priority, other.waiting_since, other.id) < (%(priority)s, %(since)s, %(id)s)
+      AND (other.priority, other.waiting_since, other.id) < (%(priority)s, CASE WHEN EXISTS (
+          SELECT FROM jobs_offer own WHERE own.job_id = %(id)s AND own.status = 'pending'
+      ) THEN %(now)s ELSE %(since)s END, %(id)s)
       AND NOT EXISTS (SELECT FROM jobs_offer o WHERE o.job_id = other.id AND o.status = 'pending')
 )
 FROM (
@@ -268,6 +274,7 @@ def _pool_parameters(job: Job, now: datetime) -> dict[str, Any]:
         "looked_after": now - timedelta(seconds=UNATTENDED_S),
         "priority": job.priority,
         "since": job.waiting_since if waits else now,
+        "now": now,
     }
 
 

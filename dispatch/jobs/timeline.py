@@ -43,6 +43,7 @@ _WORDS: dict[str, Callable[[Data], str]] = {
         + _of(d, "radius_words", " within {}")
         + _of(d, "preferred", "; the customer's preferred technician {} is not called first")
         + _of(d, "preferred_reason", ": {}")
+        + _of(d, "at_once", "; {} technicians are called at once")
     ),
     "job.trial_began": lambda d: "resumed calling to try whether the phone provider works again",
     "job.trial_failed": lambda d: "returned the job to dispatchers: the phone provider still fails",
@@ -99,7 +100,12 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.reopened": lambda d: "reopened the job" + _note(d),
     "job.pause_overdue": lambda d: f"reminded dispatchers: paused for {d.get('minutes')} minutes",
     "job.not_started": lambda d: f"reminded dispatchers: {_who(d)} has not started the work",
-    "job.corrected": lambda d: f"corrected the {' and the '.join(d.get('changed', ['job']))}" + _note(d),
+    "job.corrected": lambda d: (
+        f"corrected the {' and the '.join(d.get('changed', ['job']))}"
+        + _of(d, "priority", ": {}")
+        + _of(d, "at_once", "; {} technicians are called at once")
+        + _note(d)
+    ),
     "job.completed": lambda d: "completed the job" + _note(d),
     "job.technician_notified": lambda d: (
         f"was notified by phone that {d.get('news_text', 'the job has changed')}"

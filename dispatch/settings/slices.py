@@ -132,6 +132,7 @@ DISPATCH_POLICY_DEFAULTS = {
     "max_radius_m": env.int("OFFER_MAX_RADIUS_M", default=150_000),
     "max_candidates": env.int("OFFER_MAX_CANDIDATES", default=10),
     "rounds": env.int("OFFER_ROUNDS", default=1),
+    "offers_at_once_for_emergencies": env.int("OFFERS_AT_ONCE_FOR_EMERGENCIES", default=1),
     "missed_call_grace_s": env.int("OFFER_MISSED_CALL_GRACE_S", default=0),
     "offer_by_text": env.bool("OFFER_BY_TEXT", default=False),
     "address_by_text": env.bool("OFFER_ADDRESS_BY_TEXT", default=True),

@@ -37,6 +37,7 @@ __all__ = [
     "find_nearby",
     "find_unlocked",
     "is_pin_locked",
+    "lock_free",
     "lock_technicians",
     "record_answered_call",
     "record_missed_call",
@@ -83,6 +84,12 @@ def lock_technicians(technician_ids: Iterable[int]) -> None:
     """
     rows = Technician.objects.filter(pk__in=set(technician_ids)).order_by("pk")
     list(rows.select_for_update(no_key=True).values_list("pk"))
+
+
+def lock_free(technician_ids: Iterable[int]) -> set[int]:
+    """Lock those of these technicians whose rows no other session has locked, and return their ids."""
+    rows = Technician.objects.filter(pk__in=set(technician_ids)).order_by("pk")
+    return set(rows.select_for_update(no_key=True, skip_locked=True).values_list("pk", flat=True))
 
 
 def find_unlocked(technician_ids: Iterable[int]) -> set[int]:

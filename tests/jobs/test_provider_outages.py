@@ -137,7 +137,7 @@ def test_provider_outage_uses_up_no_technicians_turn(floor):
     pass_time(floor, 50)
     assert account_events() == ["account.outage_began"], "within a minute"
     assert floor.job(job).waiting_for == "provider"
-    assert state_of(floor.job(job), None)[1] == "Phone provider not responding"
+    assert state_of(floor.job(job))[1] == "Phone provider not responding"
     assert floor.offers(job) == [("Ann", "provider_silent")]
     pass_time(floor, 60)
     assert floor.offers(job) == [("Ann", "provider_silent")]

@@ -14,6 +14,7 @@ from dispatch.core import clock, fault_injection
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
 from dispatch.telephony import services
+from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.models import Call
 from dispatch.telephony.services import reconciliation
 from tests.phones import manual
@@ -190,3 +191,18 @@ def test_429_for_a_call_that_is_no_longer_wanted(caller: Caller) -> None:
 
     assert now_is(call, "canceled").ended_at
     assert caller.sim.creates_to(ANN) == 0
+
+
+def test_a_changed_prompt_is_spoken_in_the_call_at_once(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    caller.sim.phone(ANN).will(manual())
+    call = caller.call(ANN)
+    phone = caller.sim.phone(ANN).rings()
+    phone.answer().hears("Press 1 to accept")
+    monkeypatch.setattr(caller.listener, "on_answer", lambda _call: VoicePrompt(say=("It is taken.",)))
+
+    with transaction.atomic():
+        services.repeat_prompt(call.pk)
+        phone.has_not_heard("It is taken.")
+
+    phone.hears("It is taken.").ended("completed")
+    services.repeat_prompt(call.pk)  # over: nothing to change

@@ -88,7 +88,7 @@ def find_attention(organization: Organization, filters: Filters, most: int = MAX
 
 
 def _of_job(job: Job, claim: Claim | None, text: JobText | None) -> AttentionItem:
-    tone, state = state_of(job, None)
+    tone, state = state_of(job)
     place = job.address or job.customer_name
     if text is not None and tone != "attention" and not (job.paused_at or is_late(job)):
         tone, state, place = "texted", f"Text from {text.technician.name}", f"“{text.text.body}”"

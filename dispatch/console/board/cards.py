@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -41,10 +41,10 @@ _LATEST = 10_000_000_000_000
 
 @dataclass(frozen=True)
 class LiveOffer:
-    """The current offer, with its technician and deadline, and who is next: a technician, or a wider round."""
+    """A current offer, with its technician and deadline. An emergency can have several."""
 
     offer: Offer
-    next_name: str
+    name: str
 
     @property
     def words(self) -> str:
@@ -63,8 +63,9 @@ class LiveOffer:
 class Card:
     """One job.
 
-    `tone` and `state`: its badge. `sort`: ascending sort key. `attempts` of `attempts_of`: offers. `text`: the
-    technician whose text is unanswered.
+    `tone` and `state`: its badge. `sort`: ascending sort key. `attempts` of `attempts_of`: offers. `live`: the
+    current offers. `next_name`: who is next: a technician, or a wider round. `text`: the technician whose text is
+    unanswered.
     """
 
     job: Job
@@ -74,7 +75,8 @@ class Card:
     state: str
     attempts: int
     attempts_of: int
-    live: LiveOffer | None
+    live: tuple[LiveOffer, ...] = ()
+    next_name: str = ""
     text: str = ""
 
     @property
@@ -202,7 +204,7 @@ def cards_of(jobs: Iterable[Job]) -> list[Card]:
 
 
 def _next_step(job: Job, candidates: list[rules.CandidateRow], offers: list[Offer]) -> rules.NextStep | None:
-    """Return what would happen after the current offer."""
+    """Return what would happen after the current offers."""
     if job.status != Job.Status.DISPATCHING:
         return None
     return rules.next_step(
@@ -216,7 +218,7 @@ def _next_step(job: Job, candidates: list[rules.CandidateRow], offers: list[Offe
 
 
 def _describe_next(job: Job, step: rules.NextStep | None, names: dict[int, str]) -> str:
-    """Return who is called after the current offer: a technician, the technicians of a wider round, or nobody."""
+    """Return who is called after the current offers: a technician, the technicians of a wider round, or nobody."""
     if step is None or step.kind != "round":
         return names.get(step.technician_id or 0, "") if step else ""
     nth = job.round - job.first_round + 1
@@ -234,17 +236,15 @@ def _card(
     next_step: rules.NextStep | None,
     names: dict[int, str],
 ) -> Card:
-    pending = next((offer for offer in offers if offer.status == Offer.Status.PENDING), None)
-    live = None
-    if pending is not None:
-        pending.name = names.get(pending.technician_id, "")  # type: ignore[attr-defined]
-        live = LiveOffer(pending, _describe_next(job, next_step, names))
+    pending = [offer for offer in offers if offer.status == Offer.Status.PENDING]
+    live = tuple(LiveOffer(offer, names.get(offer.technician_id, "")) for offer in pending)
+    next_name = _describe_next(job, next_step, names) if live else ""
     column = column_of(job, bool(offers))
     tone, state = state_of(job, pending)
     eligible = {candidate.technician_id for candidate in candidates} | {offer.technician_id for offer in offers}
     most = min(len(eligible), policies.frozen_policy(job).max_candidates) if offers or candidates else 0
     made = sum(offer.outcome not in rules.UNCOUNTED_OUTCOMES for offer in offers)  # an outage makes no attempt
-    return Card(job, column, _sort(job, column), tone, state, made, max(most, made), live)
+    return Card(job, column, _sort(job, column), tone, state, made, max(most, made), live, next_name)
 
 
 def column_of(job: Job, called: bool) -> str:
@@ -266,8 +266,8 @@ def is_late(job: Job) -> bool:
     )
 
 
-def state_of(job: Job, live: Any) -> tuple[str, str]:
-    """Return (tone, words) of a job's state."""
+def state_of(job: Job, live: Sequence[Offer] = ()) -> tuple[str, str]:
+    """Return (tone, words) of a job's state. `live`: its current offers."""
     match job.status:
         case Job.Status.PENDING:
             return "attention", job.get_pending_reason_display()
@@ -292,14 +292,8 @@ def state_of(job: Job, live: Any) -> tuple[str, str]:
         return ("attention", "Paused too long") if job.reminded_at else ("late", "Paused")
     if is_late(job):
         return "late", "Late"
-    if live is not None:
-        if live.missed_at:
-            return "waiting", "Missed call, can still reply"
-        if live.answered_at:
-            return "calling", "Answered"
-        if live.ringing_since is None and job.waiting_for == Job.WaitingFor.ANSWER:
-            return "waiting", "Ringing not confirmed"
-        return ("calling", "Ringing") if live.ringing_since else ("waiting", "Waiting for a line")
+    if live:
+        return _state_of_offers(job, live)
     if job.waiting_for == Job.WaitingFor.LINE:
         return "waiting", "Waiting for a line"
     if job.waiting_for == Job.WaitingFor.PROVIDER:
@@ -312,6 +306,21 @@ def state_of(job: Job, live: Any) -> tuple[str, str]:
         end = job.next_action_at.astimezone(ZoneInfo(job.organization.time_zone))
         return "waiting", f"Waiting until {end.hour}:{end.minute:02d} (quiet hours)"
     return "waiting", "Waiting for the next call"
+
+
+def _state_of_offers(job: Job, live: Sequence[Offer]) -> tuple[str, str]:
+    """Return (tone, words) of the offer that is nearest to an answer, and how many phones ring."""
+    called = [offer for offer in live if not offer.missed_at]
+    if not called:
+        return "waiting", "Missed call, can still reply"
+    if any(offer.answered_at for offer in called):
+        return "calling", "Answered"
+    ringing = [offer for offer in called if offer.ringing_since]
+    if ringing:
+        return "calling", "Ringing" if len(ringing) == 1 else f"{len(ringing)} phones ringing"
+    if job.waiting_for == Job.WaitingFor.ANSWER:
+        return "waiting", "Ringing not confirmed"
+    return "waiting", "Waiting for a line"
 
 
 def _sort(job: Job, column: str) -> str:

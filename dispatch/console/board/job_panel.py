@@ -18,7 +18,7 @@ from dispatch.console.board.thread import build_thread
 from dispatch.console.views_base import console_view
 from dispatch.core.api.problems import Conflict
 from dispatch.core.ids import read_id
-from dispatch.jobs import policies
+from dispatch.jobs import policies, rules
 from dispatch.jobs.action_forms import (
     BUTTONS,
     PRIMARY,
@@ -138,7 +138,7 @@ def build_panel(request: HttpRequest, job: Job) -> dict[str, Any]:
     if ids := list(about.filter(user=person).values_list("pk", flat=True)):
         notifications.read(person, job.organization_id, ids)
     card = cards_of([job])[0]
-    ringing = card.live is not None and card.live.counts_down
+    ringing = any(live.counts_down for live in card.live)
     primary = PRIMARY.get(job.status)
     legal = allowed_actions(job, ringing=ringing)
     policy = policies.frozen_policy(job)
@@ -159,6 +159,7 @@ def build_panel(request: HttpRequest, job: Job) -> dict[str, Any]:
         "rest": rest_words(job.out_of_reach),
         "entries": list(reversed(load_timeline(job))),
         "policy": policy,
+        "at_once": rules.offers_wanted(policy, job.priority),
         "radius_m": policies.search_radius(job),
         "widest_m": policies.widest_radius(job),
         "extra": sorted(job.extra.items()) if isinstance(job.extra, dict) else [],

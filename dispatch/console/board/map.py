@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from math import cos, radians
 
@@ -71,7 +72,7 @@ def build_map(organization: Organization, job: Job | None = None) -> MapView | N
     center = sheet.at(*points[0]) if reach else None
     live = _live_offers(placed)
     return MapView(
-        jobs=[_job_point(sheet, item, live.get(item.pk)) for item in placed],
+        jobs=[_job_point(sheet, item, live[item.pk]) for item in placed],
         technicians=_label_technicians(
             [_technician_point(sheet, row, ranks.get(row.pk, 0)) for row in technicians], jobs=bool(reach)
         ),
@@ -94,9 +95,11 @@ def _open_jobs(organization: Organization) -> list[Job]:
     return list(open_jobs.order_by("priority", "-id")[:MAX_MARKERS])
 
 
-def _live_offers(jobs: list[Job]) -> dict[int, Offer]:
-    pending = Offer.objects.filter(job__in=[job.pk for job in jobs], status=Offer.Status.PENDING)
-    return {offer.job_id: offer for offer in pending}
+def _live_offers(jobs: list[Job]) -> dict[int, list[Offer]]:
+    live: dict[int, list[Offer]] = defaultdict(list)
+    for offer in Offer.objects.filter(job__in=[job.pk for job in jobs], status=Offer.Status.PENDING):
+        live[offer.job_id].append(offer)
+    return live
 
 
 def _without_outliers(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -129,7 +132,7 @@ def _reach_shown(points: list[tuple[float, float]], placed: list[Job], reach: fl
     return reach if farthest > 0.7 * reach else 0.0
 
 
-def _job_point(sheet: Sheet, job: Job, live: Offer | None) -> Point:
+def _job_point(sheet: Sheet, job: Job, live: list[Offer]) -> Point:
     tone, words = state_of(job, live)
     x, y = sheet.at(job.lat or 0.0, job.lng or 0.0)
     return Point(x, y, tone, f"#{job.pk} {job.service_type.name}: {words}", f"#{job.pk}", job.pk)

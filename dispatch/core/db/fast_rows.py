@@ -42,13 +42,19 @@ def fetch_one(
     Rows that the foreign keys `related` reference are read in the same query. With `lock`, no other transaction
     can change the row until this one ends (rows that reference it may be inserted).
     """
+    rows = fetch_many(model, f"{condition} LIMIT 1", values, *related, lock=lock)
+    return rows[0] if rows else None
+
+
+def fetch_many(
+    model: type[M], condition: str, values: Sequence[Any], *related: str, lock: bool = False
+) -> list[M]:
+    """Return the rows `t` for which `condition` (SQL, may end with ORDER BY) holds, as `fetch_one`."""
     select, parts = _reading(model, related)
     if lock:
         lock_waits.apply_limit()
-    rows = prepared.fetch_all(
-        f"{select} WHERE {condition} LIMIT 1{' FOR NO KEY UPDATE OF t' if lock else ''}", values
-    )
-    return _built(parts, rows[0]) if rows else None
+    rows = prepared.fetch_all(f"{select} WHERE {condition}{' FOR NO KEY UPDATE OF t' if lock else ''}", values)
+    return [_built(parts, row) for row in rows]
 
 
 def fetch_by_pk(model: type[M], pk: int, *related: str, lock: bool = False) -> M:

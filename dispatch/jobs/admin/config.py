@@ -135,7 +135,16 @@ class DispatchPolicyAdmin(ConfigAdmin):
                 "opted out. All others get calls only.",
             },
         ),
-        ("Who", {"fields": [("max_candidates", "rounds"), ("radius_m", "radius_growth", "max_radius_m")]}),
+        (
+            "Who",
+            {
+                "fields": [
+                    ("max_candidates", "rounds"),
+                    ("radius_m", "radius_growth", "max_radius_m"),
+                    "offers_at_once_for_emergencies",
+                ]
+            },
+        ),
         (
             "Ranking",
             {

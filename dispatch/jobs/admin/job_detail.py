@@ -142,6 +142,7 @@ def detail_context(job: Job, *, may_act: bool) -> dict[str, Any]:
         "rest": rest_words(job.out_of_reach),
         "entries": [_line(entry, zone) for entry in reversed(load_timeline(job))],
         "policy": policy,
+        "at_once": rules.offers_wanted(policy, job.priority),
         "radius": distance_words(policies.search_radius(job), unit),
         "widest": distance_words(widest, unit) if (widest := policies.widest_radius(job)) else "",
         "extra": sorted(job.extra.items()) if isinstance(job.extra, dict) else [],

@@ -192,15 +192,15 @@ class CandidateSerializer(serializers.ModelSerializer):
 
 
 class OfferSerializer(serializers.ModelSerializer):
-    """One technician's chance at the job."""
+    """One technician's chance at the job. Offers made at once, for an emergency, differ in `slot`."""
 
     technician = TechnicianReferenceSerializer(read_only=True)
 
     class Meta:
         model = Offer
         fields = [
-            "id", "attempt", "round", "technician", "status", "outcome", "reason", "distance_m", "created_at",
-            "ringing_since", "answered_at", "missed_at", "expires_at", "settled_at",
+            "id", "attempt", "round", "slot", "technician", "status", "outcome", "reason", "distance_m",
+            "created_at", "ringing_since", "answered_at", "missed_at", "expires_at", "settled_at",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -325,11 +325,12 @@ class DispatchAgainSerializer(DecisionSerializer):
 
 
 class CorrectSerializer(DispatchAgainSerializer):
-    """A corrected location, a corrected phone of the customer, or both."""
+    """What was wrong: the location, the customer's phone, the priority."""
 
     customer_phone = PhoneField(
         required=False, default="", help_text="E.164, or a national number of the organization's country."
     )
+    priority = PriorityField(required=False)
 
 
 class ExtendSerializer(DecisionSerializer):

@@ -248,14 +248,14 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
 
     @_job_action(ExtendSerializer)
     def extend(self, request: Request, **kwargs: Any) -> Response:
-        """Give the technician being called more seconds to answer."""
+        """Give the technicians being called more seconds to answer."""
         decision = self._decision(ExtendSerializer)
         services.extend(self._pk, decision.pop("seconds"), actor=request.actor, **decision)
         return self._answer()
 
     @_job_action(DecisionSerializer)
     def pause(self, request: Request, **kwargs: Any) -> Response:
-        """Pause the job: hang up on the technician being called, and call nobody until it is resumed."""
+        """Pause the job: hang up on the technicians being called, and call nobody until it is resumed."""
         services.pause(self._pk, actor=request.actor, **self._decision(DecisionSerializer))
         return self._answer()
 
@@ -267,7 +267,11 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
 
     @_job_action(CorrectSerializer)
     def correct(self, request: Request, **kwargs: Any) -> Response:
-        """Correct the location or the customer's phone, and notify the assigned technician."""
+        """Correct the location or the customer's phone, and notify the assigned technician; correct the priority.
+
+        A job that becomes an emergency while it is being offered is offered to several technicians at once, if its
+        policy says so.
+        """
         given = self._decision(CorrectSerializer)
         better = services.Correction(given.pop("address"), given.pop("lat"), given.pop("lng"))
         phone = str(given.pop("customer_phone") or "")
@@ -282,7 +286,7 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
 
     @_job_action(CancelSerializer)
     def cancel(self, request: Request, **kwargs: Any) -> Response:
-        """Cancel the job. Hangs up on the technician being called."""
+        """Cancel the job. Hangs up on the technicians being called."""
         decision = self._decision(CancelSerializer)
         services.cancel(self._pk, decision.pop("reason"), actor=request.actor, **decision)
         return self._answer()

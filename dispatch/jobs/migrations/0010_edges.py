@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobs", "0008_rounds_and_preferences"),
+        ("jobs", "0009_offer_slots"),
     ]
 
     operations = [

@@ -192,6 +192,7 @@ class Job(OwnedModel):
     )
     next_action_at = models.DateTimeField(null=True)
     step_token = models.UUIDField(default=uuid.uuid4)
+    fill_at = models.DateTimeField(null=True, help_text="When to call another technician beside the current ones.")
     paused_at = models.DateTimeField(null=True)
     is_trial = models.BooleanField(
         default=False, db_default=False, help_text="Resumed to try whether the phone provider works again."
@@ -355,6 +356,9 @@ class Offer(OwnedModel):
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="offers")
     technician = models.ForeignKey(Technician, on_delete=models.PROTECT, related_name="offers")
     attempt = models.PositiveSmallIntegerField(help_text="1 for the job's first offer.")
+    slot = models.PositiveSmallIntegerField(
+        default=0, db_default=0, help_text="Emergencies can have several offers at once: one per slot."
+    )
     round = models.PositiveSmallIntegerField(default=1)
     status = models.CharField(max_length=16, choices=Status, default=Status.PENDING)
     outcome = models.CharField(max_length=32, blank=True, help_text="How it ended (`rules.Outcome`).")
@@ -368,13 +372,16 @@ class Offer(OwnedModel):
     )
     expires_at = models.DateTimeField()
     settled_at = models.DateTimeField(null=True)
+    holds_until = models.DateTimeField(
+        null=True, help_text="When the slot's next technician may be called, if later."
+    )
 
     class Meta:
         ordering = ["attempt"]
         constraints = [
             models.UniqueConstraint(fields=["job", "attempt"], name="one_offer_per_attempt"),
             models.UniqueConstraint(
-                fields=["job"], condition=Q(status="pending"), name="one_pending_offer_per_job"
+                fields=["job", "slot"], condition=Q(status="pending"), name="one_pending_offer_per_slot"
             ),
             models.UniqueConstraint(
                 fields=["job"], condition=Q(status="accepted"), name="one_accepted_offer_per_job"

@@ -10,7 +10,7 @@ from django.db.models import Q
 from accounts.models import Organization
 from accounts.scoping import OwnedModel
 from dispatch.capacity.models import DispatchPool
-from dispatch.jobs.rules import quiet_hours
+from dispatch.jobs.rules import quiet_hours, slots
 from dispatch.technicians.models import Skill
 
 
@@ -89,6 +89,14 @@ class DispatchPolicy(OwnedModel):
     )
     rounds = models.PositiveSmallIntegerField(
         null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(5)]
+    )
+    offers_at_once_for_emergencies = models.PositiveSmallIntegerField(
+        "technicians called at once for emergencies",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(slots.MAX_AT_ONCE)],
+        help_text="The first one who accepts has the job, and the others hear that it is taken. 1: one technician "
+        "after another. Each call needs a line.",
     )
     weight_distance = models.FloatField(null=True, blank=True, validators=[MinValueValidator(0)])
     weight_workload = models.FloatField(null=True, blank=True, validators=[MinValueValidator(0)])

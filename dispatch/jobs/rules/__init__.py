@@ -2,7 +2,7 @@
 
 `policy`: the parameters of a cascade. `ranking`: the order of technicians and the next step. `transitions`: the
 state machine of a job. `outcomes`: the effect of a call's end on its offer. `phrases`: spoken prompts and texts.
-`menu`: the voice menu of technicians.
+`menu`: the voice menu of technicians. `slots`: offers to several technicians at once.
 """
 
 from dispatch.jobs.rules.outcomes import (
@@ -32,6 +32,7 @@ from dispatch.jobs.rules.ranking import (
     rank_candidates,
     score_candidate,
 )
+from dispatch.jobs.rules.slots import Slots, offers_wanted, slots_of
 from dispatch.jobs.rules.transitions import DONE_TO, LEGAL, Action, actions_in, status_after
 
 __all__ = [
@@ -55,14 +56,17 @@ __all__ = [
     "Preferences",
     "Rankable",
     "Ranked",
+    "Slots",
     "actions_in",
     "advances_at_once",
     "effective_policy",
     "next_step",
+    "offers_wanted",
     "open_after_call",
     "outcome_of_call",
     "policy_problems",
     "rank_candidates",
     "score_candidate",
+    "slots_of",
     "status_after",
 ]

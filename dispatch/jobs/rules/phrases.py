@@ -1,6 +1,7 @@
 """Build the spoken prompts and texts of a job offer. Sentences are short, to survive a bad phone connection."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import phonenumbers
@@ -220,6 +221,12 @@ def late_reply(minutes: int) -> str:
 def count_of(count: int, noun: str) -> str:
     """Return a number with its noun: "1 minute", "20 minutes"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def join_names(names: Iterable[str]) -> str:
+    """Return names as a list in a sentence: "Ann", "Ann and Bob", "Ann, Bob and Cid"."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def which_job(count: int, url: str) -> str:

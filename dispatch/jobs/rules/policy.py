@@ -15,6 +15,7 @@ class CascadePolicy:
     job, and an assigned job that was not started, needs attention; 0: never. `radius_growth`: percent by which
     each round widens the radius of the round before, up to `max_radius_m`; 0: all rounds search the same radius.
     `weight_skills`: of the missing share of the service type's preferred skills.
+    `offers_at_once_for_emergencies`: how many technicians are offered an emergency at once, 1 to 5.
     """
 
     answer_timeout_s: int
@@ -42,6 +43,7 @@ class CascadePolicy:
     radius_growth: int = 0
     max_radius_m: int = 150_000
     weight_skills: float = 0.5
+    offers_at_once_for_emergencies: int = 1
 
     def radius_in_round(self, nth: int) -> int:
         """Return the search radius of the `nth` round of a dispatch (the first is 1), in meters."""

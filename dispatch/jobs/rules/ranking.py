@@ -127,7 +127,7 @@ class OfferRow:
 
 @dataclass(frozen=True)
 class NextStep:
-    """The next step of a dispatching job without a live offer.
+    """The next step of a dispatching job with a free slot.
 
     `offer` the job to a technician, `wait` for technicians with another pending offer, begin the next `round`, or
     stop because the list is `exhausted`.
@@ -147,6 +147,7 @@ def next_step(
     busy: Collection[int] = (),
     may_wait: bool = True,
     not_again: Collection[int] = (),
+    ringing: Collection[int] = (),
 ) -> NextStep:
     """Choose the next step of the cascade.
 
@@ -154,7 +155,8 @@ def next_step(
     round begins if it has a candidate, or if it widens the radius and may therefore find one. A
     technician who declined, or is in `not_again` (can't make it), gets no further offer at all. One whose number
     can't be called gets none until the job is dispatched again (which starts a later `first_round`).
-    `busy`: technicians who have another pending offer right now. Offers with an outcome in UNCOUNTED_OUTCOMES,
+    `busy`: technicians who have another pending offer right now. `ringing`: technicians with a pending offer of
+    this job, who get no second one, and for whom no round begins. Offers with an outcome in UNCOUNTED_OUTCOMES,
     such as those withdrawn by a pause, don't count.
     """
     offers = list(offers)
@@ -173,6 +175,7 @@ def next_step(
             if (candidate.verdict != "out" or candidate.skipped_round)
             and candidate.skipped_round < this_round
             and candidate.technician_id not in never
+            and candidate.technician_id not in ringing
             and candidate.technician_id not in excluded
             and (has_headroom or candidate.technician_id in offered)
         ]

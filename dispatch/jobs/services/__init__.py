@@ -1,14 +1,15 @@
 """Change submissions, jobs and offers. No other code does.
 
 `submissions`: turn a form into a job. `ranking`: rank the technicians near it. `dispatching`: offer it to the
-next one. `offers`: calls, ends and deadlines of offers. `answers`: technicians' answers. `actions`: actions of
-people. `follow_up`: their actions after the assignment. `duplicate_actions`: those on a flagged duplicate.
-`customer_actions`: what customers do on their page.
-`config`: service types and policies. `auditor`: recovery of stalled rows. `recovery`: the end of a provider
-outage. `notices` and `notice_delivery`: inform technicians of changes. `leaving`: deactivated technicians and
-organizations. `reminders`: paused jobs, and jobs that were not started. `transitions`: steps shared by all of
-them. `sms`: the texts of a job to technicians. `customer_texts`: texts to its customer. `threads`: texts
-between technicians and dispatchers. `line_wakeups`: wake jobs that wait for a line.
+next one. `waits`: wait if nobody can be called. `slots`: offers to several technicians at once. `offers`: calls,
+ends and deadlines of offers. `answers`: technicians' answers. `actions`: actions of people. `follow_up`: their
+actions after the assignment. `duplicate_actions`: those on a flagged duplicate. `customer_actions`: what
+customers do on their page. `config`: service types and policies. `auditor`: recovery of stalled rows.
+`recovery`: the end of a provider outage. `notices` and `notice_delivery`: inform technicians of changes.
+`leaving`: deactivated technicians and organizations. `reminders`: paused jobs, and jobs that were not started.
+`transitions`: steps shared by all of them. `sms`: the texts of a job to technicians. `customer_texts`: texts to
+its customer. `threads`: texts between technicians and dispatchers. `line_wakeups`: wake jobs that wait for a
+line.
 
 Every function locks the Job first (then Offer, Technician, Call) and checks its arguments against the rows. A
 late, repeated or out-of-order invocation changes nothing.

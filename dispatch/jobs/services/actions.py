@@ -24,7 +24,8 @@ from dispatch.jobs import geocoding, policies, timeline
 from dispatch.jobs.models import CustomerTextKind, Job, Offer, TechnicianNotice
 from dispatch.jobs.rules import DONE_TO, Action, Outcome, status_after
 from dispatch.jobs.rules.duplicates import address_key
-from dispatch.jobs.services import customer_texts, notices, ranking, transitions
+from dispatch.jobs.rules.phrases import join_names
+from dispatch.jobs.services import customer_texts, notices, ranking, slots, transitions
 from dispatch.jobs.services.answers import apply_recorded_key
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
@@ -61,18 +62,16 @@ def apply_recorded_keys(job_id: int) -> None:
     """Apply keys that are recorded for the job's offers and were not applied, such as after a crash."""
     offers = dict(Offer.objects.filter(job=job_id).values_list("pk", "status"))
     telephony.apply_keys_of("offer", offers)
-    if Offer.Status.PENDING in offers.values():
-        _apply_key_of_live_offer(job_id)
+    pending = Offer.objects.filter(job=job_id, pk__in=offers, status=Offer.Status.PENDING).order_by("slot")
+    for offer_id in pending.values_list("pk", flat=True):
+        if telephony.keys_of("offer", offer_id):
+            _apply_key_of_live_offer(job_id, offer_id)
 
 
 @transaction.atomic
-def _apply_key_of_live_offer(job_id: int) -> None:
-    live = Offer.objects.filter(job=job_id, status=Offer.Status.PENDING).values_list("pk", flat=True).first()
-    if live is None or not telephony.keys_of("offer", live):
-        return
+def _apply_key_of_live_offer(job_id: int, offer_id: int) -> None:
     job = transitions.lock_job(job_id)
-    offer = transitions.live_offer(job)
-    if offer is not None and offer.pk == live:
+    if (offer := transitions.lock_live_offer(job, offer_id)) is not None:
         apply_recorded_key(job, offer)
 
 
@@ -87,26 +86,26 @@ def assign(
 ) -> AssignResult:
     """Assign the job to a technician of its organization.
 
-    Withdraws a live offer and hangs up its call. An ineligible technician requires `confirm_unfit`.
+    Withdraws the live offers and hangs up their calls. An ineligible technician requires `confirm_unfit`.
 
     Raises ValidationError {technician} if the technician does not exist, is inactive, or already has the job.
     """
     with locked_for_action(job_id, Action.ASSIGN, version) as job:
-        offer = transitions.live_offer(job)
+        live = transitions.live_offers(job)
         technician = Technician.objects.of(job.organization_id).filter(pk=technician_id, is_active=True).first()
         if technician is None:
             raise ValidationError({"technician": "Unknown or inactive technician."})
         if job.status == Job.Status.ASSIGNED and job.technician_id == technician_id:
             raise ValidationError({"technician": f"{technician.name} already has this job."})
-        freed = (offer.technician_id if offer else None, job.technician_id)
+        freed = (*(offer.technician_id for offer in live), job.technician_id)
         technicians.lock_technicians([technician.pk, *filter(None, freed)])
         if not Technician.objects.filter(pk=technician.pk, is_active=True).exists():  # deactivated meanwhile
             raise ValidationError({"technician": "Unknown or inactive technician."})
-        warnings = tuple(_warnings(job, technician, offer))
+        warnings = tuple(_warnings(job, technician, live))
         if warnings and not confirm_unfit:
             return AssignResult(job, warnings, assigned=False)
-        if offer is not None:
-            rescind_offer(offer, Outcome.ASSIGNED_BY_HAND, f"manually assigned to {technician.name}", actor)
+        reason = f"manually assigned to {technician.name}"
+        slots.withdraw_offers(job, Outcome.ASSIGNED_BY_HAND, reason, actor)
         _release_technician(
             job, Outcome.ASSIGNED_BY_HAND, f"reassigned to {technician.name}", actor, News.REASSIGNED
         )
@@ -115,13 +114,13 @@ def assign(
 
 
 def call_next_now(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
-    """Withdraw a live offer, hang up, and offer the job to the next technician immediately.
+    """Withdraw the live offers, hang up, and offer the job to the next technicians immediately.
 
     A job that waits for the end of quiet hours calls from now on.
     """
     with locked_for_action(job_id, Action.CALL_NEXT, version) as job:
-        if (offer := transitions.live_offer(job)) is not None:
-            rescind_offer(offer, Outcome.SKIPPED, f"{actor.label} called the next technician", actor)
+        slots.withdraw_offers(job, Outcome.SKIPPED, f"{actor.label} called the next technician", actor)
+        slots.release_holds(job)
         is_quiet = job.waiting_for == transitions.Waiting.QUIET_HOURS
         if is_quiet:
             job.calls_at_any_hour = True
@@ -135,34 +134,37 @@ def call_next_now(job_id: int, *, actor: Actor, version: int | None = None, note
 
 
 def extend(job_id: int, seconds: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
-    """Extend the deadline of the live offer.
+    """Extend the deadline of the live offers whose phones ring.
 
     Requires a ringing phone, because the deadline starts then. Raises ValidationError {seconds} outside 1…3600.
     """
     if not 1 <= seconds <= MAX_EXTENSION_S:
         raise ValidationError({"seconds": f"Must be between 1 and {MAX_EXTENSION_S} seconds."})
     with locked_for_action(job_id, Action.EXTEND, version) as job:
-        offer = transitions.live_offer(job)
-        if offer is None:
+        live = transitions.live_offers(job)
+        if not live:
             raise_illegal_transition(job, "This job has no live offer, so there is nothing to extend.")
-        if offer.ringing_since is None:
+        ringing = [offer for offer in live if offer.ringing_since is not None]
+        if not ringing:
             raise_illegal_transition(job, "The phone is not ringing yet, so there is nothing to extend.")
-        offer.expires_at += timedelta(seconds=seconds)
-        offer.save(update_fields=["expires_at"])
-        transitions.wait_for(job, transitions.Waiting(job.waiting_for), offer.expires_at)
+        for offer in ringing:
+            offer.expires_at += timedelta(seconds=seconds)
+            offer.save(update_fields=["expires_at"])
+        slots.await_answer(job, ringing[0])
         transitions.save_job(job)
-        transitions.set_timer(job)
+        for offer in ringing:
+            transitions.set_timer(job, offer.expires_at)
+        names = join_names(offer.technician.name for offer in ringing)
         transitions.append_job_event(
-            job, "job.extended", actor=actor, seconds=seconds, technician=offer.technician.name, note=note
+            job, "job.extended", actor=actor, seconds=seconds, technician=names, note=note
         )
     return job
 
 
 def pause(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
-    """Stop the cascade, withdraw a live offer and hang up. Its technician gets another offer after the pause."""
+    """Stop the cascade, withdraw the live offers and hang up. Their technicians get offers again afterwards."""
     with locked_for_action(job_id, Action.PAUSE, version) as job:
-        if (offer := transitions.live_offer(job)) is not None:
-            rescind_offer(offer, Outcome.PAUSED, f"paused by {actor.label}", actor)
+        slots.withdraw_offers(job, Outcome.PAUSED, f"paused by {actor.label}", actor)
         transitions.stop_waiting(job, transitions.Waiting.PERSON)
         job.paused_at = clock.now()
         if reminder_s := policies.frozen_policy(job).pause_reminder_s:
@@ -176,6 +178,7 @@ def resume(job_id: int, *, actor: Actor, version: int | None = None, note: str =
     """Resume the cascade where the pause stopped it."""
     with locked_for_action(job_id, Action.RESUME, version) as job:
         job.paused_at = job.attention_at = job.reminded_at = None
+        slots.release_holds(job)
         transitions.advance_job(job)
         transitions.save_job(job)
         transitions.append_job_event(job, "job.resumed", actor=actor, note=note)
@@ -190,8 +193,7 @@ def cancel(job_id: int, reason: str, *, actor: Actor, version: int | None = None
     if not reason.strip():
         raise ValidationError({"reason": "Enter a reason."})
     with locked_for_action(job_id, Action.CANCEL, version) as job:
-        if (offer := transitions.live_offer(job)) is not None:
-            rescind_offer(offer, Outcome.CANCELLED, "the job was canceled", actor)
+        slots.withdraw_offers(job, Outcome.CANCELLED, "the job was canceled", actor)
         _release_technician(job, Outcome.CANCELLED, "the job was canceled", actor, News.CANCELLED)
         job.status, job.pending_reason, job.ended_at = Job.Status.CANCELLED, "", clock.now()
         transitions.stop_waiting(job, transitions.Waiting.NOTHING)
@@ -255,11 +257,6 @@ def begin_dispatch_again(job: Job) -> None:
         transitions.save_job(job)
 
 
-def rescind_offer(offer: Offer, outcome: Outcome, reason: str, actor: Actor) -> None:
-    """Withdraw a live offer, and hang up."""
-    transitions.close_offer(offer, Offer.Status.RESCINDED, outcome, reason, actor=actor, hang_up=True)
-
-
 def _release_technician(job: Job, outcome: Outcome, reason: str, actor: Actor, news: News | None) -> None:
     """Release an assigned job from its technician and rescind the accepted offer.
 
@@ -284,7 +281,7 @@ def _release_technician(job: Job, outcome: Outcome, reason: str, actor: Actor, n
     job.technician = None
 
 
-def _warnings(job: Job, technician: Technician, live: Offer | None) -> Iterator[str]:
+def _warnings(job: Job, technician: Technician, live: list[Offer]) -> Iterator[str]:
     """Yield the reasons against assigning this technician."""
     if notices.unreachable_phones(job, [str(technician.phone)]):
         yield f"{technician.name} can be neither texted nor called. Notify them yourself."
@@ -300,7 +297,7 @@ def _warnings(job: Job, technician: Technician, live: Offer | None) -> Iterator[
     fitness = technicians.check_fitness(
         technician.pk, job.lat, job.lng, radius_m=policies.search_radius(job), skill_ids=skills
     )
-    if fitness.verdict != "in" and not (live and live.technician_id == technician.pk):
+    if fitness.verdict != "in" and all(offer.technician_id != technician.pk for offer in live):
         yield f"{technician.name}: {fitness.reason}."
 
 

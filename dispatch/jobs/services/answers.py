@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from django.db import transaction
 
@@ -12,7 +13,7 @@ from dispatch.core.events import SYSTEM, Actor
 from dispatch.jobs import policies, rules
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.rules import Outcome, phrases
-from dispatch.jobs.services import transitions
+from dispatch.jobs.services import slots, transitions
 from dispatch.technicians import services as technicians
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call
@@ -146,18 +147,13 @@ def _arrived_before_close(offer: Offer, at: datetime) -> bool:
 
 def _apply_key_after_close(job: Job, offer: Offer, key: str, by: AnswerChannel) -> Answer:
     """Apply a key whose offer was closed as unanswered before the key was processed."""
-    technician, ringing = offer.technician, transitions.live_offer(job)
-    technicians.lock_technicians([technician.pk, *([ringing.technician_id] if ringing else [])])
+    technician = offer.technician
+    technicians.lock_technicians([technician.pk])
     if technician.auto_paused_at and offer.settled_at and technician.auto_paused_at >= offer.settled_at:
         technicians.end_auto_pause(technician.pk, actor=SYSTEM)  # the call was not missed
     actor = Actor("technician", technician.pk, technician.name)
     if key == phrases.ACCEPT_KEY:
-        if ringing is not None:
-            reason = f"{technician.name} accepted earlier"
-            transitions.close_offer(
-                ringing, Offer.Status.RESCINDED, Outcome.TAKEN, reason, actor=actor, hang_up=True
-            )
-        return _accept_offer(job, offer, actor, by)
+        return _accept_offer(job, offer, actor, by, how="accepted earlier")
     _close_answered_offer(offer, Offer.Status.DECLINED, Outcome.DECLINED, _DECLINED_BY[by], actor, by)
     return Answer.DECLINED
 
@@ -177,36 +173,48 @@ def _may_take_late(job: Job, offer: Offer, at: datetime) -> bool:
         return True
     if job.status != Job.Status.DISPATCHING or job.paused_at is not None:
         return False
-    live = job.offers.filter(status=Offer.Status.PENDING).first()
-    if live is None or live.technician_id == offer.technician_id or at <= live.created_at:
+    live = list(job.offers.filter(status=Offer.Status.PENDING))
+    if any(one.technician_id == offer.technician_id for one in live):
         return True
+    return not any(at > one.created_at and _may_be_ringing(one) for one in live)
+
+
+def _may_be_ringing(live: Offer) -> bool:
     call = telephony.open_call_of("offer", live.pk)
-    return call is None or call.status == Call.Status.CREATED
+    return call is not None and call.status != Call.Status.CREATED
 
 
 def _take_late(job: Job, offer: Offer, by: AnswerChannel) -> Answer:
     """Assign the job to the technician of a closed offer, or through their newer live offer of the job."""
-    technician, live = offer.technician, transitions.live_offer(job)
-    technicians.lock_technicians([technician.pk, *([live.technician_id] if live else [])])
+    technician = offer.technician
     actor = Actor("technician", technician.pk, technician.name)
-    if live is not None and live.technician_id == technician.pk:
-        if by is AnswerChannel.PHONE and (ringing := telephony.open_call_of("offer", live.pk)):
-            telephony.hang_up(ringing.pk, actor=actor, reason="accepted in an earlier call")
-        return _accept_offer(job, live, actor, by)
-    if live is not None:
-        reason = f"{technician.name} accepted earlier"
-        transitions.close_offer(live, Offer.Status.RESCINDED, Outcome.TAKEN, reason, actor=actor, hang_up=True)
-    return _accept_offer(job, offer, actor, by)
+    live = next((one for one in transitions.live_offers(job) if one.technician_id == technician.pk), None)
+    technicians.lock_technicians([technician.pk])
+    if live is None:
+        return _accept_offer(job, offer, actor, by, how="accepted earlier")
+    if by is AnswerChannel.PHONE and (ringing := telephony.open_call_of("offer", live.pk)):
+        telephony.hang_up(ringing.pk, actor=actor, reason="accepted in an earlier call")
+    return _accept_offer(job, live, actor, by)
 
 
-def _accept_offer(job: Job, offer: Offer, actor: Actor, by: AnswerChannel) -> Answer:
+def _accept_offer(
+    job: Job, offer: Offer, actor: Actor, by: AnswerChannel, *, how: str = "accepted first"
+) -> Answer:
+    """Assign the job to the offer's technician, and withdraw the job's other pending offers.
+
+    Their ringing phones are hung up on. A technician who has answered hears that the job is taken.
+    """
+    withdrawn = slots.withdraw_others(job, offer, f"{offer.technician.name} {how}", actor)
     _close_answered_offer(offer, Offer.Status.ACCEPTED, Outcome.ACCEPTED, "", actor, by)
     transitions.assign_to(
         job, offer.technician_id, actor=actor, technician=offer.technician.name, offer_id=offer.pk, by=str(by)
     )
     others = job.offers.exclude(pk=offer.pk).values("pk")
     for other in Call.objects.filter(purpose="offer", subject_id__in=others, ended_at=None).order_by("pk"):
-        telephony.hang_up(other.pk, actor=actor, reason="the job was accepted by another technician")
+        if other.subject_id in withdrawn and other.status == Call.Status.ANSWERED:
+            telephony.repeat_prompt(other.pk)
+        else:
+            telephony.hang_up(other.pk, actor=actor, reason="the job was accepted by another technician")
     return Answer.ACCEPTED
 
 
@@ -227,7 +235,7 @@ def _close_answered_offer(
     is ended.
     """
     in_the_call = by is AnswerChannel.PHONE
-    way = {} if in_the_call else {"by": str(by)}
+    way: dict[str, Any] = {} if in_the_call else {"by": str(by)}
     before = Offer.Status(offer.status)
     transitions.close_offer(
         offer, status, outcome, reason, before=before, actor=actor, hang_up=not in_the_call, **way
@@ -265,9 +273,9 @@ def offer_state(offer: Offer) -> Answer | None:
 
 
 def schedule_next_offer(job: Job, offer: Offer, outcome: Outcome) -> None:
-    """Schedule the next offer: immediately, or at this offer's deadline if the policy says so."""
+    """Schedule the next offer of the slot: immediately, or at this offer's deadline if the policy says so."""
     policy = policies.frozen_policy(job)
-    if rules.advances_at_once(policy, outcome):
-        transitions.advance_job(job)
-    else:
-        transitions.wait_until(job, min(offer.expires_at, transitions.seconds_from_now(policy.answer_timeout_s)))
+    at = None
+    if not rules.advances_at_once(policy, outcome):
+        at = min(offer.expires_at, transitions.seconds_from_now(policy.answer_timeout_s))
+    slots.advance(job, offer, at)

@@ -18,16 +18,18 @@ from typing import Any
 import structlog
 from django.db import transaction
 from django.db.models import F, Q, QuerySet
+from django.db.models.functions import Greatest
 
 from dispatch.core import clock
 from dispatch.core.db import lock_waits
 from dispatch.core.db.errors import is_lock_timeout
-from dispatch.core.db.isolation import FailureRule, run_each, unlocked_ids, unlocked_rows
+from dispatch.core.db.isolation import FailureRule, run_each, run_unlocked, unlocked_ids, unlocked_rows
 from dispatch.core.db.lock_waits import RecentlyBlocked, limit_lock_waits, limited_transaction
+from dispatch.core.events import SYSTEM
 from dispatch.jobs import sql
 from dispatch.jobs.models import Job, Offer, Submission
 from dispatch.jobs.rules import Outcome
-from dispatch.jobs.services import line_wakeups, transitions
+from dispatch.jobs.services import line_wakeups, slots, transitions
 from dispatch.jobs.services.answers import apply_recorded_key
 from dispatch.jobs.services.dispatching import offer_next
 from dispatch.jobs.services.offers import call_changed, expire_offer
@@ -46,24 +48,31 @@ MAX_FAILURES, POSTPONE_S = 3, 20.0
 _FOR_THE_PROVIDER = (transitions.Waiting.PROVIDER, transitions.Waiting.ACCOUNT)
 # After this many lock timeouts, the remaining rows of an organization are postponed, too, for this long.
 MAX_LOCK_TIMEOUTS, BLOCKED_S = 3, 5.0
-_blocked_calls = RecentlyBlocked(POSTPONE_S)
+_blocked_calls, _failed_offers = RecentlyBlocked(POSTPONE_S), RecentlyBlocked(POSTPONE_S)
 
 
 def audit() -> int:
     """Recover stalled submissions, jobs and offers; return the number of rows handled.
 
     Starts submissions that no worker started, advances jobs whose next action is overdue, closes offers whose call
-    has ended, and resumes jobs whose outage is over. Telephony places the calls.
+    has ended or whose job is no longer offered, and resumes jobs whose outage is over. Telephony places the calls.
     """
     with limit_lock_waits(lock_waits.LOOP_S):
-        return _start_due_submissions() + _advance_due_jobs() + _sync_ended_calls() + resume_left_behind()
+        return (
+            _start_due_submissions()
+            + _advance_due_jobs()
+            + _sync_ended_calls()
+            + _withdraw_left_offers()
+            + resume_left_behind()
+        )
 
 
 def move_on_waiting() -> int:
     """Retry jobs that wait for a line or for a technician with another offer; return the number handled.
 
     These are the jobs that are due, jobs with a technician who became free and, if a line was released, the first
-    waiting job of each organization. Emergencies come first, then the jobs that have waited longest.
+    waiting job of each organization. Emergencies come first, then the jobs that have waited longest. Last come
+    the jobs that are calling somebody already and are due to call another technician at once.
     """
     freed = line_wakeups.take_freed_pools()
     due = Job.objects.filter(status=Job.Status.DISPATCHING, paused_at=None).exclude(
@@ -78,6 +87,11 @@ def move_on_waiting() -> int:
     ).order_by("priority", "waiting_since", "pk")
     with limit_lock_waits(lock_waits.LOOP_S):
         count = _advance_each(waiting, lambda pk, token: offer_next(pk, token, place=False))
+        to_fill = Job.objects.filter(
+            status=Job.Status.DISPATCHING, next_action_at__lte=clock.now(), paused_at=None
+        )
+        to_fill = to_fill.filter(fill_at__lte=clock.now()).order_by("priority", "fill_at", "pk")
+        count += _advance_each(to_fill, lambda pk, token: offer_next(pk, token, place=False))
     if freed and due.filter(waiting_for=transitions.Waiting.LINE).exists():
         line_wakeups.mark_waiting()
     return count
@@ -151,6 +165,30 @@ def _apply_call(call: Call) -> int:
 _SKIP_CALL: FailureRule[Call] = FailureRule(lambda call: _blocked_calls.add(call.pk))
 
 
+def _withdraw_left_offers() -> int:
+    """Withdraw pending offers of jobs that are no longer offered, or paused.
+
+    A process of the previous version withdraws only one offer of a job that was offered to several technicians.
+    """
+    is_offered = Q(job__status=Job.Status.DISPATCHING, job__paused_at=None)
+    left = Offer.objects.filter(~is_offered, status=Offer.Status.PENDING)
+    return run_unlocked(
+        _withdraw_left_offer, left.order_by("pk"), BATCH, event="offer_not_withdrawn", skipped=_failed_offers
+    )
+
+
+@transaction.atomic
+def _withdraw_left_offer(offer_id: int) -> int:
+    job = transitions.lock_job(Offer.objects.values_list("job_id", flat=True).get(pk=offer_id))
+    offer = transitions.lock_live_offer(job, offer_id)
+    if offer is None or (job.status == Job.Status.DISPATCHING and job.paused_at is None):
+        return 0
+    state, outcome = ("paused", Outcome.PAUSED) if job.paused_at else (job.get_status_display(), Outcome.TAKEN)
+    reason = f"the job is {state.lower()}"
+    transitions.close_offer(offer, Offer.Status.RESCINDED, outcome, reason, hang_up=True)
+    return 1
+
+
 def _advance_each(due: QuerySet[Job], move: Callable) -> int:
     timeouts: Counter[int] = Counter()
     rows = unlocked_rows(due, BATCH, "pk", "step_token", "organization_id")
@@ -181,7 +219,8 @@ def _advance_job(pk: int, token: uuid.UUID, move: Callable) -> None:
         move(pk, token)
     except Exception as error:
         if is_lock_timeout(error):
-            _postpone_step(pk, token, BLOCKED_S, failed_steps=F("failed_steps") - 1)
+            uncounted = Greatest(F("failed_steps") - 1, 0)  # 0 if the step was done in another slot
+            _postpone_step(pk, token, BLOCKED_S, failed_steps=uncounted)
             raise
         log.exception("job_step_failed")
         _postpone_step(pk, token)
@@ -232,8 +271,8 @@ def _hand_over(job_id: int, token: uuid.UUID) -> None:
     job = transitions.lock_job(job_id)
     if job.status != Job.Status.DISPATCHING or job.paused_at or job.step_token != token:
         return
-    if (offer := transitions.live_offer(job)) is not None:
+    for offer in transitions.live_offers(job):
         if apply_recorded_key(job, offer):
             return
-        transitions.close_offer(offer, Offer.Status.RESCINDED, Outcome.FAILED, "processing failed", hang_up=True)
+    slots.withdraw_offers(job, Outcome.FAILED, "processing failed", SYSTEM)
     transitions.mark_pending(job, Job.PendingReason.FAILED, failures=job.failed_steps)

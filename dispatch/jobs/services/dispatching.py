@@ -1,4 +1,4 @@
-"""Run the cascade: offer a dispatching job to the next technician, wait, or hand it to dispatchers."""
+"""Run the cascade: offer a dispatching job to the next technicians, wait, or hand it to dispatchers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+import structlog
 from django.conf import settings
 from django.db import OperationalError, transaction
 
 from dispatch.capacity import account_outages
-from dispatch.capacity.account_outages import Outage
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock, fault_injection
 from dispatch.core.db import fast_rows, lock_waits
@@ -20,27 +20,19 @@ from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.jobs import policies, rules, sql
 from dispatch.jobs.models import Candidate, Job, Offer
 from dispatch.jobs.rules import CascadePolicy
-from dispatch.jobs.services import line_wakeups, ranking, sms, transitions
+from dispatch.jobs.services import ranking, slots, sms, transitions, waits
 from dispatch.jobs.services.transitions import Waiting
+from dispatch.jobs.services.waits import CascadeState
 from dispatch.jobs.sql import CandidateRow, DispatchReadiness, OfferRow
 from dispatch.technicians import services as technicians
 from dispatch.technicians.services import Nearby
 from dispatch.telephony import services as telephony
 from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
 
-# Poll interval of a job that waits for a technician with another offer, unless it is woken earlier (seconds).
-TECHNICIAN_POLL_S = 3.0
+log = structlog.get_logger(__name__)
+
 # Minimum time to place a call that is created just before the job's wait ends.
 PLACE_WITHIN = timedelta(seconds=15)
-# Poll interval of a job that waits for the provider; the account's circuit breaker decides (seconds).
-PROVIDER_POLL_S = 3.0
-# Outage of the account → the job's `waiting_for`, and its pending reason if the wait ends without success.
-_OUTAGES = {
-    Outage.NO_ANSWER: (Waiting.PROVIDER, Job.PendingReason.PROVIDER_DOWN),
-    Outage.REFUSED: (Waiting.ACCOUNT, Job.PendingReason.ACCOUNT_REFUSED),
-}
-# Minimum and maximum delay before the next try to reserve a line (seconds).
-LINE_POLL_S = (1.0, 15.0)
 # Technicians whose rows another session had locked a moment ago, and the lock timeout for such a row (seconds).
 _held = RecentlyBlocked(10.0)
 HELD_WAIT_S = 0.01
@@ -48,32 +40,47 @@ HELD_WAIT_S = 0.01
 
 @dataclass(frozen=True)
 class _Step:
-    """The result of one transaction. `again`: continue with the next candidate. `call_id`: the call to place."""
+    """The result of one transaction.
+
+    `again`: continue with the next candidate. `call_id`: the call to place. `token`: the job's new step token.
+    """
 
     again: bool = False
     call_id: int | None = None
+    token: uuid.UUID | None = None
 
 
 _DONE, _AGAIN = _Step(), _Step(again=True)
 
 
 def offer_next(job_id: int, token: str | uuid.UUID, *, place: bool = True) -> None:
-    """Offer the job to the next technician. Changes nothing if `token` is not the job's current step.
+    """Offer the job to the next technician, or to several at once if the policy says so for its priority.
 
-    Call it outside any transaction: each candidate is tried in a separate transaction, so that no two technicians
-    are locked at once. With `place`, this function asks the provider to place the call, which takes seconds;
-    otherwise telephony's placer does.
+    Changes nothing if `token` is not the job's current step. Call it outside any transaction: each candidate is
+    tried in a separate transaction, so that no two technicians are locked at once. With `place`, this function
+    asks the provider to place the calls, which takes seconds; otherwise telephony's placer does.
     """
     busy: set[int] = set()
+    calls: list[int] = []
+    current = uuid.UUID(str(token))
     while True:
-        with transaction.atomic():
-            step = _run_step(job_id, uuid.UUID(str(token)), busy)
+        try:
+            with transaction.atomic():
+                step = _run_step(job_id, current, busy)
+        except Exception as error:
+            if not calls:
+                raise
+            log.warning("job_not_offered_further", job=job_id, error=str(error).strip())  # the auditor tries again
+            break
+        if step.call_id is not None:
+            calls.append(step.call_id)
+            fault_injection.crash_point("jobs.offer.committed")
         if not step.again:
             break
-    if step.call_id is not None:
-        fault_injection.crash_point("jobs.offer.committed")
-        if place:
-            telephony.place_call(step.call_id)
+        current = step.token or current
+    if place:
+        for call_id in calls:
+            telephony.place_call(call_id)
             fault_injection.crash_point("jobs.offer.placed")
 
 
@@ -86,13 +93,17 @@ def _run_step(job_id: int, token: uuid.UUID, busy: set[int]) -> _Step:
         return _DONE  # waiting for the last offer's deadline
     readiness = sql.load_readiness(job, now)
     offers = readiness.offers
-    if any(offer.status == Offer.Status.PENDING for offer in offers):
-        return _DONE
+    policy = policies.frozen_policy(job)
+    in_use = rules.slots_of(offers, slots.offers_wanted(job), now)
+    pending = [offer for offer in offers if offer.status == Offer.Status.PENDING]
+    state = CascadeState(policy, readiness, in_use, pending)
+    if in_use.free is None:
+        return _wait_for_slot(job, state)
     if (quiet_end := ranking.quiet_end_of(job, readiness.quiet)) is not None:
-        return _wait_for_quiet_hours(job, quiet_end)
+        waits.wait_for_quiet_hours(job, quiet_end)
+        return _DONE
     if job.waiting_for == Waiting.QUIET_HOURS:
         return _start_after_quiet_hours(job, token)
-    policy = policies.frozen_policy(job)
     candidates = {row.technician_id: row for row in readiness.candidates}
     waited = job.technician_wait_until is not None and now >= job.technician_wait_until
     set_aside = _set_aside(job, offers, now)
@@ -107,17 +118,29 @@ def _run_step(job_id: int, token: uuid.UUID, busy: set[int]) -> _Step:
     match step.kind:
         case "offer":
             assert step.technician_id is not None
-            return _try_candidate(job, policy, readiness, candidates[step.technician_id], busy)
+            return _try_candidate(job, state, candidates[step.technician_id], busy)
         case "wait" if set_aside:
-            return _wait_for_provider(job, policy, readiness.pool, next(reversed(set_aside.values())))
+            waits.wait_for_provider(job, state, next(reversed(set_aside.values())))
         case "wait":
-            return _wait_for_technician(job, policy)
+            waits.wait_for_technician(job, state)
         case "round":
             _begin_round(job, policy, readiness)
             busy.clear()
             return _AGAIN
+        case "exhausted" if pending:
+            slots.wait_for_others(job, pending, in_use)
         case "exhausted":
             ranking.end_cascade(job, readiness)
+    return _DONE
+
+
+def _wait_for_slot(job: Job, state: CascadeState) -> _Step:
+    """Wait: enough technicians are being called, or the slots wait after an answer as the policy says."""
+    if state.pending:
+        slots.wait_for_others(job, state.pending, state.slots)
+    elif (free_at := state.slots.next_free_at) is not None and job.next_action_at != free_at:
+        transitions.wait_until(job, free_at)
+        transitions.save_job(job, visible=False)
     return _DONE
 
 
@@ -130,13 +153,12 @@ def _begin_round(job: Job, policy: CascadePolicy, readiness: DispatchReadiness) 
     transitions.append_job_event(job, "job.round", round=job.round, rounds=policy.rounds, **facts)
 
 
-def _try_candidate(
-    job: Job, policy: CascadePolicy, readiness: DispatchReadiness, candidate: CandidateRow, busy: set[int]
-) -> _Step:
+def _try_candidate(job: Job, state: CascadeState, candidate: CandidateRow, busy: set[int]) -> _Step:
     """Check the candidate's current eligibility, and offer them the job."""
-    if job.line_wait_until is not None and clock.now() >= job.line_wait_until:
+    policy, readiness = state.policy, state.readiness
+    if not state.pending and job.line_wait_until is not None and clock.now() >= job.line_wait_until:
         last = readiness.offers[-1] if readiness.offers else None
-        _give_up_waiting(job, policy, readiness.pool, last)
+        waits.give_up_waiting(job, state, last)
         return _DONE
     assert job.lat is not None
     assert job.lng is not None
@@ -164,18 +186,21 @@ def _try_candidate(
         return _defer_candidate(candidate, fitness.reason, busy)
     pool = readiness.pool
     if pool is None or readiness.others_first:
-        return _wait_for_line(job, policy, pool, LINE_POLL_S[0 if pool else 1])
+        waits.wait_for_line(job, state, waits.LINE_POLL_S[0 if pool else 1])
+        return _DONE
     try:
         with transaction.atomic():
-            offer, call_id = _make_offer(job, policy, pool, fitness, len(readiness.offers) + 1)
+            offer, call_id = _make_offer(job, state, pool, fitness)
     except PhoneBusy:
         return _defer_candidate(candidate, "their phone is on another call", busy)
     except CallNotAllowed as refused:
         return _skip_candidate(job, candidate, fitness, str(refused))
     except NoLine as none:
-        if none.reason in _OUTAGES:
-            return _wait_for_provider(job, policy, pool, None)
-        return _wait_for_line(job, policy, pool, none.retry_in_s)
+        if none.reason in waits.OUTAGES:
+            waits.wait_for_provider(job, state, None)
+        else:
+            waits.wait_for_line(job, state, none.retry_in_s)
+        return _DONE
     if (candidate.verdict, candidate.reason, candidate.distance_m) != (
         fitness.verdict,
         fitness.reason,
@@ -184,9 +209,12 @@ def _try_candidate(
         Candidate.objects.filter(pk=candidate.pk).update(
             verdict=fitness.verdict, reason=fitness.reason, distance_m=fitness.distance_m
         )
-    transitions.wait_for(job, Waiting.LINE, offer.expires_at)
+    is_more_wanted = state.slots.wanted > 1
+    if not state.pending:
+        job.fill_at = clock.now() if is_more_wanted else None
+        transitions.wait_for(job, Waiting.LINE, job.fill_at or offer.expires_at)
     transitions.save_job(job)
-    return _Step(call_id=call_id)
+    return _Step(again=is_more_wanted, call_id=call_id, token=job.step_token)
 
 
 def _lock_wait_s(candidate: CandidateRow) -> float:
@@ -194,25 +222,26 @@ def _lock_wait_s(candidate: CandidateRow) -> float:
     return HELD_WAIT_S if candidate.technician_id in _held else lock_waits.LOOP_S
 
 
-def _make_offer(
-    job: Job, policy: CascadePolicy, pool: DispatchPool, technician: Nearby, attempt: int
-) -> tuple[Offer, int]:
+def _make_offer(job: Job, state: CascadeState, pool: DispatchPool, technician: Nearby) -> tuple[Offer, int]:
     """Create the Offer and its Call.
 
     The deadline starts when the provider accepts the call; until then `expires_at` is the latest moment that still
     allows an answer.
     """
-    now = clock.now()
-    if job.line_wait_until is None:
-        job.line_wait_until = now + timedelta(seconds=policy.line_wait_s)
+    now, policy = clock.now(), state.policy
+    line_until = now + timedelta(seconds=policy.line_wait_s)
+    if not state.pending:
+        line_until = job.line_wait_until = job.line_wait_until or line_until
+    assert state.slots.free is not None
     offer = Offer(
         organization_id=job.organization_id,
         job=job,
         technician_id=technician.technician_id,
-        attempt=attempt,
+        attempt=len(state.readiness.offers) + 1,
+        slot=state.slots.free,
         round=job.round,
         distance_m=technician.distance_m,
-        expires_at=job.line_wait_until + timedelta(seconds=policy.answer_timeout_s),
+        expires_at=line_until + timedelta(seconds=policy.answer_timeout_s),
     )
     is_preferred = technician.technician_id == job.preferred_technician_id
     preferred: dict[str, Any] = {"preferred": True} if is_preferred else {}
@@ -236,7 +265,7 @@ def _make_offer(
         pool=pool,
         ring_timeout_s=policy.ring_timeout_s,
         time_limit_s=settings.CALL_TIME_LIMIT_S,
-        place_by=max(job.line_wait_until, now + PLACE_WITHIN),
+        place_by=max(line_until, now + PLACE_WITHIN),
         context={"job_id": job.pk},
         priority=job.priority,
     )
@@ -265,35 +294,6 @@ def _defer_candidate(candidate: CandidateRow, reason: str, busy: set[int]) -> _S
     Candidate.objects.filter(pk=candidate.pk).update(verdict=Candidate.Verdict.DEFERRED, reason=reason[:160])
     busy.add(candidate.technician_id)
     return _AGAIN
-
-
-def _wait_for_technician(job: Job, policy: CascadePolicy) -> _Step:
-    job.line_wait_until = None
-    if job.technician_wait_until is None:
-        job.technician_wait_until = transitions.seconds_from_now(policy.technician_wait_s)
-    at = min(transitions.seconds_from_now(TECHNICIAN_POLL_S), job.technician_wait_until)
-    _wait_for(job, Waiting.TECHNICIAN, at, job.technician_wait_until)
-    return _DONE
-
-
-def _wait_for_line(job: Job, policy: CascadePolicy, pool: DispatchPool | None, retry_in_s: float) -> _Step:
-    job.line_pool = pool
-    if job.line_wait_until is None:
-        job.line_wait_until = transitions.seconds_from_now(policy.line_wait_s)
-    pause_s = min(max(retry_in_s, LINE_POLL_S[0]), LINE_POLL_S[1])
-    at = min(transitions.seconds_from_now(pause_s), job.line_wait_until)
-    _wait_for(job, Waiting.LINE, at, job.line_wait_until)
-    line_wakeups.mark_waiting()
-    return _DONE
-
-
-def _wait_for_quiet_hours(job: Job, until: datetime) -> _Step:
-    if job.waiting_for == Waiting.QUIET_HOURS and job.next_action_at == until:
-        return _DONE
-    ranking.hold_for_quiet_hours(job, until)
-    transitions.save_job(job)
-    ranking.announce_quiet_hours(job)
-    return _DONE
 
 
 def _start_after_quiet_hours(job: Job, token: uuid.UUID) -> _Step:
@@ -327,50 +327,3 @@ def _set_aside(job: Job, offers: list[OfferRow], now: datetime) -> dict[int, Off
         for offer in withdrawn
         if offer.outcome != rules.Outcome.PROVIDER_SILENT or ended_at is None or offer.created_at > ended_at
     }
-
-
-def _wait_for_provider(job: Job, policy: CascadePolicy, pool: DispatchPool | None, last: OfferRow | None) -> _Step:
-    """Wait for the provider: nobody can be called. The ranking is kept. `last`: the withdrawn offer."""
-    if job.line_wait_until is None:
-        job.line_wait_until = transitions.seconds_from_now(policy.line_wait_s)
-    if clock.now() >= job.line_wait_until:
-        _give_up_waiting(job, policy, pool, last)
-        return _DONE
-    outage, _ = _outage(pool, last)
-    waiting_for = _OUTAGES[outage][0] if outage else Waiting.PROVIDER
-    at = min(transitions.seconds_from_now(PROVIDER_POLL_S), job.line_wait_until)
-    _wait_for(job, waiting_for, at, job.line_wait_until)
-    return _DONE
-
-
-def _give_up_waiting(job: Job, policy: CascadePolicy, pool: DispatchPool | None, last: OfferRow | None) -> None:
-    """Make the job pending after its wait for a line, and record the cause as the reason."""
-    outage, words = _outage(pool, last)
-    if outage is None:
-        transitions.mark_pending(job, Job.PendingReason.NO_LINE, waited_s=policy.line_wait_s)
-    else:
-        transitions.mark_pending(job, _OUTAGES[outage][1], waited_s=policy.line_wait_s, reason_text=words)
-
-
-def _outage(pool: DispatchPool | None, last: OfferRow | None) -> tuple[Outage | None, str]:
-    """Return the outage of the pool's accounts and a text for dispatchers.
-
-    Without such an outage, return the reason for the last withdrawal.
-    """
-    account = account_outages.outage_of_pool(pool.pk) if pool else None
-    if account is not None:
-        return Outage(account.outage), account_outages.describe(account)
-    if last is None or last.outcome not in rules.WITHDRAWN:
-        return None, ""
-    if last.outcome == rules.Outcome.PROVIDER_SILENT:
-        return Outage.NO_ANSWER, account_outages.DESCRIPTIONS[Outage.NO_ANSWER]
-    return Outage.REFUSED, last.reason[:1].upper() + last.reason[1:]
-
-
-def _wait_for(job: Job, waiting_for: Waiting, at: datetime, until: datetime) -> None:
-    """Make the job wait, and keep the step token because a poll is not a new step."""
-    new = job.waiting_for != waiting_for
-    transitions.wait_for(job, waiting_for, at, new_token=False)
-    transitions.save_job(job, visible=new)
-    if new:
-        transitions.append_job_event(job, "job.waiting", waiting_for=str(waiting_for), until=until.isoformat())

@@ -18,7 +18,7 @@ from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.core.events import SYSTEM, Actor
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.rules import Outcome
-from dispatch.jobs.services import transitions
+from dispatch.jobs.services import slots, transitions
 from dispatch.jobs.services.actions import IllegalTransition, apply_recorded_keys, cannot_make_it
 from dispatch.jobs.services.answers import apply_recorded_key
 from dispatch.technicians.models import Technician
@@ -75,15 +75,15 @@ def _live_offers(technician_id: int) -> QuerySet[Offer]:
 def _withdraw_offer(offer_id: int, actor: Actor) -> int:
     """Withdraw the offer if it is pending and its technician or organization is inactive. Return 1 if it was."""
     job = transitions.lock_job(Offer.objects.values_list("job_id", flat=True).get(pk=offer_id))
-    offer = transitions.live_offer(job)
-    if offer is None or offer.pk != offer_id or not (reason := _reason(offer)):
+    offer = transitions.lock_live_offer(job, offer_id)
+    if offer is None or not (reason := _reason(offer)):
         return 0
     if apply_recorded_key(job, offer):
         return 1
     transitions.close_offer(offer, Offer.Status.RESCINDED, Outcome.DEACTIVATED, reason, actor=actor, hang_up=True)
     if job.status == Job.Status.DISPATCHING and job.paused_at is None:
         job.line_wait_until = None
-        transitions.advance_job(job)
+        slots.advance(job, offer)
         transitions.save_job(job)
     return 1
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import uuid
 from datetime import datetime, timedelta
 
-from django.db import transaction
+from django.db import OperationalError, transaction
 
 from dispatch.core import clock, fault_injection
 from dispatch.core.db import fast_rows, prepared
+from dispatch.core.db.errors import is_lock_timeout
 from dispatch.jobs import policies, rules
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.rules import CallEnd, Outcome
-from dispatch.jobs.services import transitions
+from dispatch.jobs.services import slots, transitions
 from dispatch.jobs.services.answers import apply_recorded_key, schedule_next_offer
 from dispatch.jobs.services.dispatching import offer_next
-from dispatch.jobs.services.transitions import Waiting
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call
 
@@ -33,8 +33,8 @@ def call_changed(call: Call) -> None:
     with transaction.atomic():
         prepared.defer_fsync()
         job = transitions.lock_job(job_id)
-        offer = transitions.live_offer(job)
-        if offer is None or offer.pk != offer_id or job.status != Job.Status.DISPATCHING:
+        offer = transitions.lock_live_offer(job, offer_id)
+        if offer is None or job.status != Job.Status.DISPATCHING:
             return
         now_call = fast_rows.fetch_by_pk(Call, call.pk, "account")
         end = _end_of_call(now_call)
@@ -71,9 +71,9 @@ def _handle_unknown_call(job: Job, offer: Offer, call: Call) -> None:
         return
     offer.expires_at = until
     fast_rows.update_row(offer, ("expires_at",))
-    transitions.wait_for(job, Waiting.ANSWER, until)
+    slots.await_answer(job, offer)
     transitions.save_job(job, visible=False)
-    transitions.set_timer(job)
+    transitions.set_timer(job, until)
 
 
 def _start_offer_clock(job: Job, offer: Offer, call: Call) -> None:
@@ -104,10 +104,10 @@ def _start_offer_clock(job: Job, offer: Offer, call: Call) -> None:
         return
     fast_rows.update_row(offer, ("ringing_since", "answered_at", "expires_at"), *new_events)
     later = before != offer.expires_at
-    transitions.wait_for(job, Waiting.ANSWER, offer.expires_at, new_token=later)
+    slots.await_answer(job, offer, new_token=later)
     transitions.save_job(job, visible=False)
     if later:
-        transitions.set_timer(job)
+        transitions.set_timer(job, offer.expires_at)
 
 
 def _close_after_call(job: Job, offer: Offer, end: CallEnd) -> None:
@@ -136,37 +136,59 @@ def _keep_open(job: Job, offer: Offer, end: CallEnd, until: datetime) -> None:
     missed = transitions.event_of_offer(offer, "offer.missed", reason=end.reason, expires_at=until.isoformat())
     fast_rows.update_row(offer, ("missed_at", "expires_at", "outcome", "reason"), missed)
     job.line_wait_until = None
-    transitions.wait_for(job, Waiting.ANSWER, until)
+    slots.await_answer(job, offer)
     transitions.save_job(job)
-    transitions.set_timer(job)
+    transitions.set_timer(job, until)
 
 
 def expire_offer(job_id: int, token: str | uuid.UUID, *, place: bool = True) -> None:
-    """Run the job's due step: its offer's deadline has passed, or its wait is over.
+    """Run the job's due step: the deadline of its offers has passed, or its wait is over.
 
-    Both the timeout task and the auditor call this. An outdated token or an early invocation changes nothing. Call
-    it outside any transaction. `place` as in `offer_next`.
+    Both the timeout task and the auditor call this. An outdated token or an early invocation changes nothing. Each
+    offer is closed in a separate transaction, so that a locked technician holds back only their own slot. Call it
+    outside any transaction. `place` as in `offer_next`.
     """
     step = uuid.UUID(str(token))
-    with transaction.atomic():
-        job = transitions.lock_job(job_id)
-        if job.status != Job.Status.DISPATCHING or job.paused_at or job.step_token != step:
-            return
-        offer = transitions.live_offer(job)
-        if offer is not None:
-            _apply_recorded_answer(job, offer)
-            if clock.now() < offer.expires_at or apply_recorded_key(job, offer):
-                return
-            status, end, has_outage = _end_of_expired(offer)
-            transitions.close_offer(offer, status, end.outcome, end.reason, hang_up=True)
-            if not has_outage:
-                job.line_wait_until = None
-            transitions.advance_job(job, enqueued=False)
-            transitions.save_job(job)
-        next_token = job.step_token
-    if offer is not None:
-        fault_injection.crash_point("jobs.expire.committed")
-    offer_next(job_id, next_token, place=place)
+    blocked: dict[int, OperationalError] = {}
+    while True:
+        offer: Offer | None = None
+        try:
+            with transaction.atomic():
+                job = transitions.lock_job(job_id)
+                if job.status != Job.Status.DISPATCHING or job.paused_at or job.step_token != step:
+                    return
+                pending = transitions.live_offers(job)
+                offer = next((one for one in pending if one.pk not in blocked and _is_expired(job, one)), None)
+                if offer is None:
+                    break
+                if not apply_recorded_key(job, offer):
+                    _close_expired(job, offer)
+                    step = job.step_token
+        except OperationalError as error:
+            if offer is None or not is_lock_timeout(error):
+                raise
+            blocked[offer.pk] = error
+        else:
+            fault_injection.crash_point("jobs.expire.committed")
+    if not pending or job.fill_at is not None or job.waiting_for == transitions.Waiting.START:
+        offer_next(job_id, step, place=place)
+    for lock_timeout in blocked.values():
+        raise lock_timeout
+
+
+def _is_expired(job: Job, offer: Offer) -> bool:
+    """Return whether the offer's deadline has passed, after an answered call has extended it."""
+    _apply_recorded_answer(job, offer)
+    return clock.now() >= offer.expires_at
+
+
+def _close_expired(job: Job, offer: Offer) -> None:
+    status, end, has_outage = _end_of_expired(offer)
+    transitions.close_offer(offer, status, end.outcome, end.reason, hang_up=True)
+    if not has_outage:
+        job.line_wait_until = None
+    slots.advance(job, offer, enqueued=False)
+    transitions.save_job(job)
 
 
 def _apply_recorded_answer(job: Job, offer: Offer) -> None:

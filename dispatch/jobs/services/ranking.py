@@ -18,7 +18,7 @@ from dispatch.jobs import policies, rules, sql
 from dispatch.jobs.models import Job
 from dispatch.jobs.rules import CascadePolicy
 from dispatch.jobs.rules.quiet_hours import QuietHours
-from dispatch.jobs.services import transitions
+from dispatch.jobs.services import slots, transitions
 from dispatch.jobs.services.transitions import Waiting
 from dispatch.jobs.sql import CandidateRow, DispatchReadiness, Skills
 from dispatch.technicians import services as technicians
@@ -53,6 +53,7 @@ def begin_dispatch(job: Job) -> None:
     """
     ranking = find_candidates(job)
     job.candidates.all().delete()
+    slots.release_holds(job)
     transitions.save_job(job)
     write_ranking(job, ranking)
 
@@ -71,7 +72,7 @@ def find_candidates(job: Job) -> RankedTechnicians:
     """
     policy, skills, quiet = policies.for_new_job(job.organization_id, job.service_type_id)
     job.policy = policy.to_json()
-    job.line_wait_until = job.technician_wait_until = None
+    job.line_wait_until = job.technician_wait_until = job.fill_at = None
     if (quiet_end := quiet_end_of(job, quiet)) is not None:
         hold_for_quiet_hours(job, quiet_end)
     else:
@@ -219,6 +220,7 @@ def next_step(
         busy=busy,
         may_wait=may_wait,
         not_again=job.not_again,
+        ringing=[offer.technician_id for offer in readiness.offers if offer.status == "pending"],
     )
 
 
@@ -255,9 +257,9 @@ def write_ranking(job: Job, ranking: RankedTechnicians) -> None:
     with prepared.pipeline():
         sql.write_candidates(job, ranking.ranked)
         if goes_on and not is_held:
-            transitions.append_job_event(
-                job, "job.offering", fit=ranking.fit, **facts, **_describe_preferred(job, ranking)
-            )
+            preferred = _describe_preferred(job, ranking)
+            at_once = slots.describe_at_once(job, ranking.fit)
+            transitions.append_job_event(job, "job.offering", fit=ranking.fit, **facts, **preferred, **at_once)
     if is_held:
         announce_quiet_hours(job)
     elif not goes_on:

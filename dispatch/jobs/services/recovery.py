@@ -14,7 +14,7 @@ from dispatch.core.db.isolation import run_each, unlocked_ids
 from dispatch.core.models import Event
 from dispatch.core.runtime.queues import enqueue, notify_loop
 from dispatch.jobs.models import Job
-from dispatch.jobs.services import transitions
+from dispatch.jobs.services import slots, transitions
 from dispatch.jobs.services.line_wakeups import WAITING_LOOP
 
 BATCH = 200
@@ -89,6 +89,7 @@ def _resume(job_id: int, *, is_trial: bool = False) -> bool:
     if job.status != Job.Status.PENDING or job.pending_reason not in _REASONS or _is_owned(job):
         return False
     job.status, job.pending_reason, job.is_trial = Job.Status.DISPATCHING, "", is_trial
+    slots.release_holds(job)
     transitions.advance_job(job)
     transitions.save_job(job)
     transitions.append_job_event(job, "job.trial_began" if is_trial else "job.provider_back")

@@ -39,9 +39,16 @@ def lock_job(job_id: int, *related: str) -> Job:
     return fast_rows.fetch_by_pk(Job, job_id, *related, lock=True)
 
 
-def live_offer(job: Job) -> Offer | None:
-    """Return the job's pending offer, locked, with its technician; or None."""
-    return fast_rows.fetch_one(Offer, "t.job_id = %s AND t.status = 'pending'", [job.pk], "technician", lock=True)
+def live_offers(job: Job) -> list[Offer]:
+    """Return the job's pending offers, locked, with their technicians, by slot. Most jobs have at most one."""
+    condition = "t.job_id = %s AND t.status = 'pending' ORDER BY t.slot"
+    return fast_rows.fetch_many(Offer, condition, [job.pk], "technician", lock=True)
+
+
+def lock_live_offer(job: Job, offer_id: int) -> Offer | None:
+    """Return this offer of the job, locked, with its technician; or None if it is no longer pending."""
+    condition = "t.job_id = %s AND t.id = %s AND t.status = 'pending'"
+    return fast_rows.fetch_one(Offer, condition, [job.pk, offer_id], "technician", lock=True)
 
 
 def has_declined(job: Job, technician_id: int) -> bool:
@@ -106,13 +113,14 @@ def advance_job(job: Job, *, enqueued: bool = True) -> None:
         enqueue(settings.DISPATCH_QUEUE, OFFER_NEXT, job.pk, str(job.step_token))
 
 
-def set_timer(job: Job) -> None:
-    """Enqueue a timeout task for the job's next action.
+def set_timer(job: Job, at: datetime | None = None) -> None:
+    """Enqueue a timeout task for `at`, such as the deadline of one of several offers (default: the next action).
 
     The task carries the remaining technicians for people who inspect the queue; the rows decide.
     """
-    assert job.next_action_at is not None
-    seconds = (job.next_action_at - clock.now()).total_seconds()
+    at = at or job.next_action_at
+    assert at is not None
+    seconds = (at - clock.now()).total_seconds()
     enqueue_in(
         settings.DISPATCH_TIMEOUT_QUEUE,
         max(seconds, 0.0),
@@ -138,9 +146,10 @@ def close_offer(
     before: Offer.Status = Offer.Status.PENDING,
     actor: Actor = SYSTEM,
     hang_up: bool,
+    frees_technician: bool = True,
     **data: Any,
 ) -> bool:
-    """Close an offer and free its technician; with `hang_up`, end its call.
+    """Close an offer and, unless their row must not be changed now, free its technician; `hang_up`: end its call.
 
     Return False if the offer's status was not `before`.
     """
@@ -152,7 +161,8 @@ def close_offer(
         return False
     offer.status, offer.outcome, offer.reason, offer.settled_at = status, outcome, reason[:160], now
     metrics.offers.labels(str(outcome)).inc()
-    technicians.end_offer(offer.technician_id, offer.pk)
+    if frees_technician:
+        technicians.end_offer(offer.technician_id, offer.pk)
     _count_misses(offer, outcome)
     append_offer_event(offer, f"offer.{status}", actor=actor, outcome=str(outcome), reason=reason, **data)
     if hang_up and (call := telephony.open_call_of("offer", offer.pk)):
@@ -222,6 +232,7 @@ def stop_waiting(job: Job, waiting_for: Waiting) -> None:
     """Remove the timer: the job waits for a person, or for nothing."""
     wait_for(job, waiting_for, clock.now())
     job.next_action_at = job.line_wait_until = job.technician_wait_until = job.paused_at = None
+    job.fill_at = None
     job.attention_at = job.reminded_at = None
     job.is_trial = False
 

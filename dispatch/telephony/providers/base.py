@@ -198,6 +198,10 @@ class Provider(ABC):
     def hang_up(self, sid: str) -> StatusReport:
         """End the call in any state, and return its status after that. Raises CallGone and ProviderError."""
 
+    def repeat_prompt(self, sid: str, voice_url: str) -> None:
+        """Fetch the prompt of an answered call again, at `voice_url`. Raises CallGone and ProviderError."""
+        raise ProviderError(f"{type(self).__name__} changes no prompt during a call.")
+
     @abstractmethod
     def fetch(self, sid: str) -> StatusReport:
         """Return the call's status. Raises CallGone and ProviderError."""

@@ -129,6 +129,9 @@ class Twilio(Provider):
 
         return _report(self._run_request(end))
 
+    def repeat_prompt(self, sid: str, voice_url: str) -> None:
+        self._run_request(lambda client: client.calls(sid).update(url=voice_url, method="POST"))
+
     def fetch(self, sid: str) -> StatusReport:
         return _report(self._run_request(lambda client: client.calls(sid).fetch()))
 

@@ -254,6 +254,24 @@ def end_at_provider(call_id: int) -> None:
     apply_report(call_id, report)
 
 
+def repeat_prompt(call_id: int) -> None:
+    """Ask the provider, after the commit, to fetch the prompt of an answered call again, because it has changed.
+
+    If that fails, the person hears the change after the next key.
+    """
+    transaction.on_commit(partial(_repeat_at_provider, call_id), robust=True)
+
+
+def _repeat_at_provider(call_id: int) -> None:
+    call = Call.objects.select_related("account").get(pk=call_id)
+    if call.sid is None or call.ended_at is not None:
+        return
+    try:
+        providers.for_account(call.account).repeat_prompt(call.sid, webhook_urls.webhook(call, "voice"))
+    except (CallGone, ProviderError, providers.UnknownProvider) as error:
+        log.warning("prompt_not_repeated", call=call_id, error=str(error))
+
+
 def mark_lost(call_id: int, why: str) -> None:
     """End a call whose end will never be reported."""
     with transaction.atomic():

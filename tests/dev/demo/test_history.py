@@ -72,7 +72,7 @@ def test_organization_with_work_gets_no_history(transactional_db):
 
 def test_every_open_state_is_present(company):
     open_jobs = Job.objects.of(company).filter(ended_at=None).select_related("technician", "organization")
-    states = Counter(state_of(job, None)[1] for job in open_jobs)
+    states = Counter(state_of(job)[1] for job in open_jobs)
     assert {"Assigned", "Started", "Not started", "Paused"} <= set(states)
     reasons = set(open_jobs.filter(status="pending").values_list("pending_reason", flat=True))
     assert reasons == {"exhausted", "nobody_near", "no_position"}
