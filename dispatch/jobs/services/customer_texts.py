@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
 
-from dispatch.core import clock, events
+from dispatch.core import clock, events, languages
 from dispatch.core.db import fast_rows
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
@@ -175,20 +175,22 @@ def _create_text(job: Job, row: CustomerText, policy: CustomerTextPolicy) -> Tex
         lifetime = min(lifetime, max(job.eta_at - now, timedelta(minutes=1)))
     technician = job.technician if row.kind in ABOUT_COMING else None
     is_first = not CustomerText.objects.filter(job_id=job.pk, text_id__isnull=False).exists()
-    facts = CustomerFacts(
-        sender=policy.sender_name or job.organization.name,
-        service=job.service_type.name,
-        technician=customer_phrases.first_name(technician.name) if technician else "",
-        instead_of=_replaced_technician(job) if row.kind == Kind.ASSIGNED else "",
-        eta=customer_phrases.local_time(job.eta_at, zone),
-        contact=policy.contact_phone.as_national if policy.contact_phone else "",
-        url=signed_links.request_url(job.submission_id),
-        is_first=is_first,
-    )
+    with languages.override(job.organization.language):
+        facts = CustomerFacts(
+            sender=policy.sender_name or job.organization.name,
+            service=job.service_type.name,
+            technician=customer_phrases.first_name(technician.name) if technician else "",
+            instead_of=_replaced_technician(job) if row.kind == Kind.ASSIGNED else "",
+            eta=customer_phrases.told_time(job.eta_at, zone),
+            contact=policy.contact_phone.as_national if policy.contact_phone else "",
+            url=signed_links.request_url(job.submission_id),
+            is_first=is_first,
+        )
+        body = customer_phrases.customer_text(row.kind, facts)
     return telephony.create_text(
         organization=job.organization,
         to_phone=job.customer_phone,
-        body=customer_phrases.customer_text(row.kind, facts),
+        body=body,
         purpose=PURPOSE,
         subject_id=row.pk,
         attempt=row.attempt,

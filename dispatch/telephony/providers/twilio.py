@@ -16,6 +16,7 @@ from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 from dispatch.capacity.models import ProviderAccount
 from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.providers import twilio_codes as codes
+from dispatch.telephony.providers import twilio_speech
 from dispatch.telephony.providers.backoff import backoff
 from dispatch.telephony.providers.base import (
     AccountInfo,
@@ -35,7 +36,6 @@ from dispatch.telephony.providers.base import (
     Unknown,
     WebhookEvent,
 )
-from dispatch.telephony.providers.twilio_speech import fit
 from dispatch.telephony.rules import ENDS, ListedCall
 
 if TYPE_CHECKING:
@@ -262,7 +262,8 @@ class Twilio(Provider):
         from twilio.twiml.voice_response import Gather, VoiceResponse
 
         document = VoiceResponse()
-        sentences, times = fit([codes.speakable_text(text) for text in prompt.say], prompt.times)
+        sentences, times = twilio_speech.fit(prompt.say, prompt.times)
+        speech = prompt.speech
         if prompt.keys:
             for _ in range(times):
                 gather = Gather(
@@ -272,13 +273,14 @@ class Twilio(Provider):
                     timeout=prompt.wait_s,
                     action=answer_url,
                     method="POST",
+                    language=speech.voice.locale if speech else None,
                 )
                 for sentence in sentences:
-                    gather.say(sentence)
+                    twilio_speech.say(gather, sentence, speech)
                 document.append(gather)
         else:
             for sentence in sentences:
-                document.say(sentence)
+                twilio_speech.say(document, sentence, speech)
         document.hangup()
         return document.to_xml().encode(), "text/xml; charset=utf-8"
 
