@@ -30,7 +30,7 @@ ENDS = frozenset(status for status, rank in RANK.items() if rank == 9)
 # Keywords that carriers define. Case does not matter; the keyword must be the only word of the text.
 STOP = frozenset({"STOP", "STOPALL", "UNSUBSCRIBE", "CANCEL", "END", "QUIT", "REVOKE", "OPTOUT"})
 _ABOUT_JOBS = frozenset({"CANCEL", "END"})
-# Spanish words for STOP, which the provider neither blocks nor confirms. CANCELAR is not one: it may be about a job.
+# Spanish words for STOP, which the provider neither blocks nor confirms. CANCELAR may be about a job.
 STOP_IN_SPANISH = frozenset({"ALTO", "PARAR", "DETENER", "BAJA"})
 START = frozenset({"START", "UNSTOP", "INICIAR", "ALTA"})
 # YES means START only after an opt-out; otherwise it answers a question.
