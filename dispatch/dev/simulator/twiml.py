@@ -107,8 +107,8 @@ class Verb:
 def parse(document: str | bytes, allowed: set[str] = VOICE_VERBS) -> list[Verb]:
     """Return the verbs of a document, validated.
 
-    Raise TwimlError: 11750 too large, 12100 not XML, 12200 not valid TwiML, 13511 a language that the voice does not
-    speak, 13512 an unknown voice, 13521 a Say that is too long.
+    Raise TwimlError: 11750 too large, 12100 not XML, 12200 not valid TwiML, 13511 a language that the voice does
+    not speak, 13512 an unknown voice, 13521 a Say that is too long.
     """
     raw = document if isinstance(document, bytes) else document.encode()
     if len(raw) > MAX_DOCUMENT:
@@ -186,7 +186,7 @@ def _check_voice(attributes: dict[str, str]) -> None:
     """Check that the voice exists and speaks the language."""
     voice, language = attributes.get("voice", ""), attributes.get("language", "")
     locale = LOCALES.get(voice)
-    if voice.startswith(("Polly.", "Google.")) and locale is None:
+    if "-Neural" in voice and locale is None:
         raise TwimlError(13512, f"Say voice={voice!r} is not known")
     if locale and language and locale != language:
         raise TwimlError(13511, f"Say voice={voice!r} does not speak language={language!r}")
