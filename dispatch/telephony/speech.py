@@ -21,7 +21,7 @@ from dispatch.core.voices import Voice, choose_voice
 
 
 class Speaker(Protocol):
-    """A row with a language and voice of its own, each possibly empty."""
+    """A row that may have a language and a voice."""
 
     language: str
     voice: str

@@ -149,7 +149,7 @@ def _answer(text: Text, technician: Technician) -> str | None:
 
 
 def _greet(call: InboundCall, technician: Technician) -> VoicePrompt:
-    """Return the first prompt for a technician who calls, in the active language."""
+    """Return the first prompt of a call from a technician, in the active language."""
     recent = list(_offers().filter(technician=technician, created_at__gt=clock.now() - REMEMBERED)[:20])
     live = (candidate for candidate in recent if candidate.status == Offer.Status.PENDING)
     late = (candidate for candidate in recent if offer_state(candidate) is None)
