@@ -28,7 +28,7 @@ class VoicePreviewMixin(OwnedAdmin):
     preview_kind = ""
     actions_detail = ["preview_voice"]
     # By GET it shows the page; the call takes a POST.
-    read_only_actions = ("preview_voice",)
+    read_only_actions: tuple[str, ...] = ("preview_voice",)
 
     @action(description="Play a preview", permissions=["change"], url_path="voice-preview")
     def preview_voice(self, request: HttpRequest, object_id: str) -> HttpResponse:

@@ -261,28 +261,29 @@ class Twilio(Provider):
     def render(self, prompt: VoicePrompt, answer_url: str) -> tuple[bytes, str]:
         from twilio.twiml.voice_response import Gather, VoiceResponse
 
-        document = VoiceResponse()
         sentences, times = twilio_speech.fit(prompt.say, prompt.times)
         speech = prompt.speech
+        document = VoiceResponse()
         if prompt.keys:
-            for _ in range(times):
-                gather = Gather(
-                    input="dtmf",
-                    num_digits=prompt.digits,
-                    finish_on_key="#" if prompt.digits > 1 else "",
-                    timeout=prompt.wait_s,
-                    action=answer_url,
-                    method="POST",
-                    language=speech.voice.locale if speech else None,
-                )
-                for sentence in sentences:
-                    twilio_speech.say(gather, sentence, speech)
-                document.append(gather)
+            gather = Gather(
+                input="dtmf",
+                num_digits=prompt.digits,
+                finish_on_key="#" if prompt.digits > 1 else "",
+                timeout=prompt.wait_s,
+                action=answer_url,
+                method="POST",
+                language=speech.voice.locale if speech else None,
+            )
+            for sentence in sentences:
+                twilio_speech.say(gather, sentence, speech)
+            spoken = gather.to_xml(xml_declaration=False) * times  # written once: it costs most of the time
         else:
             for sentence in sentences:
                 twilio_speech.say(document, sentence, speech)
+            spoken = ""
         document.hangup()
-        return document.to_xml().encode(), "text/xml; charset=utf-8"
+        whole = document.to_xml().replace("<Response>", f"<Response>{spoken}", 1)
+        return whole.encode(), "text/xml; charset=utf-8"
 
     def render_hand_over(self, url: str) -> tuple[bytes, str]:
         from twilio.twiml.voice_response import VoiceResponse
