@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from django.utils.translation import get_language, gettext, ngettext, override, pgettext
+from django.utils.translation import get_language, gettext, ngettext, override
 from django.utils.translation import gettext_noop as mark
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "mark",
     "ngettext",
     "override",
-    "pgettext",
     "translated",
 ]
 
