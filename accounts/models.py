@@ -16,7 +16,7 @@ from django.utils.functional import cached_property
 from phonenumber_field.modelfields import PhoneNumberField
 
 from accounts.scoping import OwnedModel
-from dispatch.core import clock
+from dispatch.core import clock, languages, voices
 from dispatch.core.privacy import retention
 
 
@@ -40,6 +40,10 @@ def default_countries() -> list[str]:
 class Organization(models.Model):
     """Store a tenant. `allowed_countries` are the ISO codes of the countries that may be called."""
 
+    class Language(models.TextChoices):
+        ENGLISH = languages.DEFAULT, "English"
+        SPANISH = languages.SPANISH, "Spanish"
+
     class Unit(models.TextChoices):
         MILES = "mi", "miles"
         KILOMETERS = "km", "kilometers"
@@ -51,6 +55,20 @@ class Organization(models.Model):
         max_length=2, default="US", help_text="Default country for numbers without a country code."
     )
     distance_unit = models.CharField(max_length=2, choices=Unit, default=Unit.MILES)
+    language = models.CharField(
+        max_length=2,
+        choices=Language,
+        default=Language.ENGLISH,
+        db_default=languages.DEFAULT,
+        help_text="Of calls and texts to technicians and customers. A technician or campaign may use another one.",
+    )
+    voice = models.CharField(
+        max_length=64,
+        choices=voices.voice_choices,
+        default=voices.DEFAULT_VOICE,
+        db_default=voices.DEFAULT_VOICE,
+        help_text="It must speak the language.",
+    )
     allowed_countries = ArrayField(
         models.CharField(max_length=2), default=default_countries, help_text="Countries that may be called."
     )
@@ -62,6 +80,19 @@ class Organization(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        if problem := voices.voice_problem(self.voice, self.language):
+            raise ValidationError({"voice": problem})
+
+
+def validate_own_voice(organization: Organization, language: str, voice: str) -> None:
+    """Raise ValidationError {voice} unless a technician's or campaign's voice speaks the language.
+
+    Without a language, it is the organization's.
+    """
+    if problem := voices.voice_problem(voice, language or organization.language):
+        raise ValidationError({"voice": problem})
 
 
 class UserManager(BaseUserManager["User"]):

@@ -32,7 +32,10 @@ class OrganizationAdmin(OwnedAdmin):
     superuser_may = frozenset({"view", "add", "change"})
     list_display = ["name", "slug", "time_zone", "is_active"]
     search_fields = ["name", "slug"]
-    fields = ["name", "slug", "time_zone", "default_region", "distance_unit", "allowed_countries", "is_active"]
+    fields = [
+        "name", "slug", "time_zone", "default_region", "distance_unit", "language", "voice", "allowed_countries",
+        "is_active",
+    ]  # fmt: skip
 
     def of_organizations(self, rows: models.QuerySet, organizations: list[int]) -> models.QuerySet:
         return rows.filter(pk__in=organizations)

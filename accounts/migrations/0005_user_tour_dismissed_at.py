@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("accounts", "0003_distance_unit_label"),
+        ("accounts", "0004_language_and_voice"),
     ]
 
     operations = [

@@ -15,7 +15,7 @@ class JobsConfig(AppConfig):
         from dispatch.core.privacy import event_retention
         from dispatch.core.privacy.personal_data import register
         from dispatch.jobs import metrics, sql  # noqa: F401
-        from dispatch.jobs.channels import customer, inbound, news, voice
+        from dispatch.jobs.channels import customer, inbound, news, preview, voice
         from dispatch.jobs.personal import PART
         from dispatch.jobs.services import config, leaving, line_wakeups, recovery
         from dispatch.technicians import services as technicians
@@ -28,6 +28,7 @@ class JobsConfig(AppConfig):
         inbound.register()
         news.register()
         customer.register()
+        preview.register()
         accounts.on_time_zone_change(config.wake_quiet_jobs)
         line_leases.on_lines_released(line_wakeups.line_freed)
         for condition in sql.EVENTS_OF_OPEN_JOBS:

@@ -19,5 +19,7 @@ ENUM_NAMES = {
     "MessageMode": "dispatch.outbox.models.Mode",
     "LeadMode": "dispatch.leads.models.campaigns.LeadDispatch.Mode",
     "RetriedOutcome": "dispatch.leads.models.calling_rules.RETRIED_CHOICES",
+    "Language": "accounts.models.Organization.Language",
+    "VoiceName": "dispatch.core.voices.voice_choices",
     "CallStatus": "dispatch.telephony.models.Call.Status",
 }

@@ -112,6 +112,7 @@ AUTH_USER_MODEL = "accounts.User"
 LOGIN_URL = reverse_lazy("admin:login")
 LOGIN_REDIRECT_URL = reverse_lazy("admin:index")
 LANGUAGE_CODE = "en-us"
+LOCALE_PATHS = [BASE_DIR / "dispatch" / "locale"]
 TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"

@@ -8,9 +8,10 @@ from django.db import models
 from django.db.models import Q
 from phonenumber_field.modelfields import PhoneNumberField
 
-from accounts.models import validate_time_zone
+from accounts.models import Organization, validate_own_voice, validate_time_zone
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
+from dispatch.core.voices import voice_choices
 from dispatch.technicians.fields import WeekSpansField
 from dispatch.technicians.h3_cells import cell_of
 
@@ -46,6 +47,22 @@ class Technician(OwnedModel):
         blank=True,
         validators=[validate_time_zone],
         help_text="Leave empty to use the organization's time zone.",
+    )
+    language = models.CharField(
+        max_length=2,
+        choices=Organization.Language,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Of their calls and texts. Leave empty to use the organization's.",
+    )
+    voice = models.CharField(
+        max_length=64,
+        choices=voice_choices,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="It must speak their language. Leave empty to use the organization's.",
     )
     skills = models.ManyToManyField(Skill, blank=True, related_name="technicians")
     # The ids of `skills`, maintained by a signal so that the search needs no join.
@@ -105,6 +122,10 @@ class Technician(OwnedModel):
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        if self.organization_id is not None:
+            validate_own_voice(self.organization, self.language, self.voice)
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         self.cell = cell_of(self.lat, self.lng)

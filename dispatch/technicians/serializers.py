@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from django.core.exceptions import ValidationError as ModelValidationError
 from django.db import transaction
 from phonenumber_field.serializerfields import PhoneNumberField
 from rest_framework import serializers
 
 from accounts.api.base import OwnedSerializer, OwnedSlugRelatedField
+from accounts.models import validate_own_voice
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.technicians import services
 from dispatch.technicians.models import Shift, Skill, Technician
@@ -58,6 +60,15 @@ class Degrees(serializers.FloatField):
         return value
 
 
+def validate_voice(serializer: OwnedSerializer, attrs: dict[str, Any]) -> None:
+    """Check that the voice of a technician or campaign speaks its language. Raises ValidationError {voice}."""
+    language, voice = (attrs.get(name, getattr(serializer.instance, name, "")) for name in ("language", "voice"))
+    try:
+        validate_own_voice(serializer.context["request"].organization, language, voice)
+    except ModelValidationError as error:
+        raise serializers.ValidationError(error.message_dict) from None
+
+
 class TechnicianSerializer(OwnedSerializer):
     """A technician.
 
@@ -88,9 +99,9 @@ class TechnicianSerializer(OwnedSerializer):
     class Meta:
         model = Technician
         fields = [
-            "id", "name", "phone", "lat", "lng", "position_at", "time_zone", "skills", "shifts", "radius_m",
-            "max_open_jobs", "on_duty", "is_active", "open_jobs", "live_offer_id", "last_offered_at",
-            "misses_in_a_row", "auto_paused_at", "when_deactivated", "pin", "has_pin",
+            "id", "name", "phone", "lat", "lng", "position_at", "time_zone", "language", "voice", "skills",
+            "shifts", "radius_m", "max_open_jobs", "on_duty", "is_active", "open_jobs", "live_offer_id",
+            "last_offered_at", "misses_in_a_row", "auto_paused_at", "when_deactivated", "pin", "has_pin",
         ]  # fmt: skip
         read_only_fields = [
             "position_at", "open_jobs", "live_offer_id", "last_offered_at", "misses_in_a_row", "auto_paused_at",
@@ -134,6 +145,7 @@ class TechnicianSerializer(OwnedSerializer):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         shifts = attrs.pop("shifts", None)
         attrs = super().validate(attrs)
+        validate_voice(self, attrs)
         return attrs if shifts is None else {**attrs, "shifts": shifts}
 
     @staticmethod

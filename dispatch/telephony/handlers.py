@@ -5,9 +5,11 @@ This is the only way in which telephony invokes a higher slice within a request 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
+
+from dispatch.telephony.speech import Speech, current_speech
 
 if TYPE_CHECKING:
     from dispatch.telephony.models import Call, InboundCall, Text
@@ -21,7 +23,8 @@ class VoicePrompt:
     seconds of silence before the prompt is repeated. After `times` repetitions without a key, the call is hung up.
     `digits`: instead of one key, ask for a number of at most this many digits, ended by a pause or the pound key.
     `state`: in inbound calls, what the handler needs to interpret the answer (letters, digits and hyphens, at most
-    64). It travels in the URL of the answer, so that a repeated request means the same.
+    64). It travels in the URL of the answer, so that a repeated request means the same. `speech`: the language and
+    voice, by default those of the surrounding `speech.speaking`; None leaves both to the provider.
     """
 
     say: tuple[str, ...]
@@ -30,6 +33,7 @@ class VoicePrompt:
     times: int = 3
     digits: int = 1
     state: str = ""
+    speech: Speech | None = field(default_factory=current_speech)
 
 
 @dataclass(frozen=True)

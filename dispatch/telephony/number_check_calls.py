@@ -1,11 +1,13 @@
 """Place test calls (purpose `test`) from one of the numbers at an admin's request.
 
-The subject is the OutboundNumber. A test call has no effect other than its own row.
+The subject is the OutboundNumber. A test call has no effect other than its own row. One that previews a voice
+(`voice_previews`) names the row in its context.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from django.db import transaction
 from django.db.models import Max
@@ -13,14 +15,16 @@ from django.db.models import Max
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
-from dispatch.telephony import handlers, services
+from dispatch.core.languages import gettext, mark, translated
+from dispatch.telephony import handlers, services, voice_samples
 from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.models import Call
+from dispatch.telephony.speech import speaking, speech_for
 
 CONFIRM_KEY = "1"
 RING_S, TIME_LIMIT_S = 30, 60
 PLACE_WITHIN = timedelta(minutes=2)
-_GREETING = ("This is a test call from Dispatch.", "Press 1 to confirm that you can hear it.")
+_GREETING = (mark("This is a test call from Dispatch."), mark("Press 1 to confirm that you can hear it."))
 
 
 class NumberPaused(Exception):
@@ -31,18 +35,26 @@ class NumberCheckCalls:
     """The handler of calls with purpose `test`."""
 
     def on_answer(self, call: Call) -> VoicePrompt:
-        """Return the greeting and the key to press."""
-        return VoicePrompt(_GREETING, keys=CONFIRM_KEY)
+        """Return the sample that the call previews, or the greeting and the key to press."""
+        if kind := call.context.get("preview"):
+            return voice_samples.build(kind, call.context["preview_id"])
+        with speaking(speech_for(call.organization)):
+            return VoicePrompt(translated(_GREETING), keys=CONFIRM_KEY)
 
     def on_key(self, call: Call, key: str) -> VoicePrompt:
         """Confirm the key. The call's row already stores it."""
-        return VoicePrompt(("Confirmed. Goodbye.",)) if key == CONFIRM_KEY else self.on_answer(call)
+        if key != CONFIRM_KEY:
+            return self.on_answer(call)
+        with speaking(speech_for(call.organization)):
+            return VoicePrompt((gettext("Confirmed. Goodbye."),))
 
     def on_status_change(self, call: Call) -> None:
         """Do nothing: no state depends on a test call."""
 
 
-def place_test_call(number: OutboundNumber, to_phone: str, *, actor: Actor) -> Call:
+def place_test_call(
+    number: OutboundNumber, to_phone: str, *, actor: Actor, context: dict[str, Any] | None = None
+) -> Call:
     """Create a test call from `number` to `to_phone` (E.164), which the placer requests within seconds.
 
     Like every call, it takes one of the number's lines and a token of the rate limits. Raises NumberPaused and the
@@ -66,6 +78,7 @@ def place_test_call(number: OutboundNumber, to_phone: str, *, actor: Actor) -> C
             ring_timeout_s=RING_S,
             time_limit_s=TIME_LIMIT_S,
             place_by=clock.now() + PLACE_WITHIN,
+            context=context or {},
         )
         events.append(
             number.organization_id, "number.tested", number.pk, actor=actor, name=str(number), call=call.pk

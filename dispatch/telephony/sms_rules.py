@@ -8,6 +8,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import TypeVar
 
+from dispatch.core.words import without_accents
+
 # A status only moves to a higher rank. All end statuses have the same rank and are final.
 RANK = {
     "created": 0,
@@ -28,10 +30,12 @@ ENDS = frozenset(status for status, rank in RANK.items() if rank == 9)
 # Keywords that carriers define. Case does not matter; the keyword must be the only word of the text.
 STOP = frozenset({"STOP", "STOPALL", "UNSUBSCRIBE", "CANCEL", "END", "QUIT", "REVOKE", "OPTOUT"})
 _ABOUT_JOBS = frozenset({"CANCEL", "END"})
-START = frozenset({"START", "UNSTOP"})
+# Spanish words for STOP, which the provider neither blocks nor confirms. CANCELAR may be about a job.
+STOP_IN_SPANISH = frozenset({"ALTO", "PARAR", "DETENER", "BAJA"})
+START = frozenset({"START", "UNSTOP", "INICIAR", "ALTA"})
 # YES means START only after an opt-out; otherwise it answers a question.
-YES = "YES"
-HELP = frozenset({"HELP", "INFO"})
+YES = frozenset({"YES", "SI"})
+HELP = frozenset({"HELP", "INFO", "AYUDA"})
 
 MAX_LENGTH = 1600
 _LINK_TOKEN = re.compile(r"(/[a-z]+/)[A-Za-z0-9_.:-]{30,}(/?)")
@@ -47,14 +51,14 @@ def is_forward(current: str, new: str) -> bool:
 def keyword(body: str, opted_out: bool) -> str:
     """Return the keyword of a text: `stop`, `start`, `help`, or "" for any other text.
 
-    With a number, CANCEL and END are about a job ("Cancel 12").
+    With a number, CANCEL and END are about a job ("Cancel 12"). Accents don't matter.
     """
-    word = re.sub(r"[^A-Z]", "", body.strip().upper()) if len(body) < 40 else ""
+    word = re.sub(r"[^A-Z]", "", without_accents(body).strip().upper()) if len(body) < 40 else ""
     if word in _ABOUT_JOBS and re.search(r"\d", body):
         return ""
-    if word in STOP:
+    if word in STOP or word in STOP_IN_SPANISH:
         return "stop"
-    if word in START or (word == YES and opted_out):
+    if word in START or (word in YES and opted_out):
         return "start"
     return "help" if word in HELP else ""
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 from datetime import datetime
 
 from accounts.tenancy import actor_of
+from dispatch.core.words import without_accents
 from dispatch.telephony import handlers
 from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.models import InboundCall, Text
-from notifications import rendering
-from notifications.channels.voice import ACKNOWLEDGE_KEY, load_delivery
+from notifications.channels.voice import ACKNOWLEDGE_KEY, alert_speech, load_delivery, speak
 from notifications.models import Alert, Delivery
 from notifications.services import acknowledge_alert
 from notifications.services.acknowledgement import PHONE, TEXT
 from notifications.services.deliveries import apply_text_report, is_needed
 
 # Replies that acknowledge an alert.
-ACKNOWLEDGING_REPLIES = frozenset({"1", "ACK", "OK", "YES"})
+ACKNOWLEDGING_REPLIES = frozenset({"1", "ACK", "OK", "YES", "SI"})
 
 
 class AlertSmsHandler:
@@ -35,7 +35,7 @@ class AlertSmsHandler:
 
     def on_sms(self, text: Text) -> str | None:
         """Acknowledge the alert most recently sent to that phone if the reply is 1, OK, YES or ACK."""
-        if text.body.strip().strip(".!").upper() not in ACKNOWLEDGING_REPLIES:
+        if without_accents(text.body).strip().strip(".!").upper() not in ACKNOWLEDGING_REPLIES:
             return None
         last = _last_to(text.organization_id, text.from_phone)
         return _acknowledge_by_text(last, TEXT) if last else None
@@ -54,13 +54,14 @@ class AlertSmsHandler:
         if last is None or not is_needed(last.notification):
             return None
         call.subject_id = last.pk
-        return VoicePrompt(rendering.render_call("alert", last.notification), keys=ACKNOWLEDGE_KEY)
+        return speak("alert", last, keys=ACKNOWLEDGE_KEY)
 
     def on_key(self, call: InboundCall, key: str, *, arrived_at: datetime, state: str = "") -> VoicePrompt:
         last = load_delivery(call.subject_id) if call.subject_id else None
         if last is None:
             return VoicePrompt(())
-        return VoicePrompt((_acknowledge_by_text(last, PHONE), "Goodbye."))
+        speech = alert_speech(last.notification.organization)
+        return VoicePrompt((_acknowledge_by_text(last, PHONE), "Goodbye."), speech=speech)
 
     def on_digits(
         self, call: InboundCall, digits: str, *, state: str = "", is_repeated: bool = False

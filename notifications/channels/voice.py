@@ -5,10 +5,13 @@ Registered with telephony's handlers for purpose `alert`.
 
 from __future__ import annotations
 
+from accounts.models import Organization
 from accounts.tenancy import actor_of
+from dispatch.core import languages
 from dispatch.telephony import handlers
 from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.models import Call
+from dispatch.telephony.speech import Speech, speech_for
 from notifications import rendering
 from notifications.models import Alert, Delivery
 from notifications.services import acknowledge_alert
@@ -26,8 +29,8 @@ class AlertCallHandler:
         row = load_delivery(call.subject_id)
         alert = row.notification.alert
         if alert is None or alert.status != Alert.Status.OPEN:
-            return VoicePrompt(rendering.render_call("over", row.notification))
-        return VoicePrompt(rendering.render_call("alert", row.notification), keys=ACKNOWLEDGE_KEY)
+            return speak("over", row)
+        return speak("alert", row, keys=ACKNOWLEDGE_KEY)
 
     def on_key(self, call: Call, key: str) -> VoicePrompt:
         """Acknowledge the alert for everyone if the key is 1; otherwise repeat it."""
@@ -39,15 +42,25 @@ class AlertCallHandler:
             row.notification.alert_id, user=user, actor=actor_of(user), via=PHONE, call_id=call.pk
         )
         is_theirs = alert.status == Alert.Status.ACKNOWLEDGED and alert.acknowledged_by_id == user.pk
-        return VoicePrompt(
-            rendering.render_call(
-                "acknowledged" if is_theirs else "over", load_delivery(call.subject_id).notification
-            )
-        )
+        return speak("acknowledged" if is_theirs else "over", load_delivery(call.subject_id))
 
     def on_status_change(self, call: Call) -> None:
         """Record the call's status on its delivery."""
         apply_call_report(call)
+
+
+def speak(prompt: str, row: Delivery, keys: str = "") -> VoicePrompt:
+    """Return the prompt of this name (see `rendering.render_call`) about the delivery's alert."""
+    said = rendering.render_call(prompt, row.notification)
+    return VoicePrompt(said, keys=keys, speech=alert_speech(row.notification.organization))
+
+
+def alert_speech(organization: Organization) -> Speech:
+    """Return how alerts are spoken: in English, like the pages and texts that they are about.
+
+    In the organization's voice if it speaks English.
+    """
+    return speech_for(organization, language=languages.DEFAULT)
 
 
 def load_delivery(delivery_id: int) -> Delivery:

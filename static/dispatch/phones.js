@@ -32,7 +32,11 @@
     const from = spoken.get(heard.sid) ?? 0;
     spoken.set(heard.sid, heard.said.length);
     if (!aloud.checked || !window.speechSynthesis || !lives) return;
-    for (const line of heard.said.slice(from)) speechSynthesis.speak(new SpeechSynthesisUtterance(line));
+    for (const line of heard.said.slice(from)) {
+      const words = new SpeechSynthesisUtterance(line);
+      if (heard.language) words.lang = heard.language;
+      speechSynthesis.speak(words);
+    }
   }
 
   function show(key, news) {

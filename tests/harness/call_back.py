@@ -104,7 +104,7 @@ class CallBack:
         document = ElementTree.fromstring(response.content)  # noqa: S314
         gather = document.find("Gather")
         spoken = (document if gather is None else gather).iter("Say")
-        self.said = [say.text or "" for say in spoken]
+        self.said = ["".join(say.itertext()) for say in spoken]
         self._action = "" if gather is None else gather.attrib["action"]
         # Twilio's limits
         assert len(response.content) < 64_000

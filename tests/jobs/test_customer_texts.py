@@ -50,7 +50,7 @@ def test_customer_is_informed_from_request_to_end(shop):
     assert received.endswith("Reply STOP to end these texts.")
     assert "Ann is coming" in body(job, "assigned")
     assert "STOP" not in body(job, "assigned")
-    eta = customer_phrases.local_time(Job.objects.get(pk=job.pk).eta_at, "America/Phoenix")
+    eta = customer_phrases.told_time(Job.objects.get(pk=job.pk).eta_at, "America/Phoenix")
     assert f"Ann is on the way and should arrive at about {eta}" in body(job, "on_the_way")
     assert "the work is done" in body(job, "completed")
     assert all("/s/" in link_in(text.body) for text in Text.objects.filter(purpose="customer"))

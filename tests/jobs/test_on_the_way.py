@@ -15,7 +15,7 @@ from dispatch.core.api.problems import Conflict
 from dispatch.core.models import Event
 from dispatch.jobs import services, signed_links, timeline
 from dispatch.jobs.models import CustomerTextKind, Job, JobText
-from dispatch.jobs.rules.customer_phrases import first_name, local_time, without_links
+from dispatch.jobs.rules.customer_phrases import first_name, local_time, told_time, without_links
 from dispatch.jobs.rules.on_the_way import read_on_the_way
 from dispatch.jobs.services import IllegalTransition
 from dispatch.telephony.models import Text
@@ -97,8 +97,9 @@ def test_technician_says_so_by_text_and_the_thread_needs_no_answer(desk):
     desk.texts("OMW 20")
     assert eta_minutes(job) == 20
     assert on_the_way(job)
-    eta = local_time(Job.objects.get(pk=job.pk).eta_at, "America/Phoenix")
-    assert desk.replies() == [f"Thank you. You are expected at about {eta}."]
+    eta_at = Job.objects.get(pk=job.pk).eta_at
+    assert desk.replies() == [f"Thank you. You are expected at about {told_time(eta_at, 'America/Phoenix')}."]
+    eta = local_time(eta_at, "America/Phoenix")
     said = [entry.text for entry in timeline.load_timeline(Job.objects.get(pk=job.pk))]
     assert f"Ann is on the way, arriving at about {eta}" in said
     assert JobText.objects.get(job=job, text__direction="in").handled_at is not None

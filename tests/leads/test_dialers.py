@@ -274,6 +274,23 @@ def test_the_script_is_read_with_the_leads_own_data_and_answers_its_keys(floor: 
     assert floor.calls(lead)[0].keys_pressed == "1"
 
 
+def test_campaign_speaks_its_language_with_its_voice(floor: Floor, sim: Simulator) -> None:
+    floor.campaign.script = "Hola, {name}. Oprima 1 para que le llamemos."
+    floor.campaign.keys = {"1": "Le llamaremos."}
+    floor.campaign.language, floor.campaign.voice = "es", "Polly.Mia-Neural"
+    floor.campaign.save()
+    sim.phone(ANN).will(answer(press="1"))
+    sim.phone(BOB).will(answer(press="9"))
+    add_with(floor, ANN, name="Dana")
+    floor.add(BOB)
+    floor.start()
+    first = sim.phone(ANN).rings().hears("Hola, Dana.").hears("Le llamaremos.").ended()
+    second = sim.phone(BOB).rings().hears("No le volveremos a llamar. Adiós.").ended()
+    floor.all_end()
+    for call in (first, second):
+        assert {(said["voice"], said["language"]) for said in call.now["said"]} == {("Polly.Mia-Neural", "es-MX")}
+
+
 def test_opted_out_phone_is_never_called_by_any_campaign(floor: Floor, sim: Simulator) -> None:
     sim.phone(ANN).will(answer(press="9"))
     floor.add(ANN)

@@ -166,4 +166,9 @@ def _shown(handset: Handset, state: dict[str, Any] | None) -> dict[str, Any]:
 
 def _spoken_text(call: dict[str, Any]) -> dict[str, Any]:
     """Return the text that the script reads aloud. `cut`: the person hung up, so reading stops."""
-    return {"sid": call["sid"], "said": call["said"], "cut": call["ended_by"] == "control"}
+    return {
+        "sid": call["sid"],
+        "said": call["said"],
+        "language": call["language"],
+        "cut": call["ended_by"] == "control",
+    }

@@ -31,10 +31,34 @@ ATTRIBUTES: dict[str, set[str]] = {
     "Message": {"to", "from", "action", "method", "statusCallback"},
     "Body": set(),
 }
+# Elements of SSML that a Say of a Polly voice may contain, with their attributes.
+XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+SSML: dict[str, set[str]] = {
+    "break": {"strength", "time"},
+    "lang": {XML_LANG},
+    "p": set(),
+    "phoneme": {"alphabet", "ph"},
+    "prosody": {"volume", "rate"},
+    "s": set(),
+    "say-as": {"interpret-as", "format"},
+    "sub": {"alias"},
+    "w": {"role"},
+}
+SAID_AS = {"address", "cardinal", "date", "digits", "fraction", "number", "ordinal", "telephone", "time", "unit"}
 VOICE_VERBS = {"Say", "Play", "Pause", "Gather", "Redirect", "Hangup", "Reject"}
 GATHER_VERBS = {"Say", "Play", "Pause"}
 MESSAGE_VERBS = {"Message", "Redirect"}
 METHODS = {"GET", "POST"}
+# Neural voices that the simulator knows, by Twilio's name, with their languages.
+LOCALES = {
+    **{f"Polly.{name}-Neural": "en-US" for name in ("Danielle", "Joanna", "Kendra", "Matthew", "Ruth", "Salli")},
+    **{f"Polly.{name}-Neural": "en-GB" for name in ("Amy", "Arthur", "Brian", "Emma")},
+    **{f"Polly.{name}-Neural": "es-US" for name in ("Lupe", "Pedro")},
+    **{f"Polly.{name}-Neural": "es-MX" for name in ("Andres", "Mia")},
+    **{f"Polly.{name}-Neural": "es-ES" for name in ("Lucia", "Sergio")},
+    **{f"Google.en-US-Neural2-{letter}": "en-US" for letter in "ACDEFGHIJ"},
+    **{f"Google.es-US-Neural2-{letter}": "es-US" for letter in "ABC"},
+}
 # Limits of a Say, in bytes and URL-encoded, and of a whole document.
 MAX_SAY, MAX_ENCODED_SAY, MAX_DOCUMENT = 3000, 4500, 64_000
 
@@ -49,12 +73,16 @@ class TwimlError(Exception):
 
 @dataclass
 class Verb:
-    """Hold one verb. `text`: its words or URL. `inside`: verbs nested in a Gather, or bodies of a Message."""
+    """Hold one verb. `text`: its words or URL. `inside`: verbs nested in a Gather, or bodies of a Message.
+
+    `ssml`: what a Say contains, if it has marks.
+    """
 
     name: str
     text: str = ""
     attributes: dict[str, str] = field(default_factory=dict)
     inside: list[Verb] = field(default_factory=list)
+    ssml: str = ""
 
     def number(self, name: str, default: int, low: int = 0, high: int = 100_000) -> int:
         """Return an attribute as a whole number. Raise TwimlError if it is not, or is out of bounds."""
@@ -79,7 +107,8 @@ class Verb:
 def parse(document: str | bytes, allowed: set[str] = VOICE_VERBS) -> list[Verb]:
     """Return the verbs of a document, validated.
 
-    Raise TwimlError: 11750 too large, 12100 not XML, 12200 not valid TwiML, 13521 a Say that is too long.
+    Raise TwimlError: 11750 too large, 12100 not XML, 12200 not valid TwiML, 13511 a language that the voice does
+    not speak, 13512 an unknown voice, 13521 a Say that is too long.
     """
     raw = document if isinstance(document, bytes) else document.encode()
     if len(raw) > MAX_DOCUMENT:
@@ -117,6 +146,11 @@ def _verb(element: ElementTree.Element, allowed: set[str], parent: str) -> Verb:
         _no_stray_text(element)
         verb.inside = [_verb(child, {"Body"}, name) for child in element]
         verb.text = " ".join(child.text for child in verb.inside)
+    elif name == "Say" and len(element):
+        for mark in list(element.iter())[1:]:
+            _check_mark(mark, verb.attributes.get("voice", ""))
+        verb.text = "".join(element.itertext()).strip()
+        verb.ssml = _inner_xml(element)
     else:
         if len(element):
             raise TwimlError(12200, f"{name} cannot contain {element[0].tag!r} here")
@@ -125,16 +159,44 @@ def _verb(element: ElementTree.Element, allowed: set[str], parent: str) -> Verb:
     return verb
 
 
+def _check_mark(element: ElementTree.Element, voice: str) -> None:
+    """Check an element of SSML. Only Polly's voices take them here; other voices differ in what they support."""
+    if not voice.startswith("Polly."):
+        raise TwimlError(12200, f"voice {voice!r} takes no SSML")
+    known = SSML.get(element.tag)
+    if known is None or set(element.attrib) - known:
+        raise TwimlError(12200, f"SSML <{element.tag}> with {sorted(element.attrib)} is not known")
+    if element.tag == "say-as" and element.attrib.get("interpret-as") not in SAID_AS:
+        raise TwimlError(12200, f"say-as interpret-as={element.attrib.get('interpret-as')!r} is not known")
+
+
+def _inner_xml(element: ElementTree.Element) -> str:
+    """Return what an element contains, as XML."""
+    whole = ElementTree.tostring(element, encoding="unicode")
+    return whole.partition(">")[2].rpartition("<")[0].strip()
+
+
 def _no_stray_text(element: ElementTree.Element) -> None:
     stray = [part for part in (element.text, *(child.tail for child in element)) if part and part.strip()]
     if stray:
         raise TwimlError(12200, f"text outside of a verb: {stray[0].strip()!r}")
 
 
+def _check_voice(attributes: dict[str, str]) -> None:
+    """Check that the voice exists and speaks the language."""
+    voice, language = attributes.get("voice", ""), attributes.get("language", "")
+    locale = LOCALES.get(voice)
+    if "-Neural" in voice and locale is None:
+        raise TwimlError(13512, f"Say voice={voice!r} is not known")
+    if locale and language and locale != language:
+        raise TwimlError(13511, f"Say voice={voice!r} does not speak language={language!r}")
+
+
 def _check(verb: Verb) -> None:
     if verb.name in {"Say", "Redirect"} and not verb.text:
         raise TwimlError(12200, f"{verb.name} is empty")
     if verb.name == "Say":
+        _check_voice(verb.attributes)
         size, encoded = len(verb.text.encode()), len(quote_plus(verb.text))
         if size > MAX_SAY or encoded > MAX_ENCODED_SAY:
             raise TwimlError(13521, f"Say has {size} bytes, {encoded} URL-encoded")

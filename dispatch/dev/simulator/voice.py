@@ -160,6 +160,7 @@ class Voice:
                 "text": text,
                 "voice": verb.attributes.get("voice", ""),
                 "language": verb.attributes.get("language", ""),
+                "ssml": verb.ssml,
                 "complete": False,
             }
             call.said.append(words)

@@ -105,7 +105,7 @@ class TechnicianWithPageAdmin(TechnicianAdmin):
     """Technicians with a link to their own page."""
 
     actions = [*TechnicianAdmin.actions, "send_links"]
-    actions_detail = ["show_link", "void_links"]
+    actions_detail = [*TechnicianAdmin.actions_detail, "show_link", "void_links"]
 
     @admin.action(description="Text the link to their page", permissions=["act"])
     def send_links(self, request: Any, queryset: QuerySet) -> None:

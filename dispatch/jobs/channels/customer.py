@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from dispatch.core import clock
+from dispatch.core import clock, languages
 from dispatch.jobs import signed_links
 from dispatch.jobs.models import Job
 from dispatch.jobs.rules import customer_phrases
@@ -41,12 +42,14 @@ class CustomerInboundHandler:
         recent = Text.objects.filter(
             organization_id=text.organization_id, purpose=Text.Purpose.REPLY, to_phone=text.from_phone
         )
-        return "" if recent.filter(created_at__gt=clock.now() - ANSWER_AGAIN).exists() else _describe_page(job)
+        if recent.filter(created_at__gt=clock.now() - ANSWER_AGAIN).exists():
+            return ""
+        return _describe_page(job, customer_phrases.page_text)
 
     def on_help(self, text: Text) -> str | None:
         """Return the link to the customer's page, or None if the sender is no customer of a recent job."""
         job = _job_of(text)
-        return None if job is None else f"{_describe_page(job)} STOP ends texts."
+        return None if job is None else _describe_page(job, customer_phrases.help_text)
 
     def on_stop(self, text: Text) -> None:
         """Notify the dispatchers: a customer who texts "cancel" may want to cancel the request."""
@@ -73,9 +76,10 @@ def _job_of(text: Text) -> Job | None:
     return customer_texts.job_of_customer(text.organization_id, text.from_phone)
 
 
-def _describe_page(job: Job) -> str:
+def _describe_page(job: Job, phrase: Callable[[str, str], str]) -> str:
     url = signed_links.request_url(job.submission_id)
-    return f"{customer_texts.sender_name(job)}: {customer_phrases.REPLY.format(url=url)}"
+    with languages.override(job.organization.language):
+        return phrase(customer_texts.sender_name(job), url)
 
 
 def register() -> None:

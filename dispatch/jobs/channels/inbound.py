@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -11,13 +12,13 @@ from django.db.models import QuerySet
 from dispatch.core import clock
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext, translated
 from dispatch.jobs import policies, signed_links
 from dispatch.jobs.channels import menu
-from dispatch.jobs.channels.voice import RESULT_PROMPTS, prompt_context
+from dispatch.jobs.channels.voice import prompt_context, result_sentences
 from dispatch.jobs.models import Offer
 from dispatch.jobs.rules import phrases
-from dispatch.jobs.rules.customer_phrases import first_name
-from dispatch.jobs.rules.menu import GOODBYE, NO_JOBS, NO_MORE_JOBS, MenuState, Page
+from dispatch.jobs.rules.menu import GOODBYE, NO_MORE_JOBS, MenuState, Page, no_jobs
 from dispatch.jobs.rules.on_the_way import MAX_LATE_MINUTES, read_on_the_way
 from dispatch.jobs.services import Answer, AnswerChannel, answer_offer, report_late, threads
 from dispatch.jobs.services.answers import offer_state
@@ -28,6 +29,7 @@ from dispatch.telephony import handlers
 from dispatch.telephony import services as telephony
 from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.models import InboundCall, Text
+from dispatch.telephony.speech import speaking, speech_for
 
 # How long after an offer a late answer still gets its result.
 REMEMBERED = timedelta(hours=24)
@@ -70,32 +72,8 @@ class TechnicianInboundHandler:
         """
         if (technician := _technician(text.organization_id, text.from_phone)) is None:
             return None
-        if (reply := _on_the_way(text, technician)) is not None:
-            return reply
-        key = phrases.key_in(text.body)
-        sent = Text.objects.filter(
-            organization_id=text.organization_id,
-            purpose=Text.Purpose.OFFER,
-            direction=Text.Direction.OUT,
-            to_phone=text.from_phone,
-            requested_at__gt=text.created_at - REMEMBERED,
-            requested_at__lte=text.created_at,  # the text may be processed late
-        )
-        last = sent.order_by("-requested_at").first()
-        offer = Offer.objects.filter(pk=last.subject_id or 0, technician=technician).first() if last else None
-        if offer is not None and key and not _is_ambiguous(text):
-            answer = answer_offer(offer.pk, None, key, by=AnswerChannel.TEXT, arrived_at=text.created_at)
-            return phrases.TEXT_ANSWERS[answer]
-        if (reply := _report_late(text, technician)) is not None:
-            return reply
-        is_recorded = threads.receive(text, technician)
-        if offer is not None and offer_state(offer) is None:
-            return phrases.ANSWER_WITH
-        if not is_recorded:
-            return phrases.NOTHING_OFFERED if key else None
-        if phrases.word_of(text.body) in phrases.CONFIRMATIONS or not threads.needs_confirmation(text, technician):
-            return ""
-        return phrases.PASSED_ON
+        with _speaking_to(technician):
+            return _answer(text, technician)
 
     def on_stop(self, text: Text) -> None:
         """Alert the dispatchers: a technician who texts "cancel" may not come."""
@@ -105,43 +83,26 @@ class TechnicianInboundHandler:
     def on_help(self, text: Text) -> str | None:
         if (technician := _technician(text.organization_id, text.from_phone)) is None:
             return None
-        return (
-            f"{technician.organization.name}: reply 1 to accept an offer or 2 to decline, or call this number. "
-            "OMW 20 means that you are on the way and will arrive in 20 minutes. "
-            f"Your page: {signed_links.technician_url(technician)} STOP ends texts, not calls."
-        )
+        with _speaking_to(technician):
+            return phrases.help_text(technician.organization.name, signed_links.technician_url(technician))
 
     def on_call(self, call: InboundCall) -> VoicePrompt | None:
         """Return the prompt for the live offer, the last acceptable one, the open jobs, or the last result."""
         if (technician := _technician(call.organization_id, call.from_phone)) is None:
             return None
-        recent = list(_offers().filter(technician=technician, created_at__gt=clock.now() - REMEMBERED)[:20])
-        live = (candidate for candidate in recent if candidate.status == Offer.Status.PENDING)
-        late = (candidate for candidate in recent if offer_state(candidate) is None)
-        offer = next(live, None) or next(late, None)
-        if offer is None and (prompt := menu.open_menu(call, technician, *_missed_result(recent))) is not None:
-            return prompt
-        if offer is None and (not recent or recent[0].status == Offer.Status.ACCEPTED):  # that job is over
-            return VoicePrompt((f"Hello {first_name(technician.name)}.", NO_JOBS, *GOODBYE))
-        offer = offer or recent[0]
-        call.subject_id = offer.pk
-        return _prompt(offer, call)
+        with _speaking_to(technician):
+            return _greet(call, technician)
 
     def on_key(self, call: InboundCall, key: str, *, arrived_at: datetime, state: str = "") -> VoicePrompt:
-        if (page := MenuState.parse(state)) is not None:
-            technician = _technician(call.organization_id, call.from_phone)
-            return menu.apply_key(call, technician, page, key) if technician else VoicePrompt(GOODBYE)
-        offer = _offer_of(call)
-        if key == phrases.MENU_KEY and offer.technician.is_active:
-            return menu.open_menu(call, offer.technician) or _prompt(offer, call)
-        if key == phrases.PIN_KEY:
-            return VoicePrompt(phrases.ENTER_PIN, keys="0123456789", digits=MAX_PIN_LENGTH)
-        if key not in (phrases.ACCEPT_KEY, phrases.DECLINE_KEY):
-            return _prompt(offer, call)
-        answer = answer_offer(offer.pk, None, key, by=AnswerChannel.CALL_BACK, arrived_at=arrived_at)
-        if answer is not Answer.ACCEPTED:
-            return VoicePrompt(RESULT_PROMPTS[answer])
-        return _accepted_prompt(offer, call, phrases.THE_JOB_IS_YOURS)
+        page = MenuState.parse(state)
+        offer = _offer_of(call) if page is None else None
+        technician = offer.technician if offer else _technician(call.organization_id, call.from_phone)
+        with _speaking_in(call, technician):
+            if offer is not None:
+                return _apply_key(call, offer, key, arrived_at)
+            if technician is None or page is None:
+                return VoicePrompt(translated(GOODBYE))
+            return menu.apply_key(call, technician, page, key)
 
     def on_digits(
         self, call: InboundCall, digits: str, *, state: str = "", is_repeated: bool = False
@@ -150,23 +111,91 @@ class TechnicianInboundHandler:
         page = MenuState.parse(state)
         offer = _offer_of(call) if page is None else None
         technician = offer.technician if offer else _technician(call.organization_id, call.from_phone)
-        if technician is None or not technician.is_active:
-            return VoicePrompt(GOODBYE)
-        if page is not None and page.page is Page.LATE:
-            return menu.apply_minutes(call, technician, page, digits)
-        if page is not None and page.page is not Page.PIN:
-            return menu.apply_key(call, technician, page, "")
-        if technicians.check_pin(technician.pk, digits, is_repeated=is_repeated):
-            call.verified_at = clock.now()
-            call.save(update_fields=["verified_at"])
-            if offer is not None:
-                return _prompt(offer, call)
-            return menu.open_menu(call, technician) or VoicePrompt(NO_MORE_JOBS)
-        technician.refresh_from_db()
-        if technicians.is_pin_locked(technician):
-            return VoicePrompt(phrases.PIN_LOCKED)
-        said = (phrases.WRONG_PIN, *phrases.ENTER_PIN)
-        return VoicePrompt(said, keys="0123456789", digits=MAX_PIN_LENGTH, state=state)
+        with _speaking_in(call, technician):
+            if technician is None or not technician.is_active:
+                return VoicePrompt(translated(GOODBYE))
+            return _apply_digits(call, technician, offer, digits, state, is_repeated=is_repeated)
+
+
+def _answer(text: Text, technician: Technician) -> str | None:
+    """Apply the text and return the reply in the active language; None if it is not for this purpose."""
+    if (reply := _on_the_way(text, technician)) is not None:
+        return reply
+    key = phrases.key_in(text.body)
+    sent = Text.objects.filter(
+        organization_id=text.organization_id,
+        purpose=Text.Purpose.OFFER,
+        direction=Text.Direction.OUT,
+        to_phone=text.from_phone,
+        requested_at__gt=text.created_at - REMEMBERED,
+        requested_at__lte=text.created_at,  # the text may be processed late
+    )
+    last = sent.order_by("-requested_at").first()
+    offer = Offer.objects.filter(pk=last.subject_id or 0, technician=technician).first() if last else None
+    if offer is not None and key and not _is_ambiguous(text):
+        answer = answer_offer(offer.pk, None, key, by=AnswerChannel.TEXT, arrived_at=text.created_at)
+        return gettext(phrases.TEXT_ANSWERS[answer])
+    if (reply := _report_late(text, technician)) is not None:
+        return reply
+    is_recorded = threads.receive(text, technician)
+    if offer is not None and offer_state(offer) is None:
+        return gettext(phrases.ANSWER_WITH)
+    if not is_recorded:
+        return gettext(phrases.NOTHING_OFFERED) if key else None
+    if phrases.word_of(text.body) in phrases.CONFIRMATIONS or not threads.needs_confirmation(text, technician):
+        return ""
+    return gettext(phrases.PASSED_ON)
+
+
+def _greet(call: InboundCall, technician: Technician) -> VoicePrompt:
+    """Return the first prompt of a call from a technician, in the active language."""
+    recent = list(_offers().filter(technician=technician, created_at__gt=clock.now() - REMEMBERED)[:20])
+    live = (candidate for candidate in recent if candidate.status == Offer.Status.PENDING)
+    late = (candidate for candidate in recent if offer_state(candidate) is None)
+    offer = next(live, None) or next(late, None)
+    if offer is None and (prompt := menu.open_menu(call, technician, *_missed_result(recent))) is not None:
+        return prompt
+    if offer is None and (not recent or recent[0].status == Offer.Status.ACCEPTED):  # that job is over
+        return VoicePrompt(no_jobs(technician.name))
+    offer = offer or recent[0]
+    call.subject_id = offer.pk
+    return _prompt(offer, call)
+
+
+def _apply_key(call: InboundCall, offer: Offer, key: str, arrived_at: datetime) -> VoicePrompt:
+    """Apply a key that is pressed after the prompt of an offer."""
+    if key == phrases.MENU_KEY and offer.technician.is_active:
+        return menu.open_menu(call, offer.technician) or _prompt(offer, call)
+    if key == phrases.PIN_KEY:
+        return VoicePrompt(translated(phrases.ENTER_PIN), keys="0123456789", digits=MAX_PIN_LENGTH)
+    if key not in (phrases.ACCEPT_KEY, phrases.DECLINE_KEY):
+        return _prompt(offer, call)
+    answer = answer_offer(offer.pk, None, key, by=AnswerChannel.CALL_BACK, arrived_at=arrived_at)
+    if answer is not Answer.ACCEPTED:
+        return VoicePrompt(result_sentences(answer))
+    return _accepted_prompt(offer, call, phrases.THE_JOB_IS_YOURS)
+
+
+def _apply_digits(
+    call: InboundCall, technician: Technician, offer: Offer | None, digits: str, state: str, *, is_repeated: bool
+) -> VoicePrompt:
+    """Apply a number: the minutes of a delay, or a PIN."""
+    page = MenuState.parse(state)
+    if page is not None and page.page is Page.LATE:
+        return menu.apply_minutes(call, technician, page, digits)
+    if page is not None and page.page is not Page.PIN:
+        return menu.apply_key(call, technician, page, "")
+    if technicians.check_pin(technician.pk, digits, is_repeated=is_repeated):
+        call.verified_at = clock.now()
+        call.save(update_fields=["verified_at"])
+        if offer is not None:
+            return _prompt(offer, call)
+        return menu.open_menu(call, technician) or VoicePrompt(translated(NO_MORE_JOBS))
+    technician.refresh_from_db()
+    if technicians.is_pin_locked(technician):
+        return VoicePrompt(translated(phrases.PIN_LOCKED))
+    said = translated((phrases.WRONG_PIN, *phrases.ENTER_PIN))
+    return VoicePrompt(said, keys="0123456789", digits=MAX_PIN_LENGTH, state=state)
 
 
 def _report_late(text: Text, technician: Technician) -> str | None:
@@ -198,7 +227,7 @@ def _missed_result(recent: Sequence[Offer]) -> tuple[str, ...]:
     result = offer_state(recent[0])
     if result is None or recent[0].status not in (Offer.Status.TIMED_OUT, Offer.Status.FAILED):
         return ()
-    return RESULT_PROMPTS[result][:1]
+    return result_sentences(result)[:1]
 
 
 def _on_the_way(text: Text, technician: Technician) -> str | None:
@@ -208,7 +237,7 @@ def _on_the_way(text: Text, technician: Technician) -> str | None:
         return None
     if not said.is_possible:
         threads.receive(text, technician)
-        return phrases.WRONG_ETA
+        return gettext(phrases.WRONG_ETA)
     try:
         return threads.receive_on_the_way(text, technician, said.minutes)
     except Conflict:  # the job changed meanwhile
@@ -237,7 +266,8 @@ def _is_ambiguous(text: Text) -> bool:
 
 def _offers() -> QuerySet[Offer]:
     """Select offers with what their prompts need, newest first."""
-    return Offer.objects.select_related("job__service_type", "job__organization", "technician").order_by("-id")
+    related = ("job__service_type", "job__organization", "technician__organization")
+    return Offer.objects.select_related(*related).order_by("-id")
 
 
 def _offer_of(call: InboundCall) -> Offer:
@@ -247,12 +277,12 @@ def _offer_of(call: InboundCall) -> Offer:
 def _prompt(offer: Offer, call: InboundCall) -> VoicePrompt:
     """Return the prompt for the offer. A caller whose number may be forged hears nothing about the customer."""
     if not offer.technician.is_active:  # deactivated during the call
-        return VoicePrompt(GOODBYE)
+        return VoicePrompt(translated(GOODBYE))
     result = offer_state(offer)
     if result is Answer.ACCEPTED:
         return _accepted_prompt(offer, call, phrases.YOU_HAVE_THE_JOB)
     if result is not None:
-        return VoicePrompt(RESULT_PROMPTS[result])
+        return VoicePrompt(result_sentences(result))
     context, keys = prompt_context(offer), phrases.OFFER_KEYS
     has_menu = bool(menu.open_jobs(offer.technician))
     if has_menu:
@@ -275,6 +305,15 @@ def _accepted_prompt(offer: Offer, call: InboundCall, opening: str) -> VoiceProm
     )
     sentences = phrases.accepted_without_details(opening, is_texted=is_texted, has_pin=has_pin)
     return VoicePrompt(sentences, keys=phrases.PIN_KEY if has_pin else "")
+
+
+def _speaking_to(technician: Technician) -> AbstractContextManager[object]:
+    return speaking(speech_for(technician.organization, technician))
+
+
+def _speaking_in(call: InboundCall, technician: Technician | None) -> AbstractContextManager[object]:
+    """Speak as the technician or, if there is none any longer, the organization has chosen."""
+    return speaking(speech_for(call.organization, technician))
 
 
 def _technician(organization_id: int, phone: str) -> Technician | None:

@@ -2,7 +2,8 @@
 
 Every prompt carries its state (`rules.menu.MenuState`): the page, the job and the version that was spoken. An
 action takes effect only on that version, so a repeated or delayed key takes effect once, and a key for a job that
-has changed since is refused. Only a trusted caller (attestation A, or the PIN) hears or changes a job.
+has changed since is refused. Only a trusted caller (attestation A, or the PIN) hears or changes a job. The prompts
+are in the active language.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext, translated
 from dispatch.jobs import services
 from dispatch.jobs.models import Job
 from dispatch.jobs.rules import menu, phrases
@@ -61,13 +63,15 @@ def apply_key(call: InboundCall, technician: Technician, state: MenuState, key: 
     job = _spoken_job(technician, state)
     match state.page, key:
         case Page.JOB, menu.DONE_KEY:
-            return _perform(call, technician, state, job, services.complete, _is_completed, menu.DONE)
+            return _perform(call, technician, state, job, services.complete, _is_completed, gettext(menu.DONE))
         case Page.JOB, menu.START_KEY:
-            return _perform(call, technician, state, job, services.mark_started, _is_started, menu.STARTED)
+            started = gettext(menu.STARTED)
+            return _perform(call, technician, state, job, services.mark_started, _is_started, started)
         case Page.GIVE_BACK, menu.CONFIRM_KEY:
-            return _perform(call, technician, state, job, services.cannot_make_it, _is_given_back, menu.GIVEN_BACK)
+            given_back = gettext(menu.GIVEN_BACK)
+            return _perform(call, technician, state, job, services.cannot_make_it, _is_given_back, given_back)
         case Page.JOB, (menu.LATE_KEY | menu.GIVE_BACK_KEY) if job is None or not _is_theirs(job, technician):
-            return _page_of(technician, state.job_id, menu.NO_LONGER_YOURS)
+            return _page_of(technician, state.job_id, gettext(menu.NO_LONGER_YOURS))
         case Page.JOB, menu.LATE_KEY:
             return _minutes_page(state)
         case Page.JOB, menu.GIVE_BACK_KEY if job is not None:
@@ -77,12 +81,12 @@ def apply_key(call: InboundCall, technician: Technician, state: MenuState, key: 
         case Page.LATE, _:
             return _minutes_page(state, is_wrong=True)
         case Page.GIVE_BACK, menu.KEEP_KEY:
-            return _page_of(technician, state.job_id, menu.KEPT)
+            return _page_of(technician, state.job_id, gettext(menu.KEPT))
         case _, key if key and key in menu.REPEAT_KEYS:
             return _page_of(technician, state.job_id)
         case Page.RESULT, _:  # not the page of a job: the key may be one pressed twice in haste
-            return _result_page(technician, state, menu.UNKNOWN_KEY)
-    return _page_of(technician, state.job_id, menu.UNKNOWN_KEY)
+            return _result_page(technician, state, gettext(menu.UNKNOWN_KEY))
+    return _page_of(technician, state.job_id, gettext(menu.UNKNOWN_KEY))
 
 
 def apply_minutes(call: InboundCall, technician: Technician, state: MenuState, digits: str) -> VoicePrompt:
@@ -131,8 +135,8 @@ def _perform(
     if job is not None and was_done(job, technician, call):
         return _result_page(technician, state, result)
     if not _is_theirs(job, technician):
-        return _page_of(technician, state.job_id, menu.NO_LONGER_YOURS)
-    return _page_of(technician, state.job_id, menu.JOB_CHANGED)
+        return _page_of(technician, state.job_id, gettext(menu.NO_LONGER_YOURS))
+    return _page_of(technician, state.job_id, gettext(menu.JOB_CHANGED))
 
 
 def _spoken_job(technician: Technician, state: MenuState) -> Job | None:
@@ -173,7 +177,7 @@ def _confirmation_page(state: MenuState, job: Job) -> VoicePrompt:
 def _result_page(technician: Technician, state: MenuState, result: str) -> VoicePrompt:
     jobs = open_jobs(technician)
     if not jobs:
-        return VoicePrompt((result, *menu.NO_MORE_JOBS))
+        return VoicePrompt((result, *translated(menu.NO_MORE_JOBS)))
     has_job = any(job.pk == state.job_id for job in jobs)
     others = len(jobs) - has_job
     return VoicePrompt(
@@ -187,7 +191,7 @@ def _next_page(technician: Technician, job_id: int) -> VoicePrompt:
     jobs = open_jobs(technician)
     ids = [job.pk for job in jobs]
     if not jobs:
-        return VoicePrompt(menu.NO_MORE_JOBS)
+        return VoicePrompt(translated(menu.NO_MORE_JOBS))
     return _job_page(jobs, ids[(ids.index(job_id) + 1) % len(ids)] if job_id in ids else ids[0])
 
 
@@ -195,13 +199,13 @@ def _page_of(technician: Technician, job_id: int, *opening: str) -> VoicePrompt:
     """Return the page of this job, or of the first one if it is no longer theirs."""
     jobs = open_jobs(technician)
     if not jobs:
-        return VoicePrompt((*opening, *menu.NO_MORE_JOBS))
+        return VoicePrompt((*opening, *translated(menu.NO_MORE_JOBS)))
     return _job_page(jobs, job_id if any(job.pk == job_id for job in jobs) else jobs[0].pk, *opening)
 
 
 def _job_page(jobs: list[Job], job_id: int, *opening: str) -> VoicePrompt:
     place, job = next((place, job) for place, job in enumerate(jobs, start=1) if job.pk == job_id)
-    context = replace(prompt_context(job, is_spoken=True), region=job.organization.default_region)
+    context = prompt_context(job, is_spoken=True)
     facts = menu.JobFacts(context, place, len(jobs), job.started_at is not None)
     state = MenuState(Page.JOB, job.pk, job.version)
     return VoicePrompt((*opening, *menu.job_page(facts)), keys=facts.keys, state=str(state))

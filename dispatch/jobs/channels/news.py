@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
+from dispatch.core.languages import translated
 from dispatch.jobs.models import TechnicianNotice
 from dispatch.jobs.rules import phrases
 from dispatch.jobs.services import notice_delivery, notices
 from dispatch.telephony import handlers
 from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.models import Call, Text
+from dispatch.telephony.speech import speaking, speech_for
 
 
 class NewsCallHandler:
@@ -15,15 +19,20 @@ class NewsCallHandler:
 
     def on_answer(self, call: Call) -> VoicePrompt:
         """Return the news and the key that confirms it."""
-        said = notice_delivery.news_prompt(call.subject_id)
-        return VoicePrompt(said, keys=phrases.NEWS_KEYS) if said else VoicePrompt(phrases.NEWS_OVER)
+        notice = notice_delivery.load_spoken(call.subject_id)
+        with _speaking_about(notice):
+            said = notice_delivery.news_prompt(notice)
+            if not said:
+                return VoicePrompt(translated(phrases.NEWS_OVER))
+            return VoicePrompt(said, keys=phrases.NEWS_KEYS)
 
     def on_key(self, call: Call, key: str) -> VoicePrompt:
         """Confirm the news if the key is 1. Any other key repeats it."""
         if key != notice_delivery.CONFIRM_KEY:
             return self.on_answer(call)
         notice_delivery.advance_notice(call.subject_id)
-        return VoicePrompt(phrases.NEWS_CONFIRMED)
+        with _speaking_about(notice_delivery.load_spoken(call.subject_id)):
+            return VoicePrompt(translated(phrases.NEWS_CONFIRMED))
 
     def on_status_change(self, call: Call) -> None:
         """Call again later, or alert dispatchers, if the call ended without a confirmation."""
@@ -42,6 +51,10 @@ class NewsSmsHandler:
         """Record that the text arrived, or call the technician because it cannot arrive."""
         for pk in TechnicianNotice.objects.filter(text_id=text.pk).values_list("pk", flat=True):
             notice_delivery.advance_notice(pk)
+
+
+def _speaking_about(notice: TechnicianNotice) -> AbstractContextManager[object]:
+    return speaking(speech_for(notice.job.organization, notice.technician))
 
 
 def register() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dispatch.core.languages import translated
 from dispatch.jobs.models import Offer
 from dispatch.jobs.rules import phrases
 from dispatch.jobs.services import Answer, answer_offer, call_changed
@@ -9,6 +10,7 @@ from dispatch.jobs.services.answers import offer_state
 from dispatch.telephony import handlers
 from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.models import Call
+from dispatch.telephony.speech import Speech, speaking, speech_for
 
 
 class OfferCallHandler:
@@ -21,10 +23,7 @@ class OfferCallHandler:
     def on_key(self, call: Call, key: str) -> VoicePrompt:
         """Apply 1 or 2. Any other key repeats the offer."""
         if key in (phrases.ACCEPT_KEY, phrases.DECLINE_KEY):
-            answer = answer_offer(call.subject_id, call.pk, key)
-            if answer is Answer.ACCEPTED:
-                return VoicePrompt(phrases.accepted_prompt(prompt_context(_offer(call))))
-            return VoicePrompt(RESULT_PROMPTS[answer])
+            return result_prompt(answer_offer(call.subject_id, call.pk, key), _offer(call))
         return self.on_answer(call)
 
     def on_status_change(self, call: Call) -> None:
@@ -32,7 +31,7 @@ class OfferCallHandler:
         call_changed(call)
 
 
-RESULT_PROMPTS = {
+_RESULTS = {
     Answer.DECLINED: phrases.DECLINED,
     Answer.TAKEN: phrases.TAKEN_BY_ANOTHER,
     Answer.EXPIRED: phrases.EXPIRED,
@@ -43,11 +42,28 @@ RESULT_PROMPTS = {
 def prompt_of(offer: Offer) -> VoicePrompt:
     """Return the prompt for an offer: its details and keys while it can be accepted, else its result."""
     became = offer_state(offer)
-    if became is None:
+    if became is not None:
+        return result_prompt(became, offer)
+    with speaking(speech_to(offer)):
         return VoicePrompt(phrases.offer_prompt(prompt_context(offer)), keys=phrases.OFFER_KEYS)
-    return VoicePrompt(
-        phrases.accepted_prompt(prompt_context(offer)) if became is Answer.ACCEPTED else RESULT_PROMPTS[became]
-    )
+
+
+def result_prompt(answer: Answer, offer: Offer) -> VoicePrompt:
+    """Return the prompt that says what came out of the offer."""
+    with speaking(speech_to(offer)):
+        if answer is Answer.ACCEPTED:
+            return VoicePrompt(phrases.accepted_prompt(prompt_context(offer)))
+        return VoicePrompt(result_sentences(answer))
+
+
+def result_sentences(answer: Answer) -> tuple[str, ...]:
+    """Return the result of an offer that the technician does not have, in the active language."""
+    return translated(_RESULTS[answer])
+
+
+def speech_to(offer: Offer) -> Speech:
+    """Return how to speak to the offer's technician. Select the technician and the job's organization."""
+    return speech_for(offer.job.organization, offer.technician)
 
 
 def _offer(call: Call) -> Offer:

@@ -1,6 +1,7 @@
 """Build the texts that keep a customer informed about their request.
 
-They contain nothing that a customer entered, so that nobody can use an organization to text others.
+They contain nothing that a customer entered, so that nobody can use an organization to text others. They are in
+the active language, which is the organization's.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-OPT_OUT = "Reply STOP to end these texts."
-REPLY = "Track, change or cancel your request here: {url}"
+from dispatch.core.languages import clock_time
+from dispatch.core.languages import gettext as _
 
 
 @dataclass(frozen=True)
@@ -40,26 +41,45 @@ def customer_text(kind: str, facts: CustomerFacts) -> str:
     """Return the text of a kind: received, assigned, on_the_way, running_late, completed or cancelled."""
     match kind:
         case "received":
-            said = f"we received your request: {facts.service}. Track, change or cancel it here"
+            said = _("we received your request: {service}. Track, change or cancel it here")
+        case "assigned" if facts.instead_of not in ("", facts.technician):
+            said = _("{technician} is coming instead of {other} for your request: {service}. Details")
         case "assigned":
-            is_other = facts.instead_of not in ("", facts.technician)
-            instead = f" instead of {facts.instead_of}" if is_other else ""
-            said = f"{facts.technician} is coming{instead} for your request: {facts.service}. Details"
+            said = _("{technician} is coming for your request: {service}. Details")
         case "on_the_way" if facts.eta:
-            said = f"{facts.technician} is on the way and should arrive at about {facts.eta}. Details"
+            said = _("{technician} is on the way and should arrive at about {eta}. Details")
         case "on_the_way":
-            said = f"{facts.technician} is on the way. Details"
+            said = _("{technician} is on the way. Details")
         case "running_late":
-            said = f"{facts.technician} is running about {facts.late_minutes} minutes late. Details"
+            said = _("{technician} is running about {late_minutes} minutes late. Details")
         case "completed":
-            said = f"the work is done: {facts.service}. Thank you. Details"
+            said = _("the work is done: {service}. Thank you. Details")
+        case "cancelled" if facts.contact:
+            said = _("your request was canceled: {service}. If you didn't expect this, call {contact}. Details")
         case "cancelled":
-            call = f"call {facts.contact}" if facts.contact else "call us"
-            said = f"your request was canceled: {facts.service}. If you didn't expect this, {call}. Details"
-        case _:
-            raise ValueError(kind)
-    sentences = [f"{facts.sender}: {said}: {facts.url}", OPT_OUT if facts.is_first else ""]
-    return " ".join(sentence for sentence in sentences if sentence)
+            said = _("your request was canceled: {service}. If you didn't expect this, call us. Details")
+        case other:
+            raise ValueError(other)
+    said = said.format(
+        service=facts.service,
+        technician=facts.technician,
+        other=facts.instead_of,
+        eta=facts.eta,
+        late_minutes=facts.late_minutes,
+        contact=facts.contact,
+    )
+    opt_out = _("Reply STOP to end these texts.") if facts.is_first else ""
+    return " ".join(filter(None, (f"{facts.sender}: {said}: {facts.url}", opt_out)))
+
+
+def page_text(sender: str, url: str) -> str:
+    """Return the reply to a customer's text: the link to their page."""
+    return _("{sender}: Track, change or cancel your request here: {url}").format(sender=sender, url=url)
+
+
+def help_text(sender: str, url: str) -> str:
+    """Return the reply to HELP from a customer."""
+    return f"{page_text(sender, url)} {_('STOP ends texts.')}"
 
 
 # What follows a comma without being a first name.
@@ -87,6 +107,11 @@ def local_time(moment: datetime | None, zone: str) -> str:
         return ""
     local = moment.astimezone(ZoneInfo(zone))
     return f"{local.hour}:{local.minute:02d}"
+
+
+def told_time(moment: datetime | None, zone: str) -> str:
+    """Return the local time of day as a text says it, such as "3:20 PM"; empty for None."""
+    return clock_time(moment.astimezone(ZoneInfo(zone)) if moment else None)
 
 
 # Characters of a name that change how the rest is shown: controls, marks of direction, and invisible ones. The two

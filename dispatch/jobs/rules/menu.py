@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark, ngettext, translated
 from dispatch.jobs.rules.customer_phrases import first_name
-from dispatch.jobs.rules.phrases import ENTER_PIN, PIN_LOCKED, PromptContext, count_of, job_sentences
+from dispatch.jobs.rules.phrases import ENTER_PIN, PIN_LOCKED, PromptContext, job_sentences
 
 DONE_KEY, LATE_KEY, GIVE_BACK_KEY, START_KEY, NEXT_KEY = "1", "2", "3", "4", "5"
 REPEAT_KEYS = "9*"
@@ -70,54 +72,70 @@ class JobFacts:
         return keys + (NEXT_KEY if self.count > 1 else "") + REPEAT_KEYS
 
 
-GOODBYE = ("Goodbye.",)
-NO_JOBS = "You have no open jobs and no job offer to answer."
-NO_MORE_JOBS = ("You have no more open jobs.", "Goodbye.")
-UNKNOWN_KEY = "Sorry, that is not a valid key."
-JOB_CHANGED = "Sorry, this job has changed, so nothing was recorded."
-NO_LONGER_YOURS = "Sorry, this job is no longer yours, so nothing was recorded."
-DONE = "Thank you. The job is marked as done."
-STARTED = "Thank you. The job is marked as started."
-GIVEN_BACK = "You gave the job back. We will look for another technician."
-KEPT = "The job is still yours."
+# English; translated where they are spoken.
+GOODBYE = (mark("Goodbye."),)
+NO_JOBS = mark("You have no open jobs and no job offer to answer.")
+NO_MORE_JOBS = (mark("You have no more open jobs."), mark("Goodbye."))
+UNKNOWN_KEY = mark("Sorry, that is not a valid key.")
+JOB_CHANGED = mark("Sorry, this job has changed, so nothing was recorded.")
+NO_LONGER_YOURS = mark("Sorry, this job is no longer yours, so nothing was recorded.")
+DONE = mark("Thank you. The job is marked as done.")
+STARTED = mark("Thank you. The job is marked as started.")
+GIVEN_BACK = mark("You gave the job back. We will look for another technician.")
+KEPT = mark("The job is still yours.")
 
 
 def greeting(name: str, jobs: int) -> tuple[str, ...]:
     """Return the greeting of a technician with this number of open jobs."""
-    return (f"Hello {first_name(name)}.", f"You have {count_of(jobs, 'open job')}.")
+    count = ngettext("You have {count} open job.", "You have {count} open jobs.", jobs).format(count=jobs)
+    return (hello(name), count)
+
+
+def hello(name: str) -> str:
+    """Return the sentence that greets a technician by name."""
+    return _("Hello {name}.").format(name=first_name(name))
+
+
+def no_jobs(name: str) -> tuple[str, ...]:
+    """Return what a technician without open jobs and offers hears."""
+    return (hello(name), _(NO_JOBS), *translated(GOODBYE))
 
 
 def job_page(facts: JobFacts) -> tuple[str, ...]:
     """Return a job and the keys of its actions."""
     options = [
-        f"{DONE_KEY} if it is done",
-        *([] if facts.is_started else [f"{LATE_KEY} if you are running late"]),
-        f"{GIVE_BACK_KEY} if you can't make it",
-        *([] if facts.is_started else [f"{START_KEY} if you start now"]),
-        *([f"{NEXT_KEY} for the next job"] if facts.count > 1 else []),
-        "9 to repeat",
+        _("{key} if it is done").format(key=DONE_KEY),
+        "" if facts.is_started else _("{key} if you are running late").format(key=LATE_KEY),
+        _("{key} if you can't make it").format(key=GIVE_BACK_KEY),
+        "" if facts.is_started else _("{key} if you start now").format(key=START_KEY),
+        _("{key} for the next job").format(key=NEXT_KEY) if facts.count > 1 else "",
     ]
-    return (
-        *((f"Job {facts.place} of {facts.count}.",) if facts.count > 1 else ()),
+    keys = ", ".join(filter(None, options))
+    sentences = (
+        _("Job {place} of {count}.").format(place=facts.place, count=facts.count) if facts.count > 1 else "",
         *job_sentences(facts.context),
-        *(("You have started this job.",) if facts.is_started else ()),
-        f"Press {', '.join(options[:-1])}, or {options[-1]}.",
+        _("You have started this job.") if facts.is_started else "",
+        _("Press {keys}, or {key} to repeat.").format(keys=keys, key=REPEAT_KEYS[0]),
     )
+    return tuple(filter(None, sentences))
 
 
 def ask_minutes(longest: int, *, is_wrong: bool = False) -> tuple[str, ...]:
     """Ask for the minutes of a delay. `is_wrong`: what was entered is not allowed."""
-    wrong = f"Enter a number from 1 to {longest}." if is_wrong else ""
-    sentences = (wrong, "By how many minutes are you late? Enter them, then press pound.", "To go back, enter 0.")
+    sentences = (
+        _("Enter a number from 1 to {longest}.").format(longest=longest) if is_wrong else "",
+        _("By how many minutes are you late? Enter them, then press pound."),
+        _("To go back, enter 0."),
+    )
     return tuple(filter(None, sentences))
 
 
 def confirm_give_back(service: str) -> tuple[str, ...]:
     """Ask whether the technician really gives the job back."""
     return (
-        f"You can't make it: {service}.",
-        "We will look for another technician, and you won't be offered this job again.",
-        f"Press {CONFIRM_KEY} to give the job back, {KEEP_KEY} to keep it.",
+        _("You can't make it: {service}.").format(service=service),
+        _("We will look for another technician, and you won't be offered this job again."),
+        _("Press {key} to give the job back, {other} to keep it.").format(key=CONFIRM_KEY, other=KEEP_KEY),
     )
 
 
@@ -126,10 +144,16 @@ def result_page(result: str, *, others: int, has_job: bool) -> tuple[str, ...]:
 
     `others`: the open jobs besides the one of the action. `has_job`: that one is still open.
     """
-    more = f"You have {count_of(others, 'other open job')}." if others else ""
-    options = ([f"{NEXT_KEY} for the next job"] if others else []) + (["9 for this job"] if has_job else [])
-    keys = f"Press {', or '.join(options)}, or hang up."
-    return tuple(filter(None, (result, more, keys)))
+    more = ngettext("You have {count} other open job.", "You have {count} other open jobs.", others)
+    count = more.format(count=others) if others else ""
+    next_job, this_job = NEXT_KEY, REPEAT_KEYS[0]
+    if others and has_job:
+        keys = _("Press {key} for the next job, or {other} for this job, or hang up.")
+    elif others:
+        keys = _("Press {key} for the next job, or hang up.")
+    else:
+        keys, next_job = _("Press {key} for this job, or hang up."), this_job
+    return tuple(filter(None, (result, count, keys.format(key=next_job, other=this_job))))
 
 
 def result_keys(*, others: int, has_job: bool) -> str:
@@ -140,12 +164,12 @@ def result_keys(*, others: int, has_job: bool) -> str:
 def ask_identity(opening: Sequence[str], *, has_pin: bool, is_locked: bool) -> tuple[str, ...]:
     """Return the prompt for a caller whose number may be forged: nothing about jobs or customers."""
     if is_locked:
-        return (*opening, *PIN_LOCKED)
+        return (*opening, *translated(PIN_LOCKED))
     if has_pin:
-        return (*opening, *ENTER_PIN)
+        return (*opening, *translated(ENTER_PIN))
     return (
         *opening,
-        "We can't verify your number.",
-        "To hear your jobs when you call, set a PIN on your page.",
-        *GOODBYE,
+        _("We can't verify your number."),
+        _("To hear your jobs when you call, set a PIN on your page."),
+        *translated(GOODBYE),
     )

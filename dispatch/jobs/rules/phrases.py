@@ -1,4 +1,8 @@
-"""Build the spoken prompts and texts of a job offer. Sentences are short, to survive a bad phone connection."""
+"""Build the spoken prompts and texts of a job offer. Sentences are short, to survive a bad phone connection.
+
+They are in the active language (`telephony.speech.speaking`). Constants are English, and translated where they are
+used.
+"""
 
 import re
 from collections.abc import Iterable
@@ -6,6 +10,10 @@ from dataclasses import dataclass
 
 import phonenumbers
 
+from dispatch.core import speech, words
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark, ngettext
+from dispatch.core.speech import Fragment, Sentence, fill
 from dispatch.jobs.rules.states import STATES
 
 OFFER_KEYS = "12*"
@@ -15,30 +23,34 @@ PIN_KEY = "3"
 # On a call-back: go to the menu of the technician's jobs.
 MENU_KEY = "5"
 
-_PRIORITY = {1: "Emergency.", 2: "Urgent.", 3: ""}
-_UNITS = {"mi": ("mile", 1609.344), "km": ("kilometer", 1000.0)}
+_PRIORITY = {1: mark("Emergency."), 2: mark("Urgent.")}
+_METERS = {"mi": 1609.344, "km": 1000.0}
 _STATE_AT_END = re.compile(r"\b([A-Z]{2})(?=(?:,? \d{5}(?:-\d{4})?)?$)")
 _ZIP_AT_END = re.compile(r",? (\d{5})(?:-\d{4})?$")
+_STREET = re.compile(r"\d+[\w-]* [^,]+")
+# Countries whose streets have English or Spanish names, among those that are likely to be served.
+_ENGLISH = frozenset({"US", "CA", "GB", "IE", "AU", "NZ"})
+_SPANISH = frozenset({"MX", "ES", "AR", "CL", "CO", "CR", "DO", "EC", "GT", "HN", "NI", "PA", "PE", "PR", "SV"})
 
-NO_LONGER_AVAILABLE = ("This job is no longer available.", "Thank you. Goodbye.")
-TAKEN_BY_ANOTHER = ("Sorry, this job has already been taken.", "Thank you. Goodbye.")
-EXPIRED = ("Sorry, the time to accept this job has passed.", "Thank you. Goodbye.")
-DECLINED = ("You declined the job. Goodbye.",)
-THE_JOB_IS_YOURS, YOU_HAVE_THE_JOB = "Thank you. The job is yours.", "You have the job."
-ENTER_PIN = ("Enter your PIN, then press pound.",)
-WRONG_PIN = "This PIN is wrong."
-PIN_LOCKED = ("There were too many wrong PINs. Call your dispatcher.", "Goodbye.")
+NO_LONGER_AVAILABLE = (mark("This job is no longer available."), mark("Thank you. Goodbye."))
+TAKEN_BY_ANOTHER = (mark("Sorry, this job has already been taken."), mark("Thank you. Goodbye."))
+EXPIRED = (mark("Sorry, the time to accept this job has passed."), mark("Thank you. Goodbye."))
+DECLINED = (mark("You declined the job. Goodbye."),)
+THE_JOB_IS_YOURS, YOU_HAVE_THE_JOB = mark("Thank you. The job is yours."), mark("You have the job.")
+ENTER_PIN = (mark("Enter your PIN, then press pound."),)
+WRONG_PIN = mark("This PIN is wrong.")
+PIN_LOCKED = (mark("There were too many wrong PINs. Call your dispatcher."), mark("Goodbye."))
 
 
 NEWS_KEYS = "1*"
-NEWS_OVER = ("This message is out of date.", "Goodbye.")
-NEWS_CONFIRMED = ("Thank you. Goodbye.",)
+NEWS_OVER = (mark("This message is out of date."), mark("Goodbye."))
+NEWS_CONFIRMED = (mark("Thank you. Goodbye."),)
 _NEWS = {
-    "assigned": "You have a new job",
-    "reassigned": "Your job was given to another technician",
-    "cancelled": "Your job was canceled",
-    "changed": "Your job has changed",
-    "reopened": "Your job was reopened",
+    "assigned": mark("You have a new job"),
+    "reassigned": mark("Your job was given to another technician"),
+    "cancelled": mark("Your job was canceled"),
+    "changed": mark("Your job has changed"),
+    "reopened": mark("Your job was reopened"),
 }
 # News about a job that the technician has.
 _THEIRS = frozenset({"assigned", "changed", "reopened"})
@@ -68,46 +80,39 @@ def offer_prompt(context: PromptContext, *, has_pin: bool = False, has_menu: boo
     `has_pin`: the address needs the PIN. `has_menu`: the caller has open jobs.
     """
     sentences = [
-        "Hello. We have a job for you.",
-        f"{_PRIORITY.get(context.priority, '')} {context.service}.".strip(),
-        f"{spoken_place(context.address)}." if context.address else "",
-        f"{spoken_distance(context.distance_m, context.unit)} from you.",
-        "Press 1 to accept, 2 to decline, star to repeat.",
-        "To hear the address, press 3." if has_pin else "",
-        "For your open jobs, press 5." if has_menu else "",
+        _("Hello. We have a job for you."),
+        f"{_service(context)}.",
+        _place_sentence(context),
+        _("{distance} from you.").format(distance=spoken_distance(context.distance_m, context.unit)),
+        _("Press 1 to accept, 2 to decline, star to repeat."),
+        _("To hear the address, press 3.") if has_pin else "",
+        _("For your open jobs, press 5.") if has_menu else "",
     ]
     return tuple(sentence for sentence in sentences if sentence)
 
 
 def job_sentences(context: PromptContext) -> tuple[str, ...]:
     """Return the spoken facts of a technician's job: service, address, the customer's name and number."""
-    number = spoken_digits(context.customer_phone, context.region) if context.customer_phone else ""
+    name = context.customer_name
     sentences = [
-        f"{_PRIORITY.get(context.priority, '')} {context.service}.".strip(),
-        f"{spoken_place(context.address)}." if context.address else "",
-        f"The customer is {context.customer_name}." if context.customer_name else "",
-        f"Their number is {number}." if number else "",
+        f"{_service(context)}.",
+        _place_sentence(context),
+        _("The customer is {name}.").format(name=name) if name else "",
+        _number_sentence(context),
     ]
     return tuple(sentence for sentence in sentences if sentence)
 
 
 def accepted_prompt(context: PromptContext) -> tuple[str, ...]:
     """Return the prompt after accepting: the customer, the address and the customer's number."""
-    where = f"{spoken_place(context.address)}." if context.address else ""
-    return tuple(
-        filter(
-            None,
-            (
-                "Thank you. The job is yours.",
-                f"{context.customer_name}." if context.customer_name else "",
-                where,
-                f"Their number is {spoken_digits(context.customer_phone, context.region)}."
-                if context.customer_phone
-                else "",
-                "Goodbye.",
-            ),
-        )
-    )
+    sentences = [
+        _(THE_JOB_IS_YOURS),
+        f"{context.customer_name}." if context.customer_name else "",
+        _place_sentence(context),
+        _number_sentence(context),
+        _("Goodbye."),
+    ]
+    return tuple(sentence for sentence in sentences if sentence)
 
 
 def news_prompt(organization: str, news: str, context: PromptContext) -> tuple[str, ...]:
@@ -117,43 +122,84 @@ def news_prompt(organization: str, news: str, context: PromptContext) -> tuple[s
     """
     theirs = news in _THEIRS
     sentences = [
-        f"Hello. This is {organization}.",
-        f"{_NEWS[news]}.",
+        _("Hello. This is {organization}.").format(organization=organization),
+        f"{_(_NEWS[news])}.",
         f"{context.service}.",
         f"{context.customer_name}." if theirs and context.customer_name else "",
-        f"{spoken_place(context.address)}." if context.address else "",
-        f"Their number is {spoken_digits(context.customer_phone)}." if theirs and context.customer_phone else "",
-        "" if theirs else "You don't need to go there.",
-        "Press 1 to confirm, star to repeat.",
+        _place_sentence(context),
+        _number_sentence(context) if theirs else "",
+        "" if theirs else _("You don't need to go there."),
+        _("Press 1 to confirm, star to repeat."),
     ]
     return tuple(sentence for sentence in sentences if sentence)
 
 
 def accepted_without_details(opening: str, *, is_texted: bool, has_pin: bool) -> tuple[str, ...]:
     """Return the prompt for an assigned technician whose caller id may be forged: nothing about the customer."""
-    address = "We'll text you the address." if is_texted else ""
-    pin = "To hear the customer's name, address and number, press 3." if has_pin else ""
-    ask = "" if is_texted or has_pin else "Call your dispatcher for the address."
-    return tuple(filter(None, (opening, address, pin, ask, "" if has_pin else "Goodbye.")))
+    address = _("We'll text you the address.") if is_texted else ""
+    pin = _("To hear the customer's name, address and number, press 3.") if has_pin else ""
+    ask = "" if is_texted or has_pin else _("Call your dispatcher for the address.")
+    return tuple(filter(None, (_(opening), address, pin, ask, "" if has_pin else _("Goodbye."))))
 
 
-def spoken_place(address: str) -> str:
-    """Return an address for text-to-speech: state names in full, ZIP codes digit by digit.
+def _service(context: PromptContext) -> str:
+    urgency = _PRIORITY.get(context.priority)
+    return f"{_(urgency)} {context.service}" if urgency else context.service
 
-    "AZ 85004" becomes "Arizona, 8 5 0 0 4".
+
+def _place_sentence(context: PromptContext) -> str:
+    return fill("{place}.", place=spoken_place(context.address, context.region)) if context.address else ""
+
+
+def _number_sentence(context: PromptContext) -> str:
+    if not context.customer_phone:
+        return ""
+    digits = Fragment(spoken_digits(context.customer_phone, context.region), speech.NUMBER)
+    return fill(_("Their number is {number}."), number=Sentence.of((digits,)))
+
+
+def spoken_place(address: str, region: str = "US") -> Sentence:
+    """Return an address for text-to-speech: state names in full, ZIP codes digit by digit, the street marked.
+
+    "AZ 85004" becomes "Arizona, 8 5 0 0 4". `region`: the ISO code of the country.
     """
     flat = ", ".join(piece.strip() for piece in re.split(r"[,\n]", address) if piece.strip()).rstrip(".")
     flat = _STATE_AT_END.sub(lambda match: STATES.get(match[1], match[1]), flat)
-    return _ZIP_AT_END.sub(lambda match: ", " + " ".join(match[1]), flat)
+    flat = _ZIP_AT_END.sub(lambda match: ", " + " ".join(match[1]), flat)
+    language = "en" if region in _ENGLISH else "es" if region in _SPANISH else ""
+    street = _STREET.match(flat)
+    if street is None or not language:
+        return Sentence.of((Fragment(flat),))
+    return Sentence.of((Fragment(street[0], speech.STREET, language), Fragment(flat[street.end() :])))
 
 
 def spoken_distance(meters: int, unit: str) -> str:
     """Return a rounded distance: "Less than a mile", "About 1 mile", "About 12 kilometers"."""
-    name, length = _UNITS[unit]
-    value = round(meters / length)
-    if meters < length * 0.95:
-        return f"Less than a {name}"
-    return f"About 1 {name}" if value <= 1 else f"About {value} {name}s"
+    count, is_short = _rounded(meters, unit)
+    if unit == "mi":
+        if is_short:
+            return _("Less than a mile")
+        return ngettext("About {count} mile", "About {count} miles", count).format(count=count)
+    if is_short:
+        return _("Less than a kilometer")
+    return ngettext("About {count} kilometer", "About {count} kilometers", count).format(count=count)
+
+
+def written_distance(meters: int, unit: str) -> str:
+    """Return the distance within the sentence of a text: "about 12 kilometers"."""
+    count, is_short = _rounded(meters, unit)
+    if unit == "mi":
+        if is_short:
+            return _("less than a mile")
+        return ngettext("about {count} mile", "about {count} miles", count).format(count=count)
+    if is_short:
+        return _("less than a kilometer")
+    return ngettext("about {count} kilometer", "about {count} kilometers", count).format(count=count)
+
+
+def _rounded(meters: int, unit: str) -> tuple[int, bool]:
+    """Return the distance in whole units, at least 1, and whether it is less than one."""
+    return max(1, round(meters / _METERS[unit])), meters < _METERS[unit] * 0.95
 
 
 def spoken_digits(phone: str, region: str = "US") -> str:
@@ -168,7 +214,7 @@ def spoken_digits(phone: str, region: str = "US") -> str:
     if number.country_code == phonenumbers.country_code_for_region(region):
         return _in_groups(phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.NATIONAL))
     foreign = phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.INTERNATIONAL)
-    return f"plus {_in_groups(foreign)}"
+    return _("plus {digits}").format(digits=_in_groups(foreign))
 
 
 def _in_groups(written: str) -> str:
@@ -183,44 +229,56 @@ def _in_groups(written: str) -> str:
 # --- texts ------------------------------------------------------------------------------------------------------
 
 MAX_ADDRESS_LENGTH = 90
-YES = frozenset({"1", "YES", "Y", "ACCEPT", "OK"})
-NO = frozenset({"2", "NO", "N", "DECLINE"})
+# Words are compared without accents (`words.word_of`), so SÍ counts as SI.
+YES = frozenset({"1", "YES", "Y", "ACCEPT", "OK", "SI", "ACEPTO", "ACEPTAR"})
+NO = frozenset({"2", "NO", "N", "DECLINE", "RECHAZO", "RECHAZAR"})
 
 TEXT_ANSWERS = {
-    "accepted": "Thank you. The job is yours.",
-    "declined": "You declined the job.",
-    "taken": "Sorry, this job has already been taken.",
-    "expired": "Sorry, the time to accept this job has passed.",
-    "no_longer": "This job is no longer available.",
+    "accepted": mark("Thank you. The job is yours."),
+    "declined": mark("You declined the job."),
+    "taken": mark("Sorry, this job has already been taken."),
+    "expired": mark("Sorry, the time to accept this job has passed."),
+    "no_longer": mark("This job is no longer available."),
 }
-NOTHING_OFFERED = "You have no job offer to answer."
-ANSWER_WITH = "Reply 1 to accept the job or 2 to decline it."
-WRONG_ETA = "Reply OMW and the minutes until you arrive, 1 to 480, such as OMW 20."
-PASSED_ON = "Thank you. Your dispatcher has received your text."
+NOTHING_OFFERED = mark("You have no job offer to answer.")
+ANSWER_WITH = mark("Reply 1 to accept the job or 2 to decline it.")
+WRONG_ETA = mark("Reply OMW and the minutes until you arrive, 1 to 480, such as OMW 20.")
+PASSED_ON = mark("Thank you. Your dispatcher has received your text.")
 # Words that may also answer another text, such as the address of a job.
-AMBIGUOUS = frozenset({"YES", "Y", "OK", "NO", "N"})
-CONFIRMATIONS = frozenset({"OK", "YES", "Y", "THANKS", "THANKYOU", "THX", "GOTIT", "COPY"})
+AMBIGUOUS = frozenset({"YES", "Y", "OK", "NO", "N", "SI"})
+CONFIRMATIONS = frozenset(
+    {"OK", "YES", "Y", "THANKS", "THANKYOU", "THX", "GOTIT", "COPY", "SI", "GRACIAS", "VALE", "ENTENDIDO", "LISTO"}
+)
 
 
 _LATE = re.compile(
     r"\W*(?:(?:i\W?m|i am) )?(?:running )?late\W*(?:by |about )?(\d{1,3}) ?(?:m|mins?|minutes?)?\W*", re.IGNORECASE
 )
+# "tarde 20", "voy 20 minutos tarde", "retrasado 20 min": compared without accents.
+_LATE_IN_SPANISH = re.compile(
+    r"\W*(?:(?:voy|llego|estoy|me) )?(?:con )?"
+    r"(?:(?:tarde|retras[oa]d?[oa]?|atras[oa]d?[oa]?|retraso)\W*(?:de |unos )?(\d{1,3}) ?(?:m|mins?|minutos?)?"
+    r"|(\d{1,3}) ?(?:m|mins?|minutos?) (?:tarde|de retraso))\W*",
+    re.IGNORECASE,
+)
 
 
 def late_minutes_in(body: str) -> int | None:
-    """Return the minutes of a text such as "late 20" or "running late 20 min"; None for anything else."""
-    match = _LATE.fullmatch(" ".join(body.split()))
-    return int(match[1]) if match else None
+    """Return the minutes of a text such as "late 20" or "voy tarde 20 min"; None for anything else."""
+    said = " ".join(body.split())
+    if match := _LATE.fullmatch(said):
+        return int(match[1])
+    match = _LATE_IN_SPANISH.fullmatch(words.without_accents(said))
+    return int(match[1] or match[2]) if match else None
 
 
 def late_reply(minutes: int) -> str:
     """Return the reply to a text that reports a delay."""
-    return f"Thank you. Your dispatcher knows that you are {count_of(minutes, 'minute')} late."
-
-
-def count_of(count: int, noun: str) -> str:
-    """Return a number with its noun: "1 minute", "20 minutes"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return ngettext(
+        "Thank you. Your dispatcher knows that you are {count} minute late.",
+        "Thank you. Your dispatcher knows that you are {count} minutes late.",
+        minutes,
+    ).format(count=minutes)
 
 
 def join_names(names: Iterable[str]) -> str:
@@ -231,14 +289,16 @@ def join_names(names: Iterable[str]) -> str:
 
 def which_job(count: int, url: str) -> str:
     """Return the reply to "on my way" from a technician with several jobs."""
-    return f"You have {count} jobs. Open your page and choose the one you are on the way to: {url}"
+    return _("You have {count} jobs. Open your page and choose the one you are on the way to: {url}").format(
+        count=count, url=url
+    )
 
 
 def on_the_way_recorded(eta: str) -> str:
     """Return the reply to "on my way". `eta`: the local time of arrival, or empty."""
     if eta:
-        return f"Thank you. You are expected at about {eta}."
-    return "Thank you. To add when you will arrive, reply OMW and the minutes, such as OMW 20."
+        return _("Thank you. You are expected at about {eta}.").format(eta=eta)
+    return _("Thank you. To add when you will arrive, reply OMW and the minutes, such as OMW 20.")
 
 
 def key_in(body: str) -> str:
@@ -248,35 +308,69 @@ def key_in(body: str) -> str:
 
 
 def word_of(body: str) -> str:
-    """Return the letters and digits of a text in upper case."""
-    return re.sub(r"[^A-Z0-9]", "", body.strip().upper())
+    """Return the letters and digits of a text in upper case, without accents."""
+    return re.sub(r"[^A-Z0-9]", "", words.without_accents(body).strip().upper())
 
 
 def offer_text(organization: str, context: PromptContext, url: str) -> str:
     """Return an offer as one text."""
-    service = f"{_PRIORITY.get(context.priority, '')} {context.service}".strip()
-    distance = spoken_distance(context.distance_m, context.unit).lower()
     place = f", {shorten(context.address)}" if context.address else ""
-    return f"{organization}: {service}{place}, {distance} from you. Reply 1 to accept, 2 to decline. {url}"
+    return _(
+        "{organization}: {service}{place}, {distance} from you. Reply 1 to accept, 2 to decline. {url}"
+    ).format(
+        organization=organization,
+        service=_service(context),
+        place=place,
+        distance=written_distance(context.distance_m, context.unit),
+        url=url,
+    )
 
 
 def job_text(organization: str, context: PromptContext, url: str, *, is_manual: bool) -> str:
     """Return the text after an assignment: the customer, the number, the address and the technician's page."""
-    began = "you have a new job" if is_manual else "the job is yours"
-    customer = ", ".join(part for part in (context.customer_name, context.customer_phone) if part)
-    parts = [f"{organization}: {began}. {context.service}", customer, context.address or "No address given"]
-    return ". ".join(part for part in parts if part) + f". Your jobs: {url}"
+    began = _("you have a new job") if is_manual else _("the job is yours")
+    parts = [
+        f"{organization}: {began}. {context.service}",
+        _customer(context),
+        context.address or _("No address given"),
+    ]
+    return _with_page(parts, url)
 
 
 def news_text(organization: str, news: str, context: PromptContext, url: str) -> str:
     """Return the text about a change of a job, with the technician's page."""
+    opening = f"{organization}: {_(_NEWS[news]).lower()}"
     if news in _THEIRS:
-        customer = ", ".join(part for part in (context.customer_name, context.customer_phone) if part)
-        parts = [context.service, customer, context.address]
-    else:
-        parts = [context.service, shorten(context.address), "You don't need to go there"]
+        return _with_page([opening, context.service, _customer(context), context.address], url)
+    return _with_page(
+        [opening, context.service, shorten(context.address), _("You don't need to go there")],
+        url,
+    )
+
+
+def page_text(organization: str, url: str) -> str:
+    """Return the text with the link to the technician's page."""
+    return _("{organization}: your page for duty, position and jobs: {url} Don't share this link.").format(
+        organization=organization, url=url
+    )
+
+
+def help_text(organization: str, url: str) -> str:
+    """Return the reply to HELP from a technician."""
+    return _(
+        "{organization}: reply 1 to accept an offer or 2 to decline, or call this number. "
+        "OMW 20 means that you are on the way and will arrive in 20 minutes. "
+        "Your page: {url} STOP ends texts, not calls."
+    ).format(organization=organization, url=url)
+
+
+def _customer(context: PromptContext) -> str:
+    return ", ".join(part for part in (context.customer_name, context.customer_phone) if part)
+
+
+def _with_page(parts: list[str], url: str) -> str:
     said = ". ".join(part for part in parts if part)
-    return f"{organization}: {_NEWS[news].lower()}. {said}. Your jobs: {url}"
+    return _("{said}. Your jobs: {url}").format(said=said, url=url)
 
 
 def shorten(text: str, longest: int = MAX_ADDRESS_LENGTH) -> str:

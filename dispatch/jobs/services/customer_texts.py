@@ -17,7 +17,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
 
-from dispatch.core import clock, events
+from dispatch.core import clock, events, languages
 from dispatch.core.db import fast_rows
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
@@ -216,17 +216,19 @@ def _create_text(job: Job, row: CustomerText, policy: CustomerTextPolicy) -> Tex
     if row.kind == Kind.ON_THE_WAY and job.eta_at is not None:
         lifetime = min(lifetime, max(job.eta_at - now, timedelta(minutes=1)))
     technician = job.technician if row.kind in ABOUT_COMING else None
-    facts = CustomerFacts(
-        sender=policy.sender_name or job.organization.name,
-        service=job.service_type.name,
-        technician=customer_phrases.first_name(technician.name) if technician else "",
-        instead_of=_replaced_technician(job) if row.kind == Kind.ASSIGNED else "",
-        eta=customer_phrases.local_time(job.eta_at, zone),
-        late_minutes=job.late_minutes or 0,
-        contact=policy.contact_phone.as_national if policy.contact_phone else "",
-        url=signed_links.request_url(job.submission_id),
-        is_first=is_first,
-    )
+    with languages.override(job.organization.language):
+        facts = CustomerFacts(
+            sender=policy.sender_name or job.organization.name,
+            service=job.service_type.name,
+            technician=customer_phrases.first_name(technician.name) if technician else "",
+            instead_of=_replaced_technician(job) if row.kind == Kind.ASSIGNED else "",
+            eta=customer_phrases.told_time(job.eta_at, zone),
+            late_minutes=job.late_minutes or 0,
+            contact=policy.contact_phone.as_national if policy.contact_phone else "",
+            url=signed_links.request_url(job.submission_id),
+            is_first=is_first,
+        )
+        body = customer_phrases.customer_text(row.kind, facts)
     context: dict[str, Any] = {"job_id": job.pk}
     if technician is not None:
         context["technician_id"] = technician.pk
@@ -235,7 +237,7 @@ def _create_text(job: Job, row: CustomerText, policy: CustomerTextPolicy) -> Tex
     return telephony.create_text(
         organization=job.organization,
         to_phone=job.customer_phone,
-        body=customer_phrases.customer_text(row.kind, facts),
+        body=body,
         purpose=PURPOSE,
         subject_id=row.pk,
         attempt=row.attempt,

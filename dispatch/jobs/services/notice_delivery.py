@@ -137,10 +137,14 @@ def _mark_unreached(job: Job, notice: TechnicianNotice, reason: str) -> None:
     append_notice_event(job, notice, "job.technician_unreached", SYSTEM, reason=reason)
 
 
-def news_prompt(notice_id: int) -> tuple[str, ...]:
-    """Return what a call says about the notice, or nothing for a notice that is no longer needed."""
+def load_spoken(notice_id: int) -> TechnicianNotice:
+    """Return the notice with what a call about it needs."""
     related = ("job__service_type", "job__organization", "technician")
-    notice = TechnicianNotice.objects.select_related(*related).get(pk=notice_id)
+    return TechnicianNotice.objects.select_related(*related).get(pk=notice_id)
+
+
+def news_prompt(notice: TechnicianNotice) -> tuple[str, ...]:
+    """Return what a call says about the notice, or nothing for a notice that is no longer needed."""
     if notice.status == Status.SUPERSEDED:
         return ()
     job = notice.job

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from dispatch.capacity.models import DispatchPool
-from dispatch.core import clock
+from dispatch.core import clock, languages
 from dispatch.core.events import SYSTEM, Actor
 from dispatch.jobs import policies, signed_links
 from dispatch.jobs.models import Job, Offer, TechnicianNotice
@@ -22,6 +22,7 @@ from dispatch.technicians.models import Technician
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Text
 from dispatch.telephony.services import NoTextNumber, TextNotAllowed
+from dispatch.telephony.speech import language_for
 
 log = structlog.get_logger(__name__)
 
@@ -31,13 +32,14 @@ ADDRESS_TEXT_LIFETIME = timedelta(hours=4)
 
 def send_offer(offer: Offer, job: Job, *, to_phone: Any, pool: DispatchPool) -> Text | None:
     """Send the offer by text in addition to its call. Return None if this technician is only called."""
+    organization, url = job.organization, signed_links.offer_url(offer)
+    with languages.override(language_for(organization, offer.technician)):
+        body = phrases.offer_text(organization.name, prompt_context(job, offer.distance_m), url)
     try:
         return telephony.create_text(
             organization=job.organization,
             to_phone=to_phone,
-            body=phrases.offer_text(
-                job.organization.name, prompt_context(job, offer.distance_m), signed_links.offer_url(offer)
-            ),
+            body=body,
             purpose=Text.Purpose.OFFER,
             subject_id=offer.pk,
             pool=pool,
@@ -63,11 +65,13 @@ def send_address(job: Job, technician_id: int, *, actor: Actor) -> Text | None:
         return None
     is_manual = actor.type != "technician"
     url = signed_links.technician_url(technician)
+    with languages.override(language_for(job.organization, technician)):
+        body = phrases.job_text(job.organization.name, prompt_context(job), url, is_manual=is_manual)
     try:
         return telephony.create_text(
             organization=job.organization,
             to_phone=technician.phone,
-            body=phrases.job_text(job.organization.name, prompt_context(job), url, is_manual=is_manual),
+            body=body,
             purpose=Text.Purpose.JOB,
             subject_id=job.pk,
             attempt=job.version,
@@ -83,11 +87,13 @@ def send_news(notice: TechnicianNotice, job: Job) -> Text | None:
     """Send a change of the job to the technician of the notice. Return None if they can't be texted."""
     technician = Technician.objects.get(pk=notice.technician_id)
     url = signed_links.technician_url(technician)
+    with languages.override(language_for(job.organization, technician)):
+        body = phrases.news_text(job.organization.name, notice.news, prompt_context(job), url)
     try:
         return telephony.create_text(
             organization=job.organization,
             to_phone=technician.phone,
-            body=phrases.news_text(job.organization.name, notice.news, prompt_context(job), url),
+            body=body,
             purpose=Text.Purpose.JOB_NEWS,
             subject_id=notice.pk,
             not_after=notice.alert_at,
@@ -101,11 +107,13 @@ def send_news(notice: TechnicianNotice, job: Job) -> Text | None:
 def send_link(technician: Technician, *, actor: Actor = SYSTEM) -> Text:
     """Send a technician the link to their page. Raises NoTextNumber and TextNotAllowed."""
     earlier = telephony.texts_of(Text.Purpose.LINK, technician.pk).first()
+    organization = technician.organization
+    with languages.override(language_for(organization, technician)):
+        body = phrases.page_text(organization.name, signed_links.technician_url(technician))
     return telephony.create_text(
-        organization=technician.organization,
+        organization=organization,
         to_phone=technician.phone,
-        body=f"{technician.organization.name}: your page for duty, position and jobs: "
-        f"{signed_links.technician_url(technician)} Don't share this link.",
+        body=body,
         purpose=Text.Purpose.LINK,
         subject_id=technician.pk,
         attempt=earlier.attempt + 1 if earlier else 1,
@@ -124,4 +132,5 @@ def prompt_context(job: Job, distance_m: int = 0, *, is_spoken: bool = False) ->
         unit=job.organization.distance_unit,
         customer_name=without_links(job.customer_name),
         customer_phone=number,
+        region=job.organization.default_region,
     )

@@ -17,7 +17,7 @@ from dispatch.core.models import Event
 from dispatch.jobs import signed_links
 from dispatch.jobs.models import Job, JobText, Offer
 from dispatch.jobs.rules import phrases
-from dispatch.jobs.rules.customer_phrases import local_time
+from dispatch.jobs.rules.customer_phrases import told_time
 from dispatch.jobs.services import transitions
 from dispatch.jobs.services.follow_up import report_on_the_way
 from dispatch.technicians.models import Technician
@@ -87,7 +87,7 @@ def receive_on_the_way(text: Text, technician: Technician, minutes: int | None) 
         JobText.objects.create(
             organization_id=job.organization_id, job=job, text=text, technician=technician, handled_at=clock.now()
         )
-    return phrases.on_the_way_recorded(local_time(job.eta_at, technician.organization.time_zone))
+    return phrases.on_the_way_recorded(told_time(job.eta_at, technician.organization.time_zone))
 
 
 def receive_opt_out(text: Text, technician: Technician) -> None:

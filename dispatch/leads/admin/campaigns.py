@@ -29,6 +29,7 @@ from dispatch.leads.rules import descriptions
 from dispatch.leads.rules.script import key_problem, script_problem
 from dispatch.leads.services import actions as lead_actions
 from dispatch.leads.services import switches
+from dispatch.telephony.admin.voice_preview import VoicePreviewMixin
 from dispatch.telephony.models import Call
 
 STATUS_LABELS = {"backlog": "info", "processing": "warning", "finished": "success"}
@@ -52,9 +53,9 @@ class CampaignForm(OwnedForm):
         model = Campaign
         fields = [
             "organization", "name", "code", "pool", "customer", "window_from", "window_until", "weekdays",
-            "keeps_holidays", "patience_h", "max_attempts", "max_attempts_24h", "script", "keys", "opt_out_key",
-            "answer_url", "detect_machines", "ring_timeout_s", "time_limit_s", "precheck_url",
-            "precheck_timeout_s", "precheck_without_answer", "allows_duplicates",
+            "keeps_holidays", "patience_h", "max_attempts", "max_attempts_24h", "language", "voice", "script",
+            "keys", "opt_out_key", "answer_url", "detect_machines", "ring_timeout_s", "time_limit_s",
+            "precheck_url", "precheck_timeout_s", "precheck_without_answer", "allows_duplicates",
         ]  # fmt: skip
 
     def clean(self) -> dict[str, Any]:
@@ -102,8 +103,10 @@ class RetryRuleInline(OwnedTabularInline):
 
 
 @admin.register(Campaign)
-class CampaignAdmin(WeekdaysMixin, OwnedAdmin):
+class CampaignAdmin(VoicePreviewMixin, WeekdaysMixin, OwnedAdmin):
     """Manage campaigns. They are paused, never deleted, because leads refer to them."""
+
+    preview_kind = "campaign"
 
     form = CampaignForm
     dispatcher_may = ACT
@@ -131,7 +134,7 @@ class CampaignAdmin(WeekdaysMixin, OwnedAdmin):
             "Script",
             {
                 "fields": [
-                    "script", "keys", "opt_out_key", "answer_url", "detect_machines",
+                    ("language", "voice"), "script", "keys", "opt_out_key", "answer_url", "detect_machines",
                     ("ring_timeout_s", "time_limit_s"),
                 ]
             },

@@ -25,7 +25,7 @@ from dispatch.leads.models import (
 )
 from dispatch.leads.rules.script import key_problem, script_problem
 from dispatch.leads.services import switches
-from dispatch.technicians.serializers import Degrees, PhoneField
+from dispatch.technicians.serializers import Degrees, PhoneField, validate_voice
 from dispatch.telephony.models import Call
 
 
@@ -87,8 +87,9 @@ class CampaignSerializer(OwnedSerializer):
         model = Campaign
         fields = [
             "id", "code", "name", "pool", "is_paused", "customer", "window_from", "window_until", "weekdays",
-            "keeps_holidays", "patience_h", "max_attempts", "max_attempts_24h", "script", "keys", "opt_out_key",
-            "answer_url", "detect_machines", "ring_timeout_s", "time_limit_s", "precheck_url", "precheck_secret",
+            "keeps_holidays", "patience_h", "max_attempts", "max_attempts_24h", "language", "voice", "script",
+            "keys", "opt_out_key", "answer_url", "detect_machines", "ring_timeout_s", "time_limit_s",
+            "precheck_url", "precheck_secret",
             "precheck_timeout_s", "precheck_without_answer", "allows_duplicates", "retry_rules", "created_at",
         ]  # fmt: skip
         read_only_fields = ["is_paused"]
@@ -107,6 +108,7 @@ class CampaignSerializer(OwnedSerializer):
         script, answer_url = (
             attrs.get(name, getattr(self.instance, name, "")) for name in ("script", "answer_url")
         )
+        validate_voice(self, attrs)
         is_paused = self.instance is not None and self.instance.is_paused
         if problem := script_problem(script, answer_url, is_paused=is_paused):
             raise serializers.ValidationError({"script": problem})

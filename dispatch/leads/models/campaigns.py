@@ -10,11 +10,12 @@ from django.db import models
 from django.db.models import Q
 from phonenumber_field.modelfields import PhoneNumberField
 
-from accounts.models import Organization
+from accounts.models import Organization, validate_own_voice
 from accounts.scoping import OwnedModel
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.crypto import EncryptedTextField
+from dispatch.core.voices import voice_choices
 from dispatch.leads.rules import states
 from dispatch.leads.rules.script import has_words
 
@@ -78,6 +79,22 @@ class Campaign(OwnedModel):
     )
 
     # Script.
+    language = models.CharField(
+        max_length=2,
+        choices=Organization.Language,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Of the script. Leave empty for the organization's.",
+    )
+    voice = models.CharField(
+        max_length=64,
+        choices=voice_choices,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="It must speak the language of the script. Leave empty for the organization's.",
+    )
     script = models.TextField(blank=True, help_text="Read aloud; one sentence per line.")
     keys = models.JSONField(
         default=dict, blank=True, help_text=('What is said when a key is pressed, for example {"1": "Thank you."}')
@@ -124,6 +141,10 @@ class Campaign(OwnedModel):
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        if self.organization_id is not None:
+            validate_own_voice(self.organization, self.language, self.voice)
 
     @property
     def has_words(self) -> bool:

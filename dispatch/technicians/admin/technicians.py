@@ -16,6 +16,7 @@ from dispatch.technicians.admin.csv_import import CsvImportMixin
 from dispatch.technicians.admin.map import PositionPickerMixin
 from dispatch.technicians.models import Shift, Skill, Technician
 from dispatch.technicians.rules import MAX_PIN_LENGTH, distance_words, pin_problem
+from dispatch.telephony.admin.voice_preview import VoicePreviewMixin
 
 
 @admin.register(Skill)
@@ -82,8 +83,11 @@ class TechnicianForm(OwnedForm):
 
 
 @admin.register(Technician)
-class TechnicianAdmin(CsvImportMixin, PositionPickerMixin, OwnedAdmin):
+class TechnicianAdmin(VoicePreviewMixin, CsvImportMixin, PositionPickerMixin, OwnedAdmin):
     """Dispatchers view and set duty; admins edit."""
+
+    preview_kind = "technician"
+    read_only_actions = (*CsvImportMixin.read_only_actions, *VoicePreviewMixin.read_only_actions)
 
     form = TechnicianForm
     dispatcher_may = ACT
@@ -98,6 +102,7 @@ class TechnicianAdmin(CsvImportMixin, PositionPickerMixin, OwnedAdmin):
     fieldsets = [
         (None, {"fields": ["name", "phone", "on_duty", "is_active", "open_jobs_then", "skills"]}),
         ("Where", {"fields": [("lat", "lng"), "on_the_map", "position_at", "radius_m", "time_zone"]}),
+        ("Calls and texts", {"fields": [("language", "voice")]}),
         ("PIN for calls", {"fields": ["pin_state", ("new_pin", "remove_pin")]}),
         ("Work", {"fields": ["max_open_jobs", "open_jobs", "live_offer_id", "last_offered_at"]}),
     ]

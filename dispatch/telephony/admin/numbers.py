@@ -19,6 +19,7 @@ from dispatch.capacity.admin import OutboundNumberAdmin
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core.phone_numbers import InvalidPhone, parse_phone
 from dispatch.telephony import number_check_calls, number_health, webhook_urls
+from dispatch.telephony.admin.refusals import describe_refusal
 from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
 
 # Pairs of a label in the provider's console and the kind in our URL.
@@ -27,13 +28,6 @@ _ENTRIES = (
     ("Call status changes", "status"),
     ("A message comes in", "sms"),
 )
-
-_NO_LINE = {
-    "lines_busy": "all lines of this number are in use, or reserved for alerts and offers",
-    "pool_full": "its pool is full",
-    "pool_paused": "its pool is paused",
-    "no_number": "the number can't place calls now",
-}
 
 
 class TestCallForm(BaseDialogForm):
@@ -92,20 +86,9 @@ class NumberWithWebhooksAdmin(OutboundNumberAdmin):
         try:
             call = number_check_calls.place_test_call(number, phone.as_e164, actor=request.actor)
         except (NoLine, PhoneBusy, CallNotAllowed, number_check_calls.NumberPaused) as error:
-            messages.error(request, f"No call was placed: {_describe_refusal(error)}.")
+            messages.error(request, f"No call was placed: {describe_refusal(error)}.")
             return self.back_to(object_id)
         self.log_change(request, number, f"Placed a test call (call {call.pk}).")
         messages.success(request, f"Placing call {call.pk}. Reload this page to see the result.")
         name = f"{self.admin_site.name}:telephony_call_change"
         return HttpResponse(headers={"HX-Redirect": reverse(name, args=[call.pk])})
-
-
-def _describe_refusal(error: Exception) -> str:
-    match error:
-        case NoLine():
-            return error.detail or _NO_LINE[error.reason]
-        case PhoneBusy():
-            return "that phone already has an open call"
-        case CallNotAllowed():
-            return error.reason
-    return "the number, its pool or its account is paused"

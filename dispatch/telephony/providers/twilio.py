@@ -16,6 +16,7 @@ from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 from dispatch.capacity.models import ProviderAccount
 from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.providers import twilio_codes as codes
+from dispatch.telephony.providers import twilio_speech
 from dispatch.telephony.providers.backoff import backoff
 from dispatch.telephony.providers.base import (
     AccountInfo,
@@ -35,7 +36,6 @@ from dispatch.telephony.providers.base import (
     Unknown,
     WebhookEvent,
 )
-from dispatch.telephony.providers.twilio_speech import fit
 from dispatch.telephony.rules import ENDS, ListedCall
 
 if TYPE_CHECKING:
@@ -264,26 +264,29 @@ class Twilio(Provider):
     def render(self, prompt: VoicePrompt, answer_url: str) -> tuple[bytes, str]:
         from twilio.twiml.voice_response import Gather, VoiceResponse
 
+        sentences, times = twilio_speech.fit(prompt.say, prompt.times)
+        speech = prompt.speech
         document = VoiceResponse()
-        sentences, times = fit([codes.speakable_text(text) for text in prompt.say], prompt.times)
         if prompt.keys:
-            for _ in range(times):
-                gather = Gather(
-                    input="dtmf",
-                    num_digits=prompt.digits,
-                    finish_on_key="#" if prompt.digits > 1 else "",
-                    timeout=prompt.wait_s,
-                    action=answer_url,
-                    method="POST",
-                )
-                for sentence in sentences:
-                    gather.say(sentence)
-                document.append(gather)
+            gather = Gather(
+                input="dtmf",
+                num_digits=prompt.digits,
+                finish_on_key="#" if prompt.digits > 1 else "",
+                timeout=prompt.wait_s,
+                action=answer_url,
+                method="POST",
+                language=speech.voice.locale if speech else None,
+            )
+            for sentence in sentences:
+                twilio_speech.say(gather, sentence, speech)
+            spoken = gather.to_xml(xml_declaration=False) * times  # written once: it costs most of the time
         else:
             for sentence in sentences:
-                document.say(sentence)
+                twilio_speech.say(document, sentence, speech)
+            spoken = ""
         document.hangup()
-        return document.to_xml().encode(), "text/xml; charset=utf-8"
+        whole = document.to_xml().replace("<Response>", f"<Response>{spoken}", 1)
+        return whole.encode(), "text/xml; charset=utf-8"
 
     def render_hand_over(self, url: str) -> tuple[bytes, str]:
         from twilio.twiml.voice_response import VoiceResponse

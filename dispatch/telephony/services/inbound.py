@@ -9,10 +9,11 @@ from django.conf import settings
 from django.db import transaction
 
 from dispatch.capacity.models import OutboundNumber
-from dispatch.core import clock, events, fault_injection
+from dispatch.core import clock, events, fault_injection, languages
 from dispatch.core.db import lock_waits
 from dispatch.core.db.isolation import FailureRule, run_each, run_unlocked
 from dispatch.core.db.lock_waits import RecentlyBlocked
+from dispatch.core.languages import gettext
 from dispatch.telephony import metrics, sms_rules
 from dispatch.telephony.errors import NoTextNumber, TextNotAllowed, WrongCall
 from dispatch.telephony.handlers import VoicePrompt, inbound_handlers
@@ -32,6 +33,7 @@ from dispatch.telephony.services.sms import (
     update_fields,
 )
 from dispatch.telephony.services.text_failures import report_failure
+from dispatch.telephony.speech import speaking, speech_for
 
 log = structlog.get_logger(__name__)
 
@@ -146,7 +148,9 @@ def _answer_to(text: Text) -> tuple[str, str]:
             for purpose, listener in inbound_handlers(_last_purpose(organization_id, phone)):
                 if (answer := listener.on_help(text)) is not None:
                     return purpose, answer
-            return "", f"{text.organization.name}: we text about service jobs. Reply STOP to opt out."
+            with languages.override(text.organization.language):
+                about = gettext("{organization}: we text about service jobs. Reply STOP to opt out.")
+            return "", about.format(organization=text.organization.name)
     for purpose, listener in inbound_handlers(_last_purpose(organization_id, phone)):
         if (answer := listener.on_sms(text)) is not None:
             return purpose, answer
@@ -223,8 +227,9 @@ def answer_call(number: OutboundNumber, webhook: IncomingWebhook) -> tuple[Inbou
             InboundCall.objects.filter(pk=call.pk).update(purpose=purpose, subject_id=call.subject_id)
             call.purpose = purpose
             return call, prompt
-    name = call.organization.name
-    return call, VoicePrompt((f"Hello. This is {name}.", "We have nothing waiting for you.", "Goodbye."))
+    with speaking(speech_for(call.organization)):
+        hello = gettext("Hello. This is {organization}.").format(organization=call.organization.name)
+        return call, VoicePrompt((hello, gettext("We have nothing waiting for you."), gettext("Goodbye.")))
 
 
 def handle_key(

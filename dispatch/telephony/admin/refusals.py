@@ -1,0 +1,24 @@
+"""Say why a call could not be placed."""
+
+from __future__ import annotations
+
+from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
+
+_NO_LINE = {
+    "lines_busy": "all lines of this number are in use, or reserved for alerts and offers",
+    "pool_full": "its pool is full",
+    "pool_paused": "its pool is paused",
+    "no_number": "the number can't place calls now",
+}
+
+
+def describe_refusal(error: Exception) -> str:
+    """Return the reason of a refused test call, as the rest of a sentence."""
+    match error:
+        case NoLine():
+            return error.detail or _NO_LINE[error.reason]
+        case PhoneBusy():
+            return "that phone already has an open call"
+        case CallNotAllowed():
+            return error.reason
+    return "the number, its pool or its account is paused"

@@ -1,0 +1,91 @@
+"""Preview a voice in the admin: show the sample's sentences and document, and call the admin's own phone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from unfold.decorators import action
+
+from accounts.admin.base import OwnedAdmin
+from accounts.admin.extensions import extend_admin
+from accounts.admin.organizations import OrganizationAdmin
+from accounts.models import Organization
+from dispatch.telephony import number_check_calls, providers, voice_previews, voice_samples
+from dispatch.telephony.admin.refusals import describe_refusal
+from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
+from dispatch.telephony.handlers import VoicePrompt
+
+_NO_NUMBER = "No number of this organization can place calls. Add one, or end its pause."
+_NO_PHONE = "Your account has no phone number. Enter it in your notification settings."
+
+
+class VoicePreviewMixin(OwnedAdmin):
+    """Mixin of the admin of a row with a language and voice. `preview_kind` names its sample."""
+
+    preview_kind = ""
+    actions_detail = ["preview_voice"]
+    # By GET it shows the page; the call takes a POST.
+    read_only_actions: tuple[str, ...] = ("preview_voice",)
+
+    @action(description="Play a preview", permissions=["change"], url_path="voice-preview")
+    def preview_voice(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        row: Any = self.get_object(request, object_id)
+        organization = row if isinstance(row, Organization) else row.organization
+        prompt = voice_samples.build(self.preview_kind, row.pk)
+        number = voice_previews.find_number(organization.pk, getattr(row, "pool_id", None))
+        phone = getattr(request.user, "phone", "")
+        problem = _NO_NUMBER if number is None else "" if phone else _NO_PHONE
+        if request.method == "POST" and number is not None and not problem:
+            self._call(request, row, organization, number)
+            return HttpResponseRedirect(request.path, status=303)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": f"Preview of the voice: {row}",
+            "opts": self.model._meta,
+            "media": self.media,
+            "row": row,
+            "speech": prompt.speech,
+            "sentences": prompt.say,
+            "document": _document(prompt, number),
+            "number": number,
+            "phone": phone,
+            "problem": problem,
+            "most": voice_previews.MOST_PER_HOUR,
+        }
+        return TemplateResponse(request, "admin/voice_preview.html", context)
+
+    def _call(self, request: Any, row: Any, organization: Organization, number: Any) -> None:
+        phone = request.user.phone
+        try:
+            call = voice_previews.place_preview(
+                number, organization, self.preview_kind, row.pk, phone.as_e164, actor=request.actor
+            )
+        except voice_previews.TooManyPreviews:
+            text = f"Your phone had {voice_previews.MOST_PER_HOUR} test calls within an hour. Try again later."
+            messages.error(request, f"No call was placed: {text}")
+        except (NoLine, PhoneBusy, CallNotAllowed, number_check_calls.NumberPaused) as error:
+            messages.error(request, f"No call was placed: {describe_refusal(error)}.")
+        else:
+            self.log_change(request, row, f"Played a preview of the voice (call {call.pk}).")
+            messages.success(request, f"Calling {phone.as_national}.")
+
+
+def _document(prompt: VoicePrompt, number: Any) -> str:
+    """Return the provider's document, one <Say> per line; empty without a number."""
+    if number is None:
+        return ""
+    try:
+        body, _ = providers.for_account(number.account).render(prompt, "")
+    except providers.UnknownProvider:
+        return ""
+    return body.decode().replace("<Say", "\n<Say").replace("<Hangup", "\n<Hangup")
+
+
+@extend_admin(Organization)
+class OrganizationWithPreviewAdmin(VoicePreviewMixin, OrganizationAdmin):
+    """Administer organizations, with a preview of their voice."""
+
+    preview_kind = "organization"

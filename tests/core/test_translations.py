@@ -1,0 +1,78 @@
+"""Every marked sentence has a Spanish translation with the same places, and the compiled catalog is current."""
+
+from __future__ import annotations
+
+import gettext
+import threading
+from string import Formatter
+
+import pytest
+
+from dispatch.core import languages
+from tests.translations import CATALOGS, NUL, compile_catalog, marked_messages, read_catalog
+
+SPANISH = {path.parts[-3]: path for path in CATALOGS}[languages.SPANISH]
+MESSAGES = read_catalog(SPANISH)
+
+
+def places(text: str) -> set[str]:
+    return {name for _, name, _, _ in Formatter().parse(text) if name is not None}
+
+
+def test_each_language_but_english_has_a_catalog():
+    offered = {code for code, _ in languages.CHOICES} - {languages.DEFAULT}
+    assert {path.parts[-3] for path in CATALOGS} == offered
+
+
+@pytest.mark.parametrize(("message", "where"), sorted(marked_messages().items()), ids=lambda text: str(text)[:40])
+def test_marked_sentence_is_translated_with_the_same_places(message: str, where: str):
+    translation = MESSAGES.get(message, "")
+    assert translation.strip(NUL), f"{where}: no Spanish translation"
+    singular, *plural = message.split(NUL)
+    forms = translation.split(NUL)
+    assert len(forms) == (2 if plural else 1)
+    for form in forms:
+        assert form.strip()
+        assert places(form) == places(singular), where
+        assert form[:1].isupper() == singular[:1].isupper() or form[:1] in "¿{", where
+
+
+def test_catalog_has_no_unused_sentences():
+    assert set(MESSAGES) - {""} == set(marked_messages())
+
+
+def test_compiled_catalog_is_that_of_the_source():
+    compiled = SPANISH.with_suffix(".mo").read_bytes()
+    assert compiled == compile_catalog(MESSAGES), "run `python -m tests.translations` and commit the result"
+    with SPANISH.with_suffix(".mo").open("rb") as file:
+        catalog = gettext.GNUTranslations(file)
+    for message, translation in MESSAGES.items():
+        if message and NUL not in message:
+            assert catalog.gettext(message) == translation
+    one, many = "You have {count} open job.", "You have {count} open jobs."
+    assert [catalog.ngettext(one, many, count) for count in (0, 1, 2)] == [
+        "Tiene {count} trabajos abiertos.",
+        "Tiene {count} trabajo abierto.",
+        "Tiene {count} trabajos abiertos.",
+    ]
+
+
+def test_language_of_one_thread_does_not_reach_another():
+    inside, done = threading.Event(), threading.Event()
+
+    def speak_spanish() -> None:
+        with languages.override(languages.SPANISH):
+            inside.set()
+            done.wait(30)
+
+    other = threading.Thread(target=speak_spanish)
+    other.start()
+    try:
+        assert inside.wait(30)
+        assert languages.gettext("Goodbye.") == "Goodbye."
+    finally:
+        done.set()
+        other.join()
+    with languages.override(languages.SPANISH):
+        assert languages.gettext("Goodbye.") == "Adiós."
+    assert languages.gettext("Goodbye.") == "Goodbye."
