@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("leads", "0003_dry_run_and_duplicate_indexes"),
+        ("leads", "0004_language_and_voice"),
     ]
 
     operations = [
