@@ -11,6 +11,7 @@ from dispatch.core.observability.metrics import Samples, gauge
 from dispatch.telephony.models import Call, Text
 
 texts_moved = Counter("dispatch_texts_total", "Status changes of outbound texts.", ["purpose", "status"])
+spend = Counter("dispatch_spend", "Recorded prices of calls and texts, without credits.", ["kind", "currency"])
 texts_received = Counter("dispatch_texts_received_total", "Inbound texts.")
 
 webhooks_refused = Counter(
