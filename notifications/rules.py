@@ -89,6 +89,7 @@ TABLE: tuple[Rule, ...] = (
             "job.assigned": "assigned the job{to}",
             "job.dispatch_again": "dispatched the job again",
             "job.provider_back": "resumed calling: the phone provider is available again",
+            "job.spend_resumed": "resumed calling: the daily spending cap allows it again",
             "job.cancelled": "cancelled the job",
             "job.completed": "completed the job",
         },
@@ -209,6 +210,25 @@ TABLE: tuple[Rule, ...] = (
         ("Account {name}", "Jobs are waiting and resume automatically."),
         to=EVERYBODY, email=True,
         ends={"account.outage_ended": "reported that the phone provider is available again"},
+    ),
+    Rule(
+        "spend_cap.reached", CRITICAL, "The daily spending cap is reached",
+        "Calls and texts have stopped: the daily spending cap of {amount} {currency} is reached",
+        ("Spent: {spent} {currency}", "{note}", "Alert calls continue. Jobs, leads and texts wait until tomorrow.",
+         "An admin can raise the cap under Daily spending caps."),
+        to=EVERYBODY, email=True, ends={"spend_cap.resumed": "allowed calls and texts again"},
+    ),
+    Rule(
+        "spend_cap.warned", TOAST, "The daily spending cap is nearly reached",
+        "{percent} % of the daily spending cap of {amount} {currency} is used",
+        ("Spent: {spent} {currency}", "{note}", "At 100 %, everything but alert calls stops."),
+        to=EVERYBODY, email=True,
+    ),
+    Rule(
+        "number.rested", TOAST, "A caller number is unhealthy",
+        "Caller number {name} is avoided: {reason}",
+        ("until {until_words}", "The other numbers of its pool are used. It returns by itself."),
+        to=ADMINS, email=True,
     ),
     Rule(
         "account.signature_refused", TOAST, "Webhooks from the phone provider are rejected",

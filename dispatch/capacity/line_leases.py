@@ -44,8 +44,8 @@ class LineProposal:
 class NoLine(Exception):
     """No line is available now.
 
-    `reason` is lines_busy, pool_full, pool_paused, no_number, or the account's outage (refused, no_answer), with
-    `detail` in words. Retry in `retry_in_s`.
+    `reason` is lines_busy, pool_full, pool_paused, no_number, spend_cap, or the account's outage (refused,
+    no_answer), the last three with `detail` in words. Retry in `retry_in_s`.
     """
 
     reason: str

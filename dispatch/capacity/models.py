@@ -147,7 +147,9 @@ class DispatchPool(OwnedModel):
         if self.fallback is None:
             return
         if self.kind != self.Kind.CALLS or self.fallback.kind != self.Kind.CALLS:
-            raise ValidationError({"fallback": "Only pools of calls have a fallback, which is a pool of calls, too."})
+            raise ValidationError(
+                {"fallback": "Only pools of calls have a fallback, which is a pool of calls, too."}
+            )
         if self.fallback_id == self.pk:
             raise ValidationError({"fallback": "Choose another pool."})
         if self.organization_id and self.fallback.organization_id != self.organization_id:

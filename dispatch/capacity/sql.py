@@ -26,7 +26,7 @@ MINUTE = timedelta(minutes=1)
 
 _USABLE = """
 SELECT n.id, n.max_channels, n.reserved_for_alerts, n.reserved_for_offers, n.account_id, n.phone, p.concurrency,
-       p.rate_per_minute, a.calls_per_second
+       p.rate_per_minute, a.calls_per_second, n.organization_id
 FROM capacity_outboundnumber n
 JOIN capacity_dispatchpool p ON p.id = n.pool_id
 JOIN capacity_provideraccount a ON a.id = n.account_id
@@ -50,6 +50,7 @@ class UsableNumber:
     concurrency: int
     rate_per_minute: int | None
     calls_per_second: float
+    organization_id: int
 
 
 def usable_numbers(pool_id: int) -> list[UsableNumber]:

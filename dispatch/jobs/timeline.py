@@ -28,6 +28,9 @@ _WAITS = {
     "line": "is waiting for a free line",
     "provider": "is waiting for the phone provider, which is not responding",
     "account": "is waiting for the phone provider, which refuses our account",
+    "spend_cap": (
+        "is waiting: the daily spending cap is reached, and an admin can raise it under Daily spending caps"
+    ),
     "quiet_hours": "is waiting until {until_words}, when the quiet hours end",
 }
 
@@ -47,6 +50,7 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.trial_began": lambda d: "resumed calling to try whether the phone provider works again",
     "job.trial_failed": lambda d: "returned the job to dispatchers: the phone provider still fails",
     "job.provider_back": lambda d: "resumed calling: the phone provider is available again",
+    "job.spend_resumed": lambda d: "resumed calling: the daily spending cap allows it again",
     "job.round": lambda d: (
         f"started round {d.get('round')} of {d.get('rounds')}"
         + _of(d, "radius_words", f" within {{}}: {_count(d, 'more eligible technician')}")

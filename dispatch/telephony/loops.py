@@ -27,6 +27,7 @@ from dispatch.telephony.services import (
     probes,
     reconciliation,
     sms_requests,
+    spend_caps,
 )
 from dispatch.telephony.services.sms import TEXT_LOOP
 
@@ -175,11 +176,17 @@ def fetch_prices() -> None:
     prices.fetch_due_prices()
 
 
+def count_spending() -> None:
+    """Count what organizations with a spending cap have spent; stop and resume their calls and texts."""
+    spend_caps.count_all()
+
+
 LOOPS = [
     Loop("placer", place_due, settings.CALL_PLACER_INTERVAL_S, elected=True),
     Loop(TEXT_LOOP, send_due, settings.CALL_PLACER_INTERVAL_S, elected=True),
     Loop("texts_reconciler", reconcile_texts, settings.CALL_RECONCILER_INTERVAL_S, elected=True),
     Loop("prices", fetch_prices, settings.PRICE_INTERVAL_S, elected=True),
+    Loop("spend_caps", count_spending, settings.SPEND_CAP_INTERVAL_S, elected=True),
     Loop("account_probes", probe_accounts, interval_s=1.0, elected=True),
     Loop("calls_keys", apply_unhandled_keys, settings.AUDITOR_INTERVAL_S, elected=True),
     *RECONCILERS,

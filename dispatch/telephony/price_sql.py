@@ -65,14 +65,14 @@ def unpriced(
         AND (price_checked_at IS NULL
              OR price_checked_at < {source.ended} + (%(now)s::timestamptz - {source.ended}) / 2)
     ORDER BY {source.ended} LIMIT %(limit)s
-    """  # noqa: S608 (constants)
+    """
     given = {"account": account_id, "since": since, "until": until, "now": now, "limit": limit}
     return [Unpriced(*row) for row in prepared.fetch_all(statement, given)]
 
 
 def mark_checked(source: Source, ids: Sequence[int], now: datetime) -> None:
     """Record that the provider was asked about these rows."""
-    statement = f"UPDATE {source.table} SET price_checked_at = %(now)s WHERE id = ANY(%(ids)s::bigint[])"  # noqa: S608
+    statement = f"UPDATE {source.table} SET price_checked_at = %(now)s WHERE id = ANY(%(ids)s::bigint[])"
     prepared.execute(statement, {"ids": prepared.integers(ids), "now": now})
 
 
@@ -83,7 +83,7 @@ def record(source: Source, prices: Sequence[tuple[int, Decimal, str]]) -> list[t
     FROM unnest(%(ids)s::bigint[], %(prices)s::text[], %(units)s::text[]) AS v (id, price, unit)
     WHERE r.id = v.id AND r.price IS NULL
     RETURNING r.price, r.price_unit
-    """  # noqa: S608 (constants)
+    """
     given = {
         "ids": prepared.integers(pk for pk, _, _ in prices),
         "prices": prepared.texts(str(price) for _, price, _ in prices),
@@ -99,7 +99,7 @@ _PRICED = " UNION ALL ".join(
     SELECT '{source.kind}' AS kind, {source.began} AS at, price, price_unit FROM {source.table}
     WHERE organization_id = %(organization)s AND price IS NOT NULL
         AND {source.began} >= %(since)s AND {source.began} < %(until)s
-    """  # noqa: S608 (constants)
+    """
     for source in SOURCES
 )
 # Those without a price that cost something: in progress, ended, and texts.
@@ -129,22 +129,24 @@ _UNKNOWN = f"{_OPEN} UNION ALL {_ENDED} UNION ALL {_TEXTS}"
 _SPENT = f"""
 SELECT COALESCE(sum(GREATEST(price, 0)), 0), array_remove(array_agg(DISTINCT price_unit), '')
 FROM ({_PRICED}) AS priced
-"""  # noqa: S608 (constants)
-_WAITING = f"SELECT kind, count(*) FROM ({_UNKNOWN}) AS waiting GROUP BY kind"  # noqa: S608 (constants)
+"""
+_WAITING = f"SELECT kind, count(*) FROM ({_UNKNOWN}) AS waiting GROUP BY kind"
 
 _BY_DAY = f"""
 SELECT (at AT TIME ZONE %(zone)s)::date, kind, price_unit, count(*), sum(price)
 FROM ({_PRICED}) AS priced GROUP BY 1, 2, 3
-"""  # noqa: S608 (constants)
+"""
 _WAITING_BY_DAY = f"""
 SELECT (at AT TIME ZONE %(zone)s)::date, count(*) FROM ({_UNKNOWN}) AS waiting GROUP BY 1
-"""  # noqa: S608 (constants)
+"""
 
 _AVERAGE = """
 SELECT avg(GREATEST(price, 0)) FROM (
-    SELECT price FROM {table} WHERE organization_id = %(organization)s AND price IS NOT NULL
-        AND {began} >= %(since)s ORDER BY {began} DESC LIMIT %(limit)s
-) AS latest
+    SELECT price, ntile(10) OVER (ORDER BY price) AS tenth, count(*) OVER () AS prices FROM (
+        SELECT price FROM {table} WHERE organization_id = %(organization)s AND price IS NOT NULL
+            AND {began} >= %(since)s ORDER BY {began} DESC LIMIT %(limit)s
+    ) AS latest
+) AS ranked WHERE tenth < 10 AND prices >= 10
 """
 
 
@@ -174,7 +176,11 @@ def spent_between(organization_id: int, since: datetime, until: datetime) -> Spe
 
 
 def average_price(source: Source, organization_id: int, since: datetime, limit: int) -> Decimal | None:
-    """Return the average of the latest prices without credits, or None if there is no price since then."""
+    """Return the average of the latest prices since then, or None if they are fewer than ten.
+
+    The highest tenth is left out, so that a single huge price does not make all later calls look expensive. A
+    credit counts as zero.
+    """
     statement = _AVERAGE.format(table=source.table, began=source.began)
     given = {"organization": organization_id, "since": since, "limit": limit}
     average: Decimal | None = prepared.fetch_all(statement, given)[0][0]

@@ -43,4 +43,6 @@ def build_spend(organization: Organization, first: date, last: date) -> Spend:
         of_day = costs.setdefault((cost.day, cost.currency), {"calls": Decimal(0), "texts": Decimal(0)})
         of_day["texts" if cost.kind == price_sql.TEXTS.kind else "calls"] += cost.cost
     days = [DayCost(day, currency, **parts) for (day, currency), parts in sorted(costs.items(), reverse=True)]
-    return Spend(days, sum(price_sql.unknown_by_day(organization.pk, since, until, organization.time_zone).values()))
+    return Spend(
+        days, sum(price_sql.unknown_by_day(organization.pk, since, until, organization.time_zone).values())
+    )

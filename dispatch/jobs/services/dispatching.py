@@ -39,6 +39,11 @@ _OUTAGES = {
     Outage.NO_ANSWER: (Waiting.PROVIDER, Job.PendingReason.PROVIDER_DOWN),
     Outage.REFUSED: (Waiting.ACCOUNT, Job.PendingReason.ACCOUNT_REFUSED),
 }
+# Why no call can be made → the same.
+_WAITS = {
+    **{str(outage): waits for outage, waits in _OUTAGES.items()},
+    telephony.SPEND_CAP: (Waiting.SPEND_CAP, Job.PendingReason.SPEND_CAP),
+}
 # Minimum and maximum delay before the next try to reserve a line (seconds).
 LINE_POLL_S = (1.0, 15.0)
 # Technicians whose rows another session had locked a moment ago, and the lock timeout for such a row (seconds).
@@ -173,7 +178,7 @@ def _try_candidate(
     except CallNotAllowed as refused:
         return _skip_candidate(job, candidate, fitness, str(refused))
     except NoLine as none:
-        if none.reason in _OUTAGES:
+        if none.reason in _WAITS:
             return _wait_for_provider(job, policy, pool, None)
         return _wait_for_line(job, policy, pool, none.retry_in_s)
     if (candidate.verdict, candidate.reason, candidate.distance_m) != (
@@ -336,8 +341,8 @@ def _wait_for_provider(job: Job, policy: CascadePolicy, pool: DispatchPool | Non
     if clock.now() >= job.line_wait_until:
         _give_up_waiting(job, policy, pool, last)
         return _DONE
-    outage, _ = _outage(pool, last)
-    waiting_for = _OUTAGES[outage][0] if outage else Waiting.PROVIDER
+    obstacle, _ = _obstacle(job, pool, last)
+    waiting_for = _WAITS[obstacle][0] if obstacle else Waiting.PROVIDER
     at = min(transitions.seconds_from_now(PROVIDER_POLL_S), job.line_wait_until)
     _wait_for(job, waiting_for, at, job.line_wait_until)
     return _DONE
@@ -345,18 +350,20 @@ def _wait_for_provider(job: Job, policy: CascadePolicy, pool: DispatchPool | Non
 
 def _give_up_waiting(job: Job, policy: CascadePolicy, pool: DispatchPool | None, last: OfferRow | None) -> None:
     """Make the job pending after its wait for a line, and record the cause as the reason."""
-    outage, words = _outage(pool, last)
-    if outage is None:
+    obstacle, words = _obstacle(job, pool, last)
+    if obstacle is None:
         transitions.mark_pending(job, Job.PendingReason.NO_LINE, waited_s=policy.line_wait_s)
     else:
-        transitions.mark_pending(job, _OUTAGES[outage][1], waited_s=policy.line_wait_s, reason_text=words)
+        transitions.mark_pending(job, _WAITS[obstacle][1], waited_s=policy.line_wait_s, reason_text=words)
 
 
-def _outage(pool: DispatchPool | None, last: OfferRow | None) -> tuple[Outage | None, str]:
-    """Return the outage of the pool's accounts and a text for dispatchers.
+def _obstacle(job: Job, pool: DispatchPool | None, last: OfferRow | None) -> tuple[str | None, str]:
+    """Return why no call can be made, a key of `_WAITS`, and a text for dispatchers.
 
-    Without such an outage, return the reason for the last withdrawal.
+    That is the spending cap or an outage of the pool's accounts; without both, the reason for the last withdrawal.
     """
+    if hold := telephony.spend_hold(job.organization_id, "offer"):
+        return telephony.SPEND_CAP, str(hold)
     account = account_outages.outage_of_pool(pool.pk) if pool else None
     if account is not None:
         return Outage(account.outage), account_outages.describe(account)

@@ -1,5 +1,5 @@
 """Provide the admin pages of telephony."""
 
-from dispatch.telephony.admin import accounts, calls, numbers, sms
+from dispatch.telephony.admin import accounts, calls, numbers, sms, spending
 
-__all__ = ["accounts", "calls", "numbers", "sms"]
+__all__ = ["accounts", "calls", "numbers", "sms", "spending"]

@@ -48,7 +48,17 @@ class CallAdmin(OwnedAdmin):
 
     admin_may = ACT
     dispatcher_may = ACT
-    list_display = ["id", "created_at", "purpose", "to_phone", "number", "state", "keys_pressed", "duration_s", "cost"]
+    list_display = [
+        "id",
+        "created_at",
+        "purpose",
+        "to_phone",
+        "number",
+        "state",
+        "keys_pressed",
+        "duration_s",
+        "cost",
+    ]
     list_filter = ["status", "purpose", "number", "pool"]
     list_select_related = ["number"]
     search_fields = ["to_phone", "sid"]

@@ -1,7 +1,7 @@
 """Models of telephony.
 
-`calls`: outbound and inbound calls. `sms`: texts and opt-outs. `prices`: prices and spending caps. `number_health`:
-when a number rests.
+`calls`: outbound and inbound calls. `sms`: texts and opt-outs. `prices`: prices and spending caps.
+`number_health`: when a number rests.
 """
 
 from dispatch.telephony.models.calls import Call, CallEvent, InboundCall, holder_of

@@ -12,7 +12,9 @@ _PERCENT = [MinValueValidator(0), MaxValueValidator(100)]
 class NumberHealthPolicy(OwnedModel):
     """An organization's thresholds for the health of its caller numbers. Without a row, the defaults apply."""
 
-    organization = models.OneToOneField(Organization, on_delete=models.PROTECT, related_name="number_health_policy")
+    organization = models.OneToOneField(
+        Organization, on_delete=models.PROTECT, related_name="number_health_policy"
+    )
     window_hours = models.PositiveSmallIntegerField(
         "window (hours)",
         default=24,

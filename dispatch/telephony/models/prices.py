@@ -48,7 +48,7 @@ class SpendCap(OwnedModel):
         null=True,
         blank=True,
         validators=[MinValueValidator(Decimal(0))],
-        help_text="Maximum cost of a day. When it is reached, everything but alert calls stops. Empty means no cap.",
+        help_text="Maximum cost of a day. At the cap, everything but alert calls stops. Empty means no cap.",
     )
     currency = models.CharField(
         max_length=3,

@@ -159,7 +159,7 @@ class Price:
 
 @dataclass(frozen=True)
 class PriceRequest:
-    """Calls or texts (`is_text`) whose prices are wanted. They began at `since` at the earliest, `until` at the latest."""
+    """Calls or texts (`is_text`) whose prices are wanted. They began between `since` and `until`."""
 
     sids: Sequence[str]
     since: datetime

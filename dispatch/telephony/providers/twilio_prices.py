@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, DecimalException, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -73,8 +73,9 @@ def parse_price(price: str | None, unit: str | None) -> Price | None:
         amount = -Decimal(price)
         if not amount.is_finite() or abs(amount) >= MAX_PRICE:
             raise InvalidOperation
-    except InvalidOperation:
+        amount = amount.quantize(EXACT)
+    except DecimalException:
         log.warning("price_unreadable", price=str(price)[:40])
         return None
     currency = (unit or "").upper()
-    return Price(amount.quantize(EXACT), currency if _UNIT.fullmatch(currency) else "")
+    return Price(amount, currency if _UNIT.fullmatch(currency) else "")

@@ -15,10 +15,11 @@ from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.core import clock, events
 from dispatch.core.db import fast_rows
 from dispatch.core.events import SYSTEM, Actor, NewEvent
-from dispatch.telephony import rules, sql
+from dispatch.telephony import price_sql, rules, sql
 from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
 from dispatch.telephony.handlers import handler_for
 from dispatch.telephony.models import Call, holder_of
+from dispatch.telephony.services import spend_caps
 
 # How many proposed lines are tried, because PostgreSQL may reject a proposal.
 PROPOSALS = 5
@@ -58,6 +59,8 @@ def create_call(
         raise CallNotAllowed(reason)
     if conflicts:
         return _same_attempt(conflicts)
+    if hold := spend_caps.find_hold(organization.pk, price_sql.CALLS, purpose):
+        raise NoLine.because(spend_caps.REASON, str(hold))
     holder = holder_of(purpose, subject_id, attempt)
     for _ in range(PROPOSALS):
         line = line_leases.propose_line(pool, purpose, holder, only=number.pk if number else None)

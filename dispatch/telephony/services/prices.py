@@ -1,7 +1,7 @@
 """Fetch the prices of calls and texts, which the provider knows some time after their end.
 
-A row is asked about soon after its end, and then at intervals that double, until it is `MAX_AGE` old. Accounts are
-asked in parallel, so that a slow one delays no other. Calls that nobody answered cost nothing and are not asked about.
+A row is asked about soon after its end, and then at intervals that double, until it is `MAX_AGE` old. Accounts
+are asked in parallel, so that a slow one delays no other. Unanswered calls cost nothing and are not asked about.
 """
 
 from __future__ import annotations
