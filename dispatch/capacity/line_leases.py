@@ -69,7 +69,9 @@ def propose_line(
     decides, or Postgres if Redis is unavailable. Call it in the transaction that writes the open call.
     """
     with transaction.atomic(savepoint=False):
-        usable = {number.limits.id: number for number in sql.usable_numbers(pool.pk)}
+        usable = {
+            number.limits.id: number for number in sql.usable_numbers(pool.pk, also_resting=only is not None)
+        }
         if only is not None and usable:
             usable = {only: usable[only]} if only in usable else {}
             if not usable:

@@ -22,6 +22,7 @@ from dispatch.core.runtime import leader_election
 from dispatch.core.runtime.loops import all_loops
 from dispatch.core.runtime.queues import rq_queue
 from dispatch.jobs.models import OVERDUE, Job, Submission
+from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call
 
 CACHED_S = 2.0
@@ -40,7 +41,7 @@ class Health:
     None if nothing is late. `queues_without_worker`: their names. `lagging`: the readers behind the event log, in
     words, and `lag_s` by how many seconds. `holder`: the database session that blocks them, or empty.
     `quarantined`: how many of the organization's events could not be processed. `given_up`: loops
-    whose leader gave up, with the reasons.
+    whose leader gave up, with the reasons. `spend_hold`: why calls and texts wait for the spending cap, or empty.
     """
 
     workers: int | None
@@ -55,6 +56,7 @@ class Health:
     holder: str = ""
     quarantined: int = 0
     given_up: dict[str, str] = field(default_factory=dict)
+    spend_hold: str = ""
     at: datetime = field(default_factory=clock.now)
 
     @property
@@ -101,7 +103,8 @@ def _read_health(organization: Organization) -> Health:
     late_s = int((clock.now() - since).total_seconds()) if since else 0
     lines, free = _lines(organization)
     failed = quarantine.quarantined(organization.pk)
-    return Health(workers, queued, without, since, late_s, lines, free, *_lag(), failed, _given_up())
+    hold = str(telephony.spend_hold(organization.pk, "offer") or "")
+    return Health(workers, queued, without, since, late_s, lines, free, *_lag(), failed, _given_up(), hold)
 
 
 def _given_up() -> dict[str, str]:

@@ -23,6 +23,7 @@ from dispatch.telephony.services import (
     call_requests,
     inbound,
     keys,
+    number_rests,
     prices,
     probes,
     reconciliation,
@@ -176,6 +177,11 @@ def fetch_prices() -> None:
     prices.fetch_due_prices()
 
 
+def judge_numbers() -> None:
+    """Let unhealthy caller numbers rest."""
+    number_rests.judge_numbers()
+
+
 def count_spending() -> None:
     """Count what organizations with a spending cap have spent; stop and resume their calls and texts."""
     spend_caps.count_all()
@@ -186,6 +192,7 @@ LOOPS = [
     Loop(TEXT_LOOP, send_due, settings.CALL_PLACER_INTERVAL_S, elected=True),
     Loop("texts_reconciler", reconcile_texts, settings.CALL_RECONCILER_INTERVAL_S, elected=True),
     Loop("prices", fetch_prices, settings.PRICE_INTERVAL_S, elected=True),
+    Loop("number_health", judge_numbers, settings.NUMBER_HEALTH_INTERVAL_S, elected=True),
     Loop("spend_caps", count_spending, settings.SPEND_CAP_INTERVAL_S, elected=True),
     Loop("account_probes", probe_accounts, interval_s=1.0, elected=True),
     Loop("calls_keys", apply_unhandled_keys, settings.AUDITOR_INTERVAL_S, elected=True),
