@@ -80,6 +80,13 @@ def _engine_did(data: Mapping[str, Any]) -> Mapping[str, str]:
     return {"did": did}
 
 
+def _outage_effect(data: Mapping[str, Any]) -> Mapping[str, str]:
+    if data.get("fallback"):
+        then = f"Job offers and alert calls are placed from {data['fallback']} until the provider is back."
+        return {"effect": "A phone account fails", "then": then}
+    return {"effect": "No calls can be made", "then": "Jobs are waiting and resume automatically."}
+
+
 TABLE: tuple[Rule, ...] = (
     Rule(
         "job.pending", CRITICAL, "A job needs a dispatcher",
@@ -206,8 +213,7 @@ TABLE: tuple[Rule, ...] = (
     ),
     Rule(
         "account.outage_began", CRITICAL, "The phone provider is unavailable",
-        "No calls can be made: {description}",
-        ("Account {name}", "Jobs are waiting and resume automatically."),
+        "{effect}: {description}", ("Account {name}", "{then}"), says=_outage_effect,
         to=EVERYBODY, email=True,
         ends={"account.outage_ended": "reported that the phone provider is available again"},
     ),

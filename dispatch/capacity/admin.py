@@ -169,10 +169,11 @@ class DispatchPoolAdmin(LimitedAdmin):
 
     subject = "pool"
     limit_field = "concurrency"
-    list_display = ["name", "code", "kind", "use", "rate_per_minute", "is_default", "state"]
+    list_display = ["name", "code", "kind", "use", "rate_per_minute", "is_default", "fallback", "state"]
+    list_select_related = ["fallback"]
     list_filter = ["kind", "is_paused"]
     search_fields = ["name", "code"]
-    fields = ["name", "code", "kind", "concurrency", "rate_per_minute", "is_default", "is_paused"]
+    fields = ["name", "code", "kind", "concurrency", "rate_per_minute", "is_default", "fallback", "is_paused"]
     prepopulated_fields = {"code": ["name"]}
 
 

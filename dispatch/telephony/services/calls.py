@@ -74,7 +74,7 @@ def create_call(
             attempt=attempt,
             account_id=line.account_id,
             number_id=line.number_id,
-            pool=pool,
+            pool=line.pool,
             line_slot=line.line_slot,
             pool_slot=line.pool_slot,
             to_phone=phone,
@@ -87,7 +87,7 @@ def create_call(
             created_at=now,
             context=context or {},
         )
-        event = event_of(call, "created", number=str(call.number_id), pool=pool.code)
+        event = event_of(call, "created", number=str(call.number_id), pool=line.pool.code)
         if fast_rows.insert_row(call, event, or_nothing=True):
             return call
         # A unique constraint prevented the insert (the transaction stays usable): the attempt or the phone already
@@ -95,7 +95,7 @@ def create_call(
         if conflicts := sql.conflicting_calls(organization.pk, phone, purpose, subject_id, attempt):
             line_leases.return_lines(holder)
             return _same_attempt(conflicts)
-        line_leases.repair_pool(pool.pk)
+        line_leases.repair_pool(line.pool.pk)
     line_leases.return_lines(holder)
     raise NoLine.because("lines_busy")
 
