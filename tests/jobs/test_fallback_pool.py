@@ -88,8 +88,8 @@ def test_unknown_call_stays_with_its_account_and_nobody_is_called_twice(floor, s
     settings.PROVIDER_TIMEOUT_S = 0.5
     ann, bob, cid = floor.crew("Ann", "Bob", "Cid")
     floor.sim.fault("error_503", times=None, on="any", account=floor.sim.account_sid, creates=True)
-    floor.sim.lose_callbacks()
-    floor.sim.lose_webhooks("twiml", times=None)
+    floor.sim.lose_callbacks(to=str(ann.phone))
+    floor.sim.lose_webhooks("twiml", times=None, to=str(ann.phone))
     for technician in (bob, cid):
         floor.phone(technician).will(answer(press="1"))
     job = floor.started()
@@ -102,11 +102,12 @@ def test_unknown_call_stays_with_its_account_and_nobody_is_called_twice(floor, s
     assert floor.calls_made(ann) == 1, "her phone may still ring"
     assert Call.objects.get(pk=unknown.pk).account_id == floor.number.account_id
     assert not Call.objects.filter(to_phone=ann.phone).exclude(pk=unknown.pk).exists()
-    floor.sim.heal()
     floor.until(lambda: floor.job(job).technician is not None)
     assert floor.job(job).technician in (bob, cid)
     assert {call.account_id for call in Call.objects.exclude(pk=unknown.pk)} == {second.pk}
+    floor.sim.heal()
     reconciliation.resolve_unknown_calls()
+    assert Call.objects.get(pk=unknown.pk).sid, "found in the first account's list"
     assert Call.objects.get(pk=unknown.pk).account_id == floor.number.account_id
 
 

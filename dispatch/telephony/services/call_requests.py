@@ -115,7 +115,7 @@ def _claim(call_id: int, in_turn: bool) -> tuple[Call, bool]:
         if not spend_caps.reserve(call.organization_id, price_sql.CALLS, purpose=call.purpose):
             hold = spend_caps.find_hold(call.organization_id, price_sql.CALLS, call.purpose)
             return call, transition(
-                call, Status.NOT_PLACED, error_message=str(hold or "the spending cap is reached")
+                call, Status.NOT_PLACED, error_message=str(hold or f"{spend_caps.REACHED} is reached.")
             )
         send_by = min(now + timedelta(seconds=settings.CALL_SEND_WINDOW_S), call.place_by)
         return call, transition(call, Status.REQUESTING, requested_at=now, send_by=send_by)

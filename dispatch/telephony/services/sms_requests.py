@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import structlog
@@ -14,6 +15,7 @@ from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock, fault_injection
 from dispatch.core.db.isolation import run_each, run_unlocked
 from dispatch.core.db.lock_waits import RecentlyBlocked
+from dispatch.core.runtime.queues import notify_loop
 from dispatch.telephony import price_sql, providers, rules, sms_rules, webhook_urls
 from dispatch.telephony.handlers import text_handler_for
 from dispatch.telephony.models import OptOut, Text
@@ -45,7 +47,9 @@ from dispatch.telephony.services.text_failures import report_failure
 
 log = structlog.get_logger(__name__)
 
-PAUSED_RETRY, OUTAGE_RETRY, CAP_RETRY = timedelta(seconds=2), timedelta(seconds=5), timedelta(seconds=5)
+PAUSED_RETRY, OUTAGE_RETRY = timedelta(seconds=2), timedelta(seconds=5)
+# A raised cap wakes the texts that wait for it (`wake_held_texts`).
+CAP_RETRY = timedelta(seconds=60)
 BATCH = 200
 _failed_texts = RecentlyBlocked(60.0, longest_s=3600.0)
 _PACE = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
@@ -105,11 +109,27 @@ def _claim(text_id: int) -> tuple[Text, bool]:
 def _hold(text: Text, now: datetime) -> None:
     """Make the text wait for the spending cap, and say so once."""
     hold = spend_caps.find_hold(text.organization_id, price_sql.TEXTS)
-    why = str(hold) if hold else "the spending cap is reached"
+    why = str(hold) if hold else f"{spend_caps.REACHED} is reached."
     is_new = text.error_message != why
     update_fields(text, not_before=now + CAP_RETRY, error_message=why)
     if is_new:
         append_text_event(text, "held_back", retry_in_s=CAP_RETRY.total_seconds(), why=why)
+
+
+def wake_held_texts(organization_id: int) -> None:
+    """Make the organization's texts that wait for its spending cap due after the commit.
+
+    Not before it: a claim locks its text first and then the cap, which this transaction has locked.
+    """
+    transaction.on_commit(partial(_wake_held_texts, organization_id), robust=True)
+
+
+def _wake_held_texts(organization_id: int) -> None:
+    held = Text.objects.of(organization_id).filter(
+        status=Status.CREATED, not_before__gt=clock.now(), error_message__startswith=spend_caps.REACHED
+    )
+    held.update(not_before=clock.now())
+    notify_loop(sms.TEXT_LOOP)
 
 
 def _free_at(text: Text) -> datetime:

@@ -41,6 +41,7 @@ EXEMPT = frozenset({"alert"})
 AVERAGED, AVERAGED_DAYS = 100, 30
 # What was stopped continues on the same day, without a change of the cap, once this share of the cap is enough.
 RESUME_SHARE = Decimal("0.95")
+REACHED = "The daily spending cap"
 HOW_TO_RAISE = "An admin can raise the cap under Daily spending caps."
 
 _HELD = """
@@ -75,7 +76,7 @@ class Hold:
 
 def describe(amount: Decimal, currency: str) -> str:
     """Say that the cap is reached, what happens next and how to raise it."""
-    reached = f"The daily spending cap of {amount} {currency} is reached."
+    reached = f"{REACHED} of {amount} {currency} is reached."
     return f"{reached} Calls and texts continue tomorrow. {HOW_TO_RAISE}"
 
 
