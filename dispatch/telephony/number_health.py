@@ -55,7 +55,7 @@ class TextHealth:
     @property
     def is_blocked(self) -> bool:
         count = sum(self.blocked.values())
-        return count >= MIN_BLOCKED and count * 100 >= self.max_percent * self.texts
+        return self.max_percent < 100 and count >= MIN_BLOCKED and count * 100 >= self.max_percent * self.texts
 
     def describe(self) -> str:
         """Describe the texts in a phrase for the number's page."""

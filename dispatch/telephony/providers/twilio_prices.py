@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# So many are fetched one by one in a pass. More are looked up in the list, of which at most MAX_LISTED are read.
+# At most MAX_SINGLE are fetched one by one in a pass. More are looked up in the list, up to MAX_LISTED of it.
 MAX_SINGLE, MAX_LISTED, PAGE = 10, 3000, 1000
 # The list is read from this long before the first to this long after the last, because clocks differ.
 MARGIN = timedelta(minutes=5)
@@ -28,7 +28,7 @@ _UNIT = re.compile(r"[A-Z]{3}")
 def fetch_prices(client: Client, wanted: PriceRequest, server_behind: Callable[[], timedelta]) -> dict[str, Price]:
     """Return the prices that Twilio knows, by SID. Raises the SDK's exceptions.
 
-    The list also contains calls of other systems that use the account. Those of ours that it does not show are
+    The list also contains calls of other systems that use the account. Ids that it does not show are
     fetched one by one, some in each pass.
     """
     from twilio.base.exceptions import TwilioRestException
