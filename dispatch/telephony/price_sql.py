@@ -133,7 +133,7 @@ FROM ({_PRICED}) AS priced
 _WAITING = f"SELECT kind, count(*) FROM ({_UNKNOWN}) AS waiting GROUP BY kind"
 
 _BY_DAY = f"""
-SELECT (at AT TIME ZONE %(zone)s)::date, kind, price_unit, count(*), sum(price)
+SELECT (at AT TIME ZONE %(zone)s)::date, kind, price_unit, sum(price)
 FROM ({_PRICED}) AS priced GROUP BY 1, 2, 3
 """
 _WAITING_BY_DAY = f"""
@@ -169,7 +169,7 @@ def spent_between(organization_id: int, since: datetime, until: datetime) -> Spe
     """Return what the organization's calls and texts that began in the span cost."""
     given = {"organization": organization_id, "since": since, "until": until}
     ((known, currencies),) = prepared.fetch_all(_SPENT, given)
-    waiting: dict[str, int] = dict(prepared.fetch_all(_WAITING, given))  # type: ignore[arg-type]
+    waiting: dict[str, int] = dict(prepared.fetch_all(_WAITING, given))
     return Spent(
         known, tuple(currencies or ()), waiting.get("open", 0), waiting.get("call", 0), waiting.get("text", 0)
     )
@@ -193,7 +193,6 @@ class DailyCost(NamedTuple):
     day: date
     kind: str
     currency: str
-    count: int
     cost: Decimal
 
 
@@ -206,4 +205,4 @@ def costs_by_day(organization_id: int, since: datetime, until: datetime, zone: s
 def unknown_by_day(organization_id: int, since: datetime, until: datetime, zone: str) -> dict[date, int]:
     """Return how many calls and texts have no price, by local day."""
     given: dict[str, Any] = {"organization": organization_id, "since": since, "until": until, "zone": zone}
-    return dict(prepared.fetch_all(_WAITING_BY_DAY, given))  # type: ignore[arg-type]
+    return dict(prepared.fetch_all(_WAITING_BY_DAY, given))
