@@ -138,7 +138,7 @@ def test_account_that_fails_delays_no_other(caller: Caller) -> None:
         ("NaN", "USD", None),
         ("-Infinity", "USD", None),
         ("-1e999999999", "USD", None),
-        ("-1e-999999999", "USD", None),
+        ("-1e-999999999", "USD", Price(Decimal(0), "USD")),
         ("free", "USD", None),
         ("", "USD", None),
         (None, "USD", None),
@@ -173,6 +173,13 @@ def test_report_adds_up_by_local_day_and_currency(caller: Caller) -> None:
         ("EUR", Decimal("0.30")),
     ]
     assert spend.unknown == 1
+    assert spend.days[0].shown == ["0.1", "0", "0.1"]
+    admin = factories.browser(factories.admin(caller.organization))
+    page = admin.get("/reports/").content.decode()
+    assert "<td>EUR</td>" in page
+    assert "Without a price so far: 1." in page
+    sheet = admin.get("/reports/csv/?by=spend").content.decode()
+    assert f"{today},USD,0.100000,0,0.100000" in sheet
     assert pending.price is None
 
 
