@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -166,8 +168,8 @@ def test_report_adds_up_by_local_day_and_currency(caller: Caller) -> None:
     Call.objects.filter(pk=call.pk).update(price=Decimal("0.10"), price_unit="USD")
     Call.objects.filter(pk=foreign.pk).update(price=Decimal("0.30"), price_unit="EUR")
     pending = completed(caller, "+16025550104")
-    today = clock.now().date()
-    spend = build_spend(caller.organization, today.replace(day=1), today)
+    today = clock.now().astimezone(ZoneInfo(caller.organization.time_zone)).date()
+    spend = build_spend(caller.organization, today - timedelta(days=1), today)
     assert [(cost.currency, cost.total) for cost in spend.days] == [
         ("USD", Decimal("0.10")),
         ("EUR", Decimal("0.30")),
@@ -179,7 +181,7 @@ def test_report_adds_up_by_local_day_and_currency(caller: Caller) -> None:
     assert "<td>EUR</td>" in page
     assert "Without a price so far: 1." in page
     sheet = admin.get("/reports/csv/?by=spend").content.decode()
-    assert f"{today},USD,0.100000,0,0.100000" in sheet
+    assert f"{spend.days[0].day},USD,0.100000,0,0.100000" in sheet
     assert pending.price is None
 
 

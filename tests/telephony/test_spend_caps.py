@@ -64,6 +64,12 @@ def kinds(cap: SpendCap) -> list[str]:
     return [kind.removeprefix("spend_cap.") for kind in found.values_list("kind", flat=True)]
 
 
+@pytest.fixture(autouse=True)
+def _noon() -> None:
+    """Begin at noon of the organizations' default zone, so that no test runs over midnight."""
+    clock.travel((local("America/New_York", 12, 0) - clock.now()).total_seconds())
+
+
 @pytest.fixture
 def alerting(listener: Listener) -> Iterator[None]:
     before = handlers._handlers.get("alert")
