@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.db import transaction
 
+from dispatch.capacity import line_leases
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core import clock
 from dispatch.core.models import Event
@@ -176,3 +178,17 @@ def test_pool_with_a_working_number_of_its_own_does_not_switch(floor, second):
     assert Call.objects.get().number_id == own.pk
     assert OutboundNumber.objects.filter(pool__code="backup").count() == 1
     assert Technician.objects.get().misses_in_a_row == 0
+
+
+def test_alert_calls_use_the_fallback_and_leads_do_not(floor, second):
+    ProviderAccount.objects.filter(pk=floor.number.account_id).update(outage="refused", outage_since=clock.now())
+    pool = DispatchPool.objects.get(pk=floor.number.pool_id)
+    lines = {}
+    for purpose in ("alert", "offer", "lead", "job_news"):
+        with transaction.atomic():
+            lines[purpose] = line_leases.propose_line(pool, purpose, f"{purpose}:1:1")
+    assert [lines[purpose].account_id for purpose in ("alert", "offer")] == [second.pk, second.pk]
+    assert [lines[purpose].reason for purpose in ("lead", "job_news")] == ["refused", "refused"]
+    with transaction.atomic():
+        only = line_leases.propose_line(pool, "alert", "alert:2:1", only=floor.number.pk)
+    assert only.reason == "refused", "a named number has no substitute"
