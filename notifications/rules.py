@@ -83,6 +83,13 @@ def _engine_did(data: Mapping[str, Any]) -> Mapping[str, str]:
     return {"did": did}
 
 
+def _outage_effect(data: Mapping[str, Any]) -> Mapping[str, str]:
+    if data.get("fallback"):
+        then = f"Job offers and alert calls are placed from {data['fallback']} until the provider is back."
+        return {"effect": "A phone account fails", "then": then}
+    return {"effect": "No calls can be made", "then": "Jobs are waiting and resume automatically."}
+
+
 TABLE: tuple[Rule, ...] = (
     Rule(
         "job.pending", CRITICAL, "A job needs a dispatcher",
@@ -92,6 +99,7 @@ TABLE: tuple[Rule, ...] = (
             "job.assigned": "assigned the job{to}",
             "job.dispatch_again": "dispatched the job again",
             "job.provider_back": "resumed calling: the phone provider is available again",
+            "job.spend_resumed": "resumed calling: the daily spending cap allows it again",
             "job.cancelled": "canceled the job",
             "job.completed": "completed the job",
         },
@@ -211,10 +219,28 @@ TABLE: tuple[Rule, ...] = (
     ),
     Rule(
         "account.outage_began", CRITICAL, "The phone provider is unavailable",
-        "No calls can be made: {description}",
-        ("Account {name}", "Jobs are waiting and resume automatically."),
+        "{effect}: {description}", ("Account {name}", "{then}"), says=_outage_effect,
         to=EVERYBODY, email=True,
         ends={"account.outage_ended": "reported that the phone provider is available again"},
+    ),
+    Rule(
+        "spend_cap.reached", CRITICAL, "The daily spending cap is reached",
+        "Calls and texts have stopped: the daily spending cap of {amount} {currency} is reached",
+        ("Spent: {spent} {currency}", "{note}", "Alert calls continue. Jobs, leads and texts wait until tomorrow.",
+         "An admin can raise the cap under Daily spending caps."),
+        to=EVERYBODY, email=True, ends={"spend_cap.resumed": "allowed calls and texts again"},
+    ),
+    Rule(
+        "spend_cap.warned", TOAST, "The daily spending cap is nearly reached",
+        "{percent} % of the daily spending cap of {amount} {currency} is used",
+        ("Spent: {spent} {currency}", "{note}", "At 100 %, everything but alert calls stops."),
+        to=EVERYBODY, email=True,
+    ),
+    Rule(
+        "number.rested", TOAST, "A caller number is unhealthy",
+        "Caller number {name} is avoided: {reason}",
+        ("until {until_words}", "The other numbers of its pool are used. It returns by itself."),
+        to=ADMINS, email=True,
     ),
     Rule(
         "account.signature_refused", TOAST, "Webhooks from the phone provider are rejected",

@@ -15,9 +15,9 @@ from typing import Any
 
 import structlog
 from django.db import transaction
-from django.db.models import Max
+from django.db.models import F, Max, Q, QuerySet
 
-from dispatch.capacity.models import OutboundNumber, ProviderAccount
+from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core import clock, events
 from dispatch.core.db import prepared
 
@@ -126,7 +126,14 @@ def record_failure(account_id: int, outage: str, reason: str, *, is_certain: boo
         elif is_certain or account.failed_requests >= MAX_FAILED_REQUESTS:
             account.outage, account.outage_reason, account.outage_since = outage, reason[:255], now
             account.probe_at = now + timedelta(seconds=PROBE_SECONDS)
-            _append(account, "outage_began", description=describe(account), outage=outage, reason=reason[:255])
+            _append(
+                account,
+                "outage_began",
+                description=describe(account),
+                outage=outage,
+                reason=reason[:255],
+                fallback=_fallbacks_of(account),
+            )
             log.warning("account_outage_began", account=account.pk, outage=outage, reason=reason)
         elif account.probe_at is None:
             account.probe_at = now
@@ -187,6 +194,44 @@ def outage_of_pool(pool_id: int, number_id: int | None = None) -> ProviderAccoun
     failing = numbers.exclude(account__outage="").filter(account__is_on_trial=False)
     number = failing.select_related("account").order_by("pk").first()
     return number.account if number else None
+
+
+def fallback_of_pool(pool_id: int) -> DispatchPool | None:
+    """Return the pool that job offers and alert calls of this pool are placed from during an outage, or None.
+
+    It belongs to the same organization, whatever the rows say.
+    """
+    pools = DispatchPool.objects.filter(
+        pk=pool_id, fallback__organization_id=F("organization_id"), fallback__is_paused=False
+    )
+    pool = pools.select_related("fallback").first()
+    return pool.fallback if pool else None
+
+
+def switched_at(pool_id: int) -> datetime | None:
+    """Return since when the pool's calls are placed from its fallback; None if they are not."""
+    account = outage_of_pool(pool_id)
+    if account is None or _usable_numbers(pool_id).exists():
+        return None
+    fallback = fallback_of_pool(pool_id)
+    if fallback is None or not _usable_numbers(fallback.pk).exists():
+        return None
+    return account.outage_since
+
+
+def _usable_numbers(pool_id: int) -> QuerySet[OutboundNumber]:
+    numbers: QuerySet[OutboundNumber] = OutboundNumber.objects.filter(
+        Q(account__outage="") | Q(account__is_on_trial=True),
+        pool_id=pool_id, is_paused=False, pool__is_paused=False, account__is_active=True,
+    )  # fmt: skip
+    return numbers
+
+
+def _fallbacks_of(account: ProviderAccount) -> str:
+    """Name the fallbacks of the pools that have numbers of the account, for people."""
+    pools = DispatchPool.objects.filter(numbers__account=account, numbers__is_paused=False)
+    names = pools.filter(fallback__organization_id=F("organization_id")).values_list("fallback__name", flat=True)
+    return ", ".join(sorted(set(names)))
 
 
 def last_end(organization_id: int) -> datetime | None:

@@ -14,6 +14,7 @@ from unfold.widgets import UnfoldAdminPasswordWidget
 from accounts.admin.base import ACT, OwnedAdmin, OwnedForm
 from dispatch.capacity import account_outages, services, sql
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
+from dispatch.core import clock
 
 
 class AccountForm(OwnedForm):
@@ -168,10 +169,11 @@ class DispatchPoolAdmin(LimitedAdmin):
 
     subject = "pool"
     limit_field = "concurrency"
-    list_display = ["name", "code", "kind", "use", "rate_per_minute", "is_default", "state"]
+    list_display = ["name", "code", "kind", "use", "rate_per_minute", "is_default", "fallback", "state"]
+    list_select_related = ["fallback"]
     list_filter = ["kind", "is_paused"]
     search_fields = ["name", "code"]
-    fields = ["name", "code", "kind", "concurrency", "rate_per_minute", "is_default", "is_paused"]
+    fields = ["name", "code", "kind", "concurrency", "rate_per_minute", "is_default", "fallback", "is_paused"]
     prepopulated_fields = {"code": ["name"]}
 
 
@@ -199,6 +201,12 @@ class OutboundNumberAdmin(LimitedAdmin):
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         """Reserve a line of a new number for alerts, so that they never wait for offers and leads."""
         return {"reserved_for_alerts": 1, **super().get_changeform_initial_data(request)}
+
+    @display(description="state", label={"active": "success", "paused": "warning", "resting": "warning"})
+    def state(self, number: OutboundNumber) -> str:
+        if not number.is_paused and number.rests_until is not None and number.rests_until > clock.now():
+            return "resting"
+        return super().state(number)
 
     @display(description="reserved for alerts + offers")
     def reserved(self, number: OutboundNumber) -> str:

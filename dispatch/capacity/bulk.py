@@ -18,6 +18,7 @@ class PoolLimits:
     """The current limits of an unpaused pool, with its usable numbers by id."""
 
     pool_id: int
+    organization_id: int
     numbers: dict[int, UsableNumber]
     concurrency: int
     rate_per_minute: int
@@ -50,7 +51,7 @@ def load_pool_limits(pool_id: int) -> PoolLimits | None:
     if not usable:
         return None
     first = next(iter(usable.values()))
-    return PoolLimits(pool_id, usable, first.concurrency, first.rate_per_minute or 0)
+    return PoolLimits(pool_id, first.organization_id, usable, first.concurrency, first.rate_per_minute or 0)
 
 
 def take_rate_tokens(

@@ -25,27 +25,34 @@ log = structlog.get_logger(__name__)
 # Age at which a lease without a call expires. Until then, its transaction may still commit.
 ORPHAN_GRACE_S = 30.0
 BATCH = 500
+# Calls of these purposes are placed from the fallback of a pool during an outage, whose reasons these are.
+FALLBACK_PURPOSES = (rules.ALERT, rules.OFFER)
+OUTAGE_REASONS = (account_outages.Outage.REFUSED, account_outages.Outage.NO_ANSWER)
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class LineProposal:
-    """A line that seems free: `line_slot` of a number (`phone`: E.164), and `pool_slot` of its pool."""
+    """A line that seems free: `line_slot` of a number (`phone`: E.164), and `pool_slot` of its `pool`.
+
+    The pool is the one asked for, or its fallback.
+    """
 
     number_id: int
     account_id: int
     phone: str
     line_slot: int
     pool_slot: int
+    pool: DispatchPool
 
 
 @dataclass
 class NoLine(Exception):
     """No line is available now.
 
-    `reason` is lines_busy, pool_full, pool_paused, no_number, or the account's outage (refused, no_answer), with
-    `detail` in words. Retry in `retry_in_s`.
+    `reason` is lines_busy, pool_full, pool_paused, no_number, spend_cap, or the account's outage (refused,
+    no_answer), the last three with `detail` in words. Retry in `retry_in_s`.
     """
 
     reason: str
@@ -67,26 +74,41 @@ def propose_line(
 
     `holder` may be any text; the same holder gets the same line again. Limits and pauses are current. Redis
     decides, or Postgres if Redis is unavailable. Call it in the transaction that writes the open call.
+
+    During an outage of the pool's accounts, job offers and alert calls get a line of the pool's fallback, if any.
     """
     with transaction.atomic(savepoint=False):
-        usable = {number.limits.id: number for number in sql.usable_numbers(pool.pk)}
-        if only is not None and usable:
-            usable = {only: usable[only]} if only in usable else {}
-            if not usable:
-                return _outage(pool, only) or NoLine.because("no_number")
+        proposal = _propose(pool, purpose, holder, only)
+        if isinstance(proposal, LineProposal) or only is not None or purpose not in FALLBACK_PURPOSES:
+            return proposal
+        fallback = account_outages.fallback_of_pool(pool.pk) if proposal.reason in OUTAGE_REASONS else None
+        if fallback is None:
+            return proposal
+        other = _propose(fallback, purpose, holder, None)
+        has_numbers = isinstance(other, LineProposal) or other.reason in ("lines_busy", "pool_full")
+        return other if has_numbers else proposal
+
+
+def _propose(pool: DispatchPool, purpose: str, holder: str, only: int | None) -> LineProposal | NoLine:
+    numbers_of_pool = sql.usable_numbers(pool.pk, also_resting=only is not None)
+    usable = {number.limits.id: number for number in numbers_of_pool}
+    if only is not None and usable:
+        usable = {only: usable[only]} if only in usable else {}
         if not usable:
-            if outage := _outage(pool, only):
-                return outage
-            open_pool = DispatchPool.objects.filter(pk=pool.pk, is_paused=False).exists()
-            return NoLine.because("no_number" if open_pool else "pool_paused")
-        numbers = [number.limits for number in usable.values()]
-        pool.concurrency = next(iter(usable.values())).concurrency
-        proposal = _from_redis(pool, purpose, holder, numbers) or sql.propose_line(pool, purpose, holder, numbers)
-        if isinstance(proposal, str):
-            return NoLine.because(proposal)
-        number_id, line_slot, pool_slot = proposal
-        chosen = usable[number_id]
-        return LineProposal(number_id, chosen.account_id, chosen.phone, line_slot, pool_slot)
+            return _outage(pool, only) or NoLine.because("no_number")
+    if not usable:
+        if outage := _outage(pool, only):
+            return outage
+        open_pool = DispatchPool.objects.filter(pk=pool.pk, is_paused=False).exists()
+        return NoLine.because("no_number" if open_pool else "pool_paused")
+    numbers = [number.limits for number in usable.values()]
+    pool.concurrency = next(iter(usable.values())).concurrency
+    proposal = _from_redis(pool, purpose, holder, numbers) or sql.propose_line(pool, purpose, holder, numbers)
+    if isinstance(proposal, str):
+        return NoLine.because(proposal)
+    number_id, line_slot, pool_slot = proposal
+    chosen = usable[number_id]
+    return LineProposal(number_id, chosen.account_id, chosen.phone, line_slot, pool_slot, pool)
 
 
 def _outage(pool: DispatchPool, only: int | None) -> NoLine | None:

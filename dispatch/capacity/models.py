@@ -117,6 +117,17 @@ class DispatchPool(OwnedModel):
     )
     is_default = models.BooleanField(default=False, help_text="Used if a policy names no pool.")
     is_paused = models.BooleanField(default=False)
+    fallback = models.ForeignKey(
+        "self",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="+",
+        db_index=False,
+        limit_choices_to={"kind": "calls"},
+        help_text="While the phone provider refuses or does not answer the accounts of all numbers of this pool, "
+        "job offers and alert calls are placed from the numbers of that pool.",
+    )
 
     class Meta:
         ordering = ["code"]
@@ -130,6 +141,19 @@ class DispatchPool(OwnedModel):
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        """Reject a fallback that is the pool itself, carries no calls or belongs to another organization."""
+        if self.fallback is None:
+            return
+        if self.kind != self.Kind.CALLS or self.fallback.kind != self.Kind.CALLS:
+            raise ValidationError(
+                {"fallback": "Only pools of calls have a fallback, which is a pool of calls, too."}
+            )
+        if self.fallback_id == self.pk:
+            raise ValidationError({"fallback": "Choose another pool."})
+        if self.organization_id and self.fallback.organization_id != self.organization_id:
+            raise ValidationError({"fallback": "Choose a pool of the same organization."})
 
 
 class OutboundNumber(OwnedModel):
@@ -175,6 +199,11 @@ class OutboundNumber(OwnedModel):
         validators=[RegexValidator(rules.MESSAGING_SERVICE, "It has MG and 32 hexadecimal digits.")],
         help_text="SID (MG…) of the Twilio messaging service that has the number as a sender. Empty means none.",
     )
+    # Only telephony's `number_health` writes these.
+    rests_until = models.DateTimeField(
+        null=True, editable=False, help_text="Avoided until then while another number of the pool is healthy."
+    )
+    rest_reason = models.CharField(max_length=160, blank=True, default="", db_default="", editable=False)
 
     class Meta:
         ordering = ["phone"]

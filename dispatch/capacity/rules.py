@@ -10,7 +10,7 @@ ALERT, OFFER, LEAD = "alert", "offer", "lead"
 
 # Seconds until a retry makes sense, by the reason why there was no line.
 RETRY_IN_S = {"lines_busy": 1.0, "pool_full": 1.0, "no_number": 10.0, "pool_paused": 5.0,
-               "refused": 3.0, "no_answer": 3.0}  # fmt: skip
+               "refused": 3.0, "no_answer": 3.0, "spend_cap": 3.0}  # fmt: skip
 
 
 @dataclass(frozen=True)

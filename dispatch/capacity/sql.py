@@ -18,6 +18,7 @@ from django.db.models.functions import Coalesce
 from dispatch.capacity import rules
 from dispatch.capacity.lease_reconciliation import open_call_reader
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
+from dispatch.core import clock
 from dispatch.core.db import prepared
 
 _TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
@@ -26,7 +27,8 @@ MINUTE = timedelta(minutes=1)
 
 _USABLE = """
 SELECT n.id, n.max_channels, n.reserved_for_alerts, n.reserved_for_offers, n.account_id, n.phone, p.concurrency,
-       p.rate_per_minute, a.calls_per_second
+       p.rate_per_minute, a.calls_per_second, n.organization_id,
+       n.rests_until > %s AS is_resting
 FROM capacity_outboundnumber n
 JOIN capacity_dispatchpool p ON p.id = n.pool_id
 JOIN capacity_provideraccount a ON a.id = n.account_id
@@ -50,11 +52,19 @@ class UsableNumber:
     concurrency: int
     rate_per_minute: int | None
     calls_per_second: float
+    organization_id: int
+    is_resting: bool | None = False
 
 
-def usable_numbers(pool_id: int) -> list[UsableNumber]:
-    """Return the usable numbers of a pool with their current limits; none if the pool is paused."""
-    return [UsableNumber(rules.NumberLimits(*row[:4]), *row[4:]) for row in prepared.fetch_all(_USABLE, [pool_id])]
+def usable_numbers(pool_id: int, *, also_resting: bool = False) -> list[UsableNumber]:
+    """Return the usable numbers of a pool with their current limits; none if the pool is paused.
+
+    Numbers that rest are left out unless all of them do, or with `also_resting`.
+    """
+    rows = prepared.fetch_all(_USABLE, [clock.now(), pool_id])
+    numbers = [UsableNumber(rules.NumberLimits(*row[:4]), *row[4:]) for row in rows]
+    awake = [number for number in numbers if not number.is_resting]
+    return numbers if also_resting else awake or numbers
 
 
 def propose_line(

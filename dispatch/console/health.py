@@ -23,6 +23,7 @@ from dispatch.core.runtime import leader_election
 from dispatch.core.runtime.loops import all_loops
 from dispatch.core.runtime.queues import rq_queue
 from dispatch.jobs.models import OVERDUE, Job, Submission
+from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call
 
 CACHED_S = 2.0
@@ -42,6 +43,7 @@ class Health:
     words, and `lag_s` by how many seconds. `holder`: the database session that blocks them, or empty.
     `quarantined`: how many of the organization's events could not be processed. `given_up`: loops
     whose leader gave up, with the reasons. `redis_fault`: what is wrong with Redis, in words, or empty.
+    `spend_hold`: why calls and texts wait for the spending cap, or empty.
     """
 
     workers: int | None
@@ -57,6 +59,7 @@ class Health:
     quarantined: int = 0
     given_up: dict[str, str] = field(default_factory=dict)
     redis_fault: str = ""
+    spend_hold: str = ""
     at: datetime = field(default_factory=clock.now)
 
     @property
@@ -103,7 +106,8 @@ def _read_health(organization: Organization) -> Health:
     late_s = int((clock.now() - since).total_seconds()) if since else 0
     lines, free = _lines(organization)
     failed = quarantine.quarantined(organization.pk)
-    more = (failed, _given_up(), _redis_fault())
+    hold = str(telephony.spend_hold(organization.pk, "offer") or "")
+    more = (failed, _given_up(), _redis_fault(), hold)
     return Health(workers, queued, without, since, late_s, lines, free, *_lag(), *more)
 
 

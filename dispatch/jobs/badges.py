@@ -28,6 +28,7 @@ WAITING_WORDS: dict[str, str] = {
     Job.WaitingFor.TECHNICIAN: "Waiting for a technician",
     Job.WaitingFor.PROVIDER: "Phone provider not responding",
     Job.WaitingFor.ACCOUNT: "Account refused by the phone provider",
+    Job.WaitingFor.SPEND_CAP: "Daily spending cap reached",
     Job.WaitingFor.QUIET_HOURS: "Waiting for the end of quiet hours",
 }
 

@@ -46,6 +46,12 @@ def offer_timed_out(job_id: int, token: str, remaining_technician_ids: list[int]
         services.expire_offer(job_id, token)
 
 
+def resume_after_spend_cap(organization_id: int) -> None:
+    """Resume the organization's jobs that its spending cap stopped (dispatch-queue)."""
+    with _task_context():
+        services.resume_after_spend_cap(organization_id)
+
+
 def resume_after_outage(organization_id: int, limit: int | None = None) -> None:
     """Resume the organization's jobs after a provider outage, at most `limit` (dispatch-queue)."""
     with _task_context():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -28,6 +28,9 @@ _WAITS = {
     "line": "is waiting for a free line",
     "provider": "is waiting for the phone provider, which is not responding",
     "account": "is waiting for the phone provider, which refuses our account",
+    "spend_cap": (
+        "is waiting: the daily spending cap is reached, and an admin can raise it under Daily spending caps"
+    ),
     "quiet_hours": "is waiting until {until_words}, when the quiet hours end",
 }
 
@@ -48,6 +51,7 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.trial_began": lambda d: "resumed calling to try whether the phone provider works again",
     "job.trial_failed": lambda d: "returned the job to dispatchers: the phone provider still fails",
     "job.provider_back": lambda d: "resumed calling: the phone provider is available again",
+    "job.spend_resumed": lambda d: "resumed calling: the daily spending cap allows it again",
     "job.round": lambda d: (
         f"started round {d.get('round')} of {d.get('rounds')}"
         + _of(d, "radius_words", f" within {{}}: {_count(d, 'more eligible technician')}")
@@ -269,24 +273,33 @@ def load_timeline(job: Job) -> list[Entry]:
     offers = [offer.pk for offer in job.offers.all()]
     notices = [notice.pk for notice in job.notices.all()]
     about_them = Q(purpose="offer", subject_id__in=offers) | Q(purpose="job_news", subject_id__in=notices)
-    calls = Call.objects.filter(about_them).values_list("pk", flat=True)
+    calls = Call.objects.filter(about_them, organization_id=job.organization_id).only("pk", "price", "price_unit")
     to_customer = Q(purpose="customer", subject_id__in=list(job.customer_texts.values_list("pk", flat=True)))
     texts = Text.objects.filter(
         about_them | to_customer | Q(purpose="job", subject_id=job.pk),
         organization_id=job.organization_id,
         direction=Text.Direction.OUT,
-    )
+    ).only("pk", "price", "price_unit")
+    costs = {("call", call.pk): call.cost for call in calls} | {("text", text.pk): text.cost for text in texts}
     about = (
         Q(subject_type="job", subject_id=job.pk)
         | Q(subject_type="submission", subject_id=job.submission_id)
         | Q(subject_type="offer", subject_id__in=offers)
-        | Q(subject_type="call", subject_id__in=list(calls))
-        | Q(subject_type="text", subject_id__in=list(texts.values_list("pk", flat=True)))
+        | Q(subject_type="call", subject_id__in=[pk for kind, pk in costs if kind == "call"])
+        | Q(subject_type="text", subject_id__in=[pk for kind, pk in costs if kind == "text"])
     )
-    return [
-        describe_event(event)
-        for event in Event.objects.filter(about, organization_id=job.organization_id).order_by("id")
-    ]
+    events = Event.objects.filter(about, organization_id=job.organization_id).order_by("id")
+    return _with_costs([describe_event(event) for event in events], costs)
+
+
+def _with_costs(entries: list[Entry], costs: dict[tuple[str, int], str]) -> list[Entry]:
+    """Append what each call and text cost, if known, to the last entry about it."""
+    left = {subject: cost for subject, cost in costs.items() if cost}
+    shown = []
+    for entry in reversed(entries):
+        cost = left.pop((entry.subject_type, entry.subject_id), "")
+        shown.append(replace(entry, did=f"{entry.did} (price {cost})") if cost else entry)
+    return shown[::-1]
 
 
 def last_change(job: Job) -> Entry | None:

@@ -10,6 +10,7 @@ from dispatch.core import clock
 from dispatch.leads.models import Lead
 from dispatch.leads.rules import descriptions
 from dispatch.leads.rules.states import Reason
+from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call
 
 
@@ -33,6 +34,8 @@ def _local_time(lead: Lead, moment: datetime) -> str:
 
 
 def _missing_line(pool: DispatchPool) -> str:
+    if hold := telephony.spend_hold(pool.organization_id, "lead"):
+        return f"the spending cap. {hold}".removesuffix(".")
     if pool.is_paused:
         return f"pool {pool.name}, which is paused"
     if not OutboundNumber.objects.filter(pool=pool, is_paused=False, account__is_active=True).exists():

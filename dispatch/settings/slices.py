@@ -3,6 +3,8 @@
 Users change policies in the admin; the values under "Policy defaults" apply where they have not.
 """
 
+from decimal import Decimal
+
 from dispatch.settings.environment import DATA_DIR, DEVELOPMENT, env
 
 # --- Leads --------------------------------------------------------------------------------------------------
@@ -49,6 +51,9 @@ PROVIDER_TIMEOUT_S = env.float("PROVIDER_TIMEOUT_S", default=10.0)
 # A request may be sent at most this long after its claim; after that its outcome can only be "unknown".
 CALL_SEND_WINDOW_S = env.float("CALL_SEND_WINDOW_S", default=5.0)
 CALL_TIME_LIMIT_S = env.int("CALL_TIME_LIMIT_S", default=300)
+# What a call and a text count toward a spending cap until the organization's own prices are known.
+SPEND_CALL_ESTIMATE = Decimal(env.str("SPEND_CALL_ESTIMATE", default="0.02"))
+SPEND_TEXT_ESTIMATE = Decimal(env.str("SPEND_TEXT_ESTIMATE", default="0.01"))
 # Maximum automatic replies by text to one phone, so that two automatic responders do not reply to each other
 # endlessly.
 TEXT_REPLIES_PER_HOUR = env.int("TEXT_REPLIES_PER_HOUR", default=20)
@@ -197,6 +202,9 @@ ALERT_LOOP_INTERVAL_S = env.float("ALERT_LOOP_INTERVAL_S", default=2.0)
 CALL_PLACER_INTERVAL_S = env.float("CALL_PLACER_INTERVAL_S", default=0.5)
 LINE_RECONCILER_INTERVAL_S = env.float("LINE_RECONCILER_INTERVAL_S", default=60.0)
 CALL_RECONCILER_INTERVAL_S = env.float("CALL_RECONCILER_INTERVAL_S", default=15.0)
+PRICE_INTERVAL_S = env.float("PRICE_INTERVAL_S", default=30.0)
+SPEND_CAP_INTERVAL_S = env.float("SPEND_CAP_INTERVAL_S", default=5.0)
+NUMBER_HEALTH_INTERVAL_S = env.float("NUMBER_HEALTH_INTERVAL_S", default=120.0)
 # An outside address that is requested while loops and alerts work, so that their silence is noticed; empty: none.
 DISPATCH_HEARTBEAT_URL = env.str("DISPATCH_HEARTBEAT_URL", default="")
 HEARTBEAT_INTERVAL_S = env.float("HEARTBEAT_INTERVAL_S", default=60.0)

@@ -16,10 +16,13 @@ class TelephonyConfig(AppConfig):
         from dispatch.telephony import checks, metrics, number_check_calls, retention  # noqa: F401  (some register themselves)
         from dispatch.telephony.personal import PART
         from dispatch.telephony.providers import NAMES
+        from dispatch.telephony.services import spend_caps
+        from dispatch.telephony.services.sms_requests import wake_held_texts
         from dispatch.telephony.sql import OpenCalls
 
         providers.register(NAMES)
         register_open_call_reader(OpenCalls())
         retention.register()
         number_check_calls.register()
+        spend_caps.on_resume(wake_held_texts)
         register("telephony", PART)

@@ -19,7 +19,17 @@ from dispatch.core.db.lock_waits import RecentlyBlocked, limit_lock_waits
 from dispatch.core.runtime.loops import Loop, Tally
 from dispatch.telephony import sql
 from dispatch.telephony.models import Call
-from dispatch.telephony.services import call_requests, inbound, keys, probes, reconciliation, sms_requests
+from dispatch.telephony.services import (
+    call_requests,
+    inbound,
+    keys,
+    number_rests,
+    prices,
+    probes,
+    reconciliation,
+    sms_requests,
+    spend_caps,
+)
 from dispatch.telephony.services.sms import TEXT_LOOP
 
 log = structlog.get_logger(__name__)
@@ -162,10 +172,28 @@ def probe_accounts() -> None:
     probes.probe_accounts()
 
 
+def fetch_prices() -> None:
+    """Fetch the prices of ended calls and texts."""
+    prices.fetch_due_prices()
+
+
+def judge_numbers() -> None:
+    """Let unhealthy caller numbers rest."""
+    number_rests.judge_numbers()
+
+
+def count_spending() -> None:
+    """Count what organizations with a spending cap have spent; stop and resume their calls and texts."""
+    spend_caps.count_all()
+
+
 LOOPS = [
     Loop("placer", place_due, settings.CALL_PLACER_INTERVAL_S, elected=True),
     Loop(TEXT_LOOP, send_due, settings.CALL_PLACER_INTERVAL_S, elected=True),
     Loop("texts_reconciler", reconcile_texts, settings.CALL_RECONCILER_INTERVAL_S, elected=True),
+    Loop("prices", fetch_prices, settings.PRICE_INTERVAL_S, elected=True),
+    Loop("number_health", judge_numbers, settings.NUMBER_HEALTH_INTERVAL_S, elected=True),
+    Loop("spend_caps", count_spending, settings.SPEND_CAP_INTERVAL_S, elected=True),
     Loop("account_probes", probe_accounts, interval_s=1.0, elected=True),
     Loop("calls_keys", apply_unhandled_keys, settings.AUDITOR_INTERVAL_S, elected=True),
     *RECONCILERS,

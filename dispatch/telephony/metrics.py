@@ -5,12 +5,13 @@ from __future__ import annotations
 from django.db.models import Count, Min
 from prometheus_client import Counter
 
-from dispatch.capacity.models import ProviderAccount
+from dispatch.capacity.models import OutboundNumber, ProviderAccount
 from dispatch.core import clock
 from dispatch.core.observability.metrics import Samples, gauge
-from dispatch.telephony.models import Call, Text
+from dispatch.telephony.models import Call, SpendCap, Text
 
 texts_moved = Counter("dispatch_texts_total", "Status changes of outbound texts.", ["purpose", "status"])
+spend = Counter("dispatch_spend", "Recorded prices of calls and texts, without credits.", ["kind", "currency"])
 texts_received = Counter("dispatch_texts_received_total", "Inbound texts.")
 
 webhooks_refused = Counter(
@@ -25,6 +26,19 @@ def accounts_out() -> Samples:
     """Count the active provider accounts in an outage, by kind of outage."""
     failing = ProviderAccount.objects.filter(is_active=True).exclude(outage="")
     return [((outage,), count) for outage, count in failing.values_list("outage").annotate(count=Count("pk"))]
+
+
+@gauge("dispatch_spend_caps_reached", "Organizations whose calls and texts wait for their daily spending cap.")
+def spend_caps_reached() -> Samples:
+    """Count the active organizations that their spending cap has stopped."""
+    stopped = SpendCap.objects.filter(amount__isnull=False, stopped_at__isnull=False, organization__is_active=True)
+    return [((), stopped.count())]
+
+
+@gauge("dispatch_numbers_resting", "Caller numbers that are avoided because they are unhealthy.")
+def numbers_resting() -> Samples:
+    """Count the numbers in use that rest."""
+    return [((), OutboundNumber.objects.filter(is_paused=False, rests_until__gt=clock.now()).count())]
 
 
 @gauge("dispatch_texts_waiting", "Due texts that are not sent yet.", ("purpose",))

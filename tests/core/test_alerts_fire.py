@@ -100,6 +100,7 @@ SITUATIONS: dict[str, tuple[Series, Series]] = {
         {'dispatch_reader_lag_seconds{reader="outbox"}': "0+30x180"},
         {'dispatch_reader_lag_seconds{reader="outbox"}': "5x180"},
     ),
+    "SpendCapReached": ({"dispatch_spend_caps_reached": "1x180"}, {"dispatch_spend_caps_reached": "0x180"}),
     "WebhooksRefused": (
         {'dispatch_webhooks_refused_total{reason="wrong_signature"}': "0+1x180"},
         {'dispatch_webhooks_refused_total{reason="no_signature"}': "0+1x180"},

@@ -266,7 +266,7 @@ def _limits(
         for number, (of, total, alerts, offers) in numbers.items()
         if of == pool
     }
-    return PoolLimits(pool, usable, concurrency[pool], 0)
+    return PoolLimits(pool, 1, usable, concurrency[pool], 0)
 
 
 EXAMPLES, SOAK_EXAMPLES = 25, 600

@@ -257,6 +257,11 @@ class Simulator:
         del account["open_calls"]
         self.request("PUT", "/control/accounts", json={**account, **changes})
 
+    def add_account(self, sid: str, auth_token: str, **settings: Any) -> None:
+        """Add an account beside the first; until the next reset. Any caller number counts as its own."""
+        account = {"sid": sid, "auth_token": auth_token, "owns_any_number": True, "calls_per_second": 1000.0}
+        self.request("PUT", "/control/accounts", json={**account, **settings})
+
     def answer_429(self, times: int | None = 1, retry_after: float | None = None, **details: Any) -> None:
         self.fault("rate_limit", times=times, seconds=retry_after, **details)
 

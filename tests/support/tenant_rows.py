@@ -28,7 +28,15 @@ from dispatch.outbox.models import Attempt, Endpoint, Message, MessageGroup, Tar
 from dispatch.outbox.services.intake import default_pool
 from dispatch.schedules.models import BulkImport, Run, RunReport, Schedule
 from dispatch.technicians.models import Shift, Skill, Technician
-from dispatch.telephony.models import Call, CallEvent, InboundCall, OptOut, Text
+from dispatch.telephony.models import (
+    Call,
+    CallEvent,
+    InboundCall,
+    NumberHealthPolicy,
+    OptOut,
+    SpendCap,
+    Text,
+)
 from notifications.models import (
     Alert,
     Claim,
@@ -231,6 +239,8 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
         organization=t.organization, job=t.row(Job), text=t.row(Text), technician=t.row(Technician)
     ),
     OptOut: lambda t: OptOut.objects.create(organization=t.organization, phone=make.phone()),
+    SpendCap: lambda t: SpendCap.objects.create(organization=t.organization, other_currencies=t.tag[:60]),
+    NumberHealthPolicy: lambda t: NumberHealthPolicy.objects.create(organization=t.organization),
     InboundCall: lambda t: InboundCall.objects.create(
         organization=t.organization,
         account=t.row(OutboundNumber).account,

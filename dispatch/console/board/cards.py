@@ -300,6 +300,8 @@ def state_of(job: Job, live: Sequence[Offer] = ()) -> tuple[str, str]:
         return "late", "Phone provider not responding"
     if job.waiting_for == Job.WaitingFor.ACCOUNT:
         return "late", "Account refused by the phone provider"
+    if job.waiting_for == Job.WaitingFor.SPEND_CAP:
+        return "late", "Daily spending cap reached"
     if job.waiting_for == Job.WaitingFor.TECHNICIAN:
         return "waiting", "Waiting for a technician"
     if job.waiting_for == Job.WaitingFor.QUIET_HOURS and job.next_action_at:

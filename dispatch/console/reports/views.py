@@ -9,6 +9,7 @@ from django.views.decorators.http import require_GET
 
 from dispatch.console import views_base
 from dispatch.console.reports.charts import WIDE, WIDTH, bar_chart, line_chart
+from dispatch.console.reports.spend import build_spend
 from dispatch.console.reports.statistics import SPANS, Figures, Report, build_report, span_of
 from dispatch.console.templatetags.console import percent, seconds
 from dispatch.console.views_base import console_view
@@ -65,6 +66,7 @@ def reports(request: HttpRequest) -> HttpResponse:
         "days": days,
         "service": service,
         "services": ServiceType.objects.of(request.organization),
+        "spend": build_spend(request.organization, report.first, report.last),
         "most_jobs": max((figures.jobs for figures in report.services), default=0),
     }
     return views_base.render_page(request, "console/reports/reports.html", context)
@@ -73,8 +75,13 @@ def reports(request: HttpRequest) -> HttpResponse:
 @require_GET
 @console_view
 def as_csv(request: HttpRequest) -> HttpResponse:
-    """Return the table by day, or by service (`?by=service`), as CSV. Times in seconds, rates from 0 to 1."""
+    """Return the table by day, by service (`?by=service`) or of prices (`?by=spend`), as CSV.
+
+    Times in seconds, rates from 0 to 1.
+    """
     report, _, _ = _requested_report(request)
+    if request.GET.get("by") == "spend":
+        return _spend_csv(request, report)
     by = "service" if request.GET.get("by") == "service" else "day"
     name = f"dispatch-{request.organization.slug}-by-{by}-{report.first}-{report.last}.csv"
     rows = report.services if by == "service" else report.days
@@ -85,6 +92,15 @@ def as_csv(request: HttpRequest) -> HttpResponse:
             [csv_files.escape_formula(figures.name) if by == "service" else f"{figures.day}", *_row(figures)]
             for figures in rows
         ),
+    )
+
+
+def _spend_csv(request: HttpRequest, report: Report) -> HttpResponse:
+    spend = build_spend(request.organization, report.first, report.last)
+    return csv_files.csv_response(
+        f"dispatch-{request.organization.slug}-spend-{report.first}-{report.last}.csv",
+        [f"day ({report.zone})", "currency", "calls", "texts", "total"],
+        ([f"{cost.day}", cost.currency, cost.calls, cost.texts, cost.total] for cost in spend.days),
     )
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from .clock import Clock, Timer
-from .formats import display, rfc2822
+from .config import Prices
+from .formats import display, price, rfc2822
 from .webhooks import Attempt
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class Call:
     asking: bool = False
     behaviour: dict[str, Any] = field(default_factory=dict)
     script: Script | None = None
+    prices: Prices = field(default_factory=Prices)
     statuses: list[dict[str, Any]] = field(default_factory=list)
     said: list[dict[str, Any]] = field(default_factory=list)
     keys: list[dict[str, Any]] = field(default_factory=list)
@@ -236,8 +238,8 @@ class Call:
             "start_time": rfc2822(self.started_date),
             "end_time": rfc2822(self.ended_date),
             "duration": str(self.duration) if self.over and answered else ("0" if self.over else None),
-            "price": None,
-            "price_unit": "USD",
+            "price": self.price(),
+            "price_unit": self.prices.currency,
             "answered_by": self.answered_by or None,
             "api_version": API_VERSION,
             "forwarded_from": None,
@@ -250,6 +252,14 @@ class Call:
             "uri": f"{uri}.json",
             "subresource_uris": {name: f"{uri}/{_camel(name)}.json" for name in SUBRESOURCES},
         }
+
+    def price(self) -> str | None:
+        """Return the price of an answered call some time after its end. Other calls have none."""
+        if self.answered_at is None or self.ended_at is None:
+            return None
+        if self.clock.now() < self.ended_at + self.prices.after:
+            return None
+        return price(self.prices.per_minute, -(-self.duration // 60))
 
     def history(self) -> dict[str, Any]:
         """Return the call as the control API shows it; `at` is simulated seconds since it was created."""

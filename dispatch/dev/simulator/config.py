@@ -29,6 +29,19 @@ class NumberConfig:
 
 
 @dataclass
+class Prices:
+    """What calls and texts cost, as decimal strings. A negative price is a credit.
+
+    The price of a call or text is null until `after` simulated seconds after its end.
+    """
+
+    per_minute: str = "0.0130"
+    per_segment: str = "0.0079"
+    currency: str = "USD"
+    after: float = 10.0
+
+
+@dataclass
 class AccountConfig:
     """Credentials, limits and state.
 
@@ -46,6 +59,7 @@ class AccountConfig:
     status: str = "active"
     type: str = "Full"
     api_keys: dict[str, str] = field(default_factory=dict)  # SID → secret; they may not read the account itself
+    prices: Prices = field(default_factory=Prices)
 
     @property
     def is_active(self) -> bool:
@@ -100,6 +114,8 @@ def account_from(data: Any, where: str = "account") -> AccountConfig:
     """Parse an account with its numbers; a number may be a plain string."""
     account = build(AccountConfig, data, where)
     account.numbers = [number_from(item, f"{where}.numbers") for item in account.numbers]
+    if isinstance(account.prices, dict):
+        account.prices = build(Prices, account.prices, f"{where}.prices")
     if not account.sid.startswith("AC") or len(account.sid) != 34:
         raise ValueError(f"{where}.sid must be AC and 32 hexadecimal digits")
     if not account.auth_token:

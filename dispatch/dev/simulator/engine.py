@@ -72,6 +72,7 @@ class Engine:
         call.created_at = world.clock.now()
         call.created_date = call.updated_date = world.clock.wall()
         call.changed = world.call_changed
+        call.prices = account.config.prices
         account.open_calls += 1
         world.add_call(call)
         return call

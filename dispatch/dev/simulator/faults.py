@@ -1,8 +1,8 @@
 """Inject faults: errors, delays and losses.
 
 A fault is a JSON object with `kind`; how often it applies (`times`: null for unlimited, default 1; `probability`,
-default 1; `skip`: the number of matches to ignore first); filters (`to`, `from`, `event`, `purpose`); and
-`seconds` for delays.
+default 1; `skip`: the number of matches to ignore first); filters (`to`, `from`, `event`, `purpose`, and for
+requests `account`: the SID); and `seconds` for delays.
 
 Requests (`on`: "create" (default), "message", "update", "fetch", "list", "account" or "any"; seconds are real):
   refuse          the error response of `code` (20003), with its status: a wrong token, a suspended account
@@ -72,6 +72,7 @@ class Fault:
     from_: str | None = None
     event: str | None = None
     purpose: str | None = None
+    account: str | None = None
     seconds: float | None = None
     creates: bool = False
     code: int = 20003
@@ -117,9 +118,13 @@ class Faults:
     def all(self) -> list[Fault]:
         return self._faults
 
-    def request(self, on: str, to: str = "", from_: str = "") -> Fault | None:
+    def request(self, on: str, to: str = "", from_: str = "", account: str = "") -> Fault | None:
         """Return the fault that applies to this request, if any, and count its use."""
-        return self._take(lambda f: f.kind in REQUEST_KINDS and f.on in (on, "any"), to, from_)
+
+        def is_meant(fault: Fault) -> bool:
+            return fault.kind in REQUEST_KINDS and fault.on in (on, "any") and fault.account in (None, account)
+
+        return self._take(is_meant, to, from_)
 
     def callback(self, event: str, to: str, from_: str) -> Fault | None:
         return self._take(lambda f: f.kind in CALLBACK_KINDS and f.event in (None, event), to, from_)

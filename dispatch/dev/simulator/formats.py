@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from datetime import UTC, datetime
+from decimal import Decimal
 from email.utils import format_datetime
 
 E164 = re.compile(r"\+[1-9]\d{6,14}")
@@ -56,3 +57,8 @@ def display(number: str) -> str:
 def mask(number: str) -> str:
     """Mask a number for logs: keep the start and the last two digits."""
     return f"{number[:5]}***{number[-2:]}" if len(number) > 8 else "***"
+
+
+def price(rate: str, units: int) -> str:
+    """Format what `units` at `rate` cost as the provider does: a charge is negative, such as `-0.01300`."""
+    return f"{-Decimal(rate) * units:.5f}"

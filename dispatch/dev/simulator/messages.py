@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .calls import API_VERSION
+from .config import Prices
 from .errors import CODES
-from .formats import mask, new_sid, rfc2822
+from .formats import mask, new_sid, price, rfc2822
 from .twiml import MESSAGE_VERBS, TwimlError, parse
 from .webhooks import Attempt
 
@@ -53,7 +54,13 @@ class Message:
     error_code: int | None = None
     statuses: list[dict[str, Any]] = field(default_factory=list)
     webhooks: list[dict[str, Any]] = field(default_factory=list)
+    prices: Prices = field(default_factory=Prices)
+    has_price: bool = False
     outbox: deque[dict[str, str]] = field(default_factory=deque)
+
+    @property
+    def segments(self) -> int:
+        return max(1, -(-len(self.body) // 153) if len(self.body) > 160 else 1)
 
     def resource(self) -> dict[str, Any]:
         """Return the message as the provider's REST API shows it."""
@@ -66,13 +73,13 @@ class Message:
             "body": self.body,
             "status": self.status,
             "direction": self.direction,
-            "num_segments": str(max(1, -(-len(self.body) // 153) if len(self.body) > 160 else 1)),
+            "num_segments": str(self.segments),
             "num_media": "0",
             "messaging_service_sid": self.messaging_service_sid,
             "error_code": self.error_code,
             "error_message": None if self.error_code is None else f"Delivery failed, error {self.error_code}",
-            "price": None,
-            "price_unit": "USD",
+            "price": price(self.prices.per_segment, self.segments) if self.has_price else None,
+            "price_unit": self.prices.currency,
             "api_version": API_VERSION,
             "date_created": rfc2822(self.created_date),
             "date_sent": rfc2822(self.sent_date),
@@ -149,6 +156,7 @@ def _travel(world: World, account: Account, message: Message, stations: list[tup
         message.updated_date = world.clock.wall()
         if status == "sent":
             message.sent_date = message.updated_date
+            _charge(world, message)
         _record_status(world, message)
         _notify(world, account, message)
         if not suspended:
@@ -157,10 +165,20 @@ def _travel(world: World, account: Account, message: Message, stations: list[tup
     world.later(world.config.timing.message_step, arrive)
 
 
+def _charge(world: World, message: Message) -> None:
+    """Set the price of a text that was sent or received, some time later."""
+
+    def show() -> None:
+        message.has_price = True
+
+    world.later(message.prices.after, show)
+
+
 def _new(world: World, account: Account, to: str, from_: str, body: str, direction: str, status: str) -> Message:
     wall = world.clock.wall()
     sid = new_sid("SM")
     message = Message(sid, account.config.sid, to, from_, body, direction, status, world.clock.now(), wall, wall)
+    message.prices = account.config.prices
     world.messages[sid] = message
     _record_status(world, message)
     return message
@@ -239,6 +257,8 @@ async def _post(
 def receive(world: World, account: Account, to: str, from_: str, body: str) -> Message:
     """Receive a person's text to one of the account's numbers: handle opt-outs, then post it to the SmsUrl."""
     message = _new(world, account, to, from_, body, "inbound", "received")
+    message.sent_date = message.created_date
+    _charge(world, message)
     word = body.strip().upper()
     pair = (to, from_)
     answer = ""

@@ -140,13 +140,16 @@ async def list_calls(request: web.Request) -> web.StreamResponse:
 
 
 def _in_time(call: Call, name: str, value: str) -> bool:
+    return in_time(call.started_date if name.startswith("StartTime") else call.ended_date, name, value)
+
+
+def in_time(stamp: float | None, name: str, value: str) -> bool:
     """Apply the provider's date filters: a day or a moment, with < for until and > for from."""
     try:
         moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
     except ValueError:
         raise ApiError(20001, f"{name}={value!r} is not a date") from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    stamp = call.started_date if name.startswith("StartTime") else call.ended_date
     if stamp is None:
         return False
     if name.endswith("<"):

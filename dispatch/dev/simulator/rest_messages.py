@@ -8,7 +8,7 @@ from .errors import ApiError
 from .formats import is_e164, is_plausible, is_service
 from .messages import MAX_VALIDITY, Message, fate, send
 from .params import WORLD, Form, authenticate, known_only
-from .rest import BASE, PAGING, paged
+from .rest import BASE, PAGING, in_time, paged
 from .trouble import answer_with_faults
 from .world import Account, World
 
@@ -22,7 +22,8 @@ CREATE = {
     "SmartEncoded",
     "ShortenUrls",
 }
-LIST = {"To", "From"} | PAGING
+DATES = {f"DateSent{sign}" for sign in ("", "<", ">")}
+LIST = {"To", "From"} | DATES | PAGING
 MAX_LENGTH = 1600
 
 
@@ -84,7 +85,10 @@ async def list_messages(request: web.Request) -> web.StreamResponse:
     matching = [
         message
         for message in world.messages.values()
-        if message.account_sid == account.config.sid and to in ("", message.to) and from_ in ("", message.from_)
+        if message.account_sid == account.config.sid
+        and to in ("", message.to)
+        and from_ in ("", message.from_)
+        and all(in_time(message.sent_date, name, request.query[name]) for name in DATES & set(request.query))
     ]
     page = paged(request, "messages", matching[::-1])
     return await answer_with_faults(request, "list", to, from_, lambda: page, status=200)

@@ -22,7 +22,7 @@ async def answer_with_faults(
 ) -> web.StreamResponse:
     """Do `work` and respond with its resource, unless a fault intervenes."""
     world = request.app[WORLD]
-    fault = world.faults.request(on, to, from_)
+    fault = world.faults.request(on, to, from_, request.match_info.get("account", ""))
     kind = fault.kind if fault else ""
     if fault is None:
         return _json(work(), status)

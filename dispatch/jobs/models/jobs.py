@@ -129,6 +129,7 @@ class Job(OwnedModel):
         ACCOUNT = "account", "The phone provider, which refuses our account"
         PERSON = "person", "A dispatcher"
         QUIET_HOURS = "quiet_hours", "The end of quiet hours"
+        SPEND_CAP = "spend_cap", "The daily spending cap, which is reached"
 
     class PendingReason(models.TextChoices):
         NONE = "", "—"
@@ -139,6 +140,7 @@ class Job(OwnedModel):
         NO_LINE = "no_line", "No line became free"
         PROVIDER_DOWN = "provider_down", "The phone provider is not responding"
         ACCOUNT_REFUSED = "account_refused", "The phone provider refuses our account"
+        SPEND_CAP = "spend_cap", "The daily spending cap is reached"
         FAILED = "processing_failed", "Processing failed"
 
     class DuplicateState(models.TextChoices):

@@ -46,7 +46,7 @@ from dispatch.jobs.services.leaving import withdraw_inactive_offers
 from dispatch.jobs.services.notice_delivery import advance_due_notices
 from dispatch.jobs.services.offers import call_changed, expire_offer
 from dispatch.jobs.services.ranking import quiet_end_words
-from dispatch.jobs.services.recovery import resume_after_outage
+from dispatch.jobs.services.recovery import resume_after_outage, resume_after_spend_cap
 from dispatch.jobs.services.reminders import remind_due_jobs
 from dispatch.jobs.services.submissions import accept_submission, start_job
 
@@ -88,6 +88,7 @@ __all__ = [
     "report_on_the_way",
     "resume",
     "resume_after_outage",
+    "resume_after_spend_cap",
     "start_job",
     "withdraw_inactive_offers",
 ]

@@ -45,7 +45,11 @@ BATCH = 200
 # Grace period of the queues before the auditor acts (seconds).
 GRACE_S = 2.0
 MAX_FAILURES, POSTPONE_S = 3, 20.0
-_FOR_THE_PROVIDER = (transitions.Waiting.PROVIDER, transitions.Waiting.ACCOUNT)
+_FOR_THE_PROVIDER = (
+    transitions.Waiting.PROVIDER,
+    transitions.Waiting.ACCOUNT,
+    transitions.Waiting.SPEND_CAP,
+)
 # After this many lock timeouts, the remaining rows of an organization are postponed, too, for this long.
 MAX_LOCK_TIMEOUTS, BLOCKED_S = 3, 5.0
 _blocked_calls, _failed_offers = RecentlyBlocked(POSTPONE_S), RecentlyBlocked(POSTPONE_S)

@@ -106,7 +106,7 @@ def _run_step(job_id: int, token: uuid.UUID, busy: set[int]) -> _Step:
         return _start_after_quiet_hours(job, token)
     candidates = {row.technician_id: row for row in readiness.candidates}
     waited = job.technician_wait_until is not None and now >= job.technician_wait_until
-    set_aside = _set_aside(job, offers, now)
+    set_aside = _set_aside(job, readiness.pool, offers, now)
     step = ranking.next_step(
         job,
         policy,
@@ -196,7 +196,7 @@ def _try_candidate(job: Job, state: CascadeState, candidate: CandidateRow, busy:
     except CallNotAllowed as refused:
         return _skip_candidate(job, candidate, fitness, str(refused))
     except NoLine as none:
-        if none.reason in waits.OUTAGES:
+        if none.reason in waits.REASONS:
             waits.wait_for_provider(job, state, None)
         else:
             waits.wait_for_line(job, state, none.retry_in_s)
@@ -306,11 +306,11 @@ def _start_after_quiet_hours(job: Job, token: uuid.UUID) -> _Step:
     return _AGAIN
 
 
-def _set_aside(job: Job, offers: list[OfferRow], now: datetime) -> dict[int, OfferRow]:
+def _set_aside(job: Job, pool: DispatchPool | None, offers: list[OfferRow], now: datetime) -> dict[int, OfferRow]:
     """Return technicians whose offer was just withdrawn because of the provider: id → offer, latest last.
 
     Other technicians are called first. An offer that was withdrawn because of an outage sets nobody aside when the
-    outage is over.
+    outage is over, or when calls are placed from the pool's fallback.
     """
     since = now - timedelta(seconds=rules.SET_ASIDE_S)
     withdrawn = [
@@ -322,6 +322,8 @@ def _set_aside(job: Job, offers: list[OfferRow], now: datetime) -> dict[int, Off
         and offer.settled_at > since
     ]
     ended_at = account_outages.last_end(job.organization_id) if withdrawn else None
+    if withdrawn and pool is not None:
+        ended_at = account_outages.switched_at(pool.pk) or ended_at
     return {
         offer.technician_id: offer
         for offer in withdrawn

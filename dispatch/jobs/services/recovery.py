@@ -1,7 +1,8 @@
-"""Resume the jobs that a provider outage stopped, when the outage ends."""
+"""Resume the jobs that a provider outage or the spending cap stopped, when that ends."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from django.conf import settings
@@ -16,12 +17,15 @@ from dispatch.core.runtime.queues import enqueue, notify_loop
 from dispatch.jobs.models import Job
 from dispatch.jobs.services import slots, transitions
 from dispatch.jobs.services.line_wakeups import WAITING_LOOP
+from dispatch.telephony import services as telephony
 
 BATCH = 200
 RESUME = "dispatch.jobs.tasks.resume_after_outage"
+RESUME_SPENDING = "dispatch.jobs.tasks.resume_after_spend_cap"
 
 FAILED = "job_not_resumed"
 _REASONS = transitions.OUTAGE_REASONS
+_CAP = (Job.PendingReason.SPEND_CAP,)
 # Events by which a person takes ownership of a pending job, and the events that release it.
 _CLAIMED, _RELEASED = ("job.claimed", "job.alert_acknowledged"), ("job.released", "job.alert_returned")
 
@@ -48,8 +52,19 @@ def resume_after_outage(organization_id: int, limit: int | None = None) -> int:
     return resumed
 
 
+def resume_after_spend_cap(organization_id: int) -> int:
+    """Resume the organization's jobs that are pending because of its spending cap, which allows calls again.
+
+    Return the number of jobs resumed: none while the cap holds them. Call it outside any transaction.
+    """
+    if telephony.spend_hold(organization_id, "offer"):
+        return 0
+    pending = _pending_jobs(_CAP).filter(organization_id=organization_id)
+    return run_each(_resume, list(pending.values_list("pk", flat=True)), event=FAILED)
+
+
 def resume_left_behind() -> int:
-    """Resume the jobs whose outage has ended since they became pending, in case the task was lost.
+    """Resume the jobs whose outage or spending cap has ended since they became pending, in case the task was lost.
 
     Return the number of jobs resumed.
     """
@@ -58,11 +73,13 @@ def resume_left_behind() -> int:
     )
     failing = ProviderAccount.objects.filter(organization_id=OuterRef("organization_id")).exclude(outage="")
     run_each(_end_trial, unlocked_ids(_on_trial().filter(~Exists(failing)), BATCH), event=FAILED)
-    return run_each(_resume, unlocked_ids(_pending_jobs().filter(Exists(ended)), BATCH), event=FAILED)
+    held = _pending_jobs(_CAP).order_by().values_list("organization_id", flat=True).distinct()
+    resumed = sum(resume_after_spend_cap(organization_id) for organization_id in list(held))
+    return resumed + run_each(_resume, unlocked_ids(_pending_jobs().filter(Exists(ended)), BATCH), event=FAILED)
 
 
-def _pending_jobs() -> QuerySet[Job]:
-    jobs: QuerySet[Job] = Job.objects.filter(status=Job.Status.PENDING, pending_reason__in=_REASONS)
+def _pending_jobs(reasons: Sequence[Job.PendingReason] = _REASONS) -> QuerySet[Job]:
+    jobs: QuerySet[Job] = Job.objects.filter(status=Job.Status.PENDING, pending_reason__in=reasons)
     return jobs.order_by("priority", "waiting_since", "pk")
 
 
@@ -86,13 +103,14 @@ def _end_trial(job_id: int) -> bool:
 @transaction.atomic
 def _resume(job_id: int, *, is_trial: bool = False) -> bool:
     job = transitions.lock_job(job_id)
-    if job.status != Job.Status.PENDING or job.pending_reason not in _REASONS or _is_owned(job):
+    if job.status != Job.Status.PENDING or job.pending_reason not in (*_REASONS, *_CAP) or _is_owned(job):
         return False
+    resumed = "job.spend_resumed" if job.pending_reason in _CAP else "job.provider_back"
     job.status, job.pending_reason, job.is_trial = Job.Status.DISPATCHING, "", is_trial
     slots.release_holds(job)
     transitions.advance_job(job)
     transitions.save_job(job)
-    transitions.append_job_event(job, "job.trial_began" if is_trial else "job.provider_back")
+    transitions.append_job_event(job, "job.trial_began" if is_trial else resumed)
     return True
 
 
@@ -108,12 +126,21 @@ def _outage_ended(organization_id: int) -> None:
     notify_loop(WAITING_LOOP)
 
 
+def _spending_resumed(organization_id: int) -> None:
+    enqueue(settings.DISPATCH_QUEUE, RESUME_SPENDING, organization_id)
+    notify_loop(WAITING_LOOP)
+
+
 def _trial_unused(organization_id: int) -> None:
     """Resume the first waiting job, to find out whether the provider works again."""
     enqueue(settings.DISPATCH_QUEUE, RESUME, organization_id, 1)
 
 
 def register() -> None:
-    """Subscribe to the end of outages and to unused trials. Called once, when the applications are ready."""
+    """Subscribe to the end of outages, to unused trials and to the end of a stop by the spending cap.
+
+    Called once, when the applications are ready.
+    """
+    telephony.on_spend_resume(_spending_resumed)
     account_outages.on_end(_outage_ended)
     account_outages.on_unused_trial(_trial_unused)

@@ -19,11 +19,13 @@ from dispatch.jobs.rules import CascadePolicy, Slots
 from dispatch.jobs.services import line_wakeups, ranking, slots, transitions
 from dispatch.jobs.services.transitions import Waiting
 from dispatch.jobs.sql import DispatchReadiness, OfferRow
+from dispatch.telephony import services as telephony
 
-# Outage of the account → the job's `waiting_for`, and its pending reason if the wait ends without success.
-OUTAGES = {
-    Outage.NO_ANSWER: (Waiting.PROVIDER, Job.PendingReason.PROVIDER_DOWN),
-    Outage.REFUSED: (Waiting.ACCOUNT, Job.PendingReason.ACCOUNT_REFUSED),
+# Why no call can be made → the job's `waiting_for`, and its pending reason if the wait ends without success.
+REASONS = {
+    str(Outage.NO_ANSWER): (Waiting.PROVIDER, Job.PendingReason.PROVIDER_DOWN),
+    str(Outage.REFUSED): (Waiting.ACCOUNT, Job.PendingReason.ACCOUNT_REFUSED),
+    telephony.SPEND_CAP: (Waiting.SPEND_CAP, Job.PendingReason.SPEND_CAP),
 }
 # Minimum and maximum delay before the next try to reserve a line (seconds).
 LINE_POLL_S = (1.0, 15.0)
@@ -88,27 +90,29 @@ def wait_for_provider(job: Job, state: CascadeState, last: OfferRow | None) -> N
     if clock.now() >= job.line_wait_until:
         give_up_waiting(job, state, last)
         return
-    outage, _ = _outage(state.readiness.pool, last)
-    waiting_for = OUTAGES[outage][0] if outage else Waiting.PROVIDER
+    obstacle, _ = _obstacle(job, state.readiness.pool, last)
+    waiting_for = REASONS[obstacle][0] if obstacle else Waiting.PROVIDER
     at = min(transitions.seconds_from_now(PROVIDER_POLL_S), job.line_wait_until)
     _wait_for(job, waiting_for, at, job.line_wait_until)
 
 
 def give_up_waiting(job: Job, state: CascadeState, last: OfferRow | None) -> None:
     """Make the job pending after its wait for a line, and record the cause as the reason."""
-    outage, words = _outage(state.readiness.pool, last)
+    obstacle, words = _obstacle(job, state.readiness.pool, last)
     waited_s = state.policy.line_wait_s
-    if outage is None:
+    if obstacle is None:
         transitions.mark_pending(job, Job.PendingReason.NO_LINE, waited_s=waited_s)
     else:
-        transitions.mark_pending(job, OUTAGES[outage][1], waited_s=waited_s, reason_text=words)
+        transitions.mark_pending(job, REASONS[obstacle][1], waited_s=waited_s, reason_text=words)
 
 
-def _outage(pool: DispatchPool | None, last: OfferRow | None) -> tuple[Outage | None, str]:
-    """Return the outage of the pool's accounts and a text for dispatchers.
+def _obstacle(job: Job, pool: DispatchPool | None, last: OfferRow | None) -> tuple[str | None, str]:
+    """Return why no call can be made, a key of `REASONS`, and a text for dispatchers.
 
-    Without such an outage, return the reason for the last withdrawal.
+    That is the spending cap or an outage of the pool's accounts; without both, the reason for the last withdrawal.
     """
+    if hold := telephony.spend_hold(job.organization_id, "offer"):
+        return telephony.SPEND_CAP, str(hold)
     account = account_outages.outage_of_pool(pool.pk) if pool else None
     if account is not None:
         return Outage(account.outage), account_outages.describe(account)

@@ -25,7 +25,9 @@ from dispatch.leads.rules import eligibility as eligibility_rules
 from dispatch.leads.rules.eligibility import BatchContext
 from dispatch.leads.rules.retries import CampaignRules, Defer, End, Go, LeadFacts, Verdict
 from dispatch.leads.rules.states import WOULD_CALL, Mode, Reason, Status
+from dispatch.telephony import price_sql
 from dispatch.telephony.services import bulk as telephony
+from dispatch.telephony.services import spend_caps
 from dispatch.telephony.services.bulk import NewCall
 
 # Delay for a lead that is locked by another session, or whose phone has an open call.
@@ -181,7 +183,7 @@ class ClaimBatch:
         self, leads: list[LeadFacts], context: BatchContext, later: list[tuple[LeadFacts, Defer]]
     ) -> None:
         """Write the calls of leads whose account and pool may request them now."""
-        turns = self._turns(leads)
+        turns = self._within_spend_cap(self._turns(leads))
         calls = {lead.id: self._new_call(lead, context, turns[lead.id]) for lead in leads if lead.id in turns}
         wanted = list(calls.values())
         if not wanted:
@@ -240,6 +242,18 @@ class ClaimBatch:
                 self._requeue(self.reservations[lead.id])
                 counters.line_waits.labels("rate").inc()
         return turns
+
+    def _within_spend_cap(self, turns: dict[int, float]) -> dict[int, float]:
+        """Return the turns that the organization's spending cap allows. The other leads are ready again."""
+        if not turns:
+            return turns
+        allowed = spend_caps.reserve(self.limits.organization_id, price_sql.CALLS, len(turns), purpose=PURPOSE)
+        for lead_id in list(turns)[allowed:]:
+            self._requeue(self.reservations[lead_id])
+            counters.line_waits.labels(spend_caps.REASON).inc()
+        if allowed < len(turns):
+            self.claimed.why, self.claimed.wait_s = spend_caps.REASON, STOPPED_S
+        return dict(list(turns.items())[:allowed])
 
     def _new_call(self, lead: LeadFacts, context: BatchContext, turn_s: float) -> NewCall:
         campaign = context.campaigns[lead.campaign_id]

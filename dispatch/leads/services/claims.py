@@ -21,6 +21,7 @@ from dispatch.leads.redis_queue import PURPOSE, ClaimOutcome, Reservation
 from dispatch.leads.rules.retries import Verdict
 from dispatch.leads.services import claim_failures
 from dispatch.leads.services.claim_batches import STOPPED_S, ClaimBatch, ClaimResult, PrecheckRequest
+from dispatch.telephony import services as telephony
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +47,8 @@ def claim_leads(
     if limits is None:
         return ClaimResult(why="pool_paused", wait_s=STOPPED_S)
     _pending.flush(worker)
+    if telephony.spend_hold(limits.organization_id, PURPOSE):
+        return ClaimResult(why=telephony.SPEND_CAP, wait_s=STOPPED_S)
     with counters.processing.time():
         reservations, why, wait_s = _reserve(worker, most, limits)
         fault_injection.crash_point("leads.claim.taken")

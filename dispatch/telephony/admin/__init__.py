@@ -1,5 +1,5 @@
 """Provide the admin pages of telephony."""
 
-from dispatch.telephony.admin import accounts, calls, numbers, sms, voice_preview
+from dispatch.telephony.admin import accounts, calls, numbers, sms, spending, voice_preview
 
-__all__ = ["accounts", "calls", "numbers", "sms", "voice_preview"]
+__all__ = ["accounts", "calls", "numbers", "sms", "spending", "voice_preview"]

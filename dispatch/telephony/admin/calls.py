@@ -48,7 +48,17 @@ class CallAdmin(OwnedAdmin):
 
     admin_may = ACT
     dispatcher_may = ACT
-    list_display = ["id", "created_at", "purpose", "to_phone", "number", "state", "keys_pressed", "duration_s"]
+    list_display = [
+        "id",
+        "created_at",
+        "purpose",
+        "to_phone",
+        "number",
+        "state",
+        "keys_pressed",
+        "duration_s",
+        "cost",
+    ]
     list_filter = ["status", "purpose", "number", "pool"]
     list_select_related = ["number"]
     search_fields = ["to_phone", "sid"]
@@ -80,11 +90,16 @@ class CallAdmin(OwnedAdmin):
             "Result",
             {"fields": ["keys_pressed", "answered_by", "error_code", "error_message", "checked_at"]},
         ),
+        ("Price", {"fields": ["price", "price_unit", "price_checked_at"]}),
     ]
 
     @display(description="status", ordering="status", label=_LABELS)
     def state(self, call: Call) -> tuple[str, str]:
         return call.status, call.get_status_display()
+
+    @display(description="price", ordering="price")
+    def cost(self, call: Call) -> str:
+        return call.cost or "—"
 
     @admin.action(description="Hang up (ends the conversation)", permissions=["act"])
     def hang_up(self, request: Any, queryset: QuerySet) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from django import forms
 from django.contrib import admin, messages
@@ -14,6 +15,7 @@ from unfold.decorators import action
 from unfold.forms import BaseDialogForm
 from unfold.widgets import UnfoldAdminTextInputWidget
 
+from accounts.admin.base import VIEW, OwnedAdmin
 from accounts.admin.extensions import extend_admin
 from dispatch.capacity.admin import OutboundNumberAdmin
 from dispatch.capacity.models import OutboundNumber
@@ -21,6 +23,8 @@ from dispatch.core.phone_numbers import InvalidPhone, parse_phone
 from dispatch.telephony import number_check_calls, number_health, webhook_urls
 from dispatch.telephony.admin.refusals import describe_refusal
 from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
+from dispatch.telephony.models import NumberHealthPolicy
+from dispatch.telephony.services import number_rests
 
 # Pairs of a label in the provider's console and the kind in our URL.
 _ENTRIES = (
@@ -42,14 +46,40 @@ class TestCallForm(BaseDialogForm):
 class NumberWithWebhooksAdmin(OutboundNumberAdmin):
     """Manage numbers, with their webhook URLs and a test call."""
 
-    actions_detail = ["test"]
+    actions_detail = ["test", "end_rest"]
 
     def get_fields(self, request: Any, obj: Any = None) -> list:
         fields = list(super().get_fields(request, obj))
-        return [*fields, "text_health", "webhooks"] if obj else fields
+        return [*fields, "call_health", "text_health", "webhooks"] if obj else fields
 
     def get_readonly_fields(self, request: Any, obj: Any = None) -> list:
-        return [*super().get_readonly_fields(request, obj), "text_health", "webhooks"]
+        return [*super().get_readonly_fields(request, obj), "call_health", "text_health", "webhooks"]
+
+    @admin.display(description="call health")
+    def call_health(self, number: OutboundNumber) -> str:
+        """Say how the latest calls fared, and until when and why the number rests."""
+        health = number_health.call_health(number).describe()
+        if not number_health.is_resting(number) or number.rests_until is None:
+            return health
+        until = number.rests_until.astimezone(ZoneInfo(number.organization.time_zone))
+        return f"rests until {until:%a %H:%M %Z}: {number.rest_reason}"
+
+    @action(
+        description="End rest",
+        permissions=["change"],
+        dialog={
+            "title": "Use this number again now?",
+            "description": "Calls are placed from it again. Only its calls from now on count toward its health.",
+        },
+    )
+    def end_rest(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        number: OutboundNumber = self.get_object(request, object_id)
+        if number_rests.end_rest(number, actor=request.actor):
+            self.log_change(request, number, "Ended the rest.")
+            messages.success(request, "The number is used again.")
+        else:
+            messages.success(request, "The number does not rest.")
+        return self.back_to(object_id)
 
     @admin.display(description="text delivery")
     def text_health(self, number: OutboundNumber) -> str:
@@ -92,3 +122,31 @@ class NumberWithWebhooksAdmin(OutboundNumberAdmin):
         messages.success(request, f"Placing call {call.pk}. Reload this page to see the result.")
         name = f"{self.admin_site.name}:telephony_call_change"
         return HttpResponse(headers={"HX-Redirect": reverse(name, args=[call.pk])})
+
+
+@admin.register(NumberHealthPolicy)
+class NumberHealthPolicyAdmin(OwnedAdmin):
+    """Admins set when a number rests; dispatchers see it."""
+
+    subject = "number_health"
+    dispatcher_may = VIEW
+    list_display = [
+        "__str__",
+        "window_hours",
+        "min_calls",
+        "min_answer_percent",
+        "max_error_percent",
+        "rest_hours",
+    ]
+    fields = [
+        ("window_hours", "min_calls"),
+        ("min_answer_percent", "max_error_percent", "max_blocked_percent"),
+        "rest_hours",
+    ]
+
+    def save_model(self, request: Any, obj: NumberHealthPolicy, form: Any, change: bool) -> None:
+        changed = {name: form.cleaned_data[name] for name in form.changed_data}
+        number_rests.save_policy(obj, changed, actor=request.actor)
+
+    def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
+        return False  # change the thresholds instead, so that the log says who changed them

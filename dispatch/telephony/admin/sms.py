@@ -32,7 +32,7 @@ class TextAdmin(OwnedAdmin):
 
     admin_may = VIEW
     dispatcher_may = VIEW
-    list_display = ["id", "created_at", "direction", "purpose", "other_phone", "number", "state", "shown"]
+    list_display = ["id", "created_at", "direction", "purpose", "other_phone", "number", "state", "cost", "shown"]
     list_filter = ["status", "direction", "purpose", "number"]
     list_select_related = ["number"]
     search_fields = ["to_phone", "from_phone", "sid"]
@@ -56,11 +56,16 @@ class TextAdmin(OwnedAdmin):
             },
         ),
         ("Provider", {"fields": ["account", "number", "sid", "error_code", "error_message"]}),
+        ("Price", {"fields": ["price", "price_unit", "price_checked_at"]}),
     ]
 
     @display(description="status", ordering="status", label=_LABELS)
     def state(self, text: Text) -> tuple[str, str]:
         return text.status, text.get_status_display()
+
+    @display(description="price", ordering="price")
+    def cost(self, text: Text) -> str:
+        return text.cost or "—"
 
     @display(description="phone")
     def other_phone(self, text: Text) -> str:
@@ -106,12 +111,18 @@ class InboundCallAdmin(OwnedAdmin):
 
     admin_may = VIEW
     dispatcher_may = VIEW
-    list_display = ["id", "created_at", "from_phone", "attestation", "number", "purpose", "status", "duration_s"]
+    list_display = [
+        "id", "created_at", "from_phone", "attestation", "number", "purpose", "status", "duration_s", "cost",
+    ]  # fmt: skip
     list_filter = ["status", "purpose", "number"]
     list_select_related = ["number"]
     search_fields = ["from_phone", "sid"]
     show_full_result_count = False
     fields = [
         "from_phone", "attestation", "verified_at", "number", "account", "sid", "purpose", "subject_id", "status",
-        "keys_pressed", "created_at", "ended_at", "duration_s",
+        "keys_pressed", "created_at", "ended_at", "duration_s", "price", "price_unit",
     ]  # fmt: skip
+
+    @display(description="price", ordering="price")
+    def cost(self, call: InboundCall) -> str:
+        return call.cost or "—"

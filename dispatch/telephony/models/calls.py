@@ -8,6 +8,7 @@ from accounts.models import Organization
 from accounts.scoping import OwnedModel
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core import clock
+from dispatch.telephony.models.prices import Priced
 
 # The carrier knows the caller, and the caller may use the number (SHAKEN/STIR attestation A).
 FULL_ATTESTATION = "TN-Validation-Passed-A"
@@ -18,7 +19,7 @@ def holder_of(purpose: str, subject_id: int, attempt: int) -> str:
     return f"{purpose}:{subject_id}:{attempt}"
 
 
-class Call(OwnedModel):
+class Call(OwnedModel, Priced):
     """One outbound phone call. The row is committed before the provider is asked.
 
     created → requesting → submitted → ringing → answered → an end. `unknown` is a request without a known outcome;
@@ -122,6 +123,14 @@ class Call(OwnedModel):
                 fields=["organization", "created_at"], condition=Q(purpose="lead"), name="lead_call_lately"
             ),
             models.Index(fields=["organization", "to_phone", "requested_at"], name="call_to_phone"),
+            models.Index(
+                fields=["account", "ended_at"],
+                condition=Q(price__isnull=True, sid__isnull=False, status__in=["completed", "lost"]),
+                name="call_without_price",
+            ),
+            models.Index(
+                fields=["organization", "requested_at"], condition=Q(price__isnull=False), name="call_with_price"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -158,7 +167,7 @@ class CallEvent(OwnedModel):
         return f"{self.kind} ({self.key})"
 
 
-class InboundCall(OwnedModel):
+class InboundCall(OwnedModel, Priced):
     """A call to one of our numbers. `purpose` and `subject_id` identify the subject of its prompt."""
 
     class Status(models.TextChoices):
@@ -209,6 +218,14 @@ class InboundCall(OwnedModel):
             models.Index(fields=["created_at"], condition=Q(ended_at=None), name="inbound_call_open"),
             models.Index(
                 fields=["next_action_at"], condition=Q(next_action_at__isnull=False), name="inbound_key_to_act_on"
+            ),
+            models.Index(
+                fields=["account", "ended_at"],
+                condition=Q(price__isnull=True, ended_at__isnull=False),
+                name="inbound_without_price",
+            ),
+            models.Index(
+                fields=["organization", "created_at"], condition=Q(price__isnull=False), name="inbound_with_price"
             ),
         ]
 

@@ -1,15 +1,17 @@
 """Models of texts and opt-outs."""
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
+from django.db.models.functions import Coalesce
 from phonenumber_field.modelfields import PhoneNumberField
 
 from accounts.scoping import OwnedModel
 from dispatch.capacity.models import OutboundNumber, ProviderAccount
 from dispatch.core import clock
+from dispatch.telephony.models.prices import Priced
 
 
-class Text(OwnedModel):
+class Text(OwnedModel, Priced):
     """One SMS, outbound or inbound. An outbound row is committed before the provider is asked.
 
     created → requesting → submitted → sent → an end. `unknown` is a request without a known outcome; it is
@@ -114,6 +116,22 @@ class Text(OwnedModel):
             models.Index(fields=["organization", "from_phone", "-id"], name="text_from_phone"),
             models.Index(
                 fields=["created_at"], condition=Q(direction="in", handled_at=None), name="text_to_deal_with"
+            ),
+            models.Index(
+                F("account"),
+                Coalesce("requested_at", "created_at"),
+                condition=Q(
+                    price__isnull=True,
+                    sid__isnull=False,
+                    status__in=["submitted", "sent", "delivered", "undelivered", "received"],
+                ),
+                name="text_without_price",
+            ),
+            models.Index(
+                F("organization"),
+                Coalesce("requested_at", "created_at"),
+                condition=Q(price__isnull=False),
+                name="text_with_price",
             ),
         ]
 

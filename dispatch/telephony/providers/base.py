@@ -6,8 +6,10 @@ To add a provider, add a module beside `twilio` with a `make(account)` that retu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from dispatch.telephony.handlers import VoicePrompt
@@ -148,6 +150,24 @@ class TextReport:
 
 
 @dataclass(frozen=True)
+class Price:
+    """What a call or text cost. A negative `amount` is a credit. `unit`: three letters, or empty if unknown."""
+
+    amount: Decimal
+    unit: str
+
+
+@dataclass(frozen=True)
+class PriceRequest:
+    """Calls or texts (`is_text`) whose prices are wanted. They began between `since` and `until`."""
+
+    sids: Sequence[str]
+    since: datetime
+    until: datetime
+    is_text: bool = False
+
+
+@dataclass(frozen=True)
 class IncomingWebhook:
     """A verified webhook about one of our numbers: an inbound text (`body`) or call (`keys`, `ended`).
 
@@ -185,6 +205,8 @@ class Provider(ABC):
 
     # Whether the provider implements `place_async`. If not, bulk requests run `place` in threads.
     is_async = False
+    # Whether the provider implements `fetch_prices`.
+    has_prices = False
 
     @abstractmethod
     def place(self, order: CallRequest) -> Outcome:
@@ -217,6 +239,10 @@ class Provider(ABC):
     def find_texts(self, to: str, from_: str) -> list[ListedText]:
         """Return the latest texts between the two numbers. Raises ProviderError."""
         raise ProviderError(f"{type(self).__name__} lists no texts.")
+
+    def fetch_prices(self, wanted: PriceRequest) -> dict[str, Price]:
+        """Return the prices that are known, by id. Few requests, however many ids. Raises ProviderError."""
+        raise ProviderError(f"{type(self).__name__} knows no prices.")
 
     def fetch_account(self) -> AccountInfo | Rejected | Unknown | None:
         """Return the account without placing a call, free of charge; None if the provider can't tell.

@@ -25,6 +25,8 @@ from dispatch.telephony.providers.base import (
     IncomingWebhook,
     ListedText,
     Outcome,
+    Price,
+    PriceRequest,
     Provider,
     ProviderError,
     RateLimited,
@@ -36,6 +38,7 @@ from dispatch.telephony.providers.base import (
     Unknown,
     WebhookEvent,
 )
+from dispatch.telephony.providers.twilio_prices import fetch_prices
 from dispatch.telephony.rules import ENDS, ListedCall
 
 if TYPE_CHECKING:
@@ -62,6 +65,8 @@ def make(account: ProviderAccount) -> Twilio:
 
 class Twilio(Provider):
     """A client of one Twilio account. It holds a connection pool, so each thread needs its own client."""
+
+    has_prices = True
 
     def __init__(self, account: ProviderAccount) -> None:
         self._sid = account.account_sid
@@ -147,6 +152,9 @@ class Twilio(Provider):
             )
             for call in listed
         ]
+
+    def fetch_prices(self, wanted: PriceRequest) -> dict[str, Price]:
+        return self._run_request(lambda client: fetch_prices(client, wanted, self._http().server_behind))
 
     def fetch_account(self) -> AccountInfo | Rejected | Unknown | None:
         from twilio.base.exceptions import TwilioException

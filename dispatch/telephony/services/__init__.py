@@ -24,9 +24,13 @@ from dispatch.telephony.services.sms import (
     texts_of,
 )
 from dispatch.telephony.services.sms_requests import send_text
+from dispatch.telephony.services.spend_caps import REASON as SPEND_CAP
+from dispatch.telephony.services.spend_caps import call_hold as spend_hold
+from dispatch.telephony.services.spend_caps import on_resume as on_spend_resume
 from dispatch.telephony.services.text_failures import why_texts_fail
 
 __all__ = [
+    "SPEND_CAP",
     "CallNotAllowed",
     "NoLine",
     "NoTextNumber",
@@ -47,6 +51,7 @@ __all__ = [
     "is_opted_out",
     "keys_of",
     "may_text",
+    "on_spend_resume",
     "open_call_of",
     "opt_in",
     "opt_out",
@@ -55,6 +60,7 @@ __all__ = [
     "record_silence",
     "repeat_prompt",
     "send_text",
+    "spend_hold",
     "text_of",
     "texts_of",
     "why_not_callable",

@@ -13,7 +13,7 @@ from dispatch.capacity import account_outages, rate_limits
 from dispatch.core import clock, fault_injection
 from dispatch.core.db import prepared
 from dispatch.core.events import SYSTEM, Actor
-from dispatch.telephony import providers, sql, webhook_urls
+from dispatch.telephony import price_sql, providers, sql, webhook_urls
 from dispatch.telephony.models import Call
 from dispatch.telephony.providers.base import (
     CallGone,
@@ -26,6 +26,7 @@ from dispatch.telephony.providers.base import (
     Submitted,
     Unknown,
 )
+from dispatch.telephony.services import spend_caps
 from dispatch.telephony.services.call_status import apply_report
 from dispatch.telephony.services.calls import (
     PROVIDER,
@@ -105,10 +106,17 @@ def _claim(call_id: int, in_turn: bool) -> tuple[Call, bool]:
             return call, False
         if not in_turn and sql.waits_before(call, now):
             return call, False
+        if hold := spend_caps.find_hold(call.organization_id, price_sql.CALLS, call.purpose):
+            return call, transition(call, Status.NOT_PLACED, error_message=str(hold))
         wait_s = rate_limits.take_request_token(call.account, call.pool)
         if wait_s > 0:
             defer_call(call, now + timedelta(seconds=wait_s))
             return call, False
+        if not spend_caps.reserve(call.organization_id, price_sql.CALLS, purpose=call.purpose):
+            hold = spend_caps.find_hold(call.organization_id, price_sql.CALLS, call.purpose)
+            return call, transition(
+                call, Status.NOT_PLACED, error_message=str(hold or f"{spend_caps.REACHED} is reached.")
+            )
         send_by = min(now + timedelta(seconds=settings.CALL_SEND_WINDOW_S), call.place_by)
         return call, transition(call, Status.REQUESTING, requested_at=now, send_by=send_by)
 

@@ -15,10 +15,11 @@ from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.core import clock, events
 from dispatch.core.db import fast_rows
 from dispatch.core.events import SYSTEM, Actor, NewEvent
-from dispatch.telephony import rules, sql
+from dispatch.telephony import price_sql, rules, sql
 from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
 from dispatch.telephony.handlers import handler_for
 from dispatch.telephony.models import Call, holder_of
+from dispatch.telephony.services import spend_caps
 
 # How many proposed lines are tried, because PostgreSQL may reject a proposal.
 PROPOSALS = 5
@@ -58,6 +59,8 @@ def create_call(
         raise CallNotAllowed(reason)
     if conflicts:
         return _same_attempt(conflicts)
+    if hold := spend_caps.find_hold(organization.pk, price_sql.CALLS, purpose):
+        raise NoLine.because(spend_caps.REASON, str(hold))
     holder = holder_of(purpose, subject_id, attempt)
     for _ in range(PROPOSALS):
         line = line_leases.propose_line(pool, purpose, holder, only=number.pk if number else None)
@@ -71,7 +74,7 @@ def create_call(
             attempt=attempt,
             account_id=line.account_id,
             number_id=line.number_id,
-            pool=pool,
+            pool=line.pool,
             line_slot=line.line_slot,
             pool_slot=line.pool_slot,
             to_phone=phone,
@@ -84,7 +87,7 @@ def create_call(
             created_at=now,
             context=context or {},
         )
-        event = event_of(call, "created", number=str(call.number_id), pool=pool.code)
+        event = event_of(call, "created", number=str(call.number_id), pool=line.pool.code)
         if fast_rows.insert_row(call, event, or_nothing=True):
             return call
         # A unique constraint prevented the insert (the transaction stays usable): the attempt or the phone already
@@ -92,7 +95,7 @@ def create_call(
         if conflicts := sql.conflicting_calls(organization.pk, phone, purpose, subject_id, attempt):
             line_leases.return_lines(holder)
             return _same_attempt(conflicts)
-        line_leases.repair_pool(pool.pk)
+        line_leases.repair_pool(line.pool.pk)
     line_leases.return_lines(holder)
     raise NoLine.because("lines_busy")
 

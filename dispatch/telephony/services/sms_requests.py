@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import structlog
@@ -14,7 +15,8 @@ from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock, fault_injection
 from dispatch.core.db.isolation import run_each, run_unlocked
 from dispatch.core.db.lock_waits import RecentlyBlocked
-from dispatch.telephony import providers, rules, sms_rules, webhook_urls
+from dispatch.core.runtime.queues import notify_loop
+from dispatch.telephony import price_sql, providers, rules, sms_rules, webhook_urls
 from dispatch.telephony.handlers import text_handler_for
 from dispatch.telephony.models import OptOut, Text
 from dispatch.telephony.providers.base import (
@@ -28,7 +30,7 @@ from dispatch.telephony.providers.base import (
     TextRequest,
     Unknown,
 )
-from dispatch.telephony.services import sms
+from dispatch.telephony.services import sms, spend_caps
 from dispatch.telephony.services.account_turns import FailedAccounts, take_turns
 from dispatch.telephony.services.call_requests import report_outcome
 from dispatch.telephony.services.calls import PROVIDER
@@ -46,6 +48,8 @@ from dispatch.telephony.services.text_failures import report_failure
 log = structlog.get_logger(__name__)
 
 PAUSED_RETRY, OUTAGE_RETRY = timedelta(seconds=2), timedelta(seconds=5)
+# A raised cap wakes the texts that wait for it (`wake_held_texts`).
+CAP_RETRY = timedelta(seconds=60)
 BATCH = 200
 _failed_texts = RecentlyBlocked(60.0, longest_s=3600.0)
 _PACE = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
@@ -78,7 +82,8 @@ def _claim(text_id: int) -> tuple[Text, bool]:
         if is_opted_out(text.organization_id, text.to_phone):
             return text, transition(text, Status.CANCELED, error_message="opted out of texts")
         if now >= text.not_after:
-            return text, transition(text, Status.NOT_SENT, error_message="its deadline had passed")
+            why = text.error_message or "its deadline had passed"
+            return text, transition(text, Status.NOT_SENT, error_message=why)
         if now < text.not_before:
             return text, False
         handler = text_handler_for(text.purpose)
@@ -94,8 +99,37 @@ def _claim(text_id: int) -> tuple[Text, bool]:
         if (free_at := _free_at(text)) > now:
             update_fields(text, not_before=free_at)
             return text, False
+        if not spend_caps.reserve(text.organization_id, price_sql.TEXTS, purpose=text.purpose):
+            _hold(text, now)
+            return text, False
         send_by = min(now + timedelta(seconds=settings.CALL_SEND_WINDOW_S), text.not_after)
-        return text, transition(text, Status.REQUESTING, requested_at=now, send_by=send_by)
+        return text, transition(text, Status.REQUESTING, requested_at=now, send_by=send_by, error_message="")
+
+
+def _hold(text: Text, now: datetime) -> None:
+    """Make the text wait for the spending cap, and say so once."""
+    hold = spend_caps.find_hold(text.organization_id, price_sql.TEXTS)
+    why = str(hold) if hold else f"{spend_caps.REACHED} is reached."
+    is_new = text.error_message != why
+    update_fields(text, not_before=now + CAP_RETRY, error_message=why)
+    if is_new:
+        append_text_event(text, "held_back", retry_in_s=CAP_RETRY.total_seconds(), why=why)
+
+
+def wake_held_texts(organization_id: int) -> None:
+    """Make the organization's texts that wait for its spending cap due after the commit.
+
+    Not before it: a claim locks its text first and then the cap, which this transaction has locked.
+    """
+    transaction.on_commit(partial(_wake_held_texts, organization_id), robust=True)
+
+
+def _wake_held_texts(organization_id: int) -> None:
+    held = Text.objects.of(organization_id).filter(
+        status=Status.CREATED, not_before__gt=clock.now(), error_message__startswith=spend_caps.REACHED
+    )
+    held.update(not_before=clock.now())
+    notify_loop(sms.TEXT_LOOP)
 
 
 def _free_at(text: Text) -> datetime:

@@ -1,0 +1,94 @@
+"""The price of a call or text, and an organization's limit of what they may cost in a day."""
+
+from decimal import Decimal
+
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
+from django.db import models
+
+from accounts.models import Organization
+from accounts.scoping import OwnedModel
+
+CURRENCY = r"^[A-Z]{3}\Z"
+
+
+class Priced(models.Model):
+    """A call or text with its price, which the provider reports some time after the end."""
+
+    price = models.DecimalField(
+        max_digits=14,
+        decimal_places=6,
+        null=True,
+        blank=True,
+        help_text="What the provider charged, exactly. Negative means a credit, empty that no price is known.",
+    )
+    price_unit = models.CharField("currency of the price", max_length=3, blank=True, default="", db_default="")
+    price_checked_at = models.DateTimeField(
+        null=True, blank=True, help_text="When the provider was last asked for the price."
+    )
+
+    class Meta:
+        abstract = True
+
+    @property
+    def cost(self) -> str:
+        """Return the price with its currency; empty if it is not known."""
+        return "" if self.price is None else f"{self.price.normalize():f} {self.price_unit}".strip()
+
+
+class SpendCap(OwnedModel):
+    """What an organization may spend on calls and texts in one of its local days.
+
+    The first group of fields is edited by admins. Only `services.spend_caps` writes the second.
+    """
+
+    organization = models.OneToOneField(Organization, on_delete=models.PROTECT, related_name="spend_cap")
+    amount = models.DecimalField(
+        max_digits=12,
+        decimal_places=2,
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(Decimal(0))],
+        help_text="Maximum cost of a day. At the cap, everything but alert calls stops. Empty means no cap.",
+    )
+    currency = models.CharField(
+        max_length=3,
+        default="USD",
+        validators=[RegexValidator(CURRENCY, "Enter three capital letters, such as USD.")],
+        help_text="The currency in which the phone provider bills. Amounts are not converted.",
+    )
+    warn_percent = models.PositiveSmallIntegerField(
+        "warn at (%)",
+        default=80,
+        validators=[MinValueValidator(1), MaxValueValidator(100)],
+        help_text="Dispatchers and admins are alerted when this share of the cap is used.",
+    )
+
+    day = models.DateField(null=True, editable=False, help_text="The local day that the figures are about.")
+    spent = models.DecimalField(
+        max_digits=18,
+        decimal_places=6,
+        default=Decimal(0),
+        editable=False,
+        help_text="Known prices, plus an estimate for calls and texts whose price is not known.",
+    )
+    settled = models.DecimalField(
+        max_digits=18,
+        decimal_places=6,
+        default=Decimal(0),
+        editable=False,
+        help_text="As `spent`, without calls in progress.",
+    )
+    call_average = models.DecimalField(max_digits=14, decimal_places=6, null=True, editable=False)
+    text_average = models.DecimalField(max_digits=14, decimal_places=6, null=True, editable=False)
+    other_currencies = models.CharField(max_length=64, blank=True, default="", editable=False)
+    counted_at = models.DateTimeField(null=True, editable=False)
+    warned_at = models.DateTimeField(null=True, editable=False)
+    stopped_at = models.DateTimeField(null=True, editable=False, help_text="Since when calls and texts wait.")
+    resumed_at = models.DateTimeField(null=True, editable=False, help_text="When they last continued.")
+
+    class Meta:
+        verbose_name = "daily spending cap"
+        ordering = ["organization_id"]
+
+    def __str__(self) -> str:
+        return f"{self.amount} {self.currency} a day" if self.amount is not None else "No cap"

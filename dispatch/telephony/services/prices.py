@@ -1,0 +1,91 @@
+"""Fetch the prices of calls and texts, which the provider knows some time after their end.
+
+A row is asked about soon after its end, and then at intervals that double, until it is `MAX_AGE` old. Accounts
+are asked in parallel, so that a slow one delays no other. Unanswered calls cost nothing and are not asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import cache
+
+import structlog
+from django.db import connections, transaction
+
+from dispatch.capacity.models import ProviderAccount
+from dispatch.core import clock
+from dispatch.core.db import prepared
+from dispatch.telephony import metrics, price_sql, providers
+from dispatch.telephony.price_sql import Source, Unpriced
+from dispatch.telephony.providers.base import Price, PriceRequest, ProviderError
+
+log = structlog.get_logger(__name__)
+
+# Rows of one account and kind in a pass.
+BATCH = 500
+FIRST_AFTER, MAX_AGE = timedelta(seconds=30), timedelta(days=7)
+MAX_CONCURRENT_ACCOUNTS = 4
+
+
+def fetch_due_prices() -> int:
+    """Fetch the prices that are due, for every account that works. Return how many were recorded."""
+    accounts = ProviderAccount.objects.filter(is_active=True, outage="").order_by("pk")
+    return sum(_threads().map(_fetch_of_account, accounts.values_list("pk", flat=True)))
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(MAX_CONCURRENT_ACCOUNTS, thread_name_prefix="prices")
+
+
+def _fetch_of_account(account_id: int) -> int:
+    """Fetch the account's due prices. After a failure, the account is left alone until the next pass."""
+    try:
+        account = ProviderAccount.objects.get(pk=account_id)
+        if not providers.for_account(account).has_prices:
+            return 0
+        return sum(fetch_prices_of(account, source) for source in price_sql.SOURCES)
+    except ProviderError as error:
+        log.warning("prices_not_fetched", account=account_id, error=str(error))
+    except Exception:  # of this account only
+        log.exception("prices_not_fetched", account=account_id)
+    finally:
+        connections.close_all()
+    return 0
+
+
+def fetch_prices_of(account: ProviderAccount, source: Source) -> int:
+    """Fetch the due prices of one account and kind, and return how many were recorded.
+
+    Call it outside any transaction. Raises ProviderError.
+    """
+    now = clock.now()
+    rows = price_sql.unpriced(source, account.pk, now - MAX_AGE, now - FIRST_AFTER, now, BATCH)
+    if not rows:
+        return 0
+    # A request that fails counts as asked, so that the rows behind these get their turn.
+    price_sql.mark_checked(source, [row.id for row in rows], now)
+    known = providers.for_account(account).fetch_prices(
+        PriceRequest(
+            sids=[row.sid for row in rows],
+            since=min(row.began_at for row in rows),
+            until=max(row.ended_at for row in rows),
+            is_text=source.is_text,
+        )
+    )
+    return record_prices(source, [(row, known[row.sid]) for row in rows if row.sid in known])
+
+
+def record_prices(source: Source, priced: Sequence[tuple[Unpriced, Price]]) -> int:
+    """Write prices, each once. Return how many were new."""
+    if not priced:
+        return 0
+    with transaction.atomic():
+        prepared.defer_fsync()
+        recorded = price_sql.record(source, [(row.id, price.amount, price.unit) for row, price in priced])
+    for amount, unit in recorded:
+        if amount > 0:
+            metrics.spend.labels(source.kind, unit or "unknown").inc(float(amount))
+    return len(recorded)

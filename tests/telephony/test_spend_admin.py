@@ -1,0 +1,91 @@
+"""Admins edit the daily spending cap and the thresholds of number health; dispatchers see them."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from django.test import Client
+
+from accounts.models import Organization
+from dispatch.core.models import Event
+from dispatch.telephony.models import NumberHealthPolicy, SpendCap
+from tests.support import factories
+
+pytestmark = pytest.mark.django_db
+
+CAPS, POLICIES = "/admin/telephony/spendcap/", "/admin/telephony/numberhealthpolicy/"
+CAP = {"amount": "25.00", "currency": "USD", "warn_percent": "80"}
+POLICY = {
+    "window_hours": "12", "min_calls": "30", "min_answer_percent": "5", "max_error_percent": "40",
+    "max_blocked_percent": "10", "rest_hours": "2",
+}  # fmt: skip
+
+
+@pytest.fixture
+def organization() -> Organization:
+    return factories.organization()
+
+
+@pytest.fixture
+def admin(organization: Organization) -> Client:
+    return factories.browser(factories.admin(organization))
+
+
+def new(fields: dict[str, str]) -> dict[str, str]:
+    """The form's fields with the hidden one, preset with the only organization."""
+    return {**fields, "organization": str(Organization.objects.order_by("-pk").values_list("pk", flat=True)[0])}
+
+
+def test_cap_is_added_raised_and_removed(organization: Organization, admin: Client) -> None:
+    assert admin.post(f"{CAPS}add/", new(CAP)).status_code == 302
+    cap = SpendCap.objects.get(organization=organization)
+    assert (cap.amount, cap.stopped_at) == (Decimal(25), None)
+    assert admin.post(f"{CAPS}{cap.pk}/change/", {**CAP, "amount": "0"}).status_code == 302
+    assert SpendCap.objects.get().stopped_at is not None
+    page = admin.get(f"{CAPS}{cap.pk}/change/").content.decode()
+    assert "stopped" in page
+    assert admin.post(f"{CAPS}{cap.pk}/change/", {**CAP, "amount": ""}).status_code == 302
+    assert (SpendCap.objects.get().amount, SpendCap.objects.get().stopped_at) == (None, None)
+    kinds = Event.objects.filter(subject_type="spend_cap").order_by("id").values_list("kind", "actor_type")
+    assert list(kinds) == [
+        ("spend_cap.added", "user"),
+        ("spend_cap.changed", "user"),
+        ("spend_cap.reached", "system"),
+        ("spend_cap.changed", "user"),
+        ("spend_cap.resumed", "user"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"amount": "-1"}, {"currency": "dollars"}, {"currency": "usd"}, {"warn_percent": "0"}]
+)
+def test_impossible_caps_are_refused(admin: Client, wrong: dict[str, str]) -> None:
+    assert admin.post(f"{CAPS}add/", new({**CAP, **wrong})).status_code == 200
+    assert not SpendCap.objects.exists()
+
+
+def test_second_cap_of_an_organization_is_refused(admin: Client) -> None:
+    admin.post(f"{CAPS}add/", new(CAP))
+    assert admin.post(f"{CAPS}add/", new(CAP)).status_code == 200
+    assert SpendCap.objects.count() == 1
+
+
+def test_dispatcher_sees_the_cap_and_changes_nothing(organization: Organization, admin: Client) -> None:
+    admin.post(f"{CAPS}add/", new(CAP))
+    cap = SpendCap.objects.get()
+    dispatcher = factories.browser(factories.dispatcher(organization))
+    assert "25.00" in dispatcher.get(f"{CAPS}{cap.pk}/change/").content.decode()
+    assert dispatcher.post(f"{CAPS}{cap.pk}/change/", {**CAP, "amount": "999"}).status_code == 403
+    assert SpendCap.objects.get().amount == Decimal(25)
+
+
+def test_thresholds_are_edited_with_an_event(organization: Organization, admin: Client) -> None:
+    assert admin.post(f"{POLICIES}add/", new(POLICY)).status_code == 302
+    policy = NumberHealthPolicy.objects.get(organization=organization)
+    assert (policy.window_hours, policy.min_calls, policy.rest_hours) == (12, 30, 2)
+    assert admin.post(f"{POLICIES}{policy.pk}/change/", {**POLICY, "min_calls": "5"}).status_code == 200, "too few"
+    assert admin.post(f"{POLICIES}{policy.pk}/change/", {**POLICY, "min_calls": "60"}).status_code == 302
+    assert NumberHealthPolicy.objects.get().min_calls == 60
+    kinds = Event.objects.filter(subject_type="number_health").order_by("id").values_list("kind", flat=True)
+    assert list(kinds) == ["number_health.added", "number_health.changed"]
