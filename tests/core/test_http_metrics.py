@@ -89,6 +89,6 @@ def test_pool_and_redis_report_their_figures() -> None:
     pool = {labels[0]: figure for labels, figure in http_metrics.database_pool()}
     assert set(pool) == {"size", "available", "waiting"}
     assert pool["size"] >= 1
-    memory = {labels[0]: figure for labels, figure in gauges.redis_memory()}
+    memory = {labels[1]: figure for labels, figure in gauges.redis_memory()}
     assert memory["used"] > 0
     assert memory["max"] >= 0
