@@ -15,7 +15,7 @@ from dispatch.core.events import Actor
 from dispatch.core.models import Event
 from dispatch.telephony import services
 from dispatch.telephony.models import Call
-from dispatch.telephony.services import reconciliation
+from dispatch.telephony.services import hang_ups
 from tests.phones import manual
 from tests.support.waiting import wait_until
 from tests.telephony.conftest import Caller, history, now_is
@@ -152,7 +152,7 @@ def test_answered_unknown_call_hears_nothing(caller: Caller, unknown: Call) -> N
 
 
 def test_failed_hang_up_is_repeated(caller: Caller, step: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconciliation, "HANG_UP_AGAIN", timedelta(minutes=2))  # which a slow machine keeps
+    monkeypatch.setattr(hang_ups, "AGAIN", timedelta(minutes=2))  # which a slow machine keeps
     phone = caller.sim.phone(ANN).will(manual())
     call = caller.call(ANN)
     phone.rings()
@@ -176,6 +176,7 @@ def test_a_process_that_died_before_telling_the_provider(caller: Caller, step: C
         services.hang_up(call.pk)
     assert caller.sim.open_calls()
 
+    clock.travel(16)
     step("calls")
 
     now_is(call, "canceled")

@@ -27,6 +27,7 @@ from dispatch.technicians import services as technicians
 from dispatch.technicians.services import Nearby
 from dispatch.telephony import services as telephony
 from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
+from dispatch.telephony.models import Call
 
 # Poll interval of a job that waits for a technician with another offer, unless it is woken earlier (seconds).
 TECHNICIAN_POLL_S = 3.0
@@ -48,10 +49,10 @@ HELD_WAIT_S = 0.01
 
 @dataclass(frozen=True)
 class _Step:
-    """The result of one transaction. `again`: continue with the next candidate. `call_id`: the call to place."""
+    """The result of one transaction. `again`: continue with the next candidate. `call`: the call to place."""
 
     again: bool = False
-    call_id: int | None = None
+    call: Call | None = None
 
 
 _DONE, _AGAIN = _Step(), _Step(again=True)
@@ -61,8 +62,8 @@ def offer_next(job_id: int, token: str | uuid.UUID, *, place: bool = True) -> No
     """Offer the job to the next technician. Changes nothing if `token` is not the job's current step.
 
     Call it outside any transaction: each candidate is tried in a separate transaction, so that no two technicians
-    are locked at once. With `place`, this function asks the provider to place the call, which takes seconds;
-    otherwise telephony's placer does.
+    are locked at once. With `place`, a thread of this process asks the provider to place the call; otherwise
+    telephony's placer does.
     """
     busy: set[int] = set()
     while True:
@@ -70,10 +71,10 @@ def offer_next(job_id: int, token: str | uuid.UUID, *, place: bool = True) -> No
             step = _run_step(job_id, uuid.UUID(str(token)), busy)
         if not step.again:
             break
-    if step.call_id is not None:
+    if step.call is not None:
         fault_injection.crash_point("jobs.offer.committed")
         if place:
-            telephony.place_call(step.call_id)
+            telephony.place_soon(step.call)
             fault_injection.crash_point("jobs.offer.placed")
 
 
@@ -167,7 +168,7 @@ def _try_candidate(
         return _wait_for_line(job, policy, pool, LINE_POLL_S[0 if pool else 1])
     try:
         with transaction.atomic():
-            offer, call_id = _make_offer(job, policy, pool, fitness, len(readiness.offers) + 1)
+            offer, call = _make_offer(job, policy, pool, fitness, len(readiness.offers) + 1)
     except PhoneBusy:
         return _defer_candidate(candidate, "their phone is on another call", busy)
     except CallNotAllowed as refused:
@@ -186,7 +187,7 @@ def _try_candidate(
         )
     transitions.wait_for(job, Waiting.LINE, offer.expires_at)
     transitions.save_job(job)
-    return _Step(call_id=call_id)
+    return _Step(call=call)
 
 
 def _lock_wait_s(candidate: CandidateRow) -> float:
@@ -196,7 +197,7 @@ def _lock_wait_s(candidate: CandidateRow) -> float:
 
 def _make_offer(
     job: Job, policy: CascadePolicy, pool: DispatchPool, technician: Nearby, attempt: int
-) -> tuple[Offer, int]:
+) -> tuple[Offer, Call]:
     """Create the Offer and its Call.
 
     The deadline starts when the provider accepts the call; until then `expires_at` is the latest moment that still
@@ -242,7 +243,7 @@ def _make_offer(
     )
     if policy.offer_by_text:
         sms.send_offer(offer, job, to_phone=technician.phone, pool=pool)
-    return offer, call.pk
+    return offer, call
 
 
 def _skip_candidate(job: Job, candidate: CandidateRow, technician: Nearby, reason: str) -> _Step:

@@ -14,6 +14,7 @@ from dispatch.core.db import session_limits
 from dispatch.core.observability import metrics
 from dispatch.core.redis.client import REDIS_ERRORS, connect
 from dispatch.core.runtime import preflight
+from dispatch.core.runtime.fair_threads import REQUESTS_END_S, FairThreads
 from dispatch.core.runtime.queues import rq_queue
 from dispatch.core.runtime.rq_worker import WORKER_TTL_S, DispatchWorker
 
@@ -45,6 +46,7 @@ class Command(BaseCommand):
         session_limits.apply(session_limits.BACKGROUND)
         preflight.check()
         metrics.serve()
+        FairThreads.start_threads()
         try:
             worker = DispatchWorker(
                 [rq_queue(name)],
@@ -60,5 +62,7 @@ class Command(BaseCommand):
             )
         except REDIS_ERRORS as error:
             raise CommandError(f"The worker of {name} stops because Redis is unavailable: {error}") from error
+        finally:
+            FairThreads.stop_threads(REQUESTS_END_S)
         if not (worker.stopped_by_request or options["burst"]):
             sys.exit(1)  # the worker gave up; its supervisor starts another
