@@ -129,7 +129,10 @@ class FairThreads:
 
     @classmethod
     def stop_threads(cls, timeout_s: float) -> None:
-        """Refuse new tasks, and wait for running ones, at most `timeout_s` in all."""
+        """Refuse new tasks, and wait for running ones, at most `timeout_s` in all.
+
+        Those that are still running then end with the process.
+        """
         deadline = time.monotonic() + timeout_s
         for threads in cls._all:
             threads._is_stopping = True
@@ -145,6 +148,7 @@ class FairThreads:
             for _ in range(self._alive):
                 self._tasks.put(None)
             self._changed.wait_for(lambda: not self._alive, max(0.0, deadline - time.monotonic()))
+            self._is_stopping = bool(self._alive)
 
     # --- Threads
 
