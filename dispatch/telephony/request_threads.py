@@ -1,8 +1,8 @@
 """Run requests to the provider in threads, with a share for each account.
 
 Loops, workers and web processes do not wait for a provider. A loop claims work only for accounts that have a free
-thread. An account that hangs therefore holds its own share of threads and delays no other account. Calls, texts,
-hang-ups and lookups have separate threads.
+thread. An account that hangs therefore holds only its share of threads and delays no other account. Calls, texts,
+hang-ups, lookups and probes have separate threads.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ CALLS = FairThreads("calls", threads=24, per_key=8)
 TEXTS = FairThreads("texts", threads=12, per_key=4)
 HANG_UPS = FairThreads("hang_ups", threads=16, per_key=4)
 LOOKUPS = FairThreads("lookups", threads=16, per_key=4)
+PROBES = FairThreads("probes", threads=16, per_key=1)
 
 # A pass that finds no free thread for its work waits this long for one (seconds).
 WAIT_S = 0.5

@@ -70,7 +70,8 @@ class FairThreads:
     _are_started: ClassVar[bool] = False
 
     def __init__(self, name: str, *, threads: int, per_key: int) -> None:
-        self.name, self._limit, self._per_key = name, threads, per_key
+        self.name, self._threads, self._per_key = name, threads, per_key
+        self._limit = threads
         self._held: Counter[int] = Counter()
         self._items: set[Hashable] = set()
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
@@ -93,10 +94,15 @@ class FairThreads:
         return Slot(self, key, item)
 
     def _has_share(self, key: int, limit: int | None = None) -> bool:
-        held, free = self._held[key], self._limit - len(self._items)
+        held = self._held[key]
         if held >= (self._per_key if limit is None else min(limit, self._per_key)):
             return False
-        return free > held
+        return self.free > held
+
+    @property
+    def free(self) -> int:
+        """Return how many slots are free."""
+        return self._limit - len(self._items)
 
     def full_keys(self) -> set[int]:
         """Return the keys that hold as many slots as they may."""
@@ -121,10 +127,11 @@ class FairThreads:
             return self._changed.wait_for(lambda: self._ended != ended, timeout_s)
 
     @classmethod
-    def start_threads(cls) -> None:
-        """Run tasks in threads from now on."""
+    def start_threads(cls, most: int | None = None) -> None:
+        """Run tasks in threads from now on. `most`: of each kind, instead of the usual number."""
         for threads in cls._all:
             threads._is_stopping = False
+            threads._limit = threads._threads if most is None else min(most, threads._threads)
         cls._are_started = True
 
     @classmethod

@@ -18,6 +18,9 @@ from dispatch.core.runtime.fair_threads import REQUESTS_END_S, FairThreads
 from dispatch.core.runtime.queues import rq_queue
 from dispatch.core.runtime.rq_worker import WORKER_TTL_S, DispatchWorker
 
+# A worker has few threads for requests to the provider, since each has a database connection. Other requests are
+# made by the dispatcher.
+REQUEST_THREADS = 4
 _SLOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)  # a number, or the name of a pod
 
 
@@ -46,7 +49,7 @@ class Command(BaseCommand):
         session_limits.apply(session_limits.BACKGROUND)
         preflight.check()
         metrics.serve()
-        FairThreads.start_threads()
+        FairThreads.start_threads(REQUEST_THREADS)
         try:
             worker = DispatchWorker(
                 [rq_queue(name)],
