@@ -19,6 +19,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[FairThreads]:
     made = FairThreads("test", threads=8, per_key=4)
     FairThreads.start_threads()
     yield made
+    made._items.clear()  # the slots that were reserved only
     FairThreads.stop_threads(PATIENCE)
 
 
