@@ -46,6 +46,19 @@ def test_a_key_can_be_limited_further_and_an_item_runs_once(threads: FairThreads
     assert threads.items() == {"a"}
 
 
+def test_a_key_that_is_not_slow_is_waited_for(threads: FairThreads, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    for n in range(4):
+        slot = threads.reserve(1, n)
+        assert slot is not None
+        slot.start(release.wait, PATIENCE)
+    threading.Timer(0.05, release.set).start()
+    assert threads.reserve(1, "next", wait_s=PATIENCE) is not None
+    monkeypatch.setattr(fair_threads, "SLOW_S", -1.0)
+    take(threads, 1)
+    assert threads.reserve(1, "last", wait_s=PATIENCE) is None, "at once"
+
+
 def test_a_slot_that_starts_nothing_is_released(threads: FairThreads) -> None:
     slot = threads.reserve(1, "a")
     assert slot is not None

@@ -34,6 +34,8 @@ log = structlog.get_logger(__name__)
 IDLE_S = 10.0
 # Time for running requests to end when the process stops. Later, their outcome counts as unknown (seconds).
 REQUESTS_END_S = 12.0
+# A key with a task that runs for longer is slow (seconds).
+SLOW_S = 1.0
 # A connection that was idle for longer is checked before its next use.
 CHECK_AFTER_S = 1.0
 
@@ -73,7 +75,7 @@ class FairThreads:
         self.name, self._threads, self._per_key = name, threads, per_key
         self._limit = threads
         self._held: Counter[int] = Counter()
-        self._items: set[Hashable] = set()
+        self._items: dict[Hashable, tuple[int, float]] = {}  # with their keys, and since when
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self._alive = self._idle = 0
         self._ended = 0
@@ -81,17 +83,24 @@ class FairThreads:
         self._changed = threading.Condition()
         FairThreads._all.append(self)
 
-    def reserve(self, key: int, item: Hashable, *, limit: int | None = None) -> Slot | None:
+    def reserve(self, key: int, item: Hashable, *, limit: int | None = None, wait_s: float = 0.0) -> Slot | None:
         """Return a slot for the item, or None if its key has no share left, or the item is in progress.
 
-        `limit`: at most this many slots of the key for now.
+        `limit`: at most this many slots of the key for now. `wait_s`: wait this long for a slot, unless a task of
+        the key is slow.
         """
         with self._changed:
+            if wait_s and not self._has_share(key, limit) and not self._is_slow(key):
+                self._changed.wait_for(lambda: self._has_share(key, limit), wait_s)
             if self._is_stopping or item in self._items or not self._has_share(key, limit):
                 return None
-            self._items.add(item)
+            self._items[item] = key, time.monotonic()
             self._held[key] += 1
         return Slot(self, key, item)
+
+    def _is_slow(self, key: int) -> bool:
+        before = time.monotonic() - SLOW_S
+        return any(owner == key and since < before for owner, since in self._items.values())
 
     def _has_share(self, key: int, limit: int | None = None) -> bool:
         held = self._held[key]
@@ -177,7 +186,7 @@ class FairThreads:
     def _release(self, slot: Slot, idle: int = 0) -> None:
         """Release the slot. `idle`: 1 if its thread waits for the next task now."""
         with self._changed:
-            self._items.discard(slot.item)
+            self._items.pop(slot.item, None)
             self._held[slot.key] -= 1
             if not self._held[slot.key]:
                 del self._held[slot.key]

@@ -39,6 +39,8 @@ from dispatch.telephony.services.calls import (
 log = structlog.get_logger(__name__)
 
 PAUSED_RETRY = timedelta(seconds=1)
+# How long a new call waits for a thread before it is left to the placer (seconds).
+SLOT_WAIT_S = 0.25
 Status = Call.Status
 
 
@@ -55,11 +57,11 @@ def place_call(call_id: int) -> Call:
 
 
 def place_soon(call: Call) -> None:
-    """Request a due, created call in a thread, if its account has a free one. Otherwise the placer does.
+    """Request a due, created call in a thread, if its account has a free one soon. Otherwise the placer does.
 
-    Call it outside any transaction. The caller does not wait for the provider.
+    Call it outside any transaction. The caller does not wait for the response, nor for an account that hangs.
     """
-    slot = CALLS.reserve(call.account_id, call.pk)
+    slot = CALLS.reserve(call.account_id, call.pk, wait_s=SLOT_WAIT_S)
     if slot is None:
         return
     with slot:

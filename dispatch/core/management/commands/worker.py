@@ -20,7 +20,7 @@ from dispatch.core.runtime.rq_worker import WORKER_TTL_S, DispatchWorker
 
 # A worker has few threads for requests to the provider, since each has a database connection. Other requests are
 # made by the dispatcher.
-REQUEST_THREADS = 4
+REQUEST_THREADS = 8
 _SLOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)  # a number, or the name of a pod
 
 
