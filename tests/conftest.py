@@ -20,7 +20,7 @@ from hypothesis import settings as hypothesis_settings
 
 from dispatch.core import clock
 from dispatch.core.redis.client import client
-from tests.support import patient_batches
+from tests.support import patient_batches, prompt_hang_ups
 from tests.support.caches import as_if_just_started
 from tests.support.database import use_instead_of_flush
 from tests.support.waiting import PATIENCE, wait_until
@@ -47,6 +47,12 @@ def _clean_ground() -> Iterator[None]:
 def _patient_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let one pass of a loop find every due row, although webhooks lock rows for a moment."""
     patient_batches.install(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def _prompt_hang_ups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the provider be asked for a hang-up immediately after its commit."""
+    prompt_hang_ups.install(monkeypatch)
 
 
 def forget_redis() -> None:

@@ -13,10 +13,12 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import structlog
@@ -29,7 +31,8 @@ from dispatch.core.db.batcher import Batcher, DatabaseThread
 from dispatch.core.http import client as http_client
 from dispatch.core.redis.client import LEADS, REDIS_ERRORS, connect
 from dispatch.leads import counters, precheck, redis_queue
-from dispatch.leads.pool_rotation import IDLE_S, NO_LINES, TROUBLE_S, PoolRotation
+from dispatch.leads.pool_rotation import IDLE_S, NO_LINES, SHARE_USED, TROUBLE_S, PoolRotation
+from dispatch.leads.rules.fairness import fair_share
 from dispatch.leads.rules.retries import Verdict
 from dispatch.leads.services import claims, completion
 from dispatch.leads.services.claim_batches import CallToRequest, ClaimResult, PrecheckRequest
@@ -66,6 +69,10 @@ class Dialer:
         self._idle: set[int] = set()  # pullers that wait for a wakeup
         self._capacity_freed = asyncio.Event()
         self._in_flight = 0
+        self._held: Counter[int] = Counter()  # leads in progress by organization
+        self._claiming: dict[int, tuple[int, int]] = {}  # puller → organization and leads that it may claim now
+        self._claiming_lock = threading.Lock()
+        self._limited: set[int] = set()  # idle pullers that wait for an organization's share
         # A claimed lead is called even if something is paused meanwhile. If the provider's client blocks, the
         # pullers therefore claim no more leads than there are free threads to request calls. A client counts as
         # blocking until it is known not to be.
@@ -118,10 +125,9 @@ class Dialer:
                 await _wait(self._capacity_freed, IDLE_S)
                 continue
             wakeup.clear()
-            most = min(free, settings.LEADS_BATCH)
             try:
                 claimed = await thread.run(
-                    lambda most=most: self._rotation.claim_batch(self.name, most, committed)  # type: ignore[misc]
+                    lambda: self._rotation.claim_batch(self.name, partial(self._limit_claim, index), committed)
                 )
             except redis_queue.UNAVAILABLE as error:
                 if not is_redis_down:
@@ -137,12 +143,17 @@ class Dialer:
                 log.exception("leads_claim_failed")
                 await _wait(stopping, TROUBLE_S)
                 continue
+            finally:
+                self._end_claim(index)
             is_redis_down = False
             if not claimed.taken:
                 began = time.monotonic()
                 self._idle.add(index)
+                if claimed.why == SHARE_USED:
+                    self._limited.add(index)
                 await _wait(wakeup, claimed.wait_s)
                 self._idle.discard(index)
+                self._limited.discard(index)
                 if claimed.why in NO_LINES:
                     counters.line_wait.observe(time.monotonic() - began)
 
@@ -151,8 +162,28 @@ class Dialer:
         free = settings.LEADS_IN_FLIGHT - self._in_flight
         return min(free, settings.LEADS_ASK_THREADS - len(self._unsent)) if self._blocks else free
 
+    def _limit_claim(self, index: int, organization_id: int) -> int:
+        """Return how many more leads of the organization this puller may claim now.
+
+        Slow pre-checks and requests of one organization leave room for the others. Runs in the claiming threads.
+        """
+        with self._claiming_lock:
+            self._claiming.pop(index, None)
+            others = self._claiming.values()
+            free = settings.LEADS_IN_FLIGHT - self._in_flight - sum(leads for _, leads in others)
+            held = self._held[organization_id] + sum(leads for owner, leads in others if owner == organization_id)
+            most = min(fair_share(held, free), self._count_free(), settings.LEADS_BATCH)
+            if most > 0:
+                self._claiming[index] = organization_id, most
+            return most
+
+    def _end_claim(self, index: int) -> None:
+        with self._claiming_lock:
+            self._claiming.pop(index, None)
+
     def _start_requests(self, claimed: ClaimResult) -> None:
-        self._add_in_flight(len(claimed.calls) + len(claimed.questions))
+        self._add_in_flight(request.call.organization_id for request in claimed.calls)
+        self._add_in_flight(question.lead.organization_id for question in claimed.questions)
         self._unsent.update(request.call_id for request in claimed.calls)
         for request in claimed.calls:
             self._spawn(self._request_call(request, claimed.accounts[request.call.account_id]))
@@ -164,12 +195,22 @@ class Dialer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _add_in_flight(self, leads: int) -> None:
-        """Add to the number of leads in progress. A negative number subtracts."""
-        self._in_flight += leads
+    def _add_in_flight(self, organizations: Iterable[int]) -> None:
+        """Add leads of these organizations to those in progress."""
+        added = Counter(organizations)
+        self._held.update(added)
+        self._in_flight += added.total()
         counters.in_flight.set(self._in_flight)
-        if leads < 0:
-            self._capacity_freed.set()
+
+    def _end_in_flight(self, organizations: Iterable[int]) -> None:
+        """Remove leads of these organizations from those in progress."""
+        ended = Counter(organizations)
+        self._held -= ended
+        self._in_flight -= ended.total()
+        counters.in_flight.set(self._in_flight)
+        self._capacity_freed.set()
+        for index in self._limited:
+            self._wakeups[index].set()
 
     # --- Requesting
 
@@ -239,7 +280,7 @@ class Dialer:
             fault_injection.crash_point("leads.precheck.answered")
             await self._apply_verdicts(list(zip(questions, verdicts, strict=True)))
         finally:
-            self._add_in_flight(-len(questions))
+            self._end_in_flight(question.lead.organization_id for question in questions)
 
     async def _apply_verdicts(self, asked: list[tuple[PrecheckRequest, Verdict | BaseException]]) -> None:
         answered, failed = [], []
@@ -269,13 +310,13 @@ class Dialer:
             lateness, self._lateness = self._lateness, []
             counters.observe_many(counters.due_to_dial, lateness)
             await self._write_batch(batch)
-            self._add_in_flight(-len(batch))
+            self._end_in_flight(answer.call.organization_id for answer in batch)
 
     async def _write_batch(self, batch: list[RequestResult]) -> None:
         try:
             locked_elsewhere = await self._writer.run(lambda: _write_results(batch))
             if locked_elsewhere:
-                self._add_in_flight(len(locked_elsewhere))
+                self._add_in_flight(answer.call.organization_id for answer in locked_elsewhere)
                 asyncio.get_running_loop().call_later(TROUBLE_S, self._write_later, locked_elsewhere)
         except Exception as error:
             if len(batch) == 1:  # the reconcilers of calls and claims end it

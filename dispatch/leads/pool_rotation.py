@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import structlog
 from django.conf import settings
 
+from dispatch.capacity.models import DispatchPool
 from dispatch.leads import redis_queue
 from dispatch.leads.services import claim_failures, claims
 from dispatch.leads.services.claim_batches import ClaimResult
@@ -18,6 +19,8 @@ log = structlog.get_logger(__name__)
 # Pause while nothing is ready. A wakeup ends it earlier; the timeout is for a missed wakeup.
 IDLE_S = 1.0
 TROUBLE_S = 1.0
+# An organization has as many leads in progress as it may; how long to wait for an end (seconds).
+SHARE_USED, SHARE_S = "share_used", 0.1
 NO_LINES = ("lines_busy", "pool_full")
 
 
@@ -28,12 +31,16 @@ class PoolRotation:
         self._last_pool_id = 0
         self._waiting: dict[int, tuple[float, str]] = {}  # pool → not before (monotonic), why
         self._marked: list[int] = []
+        self._organizations: dict[int, int] = {}
         self._lock = threading.Lock()
 
-    def claim_batch(self, worker: str, most: int, committed: Callable[[ClaimResult], None]) -> ClaimResult:
+    def claim_batch(
+        self, worker: str, limit_of: Callable[[int], int], committed: Callable[[ClaimResult], None]
+    ) -> ClaimResult:
         """Claim a batch from the first ready pool in rotation, or return how long to wait.
 
-        `committed`: see `claims.claim_leads`.
+        `limit_of`: returns how many leads of an organization may be claimed now. `committed`: see
+        `claims.claim_leads`.
         """
         now, wait_s, why = time.monotonic(), IDLE_S, "empty"
         for pool_id in self._pools_to_check():
@@ -42,6 +49,10 @@ class PoolRotation:
                 wait_s, why = min(wait_s, until - now), reason
                 continue
             self._last_pool_id = pool_id
+            most = limit_of(self._organization_of(pool_id))
+            if most <= 0:
+                wait_s, why = min(wait_s, SHARE_S), SHARE_USED
+                continue
             try:
                 claimed = claims.claim_leads(worker, pool_id, most, committed)
             except Exception as error:
@@ -58,6 +69,13 @@ class PoolRotation:
             if claimed.taken:
                 return claimed
         return ClaimResult(why=why, wait_s=wait_s)
+
+    def _organization_of(self, pool_id: int) -> int:
+        """Return the pool's organization, which never changes; 0 if the pool no longer exists."""
+        if pool_id not in self._organizations:
+            rows = DispatchPool.objects.filter(pk=pool_id).values_list("organization_id", flat=True)
+            self._organizations[pool_id] = rows.first() or 0
+        return self._organizations[pool_id]
 
     def release_pause(self, pool_id: int) -> None:
         with self._lock:

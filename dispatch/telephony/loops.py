@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
-from itertools import repeat
-from threading import BoundedSemaphore
+from datetime import datetime
 
-import structlog
 from django.conf import settings
-from django.db import connections
 
 from dispatch.core import clock
 from dispatch.core.db import lock_waits
 from dispatch.core.db.isolation import FailureRule, record_failure
 from dispatch.core.db.lock_waits import RecentlyBlocked, limit_lock_waits
+from dispatch.core.runtime.fair_threads import FairThreads, Slot
 from dispatch.core.runtime.loops import Loop, Tally
 from dispatch.telephony import sql
 from dispatch.telephony.models import Call
+from dispatch.telephony.request_threads import CALLS, HANG_UPS, LOOKUPS, TEXTS, WAIT_S
 from dispatch.telephony.services import (
     call_requests,
+    hang_ups,
     inbound,
     keys,
     number_rests,
@@ -30,14 +28,13 @@ from dispatch.telephony.services import (
     sms_requests,
     spend_caps,
 )
+from dispatch.telephony.services.calls import HANG_UP_LOOP
 from dispatch.telephony.services.sms import TEXT_LOOP
 
-log = structlog.get_logger(__name__)
-
 BATCH = 64
-MAX_CONCURRENT_REQUESTS = 8  # concurrent requests to the provider
-MAX_CONCURRENT_TEXTS = 4
 SOON_S = 0.02
+# Interval of the loop of hang-ups, which is notified of each (seconds).
+HANG_UP_INTERVAL_S = 1.0
 # Calls and texts whose rows another session had locked. They are skipped for a while.
 _blocked_calls, _blocked_texts = RecentlyBlocked(5.0), RecentlyBlocked(5.0)
 _SKIP_CALL, _SKIP_TEXT = FailureRule(_blocked_calls.add), FailureRule(_blocked_texts.add)
@@ -46,47 +43,85 @@ _SKIP_CALL, _SKIP_TEXT = FailureRule(_blocked_calls.add), FailureRule(_blocked_t
 def place_due() -> float | None:
     """Place created calls that are due, and return the seconds until the next is due.
 
-    Such calls were deferred by a rate limit or the provider, or left behind by a dead process. Claims are
-    sequential, because each takes a token of the rate limit: alerts first, then offers, then others. Only the
-    requests to the provider run concurrently. A call is claimed only when a thread is free to request it.
+    Such calls were deferred by a rate limit or the provider, left behind by a dead process, or created while all
+    threads of their account were busy. Claims are sequential, because each takes a token of the rate limit: alerts
+    first, then offers, then others. A call is claimed only when its account has a free thread to request it.
     """
-    due, tally = sql.calls_to_place(clock.now(), BATCH, but=_blocked_calls.keys()), Tally()
-    requests = [request for call_id in due if (request := _claim_call(call_id, tally)) is not None]
-    for request in requests:
-        request.result()
+    ended, full, tally = CALLS.ended, CALLS.full_keys(), Tally()
+    but = CALLS.items() | _blocked_calls.keys()
+    due, has_waiting = sql.calls_to_place(clock.now(), BATCH, but, full), bool(full)
+    for row in due:
+        slot = CALLS.reserve(row.account_id, row.id)
+        if slot is None:
+            has_waiting = True
+        else:
+            _place_call(slot, row.id, tally)
     tally.check()
-    if len(due) == BATCH:
+    if has_waiting:
+        CALLS.wait_for_end(ended, WAIT_S)
+    if has_waiting or len(due) == BATCH:
         return 0.0
-    next_at = sql.next_to_place(now := clock.now())
-    if next_at is None:
-        return None
-    return min(max((next_at - now).total_seconds(), SOON_S), settings.CALL_PLACER_INTERVAL_S)
+    return _until(sql.next_to_place(clock.now()))
+
+
+def _place_call(slot: Slot, call_id: int, tally: Tally) -> None:
+    with slot:
+        try:
+            with limit_lock_waits(lock_waits.LOOP_S):
+                call, changed = call_requests.claim_for_placing(call_id)
+        except Exception as error:
+            record_failure(call_id, error, event="call_claim_failed", rule=_SKIP_CALL, count=tally)
+            return
+        if changed and call.status == Call.Status.REQUESTING:
+            slot.start(call_requests.request_from_provider, call)
+        tally.succeeded()
 
 
 def send_due() -> float | None:
     """Send created texts that are due. Return the seconds until the next is due."""
-    due, tally = sql.texts_to_send(clock.now(), BATCH, but=_blocked_texts.keys()), Tally()
-    if due:
-        list(_text_threads().map(_send_text, due, repeat(tally)))
-    tally.check()
-    if len(due) == BATCH:
+    ended, full = TEXTS.ended, TEXTS.full_keys()
+    but = TEXTS.items() | _blocked_texts.keys()
+    due, has_waiting = sql.texts_to_send(clock.now(), BATCH, but, full), bool(full)
+    for row in due:
+        slot = TEXTS.reserve(row.account_id, row.id)
+        if slot is None:
+            has_waiting = True
+        else:
+            slot.start(_send_text, row.id)
+    if has_waiting:
+        TEXTS.wait_for_end(ended, WAIT_S)
+    if has_waiting or len(due) == BATCH:
         return 0.0
-    next_at = sql.next_to_send(now := clock.now())
+    return _until(sql.next_to_send(clock.now()))
+
+
+def _send_text(text_id: int) -> None:
+    try:
+        with limit_lock_waits(lock_waits.LOOP_S):
+            sms_requests.send_text(text_id)
+    except Exception as error:
+        record_failure(text_id, error, event="text_request_failed", rule=_SKIP_TEXT)
+
+
+def _until(next_at: datetime | None) -> float | None:
+    """Return the seconds until `next_at`, within bounds."""
     if next_at is None:
         return None
-    return min(max((next_at - now).total_seconds(), SOON_S), settings.CALL_PLACER_INTERVAL_S)
+    return min(max((next_at - clock.now()).total_seconds(), SOON_S), settings.CALL_PLACER_INTERVAL_S)
 
 
-def reconcile_texts() -> None:
+def reconcile_texts() -> float | None:
     """Reconcile texts and inbound calls.
 
     Resolves texts with an unknown outcome, processes received texts that were left behind, ends texts whose
     delivery will no longer be reported, and ends inbound calls whose end was not reported.
     """
-    sms_requests.resolve_unknown_texts()
+    ended = LOOKUPS.ended
+    has_more = sms_requests.resolve_unknown_texts()
     inbound.process_unprocessed_texts()
     sms_requests.end_unreported_texts()
     inbound.end_unreported_calls()
+    return _again(LOOKUPS, ended, has_more)
 
 
 def apply_unhandled_keys() -> float | None:
@@ -95,75 +130,33 @@ def apply_unhandled_keys() -> float | None:
     return 0.0 if applied >= keys.BATCH else None
 
 
-@cache
-def _threads() -> ThreadPoolExecutor:
-    """Return the thread pool. It persists between passes, because its threads keep provider connections."""
-    return ThreadPoolExecutor(MAX_CONCURRENT_REQUESTS, thread_name_prefix="placer")
+def _again(threads: FairThreads, ended: int, has_more: bool) -> float | None:
+    """Return 0 if more requests may be due, after a brief wait for a free thread; otherwise None."""
+    if not has_more and not threads.full_keys():
+        return None
+    threads.wait_for_end(ended, WAIT_S)
+    return 0.0
 
 
-@cache
-def _text_threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(MAX_CONCURRENT_TEXTS, thread_name_prefix="texts")
+def _requesting_loop(name: str, threads: FairThreads, start: Callable[[], bool], interval_s: float) -> Loop:
+    def step() -> float | None:
+        ended = threads.ended
+        return _again(threads, ended, start())
+
+    return Loop(name, step, interval_s, elected=True)
 
 
-_free_threads = BoundedSemaphore(MAX_CONCURRENT_REQUESTS)
+def mark_interrupted_requests() -> None:
+    """Mark interrupted call requests as unknown."""
+    reconciliation.mark_interrupted_requests_unknown()
 
 
-def _claim_call(call_id: int, tally: Tally) -> Future[None] | None:
-    """Claim a call once a thread is free. Return the future of its request, or None if no request is made."""
-    _free_threads.acquire()
-    request = None
-    try:
-        with limit_lock_waits(lock_waits.LOOP_S):
-            call, changed = call_requests.claim_for_placing(call_id)
-        if changed and call.status == Call.Status.REQUESTING:
-            request = _threads().submit(_request_call, call, tally)
-        else:
-            tally.succeeded()
-    except Exception as error:
-        record_failure(call_id, error, event="call_claim_failed", rule=_SKIP_CALL, count=tally)
-    finally:
-        if request is None:
-            _free_threads.release()
-    return request
-
-
-def _request_call(call: Call, tally: Tally) -> None:
-    try:
-        call_requests.request_from_provider(call)
-        tally.succeeded()
-    except Exception:
-        log.exception("call_request_failed", call=call.pk)
-        tally.failed()
-    finally:
-        connections.close_all()
-        _free_threads.release()
-
-
-def _send_text(text_id: int, tally: Tally) -> None:
-    try:
-        with limit_lock_waits(lock_waits.LOOP_S):
-            sms_requests.send_text(text_id)
-        tally.succeeded()
-    except Exception as error:
-        record_failure(text_id, error, event="text_request_failed", rule=_SKIP_TEXT, count=tally)
-    finally:
-        connections.close_all()
-
-
-def _reconciler(name: str, reconcile: Callable[[], int]) -> Loop:
-    def step() -> None:
-        reconcile()  # its result is a count, not a delay
-
-    return Loop(name, step, settings.CALL_RECONCILER_INTERVAL_S, elected=True)
-
-
-# Each is a separate loop, so that a slow provider delays only one of them.
+_INTERVAL_S = settings.CALL_RECONCILER_INTERVAL_S
 RECONCILERS = [
-    _reconciler("calls_cut_off", reconciliation.mark_interrupted_requests_unknown),
-    _reconciler("calls_unknown", reconciliation.resolve_unknown_calls),
-    _reconciler("calls_hang_up", reconciliation.repeat_hang_ups),
-    _reconciler("calls_end", reconciliation.fetch_ends),
+    Loop("calls_cut_off", mark_interrupted_requests, _INTERVAL_S, elected=True),
+    _requesting_loop("calls_unknown", LOOKUPS, reconciliation.resolve_unknown_calls, _INTERVAL_S),
+    _requesting_loop(HANG_UP_LOOP, HANG_UPS, hang_ups.hang_up_due, HANG_UP_INTERVAL_S),
+    _requesting_loop("calls_end", LOOKUPS, reconciliation.fetch_ends, _INTERVAL_S),
 ]
 
 

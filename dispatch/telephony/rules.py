@@ -106,12 +106,3 @@ def listing_counts(
     if now < send_by + timedelta(seconds=provider_s):
         return False
     return checked_at is None or now >= checked_at + timedelta(seconds=gap_s)
-
-
-def end_expected_by(
-    requested_at: datetime, answered_at: datetime | None, ring_timeout_s: int, time_limit_s: int
-) -> datetime:
-    """Return when the end of a call should have been reported; after that, the provider is asked."""
-    if answered_at is not None:
-        return answered_at + timedelta(seconds=time_limit_s) + END_MARGIN
-    return requested_at + timedelta(seconds=ring_timeout_s) + END_MARGIN

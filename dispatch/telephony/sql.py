@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
-from django.db.models import Case, Min, Q, QuerySet, Value, When
+from django.db.models import Min, Q, QuerySet
 
 from dispatch.capacity.lease_reconciliation import Lease
 from dispatch.core.db import prepared
-from dispatch.core.db.isolation import unlocked_ids
 from dispatch.telephony import rules
 from dispatch.telephony.models import Call, Text, holder_of
+from dispatch.telephony.request_threads import DueRow
 
 _LEASE = ("purpose", "subject_id", "attempt", "number_id", "line_slot", "pool_id", "pool_slot")
 
@@ -72,14 +73,14 @@ _TURN = "CASE purpose WHEN 'alert' THEN 0 WHEN 'offer' THEN 1 WHEN 'job_news' TH
 _TO_PLACE = f"""
 WITH due AS (
     SELECT id, organization_id, priority, not_before, {_TURN} AS turn FROM telephony_call
-    WHERE status = 'created' AND NOT id = ANY(%(but)s::bigint[])
+    WHERE status = 'created' AND NOT id = ANY(%(but)s::bigint[]) AND NOT account_id = ANY(%(full)s::bigint[])
         AND (place_by <= %(now)s
              OR not_before <= %(now)s AND NOT (not_before <= created_at AND created_at > %(fresh)s))
 ), ranked AS (
     SELECT *, row_number() OVER (PARTITION BY organization_id, turn ORDER BY priority, not_before, id) AS round
     FROM due
 )
-SELECT c.id FROM ranked r JOIN telephony_call c ON c.id = r.id
+SELECT c.id, c.account_id FROM ranked r JOIN telephony_call c ON c.id = r.id
 ORDER BY r.turn, r.round, r.priority, r.not_before, r.id
 LIMIT %(limit)s FOR NO KEY UPDATE OF c SKIP LOCKED
 """
@@ -115,16 +116,16 @@ def conflicting_calls(
     return [(pk, is_same) for pk, is_same in prepared.fetch_all(_CONFLICTING_CALLS, params)]
 
 
-def calls_to_place(now: datetime, limit: int, but: Collection[Any] = ()) -> list[int]:
-    """Return ids of created calls that are due, not locked by another session and not in `but`.
+def calls_to_place(
+    now: datetime, limit: int, but: Collection[Any] = (), full: Collection[int] = ()
+) -> list[DueRow]:
+    """Return created calls that are due, not locked by another session, not in `but` and of no account in `full`.
 
     Alerts first, then offers, then others. Within each, organizations take turns: first the most urgent and
     longest waiting call of each, in the order of urgency, then the second of each.
     """
-    given = {"now": now, "fresh": now - rules.CREATORS_TIME, "but": prepared.integers(but), "limit": limit}
-    with transaction.atomic():
-        prepared.defer_fsync()
-        return [pk for (pk,) in prepared.fetch_all(_TO_PLACE, given)]
+    given = {"now": now, "fresh": now - rules.CREATORS_TIME, "limit": limit}
+    return _fetch_due(_TO_PLACE, given, but, full)
 
 
 def waits_before(call: Call, now: datetime) -> bool:
@@ -194,20 +195,115 @@ RETURNING c.id
 """
 
 
-_URGENT_TEXTS = Case(
-    When(purpose="alert", then=Value(0)),
-    When(purpose__in=("offer", "job_news", "reply"), then=Value(1)),
-    default=Value(2),
+# Rows of {table} that are {due} for a request. Accounts take turns, each with the row that waits longest since
+# {since}; before that, by {urgency}.
+_TAKING_TURNS = """
+WITH due AS (
+    SELECT c.id, c.account_id, a.outage <> '' AS is_out, {urgency} AS urgency, {since} AS since,
+           row_number() OVER (PARTITION BY c.account_id, {urgency} ORDER BY {since} NULLS FIRST, c.id) AS turn
+    FROM {table} c JOIN capacity_provideraccount a ON a.id = c.account_id
+    WHERE {due} AND NOT c.id = ANY(%(but)s::bigint[]) AND NOT c.account_id = ANY(%(full)s::bigint[])
+)
+SELECT c.id, c.account_id, d.is_out FROM due d JOIN {table} c ON c.id = d.id
+ORDER BY d.urgency, d.turn, d.since NULLS FIRST, d.id
+LIMIT %(limit)s FOR NO KEY UPDATE OF c SKIP LOCKED
+"""
+
+
+def _taking_turns(table: str, due: str, since: str, urgency: str = "0") -> str:
+    return _TAKING_TURNS.format(table=table, due=due, since=since, urgency=urgency)
+
+
+_UNKNOWN = """
+c.status = 'unknown' AND c.sid IS NULL AND c.send_by IS NOT NULL
+AND (c.empty_listings = 0 AND (c.checked_at IS NULL OR c.checked_at <= %(asked_before)s)
+     OR c.empty_listings > 0 AND c.checked_at <= %(listed_before)s AND c.send_by <= %(sent_before)s)
+"""
+_CALLS_UNKNOWN = _taking_turns("telephony_call", f"c.ended_at IS NULL AND {_UNKNOWN}", "c.checked_at")
+_TEXTS_UNKNOWN = _taking_turns("telephony_text", _UNKNOWN, "c.checked_at")
+
+_HANG_UPS = _taking_turns("telephony_call", "c.hang_up_at <= %(now)s AND c.sid IS NOT NULL", "c.hang_up_at")
+
+# After the ringing or the talking, and a margin, the end of a call should have been reported.
+_OVERDUE_ENDS = _taking_turns(
+    "telephony_call",
+    """
+c.ended_at IS NULL AND c.sid IS NOT NULL AND c.status IN ('unknown', 'submitted', 'ringing', 'answered')
+AND (c.checked_at IS NULL OR c.checked_at < %(asked_before)s)
+AND coalesce(c.answered_at + c.time_limit_s * interval '1 s',
+             coalesce(c.requested_at, c.created_at) + c.ring_timeout_s * interval '1 s') <= %(end_before)s
+""",
+    "c.checked_at",
 )
 
+_TEXTS_TO_SEND = _taking_turns(
+    "telephony_text",
+    "c.status = 'created' AND (c.not_before <= %(now)s OR c.not_after <= %(now)s)",
+    "c.not_before",
+    "CASE c.purpose WHEN 'alert' THEN 0 WHEN 'offer' THEN 1 WHEN 'job_news' THEN 1 WHEN 'reply' THEN 1 ELSE 2 END",
+)
 
-def texts_to_send(now: datetime, limit: int, but: Collection[Any] = ()) -> list[int]:
-    """Return ids of created texts that are due or expired, not locked elsewhere and not in `but`.
+# Calls to be ended for which no hang-up is scheduled: they were written by an older version.
+_UNSCHEDULED_HANG_UPS = """
+UPDATE telephony_call SET hang_up_at = %(now)s WHERE id IN (
+    SELECT id FROM telephony_call
+    WHERE ended_at IS NULL AND cancel_requested_at IS NOT NULL AND hang_up_at IS NULL AND sid IS NOT NULL
+        AND status IN ('unknown', 'submitted', 'ringing', 'answered')
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+"""
 
-    Alerts come first, then offers and replies, then others.
+
+def _fetch_due(statement: str, given: dict[str, Any], but: Collection[Any], full: Collection[int]) -> list[DueRow]:
+    with transaction.atomic():
+        prepared.defer_fsync()
+        given = {**given, "but": prepared.integers(but), "full": prepared.integers(full)}
+        return [DueRow(*row) for row in prepared.fetch_all(statement, given)]
+
+
+def unknown_rows(
+    model: type[Call] | type[Text], now: datetime, limit: int, but: Collection[Any], full: Collection[int]
+) -> list[DueRow]:
+    """Return calls or texts with an unknown outcome that are due for a listing; accounts take turns.
+
+    A row with an empty listing is due when another one would prove something. Rows in `but` and of accounts in
+    `full` are left out, as in the other functions.
     """
-    due = Text.objects.filter(Q(not_before__lte=now) | Q(not_after__lte=now), status=Text.Status.CREATED)
-    return unlocked_ids(due.exclude(pk__in=but).order_by(_URGENT_TEXTS, "not_before", "id"), limit)
+    given = {
+        "asked_before": now - timedelta(seconds=settings.CALL_RECONCILER_INTERVAL_S),
+        "listed_before": now - timedelta(seconds=settings.UNKNOWN_LISTING_GAP_S),
+        "sent_before": now - timedelta(seconds=settings.PROVIDER_TIMEOUT_S),
+        "limit": limit,
+    }
+    return _fetch_due(_CALLS_UNKNOWN if model is Call else _TEXTS_UNKNOWN, given, but, full)
+
+
+def overdue_ends(
+    now: datetime, asked_before: datetime, limit: int, but: Collection[Any], full: Collection[int]
+) -> list[DueRow]:
+    """Return calls whose end is overdue and that were not asked about since `asked_before`."""
+    given = {"asked_before": asked_before, "end_before": now - rules.END_MARGIN, "limit": limit}
+    return _fetch_due(_OVERDUE_ENDS, given, but, full)
+
+
+def due_hang_ups(now: datetime, limit: int, but: Collection[Any], full: Collection[int]) -> list[DueRow]:
+    """Return calls that the provider must be asked to end now."""
+    return _fetch_due(_HANG_UPS, {"now": now, "limit": limit}, but, full)
+
+
+def schedule_missing_hang_ups(now: datetime) -> int:
+    """Schedule the hang-ups that an older version requested but did not schedule. Return how many."""
+    return prepared.execute_rowcount(_UNSCHEDULED_HANG_UPS, {"now": now})
+
+
+def texts_to_send(
+    now: datetime, limit: int, but: Collection[Any] = (), full: Collection[int] = ()
+) -> list[DueRow]:
+    """Return created texts that are due or expired and not locked elsewhere.
+
+    Alerts come first, then offers and replies, then others. Within each, accounts take turns.
+    """
+    return _fetch_due(_TEXTS_TO_SEND, {"now": now, "limit": limit}, but, full)
 
 
 def next_to_send(now: datetime) -> datetime | None:

@@ -142,10 +142,11 @@ def _send_email(row: Delivery) -> bool:
 
 # --- Phone -------------------------------------------------------------------------------------------------------
 def _place_call(row: Delivery) -> bool:
-    """Place the call. Telephony reports the result to `tell_of`."""
+    """Write the call. Telephony places it soon, and reports the result to `apply_call_report`."""
     call_id = _write_locked(row, _create_call)
     if call_id is not None:
-        apply_call_report(telephony.place_call(call_id))
+        telephony.place_soon(Call.objects.get(pk=call_id))
+        apply_call_report(Call.objects.get(pk=call_id))
     return False
 
 

@@ -56,7 +56,7 @@ def goes_on(floor: Floor, job: Job | None = None, *, workers: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "point", ["jobs.start.claimed", "jobs.start.committed", "jobs.offer.committed", "jobs.offer.placed"]
+    "point", ["jobs.start.claimed", "jobs.start.committed", "jobs.offer.committed", "telephony.place.written"]
 )
 def test_a_worker_killed_while_starting_a_job(floor, point):
     ann, bob = floor.crew("Ann", "Bob")

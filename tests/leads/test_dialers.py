@@ -28,7 +28,7 @@ from tests.core.outages import redis_away
 from tests.harness import provider
 from tests.harness.leads import Floor
 from tests.phones import Simulator, answer, busy, ignore, manual, voicemail
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 ANN, BOB, CAT = "+16025550101", "+16025550102", "+16025550103"
 
@@ -257,6 +257,32 @@ def test_the_campaigns_own_system_is_asked_first(floor: Floor, sim: Simulator) -
     assert floor.lead(cat).due_at > floor.due_in(3000)
     assert [sim.creates_to(phone) for phone in (ANN, BOB, CAT)] == [1, 0, 0]
     wait_until(lambda: floor.lines_in_use() == 0, message="a line stays taken")
+
+
+def test_slow_prechecks_of_one_organization_leave_room_for_another(
+    floor: Floor, sim: Simulator, settings: Any
+) -> None:
+    settings.LEADS_IN_FLIGHT = 20
+    slow = Floor("twilio", lines=40, account_sid=sim.account_sid, auth_token=sim.auth_token)
+    release = threading.Event()
+
+    def say(body: bytes) -> bytes:
+        release.wait(PATIENCE)
+        return b'{"call": false}'
+
+    with document(say) as (url, asked):
+        slow.campaign.precheck_url, slow.campaign.precheck_timeout_s = url, 30
+        slow.campaign.save()
+        slow.add_many(40)
+        floor.start()
+        wait_until(lambda: len(asked) == 17)
+        (lead,) = floor.add(ANN)
+        wait_until(lambda: floor.calls(lead))
+        assert len(asked) == 17, "seven eighths of the places"
+        release.set()
+        wait_until(lambda: len(asked) == 40)
+        slow.all_end()
+    assert floor.lead(lead).outcome == "answered"
 
 
 # --- Scripts

@@ -172,6 +172,6 @@ def test_a_pool_that_cannot_be_claimed_from_holds_up_no_other(floor: Floor) -> N
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(claims, "claim_leads", claim)
-        claimed = PoolRotation().claim_batch("tester", 10, claims.no_claims)
+        claimed = PoolRotation().claim_batch("tester", lambda _: 10, claims.no_claims)
     floor.settle(floor.ask(claimed))
     assert floor.outcomes(ids) == {"answered": 2}

@@ -14,6 +14,8 @@ from django.db.models import QuerySet
 
 from dispatch.core.db import isolation
 from dispatch.core.db.errors import is_lock_timeout
+from dispatch.core.db.lock_waits import short_wait
+from dispatch.telephony import sql
 
 WAIT_MS = 500
 
@@ -35,3 +37,15 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         return lock_unlocked(rows, limit, *columns)
 
     monkeypatch.setattr(isolation, "_lock_unlocked", wait_then_lock)
+    fetch_due = sql._fetch_due
+
+    def wait_then_fetch(statement: str, *given: Any) -> list[Any]:
+        try:
+            with short_wait(WAIT_MS / 1000):
+                fetch_due(statement.replace(" SKIP LOCKED", ""), *given)
+        except OperationalError as error:
+            if not is_lock_timeout(error):
+                raise
+        return fetch_due(statement, *given)
+
+    monkeypatch.setattr(sql, "_fetch_due", wait_then_fetch)

@@ -7,22 +7,31 @@ from datetime import timedelta
 
 import pytest
 import requests
+from django.conf import settings
 from django.db import transaction
 from twilio.request_validator import RequestValidator
 
 from dispatch.core import clock, fault_injection
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
+from dispatch.core.runtime.queues import rq_queue
 from dispatch.telephony import services
 from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.models import Call
-from dispatch.telephony.services import reconciliation
+from dispatch.telephony.services import hang_ups
+from tests.harness.jobs import Worker
 from tests.phones import manual
 from tests.support.waiting import wait_until
 from tests.telephony.conftest import Caller, history, now_is
 
 ANN = "+16025550101"
 DANA = Actor("user", 4, "Dana")
+
+
+def work() -> None:
+    """Run what is on the queue of jobs."""
+    queue = rq_queue(settings.DISPATCH_QUEUE)
+    Worker([queue], connection=queue.connection).work(burst=True, with_scheduler=False, logging_level=None)
 
 
 def test_before_anybody_asked_for_it(caller: Caller) -> None:
@@ -153,7 +162,7 @@ def test_answered_unknown_call_hears_nothing(caller: Caller, unknown: Call) -> N
 
 
 def test_failed_hang_up_is_repeated(caller: Caller, step: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconciliation, "HANG_UP_AGAIN", timedelta(minutes=2))  # which a slow machine keeps
+    monkeypatch.setattr(hang_ups, "AGAIN", timedelta(minutes=2))  # which a slow machine keeps
     phone = caller.sim.phone(ANN).will(manual())
     call = caller.call(ANN)
     phone.rings()
@@ -177,6 +186,7 @@ def test_a_process_that_died_before_telling_the_provider(caller: Caller, step: C
         services.hang_up(call.pk)
     assert caller.sim.open_calls()
 
+    clock.travel(16)
     step("calls")
 
     now_is(call, "canceled")
@@ -204,5 +214,7 @@ def test_a_changed_prompt_is_spoken_in_the_call_at_once(caller: Caller, monkeypa
         services.repeat_prompt(call.pk)
         phone.has_not_heard("It is taken.")
 
+    work()
     phone.hears("It is taken.").ended("completed")
     services.repeat_prompt(call.pk)  # over: nothing to change
+    work()

@@ -113,7 +113,10 @@ def test_killed_while_hanging_up(caller: Caller, die_at: Callable, point: str) -
     call = caller.call(ANN, ring_timeout_s=600)
     caller.sim.phone(ANN).rings()
 
-    die_at(point, f"services.hang_up({call.pk})")
+    lines = (
+        f"services.hang_up({call.pk})\nfrom dispatch.telephony.services import hang_ups\nhang_ups.hang_up_due()"
+    )
+    die_at(point, lines)
     reconcile(0, 16)
 
     now_is(call, "canceled")

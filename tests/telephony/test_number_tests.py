@@ -13,6 +13,7 @@ from dispatch.capacity.models import ProviderAccount
 from dispatch.core.models import Event
 from dispatch.telephony import number_check_calls, services
 from dispatch.telephony.models import Call
+from dispatch.telephony.request_threads import PROBES
 from tests.support import factories
 from tests.support.factories import browser
 from tests.telephony.conftest import Caller, now_is
@@ -128,3 +129,12 @@ def test_an_account_is_checked_before_the_first_call(caller: Caller) -> None:
     assert "status suspended" in check(boss, caller.account)
     ProviderAccount.objects.filter(pk=caller.account.pk).update(auth_token="wrong")
     assert "refused the account: Authenticate (error 20003)" in check(boss, caller.account)
+
+
+def test_only_one_check_of_an_account_waits_for_the_provider(caller: Caller) -> None:
+    boss = browser(factories.admin(caller.organization, "Boss"))
+    slot = PROBES.reserve(caller.account.pk, "another check")
+    assert slot is not None
+    with slot:
+        assert "The provider has not answered the last check yet." in check(boss, caller.account)
+    assert "status active" in check(boss, caller.account)

@@ -271,7 +271,7 @@ def test_alerts_go_before_offers_before_leads_that_wait_longer(caller: Caller) -
     calls = [caller.create(f"+160255502{i:02d}", purpose=purpose) for i, purpose in enumerate(purposes)]
     clock.travel(1.1)
 
-    due = sql.calls_to_place(clock.now(), 10)
+    due = [row.id for row in sql.calls_to_place(clock.now(), 10)]
 
     assert due == [calls[i].pk for i in (3, 1, 4, 0, 2)]
 
@@ -283,12 +283,12 @@ def test_urgent_jobs_go_first_and_organizations_take_turns(caller: Caller) -> No
     theirs = [other.create(f"+160255507{i:02d}", purpose="offer", priority=p) for i, p in enumerate((3, 2))]
     clock.travel(1.1)
 
-    due = sql.calls_to_place(clock.now(), 10)
+    due = [row.id for row in sql.calls_to_place(clock.now(), 10)]
 
     expected = [ours[2], theirs[1], ours[3], theirs[0], ours[0], ours[1]]
     assert due == [call.pk for call in expected]
     without = sql.calls_to_place(clock.now(), 10, but=[call.pk for call in ours])
-    assert without == [theirs[1].pk, theirs[0].pk]
+    assert [row.id for row in without] == [theirs[1].pk, theirs[0].pk]
 
 
 def test_a_new_call_does_not_overtake_a_more_urgent_one_that_waits(caller: Caller, step: Callable) -> None:

@@ -47,12 +47,6 @@ def test_when_an_empty_listing_counts(now: float, checked: float | None, counts:
     assert rules.listing_counts(ASKED + timedelta(seconds=now), send_by, checked_at, 10, 60) is counts
 
 
-def test_an_end_is_expected_after_the_ringing_or_the_talking() -> None:
-    answered = ASKED + timedelta(seconds=8)
-    assert rules.end_expected_by(ASKED, None, 30, 300) == ASKED + timedelta(seconds=90)
-    assert rules.end_expected_by(ASKED, answered, 30, 300) == answered + timedelta(seconds=360)
-
-
 def test_every_status_has_its_rank() -> None:
     assert set(rules.RANK) == set(Call.Status.values)
     assert not any(rules.is_forward(end, status) for end in rules.ENDS for status in rules.RANK)

@@ -11,7 +11,6 @@ from django.db import connection
 from dispatch.core import clock
 from dispatch.telephony.models import Call, CallEvent, Text
 from dispatch.telephony.services import inbound, keys, reconciliation
-from dispatch.telephony.services.account_turns import FailedAccounts, take_turns
 from tests.support import factories
 from tests.telephony.conftest import Caller, caller, listener, step
 
@@ -82,17 +81,3 @@ def test_keys_of_an_unreadable_account_starve_no_others_and_are_given_up(
     for _ in range(3):
         keys.apply_unhandled_keys()
     assert not CallEvent.objects.exclude(next_action_at=None).exists()
-
-
-def test_each_account_has_its_turn() -> None:
-    rows = [Text(pk=pk, account_id=account) for pk, account in enumerate([1, 1, 1, 1, 2, 2, 3])]
-    assert [row.pk for row in take_turns(rows, 5)] == [0, 4, 6, 1, 5]
-    assert [row.pk for row in take_turns(rows[:3], 5)] == [0, 1, 2]
-
-
-def test_an_account_is_left_alone_after_its_second_failure() -> None:
-    failed = FailedAccounts()
-    failed.add(1)
-    assert 1 not in failed
-    failed.add(1)
-    assert (1 in failed, 2 in failed) == (True, False)

@@ -86,8 +86,8 @@ class RecentlyBlocked:
     def keys(self) -> set[Any]:
         """Return the keys that are still skipped."""
         now = time.monotonic()
-        # A row that did not fail again within as long as its pause starts over.
-        self._until = {key: (until, s) for key, (until, s) in self._until.items() if until + s > now}
+        # A row that did not fail again within as long as its pause starts over. Other threads may add rows now.
+        self._until = {key: (until, s) for key, (until, s) in list(self._until.items()) if until + s > now}
         return {key for key, (until, _) in self._until.items() if until > now}
 
     def clear(self) -> None:

@@ -44,6 +44,9 @@ rq_jobs = Counter("dispatch_rq_jobs_total", "RQ jobs that this worker ran.", ["q
 rq_job_seconds = Histogram("dispatch_rq_job_seconds", "Duration of an RQ job.", ["queue"])
 loop_steps = Counter("dispatch_loop_steps_total", "Steps run by the dispatcher's loops.", ["loop", "outcome"])
 loop_step_seconds = Histogram("dispatch_loop_step_seconds", "Duration of one step of a loop.", ["loop"])
+request_seconds = Histogram(
+    "dispatch_request_seconds", "Duration of a request to the phone provider, its result written.", ["threads"]
+)
 leadership_changes = Counter(
     "dispatch_leadership_changes_total", "Leaderships won and lost by this process.", ["name", "what"]
 )

@@ -28,6 +28,7 @@ from dispatch.technicians import services as technicians
 from dispatch.technicians.services import Nearby
 from dispatch.telephony import services as telephony
 from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
+from dispatch.telephony.models import Call
 
 log = structlog.get_logger(__name__)
 
@@ -42,11 +43,11 @@ HELD_WAIT_S = 0.01
 class _Step:
     """The result of one transaction.
 
-    `again`: continue with the next candidate. `call_id`: the call to place. `token`: the job's new step token.
+    `again`: continue with the next candidate. `call`: the call to place. `token`: the job's new step token.
     """
 
     again: bool = False
-    call_id: int | None = None
+    call: Call | None = None
     token: uuid.UUID | None = None
 
 
@@ -57,11 +58,11 @@ def offer_next(job_id: int, token: str | uuid.UUID, *, place: bool = True) -> No
     """Offer the job to the next technician, or to several at once if the policy says so for its priority.
 
     Changes nothing if `token` is not the job's current step. Call it outside any transaction: each candidate is
-    tried in a separate transaction, so that no two technicians are locked at once. With `place`, this function
-    asks the provider to place the calls, which takes seconds; otherwise telephony's placer does.
+    tried in a separate transaction, so that no two technicians are locked at once. With `place`, threads of this
+    process ask the provider to place the calls; otherwise telephony's placer does.
     """
     busy: set[int] = set()
-    calls: list[int] = []
+    calls: list[Call] = []
     current = uuid.UUID(str(token))
     while True:
         try:
@@ -72,15 +73,15 @@ def offer_next(job_id: int, token: str | uuid.UUID, *, place: bool = True) -> No
                 raise
             log.warning("job_not_offered_further", job=job_id, error=str(error).strip())  # the auditor tries again
             break
-        if step.call_id is not None:
-            calls.append(step.call_id)
+        if step.call is not None:
+            calls.append(step.call)
             fault_injection.crash_point("jobs.offer.committed")
         if not step.again:
             break
         current = step.token or current
     if place:
-        for call_id in calls:
-            telephony.place_call(call_id)
+        for call in calls:
+            telephony.place_soon(call)
             fault_injection.crash_point("jobs.offer.placed")
 
 
@@ -190,7 +191,7 @@ def _try_candidate(job: Job, state: CascadeState, candidate: CandidateRow, busy:
         return _DONE
     try:
         with transaction.atomic():
-            offer, call_id = _make_offer(job, state, pool, fitness)
+            offer, call = _make_offer(job, state, pool, fitness)
     except PhoneBusy:
         return _defer_candidate(candidate, "their phone is on another call", busy)
     except CallNotAllowed as refused:
@@ -214,7 +215,7 @@ def _try_candidate(job: Job, state: CascadeState, candidate: CandidateRow, busy:
         job.fill_at = clock.now() if is_more_wanted else None
         transitions.wait_for(job, Waiting.LINE, job.fill_at or offer.expires_at)
     transitions.save_job(job)
-    return _Step(again=is_more_wanted, call_id=call_id, token=job.step_token)
+    return _Step(again=is_more_wanted, call=call, token=job.step_token)
 
 
 def _lock_wait_s(candidate: CandidateRow) -> float:
@@ -222,7 +223,7 @@ def _lock_wait_s(candidate: CandidateRow) -> float:
     return HELD_WAIT_S if candidate.technician_id in _held else lock_waits.LOOP_S
 
 
-def _make_offer(job: Job, state: CascadeState, pool: DispatchPool, technician: Nearby) -> tuple[Offer, int]:
+def _make_offer(job: Job, state: CascadeState, pool: DispatchPool, technician: Nearby) -> tuple[Offer, Call]:
     """Create the Offer and its Call.
 
     The deadline starts when the provider accepts the call; until then `expires_at` is the latest moment that still
@@ -271,7 +272,7 @@ def _make_offer(job: Job, state: CascadeState, pool: DispatchPool, technician: N
     )
     if policy.offer_by_text:
         sms.send_offer(offer, job, to_phone=technician.phone, pool=pool)
-    return offer, call.pk
+    return offer, call
 
 
 def _skip_candidate(job: Job, candidate: CandidateRow, technician: Nearby, reason: str) -> _Step:

@@ -14,6 +14,7 @@ from dispatch.capacity.admin import ProviderAccountAdmin
 from dispatch.capacity.models import ProviderAccount
 from dispatch.telephony import providers
 from dispatch.telephony.providers.base import AccountInfo
+from dispatch.telephony.request_threads import PROBES
 
 TRIAL = "A trial account calls and texts only phones that were verified at the provider."
 
@@ -35,8 +36,13 @@ class CheckedAccountAdmin(ProviderAccountAdmin):
     def check_credentials(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         """Show the account's status and type, or why the provider refuses it."""
         account: ProviderAccount = self.get_object(request, object_id)
+        slot = PROBES.reserve(account.pk, ("check", account.pk))
+        if slot is None:
+            messages.warning(request, "The provider has not answered the last check yet. Please wait.")
+            return self.back_to(object_id)
         try:
-            info = providers.for_account(account).fetch_account()
+            with slot:
+                info = providers.for_account(account).fetch_account()
         except providers.UnknownProvider as error:
             messages.error(request, str(error))
             return self.back_to(object_id)

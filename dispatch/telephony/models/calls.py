@@ -76,6 +76,9 @@ class Call(OwnedModel, Priced):
     place_by = models.DateTimeField(help_text="Deadline for claiming the request.")
     send_by = models.DateTimeField(null=True, help_text="Deadline for sending the claimed request.")
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
+    hang_up_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="When the provider is next asked to end it."
+    )
     empty_listings = models.PositiveSmallIntegerField(default=0)
     checked_at = models.DateTimeField(
         null=True, blank=True, help_text="When the provider was last asked about it."
@@ -118,6 +121,7 @@ class Call(OwnedModel, Priced):
         indexes = [
             models.Index(fields=["not_before"], condition=Q(status="created"), name="call_to_place"),
             models.Index(fields=["status", "id"], condition=Q(ended_at=None), name="call_open"),
+            models.Index(fields=["hang_up_at"], condition=Q(hang_up_at__isnull=False), name="call_to_hang_up"),
             models.Index(fields=["requested_at"], name="call_requested_at"),
             models.Index(
                 fields=["organization", "created_at"], condition=Q(purpose="lead"), name="lead_call_lately"

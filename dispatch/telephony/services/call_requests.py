@@ -13,6 +13,7 @@ from dispatch.capacity import account_outages, rate_limits
 from dispatch.core import clock, fault_injection
 from dispatch.core.db import prepared
 from dispatch.core.events import SYSTEM, Actor
+from dispatch.core.runtime.queues import enqueue
 from dispatch.telephony import price_sql, providers, sql, webhook_urls
 from dispatch.telephony.models import Call
 from dispatch.telephony.providers.base import (
@@ -26,14 +27,15 @@ from dispatch.telephony.providers.base import (
     Submitted,
     Unknown,
 )
+from dispatch.telephony.request_threads import CALLS, HANG_UPS
 from dispatch.telephony.services import spend_caps
-from dispatch.telephony.services.call_status import apply_report
 from dispatch.telephony.services.calls import (
     PROVIDER,
     append_call_event,
     defer_call,
     lock_call,
     notify_handler,
+    schedule_hang_up,
     transition,
     update_fields,
 )
@@ -41,6 +43,9 @@ from dispatch.telephony.services.calls import (
 log = structlog.get_logger(__name__)
 
 PAUSED_RETRY = timedelta(seconds=1)
+# How long a new call waits for a thread before it is left to the placer (seconds).
+SLOT_WAIT_S = 0.25
+REPEAT_PROMPT = "dispatch.telephony.services.call_requests.request_prompt"
 Status = Call.Status
 
 
@@ -54,6 +59,20 @@ def place_call(call_id: int) -> Call:
     if changed and call.status == Status.REQUESTING:
         return request_from_provider(call)
     return call
+
+
+def place_soon(call: Call) -> None:
+    """Request a due, created call in a thread, if its account has a free one soon. Otherwise the placer does.
+
+    Call it outside any transaction. The caller does not wait for the response, nor for an account that hangs.
+    """
+    slot = CALLS.reserve(call.account_id, call.pk, wait_s=SLOT_WAIT_S)
+    if slot is None:
+        return
+    with slot:
+        claimed, changed = claim_for_placing(call.pk, in_turn=False)
+        if changed and claimed.status == Status.REQUESTING:
+            slot.start(request_from_provider, claimed)
 
 
 def claim_for_placing(call_id: int, *, in_turn: bool = True) -> tuple[Call, bool]:
@@ -198,7 +217,7 @@ def _record_submission(call: Call, outcome: Submitted) -> None:
         return
     if call.ended_at is not None and call.status not in (Status.NOT_PLACED, Status.LOST):
         return
-    end_after_commit(call)
+    schedule_hang_up(call)
 
 
 def _requeue(call: Call, outcome: RateLimited) -> None:
@@ -215,9 +234,9 @@ def _requeue(call: Call, outcome: RateLimited) -> None:
 def hang_up(call_id: int, *, actor: Actor = SYSTEM, reason: str = "") -> Call:
     """End the call; an ended call is left unchanged. May run inside or outside a transaction.
 
-    A call that was not requested yet ends now. For a call that the provider accepted, the provider is asked after
-    the commit, and again by the reconciler until the call has ended. If the outcome of the request is still open,
-    the provider is asked as soon as the outcome is known or the first webhook arrives. Raises Call.DoesNotExist.
+    A call that was not requested yet ends now. If the provider accepted the call, a loop asks it to end the call
+    (`hang_ups`), so the caller never waits for the provider. If the outcome of the request is still open, the
+    provider is asked as soon as the outcome is known or the first webhook arrives. Raises Call.DoesNotExist.
     """
     with transaction.atomic():
         call = lock_call(call_id)
@@ -230,60 +249,30 @@ def hang_up(call_id: int, *, actor: Actor = SYSTEM, reason: str = "") -> Call:
             transition(call, Call.Status.CANCELED, actor=actor)
             transaction.on_commit(partial(notify_handler, call), robust=True)
         elif call.sid is not None:
-            end_after_commit(call)
+            schedule_hang_up(call)
     return call
 
 
-def end_after_commit(call: Call) -> None:
-    """Ask the provider to end the call after the commit."""
-    transaction.on_commit(partial(end_at_provider, call.pk), robust=True)
-
-
-def end_at_provider(call_id: int) -> None:
-    """Ask the provider to end a call that has a SID, and write the response. Call it outside any transaction.
-
-    The response is written because the provider sends no webhook when a queued call is ended. The reconciler
-    retries failures.
-    """
-    call = Call.objects.select_related("account").get(pk=call_id)
-    if call.sid is None:
-        return
-    fault_injection.crash_point("telephony.hang_up.asking")
-    Call.objects.filter(pk=call_id).update(checked_at=clock.now())
-    try:
-        report = providers.for_account(call.account).hang_up(call.sid)
-    except CallGone:
-        mark_lost(call_id, "the provider does not know it")
-        return
-    except (ProviderError, providers.UnknownProvider) as error:
-        log.warning("hang_up_failed", call=call_id, error=str(error))
-        return
-    fault_injection.crash_point("telephony.hang_up.sent")
-    apply_report(call_id, report)
-
-
 def repeat_prompt(call_id: int) -> None:
-    """Ask the provider, after the commit, to fetch the prompt of an answered call again, because it has changed.
+    """Have the provider fetch the prompt of an answered call again after the commit, because it has changed.
 
-    If that fails, the person hears the change after the next key.
+    A worker asks it. If that fails, the person hears the change after the next key.
     """
-    transaction.on_commit(partial(_repeat_at_provider, call_id), robust=True)
+    enqueue(settings.DISPATCH_QUEUE, REPEAT_PROMPT, call_id)
 
 
-def _repeat_at_provider(call_id: int) -> None:
+def request_prompt(call_id: int) -> None:
+    """Ask the provider to fetch the prompt of an answered call again, in a thread. Ignores a call that ended."""
     call = Call.objects.select_related("account").get(pk=call_id)
     if call.sid is None or call.ended_at is not None:
         return
+    if (slot := HANG_UPS.reserve(call.account_id, ("prompt", call_id))) is not None:
+        with slot:
+            slot.start(_request_prompt, call, call.sid)
+
+
+def _request_prompt(call: Call, sid: str) -> None:
     try:
-        providers.for_account(call.account).repeat_prompt(call.sid, webhook_urls.webhook(call, "voice"))
+        providers.for_account(call.account).repeat_prompt(sid, webhook_urls.webhook(call, "voice"))
     except (CallGone, ProviderError, providers.UnknownProvider) as error:
-        log.warning("prompt_not_repeated", call=call_id, error=str(error))
-
-
-def mark_lost(call_id: int, why: str) -> None:
-    """End a call whose end will never be reported."""
-    with transaction.atomic():
-        call = lock_call(call_id)
-        changed = transition(call, Call.Status.LOST, error_message=why)
-    if changed:
-        notify_handler(call)
+        log.warning("prompt_not_repeated", call=call.pk, error=str(error))

@@ -19,6 +19,7 @@ from dispatch.telephony.services.calls import (
     append_call_event,
     lock_call,
     notify_handler,
+    schedule_hang_up,
     transition,
     update_fields,
 )
@@ -30,8 +31,6 @@ def receive_webhook(call_id: int, event: WebhookEvent) -> Call:
     A repeated webhook changes nothing. The first webhook also establishes which call at the provider is ours.
     Raises WrongCall if it is about another call or account, and Call.DoesNotExist.
     """
-    from dispatch.telephony.services.call_requests import end_after_commit
-
     arrived_at = clock.now()  # before waiting for the row lock: a key counts as of its arrival
     with transaction.atomic():
         call = lock_call(call_id, "account")
@@ -56,7 +55,7 @@ def receive_webhook(call_id: int, event: WebhookEvent) -> Call:
             append_call_event(call, "key_pressed", PROVIDER, key=event.digits)
         is_unwanted = is_first and (call.cancel_requested_at is not None or was_over)
         if is_unwanted and event.status not in rules.ENDS:
-            end_after_commit(call)
+            schedule_hang_up(call)
     fault_injection.crash_point("telephony.webhook.committed")
     return call
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import structlog
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import QuerySet
 
 from accounts.models import Organization
@@ -15,6 +15,7 @@ from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.core import clock, events
 from dispatch.core.db import fast_rows
 from dispatch.core.events import SYSTEM, Actor, NewEvent
+from dispatch.core.runtime.queues import notify_loop
 from dispatch.telephony import price_sql, rules, sql
 from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
 from dispatch.telephony.handlers import handler_for
@@ -24,6 +25,7 @@ from dispatch.telephony.services import spend_caps
 # How many proposed lines are tried, because PostgreSQL may reject a proposal.
 PROPOSALS = 5
 NORMAL = 3
+HANG_UP_LOOP = "calls_hang_up"
 
 
 def create_call(
@@ -165,10 +167,30 @@ def transition(
         fields.setdefault("answered_at", now)
     if status in rules.ENDS:
         fields.setdefault("ended_at", now)
+        if call.hang_up_at is not None:
+            fields.setdefault("hang_up_at", None)
         line_leases.release_lines(call.holder)
     details = {"code": fields.get("error_code"), "message": fields.get("error_message"), **(data or {})}
     _write_fields(call, ("status",), fields, event_of(call, status, actor, **details))
     return True
+
+
+def schedule_hang_up(call: Call) -> None:
+    """Have the provider end a locked call that has a SID. The loop asks it after the commit, until the call ended.
+
+    For a call that ended for us, but turned out to exist, the loop asks until the provider has answered.
+    """
+    update_fields(call, hang_up_at=clock.now())
+    notify_loop(HANG_UP_LOOP)
+
+
+def mark_lost(call_id: int, why: str) -> None:
+    """End a call whose end will never be reported."""
+    with transaction.atomic():
+        call = lock_call(call_id)
+        changed = transition(call, Call.Status.LOST, error_message=why)
+    if changed:
+        notify_handler(call)
 
 
 def defer_call(call: Call, until: datetime) -> None:

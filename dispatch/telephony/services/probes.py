@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-
-import structlog
-from django.db import connections
-
 from dispatch.capacity import account_outages
 from dispatch.capacity.models import ProviderAccount
 from dispatch.telephony import providers
 from dispatch.telephony.providers.base import Rejected
-
-log = structlog.get_logger(__name__)
-
-BATCH = 64
-MAX_CONCURRENT_PROBES = 8
+from dispatch.telephony.request_threads import PROBES
 
 
 def probe_accounts() -> int:
     """Probe the accounts that are due, each in a thread, so that no probe delays another. Return how many."""
-    due = account_outages.claim_due_probes(BATCH)
-    list(_threads().map(_probe, due))
+    due = account_outages.claim_due_probes(PROBES.free)
+    for account_id in due:
+        slot = PROBES.reserve(account_id, account_id)
+        if slot is not None:  # otherwise its last probe is still running
+            slot.start(_probe, account_id)
     return len(due)
 
 
-@cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(MAX_CONCURRENT_PROBES, thread_name_prefix="probes")
-
-
 def _probe(account_id: int) -> None:
-    try:
-        account_outages.record_probe(account_id, _failure_of(ProviderAccount.objects.get(pk=account_id)))
-    except Exception:  # claimed again after its lease expires
-        log.exception("account_probe_failed", account=account_id)
-    finally:
-        connections.close_all()
+    """Record the result of a probe. After a failure, the probe is claimed again when its lease expires."""
+    account_outages.record_probe(account_id, _failure_of(ProviderAccount.objects.get(pk=account_id)))
 
 
 def _failure_of(account: ProviderAccount) -> tuple[str, str] | None:

@@ -1,6 +1,6 @@
-"""Reconcile calls with the provider: interrupted requests, unknown outcomes, missing ends, unconfirmed hang-ups.
+"""Reconcile calls with the provider: interrupted requests, unknown outcomes, missing ends.
 
-Each public function is one pass over the due calls and returns how many it handled.
+Each public function is one pass over the due calls. Requests run in threads, with a share for each account.
 """
 
 from __future__ import annotations
@@ -11,37 +11,49 @@ from typing import Any
 import structlog
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q, QuerySet
 
 from dispatch.core import clock
-from dispatch.core.db.isolation import run_each, run_unlocked, unlocked_ids
+from dispatch.core.db import prepared
+from dispatch.core.db.isolation import run_unlocked
 from dispatch.core.db.lock_waits import RecentlyBlocked
-from dispatch.telephony import providers, rules
+from dispatch.telephony import providers, request_threads, rules, sql
 from dispatch.telephony.models import Call
 from dispatch.telephony.providers.base import CallGone, ProviderError
+from dispatch.telephony.request_threads import LOOKUPS, DueRow, failing_accounts, start_due
 from dispatch.telephony.rules import ListedCall
 from dispatch.telephony.services import missed_reports
-from dispatch.telephony.services.account_turns import FailedAccounts, take_turns
-from dispatch.telephony.services.call_requests import end_after_commit, end_at_provider, mark_lost
 from dispatch.telephony.services.call_status import apply_report
-from dispatch.telephony.services.calls import PROVIDER, lock_call, notify_handler, transition, update_fields
+from dispatch.telephony.services.calls import (
+    PROVIDER,
+    lock_call,
+    mark_lost,
+    notify_handler,
+    schedule_hang_up,
+    transition,
+    update_fields,
+)
 
 log = structlog.get_logger(__name__)
 
 BATCH = 200
 ASK_AGAIN = timedelta(seconds=60)
-HANG_UP_AGAIN = timedelta(seconds=15)
+UNKNOWN, END = "call_not_resolved", "call_end_not_fetched"
 Status = Call.Status
-_failed_calls = RecentlyBlocked(60.0, longest_s=3600.0)
-# Statuses of calls with a SID. `unknown` is one of them if the provider reported only statuses that we don't know.
 OPEN_AT_PROVIDER = (Status.UNKNOWN, Status.SUBMITTED, Status.RINGING, Status.ANSWERED)
+_failed_calls = RecentlyBlocked(60.0, longest_s=3600.0)
+_unresolved_calls, _unasked_calls = (
+    RecentlyBlocked(60.0, longest_s=3600.0),
+    RecentlyBlocked(60.0, longest_s=3600.0),
+)
 
 
 def mark_interrupted_requests_unknown() -> int:
     """Mark requests without a recorded outcome as unknown, long after they must have ended.
 
-    Their process died before or after it sent the request.
+    Their process died before or after it sent the request. Also schedules the hang-ups that an older version
+    requested. Return how many calls became unknown.
     """
+    sql.schedule_missing_hang_ups(clock.now())
     limit = clock.now() - timedelta(seconds=settings.PROVIDER_TIMEOUT_S)
     due = Call.objects.filter(status=Status.REQUESTING, send_by__lt=limit).order_by("id")
     return run_unlocked(_mark_unknown, due, BATCH, event="call_not_reconciled", skipped=_failed_calls)
@@ -58,30 +70,44 @@ def _mark_unknown(call_id: int) -> int:
     return int(changed)
 
 
-def resolve_unknown_calls() -> int:
-    """Look up calls with an unknown outcome in the provider's list.
+def resolve_unknown_calls() -> bool:
+    """Look up calls with an unknown outcome in the provider's list. Return whether more are due.
 
     A matching listed call is adopted. After two empty listings, a minute apart and long after the request, the
     call was not placed, and only then may another attempt start. If no listing succeeds for a day, the call is
     lost.
     """
-    now = clock.now()
-    # Accounts are loaded with each call, so that an account that can't be decrypted doesn't stop the others.
-    unknown = Call.objects.filter(status=Status.UNKNOWN, sid=None).order_by("id")
-    waiting = (call for call in unknown if not call.empty_listings or _listing_counts(call, now))
-    # For the other calls, another listing now would prove nothing new.
-    due, failed = take_turns(waiting, BATCH), FailedAccounts()
-    return run_each(lambda call: _resolve_unknown(call, now, failed), due, event="call_not_reconciled")
+    but = request_threads.busy_ids(LOOKUPS, UNKNOWN) | _unresolved_calls.keys()
+    full = LOOKUPS.full_keys() | failing_accounts.ids()
+    due = sql.unknown_rows(Call, clock.now(), BATCH, but, full)
+    has_waiting = start_due(
+        LOOKUPS, due, _claim_listing, _resolve_unknown, event=UNKNOWN, skipped=_unresolved_calls
+    )
+    return has_waiting or len(due) == BATCH
 
 
-def _resolve_unknown(call: Call, now: datetime, failed: FailedAccounts) -> int:
-    listed = _listed(call, failed)
+def _claim_listing(call_id: int) -> Call | None:
+    with transaction.atomic():
+        prepared.defer_fsync()
+        call = lock_call(call_id, "account")
+        now = clock.now()
+        if call.status != Status.UNKNOWN or call.sid is not None:
+            return None
+        if call.empty_listings:  # `checked_at` is when the first listing was empty
+            return call if _listing_counts(call, now) else None
+        update_fields(call, checked_at=now)
+        return call
+
+
+def _resolve_unknown(call: Call) -> None:
+    asked_at = clock.now()
+    listed = _listed(call)
     if listed is not None:
-        return _resolve(call.pk, listed, now)
-    if not _is_given_up(call, now):
-        return 0
-    mark_lost(call.pk, "the provider never listed its calls")
-    return 1
+        _resolve(call.pk, listed, asked_at)
+    elif _is_given_up(call, asked_at):
+        mark_lost(call.pk, "the provider never listed its calls")
+    else:  # the accounts' next calls have their turn first
+        Call.objects.filter(pk=call.pk, status=Status.UNKNOWN).update(checked_at=asked_at)
 
 
 def _listing_counts(call: Call, now: datetime) -> bool:
@@ -95,15 +121,15 @@ def _listing_counts(call: Call, now: datetime) -> bool:
     )
 
 
-def _listed(call: Call, failed: FailedAccounts) -> list[ListedCall] | None:
-    if call.account_id in failed:
-        return None
+def _listed(call: Call) -> list[ListedCall] | None:
     try:
-        return providers.for_account(call.account).find_calls(str(call.to_phone), str(call.from_phone))
+        listed = providers.for_account(call.account).find_calls(str(call.to_phone), str(call.from_phone))
     except (ProviderError, CallGone, providers.UnknownProvider) as error:
-        failed.add(call.account_id)
+        failing_accounts.add(call.account_id)
         log.warning("provider_call_listing_failed", call=call.pk, error=str(error))
         return None
+    failing_accounts.discard(call.account_id)
+    return listed
 
 
 def _resolve(call_id: int, listed: list[ListedCall], asked_at: datetime) -> int:
@@ -121,7 +147,7 @@ def _resolve(call_id: int, listed: list[ListedCall], asked_at: datetime) -> int:
             update_fields(call, sid=ours.sid)
             changed = transition(call, ours.status, actor=PROVIDER, data={"found": "in the provider's list"})
             if call.cancel_requested_at is not None and call.ended_at is None:
-                end_after_commit(call)
+                schedule_hang_up(call)
         elif not _listing_counts(call, asked_at):
             return 0
         elif call.empty_listings:
@@ -134,83 +160,77 @@ def _resolve(call_id: int, listed: list[ListedCall], asked_at: datetime) -> int:
     return int(changed)
 
 
-def fetch_ends() -> int:
-    """Ask the provider about calls of which a report was missed, and then about those whose end is overdue."""
-    return fetch_missed_reports() + fetch_overdue_ends()
+def fetch_ends() -> bool:
+    """Ask the provider about calls of which a report was missed, and about those whose end is overdue.
+
+    Return whether more are due.
+    """
+    has_missed = fetch_missed_reports()
+    return fetch_overdue_ends() or has_missed
 
 
-def fetch_missed_reports() -> int:
+def fetch_missed_reports() -> bool:
     """Ask the provider about calls of which a webhook met an unavailable database, so that lines are free soon."""
-    remembered = missed_reports.remembered_calls()
+    remembered = set(missed_reports.remembered_calls())
     if not remembered:
-        return 0
+        return False
+    still_open = Call.objects.filter(
+        pk__in=remembered, ended_at=None, status__in=OPEN_AT_PROVIDER, sid__isnull=False
+    )
+    due = {pk: DueRow(pk, account_id) for pk, account_id in still_open.values_list("pk", "account_id")}
+    missed_reports.forget_calls(remembered - due.keys())
+    but = request_threads.busy_ids(LOOKUPS, END) | _unasked_calls.keys()
+    rows = [due[pk] for pk in sorted(due.keys() - but)][:BATCH]
+    return start_due(LOOKUPS, rows, _claim_end, _ask_for_missed_report, event=END, skipped=_unasked_calls)
+
+
+def _ask_for_missed_report(call: Call) -> None:
+    if _ask_for_end(call):
+        missed_reports.forget_calls([call.pk])
+
+
+def fetch_overdue_ends() -> bool:
+    """Ask the provider about calls whose end is overdue. Return whether more are due.
+
+    A call that the provider does not know is lost.
+    """
+    but = request_threads.busy_ids(LOOKUPS, END) | _unasked_calls.keys()
+    full = LOOKUPS.full_keys() | failing_accounts.ids()
     now = clock.now()
-    still_open = Call.objects.filter(pk__in=remembered, ended_at=None)
-    settled = set(remembered) - set(still_open.values_list("pk", flat=True))
-    asked = take_turns(still_open.filter(status__in=OPEN_AT_PROVIDER, sid__isnull=False).order_by("id"), BATCH)
-    failed = FailedAccounts()
-
-    def ask(call: Call) -> int:
-        if answered := _ask_for_end(call, now, failed):
-            settled.add(call.pk)
-        return answered
-
-    done = run_each(ask, asked, event="call_not_reconciled")
-    missed_reports.forget_calls(settled)
-    return done
+    due = sql.overdue_ends(now, now - ASK_AGAIN, BATCH, but, full)
+    has_waiting = start_due(LOOKUPS, due, _claim_end, _ask_for_end, event=END, skipped=_unasked_calls)
+    return has_waiting or len(due) == BATCH
 
 
-def fetch_overdue_ends() -> int:
-    """Ask the provider about calls whose end is overdue. A call that the provider does not know is lost."""
-    now = clock.now()
-    due = _not_asked_since(now - ASK_AGAIN).filter(status__in=OPEN_AT_PROVIDER, sid__isnull=False)
-    overdue = (call for call in due.order_by("id") if _end_expected_by(call) <= now)
-    asked, failed = take_turns(overdue, BATCH), FailedAccounts()
-    return run_each(lambda call: _ask_for_end(call, now, failed), asked, event="call_not_reconciled")
+def _claim_end(call_id: int) -> Call | None:
+    with transaction.atomic():
+        prepared.defer_fsync()
+        call = lock_call(call_id, "account")
+        if call.ended_at is not None:
+            return None
+        update_fields(call, checked_at=clock.now())
+        return call
 
 
-def _end_expected_by(call: Call) -> datetime:
-    since = call.requested_at or call.created_at
-    return rules.end_expected_by(since, call.answered_at, call.ring_timeout_s, call.time_limit_s)
-
-
-def _ask_for_end(call: Call, now: datetime, failed: FailedAccounts) -> int:
-    """Ask the provider about the call, and return 1 if its state is known afterwards."""
-    if call.account_id in failed and not _is_given_up(call, now):
-        return 0
-    Call.objects.filter(pk=call.pk).update(checked_at=now)
+def _ask_for_end(call: Call) -> bool:
+    """Ask the provider about the call, and return whether its state is known afterwards."""
+    assert call.sid is not None
     try:
-        assert call.sid is not None
-        apply_report(call.pk, providers.for_account(call.account).fetch(call.sid))
+        report = providers.for_account(call.account).fetch(call.sid)
     except CallGone:
         mark_lost(call.pk, "the provider does not know it")
     except (ProviderError, providers.UnknownProvider) as error:
-        failed.add(call.account_id)
+        failing_accounts.add(call.account_id)
         log.warning("provider_call_fetch_failed", call=call.pk, error=str(error))
-        if not _is_given_up(call, now):
-            return 0
+        if not _is_given_up(call, clock.now()):
+            return False
         mark_lost(call.pk, "the provider gave no answer")
-    return 1
+    else:
+        failing_accounts.discard(call.account_id)
+        apply_report(call.pk, report)
+    return True
 
 
 def _is_given_up(call: Call, now: datetime) -> bool:
     """Return whether the call is so old that it must have ended, even if the provider had queued it for a day."""
     return now > (call.requested_at or call.created_at) + rules.GIVE_UP_AFTER
-
-
-def repeat_hang_ups() -> int:
-    """Repeat the hang-up requests of calls that are still open."""
-    due = _not_asked_since(clock.now() - HANG_UP_AGAIN).filter(
-        cancel_requested_at__isnull=False, sid__isnull=False, status__in=OPEN_AT_PROVIDER
-    )
-    return run_each(_hang_up, unlocked_ids(due, BATCH), event="call_not_reconciled")
-
-
-def _hang_up(call_id: int) -> int:
-    end_at_provider(call_id)
-    return 1
-
-
-def _not_asked_since(moment: datetime) -> QuerySet[Call]:
-    calls: QuerySet[Call] = Call.objects.filter(Q(checked_at=None) | Q(checked_at__lt=moment), ended_at=None)
-    return calls

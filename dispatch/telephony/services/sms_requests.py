@@ -13,10 +13,11 @@ from django.db import connection, transaction
 from dispatch.capacity import account_outages
 from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock, fault_injection
-from dispatch.core.db.isolation import run_each, run_unlocked
+from dispatch.core.db import prepared
+from dispatch.core.db.isolation import run_unlocked
 from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.core.runtime.queues import notify_loop
-from dispatch.telephony import price_sql, providers, rules, sms_rules, webhook_urls
+from dispatch.telephony import price_sql, providers, request_threads, rules, sms_rules, sql, webhook_urls
 from dispatch.telephony.handlers import text_handler_for
 from dispatch.telephony.models import OptOut, Text
 from dispatch.telephony.providers.base import (
@@ -30,8 +31,8 @@ from dispatch.telephony.providers.base import (
     TextRequest,
     Unknown,
 )
+from dispatch.telephony.request_threads import LOOKUPS, failing_accounts, start_due
 from dispatch.telephony.services import sms, spend_caps
-from dispatch.telephony.services.account_turns import FailedAccounts, take_turns
 from dispatch.telephony.services.call_requests import report_outcome
 from dispatch.telephony.services.calls import PROVIDER
 from dispatch.telephony.services.sms import (
@@ -51,7 +52,8 @@ PAUSED_RETRY, OUTAGE_RETRY = timedelta(seconds=2), timedelta(seconds=5)
 # A raised cap wakes the texts that wait for it (`wake_held_texts`).
 CAP_RETRY = timedelta(seconds=60)
 BATCH = 200
-_failed_texts = RecentlyBlocked(60.0, longest_s=3600.0)
+UNKNOWN = "text_not_resolved"
+_failed_texts, _unresolved_texts = RecentlyBlocked(60.0, longest_s=3600.0), RecentlyBlocked(60.0, longest_s=3600.0)
 _PACE = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 
 
@@ -227,20 +229,33 @@ def end_unreported_texts() -> int:
     return silent.update(ended_at=now)
 
 
-def resolve_unknown_texts() -> int:
+def resolve_unknown_texts() -> bool:
     """Mark interrupted requests as unknown, and look up unknown texts in the provider's list.
 
     A matching listed text is adopted. After two empty listings, a minute apart and long after the request, the
-    text was not sent. Returns how many texts moved.
+    text was not sent. Returns whether more lookups are due.
     """
-    limit = clock.now() - timedelta(seconds=settings.PROVIDER_TIMEOUT_S)
+    now = clock.now()
+    limit = now - timedelta(seconds=settings.PROVIDER_TIMEOUT_S)
     cut_off = Text.objects.filter(status=Status.REQUESTING, send_by__lt=limit).order_by("id")
-    moved = run_unlocked(_mark_unknown, cut_off, BATCH, event="text_not_reconciled", skipped=_failed_texts)
-    # Accounts are loaded with each text, so that one that can't be decrypted doesn't stop the others.
-    unknown = Text.objects.filter(status=Status.UNKNOWN, sid=None).order_by("id")
-    now, failed = clock.now(), FailedAccounts()
-    due = take_turns((text for text in unknown if not text.empty_listings or _listing_counts(text, now)), BATCH)
-    return moved + run_each(lambda text: _look_up(text, failed), due, event="text_not_reconciled")
+    run_unlocked(_mark_unknown, cut_off, BATCH, event="text_not_reconciled", skipped=_failed_texts)
+    but = request_threads.busy_ids(LOOKUPS, UNKNOWN) | _unresolved_texts.keys()
+    due = sql.unknown_rows(Text, now, BATCH, but, LOOKUPS.full_keys() | failing_accounts.ids())
+    has_waiting = start_due(LOOKUPS, due, _claim_listing, _look_up, event=UNKNOWN, skipped=_unresolved_texts)
+    return has_waiting or len(due) == BATCH
+
+
+def _claim_listing(text_id: int) -> Text | None:
+    with transaction.atomic():
+        prepared.defer_fsync()
+        text = lock_text(text_id, "account")
+        now = clock.now()
+        if text.status != Status.UNKNOWN or text.sid is not None:
+            return None
+        if text.empty_listings:  # `checked_at` is when the first listing was empty
+            return text if _listing_counts(text, now) else None
+        update_fields(text, checked_at=now)
+        return text
 
 
 def _mark_unknown(text_id: int) -> int:
@@ -254,21 +269,21 @@ def _mark_unknown(text_id: int) -> int:
     return int(changed)
 
 
-def _look_up(text: Text, failed: FailedAccounts) -> int:
+def _look_up(text: Text) -> None:
     asked_at = clock.now()
-    is_given_up = asked_at >= (text.requested_at or text.created_at) + rules.GIVE_UP_AFTER
-    if text.account_id in failed and not is_given_up:
-        return 0
     try:
         listed = providers.for_account(text.account).find_texts(str(text.to_phone), text.from_phone)
     except (ProviderError, CallGone, providers.UnknownProvider) as error:
-        failed.add(text.account_id)
+        failing_accounts.add(text.account_id)
         log.warning("provider_text_listing_failed", text=text.pk, error=str(error))
-        if not is_given_up:
-            return 0
+        if asked_at < (text.requested_at or text.created_at) + rules.GIVE_UP_AFTER:
+            # the account's next texts have their turn first
+            Text.objects.filter(pk=text.pk, status=Status.UNKNOWN).update(checked_at=asked_at)
+            return
         listed = []
-    changed = _resolve(text.pk, listed, asked_at)
-    return int(changed)
+    else:
+        failing_accounts.discard(text.account_id)
+    _resolve(text.pk, listed, asked_at)
 
 
 def _resolve(text_id: int, listed: list[ListedText], asked_at: datetime) -> bool:

@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from dispatch.core.db import session_limits
 from dispatch.core.observability import metrics
 from dispatch.core.runtime import preflight
+from dispatch.core.runtime.fair_threads import REQUESTS_END_S, FairThreads
 from dispatch.core.runtime.loop_runner import Runner
 from dispatch.core.runtime.loops import Loop, Service, all_loops
 
@@ -42,7 +43,11 @@ class Command(BaseCommand):
         session_limits.apply(session_limits.BACKGROUND)
         preflight.check()
         metrics.serve()
-        uvloop.run(_run(chosen))
+        FairThreads.start_threads()
+        try:
+            uvloop.run(_run(chosen))
+        finally:
+            FairThreads.stop_threads(REQUESTS_END_S)
 
 
 def _chosen(loops: list[Loop | Service], only: str) -> list[Loop | Service]:

@@ -14,9 +14,13 @@ from dispatch.core.db import session_limits
 from dispatch.core.observability import metrics
 from dispatch.core.redis.client import QUEUES, REDIS_ERRORS, connect
 from dispatch.core.runtime import preflight
+from dispatch.core.runtime.fair_threads import REQUESTS_END_S, FairThreads
 from dispatch.core.runtime.queues import rq_queue
 from dispatch.core.runtime.rq_worker import WORKER_TTL_S, DispatchWorker
 
+# A worker has few threads for requests to the provider, since each has a database connection. Other requests are
+# made by the dispatcher.
+REQUEST_THREADS = 8
 _SLOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)  # a number, or the name of a pod
 
 
@@ -45,6 +49,7 @@ class Command(BaseCommand):
         session_limits.apply(session_limits.BACKGROUND)
         preflight.check()
         metrics.serve()
+        FairThreads.start_threads(REQUEST_THREADS)
         try:
             worker = DispatchWorker(
                 [rq_queue(name)],
@@ -61,5 +66,7 @@ class Command(BaseCommand):
         except REDIS_ERRORS as error:
             reason = str(error).partition(" : <")[0]  # without the description of each sentinel's client
             raise CommandError(f"The worker of {name} stops because Redis is unavailable: {reason}") from error
+        finally:
+            FairThreads.stop_threads(REQUESTS_END_S)
         if not (worker.stopped_by_request or options["burst"]):
             sys.exit(1)  # the worker gave up; its supervisor starts another

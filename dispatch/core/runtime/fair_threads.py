@@ -1,0 +1,233 @@
+"""Run tasks in threads, with a share for each key, so that slow tasks of one key do not delay those of others.
+
+    REQUESTS = FairThreads("calls", threads=24, per_key=8)
+    slot = REQUESTS.reserve(account_id, call_id)  # None: later
+    if slot is not None:
+        with slot:
+            slot.start(request, call)
+
+A slot is a free thread, so claimed work never waits for one. A key takes another thread only while more threads
+are free than it holds, so that no number of slow keys takes them all.
+
+Threads exist after `start_threads`, in long-running processes. In a shell, a short command or a test, `start` runs
+the task in the caller's thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import structlog
+from django.db import close_old_connections, connections
+
+from dispatch.core.observability import metrics
+
+log = structlog.get_logger(__name__)
+
+# An idle thread ends after this time, and with it its database connection and its clients (seconds).
+IDLE_S = 10.0
+# Time for running requests to end when the process stops. Later, their outcome counts as unknown (seconds).
+REQUESTS_END_S = 12.0
+# A key with a task that runs for longer is slow (seconds).
+SLOW_S = 1.0
+# A connection that was idle for longer is checked before its next use.
+CHECK_AFTER_S = 1.0
+
+_Task = tuple["Slot", Callable[..., Any], tuple[Any, ...]]
+
+
+class Slot:
+    """A reserved thread. Leaving the `with` block releases it, unless a task was started."""
+
+    def __init__(self, threads: FairThreads, key: int, item: Hashable) -> None:
+        self.key, self.item = key, item
+        self.is_started = False
+        self._threads = threads
+
+    def start(self, work: Callable[..., Any], *args: Any) -> None:
+        """Run `work(*args)` in the thread. An exception is logged. Call it outside any transaction, once."""
+        self.is_started = True
+        self._threads._start(self, work, args)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.is_started:
+            self._threads._release(self)
+
+
+class FairThreads:
+    """At most `threads` concurrent tasks, at most `per_key` of one key, and one of each item."""
+
+    _all: ClassVar[list[FairThreads]] = []
+    _are_started: ClassVar[bool] = False
+
+    def __init__(self, name: str, *, threads: int, per_key: int) -> None:
+        self.name, self._threads, self._per_key = name, threads, per_key
+        self._limit = threads
+        self._held: Counter[int] = Counter()
+        self._items: dict[Hashable, tuple[int, float]] = {}  # with their keys, and since when
+        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
+        self._alive = self._idle = 0
+        self._ended = 0
+        self._is_stopping = False
+        self._changed = threading.Condition()
+        FairThreads._all.append(self)
+
+    def reserve(self, key: int, item: Hashable, *, limit: int | None = None, wait_s: float = 0.0) -> Slot | None:
+        """Return a slot for the item, or None if its key has no share left, or the item is in progress.
+
+        `limit`: at most this many slots of the key for now. `wait_s`: wait this long for a slot, unless a task of
+        the key is slow.
+        """
+        with self._changed:
+            if wait_s and not self._has_share(key, limit) and not self._is_slow(key):
+                self._changed.wait_for(lambda: self._has_share(key, limit), wait_s)
+            if self._is_stopping or item in self._items or not self._has_share(key, limit):
+                return None
+            self._items[item] = key, time.monotonic()
+            self._held[key] += 1
+        return Slot(self, key, item)
+
+    def _is_slow(self, key: int) -> bool:
+        before = time.monotonic() - SLOW_S
+        return any(owner == key and since < before for owner, since in self._items.values())
+
+    def _has_share(self, key: int, limit: int | None = None) -> bool:
+        held = self._held[key]
+        if held >= (self._per_key if limit is None else min(limit, self._per_key)):
+            return False
+        return self.free > held
+
+    @property
+    def free(self) -> int:
+        """Return how many slots are free."""
+        return self._limit - len(self._items)
+
+    def full_keys(self) -> set[int]:
+        """Return the keys that hold as many slots as they may."""
+        with self._changed:
+            return {key for key in self._held if not self._has_share(key)}
+
+    def items(self) -> set[Any]:
+        """Return the items in progress."""
+        with self._changed:
+            return set(self._items)
+
+    @property
+    def ended(self) -> int:
+        """Return how many tasks have ended, for `wait_for_end`."""
+        return self._ended
+
+    def wait_for_end(self, ended: int, timeout_s: float) -> bool:
+        """Wait until a task ends after `ended` was read, at most `timeout_s`. Return whether one has."""
+        with self._changed:
+            if not self._items and self._ended == ended:
+                return False
+            return self._changed.wait_for(lambda: self._ended != ended, timeout_s)
+
+    @classmethod
+    def start_threads(cls, most: int | None = None) -> None:
+        """Run tasks in threads from now on. `most`: of each kind, instead of the usual number."""
+        for threads in cls._all:
+            threads._is_stopping = False
+            threads._limit = threads._threads if most is None else min(most, threads._threads)
+        cls._are_started = True
+
+    @classmethod
+    def stop_threads(cls, timeout_s: float) -> None:
+        """Refuse new tasks, and wait for running ones, at most `timeout_s` in all.
+
+        Those that are still running then end with the process.
+        """
+        deadline = time.monotonic() + timeout_s
+        for threads in cls._all:
+            threads._is_stopping = True
+        for threads in cls._all:
+            threads._stop(deadline)
+        cls._are_started = False
+
+    def _stop(self, deadline: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._items, max(0.0, deadline - time.monotonic()))
+            if self._items:
+                log.warning("requests_abandoned_at_shutdown", threads=self.name, requests=len(self._items))
+            for _ in range(self._alive):
+                self._tasks.put(None)
+            self._changed.wait_for(lambda: not self._alive, max(0.0, deadline - time.monotonic()))
+            self._is_stopping = bool(self._alive)
+
+    # --- Threads
+
+    def _start(self, slot: Slot, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if not FairThreads._are_started:
+            try:
+                self._run(work, args)
+            finally:
+                self._release(slot)
+            return
+        with self._changed:
+            self._tasks.put((slot, work, args))
+            if self._idle:
+                self._idle -= 1
+                return
+            self._alive += 1
+        threading.Thread(target=self._work, name=f"{self.name}-request", daemon=True).start()
+
+    def _release(self, slot: Slot, idle: int = 0) -> None:
+        """Release the slot. `idle`: 1 if its thread waits for the next task now."""
+        with self._changed:
+            self._items.pop(slot.item, None)
+            self._held[slot.key] -= 1
+            if not self._held[slot.key]:
+                del self._held[slot.key]
+            self._idle += idle
+            self._ended += slot.is_started
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        used_at = time.monotonic()
+        while (task := self._next_task()) is not None:
+            slot, work, args = task
+            if time.monotonic() - used_at > CHECK_AFTER_S:
+                close_old_connections()
+            if not self._run(work, args):
+                connections.close_all()  # it may have failed because the connection is broken
+            used_at = time.monotonic()
+            self._release(slot, idle=1)
+        connections.close_all()
+        with self._changed:
+            self._alive -= 1
+            self._changed.notify_all()
+
+    def _next_task(self) -> _Task | None:
+        """Return the next task, or None if the thread ends."""
+        while True:
+            try:
+                task = self._tasks.get(timeout=IDLE_S)
+            except Empty:
+                task = None
+            with self._changed:
+                if task is not None:
+                    return task
+                if self._is_stopping or self._tasks.empty():
+                    self._idle -= 1
+                    return None
+
+    def _run(self, work: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+        try:
+            with metrics.request_seconds.labels(self.name).time():
+                work(*args)
+        except Exception:
+            log.exception("request_task_failed", threads=self.name)
+            return False
+        return True

@@ -1,0 +1,26 @@
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [
+        ("telephony", "0008_prices_and_spend_caps"),
+    ]
+
+    operations = [
+        migrations.AddField(
+            model_name="call",
+            name="hang_up_at",
+            field=models.DateTimeField(
+                blank=True,
+                editable=False,
+                help_text="When the provider is next asked to end it.",
+                null=True,
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="call",
+            index=models.Index(
+                condition=models.Q(("hang_up_at__isnull", False)), fields=["hang_up_at"], name="call_to_hang_up"
+            ),
+        ),
+    ]
