@@ -193,7 +193,10 @@ TABLE: tuple[Rule, ...] = (
     Rule(
         "technician.pin_locked", TOAST, "Wrong PINs were entered for a technician",
         "{failures} wrong PINs were entered for {name}",
-        ("The PIN is locked for {minutes} minutes", "Ask {name} whether they called"),
+        (
+            "The PIN is locked for {minutes} minutes for callers with the same attestation",
+            "Ask {name} whether they called",
+        ),
     ),
     Rule(
         "technician.auto_paused", TOAST, "A technician was paused for missed calls",

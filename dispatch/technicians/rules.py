@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
+from enum import StrEnum
 from itertools import pairwise
+from typing import NamedTuple
 
 DAY_S = 86_400
 WEEK_S = 7 * DAY_S
@@ -173,3 +175,78 @@ def pin_problem(pin: str) -> str:
     if steps in ({0}, {1}, {-1}):
         return "Too easy to guess. Don't use one digit only or a sequence such as 1234."
     return ""
+
+
+# After this many wrong PINs in a row from one kind of caller, none of that kind is accepted for a while.
+MAX_PIN_FAILURES = 5
+PIN_LOCK = timedelta(minutes=30)
+# The limits of wrong PINs within a day: from one kind of caller, and from all of them.
+MAX_DAILY_PIN_FAILURES, MAX_DAILY_PIN_FAILURES_OF_ALL = 10, 20
+PIN_DAY = timedelta(days=1)
+# Wrong PINs belong to one burst if the pauses between them are shorter.
+PIN_BURST_PAUSE = timedelta(hours=2)
+
+
+class PinFact(StrEnum):
+    """What is recorded about PINs. `locked`: the dispatchers were notified of a lock."""
+
+    WRONG = "pin_wrong"
+    ACCEPTED = "pin_accepted"
+    LOCKED = "pin_locked"
+
+
+class PinEntry(NamedTuple):
+    """A recorded fact about a technician's PIN. `caller`: the kind of caller, as `check_pin` was given it."""
+
+    fact: PinFact
+    caller: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class PinLock:
+    """A lock of the PIN for one kind of caller, or for all. `failures`: the wrong PINs that caused it."""
+
+    until: datetime
+    failures: int
+    is_for_all: bool = False
+
+
+def pin_lock(entries: Sequence[PinEntry], caller: str, now: datetime) -> PinLock | None:
+    """Return the lock that lasts longest for this kind of caller, or None. `entries`: oldest first.
+
+    Callers of another kind cause a lock only together, by the limit of all wrong PINs within a day. Someone who
+    forges the technician's number therefore can't lock out calls that their carrier vouches for in another way.
+    """
+    locks, in_row = [], 0
+    wrong = [entry.at for entry in entries if entry.fact is PinFact.WRONG and entry.at > now - PIN_DAY]
+    theirs = []
+    for entry in entries:
+        if entry.caller != caller or entry.fact is PinFact.LOCKED:
+            continue
+        in_row = in_row + 1 if entry.fact is PinFact.WRONG else 0
+        if entry.fact is PinFact.WRONG and entry.at > now - PIN_DAY:
+            theirs.append(entry.at)
+        if in_row == MAX_PIN_FAILURES:
+            locks.append(PinLock(entry.at + PIN_LOCK, MAX_PIN_FAILURES))
+            in_row = 0
+    for times, limit, is_for_all in (
+        (theirs, MAX_DAILY_PIN_FAILURES, False),
+        (wrong, MAX_DAILY_PIN_FAILURES_OF_ALL, True),
+    ):
+        if len(times) >= limit:
+            locks.append(PinLock(times[-limit] + PIN_DAY, limit, is_for_all))
+    return max((lock for lock in locks if lock.until > now), key=lambda lock: lock.until, default=None)
+
+
+def is_in_notified_burst(entries: Sequence[PinEntry], now: datetime) -> bool:
+    """Return whether the dispatchers were already notified of the burst of wrong PINs that lasts at `now`."""
+    after = now
+    for entry in reversed(entries):
+        if after - entry.at >= PIN_BURST_PAUSE:
+            return False
+        if entry.fact is PinFact.LOCKED:
+            return True
+        if entry.fact is PinFact.WRONG:
+            after = entry.at
+    return False

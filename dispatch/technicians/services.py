@@ -7,12 +7,10 @@ Job → Offer → Technician → Call.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import time, timedelta
+from datetime import time
 from functools import partial
 from typing import Any, NamedTuple
 
-from django.contrib.auth.hashers import check_password, make_password
-from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import F
 
@@ -23,6 +21,7 @@ from dispatch.core.db import prepared
 from dispatch.core.events import Actor
 from dispatch.technicians import rules, sql
 from dispatch.technicians.models import Shift, Skill, Technician
+from dispatch.technicians.pins import check_pin, is_pin_locked, set_pin
 from dispatch.technicians.search import Nearby, NearResult, check_fitness, find_nearby
 
 __all__ = [
@@ -317,56 +316,3 @@ def void_links(technician_id: int, *, actor: Actor) -> None:
     technician.save(update_fields=["link_version"])
     kind = "technician.links_voided"
     events.append(technician.organization_id, kind, technician_id, actor=actor, name=technician.name)
-
-
-# After this many wrong PINs in a row, none is accepted for a while.
-MAX_PIN_FAILURES = 5
-PIN_LOCK = timedelta(minutes=30)
-
-
-@transaction.atomic
-def set_pin(technician_id: int, pin: str, *, actor: Actor) -> None:
-    """Set the PIN that identifies the technician when they call; an empty one removes it. Only its hash is stored.
-
-    Raises ValidationError {pin} and Technician.DoesNotExist.
-    """
-    if pin and (problem := rules.pin_problem(pin)):
-        raise ValidationError({"pin": problem})
-    technician = Technician.objects.select_for_update(no_key=True).get(pk=technician_id)
-    technician.pin_hash = make_password(pin) if pin else ""
-    technician.pin_failures, technician.pin_locked_until = 0, None
-    technician.save(update_fields=["pin_hash", "pin_failures", "pin_locked_until"])
-    kind = "technician.pin_set" if pin else "technician.pin_removed"
-    events.append(technician.organization_id, kind, technician_id, actor=actor, name=technician.name)
-
-
-def is_pin_locked(technician: Technician) -> bool:
-    """Return whether no PIN is accepted now, because too many were wrong."""
-    return technician.pin_locked_until is not None and technician.pin_locked_until > clock.now()
-
-
-def check_pin(technician_id: int, pin: str, *, is_repeated: bool = False) -> bool:
-    """Return whether this is the technician's PIN.
-
-    After MAX_PIN_FAILURES wrong ones, none is right for PIN_LOCK, and the dispatchers are notified.
-    `is_repeated`: the same request was checked before, so a wrong PIN is not counted again.
-    """
-    technician = Technician.objects.get(pk=technician_id)
-    if not technician.pin_hash or is_pin_locked(technician):
-        return False
-    is_right = check_password(pin, technician.pin_hash)
-    if is_repeated:
-        return is_right
-    with transaction.atomic():
-        technician = Technician.objects.select_for_update(no_key=True).get(pk=technician_id)
-        if is_pin_locked(technician):
-            return False
-        technician.pin_failures = 0 if is_right else technician.pin_failures + 1
-        if technician.pin_failures >= MAX_PIN_FAILURES:
-            technician.pin_failures, technician.pin_locked_until = 0, clock.now() + PIN_LOCK
-            events.append(
-                technician.organization_id, "technician.pin_locked", technician_id, name=technician.name,
-                failures=MAX_PIN_FAILURES, minutes=int(PIN_LOCK.total_seconds() // 60),
-            )  # fmt: skip
-        technician.save(update_fields=["pin_failures", "pin_locked_until"])
-    return is_right

@@ -7,11 +7,28 @@ from dataclasses import dataclass, field
 # Seconds: the time to answer, the time to decide after answering, and the time to answer otherwise after a missed
 # call.
 TIMEOUT, EXTENSION, GRACE = 650, 450, 350
+ACCEPT, DECLINE = "1", "2"
+
+
+@dataclass
+class FirstOffer:
+    """A technician's first offer: pending, unanswered, declined, rescinded or accepted."""
+
+    state: str = "pending"
+    closed_deadline: int = 0
+    was_answered: bool = False
+    was_spoken: bool = False
+    has_ended: bool = False
+    pressed: str = ""
 
 
 @dataclass
 class Model:
-    """The job, as the recorded facts decide it. Times are seconds since the first call."""
+    """The job, as the recorded facts decide it. Times are seconds since the first call.
+
+    Facts are about the calls of first offers. A technician who is called again (after a pause) gives no answer in
+    that call.
+    """
 
     grace: int
     status: str = "dispatching"
@@ -20,61 +37,71 @@ class Model:
     assignments: int = 0
     queue: list[str] = field(default_factory=lambda: ["Bob"])
     live: str = "Ann"  # whose phone rings; "" if nobody's does
-    first: str = "pending"  # Ann's first offer: pending, unanswered, declined, rescinded or accepted
     deadline: int = TIMEOUT
-    closed_deadline: int = 0
-    was_answered: bool = False
-    was_spoken: bool = False
-    has_ended: bool = False
-    pressed: str = ""
+    offers: dict[str, FirstOffer] = field(default_factory=lambda: {"Ann": FirstOffer()})
 
     @property
     def is_cascading(self) -> bool:
         return self.status == "dispatching" and not self.is_paused
 
-    def answer(self, at: int, is_spoken: bool) -> None:
-        if self.has_ended or self.first != "pending":
+    @property
+    def accepted(self) -> list[str]:
+        """Who has accepted the job and still has it."""
+        return [name for name, offer in self.offers.items() if offer.state == "accepted"]
+
+    def answer(self, name: str, at: int, is_spoken: bool) -> None:
+        offer = self._offer_to(name)
+        if offer.has_ended or offer.state != "pending":
             return
-        self.was_spoken |= is_spoken
-        if not self.was_answered:
-            self.was_answered = True
+        offer.was_spoken |= is_spoken
+        if not offer.was_answered:
+            offer.was_answered = True
             self.deadline = max(self.deadline, at + EXTENSION)
 
-    def end(self, at: int) -> None:
-        if self.has_ended or self.first != "pending":
+    def end(self, name: str, at: int) -> None:
+        offer = self._offer_to(name)
+        if offer.has_ended or offer.state != "pending":
             return
-        self.has_ended = True
-        is_missed = self.was_spoken or not self.was_answered  # else Dispatch was not reachable
+        offer.has_ended = True
+        is_missed = offer.was_spoken or not offer.was_answered  # else Dispatch was not reachable
         until = min(self.deadline, at + self.grace)
         if self.grace and is_missed and until > at:
             self.deadline = until
         else:
-            self._close_first("unanswered")
+            self._close(offer, "unanswered")
 
-    def press(self, key: str, at: int) -> None:
-        if self.pressed:
+    def press(self, name: str, key: str, at: int) -> None:
+        offer = self._offer_to(name)
+        if offer.pressed:
             return
-        self.pressed = key
+        offer.pressed = key
         is_free = self.status == "pending" or self.is_cascading
-        if self.first == "pending":
-            if key == "1":
-                self._accept()
+        if offer.state == "pending":
+            if key == ACCEPT:
+                self._accept(name)
             elif at < self.deadline:
-                self._close_first("declined")
-        elif self.first == "unanswered" and at < self.closed_deadline and is_free:
-            if key == "1":
-                self._accept()
+                self._close(offer, "declined")
+        elif offer.state == "unanswered" and at < offer.closed_deadline and is_free:
+            if key == ACCEPT:
+                self._accept(name)
             else:
-                self.first = "declined"
-        elif key == "1" and (self.status == "pending" or (self.is_cascading and self.live in ("", "Ann"))):
-            self._accept()  # a late yes for a job that nobody else is called for
+                offer.state = "declined"
+        elif key == ACCEPT and is_free and not self._is_ringing_elsewhere(name):
+            self._accept(name)  # a late yes for a job that nobody else is called for
+
+    def result_of_yes(self, name: str) -> str:
+        """Return what the call says after a yes: whose the job is; "" if it is nobody's, or was withdrawn."""
+        if self.status != "assigned":
+            return ""
+        return "yours" if self.who == name and self.offers[name].state == "accepted" else "taken"
 
     def expire(self, at: int) -> None:
         """Run the step if it is due: the deadline of the ringing phone, or the next call."""
         if not self.is_cascading or (self.live and at < self.deadline):
             return
-        if self.first == "pending":
-            self._close_first("unanswered")
+        for offer in self.offers.values():
+            if offer.state == "pending":
+                self._close(offer, "unanswered")
         self.live = ""
         self.work(at)
 
@@ -83,6 +110,7 @@ class Model:
             return
         if self.queue:
             self.live, self.deadline = self.queue.pop(0), at + TIMEOUT
+            self.offers.setdefault(self.live, FirstOffer())
         else:
             self.status = "pending"
 
@@ -116,14 +144,29 @@ class Model:
         while self.is_cascading:
             self.expire(self.deadline)
 
+    def _offer_to(self, name: str) -> FirstOffer:
+        """Return the first offer. Who is called although the job was accepted already can't have it."""
+        return self.offers.setdefault(name, FirstOffer("rescinded"))
+
+    def _is_ringing_elsewhere(self, name: str) -> bool:
+        if self.live in ("", name):
+            return False
+        offer = self.offers[self.live]
+        return offer.state != "pending" or not offer.has_ended  # else the offer stays open after its call
+
     def _withdraw(self) -> None:
-        if self.first in ("pending", "accepted"):
-            self.first = "rescinded"
+        for offer in self.offers.values():
+            if offer.state in ("pending", "accepted"):
+                offer.state = "rescinded"
         self.live = ""
 
-    def _close_first(self, how: str) -> None:
-        self.first, self.closed_deadline, self.live = how, self.deadline, ""
+    def _close(self, offer: FirstOffer, how: str) -> None:
+        offer.state, offer.closed_deadline, self.live = how, self.deadline, ""
 
-    def _accept(self) -> None:
-        self.status, self.who, self.first, self.live = "assigned", "Ann", "accepted", ""
+    def _accept(self, name: str) -> None:
+        for offer in self.offers.values():
+            if offer.state == "pending":
+                offer.state = "rescinded"
+        self.status, self.who, self.live = "assigned", name, ""
+        self.offers[name].state = "accepted"
         self.assignments += 1

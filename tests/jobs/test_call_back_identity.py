@@ -10,6 +10,7 @@ from dispatch.core import clock
 from dispatch.jobs.models import Offer
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
+from dispatch.technicians.rules import MAX_PIN_FAILURES, PIN_LOCK
 from dispatch.telephony.models import InboundCall
 from tests.api.client import Api
 from tests.harness.call_back import CallBack
@@ -86,12 +87,12 @@ def test_pin_of_a_technician_deactivated_during_the_call_opens_nothing(texting: 
 def test_wrong_pins_are_counted_and_lock(texting: Floor) -> None:  # noqa: F811
     ann = assigned(texting)
     technicians.set_pin(ann.pk, "4826", actor=MARIA)
-    for _ in range(technicians.MAX_PIN_FAILURES):
+    for _ in range(MAX_PIN_FAILURES):
         assert not technicians.check_pin(ann.pk, "0000")
     call = texting.phone(ann).calls_us(str(texting.number.phone), attestation="none")
     call.hears("too many wrong PINs").ended()
     call.has_not_heard("Dana")
-    clock.travel(technicians.PIN_LOCK.total_seconds() + 1)
+    clock.travel(PIN_LOCK.total_seconds() + 1)
     assert technicians.check_pin(ann.pk, "4826")
 
 

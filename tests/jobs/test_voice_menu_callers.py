@@ -12,6 +12,7 @@ from dispatch.jobs import services
 from dispatch.jobs.models import DispatchPolicy, Offer
 from dispatch.jobs.rules.menu import MenuState, Page
 from dispatch.technicians import services as technicians
+from dispatch.technicians.rules import MAX_PIN_FAILURES, PIN_LOCK
 from dispatch.telephony.models import Call, Text
 from tests.harness.jobs import MARIA, Floor
 from tests.harness.menus import PIN, ann_of, calls, events, fail, gives
@@ -54,14 +55,14 @@ def test_pin_guesses_are_limited(crew: Floor) -> None:
     ann, (job,) = ann_of(crew)
     technicians.set_pin(ann.pk, PIN, actor=MARIA)
     call = calls(crew, ann, attestation="")
-    for _ in range(technicians.MAX_PIN_FAILURES - 1):
+    for _ in range(MAX_PIN_FAILURES - 1):
         call.press("0000").hears("This PIN is wrong.").has_not_heard("Dana")
     call.press("0000").hears("too many wrong PINs")
     assert not call.listens
     call = calls(crew, ann, attestation="").hears("too many wrong PINs").has_not_heard("Dana")
     assert not call.listens
     assert Event.objects.filter(kind="technician.pin_locked").count() == 1
-    clock.travel(technicians.PIN_LOCK.total_seconds() + 1)
+    clock.travel(PIN_LOCK.total_seconds() + 1)
     calls(crew, ann, attestation="").press(PIN).hears("Dana Whitfield").press("1").hears("marked as done")
     assert crew.status(job) == "completed"
 
@@ -71,7 +72,7 @@ def test_wrong_pin_that_is_delivered_again_counts_once(crew: Floor) -> None:
     technicians.set_pin(ann.pk, PIN, actor=MARIA)
     call = calls(crew, ann, attestation="")
     wrong = call.pressing("0000")
-    for _ in range(technicians.MAX_PIN_FAILURES + 1):
+    for _ in range(MAX_PIN_FAILURES + 1):
         call.send(wrong).hears("This PIN is wrong.").has_not_heard("Dana")
     ann.refresh_from_db()
     assert (ann.pin_failures, ann.pin_locked_until) == (1, None)

@@ -30,13 +30,14 @@ What phones do (`will` takes several: one per call, the last one stays):
     answer(press="1", when_heard="press 1")   answer(press_after=4)   answer(hang_up_after=2)
     answer(hang_up_during="there is a job")   answer(hang_up_when_heard=...)   answer(then_hang_up=True)
     ignore()  busy()  decline()  fails(error_code)  voicemail()  gives_up()  manual()  refused(21211)
+    screens("connect", press="1", decide_after=12)  screens("hang_up")  screens("voicemail")
     mix((3, answer(press="1")), (1, ignore()))
 What goes wrong (each for the next request or callback, or `times=None` for always, `to=` one number ...):
     sim.lose_callbacks(), duplicate_callbacks(), delay_callbacks(seconds), reorder_callbacks()
     sim.answer_429(retry_after=None), answer_500(), answer_503(), time_out_before_creating(),
     time_out_after_creating(), reset_before_creating(), reset_after_creating(), slow_create(seconds),
     callbacks_before_create_returns(), list_lags(seconds), lose_webhooks(purpose),
-    slow_webhooks(seconds); sim.heal() ends them all.
+    slow_webhooks(seconds), filter_texts(code), overlap_callbacks(); sim.heal() ends them all.
 All waiting ends at a deadline in real seconds, and a failure shows the whole story of the call.
 """
 
@@ -51,6 +52,7 @@ from .behaviours import (
     manual,
     mix,
     refused,
+    screens,
     voicemail,
 )
 from .fixtures import sim, sim_process
@@ -73,6 +75,7 @@ __all__ = [
     "manual",
     "mix",
     "refused",
+    "screens",
     "sim",
     "sim_process",
     "voicemail",

@@ -69,6 +69,17 @@ def voicemail(after: float = 2.0) -> Behaviour:
     return {"do": "voicemail", "after": after}
 
 
+def screens(
+    then: str = "connect", press: str = "", *, decide_after: float = 12.0, after: float = 2.0
+) -> Behaviour:
+    """An assistant picks up and presses nothing; later the person takes the call and presses a key, or doesn't.
+
+    `then`: connect, hang_up or voicemail.
+    """
+    keys = {"keys": [{"key": press}]} if press else {}
+    return {"do": "screen", "then": then, "decide_after": decide_after, "after": after, **keys}
+
+
 def gives_up(after: float = 2.0) -> Behaviour:
     """The ringing is ended by the other side: no-answer before the time-out."""
     return {"do": "give_up", "after": after}

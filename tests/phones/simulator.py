@@ -242,6 +242,14 @@ class Simulator:
     def reorder_callbacks(self, times: int | None = None, **details: Any) -> None:
         self.fault("reorder", times=times, **details)
 
+    def overlap_callbacks(self, times: int | None = None, **details: Any) -> None:
+        """Send each callback at once, although the one before was not answered yet."""
+        self.fault("overlap", times=times, **details)
+
+    def filter_texts(self, code: int = 30007, times: int | None = None, **details: Any) -> None:
+        """Let a carrier drop texts with this error code."""
+        self.fault("carrier_filter", code=code, times=times, **details)
+
     def lose_webhooks(self, purpose: str, times: int | None = 1, **details: Any) -> None:
         self.fault("webhook_lost", purpose=purpose, times=times, **details)
 

@@ -14,6 +14,8 @@ real.
 Configuration (JSON, all keys optional; see config.py, handsets.py, messages.py, faults.py for the details):
     {"accounts": [{"sid": "AC...", "auth_token": "...", "calls_per_second": 1, "max_concurrent": null,
                    "countries": ["+1"], "owns_any_number": false, "status": "active", "type": "Full",
+                   "verified": [], "profile_approved": true, "region": "us1", "api_keys": {"SK...": "secret"},
+                   "text_segments_per_second": 0, "text_queue_s": 36000, "text_overflow": 21611,
                    "numbers": ["+16025550100", {"number": "+16025550199", "voice_url": "http://127.0.0.1/...",
                                                 "sms_url": "...", "status_callback": "..."}],
                    "prices": {"per_minute": "0.0130", "per_segment": "0.0079", "currency": "USD", "after": 10}}],

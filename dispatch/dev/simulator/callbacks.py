@@ -49,6 +49,8 @@ def fire(world: World, call: Call, event: str, status: str) -> None:
         call.note(f"callback {event} is delayed by {fault.span()} s")
         # Not a timer of the call: the delay may outlive it.
         world.later(fault.span(), lambda: world.spawn(_send(world, call, letter)))
+    elif kind == "overlap":
+        world.spawn(_send(world, call, letter))
     elif kind == "reorder" and event != "completed":
         call.note(f"callback {event} is held until the next one has been sent")
         call.held.append(letter)

@@ -246,6 +246,7 @@ class Call:
             "group_sid": None,
             "caller_name": None,
             "queue_time": str(int(1000 * ((self.started_at or self.created_at) - self.created_at))),
+            "stir_verstat": self.order.verstat or None,
             "trunk_sid": None,
             "date_created": rfc2822(self.created_date),
             "date_updated": rfc2822(self.updated_date),

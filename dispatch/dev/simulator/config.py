@@ -11,6 +11,8 @@ DEFAULT_ACCOUNT_SID = "AC" + "1".rjust(32, "0")
 DEFAULT_AUTH_TOKEN = "simulator-token"  # noqa: S105 (good for this simulator only)
 
 STATUSES, TYPES = {"active", "suspended", "closed"}, {"Full", "Trial"}
+REFUSED_OVERFLOW, FAILED_OVERFLOW = 21611, 30001
+OVERFLOWS = {REFUSED_OVERFLOW, FAILED_OVERFLOW}
 
 T = TypeVar("T")
 
@@ -46,7 +48,14 @@ class AccountConfig:
     """Credentials, limits and state.
 
     `calls_per_second` and the rest are in simulated time. An account whose `status` is suspended or closed can
-    only be fetched: everything else is refused (20005), and texts that wait fail (30002).
+    only be fetched: everything else is refused (20005), and texts that wait fail (30002). A Trial account reaches
+    only `verified` numbers (21219, texts 21608), and one without an approved compliance profile no number in +1
+    (21216, texts 21608). Requests must be addressed to the account's `region`, as in
+    `api.dublin.ie1.twilio.com`; in another one its credentials are unknown (20003).
+
+    Texts leave each number at `text_segments_per_second` (0: at once). Those that would wait longer than
+    `text_queue_s` overflow its queue: `text_overflow` is 21611 (the request is refused) or 30001 (the text fails).
+    Those whose validity period ends in the queue fail (30036).
     """
 
     sid: str = DEFAULT_ACCOUNT_SID
@@ -58,12 +67,25 @@ class AccountConfig:
     numbers: list[NumberConfig] = field(default_factory=list)
     status: str = "active"
     type: str = "Full"
+    verified: list[str] = field(default_factory=list)
+    profile_approved: bool = True
+    region: str = "us1"
+    text_segments_per_second: float = 0.0
+    text_queue_s: float = 36_000.0
+    text_overflow: int = 21611
     api_keys: dict[str, str] = field(default_factory=dict)  # SID → secret; they may not read the account itself
     prices: Prices = field(default_factory=Prices)
 
     @property
     def is_active(self) -> bool:
         return self.status == "active"
+
+    def may_reach(self, number: str) -> bool:
+        """Return whether a Trial account may call and text the number."""
+        return self.type != "Trial" or number in self.verified
+
+    def has_profile_for(self, number: str) -> bool:
+        return self.profile_approved or not number.startswith("+1")
 
 
 @dataclass
@@ -122,6 +144,8 @@ def account_from(data: Any, where: str = "account") -> AccountConfig:
         raise ValueError(f"{where}.auth_token must not be empty")
     if account.status not in STATUSES or account.type not in TYPES:
         raise ValueError(f"{where}.status must be one of {sorted(STATUSES)}, and type one of {sorted(TYPES)}")
+    if account.text_overflow not in OVERFLOWS:
+        raise ValueError(f"{where}.text_overflow must be one of {sorted(OVERFLOWS)}")
     if account.calls_per_second <= 0:
         raise ValueError(f"{where}.calls_per_second must be above zero")
     return account

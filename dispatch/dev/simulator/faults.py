@@ -17,7 +17,10 @@ Requests (`on`: "create" (default), "message", "update", "fetch", "list", "accou
 Listing (simulated seconds):
   list_lag        calls are listed only `seconds` (30) after they were created
 Status callbacks of calls and messages (`event`: initiated, ringing, answered, completed; or the message's status):
-  lose, duplicate, delay (`seconds`, 5, simulated), reorder (it arrives after the next one)
+  lose, duplicate, delay (`seconds`, 5, simulated), reorder (it arrives after the next one), overlap (it is sent
+  at once, although the one before was not answered yet)
+Texts (`to`, `from`):
+  carrier_filter  a carrier does not deliver the text: undelivered with `code` (30007; 30006 for a landline ...)
 Any webhook (`purpose`: twiml, gather, redirect, fallback, status, sms, ...):
   webhook_lost    never sent, as if the server were unreachable
   webhook_slow    the server handles each attempt, and its answer arrives `seconds` (5, simulated) late
@@ -46,8 +49,9 @@ REQUEST_KINDS = {
     "early",
 }
 WEBHOOK_KINDS = {"webhook_lost", "webhook_slow"}
-CALLBACK_KINDS = {"lose", "duplicate", "delay", "reorder"}
-KINDS = REQUEST_KINDS | CALLBACK_KINDS | {"list_lag"} | WEBHOOK_KINDS
+CALLBACK_KINDS = {"lose", "duplicate", "delay", "reorder", "overlap"}
+TEXT_KINDS = {"carrier_filter"}
+KINDS = REQUEST_KINDS | CALLBACK_KINDS | {"list_lag"} | WEBHOOK_KINDS | TEXT_KINDS
 REQUESTS = {"create", "message", "update", "fetch", "list", "account", "any"}
 SECONDS = {
     "timeout_before": 30.0,
@@ -57,6 +61,7 @@ SECONDS = {
     "delay": 5.0,
     "webhook_slow": 5.0,
 }
+CODES = {"refuse": 20003, "carrier_filter": 30007}
 
 
 @dataclass
@@ -75,7 +80,7 @@ class Fault:
     account: str | None = None
     seconds: float | None = None
     creates: bool = False
-    code: int = 20003
+    code: int = 0
     id: int = 0
     hits: int = 0
 
@@ -105,6 +110,7 @@ class Faults:
             raise ValueError(f"unknown fault {fault.kind!r}; known are {sorted(KINDS)}")
         if fault.on not in REQUESTS:
             raise ValueError(f"unknown request {fault.on!r}; known are {sorted(REQUESTS)}")
+        fault.code = fault.code or CODES.get(fault.kind, 0)
         if fault.kind == "early" and fault.event is None:
             fault.event = "initiated"
         fault.id = next(self._ids)
@@ -131,6 +137,10 @@ class Faults:
 
     def webhook(self, purpose: str, to: str, from_: str) -> Fault | None:
         return self._take(lambda f: f.kind in WEBHOOK_KINDS and f.purpose in (None, purpose), to, from_)
+
+    def text(self, to: str, from_: str) -> Fault | None:
+        """Return the fault that stops this text on its way, if any."""
+        return self._take(lambda f: f.kind in TEXT_KINDS, to, from_)
 
     def list_lag(self, to: str, from_: str) -> float:
         """Return the simulated seconds that a call stays unlisted. This fault stays until removed."""

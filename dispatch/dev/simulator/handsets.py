@@ -3,6 +3,10 @@
 A behavior is a JSON object. `do` is one of
   answer     pick up after `after` seconds (default 3), then press `keys`, then perhaps `hang_up`
   voicemail  like answer, but by a machine: `answered_by` is `machine_start` and no key is pressed
+  screen     an assistant screens the call (as Google's Call Screen does, or Apple's): it picks up after `after`
+             (2), listens and presses nothing; `decide_after` (12) seconds later comes `then`: `connect` (default;
+             the person presses `keys` as after an answer, perhaps hangs up by `hang_up`), `hang_up` (the person
+             declined) or `voicemail`
   ring       let it ring until the caller gives up (no-answer)
   manual     wait for the control API to answer, press and hang up, at least `hand_floor` real seconds
   busy       busy after `after` (default 1)
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 KEYS = {
     "answer": {"do", "after", "keys", "hang_up", "answered_by", "weight"},
     "voicemail": {"do", "after", "hang_up", "answered_by", "weight"},
+    "screen": {"do", "after", "decide_after", "then", "keys", "hang_up", "answered_by", "weight"},
     "ring": {"do", "weight"},
     "manual": {"do", "weight"},
     "busy": {"do", "after", "weight"},
@@ -44,7 +49,8 @@ KEYS = {
     "refuse": {"do", "code", "weight"},
     "mix": {"do", "of", "weight"},
 }
-AFTER = {"answer": 3.0, "voicemail": 4.0, "busy": 1.0, "reject": 2.0, "fail": 1.0, "give_up": 3.0}
+AFTER = {"answer": 3.0, "voicemail": 4.0, "screen": 2.0, "busy": 1.0, "reject": 2.0, "fail": 1.0, "give_up": 3.0}
+DECIDING, DECISIONS = 12.0, {"connect", "hang_up", "voicemail"}
 TRIGGER_KEYS = {"after", "heard", "during"}
 DTMF = set("0123456789*#ABCD")
 THINKING = 0.5
@@ -58,8 +64,10 @@ def check_behaviour(data: Any) -> dict[str, Any]:
     unknown = set(data) - KEYS[data["do"]]
     if unknown:
         raise ValueError(f"behavior {data['do']}: unknown keys {sorted(unknown)}")
-    if "after" in data:
-        _check_span(data["after"])
+    for name in {"after", "decide_after"} & set(data):
+        _check_span(data[name])
+    if data.get("then", "connect") not in DECISIONS:
+        raise ValueError(f"'then' is one of {sorted(DECISIONS)}; got {data['then']!r}")
     for key in data.get("keys", []):
         if not isinstance(key, dict) or not key.get("key") or set(str(key["key"])) - DTMF:
             raise ValueError(f"a key needs 'key' of {''.join(sorted(DTMF))}; got {key!r}")
@@ -177,6 +185,8 @@ class Script:
         self.behaviour = behaviour
         self._rng = rng
         self._silent = False
+        # An assistant has the call, and has been asked for a key.
+        self._screens, self._asked = behaviour["do"] == "screen", False
         self._pending: list[tuple[dict[str, Any], Callable[[], None]]] = []
         for key in behaviour.get("keys", []):
             self._pending.append((key, partial(self._press, str(key["key"]))))
@@ -185,7 +195,7 @@ class Script:
 
     @property
     def machine(self) -> bool:
-        return bool(self.behaviour["do"] == "voicemail")
+        return bool(self.behaviour["do"] == "voicemail" or self._screens)
 
     @property
     def answered_by(self) -> str:
@@ -205,24 +215,49 @@ class Script:
         do = self.behaviour["do"]
         if do not in AFTER:
             return
-        signal = {"voicemail": "answer", "give_up": "hang_up"}.get(do, do)
+        signal = {"voicemail": "answer", "screen": "answer", "give_up": "hang_up"}.get(do, do)
         details = {k: self.behaviour[k] for k in ("error_code", "sip") if k in self.behaviour}
         wait = seconds(self.behaviour.get("after", AFTER[do]), self._rng)
         self._later(wait, lambda: self.call.signal(signal, by="phone", **details))
 
     def answered(self) -> None:
+        if self._screens:
+            self.call.note("an assistant screens the call")
+            wait = seconds(self.behaviour.get("decide_after", DECIDING), self._rng)
+            self._later(wait, self._decide)
+            return
         self._fire(lambda t: "after" in t and "heard" not in t, lambda t: seconds(t["after"], self._rng))
 
+    def _decide(self) -> None:
+        """End the screening: the person takes the call or declines it, or the caller may leave a message."""
+        then = self.behaviour.get("then", "connect")
+        self.call.note({"connect": "the person takes the call", "hang_up": "the person declines"}.get(then, then))
+        if then == "hang_up":
+            self.call.signal("hang_up", by="phone")
+        elif then == "connect":
+            self._screens = False
+            self.answered()
+            if self._asked:
+                self.asked()
+
     def saying(self, text: str, duration: float) -> None:
+        self._asked = False
+        if self._screens:
+            return
         self._fire(lambda t: "during" in t and t["during"].lower() in text.lower(), lambda t: duration / 2)
 
     def heard(self, text: str) -> None:
+        if self._screens:
+            return
         self._fire(
             lambda t: "heard" in t and t["heard"].lower() in text.lower(),
             lambda t: seconds(t.get("after", THINKING), self._rng),
         )
 
     def asked(self) -> None:
+        if self._screens:
+            self._asked = True
+            return
         # One per Gather: several keys without triggers answer one question after another.
         free = next((item for item in self._pending if not TRIGGER_KEYS & set(item[0])), None)
         if free is not None:

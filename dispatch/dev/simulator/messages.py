@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .calls import API_VERSION
-from .config import Prices
-from .errors import CODES
+from .config import FAILED_OVERFLOW, REFUSED_OVERFLOW, Prices
+from .errors import CODES, ApiError
 from .formats import mask, new_sid, price, rfc2822
 from .twiml import MESSAGE_VERBS, TwimlError, parse
 from .webhooks import Attempt
@@ -60,7 +60,10 @@ class Message:
 
     @property
     def segments(self) -> int:
-        return max(1, -(-len(self.body) // 153) if len(self.body) > 160 else 1)
+        """The number of SMS that carry it: of 160 characters, or 70 if there are others than ASCII."""
+        single, part = (160, 153) if self.body.isascii() else (70, 67)
+        length = len(self.body.encode("utf-16-le")) // 2
+        return 1 if length <= single else -(-length // part)
 
     def resource(self) -> dict[str, Any]:
         """Return the message as the provider's REST API shows it."""
@@ -126,15 +129,39 @@ def send(
     service: str = "",
 ) -> Message:
     """Queue a message from the account; its callbacks follow."""
+    wait = _queue_wait(world, account, from_)
+    overflows = wait > account.config.text_queue_s
+    if overflows and account.config.text_overflow == REFUSED_OVERFLOW:
+        raise ApiError(REFUSED_OVERFLOW, from_)
     message = _new(world, account, to, from_, body, "outbound-api", "queued")
     message.messaging_service_sid = service or None
     message.status_callback, message.validity_period = callback, validity_period
     _notify(world, account, message)
-    _travel(world, account, message, list(_stations(fate(world, to))))
+    if overflows:
+        _travel(world, account, message, [("failed", FAILED_OVERFLOW)])
+    elif wait > validity_period:
+        world.later(validity_period, lambda: _travel(world, account, message, [("failed", 30036)]))
+    else:
+        if pace := account.config.text_segments_per_second:
+            account.texts_until[from_] = world.clock.now() + wait + message.segments / pace
+        stations = _stations(world, to, from_)
+        if wait:
+            world.later(wait, lambda: _travel(world, account, message, stations))
+        else:
+            _travel(world, account, message, stations)
     return message
 
 
-def _stations(text_fate: dict[str, Any]) -> list[tuple[str, int | None]]:
+def _queue_wait(world: World, account: Account, from_: str) -> float:
+    """Return the simulated seconds that a text waits behind those that the number has not sent yet."""
+    return max(0.0, account.texts_until.get(from_, 0.0) - world.clock.now())
+
+
+def _stations(world: World, to: str, from_: str) -> list[tuple[str, int | None]]:
+    """Return the statuses on the way of a text, the last one with its error code."""
+    if (filtered := world.faults.text(to, from_)) is not None:
+        return [("sending", None), ("sent", None), ("undelivered", filtered.code)]
+    text_fate = fate(world, to)
     do = text_fate["do"]
     if do == "failed":
         return [("failed", int(text_fate.get("error_code", 30008)))]
@@ -218,6 +245,9 @@ def _notify(world: World, account: Account, message: Message) -> None:
     if kind == "lose":
         message.webhooks.append({"purpose": "status", "fault": "lose", "params": params})
         return
+    if kind == "overlap":
+        world.spawn(_report(world, account, message, params))
+        return
     if kind in {"delay", "reorder"} and fault is not None:
         wait = fault.span() if kind == "delay" else 1.5 * world.config.timing.message_step
         world.later(wait, lambda: world.spawn(_report(world, account, message, params)))
@@ -272,7 +302,7 @@ def receive(world: World, account: Account, to: str, from_: str, body: str) -> M
         answer = "help"
     if answer:
         reply = _new(world, account, from_, to, REPLIES[answer], "outbound-reply", "queued")
-        _travel(world, account, reply, list(_stations(fate(world, from_))))
+        _travel(world, account, reply, _stations(world, from_, to))
     number = account.numbers.get(to)
     if number is not None and number.sms_url:
         world.spawn(_deliver(world, account, message, number.sms_url, number.sms_method))
@@ -313,4 +343,4 @@ async def _deliver(world: World, account: Account, message: Message, url: str, m
             reply.status, reply.error_code = "failed", 21610
             _record_status(world, reply)
         else:
-            _travel(world, account, reply, list(_stations(fate(world, to))))
+            _travel(world, account, reply, _stations(world, to, reply.from_))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 WORLD: web.AppKey[Any] = web.AppKey("world")
 
+DEFAULT_REGION = "us1"
 EVENTS = {"initiated", "ringing", "answered", "completed"}
 CREATE = {
     *("To", "From", "Url", "Method", "Twiml", "FallbackUrl", "FallbackMethod", "StatusCallback"),
@@ -50,7 +51,7 @@ def authenticate(request: web.Request, *, active: bool = True) -> Account:
         user, token = "", ""
     account = accounts.get(request.match_info["account"])
     known = False
-    if account is not None:
+    if account is not None and account.config.region == region_of(request.host):
         config = account.config
         is_key = user in config.api_keys and active  # a standard key may do everything but read the account
         expected = config.api_keys[user] if is_key else config.auth_token
@@ -60,6 +61,14 @@ def authenticate(request: web.Request, *, active: bool = True) -> Account:
     if active and not account.config.is_active:
         raise ApiError(20005)
     return account
+
+
+def region_of(host: str) -> str:
+    """Return the region in a host name, such as ie1 in `api.dublin.ie1.twilio.com` and `api.ie1.twilio.com`."""
+    labels = host.partition(":")[0].split(".")
+    if labels[0] == "api" and labels[-2:] == ["twilio", "com"] and len(labels) > 3:
+        return labels[-3]
+    return DEFAULT_REGION
 
 
 def known_only(names: list[str], known: set[str]) -> None:

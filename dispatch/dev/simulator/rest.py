@@ -43,6 +43,10 @@ def check_numbers(world: World, account: Account, to: str, from_: str) -> None:
         raise ApiError(21217, to)
     if is_premium(to):
         raise ApiError(21216, to)
+    if not account.config.may_reach(to):
+        raise ApiError(21219, to)
+    if not account.config.has_profile_for(to):
+        raise ApiError(21216, to)
     if not any(to.startswith(prefix) for prefix in account.config.countries):
         raise ApiError(21215, to)
 

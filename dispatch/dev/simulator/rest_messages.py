@@ -42,6 +42,8 @@ def _check(world: World, account: Account, to: str, from_: str, body: str) -> No
         raise ApiError(21606, from_)
     if not is_e164(to) or not is_plausible(to):
         raise ApiError(21211, to)
+    if not account.config.may_reach(to) or not account.config.has_profile_for(to):
+        raise ApiError(21608, to)
     if (from_, to) in account.opted_out:
         raise ApiError(21610)
     text_fate = fate(world, to)

@@ -32,6 +32,8 @@ class Account:
     numbers: dict[str, NumberConfig] = field(default_factory=dict)
     open_calls: int = 0
     opted_out: set[tuple[str, str]] = field(default_factory=set)
+    # When the texts that wait at each number will have left.
+    texts_until: dict[str, float] = field(default_factory=dict)
 
     def owns(self, number: str) -> bool:
         return self.config.owns_any_number or number in self.numbers

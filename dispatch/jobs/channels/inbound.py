@@ -185,14 +185,15 @@ def _apply_digits(
         return menu.apply_minutes(call, technician, page, digits)
     if page is not None and page.page is not Page.PIN:
         return menu.apply_key(call, technician, page, "")
-    if technicians.check_pin(technician.pk, digits, is_repeated=is_repeated):
+    caller = call.caller_kind
+    if technicians.check_pin(technician.pk, digits, caller=caller, is_repeated=is_repeated):
         call.verified_at = clock.now()
         call.save(update_fields=["verified_at"])
         if offer is not None:
             return _prompt(offer, call)
         return menu.open_menu(call, technician) or VoicePrompt(translated(NO_MORE_JOBS))
     technician.refresh_from_db()
-    if technicians.is_pin_locked(technician):
+    if technicians.is_pin_locked(technician, caller):
         return VoicePrompt(translated(phrases.PIN_LOCKED))
     said = translated((phrases.WRONG_PIN, *phrases.ENTER_PIN))
     return VoicePrompt(said, keys="0123456789", digits=MAX_PIN_LENGTH, state=state)

@@ -43,13 +43,13 @@ def open_menu(call: InboundCall, technician: Technician, *opening: str) -> Voice
         return None
     said = (*opening, *menu.greeting(technician.name, len(jobs)))
     if not call.is_trusted:
-        return ask_identity(technician, said)
+        return ask_identity(call, technician, said)
     return _job_page(jobs, jobs[0].pk, *said)
 
 
-def ask_identity(technician: Technician, opening: tuple[str, ...]) -> VoicePrompt:
+def ask_identity(call: InboundCall, technician: Technician, opening: tuple[str, ...]) -> VoicePrompt:
     """Ask for the PIN of a caller whose number may be forged. Without a PIN, the call ends."""
-    has_pin, is_locked = bool(technician.pin_hash), technicians.is_pin_locked(technician)
+    has_pin, is_locked = bool(technician.pin_hash), technicians.is_pin_locked(technician, call.caller_kind)
     said = menu.ask_identity(opening, has_pin=has_pin, is_locked=is_locked)
     if not has_pin or is_locked:
         return VoicePrompt(said)
@@ -59,7 +59,7 @@ def ask_identity(technician: Technician, opening: tuple[str, ...]) -> VoicePromp
 def apply_key(call: InboundCall, technician: Technician, state: MenuState, key: str) -> VoicePrompt:
     """Apply a key of the page `state`, and return the next page. `key` is empty if the page did not offer it."""
     if not call.is_trusted:
-        return ask_identity(technician, ())
+        return ask_identity(call, technician, ())
     job = _spoken_job(technician, state)
     match state.page, key:
         case Page.JOB, menu.DONE_KEY:
@@ -92,7 +92,7 @@ def apply_key(call: InboundCall, technician: Technician, state: MenuState, key: 
 def apply_minutes(call: InboundCall, technician: Technician, state: MenuState, digits: str) -> VoicePrompt:
     """Report the job late by the entered minutes."""
     if not call.is_trusted:
-        return ask_identity(technician, ())
+        return ask_identity(call, technician, ())
     minutes = int(digits)
     if minutes == menu.BACK:
         return _page_of(technician, state.job_id)

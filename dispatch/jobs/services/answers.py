@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Q
 
 from dispatch.core import clock, fault_injection
 from dispatch.core.events import SYSTEM, Actor
@@ -62,7 +63,8 @@ def answer_offer(
     A late yes takes the job if nobody has it and no other phone rings for it. By phone, `call_id` must be the
     offer's call; for a text, link or call-back it is None. A repeated key returns the same result. The key counts
     as of its arrival (default: now; by phone, when it was recorded), even if the end of the call or the offer's
-    deadline was processed first.
+    deadline was processed first. A key that another technician pressed earlier, and that is recorded but not
+    applied, counts first. Call it outside any transaction.
 
     Raises Offer.DoesNotExist, and Call.DoesNotExist if the call is not this offer's.
     """
@@ -71,6 +73,8 @@ def answer_offer(
     job_id = Offer.objects.values_list("job_id", flat=True).get(pk=offer_id)
     if key not in (phrases.ACCEPT_KEY, phrases.DECLINE_KEY):
         return Answer.NOT_A_KEY
+    if key == phrases.ACCEPT_KEY:
+        _apply_earlier_keys(job_id, offer_id, by, arrived_at)
     with transaction.atomic():
         job = transitions.lock_job(job_id)
         offer = (
@@ -97,6 +101,17 @@ def answer_offer(
             answer = _apply_key(job, offer, said, by)
     fault_injection.crash_point("jobs.answer.committed")
     return answer
+
+
+def _apply_earlier_keys(job_id: int, offer_id: int, by: AnswerChannel, arrived_at: datetime | None) -> None:
+    """Apply the recorded keys of the job's other offers that arrived before this yes."""
+    others = list(Offer.objects.filter(job_id=job_id).exclude(pk=offer_id).values_list("pk", flat=True))
+    if not others:
+        return
+    at = arrived_at or clock.now()
+    if by is AnswerChannel.PHONE and (own := telephony.keys_of("offer", offer_id)):
+        at = own[0].at
+    telephony.apply_keys_of("offer", others, before=at)
 
 
 def apply_recorded_key(job: Job, offer: Offer) -> bool:
@@ -162,26 +177,31 @@ def _may_take_late(job: Job, offer: Offer, at: datetime) -> bool:
     """Return whether a yes to this closed offer takes the job.
 
     It does if nobody has the job, no other phone rang for it when the yes arrived, and the yes is newer than any
-    answer to this offer.
+    answer to this offer. A yes that is processed late, or again, is judged by the time of its arrival.
     """
     if offer.technician_id in job.not_again or not offer.technician.is_active:
         return False
     unanswered = offer.status in (Offer.Status.TIMED_OUT, Offer.Status.FAILED)
     if not unanswered and offer.settled_at is not None and at <= offer.settled_at:
         return False
-    if job.status == Job.Status.PENDING:
-        return True
-    if job.status != Job.Status.DISPATCHING or job.paused_at is not None:
+    if job.status not in (Job.Status.PENDING, Job.Status.DISPATCHING) or job.paused_at is not None:
         return False
-    live = list(job.offers.filter(status=Offer.Status.PENDING))
-    if any(one.technician_id == offer.technician_id for one in live):
+    pending = job.offers.filter(status=Offer.Status.PENDING)
+    if pending.filter(technician_id=offer.technician_id).exists():
         return True
-    return not any(at > one.created_at and _may_be_ringing(one) for one in live)
+    return not _has_rung_elsewhere(job, offer, at)
 
 
-def _may_be_ringing(live: Offer) -> bool:
-    call = telephony.open_call_of("offer", live.pk)
-    return call is not None and call.status != Call.Status.CREATED
+def _has_rung_elsewhere(job: Job, offer: Offer, at: datetime) -> bool:
+    """Return whether another technician's phone rang for the job at this time.
+
+    An offer that stays open after its call is answered on other channels, so its phone does not ring.
+    """
+    others = job.offers.exclude(technician_id=offer.technician_id).filter(created_at__lt=at)
+    open_then = others.filter(Q(settled_at=None) | Q(settled_at__gte=at))
+    calls = Call.objects.filter(purpose="offer", subject_id__in=open_then.values("pk"), requested_at__lt=at)
+    rang = calls.exclude(status=Call.Status.CREATED).filter(Q(ended_at=None) | Q(ended_at__gte=at))
+    return bool(rang.exists())
 
 
 def _take_late(job: Job, offer: Offer, by: AnswerChannel) -> Answer:

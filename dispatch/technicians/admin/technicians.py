@@ -137,7 +137,7 @@ class TechnicianAdmin(VoicePreviewMixin, CsvImportMixin, PositionPickerMixin, Ow
         if not technician.pin_hash:
             return "No PIN. They only hear customers' data if the carrier vouches for their number."
         return (
-            "Locked after wrong PINs. A new one unlocks it."
+            "Locked for some or all callers after wrong PINs. A new one unlocks it."
             if services.is_pin_locked(technician)
             else "A PIN is set."
         )

@@ -12,6 +12,10 @@ from dispatch.telephony.models.prices import Priced
 
 # The carrier knows the caller, and the caller may use the number (SHAKEN/STIR attestation A).
 FULL_ATTESTATION = "TN-Validation-Passed-A"
+# The start of what the provider says about a number → the kind of caller. A gateway's attestation (C) says nothing
+# about the caller, nor does a number without a signature.
+_ATTESTED = {FULL_ATTESTATION: "A", "TN-Validation-Passed-B": "B", "TN-Validation-Failed": "failed"}
+UNATTESTED = "none"
 
 
 def holder_of(purpose: str, subject_id: int, attempt: int) -> str:
@@ -235,6 +239,12 @@ class InboundCall(OwnedModel, Priced):
 
     def __str__(self) -> str:
         return f"Inbound call {self.pk}"
+
+    @property
+    def caller_kind(self) -> str:
+        """What vouches for the caller's number: "A", "B", "failed" (a signature that does not hold) or "none"."""
+        found = (kind for said, kind in _ATTESTED.items() if self.attestation.startswith(said))
+        return next(found, UNATTESTED)
 
     @property
     def is_trusted(self) -> bool:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import requests
 import structlog
@@ -317,9 +318,10 @@ class Twilio(Provider):
 
         local = settings.SIMULATOR_URL if settings.DEVELOPMENT else ""
         http = PooledHttp(trust_env=not local)
-        place = {} if local else self._place
-        client = Client(*credentials, account_sid=self._sid, http_client=http, **place)
+        client = Client(*credentials, account_sid=self._sid, http_client=http, **self._place)
         if local:
+            http.host = urlsplit(client.get_hostname(client.api.base_url)).netloc
+            client.region = client.edge = None
             client.api.base_url = local
         return client
 

@@ -30,12 +30,16 @@ class PooledHttp(TwilioHttpClient):
             self.session.mount(scheme, HTTPAdapter(pool_connections=1, pool_maxsize=4, max_retries=0))
         self._headers: dict[str, str] = {}
         self._used_at = 0.0
+        # In development: the host for which requests to the simulator are meant, with the account's region.
+        self.host = ""
         self.connect_s = settings.PROVIDER_TIMEOUT_S
 
     def request(self, *args: Any, **kwargs: Any) -> Response:
         kwargs["timeout"] = None
         self.timeout = (self.connect_s, settings.PROVIDER_TIMEOUT_S)
         self._headers = {}
+        if self.host:
+            kwargs["headers"] = {**(kwargs.get("headers") or {}), "Host": self.host}
         now = time.monotonic()
         if self.session is not None and now - self._used_at > FRESH_S:
             self.session.close()  # drops the connections; the session stays usable

@@ -58,15 +58,18 @@ def keys_of(purpose: str, subject_id: int) -> list[PressedKey]:
     ]
 
 
-def apply_keys_of(purpose: str, subject_ids: Iterable[int]) -> None:
+def apply_keys_of(purpose: str, subject_ids: Iterable[int], *, before: datetime | None = None) -> None:
     """Apply the stored keys of these subjects that their webhooks have not applied yet, oldest first.
 
-    For decisions that no later key may undo. A key that fails is left to the loop.
+    For decisions that no later key may undo. `before`: only keys that arrived earlier. A key that fails is left to
+    the loop.
     """
     calls = Call.objects.filter(purpose=purpose, subject_id__in=list(subject_ids)).exclude(keys_pressed="")
     if not (call_ids := list(calls.values_list("pk", flat=True))):
         return
     waiting = CallEvent.objects.filter(call__in=call_ids, next_action_at__isnull=False).select_related("call")
+    if before is not None:
+        waiting = waiting.filter(at__lt=before)
     for event in waiting.order_by("at", "pk"):
         try:
             _apply(event)
