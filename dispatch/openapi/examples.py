@@ -30,6 +30,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "Extend": {"version": 7, "seconds": 60},
     "Correct": {"version": 7, "address": "210 W Washington St, Phoenix, AZ 85003"},
     "OnTheWay": {"version": 7, "eta_minutes": 20},
+    "ReportLate": {"version": 7, "minutes": 20, "note": "Stuck on I-10."},
     "TechnicianTold": {"version": 7, "technician": 12, "note": "By radio."},
     "Compose": {"body": "The blue door in the back.", "technician": 12},
     "ServiceType": {
