@@ -107,8 +107,10 @@ def _read_health(organization: Organization) -> Health:
     lines, free = _lines(organization)
     failed = quarantine.quarantined(organization.pk)
     hold = str(telephony.spend_hold(organization.pk, "offer") or "")
-    more = (failed, _given_up(), _redis_fault(), hold)
-    return Health(workers, queued, without, since, late_s, lines, free, *_lag(), *more)
+    return Health(
+        workers, queued, without, since, late_s, lines, free, *_lag(),
+        quarantined=failed, given_up=_given_up(), redis_fault=_redis_fault(), spend_hold=hold,
+    )  # fmt: skip
 
 
 def _redis_fault() -> str:
