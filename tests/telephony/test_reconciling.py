@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection, connections
+from django.db import connection, connections
 
 from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock, fault_injection
-from dispatch.telephony import services, webhooks
+from dispatch.telephony import services
 from dispatch.telephony.models import Call
-from dispatch.telephony.services import missed_reports, reconciliation
-from tests.core.outages import redis_away
+from dispatch.telephony.services import reconciliation
 from tests.phones import answer, busy, manual
 from tests.support.waiting import PATIENCE, wait_until
 from tests.telephony.conftest import Caller, history, now_is
@@ -331,53 +330,6 @@ def test_an_end_that_was_never_reported_is_asked_for(caller: Caller, step: Calla
     assert now_is(call, "busy").ended_at
     wait_until(lambda: caller.listener.told(call)[-1:] == ["busy"])
     assert caller.create(ANN).line_slot == call.line_slot
-
-
-def test_an_end_reported_while_the_database_was_away_is_asked_for_at_once(
-    caller: Caller, step: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caller.sim.phone(ANN).will(busy())
-    call = caller.call(ANN)
-    now_is(call, "ringing")
-    with monkeypatch.context() as patch:
-        patch.setattr(webhooks, "receive_webhook", database_is_away)
-        caller.sim.phone(ANN).rings().ended("busy")
-        wait_until(lambda: missed_reports.remembered_calls() == [call.pk])
-        wait_until(lambda: not caller.sim.open_calls())
-    assert Call.objects.get(pk=call.pk).status == "ringing"
-
-    with monkeypatch.context() as patch:
-        patch.setattr(reconciliation, "_ask_for_end", lambda *_: 0)  # the provider did not answer
-        step("calls")
-    assert missed_reports.remembered_calls() == [call.pk]
-    step("calls")
-
-    assert now_is(call, "busy").ended_at
-    assert missed_reports.remembered_calls() == []
-    assert caller.create(ANN).line_slot == call.line_slot
-
-
-def database_is_away(*_: object) -> None:
-    raise OperationalError("the connection is lost")
-
-
-def test_calls_that_are_remembered_without_reason_are_forgotten(caller: Caller, step: Callable) -> None:
-    caller.sim.phone(ANN).will(manual())
-    call = caller.call(ANN)
-    caller.sim.phone(ANN).rings()
-    now_is(call, "ringing")
-    for call_id in (call.pk, 404, 2**62):
-        missed_reports.remember_call(call_id)
-    step("calls")
-    assert missed_reports.remembered_calls() == []
-    assert Call.objects.get(pk=call.pk).status == "ringing"
-
-
-def test_without_redis_no_report_is_remembered(caller: Caller) -> None:
-    with redis_away():
-        missed_reports.remember_call(1)
-        assert missed_reports.remembered_calls() == []
-        missed_reports.forget_calls([1])
 
 
 def test_all_callbacks_of_an_answered_call_are_lost(caller: Caller, step: Callable) -> None:
