@@ -279,9 +279,9 @@ class Message(OwnedModel):
         ]
         indexes = [
             models.Index(
-                fields=["group", "status", "mode", "sequence", "created_at", "id"],
+                fields=["group", "status", "mode", "sequence", "id"],
                 condition=Q(status__in=["PENDING", "ERROR"]) & ~Q(mode="IMMEDIATE"),
-                name="message_heads",
+                name="message_order",
             ),
             models.Index(
                 fields=["target", "due_at", "id"],

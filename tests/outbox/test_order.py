@@ -13,7 +13,7 @@ from tests.harness.outbox import World
 BLOCK, NEXT, IMMEDIATE = "BLOCK_ON_ERROR", "NEXT_ON_ERROR", "IMMEDIATE"
 
 
-def test_group_is_ordered_by_sequence_then_creation_then_id(world: World) -> None:
+def test_group_is_ordered_by_sequence_then_acceptance(world: World) -> None:
     # Contract 1
     erp = world.endpoint()
     world.send(erp, "c", "d")
@@ -24,6 +24,18 @@ def test_group_is_ordered_by_sequence_then_creation_then_id(world: World) -> Non
     world.receiver.got("a", "b", "c", "d", "e")
     world.all_end()
     assert world.receiver.overlaps() == []
+
+
+def test_a_machine_whose_clock_is_ahead_does_not_change_the_order(world: World) -> None:
+    # Contract 1
+    erp = world.endpoint()
+    world.travel(0.2)
+    world.send(erp, "a")
+    world.travel(-0.2)
+    world.send(erp, "b")
+    world.start()
+    world.receiver.got("a", "b")
+    world.all_end()
 
 
 def test_later_lower_sequence_overtakes_waiting_but_not_in_flight(

@@ -19,7 +19,6 @@ class Waiting:
 
     id: int
     sequence: int
-    created_at: datetime
     mode: str
     status: str
     due_at: datetime
@@ -27,8 +26,8 @@ class Waiting:
     in_flight: bool = False
 
     @property
-    def order(self) -> tuple[int, datetime, int]:
-        return self.sequence, self.created_at, self.id
+    def order(self) -> tuple[int, int]:
+        return self.sequence, self.id
 
 
 @dataclass(frozen=True)

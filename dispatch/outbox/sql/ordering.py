@@ -27,7 +27,8 @@ KEEP_GROUPS = "SELECT id FROM outbox_messagegroup WHERE id = ANY(%(ids)s::bigint
 # locked by an earlier statement, so that this statement's snapshot is newer than every change to them. Per group:
 # the message in flight; the first ERROR of each mode; the first waiting message of each mode. The head is the
 # earlier of the two waiting messages, if no error holds it. Since errors hold by position, a mode's first message
-# is held if and only if all messages of that mode are held.
+# is held if and only if all messages of that mode are held. The order is by sequence and id: ids are assigned
+# under the group's lock, so they are the order of acceptance whatever the clocks of the machines say.
 HEADS = """
 SELECT g.id, g.wake_at, g.blocked_by, g.blocked_since, flight.id, head.id, head.due_at, head.target_id,
        CASE WHEN flight.id IS NULL AND head.id IS NULL THEN held.by_id END
@@ -37,41 +38,39 @@ LEFT JOIN LATERAL (
     WHERE f.group_id = g.id AND f.in_flight AND f.mode <> 'IMMEDIATE' LIMIT 1
 ) flight ON true
 LEFT JOIN LATERAL (
-    SELECT e.sequence, e.created_at, e.id FROM outbox_message e
+    SELECT e.sequence, e.id FROM outbox_message e
     WHERE e.group_id = g.id AND e.status IN ('PENDING', 'ERROR') AND e.status = %(error)s::text
       AND e.mode = 'BLOCK_ON_ERROR'
-    ORDER BY e.sequence, e.created_at, e.id LIMIT 1
+    ORDER BY e.sequence, e.id LIMIT 1
 ) block_error ON true
 LEFT JOIN LATERAL (
-    SELECT e.sequence, e.created_at, e.id FROM outbox_message e
+    SELECT e.sequence, e.id FROM outbox_message e
     WHERE e.group_id = g.id AND e.status IN ('PENDING', 'ERROR') AND e.status = %(error)s::text
       AND e.mode = 'NEXT_ON_ERROR'
-    ORDER BY e.sequence, e.created_at, e.id LIMIT 1
+    ORDER BY e.sequence, e.id LIMIT 1
 ) next_error ON true
 LEFT JOIN LATERAL (
-    SELECT m.sequence, m.created_at, m.id, m.due_at, m.target_id FROM outbox_message m
+    SELECT m.sequence, m.id, m.due_at, m.target_id FROM outbox_message m
     WHERE m.group_id = g.id AND m.status = 'PENDING' AND m.mode = 'BLOCK_ON_ERROR'
       AND (m.expires_at IS NULL OR m.expires_at > %(now)s)
-    ORDER BY m.sequence, m.created_at, m.id LIMIT 1
+    ORDER BY m.sequence, m.id LIMIT 1
 ) blocking ON true
 LEFT JOIN LATERAL (
-    SELECT m.sequence, m.created_at, m.id, m.due_at, m.target_id FROM outbox_message m
+    SELECT m.sequence, m.id, m.due_at, m.target_id FROM outbox_message m
     WHERE m.group_id = g.id AND m.status = 'PENDING' AND m.mode = 'NEXT_ON_ERROR'
       AND (m.expires_at IS NULL OR m.expires_at > %(now)s)
-    ORDER BY m.sequence, m.created_at, m.id LIMIT 1
+    ORDER BY m.sequence, m.id LIMIT 1
 ) passing ON true
 LEFT JOIN LATERAL (
     SELECT c.* FROM (VALUES
-        (blocking.sequence, blocking.created_at, blocking.id, blocking.due_at, blocking.target_id, true),
-        (passing.sequence, passing.created_at, passing.id, passing.due_at, passing.target_id, false)
-    ) AS c(sequence, created_at, id, due_at, target_id, blocks)
+        (blocking.sequence, blocking.id, blocking.due_at, blocking.target_id, true),
+        (passing.sequence, passing.id, passing.due_at, passing.target_id, false)
+    ) AS c(sequence, id, due_at, target_id, blocks)
     WHERE c.id IS NOT NULL AND flight.id IS NULL
-      AND (block_error.id IS NULL
-           OR (c.sequence, c.created_at, c.id)
-              < (block_error.sequence, block_error.created_at, block_error.id))
+      AND (block_error.id IS NULL OR (c.sequence, c.id) < (block_error.sequence, block_error.id))
       AND (NOT c.blocks OR next_error.id IS NULL
-           OR (c.sequence, c.created_at, c.id) < (next_error.sequence, next_error.created_at, next_error.id))
-    ORDER BY c.sequence, c.created_at, c.id LIMIT 1
+           OR (c.sequence, c.id) < (next_error.sequence, next_error.id))
+    ORDER BY c.sequence, c.id LIMIT 1
 ) head ON true
 LEFT JOIN LATERAL (
     SELECT CASE
@@ -80,10 +79,10 @@ LEFT JOIN LATERAL (
         WHEN block_error.id IS NULL THEN next_error.id
         -- The first message in order names its earliest holder: only BLOCK errors hold a NEXT message.
         WHEN blocking.id IS NULL OR (passing.id IS NOT NULL AND
-             (passing.sequence, passing.created_at, passing.id)
-             < (blocking.sequence, blocking.created_at, blocking.id)) THEN block_error.id
-        WHEN (block_error.sequence, block_error.created_at, block_error.id)
-             < (next_error.sequence, next_error.created_at, next_error.id) THEN block_error.id
+             (passing.sequence, passing.id)
+             < (blocking.sequence, blocking.id)) THEN block_error.id
+        WHEN (block_error.sequence, block_error.id)
+             < (next_error.sequence, next_error.id) THEN block_error.id
         ELSE next_error.id END AS by_id
 ) held ON true
 WHERE g.id = ANY(%(ids)s::bigint[])
@@ -93,7 +92,7 @@ WHERE g.id = ANY(%(ids)s::bigint[])
 def heads_of(group_ids: Sequence[int], now: datetime) -> dict[str, Any]:
     """Return the parameters of HEADS.
 
-    ERROR is a parameter, not a literal, so that the planner can use only the index `message_heads`: the index of
+    ERROR is a parameter, not a literal, so that the planner can use only the index `message_order`: the index of
     all errors, few at planning time, may hold thousands at run time.
     """
     return {"ids": list(group_ids), "now": now, "error": "ERROR"}
