@@ -198,6 +198,15 @@ TABLE: tuple[Rule, ...] = (
         to=ADMINS, ends={"endpoint.circuit_closed": "reported that the endpoint responds again"},
     ),
     Rule(
+        "endpoint.deferring", TOAST, "An endpoint keeps deferring its messages",
+        "Endpoint {name} accepts no messages at the moment", ("{error}", "{since_text}"),
+        to=ADMINS, email=True,
+        ends={
+            "endpoint.accepting": "reported that the endpoint accepts messages again",
+            "endpoint.disabled": "disabled the endpoint",
+        },
+    ),
+    Rule(
         "call.rejected", TOAST, "The phone provider rejects calls",
         "The phone provider rejects calls: {message|no reason given}", ("{code}",),
         to=EVERYBODY, when=lambda data: data.get("about") in ("configuration", "permission"), once_in_s=900,

@@ -117,15 +117,17 @@ def timeout_s(call: DeliveryAttempt) -> float:
 
 def _judge(call: DeliveryAttempt, answer: client.Response) -> Verdict:
     permanent = call.endpoint.permanent_codes if call.endpoint else settings.OUTBOX_PERMANENT_CODES
-    return rules.judge_response(
+    now = clock.now()
+    verdict = rules.judge_response(
         answer.status,
         answer.headers,
         answer.body_start,
         permanent=permanent,
         default_delay_s=settings.OUTBOX_DEFER_S,
         longest_delay_s=settings.OUTBOX_LONGEST_DEFERRAL_S,
-        now=clock.now(),
+        now=now,
     )
+    return rules.limit_deferral(verdict, call.deferred_since, now, settings.OUTBOX_DEFERRAL_LIMIT_S)
 
 
 def _text(start: bytes) -> str:

@@ -152,6 +152,9 @@ class Target(OwnedModel):
     failed_message_id = models.BigIntegerField(null=True, help_text="The message that failed last.")
     first_failed_at = models.DateTimeField(null=True)
     last_failed_at = models.DateTimeField(null=True)
+    deferring_since = models.DateTimeField(null=True, help_text="First deferral since the last delivery.")
+    last_deferred_at = models.DateTimeField(null=True)
+    is_deferral_reported = models.BooleanField(default=False, db_default=False)
 
     class Meta:
         constraints = [
@@ -227,6 +230,7 @@ class Message(OwnedModel):
     event_id = models.BigIntegerField(null=True)
     created_at = models.DateTimeField(default=clock.now, editable=False)
 
+    deferred_since = models.DateTimeField(null=True, help_text="When a receiver first deferred it.")
     due_at = models.DateTimeField(help_text="Not sent before: its schedule, its retry or its deferral.")
     epoch = models.PositiveIntegerField(default=0)
     attempts = models.PositiveIntegerField(default=0, help_text="Attempts counted against the retry budget.")

@@ -30,7 +30,8 @@ OUTCOMES = {
     "permanent": ("attention", "Refused"), "lapsed": ("late", "No result"),
 }  # fmt: skip
 HEALTH = {
-    "healthy": ("good", "Healthy"), "failing": ("late", "Failing"), "probing": ("late", "Probing"),
+    "healthy": ("good", "Healthy"), "deferring": ("late", "Deferring"), "failing": ("late", "Failing"),
+    "probing": ("late", "Probing"),
     "circuit_open": ("attention", "Circuit open"), "paused": ("waiting", "Paused"),
     "disabled": ("attention", "Disabled"),
 }  # fmt: skip

@@ -10,6 +10,8 @@ from email.utils import parsedate_to_datetime
 
 DELIVERED, DEFERRED, FAILED, PERMANENT, LAPSED = "delivered", "deferred", "failed", "permanent", "lapsed"
 MIN_DEFERRAL_S = 1.0
+NOT_NOW = "The receiver answered that it cannot accept the message now."
+TOO_MANY = "The receiver answered 429, too many requests."
 # Outcomes that concern the target's health; a permanent refusal concerns the message.
 UNHEALTHY = (FAILED,)
 
@@ -52,14 +54,26 @@ def judge_response(
         requested_s = requested_deferral_s(body_start)
         if requested_s is None:
             return Verdict(DELIVERED)
-        return Verdict(DEFERRED, _within(requested_s or default_delay_s, longest_delay_s), "not_acknowledged")
+        return Verdict(
+            DEFERRED, _within(requested_s or default_delay_s, longest_delay_s), "not_acknowledged", NOT_NOW
+        )
     if status == 429:
         wait_s = retry_after_s(headers, now)
-        return Verdict(
-            DEFERRED, _within(default_delay_s if wait_s is None else wait_s, longest_delay_s), "too_many_requests"
-        )
+        delay_s = _within(default_delay_s if wait_s is None else wait_s, longest_delay_s)
+        return Verdict(DEFERRED, delay_s, "too_many_requests", TOO_MANY)
     outcome = PERMANENT if status in permanent else FAILED
     return Verdict(outcome, error_class=f"http_{status}", error=f"The receiver answered {status}.")
+
+
+def limit_deferral(verdict: Verdict, since: datetime | None, now: datetime, limit_s: float) -> Verdict:
+    """Return the verdict; a deferral of a message that was first deferred `limit_s` ago is a failure."""
+    if verdict.outcome != DEFERRED or since is None or (now - since).total_seconds() < limit_s:
+        return verdict
+    return Verdict(
+        FAILED,
+        error_class=verdict.error_class,
+        error=f"{verdict.error} It has deferred this message for too long.",
+    )
 
 
 def requested_deferral_s(body_start: bytes) -> float | None:

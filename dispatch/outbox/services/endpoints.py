@@ -185,6 +185,7 @@ def _condition(endpoint: Endpoint) -> Condition:
         failing_since=target.failing_since,
         open_until=target.open_until,
         last_error=target.last_error,
+        deferring_since=target.deferring_since,
     )
 
 

@@ -299,17 +299,20 @@ class Ending:
     error: str = ""
     waiting_for: str = ""
     verb: str = ""
+    is_deferral: bool = False
 
 
 def end_messages_later(
     endings: Sequence[Ending], from_statuses: list[str], now: datetime
 ) -> Callable[[], dict[int, str]]:
     """Send the request of `end_messages`; the returned function waits for the result."""
-    names = ("ids", "epochs", "statuses", "dues", "spents", "lapses", "errors", "waits", "verbs")
+    names = ("ids", "epochs", "statuses", "dues", "spents", "lapses", "errors", "waits", "verbs",
+             "deferrals")  # fmt: skip
     values = [
-        (e.id, e.epoch, e.status, e.due_at, e.spent, e.lapsed, e.error[:300], e.waiting_for[:40], e.verb)
+        (e.id, e.epoch, e.status, e.due_at, e.spent, e.lapsed, e.error[:300], e.waiting_for[:40], e.verb,
+         e.is_deferral)
         for e in endings
-    ]
+    ]  # fmt: skip
     given: dict[str, Any] = dict(zip(names, sql.columns(values, len(names)), strict=True))
     answer = sql.fetch_later(sql.END, {**given, "from": from_statuses, "now": now})
     return lambda: dict(answer())
