@@ -314,7 +314,7 @@ def end_messages_later(
         for e in endings
     ]  # fmt: skip
     given: dict[str, Any] = dict(zip(names, sql.columns(values, len(names)), strict=True))
-    answer = sql.fetch_later(sql.END, {**given, "from": from_statuses, "now": now})
+    answer = sql.fetch_later(sql.END, {**given, "from": from_statuses, "error": "ERROR", "now": now})
     return lambda: dict(answer())
 
 

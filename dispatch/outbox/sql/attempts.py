@@ -81,13 +81,26 @@ WITH ended AS (
                 %(deferrals)s::bool[])
          AS v(id, epoch, status, due_at, spent, lapsed, error, waiting_for, verb, is_deferral)
     WHERE m.id = v.id AND m.epoch = v.epoch AND m.in_flight AND m.status = ANY(%(from)s::text[])
-    RETURNING m.id, m.status, m.epoch, m.organization_id, m.target_id, m.endpoint_id, m.attempts,
-              v.verb, v.error, v.waiting_for
+    RETURNING m.id, m.status, m.epoch, m.organization_id, m.target_id, m.endpoint_id, m.attempts, m.group_id,
+              m.mode, m.type, v.verb, v.error, v.waiting_for
+), blocked AS (
+    -- The first BLOCK error of its group; this snapshot does not contain it yet.
+    {EVENTS}
+    SELECT b.organization_id, 'group.blocked', 'group', b.group_id, 'system', NULL, 'Dispatch',
+           jsonb_strip_nulls(jsonb_build_object('message_id', b.id, 'type', b.type, 'endpoint_id', b.endpoint_id,
+               'error', NULLIF(b.error, ''))), %(now)s
+    FROM ended b
+    WHERE b.status = 'ERROR' AND b.mode = 'BLOCK_ON_ERROR'
+      AND NOT EXISTS (SELECT FROM outbox_message o
+                      WHERE o.group_id = b.group_id AND o.status IN ('PENDING', 'ERROR')
+                        AND o.status = %(error)s::text AND o.mode = 'BLOCK_ON_ERROR')
 ), appended AS (
     {EVENTS}
     SELECT organization_id, 'message.' || verb, 'message', id, 'system', NULL, 'Dispatch',
            jsonb_strip_nulls(jsonb_build_object('epoch', epoch, 'status', status, 'attempts', attempts,
-               'endpoint_id', endpoint_id, 'error', NULLIF(error, ''), 'waiting_for', NULLIF(waiting_for, ''))),
+               'endpoint_id', endpoint_id, 'error', NULLIF(error, ''), 'waiting_for', NULLIF(waiting_for, ''),
+               'type', CASE WHEN status = 'ERROR' THEN type END,
+               'mode', CASE WHEN status = 'ERROR' THEN mode END)),
            %(now)s
     FROM ended WHERE status <> 'CANCELLED'
 )
