@@ -76,11 +76,7 @@ def headers_of(call: DeliveryAttempt, body: bytes) -> dict[str, str]:
         headers["Dispatch-Group"] = call.group
     if endpoint is None:
         return headers | {"webhook-id": f"msg_{call.id}", "webhook-timestamp": str(int(now.timestamp()))}
-    secrets = [endpoint.secret]
-    until = endpoint.previous_secret_until
-    if endpoint.previous_secret and (until is None or until > now):
-        secrets.append(endpoint.previous_secret)
-    return headers | signing.headers(secrets, f"msg_{call.id}", now, body)
+    return headers | signing.headers(endpoint.signing_secrets(now), f"msg_{call.id}", now, body)
 
 
 def headers_shown(message: Message, number: int, at: datetime | None) -> dict[str, str]:

@@ -1,6 +1,8 @@
 from django.contrib.postgres.operations import AddIndexConcurrently, RemoveIndexConcurrently
 from django.db import migrations, models
 
+import dispatch.core.crypto
+
 
 class Migration(migrations.Migration):
     """The index is built while messages are written. What an interrupted build left is dropped first."""
@@ -9,6 +11,16 @@ class Migration(migrations.Migration):
     dependencies = [("outbox", "0002_target_failures")]
 
     operations = [
+        migrations.AddField(
+            model_name="endpoint",
+            name="former_secrets",
+            field=dispatch.core.crypto.EncryptedJSONField(
+                blank=True,
+                editable=False,
+                help_text="Secrets from before the previous one, which also sign: [secret, until].",
+                null=True,
+            ),
+        ),
         migrations.AddField(
             model_name="message",
             name="deferred_since",

@@ -134,7 +134,9 @@ class HttpKind(Kind):
             "Dispatch-Scheduled-For": assignment.trigger_at.isoformat(),
         }
         if endpoint:
-            dispatch_headers |= signing.headers(_secrets(endpoint), f"run_{assignment.run_id}", clock.now(), body)
+            dispatch_headers |= signing.headers(
+                endpoint.signing_secrets(clock.now()), f"run_{assignment.run_id}", clock.now(), body
+            )
         taken = {name.lower() for name in dispatch_headers}
         headers = {
             name: value for name, value in configured.items() if name.lower() not in taken
@@ -144,12 +146,6 @@ class HttpKind(Kind):
         client.check_headers(headers)
         url = endpoint.url if endpoint else read["url"]
         return _Call(url, read["method"], body, min(read["timeout_s"], longest_timeout_s()), headers)
-
-
-def _secrets(endpoint: Endpoint) -> list[str]:
-    until = endpoint.previous_secret_until
-    both = endpoint.previous_secret and (until is None or until > clock.now())
-    return [endpoint.secret, endpoint.previous_secret] if both else [endpoint.secret]
 
 
 def _finished_outcomes(ready: Sequence[tuple[Assignment, _Call]]) -> Iterator[tuple[Assignment, Outcome] | None]:
