@@ -97,7 +97,7 @@ OUTBOX_RETRY_SCHEDULE_S = env.list(
 OUTBOX_PERMANENT_CODES = env.list(
     "OUTBOX_PERMANENT_CODES",
     cast=int,
-    default=[400, 401, 403, 404, 405, 406, 410, 411, 413, 414, 415, 422, 431, 501],
+    default=[400, 405, 406, 411, 413, 414, 415, 422, 431, 501],
 )
 OUTBOX_DEFER_S = env.float("OUTBOX_DEFER_S", default=30.0)  # a 429 without Retry-After
 OUTBOX_LONGEST_DEFERRAL_S = env.float("OUTBOX_LONGEST_DEFERRAL_S", default=86_400.0)

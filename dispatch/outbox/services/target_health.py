@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 POLLER = "outbox_poller"
+GONE = 410
 # The fields of a healthy target.
 CLEAN: dict[str, Any] = {
     "failures": 0,
@@ -191,6 +192,16 @@ def disable_failing() -> int:
         reason = f"No deliveries since {since:%Y-%m-%d %H:%M} UTC."
         count += disable_endpoint(endpoint_id, reason, actor=SYSTEM)
     return count
+
+
+def disable_gone(results: Sequence[AttemptResult]) -> None:
+    """Disable the endpoints that answered 410 Gone, unless 410 is among their permanent codes.
+
+    Call it after the commit: it locks the endpoints.
+    """
+    endpoints = [result.call.endpoint for result in results if result.status_code == GONE]
+    for endpoint_id in sorted({e.pk for e in endpoints if e and GONE not in e.permanent_codes}):
+        disable_endpoint(endpoint_id, "The receiver answered 410: it is gone.", actor=SYSTEM)
 
 
 def _locked(endpoint_id: int) -> Endpoint:
