@@ -171,6 +171,20 @@ def _last_call(message: int) -> Attempt:
     return Attempt.objects.filter(message=message).latest("id")
 
 
+@pytest.mark.parametrize(("asked_s", "waits_s"), [("400", 400), ("1", 5), ("9999999", 86_400)])
+def test_a_retry_waits_at_least_as_long_as_the_receiver_asks(world: World, asked_s: str, waits_s: float) -> None:
+    # Contract 7
+    erp = world.endpoint(retry_schedule_s=[5])
+    world.receiver.answer("a", 503, times=1, Retry_After=asked_s)
+    message = world.send_one(erp, "a")
+    world.start()
+    world.receiver.count(1)
+    world.rests()
+    found = world.message(message)
+    assert (found.status, found.attempts) == ("PENDING", 1)
+    assert waits_s <= (found.due_at - _last_call(message).ended_at).total_seconds() < waits_s + 5
+
+
 def test_jitter_makes_a_retry_later_never_earlier() -> None:
     # Contract 7
     assert responses.retry_delay_s([10, 20], 1, 0.5, 0.0) == 10

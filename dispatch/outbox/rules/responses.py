@@ -20,7 +20,7 @@ UNHEALTHY = (FAILED,)
 class Verdict:
     """The verdict on one attempt.
 
-    `delay_s` is the delay that a deferral asks for. `error_class` is a stable key for filters and metrics;
+    `delay_s` is the delay that the receiver asks for. `error_class` is a stable key for filters and metrics;
     `error` is a sentence for users.
     """
 
@@ -47,6 +47,8 @@ def judge_response(
 ) -> Verdict:
     """Judge a response by its status code, headers and body.
 
+    A Retry-After of a failure is the shortest delay before its retry.
+
     2xx: delivered, or deferred if the body is {"ack": false}. 429: deferred. `permanent` codes: an error without
     retries. Everything else, including redirects: failed, to be retried.
     """
@@ -62,7 +64,8 @@ def judge_response(
         delay_s = _within(default_delay_s if wait_s is None else wait_s, longest_delay_s)
         return Verdict(DEFERRED, delay_s, "too_many_requests", TOO_MANY)
     outcome = PERMANENT if status in permanent else FAILED
-    return Verdict(outcome, error_class=f"http_{status}", error=f"The receiver answered {status}.")
+    delay_s = min((retry_after_s(headers, now) or 0.0) if outcome == FAILED else 0.0, longest_delay_s)
+    return Verdict(outcome, delay_s, error_class=f"http_{status}", error=f"The receiver answered {status}.")
 
 
 def limit_deferral(verdict: Verdict, since: datetime | None, now: datetime, limit_s: float) -> Verdict:

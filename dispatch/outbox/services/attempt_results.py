@@ -138,7 +138,7 @@ def _ending(result: AttemptResult, now: datetime) -> Ending:
         delay = rules.retry_delay_s(schedule, spent, jitter, random.random())
     if delay is None:
         return Ending(call.id, call.epoch, "ERROR", now, 1, error=verdict.error, verb="failed")
-    due_at = now + timedelta(seconds=delay)
+    due_at = now + timedelta(seconds=max(delay, verdict.delay_s))
     return Ending(
         call.id, call.epoch, "PENDING", due_at, 1, error=verdict.error, waiting_for="retry", verb="retrying"
     )
