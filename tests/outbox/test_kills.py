@@ -133,6 +133,28 @@ def test_message_that_keeps_crashing_processes_becomes_an_error(world: World, se
     assert "without a result" in world.message(killer).last_error
 
 
+def test_lapses_count_in_a_row(world: World, settings: object) -> None:
+    # Contract 15
+    settings.OUTBOX_LAPSES = 2  # type: ignore[attr-defined]
+    from dispatch.outbox.rules.responses import FAILED, Verdict
+    from dispatch.outbox.services import attempt_results, attempts
+
+    message = world.send_one(world.endpoint(retry_schedule_s=[0, 0, 0]), "a")
+    for epoch in (1, 2, 3):
+        world.poll()
+        (call,), _ = attempts.start_attempts([(message, epoch)])
+        assert isinstance(call, attempts.DeliveryAttempt)
+        if epoch == 2:
+            now = attempt_results.clock.now()
+            result = attempt_results.AttemptResult(call, Verdict(FAILED), now, now, 0.1, 500)
+            attempt_results.finish_attempts([result])
+            continue
+        world.travel(61)
+        world.recover()
+        world.travel(6)
+    assert (world.status(message), world.message(message).lapses) == ("PENDING", 1)
+
+
 def test_an_intake_that_dies_before_its_commit_leaves_nothing(world: World) -> None:
     erp = world.endpoint()
     with (

@@ -72,7 +72,8 @@ WITH ended AS (
     SET status = CASE WHEN m.status = 'CANCELLED' THEN m.status ELSE v.status END,
         in_flight = false, pool_slot = NULL, lease_until = NULL,
         due_at = CASE WHEN v.status = 'PENDING' THEN v.due_at ELSE m.due_at END,
-        attempts = m.attempts + v.spent, lapses = m.lapses + v.lapsed,
+        attempts = m.attempts + v.spent,
+        lapses = CASE WHEN v.spent > 0 OR v.is_deferral THEN 0 ELSE m.lapses + v.lapsed END,
         ended_at = CASE WHEN m.status = 'CANCELLED' THEN m.ended_at WHEN v.status <> 'PENDING' THEN %(now)s END,
         last_error = v.error, waiting_for = v.waiting_for,
         deferred_since = CASE WHEN v.is_deferral THEN COALESCE(m.deferred_since, %(now)s) ELSE m.deferred_since END
