@@ -67,10 +67,11 @@ def claim_next(
     own: Iterable[int] = (),
     own_targets: Iterable[int] = (),
     pools: Sequence[int] | None = None,
+    limit: int | None = None,
 ) -> tuple[list[Claim], AdmissionState]:
     """Claim the next messages: `WaitingQueue(…).claim()`."""
     with sql.pipeline(one_plan=True):
-        return WaitingQueue(now, own=own, own_targets=own_targets, pools=pools).claim()
+        return WaitingQueue(now, own=own, own_targets=own_targets, pools=pools).claim(limit)
 
 
 class WaitingQueue:
@@ -93,12 +94,12 @@ class WaitingQueue:
         self._targets = _request_targets(now, pools, own_targets)
         self._heads = sql.fetch_later(sql.HEADS, sql.heads_of(self._own, now)) if self._own else None
 
-    def claim(self) -> tuple[list[Claim], AdmissionState]:
-        """Claim at most a batch, longest waiting first, as far as pools, rates, circuits and endpoints allow.
+    def claim(self, limit: int | None = None) -> tuple[list[Claim], AdmissionState]:
+        """Claim at most `limit` messages (default: a batch), longest waiting first, as far as pools, rates, circuits and endpoints allow.
 
         Filter before LIMIT, so that blocked messages do not starve ready ones.
         """
-        now, limit = self._now, settings.OUTBOX_BATCH_SIZE
+        now, limit = self._now, limit or settings.OUTBOX_BATCH_SIZE
         admission = AdmissionState(map(_target_state, self._targets()), now)
         open_targets = [target for target in admission.targets.values() if admission.free(target.target_id) > 0]
         groups = _waiting_groups(open_targets, admission, limit, now)
