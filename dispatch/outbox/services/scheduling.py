@@ -95,9 +95,10 @@ class WaitingQueue:
         self._heads = sql.fetch_later(sql.HEADS, sql.heads_of(self._own, now)) if self._own else None
 
     def claim(self, limit: int | None = None) -> tuple[list[Claim], AdmissionState]:
-        """Claim at most `limit` messages (default: a batch), longest waiting first, as far as pools, rates, circuits and endpoints allow.
+        """Claim at most `limit` messages (default: a batch), longest waiting first.
 
-        Filter before LIMIT, so that blocked messages do not starve ready ones.
+        Pools, rates, circuits and endpoints must allow each. Filter before LIMIT, so that blocked messages do not
+        starve ready ones.
         """
         now, limit = self._now, limit or settings.OUTBOX_BATCH_SIZE
         admission = AdmissionState(map(_target_state, self._targets()), now)
@@ -159,7 +160,7 @@ def _request_targets(
 def _target_state(row: tuple[Any, ...]) -> TargetState:
     return TargetState(
         target_id=row[0], is_held=row[1], has_groups=row[2], has_immediates=row[3], circuit=Circuit(*row[4:9]),
-        pool=Pool(*row[9:16]),
+        pool=Pool(*row[9:17]),
     )  # fmt: skip
 
 

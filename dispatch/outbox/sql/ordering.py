@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from dispatch.core.db.prepared import EVENTS
+from dispatch.core.db.prepared import DB_NOW, EVENTS
 
 ADD_GROUPS = """
 INSERT INTO outbox_messagegroup (organization_id, endpoint_id, name, key, created_at)
@@ -109,7 +109,7 @@ WHERE g.id = v.id
 
 # --- Queue: waiting groups and messages, and the headroom for them ---
 
-TARGET_STATES = """
+TARGET_STATES = f"""
 WITH counts AS (
     SELECT m.pool_id, count(*) AS in_flight, count(*) FILTER (WHERE m.status = 'QUEUED') AS queued
     FROM outbox_message m
@@ -130,7 +130,7 @@ WITH counts AS (
 SELECT target.id, target.is_held, target.has_groups, target.has_immediates,
        target.failures, target.openings, target.open_until, target.probe_until, target.failing_since,
        p.id, p.concurrency, p.rate_per_minute, p.is_paused, gate.full_at,
-       COALESCE(counts.in_flight, 0), COALESCE(counts.queued, 0)
+       COALESCE(counts.in_flight, 0), COALESCE(counts.queued, 0), {DB_NOW}
 FROM target
 JOIN capacity_dispatchpool p ON p.id = target.its_pool_id
 LEFT JOIN outbox_poolgate gate ON gate.pool_id = p.id
