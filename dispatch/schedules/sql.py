@@ -26,6 +26,7 @@ WITH due AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT id, due_at FROM schedules_run
         WHERE shard = s.shard AND status IN ('scheduled', 'retrying') AND due_at IS NOT NULL AND due_at <= %(now)s
+          AND kind = ANY(%(kinds)s::text[])
         ORDER BY due_at LIMIT %(limit)s
     ) r
     ORDER BY r.due_at LIMIT %(limit)s
@@ -50,6 +51,7 @@ SELECT min(r.due_at) FROM unnest(%(shards)s::smallint[]) AS s(shard)
 CROSS JOIN LATERAL (
     SELECT due_at FROM schedules_run
     WHERE shard = s.shard AND status IN ('scheduled', 'retrying') AND due_at IS NOT NULL
+      AND kind = ANY(%(kinds)s::text[])
     ORDER BY due_at LIMIT 1
 ) r
 """
