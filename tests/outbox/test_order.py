@@ -78,6 +78,20 @@ def test_group_of_direct_messages_keeps_order_over_several_urls(world: World) ->
     assert [visit.path for visit in world.receiver.visits] == ["/hook/created", "/hook/updated", "/hook/closed"]
 
 
+def test_direct_messages_without_a_group_do_not_block_other_hosts(world: World) -> None:
+    # Contract 1
+    elsewhere = world.receiver.url.replace("127.0.0.1", "localhost")
+    world.receiver.answer("refused", 400)
+    refused = world.send_one(None, "refused", group=None)
+    behind = world.send_one(None, "behind", group="default")
+    other = world.send_one(None, "other", group=None, url=elsewhere)
+    world.start()
+    world.becomes(refused, "ERROR")
+    world.becomes(other, "COMPLETED")
+    assert world.status(behind) == "PENDING"
+    assert world.message(behind).group_id == world.message(refused).group_id
+
+
 def test_one_in_flight_per_group_with_three_pollers_and_three_routers(world: World) -> None:
     # Contract 2
     endpoints = [world.endpoint(f"E{n}") for n in range(3)]
