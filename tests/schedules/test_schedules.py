@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 
 from dispatch.core import clock, fault_injection
 from dispatch.core.api.problems import Conflict
@@ -293,3 +293,22 @@ def test_ended_schedule_is_deleted_after_its_runs(world: World) -> None:
     assert set(Schedule.objects.values_list("name", flat=True)) == {"Once", "Paused"}
     world.go()
     assert Run.objects.get(pk=late.pk).status == "succeeded"
+
+
+def test_old_runs_are_found_without_those_of_other_organizations(world: World) -> None:
+    """An organization that keeps its runs forever must not slow down the deletion of others."""
+    schedule = world.schedule(every=1, unit="day")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO schedules_run (organization_id, schedule_id, kind, shard, number, trigger_at, status, attempt,
+                                       epoch, lapses, waiting_for, ended_at, error, created_at)
+            SELECT %s, %s, 'note', 0, 10 + n, now(), 'missed', 1, 0, 0, '', now() - interval '1 year', '', now()
+            FROM generate_series(1, 3000) n
+            """,
+            [schedule.organization_id, schedule.pk],
+        )
+        cursor.execute("ANALYZE schedules_run")
+    other = Run.objects.of(schedule.organization_id + 1).filter(ended_at__lt=clock.now()).order_by("ended_at")
+    plan = other.values_list("pk", flat=True)[:100].explain()
+    assert "run_ended_of_organization" in plan, plan
