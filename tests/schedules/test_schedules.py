@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings as django_settings
 from django.db import IntegrityError, connection, transaction
 
 from dispatch.core import clock, fault_injection
@@ -175,6 +176,22 @@ def test_changing_a_paused_one_leaves_it_paused(world: World) -> None:
     assert (found.status, world.run(schedule).due_at) == ("paused", None)
 
 
+def test_a_changed_kind_takes_queued_runs_along(world: World) -> None:
+    schedule = world.schedule(trigger_at=clock.now())
+    world.execute()
+    (old,) = world.messages()
+    changes = {"kind": "message", "payload": {"type": "t", "payload": {}, "target_url": "https://x.example/"}}
+    schedules.change_schedule(schedule.pk, changes, actor=ANA)
+    old.deliver()
+    assert world.statuses(schedule) == ["in_progress"]
+    assert world.note.times == []
+    (new,) = world.messages()
+    assert new.queue == django_settings.SCHEDULE_KIND_QUEUES["message"]
+    new.deliver()
+    world.settle()
+    assert world.statuses(schedule) == ["succeeded"]
+
+
 def test_a_change_decided_on_another_version_is_refused(world: World) -> None:
     schedule = world.schedule(every=1, unit="day")
     schedules.change_schedule(schedule.pk, {"name": "Other"}, actor=ANA, version=1)
@@ -301,8 +318,8 @@ def test_old_runs_are_found_without_those_of_other_organizations(world: World) -
     with connection.cursor() as cursor:
         cursor.execute(
             """
-            INSERT INTO schedules_run (organization_id, schedule_id, kind, shard, number, trigger_at, status, attempt,
-                                       epoch, lapses, waiting_for, ended_at, error, created_at)
+            INSERT INTO schedules_run (organization_id, schedule_id, kind, shard, number, trigger_at, status,
+                                       attempt, epoch, lapses, waiting_for, ended_at, error, created_at)
             SELECT %s, %s, 'note', 0, 10 + n, now(), 'missed', 1, 0, 0, '', now() - interval '1 year', '', now()
             FROM generate_series(1, 3000) n
             """,
