@@ -77,6 +77,17 @@ def test_kill_at_any_point_loses_nothing_keeps_order_one_extra_attempt(
     assert len(came) >= calls_before
 
 
+def test_a_clean_stop_lets_a_slow_attempt_end(world: World) -> None:
+    # Contract 15
+    world.receiver.answer("slow", after_s=9)
+    message = world.send_one(world.endpoint(), "slow")
+    world.start()
+    world.receiver.count(1)
+    world.stop()
+    assert world.status(message) == "COMPLETED"
+    assert world.receiver.names == ["slow"]
+
+
 def test_attempt_that_no_longer_fits_its_lease_is_not_made(world: World) -> None:
     # Contract 15
     erp = world.endpoint(timeout_s=20)
