@@ -109,8 +109,30 @@ WHERE g.id = v.id
 
 # --- Queue: waiting groups and messages, and the headroom for them ---
 
-TARGET_STATES = f"""
-WITH counts AS (
+# The targets for which groups or unordered messages wait, now or later, by skipping through two indexes: the cost
+# depends on how many targets have something to wait for, not on how many there ever were.
+_WAITING_TARGETS = """
+WITH RECURSIVE group_target AS (
+    (SELECT g.target_id FROM outbox_messagegroup g WHERE g.wake_at IS NOT NULL ORDER BY g.target_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT g.target_id FROM outbox_messagegroup g
+            WHERE g.wake_at IS NOT NULL AND g.target_id > before.target_id ORDER BY g.target_id LIMIT 1)
+    FROM group_target before WHERE before.target_id IS NOT NULL
+), immediate_target AS (
+    (SELECT m.target_id FROM outbox_message m
+     WHERE m.status = 'PENDING' AND m.mode = 'IMMEDIATE' ORDER BY m.target_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT m.target_id FROM outbox_message m
+            WHERE m.status = 'PENDING' AND m.mode = 'IMMEDIATE' AND m.target_id > before.target_id
+            ORDER BY m.target_id LIMIT 1)
+    FROM immediate_target before WHERE before.target_id IS NOT NULL
+), waiting AS MATERIALIZED (
+    SELECT target_id FROM group_target WHERE target_id IS NOT NULL
+    UNION SELECT target_id FROM immediate_target WHERE target_id IS NOT NULL
+    {more}
+)"""
+TARGET_STATES = f"""{_WAITING_TARGETS.format(more="UNION SELECT unnest(%(targets)s::bigint[])")}
+, counts AS (
     SELECT m.pool_id, count(*) AS in_flight, count(*) FILTER (WHERE m.status = 'QUEUED') AS queued
     FROM outbox_message m
     WHERE m.in_flight AND m.pool_id IS NOT NULL
@@ -124,7 +146,8 @@ WITH counts AS (
            EXISTS (SELECT FROM outbox_message i
                    WHERE i.target_id = t.id AND i.status = 'PENDING' AND i.mode = 'IMMEDIATE'
                      AND i.due_at <= %(now)s) AS has_immediates
-    FROM outbox_target t LEFT JOIN outbox_endpoint e ON e.id = t.endpoint_id
+    FROM waiting JOIN outbox_target t ON t.id = waiting.target_id
+    LEFT JOIN outbox_endpoint e ON e.id = t.endpoint_id
     WHERE %(pools)s::bigint[] IS NULL OR COALESCE(e.pool_id, t.pool_id) = ANY(%(pools)s::bigint[])
 )
 SELECT target.id, target.is_held, target.has_groups, target.has_immediates,
@@ -162,16 +185,16 @@ CROSS JOIN LATERAL (
 ) i
 ORDER BY i.due_at, i.id
 """
-NEXT_WAKE = """
+NEXT_WAKE = f"""{_WAITING_TARGETS.format(more="")}
 SELECT min(least(line.wake_at, immediate.due_at))
-FROM outbox_target t
+FROM waiting t
 LEFT JOIN LATERAL (
     SELECT g.wake_at FROM outbox_messagegroup g
-    WHERE g.target_id = t.id AND g.wake_at > %(now)s ORDER BY g.wake_at LIMIT 1
+    WHERE g.target_id = t.target_id AND g.wake_at > %(now)s ORDER BY g.wake_at LIMIT 1
 ) line ON true
 LEFT JOIN LATERAL (
     SELECT m.due_at FROM outbox_message m
-    WHERE m.target_id = t.id AND m.status = 'PENDING' AND m.mode = 'IMMEDIATE' AND m.due_at > %(now)s
+    WHERE m.target_id = t.target_id AND m.status = 'PENDING' AND m.mode = 'IMMEDIATE' AND m.due_at > %(now)s
     ORDER BY m.due_at LIMIT 1
 ) immediate ON true
 """
