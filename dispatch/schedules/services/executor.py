@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
@@ -24,6 +24,10 @@ from dispatch.schedules.services.shards import keeper
 from dispatch.schedules.services.worker import enqueue_runs
 
 log = structlog.get_logger(__name__)
+
+
+# Runs that have been due for longer than this are late.
+FRESH = timedelta(seconds=60)
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,8 @@ def claim_due_runs(shards: Sequence[int], limit: int | None = None) -> Claimed:
     now = clock.now()
     with transaction.atomic():
         given = {"shards": list(shards), "now": now, "limit": limit or settings.SCHEDULE_BATCH_SIZE}
-        rows = [_Row(*row) for row in fetch_all(sql.DUE, {**given, "kinds": _known_kinds()})]
+        given |= {"kinds": _known_kinds(), "late": now - FRESH}
+        rows = [_Row(*row) for row in fetch_all(sql.DUE, given)]
         if not rows:
             return Claimed(0, 0)
         plans = _plan(rows, now)
