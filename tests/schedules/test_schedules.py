@@ -314,18 +314,18 @@ def test_ended_schedule_is_deleted_after_its_runs(world: World) -> None:
 
 def test_old_runs_are_found_without_those_of_other_organizations(world: World) -> None:
     """An organization that keeps its runs forever must not slow down the deletion of others."""
-    schedule = world.schedule(every=1, unit="day")
+    schedule, elsewhere = world.schedule(every=1, unit="day"), factories.organization()
+    added = """
+        INSERT INTO schedules_run (organization_id, schedule_id, kind, shard, number, trigger_at, status, attempt,
+                                   epoch, lapses, waiting_for, ended_at, error, created_at)
+        SELECT %s, %s, 'note', 0, %s + n, now(), 'missed', 1, 0, 0, '', now() - %s * interval '1 day', '', now()
+        FROM generate_series(1, 3000) n
+    """
     with connection.cursor() as cursor:
-        cursor.execute(
-            """
-            INSERT INTO schedules_run (organization_id, schedule_id, kind, shard, number, trigger_at, status,
-                                       attempt, epoch, lapses, waiting_for, ended_at, error, created_at)
-            SELECT %s, %s, 'note', 0, 10 + n, now(), 'missed', 1, 0, 0, '', now() - interval '1 year', '', now()
-            FROM generate_series(1, 3000) n
-            """,
-            [schedule.organization_id, schedule.pk],
-        )
+        cursor.execute(added, [schedule.organization_id, schedule.pk, 10_000, 1])
+        cursor.execute(added, [elsewhere.pk, schedule.pk, 20_000, 400])
         cursor.execute("ANALYZE schedules_run")
-    other = Run.objects.of(schedule.organization_id + 1).filter(ended_at__lt=clock.now()).order_by("ended_at")
-    plan = other.values_list("pk", flat=True)[:100].explain()
+    old = Run.objects.of(schedule.organization_id).filter(ended_at__lt=clock.now() - timedelta(days=90))
+    plan = old.order_by("ended_at").values_list("pk", flat=True)[:100].explain()
+    Run.objects.filter(status="missed").delete()
     assert "run_ended_of_organization" in plan, plan
