@@ -22,6 +22,7 @@ ABOUT_CUSTOMERS = frozenset({"job", "technician"})
 PAGES = {
     "schedule": "console:schedule",
     "endpoint": "console:outbox_endpoint",
+    "group": "console:outbox_group",
 }
 LISTS = {
     "campaign": "console:leads",

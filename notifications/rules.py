@@ -215,6 +215,32 @@ TABLE: tuple[Rule, ...] = (
         to=ADMINS, ends={"endpoint.circuit_closed": "reported that the endpoint responds again"},
     ),
     Rule(
+        "endpoint.deferring", TOAST, "An endpoint keeps deferring its messages",
+        "Endpoint {name} accepts no messages at the moment", ("{error}", "{since_text}"),
+        to=ADMINS, email=True,
+        ends={
+            "endpoint.accepting": "reported that the endpoint accepts messages again",
+            "endpoint.disabled": "disabled the endpoint",
+        },
+    ),
+    Rule(
+        "group.blocked", TOAST, "A message failed and blocks its group",
+        "Message {message_id} failed, so its group {group} waits",
+        ("{error}", "{to}", "Retry, ignore or resolve it."),
+        to=ADMINS, email=True, ends={"group.unblocked": "decided about the message"},
+    ),
+    Rule(
+        "message.failed", TOAST, "A message failed",
+        "Message {id} was not delivered: {error|no reason given}", ("{to}", "{type}"),
+        to=ADMINS, once_in_s=3600, email=True,
+        when=lambda data: data.get("mode") != "BLOCK_ON_ERROR" and data.get("type") != "endpoint.test",
+        ends={
+            "message.retried": "retried the message",
+            "message.resolved": "resolved the message",
+            "message.ignored": "ignored the message",
+        },
+    ),
+    Rule(
         "call.rejected", TOAST, "The phone provider rejects calls",
         "The phone provider rejects calls: {message|no reason given}", ("{code}",),
         to=EVERYBODY, when=lambda data: data.get("about") in ("configuration", "permission"), once_in_s=900,

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 from dispatch.jobs.models import Job
 from dispatch.leads.models import Campaign
-from dispatch.outbox.models import Endpoint
+from dispatch.outbox.models import Endpoint, Message, MessageGroup
 from dispatch.technicians.models import Technician
+
+_CREDENTIALS = [f"endpoint__{name}" for name in Endpoint.CREDENTIALS]
 
 
 def _job(job_id: int) -> dict[str, str]:
@@ -21,8 +23,21 @@ def _technician(technician_id: int) -> dict[str, str]:
 
 
 def _endpoint(endpoint_id: int) -> dict[str, str]:
-    endpoint = Endpoint.objects.filter(pk=endpoint_id).first()
+    endpoint = Endpoint.objects.defer(*Endpoint.CREDENTIALS).filter(pk=endpoint_id).first()
     return {"name": endpoint.name} if endpoint else {}
+
+
+def _message(message_id: int) -> dict[str, str]:
+    messages = Message.objects.select_related("endpoint", "group").defer("payload", *_CREDENTIALS)
+    message = messages.filter(pk=message_id).first()
+    if message is None:
+        return {}
+    return {"to": message.endpoint.name if message.endpoint else message.url, "group": message.group.name}
+
+
+def _group(group_id: int) -> dict[str, str]:
+    group = MessageGroup.objects.select_related("endpoint").defer(*_CREDENTIALS).filter(pk=group_id).first()
+    return {"group": group.name, "to": group.endpoint.name if group.endpoint else ""} if group else {}
 
 
 def _campaign(campaign_id: int) -> dict[str, str]:
@@ -34,6 +49,8 @@ _ABOUT: dict[str, Callable[[int], dict[str, str]]] = {
     "job": _job,
     "technician": _technician,
     "endpoint": _endpoint,
+    "message": _message,
+    "group": _group,
     "campaign": _campaign,
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 from dispatch.core.events.readers import EventReader
 from dispatch.core.models import Event
 from dispatch.outbox.models import Endpoint
-from dispatch.outbox.rules.ordering import passes_filter
+from dispatch.outbox.rules.ordering import ABOUT_FAILURES, is_circular, passes_filter
 from dispatch.outbox.services.intake import NewMessage, accept_of_several
 
 # Owners that determine an event's group if its data names one: an offer's event joins the group of its job.
@@ -21,7 +21,7 @@ def create_messages(events: list[Event]) -> None:
 
     Paused and disabled endpoints get messages too; these wait until the endpoint is resumed or enabled.
     """
-    wanted = [event for event in events if not event.kind.startswith("message.")]
+    wanted = [event for event in events if event.kind in ABOUT_FAILURES or not event.kind.startswith("message.")]
     endpoints: dict[int, list[Endpoint]] = defaultdict(list)
     candidates = Endpoint.objects.filter(organization_id__in={event.organization_id for event in wanted})
     for endpoint in candidates.exclude(event_types=[]).defer(*Endpoint.CREDENTIALS).order_by("pk"):
@@ -29,7 +29,9 @@ def create_messages(events: list[Event]) -> None:
     new_messages: dict[int, list[NewMessage]] = defaultdict(list)
     for event in wanted:
         for endpoint in endpoints[event.organization_id]:
-            if passes_filter(endpoint.event_types, event.kind):
+            if passes_filter(endpoint.event_types, event.kind) and not is_circular(
+                event.kind, event.data, endpoint.pk
+            ):
                 new_messages[event.organization_id].append(_message(event, endpoint))
     accept_of_several(new_messages)
 
@@ -71,4 +73,4 @@ def _key(event: Event) -> str:
 
 
 # An event that fails, or whose group is locked, holds back only later events of its group.
-READER = EventReader("outbox", create_messages, without=("message",), key=_key)
+READER = EventReader("outbox", create_messages, without=("message",), but=ABOUT_FAILURES, key=_key)

@@ -45,6 +45,6 @@ def _blocking_error(message: Message) -> int | None:
     errors = Message.objects.filter(group_id=message.group_id, status="ERROR").exclude(mode=Mode.IMMEDIATE)
     if message.mode == Mode.NEXT:
         errors = errors.filter(mode=Mode.BLOCK)
-    position = (message.sequence, message.created_at, message.pk)
-    first = errors.order_by("sequence", "created_at", "id").values_list("sequence", "created_at", "id").first()
-    return first[2] if first and first < position else None
+    position = (message.sequence, message.pk)
+    first = errors.order_by("sequence", "id").values_list("sequence", "id").first()
+    return first[1] if first and first < position else None

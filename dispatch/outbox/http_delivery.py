@@ -76,11 +76,7 @@ def headers_of(call: DeliveryAttempt, body: bytes) -> dict[str, str]:
         headers["Dispatch-Group"] = call.group
     if endpoint is None:
         return headers | {"webhook-id": f"msg_{call.id}", "webhook-timestamp": str(int(now.timestamp()))}
-    secrets = [endpoint.secret]
-    until = endpoint.previous_secret_until
-    if endpoint.previous_secret and (until is None or until > now):
-        secrets.append(endpoint.previous_secret)
-    return headers | signing.headers(secrets, f"msg_{call.id}", now, body)
+    return headers | signing.headers(endpoint.signing_secrets(now), f"msg_{call.id}", now, body)
 
 
 def headers_shown(message: Message, number: int, at: datetime | None) -> dict[str, str]:
@@ -117,15 +113,17 @@ def timeout_s(call: DeliveryAttempt) -> float:
 
 def _judge(call: DeliveryAttempt, answer: client.Response) -> Verdict:
     permanent = call.endpoint.permanent_codes if call.endpoint else settings.OUTBOX_PERMANENT_CODES
-    return rules.judge_response(
+    now = clock.now()
+    verdict = rules.judge_response(
         answer.status,
         answer.headers,
         answer.body_start,
         permanent=permanent,
         default_delay_s=settings.OUTBOX_DEFER_S,
         longest_delay_s=settings.OUTBOX_LONGEST_DEFERRAL_S,
-        now=clock.now(),
+        now=now,
     )
+    return rules.limit_deferral(verdict, call.deferred_since, now, settings.OUTBOX_DEFERRAL_LIMIT_S)
 
 
 def _text(start: bytes) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from django.db.models import Q
+from datetime import timedelta
+
+from django.conf import settings
+from django.db.models import Min, Q
 from prometheus_client import Counter, Histogram
 
 from dispatch.core import clock
 from dispatch.core.observability.metrics import Samples, gauge
 from dispatch.outbox.models import Endpoint, MessageGroup, QuarantinedPointer, Target
+from dispatch.outbox.rules import endpoint_failures
 
 published = Counter(
     "dispatch_outbox_published_total", "Pointers published, published again, or failed.", ["outcome"]
@@ -64,6 +68,18 @@ def blocked_groups() -> Samples:
 def open_circuits() -> Samples:
     """Count the targets whose circuit is open."""
     return [((), Target.objects.filter(open_until__isnull=False).count())]
+
+
+@gauge(
+    "dispatch_outbox_deferring_seconds",
+    "Time without a delivery of the target that has deferred messages for longest.",
+)
+def deferring() -> Samples:
+    """Return for how long the target that has deferred for longest has delivered nothing, in seconds."""
+    now = clock.now()
+    recent = now - timedelta(seconds=settings.OUTBOX_LONGEST_DEFERRAL_S) - endpoint_failures.MAX_GAP
+    first = Target.objects.filter(last_deferred_at__gt=recent).aggregate(at=Min("deferring_since"))["at"]
+    return [((), (now - first).total_seconds() if first else 0.0)]
 
 
 @gauge("dispatch_outbox_disabled_endpoints", "Disabled endpoints.")

@@ -6,6 +6,9 @@ ordered message of a group is in flight) and `one_call_per_slot` (a pool's attem
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Any
+
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.core.validators import MaxValueValidator, MinValueValidator, URLValidator
@@ -65,7 +68,7 @@ class Endpoint(OwnedModel):
 
     # Encrypted fields. Queries over several endpoints defer these, so that an endpoint whose fields cannot be
     # decrypted does not affect the others.
-    CREDENTIALS = ("secret", "previous_secret", "headers")
+    CREDENTIALS = ("secret", "previous_secret", "former_secrets", "headers")
 
     name = models.CharField(max_length=80)
     url = models.CharField("URL", max_length=2000, validators=[check_url])
@@ -80,6 +83,12 @@ class Endpoint(OwnedModel):
     secret = EncryptedTextField(help_text="Signs every request (whsec_…). Stored encrypted.")
     previous_secret = EncryptedTextField(blank=True, default="", help_text="Also signs until it expires.")
     previous_secret_until = models.DateTimeField(null=True, blank=True)
+    former_secrets = EncryptedJSONField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="Secrets from before the previous one, which also sign: [secret, until].",
+    )
     headers = EncryptedJSONField(
         default=dict,
         blank=True,
@@ -125,6 +134,17 @@ class Endpoint(OwnedModel):
     def __str__(self) -> str:
         return self.name
 
+    def former_secrets_at(self, now: datetime) -> list[tuple[str, datetime | None]]:
+        """Return the replaced secrets that still sign, newest first, each with its end."""
+        former: Any = self.former_secrets or []
+        secrets = [(str(self.previous_secret), self.previous_secret_until)] if self.previous_secret else []
+        secrets += [(secret, datetime.fromisoformat(until) if until else None) for secret, until in former]
+        return [(secret, until) for secret, until in secrets if until is None or until > now]
+
+    def signing_secrets(self, now: datetime) -> list[str]:
+        """Return all secrets that sign, the current one first."""
+        return [str(self.secret), *(secret for secret, _ in self.former_secrets_at(now))]
+
 
 class Target(OwnedModel):
     """The destination of requests: an endpoint, or an origin for messages sent to a URL without an endpoint.
@@ -152,6 +172,9 @@ class Target(OwnedModel):
     failed_message_id = models.BigIntegerField(null=True, help_text="The message that failed last.")
     first_failed_at = models.DateTimeField(null=True)
     last_failed_at = models.DateTimeField(null=True)
+    deferring_since = models.DateTimeField(null=True, help_text="First deferral since the last delivery.")
+    last_deferred_at = models.DateTimeField(null=True)
+    is_deferral_reported = models.BooleanField(default=False, db_default=False)
 
     class Meta:
         constraints = [
@@ -227,6 +250,7 @@ class Message(OwnedModel):
     event_id = models.BigIntegerField(null=True)
     created_at = models.DateTimeField(default=clock.now, editable=False)
 
+    deferred_since = models.DateTimeField(null=True, help_text="When a receiver first deferred it.")
     due_at = models.DateTimeField(help_text="Not sent before: its schedule, its retry or its deferral.")
     epoch = models.PositiveIntegerField(default=0)
     attempts = models.PositiveIntegerField(default=0, help_text="Attempts counted against the retry budget.")
@@ -279,9 +303,9 @@ class Message(OwnedModel):
         ]
         indexes = [
             models.Index(
-                fields=["group", "status", "mode", "sequence", "created_at", "id"],
+                fields=["group", "status", "mode", "sequence", "id"],
                 condition=Q(status__in=["PENDING", "ERROR"]) & ~Q(mode="IMMEDIATE"),
-                name="message_heads",
+                name="message_order",
             ),
             models.Index(
                 fields=["target", "due_at", "id"],

@@ -18,7 +18,7 @@ MIN_PAUSE_S = 0.01
 
 
 def poll_once() -> float | None:
-    """Poll once: claim a batch, commit, publish.
+    """Poll once: claim a batch, commit, publish. While the queue is unreachable, claim a single message.
 
     Return the seconds until more is due, at most the interval; 0 if there may be more now.
     Raises leader_election.LeadershipLost, with nothing written, if this process no longer leads.
@@ -29,7 +29,7 @@ def poll_once() -> float | None:
     _publish_after_takeover()
     now = clock.now()
     with transaction.atomic():
-        claims, admission = claim_next(now)
+        claims, admission = claim_next(now, limit=None if publisher.is_working() else 1)
         if led := leading.get(None):
             leader_election.fence(*led)
         fault_injection.crash_point("outbox.claim.before_commit")

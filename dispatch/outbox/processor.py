@@ -21,7 +21,7 @@ from dispatch.core.db.batcher import Batcher, DatabaseThread
 from dispatch.core.http import client
 from dispatch.outbox import http_delivery, metrics, publisher
 from dispatch.outbox.pointer import check_token
-from dispatch.outbox.services import attempts
+from dispatch.outbox.services import attempts, target_health
 from dispatch.outbox.services.attempt_results import AttemptResult, finish_unlocked
 from dispatch.outbox.services.attempts import DeliveryAttempt, PointerRefused, ticks
 
@@ -163,6 +163,7 @@ def _finish_attempts(results: Sequence[AttemptResult]) -> Sequence[bool]:
             raise
         claims, left = finish_unlocked(results, claim=False)
     publisher.publish_pointers(claims)
+    target_health.disable_gone([result for result in results if result not in left])
     held = {(result.call.id, result.call.epoch) for result in left}
     return [(result.call.id, result.call.epoch) not in held for result in results]
 

@@ -59,6 +59,11 @@ def is_down() -> bool:
     return _publisher().breaker.is_open
 
 
+def is_working() -> bool:
+    """Return whether no failure of the queue is known since the last pointer was published."""
+    return _publisher().breaker.is_closed
+
+
 def publish_lost() -> None:
     """Publish every QUEUED message again after the application's Redis was flushed.
 

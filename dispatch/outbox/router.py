@@ -28,8 +28,9 @@ log = structlog.get_logger(__name__)
 RECEIVE = 200
 WAIT_S = 1.0
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 5.0
-# On shutdown, attempts in progress have this long to end; the others are recovered when their leases lapse.
-STOP_S = 8.0
+# On shutdown, attempts in progress have the longest timeout plus this to end and to be recorded. The others are
+# recovered when their leases lapse.
+STOP_MARGIN_S = 2.0
 # Delay before a pointer is redelivered if the database was unavailable.
 AGAIN_S = 5.0
 MAX_QUARANTINED_CHARACTERS = 4000
@@ -79,7 +80,7 @@ class Router:
                     self._tasks.add(task)
                     task.add_done_callback(self._done)
             if self._tasks:
-                await asyncio.wait(self._tasks, timeout=STOP_S)
+                await asyncio.wait(self._tasks, timeout=settings.OUTBOX_MAX_TIMEOUT_S + STOP_MARGIN_S)
         finally:
             stopped.cancel()
             for task in self._tasks:

@@ -241,7 +241,11 @@ class Run(OwnedModel):
                 name="run_coming",
             ),
             models.Index(F("organization"), F("id").desc(), condition=Q(status="failed"), name="run_failed"),
-            models.Index(fields=["ended_at"], condition=Q(ended_at__isnull=False), name="run_ended"),
+            models.Index(
+                fields=["organization", "ended_at"],
+                condition=Q(ended_at__isnull=False),
+                name="run_ended_of_organization",
+            ),
         ]
 
     def __str__(self) -> str:

@@ -93,6 +93,9 @@ WORKERS_MAX = env.counts(
 AUTOSCALE_JOBS_PER_WORKER = env.int("AUTOSCALE_JOBS_PER_WORKER", default=10)
 AUTOSCALE_OLDEST_S = env.float("AUTOSCALE_OLDEST_S", default=2.0)
 AUTOSCALE_CALM_S = env.float("AUTOSCALE_CALM_S", default=60.0)
+# Workers that are still busy this long after a stop are killed. The platform must allow more (here: 90 s).
+# `make up` stops everything within 12 s.
+AUTOSCALE_STOP_GRACE_S = env.float("AUTOSCALE_STOP_GRACE_S", default=10.0 if DEVELOPMENT else 75.0)
 AUTOSCALE_DB_CONNECTIONS = env.int("AUTOSCALE_DB_CONNECTIONS", default=0)
 RQ = {"WORKER_CLASS": "dispatch.core.runtime.rq_worker.DispatchWorker"}
 RQ_SHOW_ADMIN_LINK = False

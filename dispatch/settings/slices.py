@@ -102,10 +102,14 @@ OUTBOX_RETRY_SCHEDULE_S = env.list(
 OUTBOX_PERMANENT_CODES = env.list(
     "OUTBOX_PERMANENT_CODES",
     cast=int,
-    default=[400, 401, 403, 404, 405, 406, 410, 411, 413, 414, 415, 422, 431, 501],
+    default=[400, 405, 406, 411, 413, 414, 415, 422, 431, 501],
 )
 OUTBOX_DEFER_S = env.float("OUTBOX_DEFER_S", default=30.0)  # a 429 without Retry-After
 OUTBOX_LONGEST_DEFERRAL_S = env.float("OUTBOX_LONGEST_DEFERRAL_S", default=86_400.0)
+# A message that receivers have deferred for this long fails at the next deferral.
+OUTBOX_DEFERRAL_LIMIT_S = env.float("OUTBOX_DEFERRAL_LIMIT_S", default=86_400.0)
+# An endpoint that has only deferred for this long raises a notification.
+OUTBOX_DEFERRAL_ALERT_S = env.float("OUTBOX_DEFERRAL_ALERT_S", default=3600.0)
 OUTBOX_CIRCUIT_FAILURES = env.int("OUTBOX_CIRCUIT_FAILURES", default=5)
 OUTBOX_CIRCUIT_OPEN_S = env.float("OUTBOX_CIRCUIT_OPEN_S", default=30.0)
 OUTBOX_CIRCUIT_LONGEST_S = env.float("OUTBOX_CIRCUIT_LONGEST_S", default=600.0)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import requests
 
+from dispatch.core import clock
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
@@ -273,3 +274,18 @@ def test_undelivered_message_expires_and_unblocks_its_group(world: World) -> Non
     world.becomes(late, "EXPIRED")
     assert world.receiver.names == ["a", "c"]
     assert wait_until(lambda: world.told(late)[-1] == "expired")
+
+
+def test_a_retry_by_hand_after_the_expiry_is_sent(world: World) -> None:
+    # Contract 14
+    erp = world.endpoint(expire_after_s=600, retry_schedule_s=[])
+    world.receiver.answer("a", 500, times=1)
+    message = world.send_one(erp, "a")
+    world.start()
+    world.becomes(message, "ERROR")
+    world.travel(3600)
+    world.act("retry", message)
+    expires_at = world.message(message).expires_at
+    assert expires_at is not None
+    assert 590 < (expires_at - clock.now()).total_seconds() <= 600
+    world.becomes(message, "COMPLETED")

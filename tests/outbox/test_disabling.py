@@ -15,6 +15,7 @@ from dispatch.outbox.services import attempt_results, attempts, target_health
 from dispatch.outbox.services.attempt_results import AttemptResult
 from dispatch.outbox.services.attempts import DeliveryAttempt
 from tests.harness.outbox import World
+from tests.support.waiting import wait_until
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -70,6 +71,27 @@ def test_failing_for_three_days_disables(world: World, status: int) -> None:
     assert Event.objects.filter(kind="endpoint.disabled").count() == 1
     target_health.enable_endpoint(erp.pk, actor=SYSTEM)
     assert target_health.disable_failing() == 0
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_receiver_that_refuses_for_a_moment_gets_its_message(world: World, status: int) -> None:
+    erp = world.endpoint(retry_schedule_s=[0])
+    world.receiver.answer("a", status, times=1)
+    message = world.send_one(erp, "a")
+    world.start()
+    world.becomes(message, "COMPLETED")
+    assert world.receiver.names == ["a", "a"]
+
+
+def test_gone_disables_at_once_and_keeps_the_message(world: World) -> None:
+    erp = world.endpoint()
+    world.receiver.answer("a", 410, times=1)
+    message = world.send_one(erp, "a")
+    world.start()
+    wait_until(lambda: Endpoint.objects.filter(disabled_at__isnull=False).exists())
+    assert world.status(message) == "PENDING"
+    notice = Event.objects.get(kind="endpoint.disabled")
+    assert (notice.subject_id, notice.data["reason"]) == (erp.pk, "The receiver answered 410: it is gone.")
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])

@@ -77,6 +77,17 @@ def test_kill_at_any_point_loses_nothing_keeps_order_one_extra_attempt(
     assert len(came) >= calls_before
 
 
+def test_a_clean_stop_lets_a_slow_attempt_end(world: World) -> None:
+    # Contract 15
+    world.receiver.answer("slow", after_s=9)
+    message = world.send_one(world.endpoint(), "slow")
+    world.start()
+    world.receiver.count(1)
+    world.stop()
+    assert world.status(message) == "COMPLETED"
+    assert world.receiver.names == ["slow"]
+
+
 def test_attempt_that_no_longer_fits_its_lease_is_not_made(world: World) -> None:
     # Contract 15
     erp = world.endpoint(timeout_s=20)
@@ -131,6 +142,28 @@ def test_message_that_keeps_crashing_processes_becomes_an_error(world: World, se
         world.travel(6)
     assert world.status(killer) == "ERROR"
     assert "without a result" in world.message(killer).last_error
+
+
+def test_lapses_count_in_a_row(world: World, settings: object) -> None:
+    # Contract 15
+    settings.OUTBOX_LAPSES = 2  # type: ignore[attr-defined]
+    from dispatch.outbox.rules.responses import FAILED, Verdict
+    from dispatch.outbox.services import attempt_results, attempts
+
+    message = world.send_one(world.endpoint(retry_schedule_s=[0, 0, 0]), "a")
+    for epoch in (1, 2, 3):
+        world.poll()
+        (call,), _ = attempts.start_attempts([(message, epoch)])
+        assert isinstance(call, attempts.DeliveryAttempt)
+        if epoch == 2:
+            now = attempt_results.clock.now()
+            result = attempt_results.AttemptResult(call, Verdict(FAILED), now, now, 0.1, 500)
+            attempt_results.finish_attempts([result])
+            continue
+        world.travel(61)
+        world.recover()
+        world.travel(6)
+    assert (world.status(message), world.message(message).lapses) == ("PENDING", 1)
 
 
 def test_an_intake_that_dies_before_its_commit_leaves_nothing(world: World) -> None:

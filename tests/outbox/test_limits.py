@@ -6,9 +6,11 @@ from datetime import timedelta
 
 import pytest
 
+from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
+from dispatch.outbox import poller
 from dispatch.outbox.models import Attempt, Message
 from dispatch.outbox.rules import admission, responses
 from dispatch.outbox.services import attempts, target_health
@@ -65,6 +67,21 @@ def test_no_60_s_window_exceeds_the_rate_plus_the_burst(rate: int) -> None:
         inside = [at for at in taken[position:] if at < first + timedelta(seconds=60)]
         assert len(inside) <= rate + admission.burst_size(rate)
     assert len(taken) >= rate * 3  # and it gives what it promises, in 200 s
+
+
+def test_a_clock_ahead_of_the_databases_gains_no_tokens(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Contract 6
+    DispatchPool.objects.filter(pk=world.pool.pk).update(rate_per_minute=6)
+    ids = world.send(world.endpoint(), "a", "b", mode="IMMEDIATE")
+    world.poll()
+    (call, *_), _ = attempts.start_attempts([(ids[0], 1)])
+    assert isinstance(call, attempts.DeliveryAttempt)
+    now = clock.now
+    monkeypatch.setattr("dispatch.outbox.poller.clock.now", lambda: now() + timedelta(seconds=10.5))
+    wish = poller.poll_once()
+    assert wish is not None
+    assert 0 < wish <= 10
+    assert world.status(ids[1]) == "PENDING"
 
 
 def test_rate_limits_real_attempts_and_waiting_spends_nothing(world: World) -> None:
@@ -169,6 +186,20 @@ def test_retries_follow_the_endpoints_schedule_then_error(world: World) -> None:
 
 def _last_call(message: int) -> Attempt:
     return Attempt.objects.filter(message=message).latest("id")
+
+
+@pytest.mark.parametrize(("asked_s", "waits_s"), [("400", 400), ("1", 5), ("9999999", 86_400)])
+def test_a_retry_waits_at_least_as_long_as_the_receiver_asks(world: World, asked_s: str, waits_s: float) -> None:
+    # Contract 7
+    erp = world.endpoint(retry_schedule_s=[5])
+    world.receiver.answer("a", 503, times=1, Retry_After=asked_s)
+    message = world.send_one(erp, "a")
+    world.start()
+    world.receiver.count(1)
+    world.rests()
+    found = world.message(message)
+    assert (found.status, found.attempts) == ("PENDING", 1)
+    assert waits_s <= (found.due_at - _last_call(message).ended_at).total_seconds() < waits_s + 5
 
 
 def test_jitter_makes_a_retry_later_never_earlier() -> None:

@@ -13,7 +13,7 @@ from tests.harness.outbox import World
 BLOCK, NEXT, IMMEDIATE = "BLOCK_ON_ERROR", "NEXT_ON_ERROR", "IMMEDIATE"
 
 
-def test_group_is_ordered_by_sequence_then_creation_then_id(world: World) -> None:
+def test_group_is_ordered_by_sequence_then_acceptance(world: World) -> None:
     # Contract 1
     erp = world.endpoint()
     world.send(erp, "c", "d")
@@ -24,6 +24,18 @@ def test_group_is_ordered_by_sequence_then_creation_then_id(world: World) -> Non
     world.receiver.got("a", "b", "c", "d", "e")
     world.all_end()
     assert world.receiver.overlaps() == []
+
+
+def test_a_machine_whose_clock_is_ahead_does_not_change_the_order(world: World) -> None:
+    # Contract 1
+    erp = world.endpoint()
+    world.travel(0.2)
+    world.send(erp, "a")
+    world.travel(-0.2)
+    world.send(erp, "b")
+    world.start()
+    world.receiver.got("a", "b")
+    world.all_end()
 
 
 def test_later_lower_sequence_overtakes_waiting_but_not_in_flight(
@@ -64,6 +76,20 @@ def test_group_of_direct_messages_keeps_order_over_several_urls(world: World) ->
     world.start()
     world.receiver.got("a", "b", "c")
     assert [visit.path for visit in world.receiver.visits] == ["/hook/created", "/hook/updated", "/hook/closed"]
+
+
+def test_direct_messages_without_a_group_do_not_block_other_hosts(world: World) -> None:
+    # Contract 1
+    elsewhere = world.receiver.url.replace("127.0.0.1", "localhost")
+    world.receiver.answer("refused", 400)
+    refused = world.send_one(None, "refused", group=None)
+    behind = world.send_one(None, "behind", group="default")
+    other = world.send_one(None, "other", group=None, url=elsewhere)
+    world.start()
+    world.becomes(refused, "ERROR")
+    world.becomes(other, "COMPLETED")
+    assert world.status(behind) == "PENDING"
+    assert world.message(behind).group_id == world.message(refused).group_id
 
 
 def test_one_in_flight_per_group_with_three_pollers_and_three_routers(world: World) -> None:

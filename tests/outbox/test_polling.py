@@ -159,6 +159,23 @@ def test_failing_queue_leaves_messages_pending_without_spending_retries(world: W
     assert world.statuses(ids) == ["COMPLETED"] * 3
 
 
+def test_unreachable_queue_costs_one_claim_per_poll(world: World, settings: object) -> None:
+    # Contract 5
+    erp = world.endpoint()
+    ids = [world.send_one(erp, f"{n}", group=f"{n}") for n in range(8)]
+    settings.OUTBOX_QUEUE_URL = "redis://127.0.0.1:1/0"  # type: ignore[attr-defined]
+    for _ in range(4):
+        poller.poll_once()
+    queued = Event.objects.filter(kind="message.queued").count()
+    assert queued == 8 + 3
+    assert world.statuses(ids) == ["PENDING"] * 8
+    settings.OUTBOX_QUEUE_URL = ""  # type: ignore[attr-defined]
+    outbox_publisher.reset()
+    world.start()
+    world.all_end()
+    assert world.statuses(ids) == ["COMPLETED"] * 8
+
+
 def test_unreachable_queue_at_startup_is_a_warning_and_is_retried(
     world: World, test_environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -181,12 +198,12 @@ def test_failed_poll_is_logged_and_polls_never_overlap(world: World, monkeypatch
     message = world.send_one(world.endpoint(), "a")
     advance, at_once, tries = poller.claim_next, threading.Semaphore(1), count()
 
-    def watched(now: datetime) -> Any:
+    def watched(now: datetime, **options: Any) -> Any:
         assert at_once.acquire(blocking=False), "two polls at once"
         try:
             if next(tries) < 2:
                 raise RuntimeError("on purpose")
-            return advance(now)
+            return advance(now, **options)
         finally:
             at_once.release()
 

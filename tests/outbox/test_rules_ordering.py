@@ -57,7 +57,7 @@ def test_sql_and_rule_choose_the_same_head(ground: tuple[World, Endpoint], rows:
 
 
 def _waiting(group_id: int) -> list[Waiting]:
-    names = ("id", "sequence", "created_at", "mode", "status", "due_at", "expires_at", "in_flight")
+    names = ("id", "sequence", "mode", "status", "due_at", "expires_at", "in_flight")
     return [Waiting(**row) for row in Message.objects.filter(group_id=group_id).values(*names)]
 
 

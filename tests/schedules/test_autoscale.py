@@ -102,6 +102,22 @@ def test_without_redis_nobody_is_stopped_and_the_minimum_is_there(
     assert scaler.workers(QUEUE) == 1
 
 
+def test_draining_workers_count_towards_the_connections() -> None:
+    workers = Supervisor([], {})  # not started, so draining workers never end
+    scaler = Autoscaler({QUEUE: POLICY}, workers, cap=3)
+    put(60)
+    for moment in (0, 1, 2):
+        scaler.step(moment)
+    assert scaler.workers(QUEUE) == 3
+    rq_queue(QUEUE).empty()
+    for moment in (100, 161, 222, 283):
+        scaler.step(moment)
+    assert (scaler.workers(QUEUE), len(workers.names(draining=True))) == (1, 2)
+    put(60)
+    scaler.step(284)
+    assert (scaler.workers(QUEUE), len(workers.names())) == (1, 3)
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_no_worker_outlives_a_stopped_or_killed_autoscaler(how: signal.Signals) -> None:
     limits = {"WORKERS": f"{QUEUE}=1", "WORKERS_MAX": f"{QUEUE}=1"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from datetime import timedelta
 
 from django.db import connection, connections
 from structlog.testing import capture_logs
@@ -16,7 +17,7 @@ from dispatch.core.runtime.queues import notification_channel
 from dispatch.schedules import sql
 from dispatch.schedules.models import SHARDS, Executor, Run, ShardLease
 from dispatch.schedules.services import schedules as schedule_services
-from dispatch.schedules.services.executor import claim_due_runs
+from dispatch.schedules.services.executor import claim_due_runs, next_due
 from dispatch.schedules.services.shards import EXECUTOR, ShardLeaseManager, renew_shards_forever
 from dispatch.schedules.services.shards import keeper as this_process
 from tests.core.loops import runs
@@ -155,3 +156,16 @@ def test_a_killed_dispatcher_process_is_followed_by_the_other(world: World, test
 
 def held_by_somebody() -> int:
     return ShardLease.objects.exclude(holder="").count()
+
+
+def test_runs_of_an_unknown_kind_do_not_hold_up_others(world: World) -> None:
+    """During a rolling upgrade, runs of a new kind wait for a process that knows it."""
+    strange = [world.schedule(f"new {n}", trigger_at=clock.now()) for n in range(5)]
+    Run.objects.filter(schedule__in=strange).update(kind="not-yet-known")
+    known = world.schedule("known", trigger_at=clock.now() + timedelta(seconds=1))
+    world.travel(2)
+    claimed = claim_due_runs(ALL, 5)
+    assert (claimed.found, claimed.taken) == (1, 1)
+    assert world.statuses(known) == ["in_progress"]
+    assert next_due(ALL) is None
+    assert [world.statuses(schedule) for schedule in strange] == [["scheduled"]] * 5

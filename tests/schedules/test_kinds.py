@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -15,7 +16,7 @@ from dispatch.core import clock, fault_injection
 from dispatch.core.http import webhook_signing
 from dispatch.core.models import Event
 from dispatch.jobs.models import Submission
-from dispatch.outbox.models import Endpoint, Message
+from dispatch.outbox.models import Endpoint, Message, Target
 from dispatch.outbox.services.intake import default_pool
 from dispatch.schedules import kinds
 from dispatch.schedules.models import Schedule
@@ -214,6 +215,49 @@ def test_a_call_to_an_endpoint_is_signed_and_has_its_headers(real: World, receiv
     assert came["headers"]["X-Tenant"] == "copper"
     signed = webhook_signing.headers([to.secret], came["headers"]["webhook-id"], clock.now(), came["body"])
     assert set(signed) <= {name.lower() for name in came["headers"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"is_paused": True}, "The endpoint ERP is paused."),
+        ({"disabled_at": clock.now()}, "The endpoint ERP is disabled."),
+        ({}, "The endpoint ERP isn't responding."),
+    ],
+)
+def test_a_closed_endpoint_is_not_called(
+    real: World, receiver: Receiver, change: dict[str, Any], error: str
+) -> None:
+    to = endpoint(real, receiver.url)
+    Endpoint.objects.filter(pk=to.pk).update(**change)
+    if not change:
+        until = clock.now() + timedelta(seconds=600)
+        Target.objects.update_or_create(
+            endpoint=to, defaults={"organization": to.organization, "open_until": until}
+        )
+    schedule = real.schedule(
+        kind="http", payload={"endpoint": "ERP"}, trigger_at=clock.now(), retry_schedule_s=[10]
+    )
+    real.go()
+    assert receiver.came == []
+    run = real.run(schedule)
+    assert (run.status, run.error) == ("retrying", error)
+    Endpoint.objects.filter(pk=to.pk).update(is_paused=False, disabled_at=None)
+    Target.objects.filter(endpoint=to).update(open_until=None)
+    real.travel(610)
+    real.go()
+    assert len(receiver.came) == 1
+
+
+def test_an_endpoints_own_permanent_codes_count(real: World, receiver: Receiver) -> None:
+    to = endpoint(real, receiver.url)
+    Endpoint.objects.filter(pk=to.pk).update(permanent_codes=[503])
+    receiver.answers = [(503, {}, b"no")]
+    schedule = real.schedule(
+        kind="http", payload={"endpoint": "ERP"}, trigger_at=clock.now(), retry_schedule_s=[10]
+    )
+    real.go()
+    assert real.run(schedule).status == "failed"
 
 
 def test_a_server_error_is_retried_and_the_retry_has_the_same_key(real: World, receiver: Receiver) -> None:

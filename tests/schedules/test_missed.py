@@ -9,7 +9,8 @@ import pytest
 from dispatch.core import clock
 from dispatch.schedules.models import Run
 from dispatch.schedules.services import schedules
-from tests.harness.schedules import ANA, World
+from dispatch.schedules.services.executor import claim_due_runs
+from tests.harness.schedules import ALL, ANA, World
 
 OUTAGE_S = 5 * 3600 + 60
 
@@ -211,3 +212,12 @@ def test_a_pause_that_is_over_before_the_next_time_changes_nothing(world: World)
     world.travel(3600)
     world.go()
     assert world.statuses(schedule) == ["succeeded", "scheduled"]
+
+
+def test_what_is_due_now_does_not_wait_behind_what_was_missed(world: World) -> None:
+    for n in range(12):
+        world.schedule(f"frequent {n}", every=10, unit="second", missed="skip")
+    now = world.schedule("now", trigger_at=clock.now() + timedelta(days=1))
+    world.travel(24 * 3600 + 1)
+    claim_due_runs(ALL, 4)
+    assert world.statuses(now) == ["in_progress"]

@@ -5,13 +5,17 @@ Each run is executed once per attempt, or once more if its worker died.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from django.db import DatabaseError, connection, transaction
+from django.conf import settings as django_settings
+from django.db import DatabaseError, InterfaceError, OperationalError, connection, transaction
 from redis.exceptions import ConnectionError as RedisGone
 
 from dispatch.core import clock, fault_injection
 from dispatch.core.db.prepared import execute, fetch_all
 from dispatch.core.redis import generation
+from dispatch.core.runtime.queues import rq_queue
 from dispatch.schedules.kinds.base import Outcome
 from dispatch.schedules.models import Run, RunReport
 from dispatch.schedules.rules.outcomes import FAILED
@@ -204,6 +208,27 @@ def test_status_queue_carries_report_during_database_outage(world: World, monkey
     world.settle()
     assert world.statuses(schedule) == ["succeeded"]
     assert world.run(schedule).result == {"noted": 1}
+
+
+def test_a_report_is_stored_once_the_database_is_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = world.schedule(trigger_at=clock.now())
+    world.execute()
+    (message,) = world.messages()
+    store, failures = worker.store_reports, [OperationalError("away"), InterfaceError("away")]
+
+    def store_later(reports: Any) -> None:
+        if failures:
+            raise failures.pop()
+        store(reports)
+
+    monkeypatch.setattr(worker, "store_reports", store_later)
+    monkeypatch.setattr(worker, "FIRST_PAUSE_S", 0.01)
+    message.deliver()
+    assert RunReport.objects.count() == 1
+    (status,) = rq_queue(django_settings.SCHEDULE_STATUS_QUEUE).jobs
+    assert (list(status.args), status.retries_left) == ([[world.run(schedule).pk], []], 5)
+    world.settle()
+    assert world.statuses(schedule) == ["succeeded"]
 
 
 # --- Workers that die

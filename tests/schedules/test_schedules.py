@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, transaction
+from django.conf import settings as django_settings
+from django.db import IntegrityError, connection, transaction
 
 from dispatch.core import clock, fault_injection
 from dispatch.core.api.problems import Conflict
@@ -175,6 +176,22 @@ def test_changing_a_paused_one_leaves_it_paused(world: World) -> None:
     assert (found.status, world.run(schedule).due_at) == ("paused", None)
 
 
+def test_a_changed_kind_takes_queued_runs_along(world: World) -> None:
+    schedule = world.schedule(trigger_at=clock.now())
+    world.execute()
+    (old,) = world.messages()
+    changes = {"kind": "message", "payload": {"type": "t", "payload": {}, "target_url": "https://x.example/"}}
+    schedules.change_schedule(schedule.pk, changes, actor=ANA)
+    old.deliver()
+    assert world.statuses(schedule) == ["in_progress"]
+    assert world.note.times == []
+    (new,) = world.messages()
+    assert new.queue == django_settings.SCHEDULE_KIND_QUEUES["message"]
+    new.deliver()
+    world.settle()
+    assert world.statuses(schedule) == ["succeeded"]
+
+
 def test_a_change_decided_on_another_version_is_refused(world: World) -> None:
     schedule = world.schedule(every=1, unit="day")
     schedules.change_schedule(schedule.pk, {"name": "Other"}, actor=ANA, version=1)
@@ -293,3 +310,22 @@ def test_ended_schedule_is_deleted_after_its_runs(world: World) -> None:
     assert set(Schedule.objects.values_list("name", flat=True)) == {"Once", "Paused"}
     world.go()
     assert Run.objects.get(pk=late.pk).status == "succeeded"
+
+
+def test_old_runs_are_found_without_those_of_other_organizations(world: World) -> None:
+    """An organization that keeps its runs forever must not slow down the deletion of others."""
+    schedule, elsewhere = world.schedule(every=1, unit="day"), factories.organization()
+    added = """
+        INSERT INTO schedules_run (organization_id, schedule_id, kind, shard, number, trigger_at, status, attempt,
+                                   epoch, lapses, waiting_for, ended_at, error, created_at)
+        SELECT %s, %s, 'note', 0, %s + n, now(), 'missed', 1, 0, 0, '', now() - %s * interval '1 day', '', now()
+        FROM generate_series(1, 3000) n
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(added, [schedule.organization_id, schedule.pk, 10_000, 1])
+        cursor.execute(added, [elsewhere.pk, schedule.pk, 20_000, 400])
+        cursor.execute("ANALYZE schedules_run")
+    old = Run.objects.of(schedule.organization_id).filter(ended_at__lt=clock.now() - timedelta(days=90))
+    plan = old.order_by("ended_at").values_list("pk", flat=True)[:100].explain()
+    Run.objects.filter(status="missed").delete()
+    assert "run_ended_of_organization" in plan, plan

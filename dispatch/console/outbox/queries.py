@@ -30,7 +30,8 @@ OUTCOMES = {
     "permanent": ("attention", "Refused"), "lapsed": ("late", "No result"),
 }  # fmt: skip
 HEALTH = {
-    "healthy": ("good", "Healthy"), "failing": ("late", "Failing"), "probing": ("late", "Probing"),
+    "healthy": ("good", "Healthy"), "deferring": ("late", "Deferring"), "failing": ("late", "Failing"),
+    "probing": ("late", "Probing"),
     "circuit_open": ("attention", "Circuit open"), "paused": ("waiting", "Paused"),
     "disabled": ("attention", "Disabled"),
 }  # fmt: skip
@@ -188,7 +189,7 @@ def _held_messages(group: MessageGroup, head: int, full: set[int], now: datetime
 def queue_of(group: MessageGroup) -> QuerySet[Message]:
     """Return the open messages of the group and those in error, in delivery order."""
     own = group.messages.exclude(mode=Mode.IMMEDIATE).filter(status__in=[*OPEN, Status.ERROR])
-    return own.select_related("endpoint__pool", "target__pool", "group").order_by("sequence", "created_at", "id")
+    return own.select_related("endpoint__pool", "target__pool", "group").order_by("sequence", "id")
 
 
 # --- Messages ---------------------------------------------------------------------------

@@ -29,7 +29,7 @@ _HORIZON = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
 _NEXT = """
 SELECT * FROM core_event
 WHERE (xid, id) > (%(xid)s, %(id)s) AND xid < %(horizon)s AND (%(kinds)s::text[] IS NULL OR kind = ANY(%(kinds)s))
-  AND subject_type <> ALL(%(without)s::text[])
+  AND (subject_type <> ALL(%(without)s::text[]) OR kind = ANY(%(but)s::text[]))
 ORDER BY xid, id LIMIT %(limit)s
 """
 _EARLY = """
@@ -67,7 +67,7 @@ class EventReader:
     it raises, or that waits too long for a lock, is kept and retried (`quarantine`), and the reader continues with
     the others. `key` says which events must stay in order: those with the same key wait for the one that failed.
     Without it, `handle` must be correct in any order. `kinds` None means all; wildcards such as "job.*" are not
-    supported, name each kind. Events whose subject's type is in `without` are skipped.
+    supported, name each kind. Events whose subject's type is in `without` are skipped, except the kinds in `but`.
     """
 
     def __init__(
@@ -77,11 +77,12 @@ class EventReader:
         kinds: tuple[str, ...] | None = None,
         *,
         without: tuple[str, ...] = (),
+        but: tuple[str, ...] = (),
         batch: int = 200,
         key: Callable[[Event], str] | None = None,
     ) -> None:
         self.name, self.handle, self.kinds, self.batch, self.key = name, handle, kinds, batch, key
-        self.without = without
+        self.without, self.but = without, but
         self._reported_at: float | None = None
         readers[name] = self
 
@@ -170,6 +171,7 @@ class EventReader:
                     "horizon": horizon,
                     "kinds": list(self.kinds) if self.kinds is not None else None,
                     "without": list(self.without),
+                    "but": list(self.but),
                     "limit": limit,
                 },
             )

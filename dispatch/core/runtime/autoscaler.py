@@ -67,9 +67,9 @@ class Autoscaler:
             except REDIS_ERRORS:
                 decisions[name] = Decision(max(count, queue.policy.minimum), "Redis is unavailable")
         minimums = {name: queue.policy.minimum for name, queue in self._queues.items()}
-        allowed = cap_workers(
-            self._cap, {name: decision.workers for name, decision in decisions.items()}, minimums
-        )
+        # Draining workers keep their database connections until they have ended.
+        cap = self._cap - len(self._supervisor.names(draining=True))
+        allowed = cap_workers(cap, {name: decision.workers for name, decision in decisions.items()}, minimums)
         self._log_cap(decisions, allowed)
         for name, queue in self._queues.items():
             queue.calm_since, queue.why = decisions[name].calm_since, decisions[name].why

@@ -123,7 +123,9 @@ class Runner:
         try:
             await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
             self.stop()
-            done, late = await asyncio.wait(tasks, timeout=STOP_GRACE_S) if tasks else (set(), set())
+            # The outbox's router lets its requests end.
+            grace_s = max(STOP_GRACE_S, settings.OUTBOX_MAX_TIMEOUT_S + 5.0)
+            done, late = await asyncio.wait(tasks, timeout=grace_s) if tasks else (set(), set())
             for task in late:
                 log.warning("loop_abandoned_at_shutdown", loop=task.get_name())
                 task.cancel()

@@ -29,6 +29,7 @@ from dispatch.outbox.validators import check_event_type, check_own_headers, chec
 STATE_LABELS = {
     "healthy": "success",
     "failing": "warning",
+    "deferring": "warning",
     "probing": "warning",
     "circuit_open": "danger",
     "paused": "info",
@@ -146,6 +147,7 @@ class HealthFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet) -> QuerySet:
         failing = Q(target__failures__gt=0) | Q(target__open_until__isnull=False)
+        failing |= Q(target__deferring_since__isnull=False)
         match self.value():
             case "ok":
                 return queryset.filter(is_paused=False, disabled_at=None).exclude(failing)

@@ -291,7 +291,7 @@ class MessageGroupAdmin(OwnedAdmin):
         own = group.messages.exclude(mode="IMMEDIATE").filter(
             status__in=["PENDING", "QUEUED", "PROCESSING", "ERROR"]
         )
-        messages_of_group = list(own.order_by("sequence", "created_at", "id")[: SHOWN_OF_GROUP + 1])
+        messages_of_group = list(own.order_by("sequence", "id")[: SHOWN_OF_GROUP + 1])
         if not messages_of_group:
             return "empty"
         rows = (

@@ -56,7 +56,17 @@ class SendSerializer(StrictSerializer):
     pool = OwnedSlugRelatedField("code", queryset=DispatchPool.objects.filter(kind="messages"), required=False)
     type = serializers.RegexField(r"^[A-Za-z0-9_.\-/]{1,80}$")
     payload = serializers.JSONField()
-    group = serializers.CharField(max_length=MAX_GROUP_LENGTH, required=False, allow_null=True, allow_blank=True)
+    group = serializers.CharField(
+        max_length=MAX_GROUP_LENGTH,
+        required=False,
+        allow_null=True,
+        allow_blank=True,
+        help_text=(
+            "Messages of one group are delivered one after another. Without a group, all messages of the endpoint "
+            "are one group, in which each waits for the ones before it: name the order or customer that a message "
+            "is about, or use the mode IMMEDIATE."
+        ),
+    )
     sequence = serializers.IntegerField(default=DEFAULT_SEQUENCE, min_value=-(2**31), max_value=2**31 - 1)
     mode = serializers.ChoiceField(choices=Mode.choices, required=False)
     scheduled_for = serializers.DateTimeField(required=False, allow_null=True, validators=[_not_too_far])

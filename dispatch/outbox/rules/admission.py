@@ -15,7 +15,7 @@ class Pool:
     """A message pool's current state.
 
     `in_flight` counts QUEUED and PROCESSING messages, `queued` those without a started attempt. `full_at` is
-    when its rate bucket is full again.
+    when its rate bucket is full again, by the database's clock, which shows `db_now`.
     """
 
     id: int
@@ -25,6 +25,7 @@ class Pool:
     full_at: datetime | None = None
     in_flight: int = 0
     queued: int = 0
+    db_now: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,10 @@ def pool_headroom(pool: Pool, now: datetime) -> Headroom:
         return Headroom(0)
     free = max(0, pool.concurrency - pool.in_flight)
     if pool.rate_per_minute:
-        left = available_tokens(pool.rate_per_minute, pool.full_at, now) - pool.queued
+        at = pool.db_now or now
+        left = available_tokens(pool.rate_per_minute, pool.full_at, at) - pool.queued
         if left <= 0 < free:
-            return Headroom(0, token_at(pool.rate_per_minute, pool.full_at, now))
+            return Headroom(0, now + (token_at(pool.rate_per_minute, pool.full_at, at) - at))
         free = min(free, max(0, left))
     return Headroom(free)
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-DISABLED, PAUSED, CIRCUIT_OPEN, PROBING, FAILING, HEALTHY = (
-    "disabled", "paused", "circuit_open", "probing", "failing", "healthy",
+DISABLED, PAUSED, CIRCUIT_OPEN, PROBING, FAILING, DEFERRING, HEALTHY = (
+    "disabled", "paused", "circuit_open", "probing", "failing", "deferring", "healthy",
 )  # fmt: skip
-STATES = (HEALTHY, FAILING, PROBING, CIRCUIT_OPEN, PAUSED, DISABLED)
+STATES = (HEALTHY, DEFERRING, FAILING, PROBING, CIRCUIT_OPEN, PAUSED, DISABLED)
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Condition:
     failing_since: datetime | None = None
     open_until: datetime | None = None
     last_error: str = ""
+    deferring_since: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,9 @@ def assess_health(seen: Condition, now: datetime, zone: str = "UTC") -> Health:
     if seen.failing_since:  # it responds, but accepts nothing
         why = f": {_sentence(seen.last_error)}" if seen.last_error else "."
         return Health(FAILING, f"It rejects messages{why}", seen.failing_since)
+    if seen.deferring_since:
+        words = f"It responds, but has accepted no message since {_clock(seen.deferring_since, zone)}."
+        return Health(DEFERRING, words, seen.deferring_since)
     return Health(HEALTHY, "No errors.")
 
 

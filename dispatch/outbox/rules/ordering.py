@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 BLOCK, NEXT, IMMEDIATE = "BLOCK_ON_ERROR", "NEXT_ON_ERROR", "IMMEDIATE"
 PENDING, ERROR = "PENDING", "ERROR"
@@ -19,7 +20,6 @@ class Waiting:
 
     id: int
     sequence: int
-    created_at: datetime
     mode: str
     status: str
     due_at: datetime
@@ -27,8 +27,8 @@ class Waiting:
     in_flight: bool = False
 
     @property
-    def order(self) -> tuple[int, datetime, int]:
-        return self.sequence, self.created_at, self.id
+    def order(self) -> tuple[int, int]:
+        return self.sequence, self.id
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,29 @@ def next_in_group(group: Iterable[Waiting], now: datetime) -> NextInGroup:
     return NextInGroup(blocked_by=held_by)
 
 
+# Events about failed deliveries, which endpoints other than the failing one may receive.
+ABOUT_FAILURES = ("message.failed", "group.blocked", "group.unblocked")
+
+
 def passes_filter(event_types: Iterable[str], kind: str) -> bool:
     """Return whether an endpoint's event types ("job.assigned", "job.*" or "*") include this kind of event.
 
-    Events about messages are never sent: each would create another message, without end.
+    Of the events about messages, only failures are sent, and only if named: "*" does not include them. Each of the
+    others would create another message, without end.
     """
     if kind.startswith("message."):
-        return False
+        return kind in ABOUT_FAILURES and kind in event_types
     return any(
         wanted in ("*", kind) or (wanted.endswith(".*") and kind.startswith(wanted[:-1])) for wanted in event_types
+    )
+
+
+def is_circular(kind: str, data: Mapping[str, Any], endpoint_id: int) -> bool:
+    """Return whether sending this event to this endpoint could repeat without end.
+
+    A failure is not sent to the endpoint that failed. The failure of a message that reports a failure is sent to
+    nobody, or two failing endpoints would report each other's failures forever.
+    """
+    return kind in ABOUT_FAILURES and (
+        data.get("endpoint_id") == endpoint_id or data.get("type") in ABOUT_FAILURES
     )

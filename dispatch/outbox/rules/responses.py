@@ -10,6 +10,8 @@ from email.utils import parsedate_to_datetime
 
 DELIVERED, DEFERRED, FAILED, PERMANENT, LAPSED = "delivered", "deferred", "failed", "permanent", "lapsed"
 MIN_DEFERRAL_S = 1.0
+NOT_NOW = "The receiver answered that it cannot accept the message now."
+TOO_MANY = "The receiver answered 429, too many requests."
 # Outcomes that concern the target's health; a permanent refusal concerns the message.
 UNHEALTHY = (FAILED,)
 
@@ -18,7 +20,7 @@ UNHEALTHY = (FAILED,)
 class Verdict:
     """The verdict on one attempt.
 
-    `delay_s` is the delay that a deferral asks for. `error_class` is a stable key for filters and metrics;
+    `delay_s` is the delay that the receiver asks for. `error_class` is a stable key for filters and metrics;
     `error` is a sentence for users.
     """
 
@@ -45,6 +47,8 @@ def judge_response(
 ) -> Verdict:
     """Judge a response by its status code, headers and body.
 
+    A Retry-After of a failure is the shortest delay before its retry.
+
     2xx: delivered, or deferred if the body is {"ack": false}. 429: deferred. `permanent` codes: an error without
     retries. Everything else, including redirects: failed, to be retried.
     """
@@ -52,14 +56,27 @@ def judge_response(
         requested_s = requested_deferral_s(body_start)
         if requested_s is None:
             return Verdict(DELIVERED)
-        return Verdict(DEFERRED, _within(requested_s or default_delay_s, longest_delay_s), "not_acknowledged")
+        return Verdict(
+            DEFERRED, _within(requested_s or default_delay_s, longest_delay_s), "not_acknowledged", NOT_NOW
+        )
     if status == 429:
         wait_s = retry_after_s(headers, now)
-        return Verdict(
-            DEFERRED, _within(default_delay_s if wait_s is None else wait_s, longest_delay_s), "too_many_requests"
-        )
+        delay_s = _within(default_delay_s if wait_s is None else wait_s, longest_delay_s)
+        return Verdict(DEFERRED, delay_s, "too_many_requests", TOO_MANY)
     outcome = PERMANENT if status in permanent else FAILED
-    return Verdict(outcome, error_class=f"http_{status}", error=f"The receiver answered {status}.")
+    delay_s = min((retry_after_s(headers, now) or 0.0) if outcome == FAILED else 0.0, longest_delay_s)
+    return Verdict(outcome, delay_s, error_class=f"http_{status}", error=f"The receiver answered {status}.")
+
+
+def limit_deferral(verdict: Verdict, since: datetime | None, now: datetime, limit_s: float) -> Verdict:
+    """Return the verdict; a deferral of a message that was first deferred `limit_s` ago is a failure."""
+    if verdict.outcome != DEFERRED or since is None or (now - since).total_seconds() < limit_s:
+        return verdict
+    return Verdict(
+        FAILED,
+        error_class=verdict.error_class,
+        error=f"{verdict.error} It has deferred this message for too long.",
+    )
 
 
 def requested_deferral_s(body_start: bytes) -> float | None:

@@ -82,7 +82,7 @@ def finish_attempts(results: Sequence[AttemptResult], *, claim: bool = True) -> 
                 waiting = WaitingQueue(now, own=groups, own_targets=own_targets, pools=pools)
                 in_time = _in_time(distinct, ended())
                 _record(results, in_time)
-                target_health.clear_failures([result for result in results if id(result) in in_time])
+                target_health.clear_failures([result for result in results if id(result) in in_time], now)
                 claims, _ = waiting.claim()
         else:
             lock_groups(groups)
@@ -90,7 +90,7 @@ def finish_attempts(results: Sequence[AttemptResult], *, claim: bool = True) -> 
             _record(results, in_time)
             on_time = [result for result in results if id(result) in in_time]
             target_health.update_circuits(on_time, now)
-            target_health.clear_failures(on_time)
+            target_health.clear_failures(on_time, now)
             if claim:
                 claims, _ = claim_next(now, own=groups, own_targets=own_targets, pools=pools)
             else:
@@ -122,7 +122,15 @@ def _ending(result: AttemptResult, now: datetime) -> Ending:
         return Ending(call.id, call.epoch, "COMPLETED", now, 1, verb="completed")
     if verdict.outcome == rules.DEFERRED:
         due_at = now + timedelta(seconds=verdict.delay_s)
-        return Ending(call.id, call.epoch, "PENDING", due_at, waiting_for=verdict.error_class, verb="deferred")
+        return Ending(
+            call.id,
+            call.epoch,
+            "PENDING",
+            due_at,
+            waiting_for=verdict.error_class,
+            verb="deferred",
+            is_deferral=True,
+        )
     delay = None
     if verdict.outcome == rules.FAILED:
         schedule = call.endpoint.retry_schedule_s if call.endpoint else settings.OUTBOX_RETRY_SCHEDULE_S
@@ -130,7 +138,7 @@ def _ending(result: AttemptResult, now: datetime) -> Ending:
         delay = rules.retry_delay_s(schedule, spent, jitter, random.random())
     if delay is None:
         return Ending(call.id, call.epoch, "ERROR", now, 1, error=verdict.error, verb="failed")
-    due_at = now + timedelta(seconds=delay)
+    due_at = now + timedelta(seconds=max(delay, verdict.delay_s))
     return Ending(
         call.id, call.epoch, "PENDING", due_at, 1, error=verdict.error, waiting_for="retry", verb="retrying"
     )

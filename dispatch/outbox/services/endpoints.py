@@ -28,6 +28,7 @@ from dispatch.outbox.services.target_health import CLEAN, POLLER
 
 OVERLAP_S = 24 * 3600
 MAX_OVERLAP_S = 30 * 24 * 3600
+MAX_FORMER = 5
 TEST_TYPE = "endpoint.test"
 # Counting stops here and means "this many or more".
 COUNT_LIMIT = 10_000
@@ -90,15 +91,19 @@ def rotate_secret(
     """Replace the secret; return (endpoint, new secret, when the previous one expires).
 
     The new secret is not shown again. The previous one stays valid for `overlap_s` seconds; 0 revokes it at once,
-    for a secret that has leaked.
+    for a secret that has leaked, and all earlier ones with it. Earlier secrets keep their own overlaps, at most
+    MAX_FORMER of them: the receiver may not know the secret of a rotation whose response was lost.
     """
-    secret = signing.new_secret()
+    secret, now = signing.new_secret(), clock.now()
     with transaction.atomic():
         endpoint = Endpoint.objects.select_for_update(no_key=True).get(pk=endpoint_id)
-        until = clock.now() + timedelta(seconds=min(overlap_s, MAX_OVERLAP_S)) if overlap_s > 0 else None
+        until = now + timedelta(seconds=min(overlap_s, MAX_OVERLAP_S)) if overlap_s > 0 else None
+        former = endpoint.former_secrets_at(now)[:MAX_FORMER] if until else []
+        kept: Any = [[old, end.isoformat() if end else None] for old, end in former]
+        endpoint.former_secrets = kept
         endpoint.previous_secret = endpoint.secret if until else ""
         endpoint.previous_secret_until, endpoint.secret = until, secret
-        endpoint.save(update_fields=["secret", "previous_secret", "previous_secret_until"])
+        endpoint.save(update_fields=["secret", "previous_secret", "previous_secret_until", "former_secrets"])
         _append_event(endpoint, "secret_rotated", actor, overlap_s=int(overlap_s))
     return endpoint, secret, until
 
@@ -185,6 +190,7 @@ def _condition(endpoint: Endpoint) -> Condition:
         failing_since=target.failing_since,
         open_until=target.open_until,
         last_error=target.last_error,
+        deferring_since=target.deferring_since,
     )
 
 

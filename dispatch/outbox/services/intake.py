@@ -148,13 +148,17 @@ def _targets(organization_id: int, items: Sequence[NewMessage]) -> list[int]:
         if item.endpoint:
             key = (item.endpoint.pk, "", None)
         else:
-            parts = urlsplit(item.url)
-            origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}".lower()[:300]
-            key = (None, origin, item.pool.pk if item.pool else None)
+            key = (None, _origin(item.url), item.pool.pk if item.pool else None)
         if key not in known:
             known[key] = _target(organization_id, *key)
         groups.append(known[key])
     return groups
+
+
+def _origin(url: str) -> str:
+    """Return scheme, host and port of a URL."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}".lower()[:300]
 
 
 def _target(organization_id: int, endpoint_id: int | None, origin: str, pool_id: int | None) -> int:
@@ -191,11 +195,16 @@ def _locked_groups(
 
 
 def _groups(organization_id: int, items: Sequence[NewMessage], now: datetime) -> list[int]:
-    """Return the group of each item, creating new ones; the key is organization, endpoint and name."""
+    """Return the group of each item, creating new ones.
+
+    The key is organization, endpoint and name. Messages to URLs that name no group have one for each origin: a
+    receiver must not hold up another.
+    """
     keyed = []
     for item in items:
         name, endpoint_id = group_name(item.group), item.endpoint.pk if item.endpoint else None
-        keyed.append((group_hash(organization_id, endpoint_id or "", name), endpoint_id, name))
+        origin = [_origin(item.url)] if endpoint_id is None and name == DEFAULT_GROUP else []
+        keyed.append((group_hash(organization_id, endpoint_id or "", name, *origin), endpoint_id, name))
     keys = sorted({key for key, _, _ in keyed})
     ids = dict(sql.fetch_all(sql.GROUP_IDS, {"keys": keys}))
     if missing := sorted({entry for entry in keyed if entry[0] not in ids}):

@@ -67,10 +67,11 @@ def claim_next(
     own: Iterable[int] = (),
     own_targets: Iterable[int] = (),
     pools: Sequence[int] | None = None,
+    limit: int | None = None,
 ) -> tuple[list[Claim], AdmissionState]:
     """Claim the next messages: `WaitingQueue(…).claim()`."""
     with sql.pipeline(one_plan=True):
-        return WaitingQueue(now, own=own, own_targets=own_targets, pools=pools).claim()
+        return WaitingQueue(now, own=own, own_targets=own_targets, pools=pools).claim(limit)
 
 
 class WaitingQueue:
@@ -93,12 +94,13 @@ class WaitingQueue:
         self._targets = _request_targets(now, pools, own_targets)
         self._heads = sql.fetch_later(sql.HEADS, sql.heads_of(self._own, now)) if self._own else None
 
-    def claim(self) -> tuple[list[Claim], AdmissionState]:
-        """Claim at most a batch, longest waiting first, as far as pools, rates, circuits and endpoints allow.
+    def claim(self, limit: int | None = None) -> tuple[list[Claim], AdmissionState]:
+        """Claim at most `limit` messages (default: a batch), longest waiting first.
 
-        Filter before LIMIT, so that blocked messages do not starve ready ones.
+        Pools, rates, circuits and endpoints must allow each. Filter before LIMIT, so that blocked messages do not
+        starve ready ones.
         """
-        now, limit = self._now, settings.OUTBOX_BATCH_SIZE
+        now, limit = self._now, limit or settings.OUTBOX_BATCH_SIZE
         admission = AdmissionState(map(_target_state, self._targets()), now)
         open_targets = [target for target in admission.targets.values() if admission.free(target.target_id) > 0]
         groups = _waiting_groups(open_targets, admission, limit, now)
@@ -158,7 +160,7 @@ def _request_targets(
 def _target_state(row: tuple[Any, ...]) -> TargetState:
     return TargetState(
         target_id=row[0], is_held=row[1], has_groups=row[2], has_immediates=row[3], circuit=Circuit(*row[4:9]),
-        pool=Pool(*row[9:16]),
+        pool=Pool(*row[9:17]),
     )  # fmt: skip
 
 
@@ -299,19 +301,22 @@ class Ending:
     error: str = ""
     waiting_for: str = ""
     verb: str = ""
+    is_deferral: bool = False
 
 
 def end_messages_later(
     endings: Sequence[Ending], from_statuses: list[str], now: datetime
 ) -> Callable[[], dict[int, str]]:
     """Send the request of `end_messages`; the returned function waits for the result."""
-    names = ("ids", "epochs", "statuses", "dues", "spents", "lapses", "errors", "waits", "verbs")
+    names = ("ids", "epochs", "statuses", "dues", "spents", "lapses", "errors", "waits", "verbs",
+             "deferrals")  # fmt: skip
     values = [
-        (e.id, e.epoch, e.status, e.due_at, e.spent, e.lapsed, e.error[:300], e.waiting_for[:40], e.verb)
+        (e.id, e.epoch, e.status, e.due_at, e.spent, e.lapsed, e.error[:300], e.waiting_for[:40], e.verb,
+         e.is_deferral)
         for e in endings
-    ]
+    ]  # fmt: skip
     given: dict[str, Any] = dict(zip(names, sql.columns(values, len(names)), strict=True))
-    answer = sql.fetch_later(sql.END, {**given, "from": from_statuses, "now": now})
+    answer = sql.fetch_later(sql.END, {**given, "from": from_statuses, "error": "ERROR", "now": now})
     return lambda: dict(answer())
 
 

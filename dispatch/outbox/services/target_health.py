@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 from django.conf import settings
@@ -16,9 +16,10 @@ from dispatch.core.events import SYSTEM, Actor
 from dispatch.core.runtime import queues
 from dispatch.outbox import sql
 from dispatch.outbox.models import Endpoint, Target
-from dispatch.outbox.rules import admission, endpoint_failures
+from dispatch.outbox.rules import admission, deferrals, endpoint_failures
 from dispatch.outbox.rules import responses as rules
 from dispatch.outbox.rules.admission import Circuit
+from dispatch.outbox.rules.deferrals import Deferrals
 from dispatch.outbox.rules.endpoint_failures import Failures
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 POLLER = "outbox_poller"
+GONE = 410
 # The fields of a healthy target.
 CLEAN: dict[str, Any] = {
     "failures": 0,
@@ -39,7 +41,21 @@ CLEAN: dict[str, Any] = {
     "failed_message_id": None,
     "first_failed_at": None,
     "last_failed_at": None,
+    "deferring_since": None,
+    "last_deferred_at": None,
+    "is_deferral_reported": False,
 }
+
+
+class _State(NamedTuple):
+    """A row of sql.LOCK_TARGETS."""
+
+    circuit: Circuit
+    organization_id: int
+    endpoint_id: int | None
+    error: str
+    failures: Failures
+    deferrals: Deferrals
 
 
 def is_concerned(results: Sequence[AttemptResult]) -> bool:
@@ -53,18 +69,23 @@ def update_circuits(results: Sequence[AttemptResult], now: datetime) -> None:
     if not relevant:
         return
     ids = sorted({r.call.target_id for r in relevant})
-    states: dict[int, tuple[Circuit, int, int | None, str, Failures]] = {
-        row[0]: (Circuit(*row[1:6]), row[6], row[7], row[8], Failures(*row[9:14]))
+    states: dict[int, _State] = {
+        row[0]: _State(Circuit(*row[1:6]), row[6], row[7], row[8], Failures(*row[9:14]), Deferrals(*row[14:17]))
         for row in sql.fetch_all(sql.LOCK_TARGETS, {"ids": ids})
     }
     for target_id in ids:
-        before, organization_id, endpoint_id, error, failures = states[target_id]
+        before, organization_id, endpoint_id, error, failures, deferred = states[target_id]
         circuit = before
         for result in (r for r in relevant if r.call.target_id == target_id):
             circuit = _after(circuit, result, now)
             failures = _failures_after(failures, result)
+            deferred = _deferrals_after(deferred, result)
             error = result.verdict.error if result.verdict.outcome != rules.DELIVERED else error
-        states[target_id] = (circuit, organization_id, endpoint_id, error[:200], failures)
+        if deferrals.is_lasting(deferred, timedelta(seconds=settings.OUTBOX_DEFERRAL_ALERT_S)):
+            deferred = replace(deferred, is_reported=True)
+            if endpoint_id:
+                _report_deferrals(organization_id, endpoint_id, deferred, error)
+        states[target_id] = _State(circuit, organization_id, endpoint_id, error[:200], failures, deferred)
         if (before.open_until is None) != (circuit.open_until is None):
             subject = "endpoint" if endpoint_id else "target"
             verb = "circuit_opened" if circuit.open_until else "circuit_closed"
@@ -78,15 +99,15 @@ def update_circuits(results: Sequence[AttemptResult], now: datetime) -> None:
     _save(states)
 
 
-def clear_failures(results: Sequence[AttemptResult]) -> None:
-    """Clear the failures of targets that delivered after the failures began, whenever the attempt started."""
+def clear_failures(results: Sequence[AttemptResult], now: datetime) -> None:
+    """Clear the failures and deferrals of targets that delivered later, whenever the attempt started."""
     ends: dict[int, datetime] = {}
     for result in results:
         if result.verdict.outcome == rules.DELIVERED:
             target_id = result.call.target_id
             ends[target_id] = max(result.ended_at, ends.get(target_id, result.ended_at))
     if ends:
-        sql.execute(sql.CLEAR_FAILURES, {"ids": list(ends), "ends": list(ends.values())})
+        sql.execute(sql.CLEAR_FAILURES, {"ids": list(ends), "ends": list(ends.values()), "now": now})
 
 
 def _failures_after(failures: Failures, result: AttemptResult) -> Failures:
@@ -95,6 +116,25 @@ def _failures_after(failures: Failures, result: AttemptResult) -> Failures:
     if not endpoint_failures.counts(result.verdict, result.status_code):
         return failures
     return endpoint_failures.add_failure(failures, result.call.id, result.ended_at)
+
+
+def _deferrals_after(deferred: Deferrals, result: AttemptResult) -> Deferrals:
+    if result.verdict.outcome != rules.DEFERRED:
+        return deferred
+    max_gap = timedelta(seconds=settings.OUTBOX_LONGEST_DEFERRAL_S) + endpoint_failures.MAX_GAP
+    return deferrals.add_deferral(deferred, result.ended_at, max_gap=max_gap)
+
+
+def _report_deferrals(organization_id: int, endpoint_id: int, deferred: Deferrals, error: str) -> None:
+    assert deferred.since is not None
+    events.append(
+        organization_id,
+        "endpoint.deferring",
+        endpoint_id,
+        since=deferred.since.isoformat(),
+        since_text=f"No deliveries since {deferred.since:%Y-%m-%d %H:%M} UTC.",
+        error=error,
+    )
 
 
 def _after(circuit: Circuit, result: AttemptResult, now: datetime) -> Circuit:
@@ -112,15 +152,16 @@ def _after(circuit: Circuit, result: AttemptResult, now: datetime) -> Circuit:
     return admission.after_answer(circuit, result.verdict.outcome)
 
 
-def _save(states: dict[int, tuple[Circuit, int, int | None, str, Failures]]) -> None:
+def _save(states: dict[int, _State]) -> None:
     names = ("ids", "failures", "openings", "opens", "probes", "sinces", "errors",
-             "attempts", "messages", "message_ids", "firsts", "lasts")  # fmt: skip
+             "attempts", "messages", "message_ids", "firsts", "lasts",
+             "deferrings", "deferreds", "reports")  # fmt: skip
     values = [
         (
             key, c.failures, c.openings, c.open_until, c.probe_until, c.failing_since, error,
-            f.attempts, f.messages, f.message_id, f.first_at, f.last_at,
+            f.attempts, f.messages, f.message_id, f.first_at, f.last_at, d.since, d.last_at, d.is_reported,
         )
-        for key, (c, _, _, error, f) in states.items()
+        for key, (c, _, _, error, f, d) in states.items()
     ]  # fmt: skip
     sql.execute(sql.SAVE_TARGETS, dict(zip(names, sql.columns(values, len(names)), strict=True)))
 
@@ -151,6 +192,16 @@ def disable_failing() -> int:
         reason = f"No deliveries since {since:%Y-%m-%d %H:%M} UTC."
         count += disable_endpoint(endpoint_id, reason, actor=SYSTEM)
     return count
+
+
+def disable_gone(results: Sequence[AttemptResult]) -> None:
+    """Disable the endpoints that answered 410 Gone, unless 410 is among their permanent codes.
+
+    Call it after the commit: it locks the endpoints.
+    """
+    endpoints = [result.call.endpoint for result in results if result.status_code == GONE]
+    for endpoint_id in sorted({e.pk for e in endpoints if e and GONE not in e.permanent_codes}):
+        disable_endpoint(endpoint_id, "The receiver answered 410: it is gone.", actor=SYSTEM)
 
 
 def _locked(endpoint_id: int) -> Endpoint:

@@ -9,7 +9,7 @@ SELECT m.id, m.epoch, m.status, m.organization_id, m.group_id, m.mode, m.type, m
        m.url, m.payload, m.attempts, m.calls, m.expires_at, m.endpoint_id, e.xmin::text,
        COALESCE(e.is_paused OR e.disabled_at IS NOT NULL, false),
        m.target_id, t.failures, t.openings, t.open_until, t.probe_until, t.failing_since,
-       COALESCE(e.pool_id, t.pool_id)
+       COALESCE(e.pool_id, t.pool_id), m.deferred_since
 FROM outbox_message m
 JOIN outbox_messagegroup g ON g.id = m.group_id
 JOIN outbox_target t ON t.id = m.target_id
@@ -72,20 +72,36 @@ WITH ended AS (
     SET status = CASE WHEN m.status = 'CANCELLED' THEN m.status ELSE v.status END,
         in_flight = false, pool_slot = NULL, lease_until = NULL,
         due_at = CASE WHEN v.status = 'PENDING' THEN v.due_at ELSE m.due_at END,
-        attempts = m.attempts + v.spent, lapses = m.lapses + v.lapsed,
+        attempts = m.attempts + v.spent,
+        lapses = CASE WHEN v.spent > 0 OR v.is_deferral THEN 0 ELSE m.lapses + v.lapsed END,
         ended_at = CASE WHEN m.status = 'CANCELLED' THEN m.ended_at WHEN v.status <> 'PENDING' THEN %(now)s END,
-        last_error = v.error, waiting_for = v.waiting_for
+        last_error = v.error, waiting_for = v.waiting_for,
+        deferred_since = CASE WHEN v.is_deferral THEN COALESCE(m.deferred_since, %(now)s) ELSE m.deferred_since END
     FROM unnest(%(ids)s::bigint[], %(epochs)s::int[], %(statuses)s::text[], %(dues)s::timestamptz[],
-                %(spents)s::int[], %(lapses)s::int[], %(errors)s::text[], %(waits)s::text[], %(verbs)s::text[])
-         AS v(id, epoch, status, due_at, spent, lapsed, error, waiting_for, verb)
+                %(spents)s::int[], %(lapses)s::int[], %(errors)s::text[], %(waits)s::text[], %(verbs)s::text[],
+                %(deferrals)s::bool[])
+         AS v(id, epoch, status, due_at, spent, lapsed, error, waiting_for, verb, is_deferral)
     WHERE m.id = v.id AND m.epoch = v.epoch AND m.in_flight AND m.status = ANY(%(from)s::text[])
-    RETURNING m.id, m.status, m.epoch, m.organization_id, m.target_id, m.endpoint_id, m.attempts,
-              v.verb, v.error, v.waiting_for
+    RETURNING m.id, m.status, m.epoch, m.organization_id, m.target_id, m.endpoint_id, m.attempts, m.group_id,
+              m.mode, m.type, v.verb, v.error, v.waiting_for
+), blocked AS (
+    -- The first BLOCK error of its group; this snapshot does not contain it yet.
+    {EVENTS}
+    SELECT b.organization_id, 'group.blocked', 'group', b.group_id, 'system', NULL, 'Dispatch',
+           jsonb_strip_nulls(jsonb_build_object('message_id', b.id, 'type', b.type, 'endpoint_id', b.endpoint_id,
+               'error', NULLIF(b.error, ''))), %(now)s
+    FROM ended b
+    WHERE b.status = 'ERROR' AND b.mode = 'BLOCK_ON_ERROR'
+      AND NOT EXISTS (SELECT FROM outbox_message o
+                      WHERE o.group_id = b.group_id AND o.status IN ('PENDING', 'ERROR')
+                        AND o.status = %(error)s::text AND o.mode = 'BLOCK_ON_ERROR')
 ), appended AS (
     {EVENTS}
     SELECT organization_id, 'message.' || verb, 'message', id, 'system', NULL, 'Dispatch',
            jsonb_strip_nulls(jsonb_build_object('epoch', epoch, 'status', status, 'attempts', attempts,
-               'endpoint_id', endpoint_id, 'error', NULLIF(error, ''), 'waiting_for', NULLIF(waiting_for, ''))),
+               'endpoint_id', endpoint_id, 'error', NULLIF(error, ''), 'waiting_for', NULLIF(waiting_for, ''),
+               'type', CASE WHEN status = 'ERROR' THEN type END,
+               'mode', CASE WHEN status = 'ERROR' THEN mode END)),
            %(now)s
     FROM ended WHERE status <> 'CANCELLED'
 )
@@ -105,7 +121,8 @@ SELECT * FROM unnest(%(organizations)s::bigint[], %(ids)s::bigint[], %(numbers)s
 
 LOCK_TARGETS = """
 SELECT id, failures, openings, open_until, probe_until, failing_since, organization_id, endpoint_id, last_error,
-       failed_attempts, failed_messages, failed_message_id, first_failed_at, last_failed_at
+       failed_attempts, failed_messages, failed_message_id, first_failed_at, last_failed_at,
+       deferring_since, last_deferred_at, is_deferral_reported
 FROM outbox_target WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR UPDATE
 """
 SAVE_TARGETS = """
@@ -113,24 +130,38 @@ UPDATE outbox_target t
 SET failures = v.failures, openings = v.openings, open_until = v.open_until, probe_until = v.probe_until,
     failing_since = v.failing_since, last_error = v.last_error, failed_attempts = v.failed_attempts,
     failed_messages = v.failed_messages, failed_message_id = v.failed_message_id,
-    first_failed_at = v.first_failed_at, last_failed_at = v.last_failed_at
+    first_failed_at = v.first_failed_at, last_failed_at = v.last_failed_at,
+    deferring_since = v.deferring_since, last_deferred_at = v.last_deferred_at,
+    is_deferral_reported = v.is_deferral_reported
 FROM unnest(%(ids)s::bigint[], %(failures)s::int[], %(openings)s::int[], %(opens)s::timestamptz[],
             %(probes)s::timestamptz[], %(sinces)s::timestamptz[], %(errors)s::text[], %(attempts)s::int[],
-            %(messages)s::int[], %(message_ids)s::bigint[], %(firsts)s::timestamptz[], %(lasts)s::timestamptz[])
+            %(messages)s::int[], %(message_ids)s::bigint[], %(firsts)s::timestamptz[], %(lasts)s::timestamptz[],
+            %(deferrings)s::timestamptz[], %(deferreds)s::timestamptz[], %(reports)s::bool[])
      AS v(id, failures, openings, open_until, probe_until, failing_since, last_error, failed_attempts,
-          failed_messages, failed_message_id, first_failed_at, last_failed_at)
+          failed_messages, failed_message_id, first_failed_at, last_failed_at,
+          deferring_since, last_deferred_at, is_deferral_reported)
 WHERE t.id = v.id
 """
-# Clear targets that delivered after their failures began. An open circuit stays open: its probe closes it.
-CLEAR_FAILURES = """
-UPDATE outbox_target t
-SET failing_since = NULL, failures = CASE WHEN t.open_until IS NULL THEN 0 ELSE t.failures END,
-    failed_attempts = 0, failed_messages = 0, failed_message_id = NULL, first_failed_at = NULL,
-    last_failed_at = NULL
-WHERE t.id = ANY(ARRAY(
-    SELECT f.id FROM outbox_target f
+# Clear targets that delivered after their failures or deferrals began. An open circuit stays open until its probe.
+CLEAR_FAILURES = f"""
+WITH mine AS (
+    SELECT f.id, f.is_deferral_reported AND f.deferring_since < v.ended_at AS accepts_again
+    FROM outbox_target f
     JOIN unnest(%(ids)s::bigint[], %(ends)s::timestamptz[]) AS v(id, ended_at) ON v.id = f.id
-    WHERE f.id = ANY(%(ids)s::bigint[]) AND f.failing_since < v.ended_at
+    WHERE f.id = ANY(%(ids)s::bigint[]) AND (f.failing_since < v.ended_at OR f.deferring_since < v.ended_at)
     ORDER BY f.id FOR NO KEY UPDATE OF f SKIP LOCKED
-))
+), cleared AS (
+    UPDATE outbox_target t
+    SET failing_since = NULL, failures = CASE WHEN t.open_until IS NULL THEN 0 ELSE t.failures END,
+        failed_attempts = 0, failed_messages = 0, failed_message_id = NULL, first_failed_at = NULL,
+        last_failed_at = NULL, deferring_since = NULL, last_deferred_at = NULL, is_deferral_reported = false
+    FROM mine WHERE t.id = ANY(%(ids)s::bigint[]) AND t.id = mine.id
+    RETURNING t.id, t.organization_id, t.endpoint_id, mine.accepts_again
+), appended AS (
+    {EVENTS}
+    SELECT organization_id, 'endpoint.accepting', 'endpoint', endpoint_id, 'system', NULL, 'Dispatch',
+           '{{}}'::jsonb, %(now)s
+    FROM cleared WHERE accepts_again AND endpoint_id IS NOT NULL
+)
+SELECT count(*) FROM cleared
 """

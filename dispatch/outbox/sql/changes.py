@@ -47,12 +47,26 @@ WITH changed AS (
     SET status = %(status)s, resolution = %(resolution)s,
         attempts = CASE WHEN %(fresh)s THEN 0 ELSE attempts END, lapses = CASE WHEN %(fresh)s THEN 0 ELSE lapses
         END,
+        deferred_since = CASE WHEN %(fresh)s THEN NULL ELSE deferred_since END,
+        expires_at = CASE WHEN %(fresh)s AND expires_at <= %(now)s
+                          THEN %(now)s + (expires_at - COALESCE(scheduled_for, created_at)) ELSE expires_at END,
         due_at = CASE WHEN %(fresh)s THEN %(now)s ELSE due_at END,
         ended_at = CASE WHEN %(fresh)s THEN NULL ELSE %(now)s END,
         -- An attempt in progress keeps its group, slot and lease; an attempt that has not started never does.
         in_flight = (in_flight AND status = 'PROCESSING'), waiting_for = ''
     WHERE id = ANY(%(ids)s::bigint[]) AND status = ANY(%(from)s::text[])
-    RETURNING id, organization_id, endpoint_id
+    RETURNING id, organization_id, endpoint_id, group_id, mode
+), unblocked AS (
+    -- Groups whose last BLOCK error this is.
+    {EVENTS}
+    SELECT DISTINCT u.organization_id, 'group.unblocked', 'group', u.group_id, %(actor_type)s,
+           %(actor_id)s::bigint, %(actor_label)s,
+           jsonb_strip_nulls(jsonb_build_object('endpoint_id', u.endpoint_id)), %(now)s
+    FROM changed u
+    WHERE u.mode = 'BLOCK_ON_ERROR' AND %(from)s::text[] = '{{ERROR}}'::text[]
+      AND NOT EXISTS (SELECT FROM outbox_message o
+                      WHERE o.group_id = u.group_id AND o.status IN ('PENDING', 'ERROR')
+                        AND o.status = 'ERROR' AND o.mode = 'BLOCK_ON_ERROR' AND o.id <> ALL(%(ids)s::bigint[]))
 ), appended AS (
     {EVENTS}
     SELECT organization_id, %(kind)s, 'message', id, %(actor_type)s, %(actor_id)s::bigint, %(actor_label)s,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from dispatch.core.db.prepared import EVENTS
+from dispatch.core.db.prepared import DB_NOW, EVENTS
 
 ADD_GROUPS = """
 INSERT INTO outbox_messagegroup (organization_id, endpoint_id, name, key, created_at)
@@ -27,7 +27,8 @@ KEEP_GROUPS = "SELECT id FROM outbox_messagegroup WHERE id = ANY(%(ids)s::bigint
 # locked by an earlier statement, so that this statement's snapshot is newer than every change to them. Per group:
 # the message in flight; the first ERROR of each mode; the first waiting message of each mode. The head is the
 # earlier of the two waiting messages, if no error holds it. Since errors hold by position, a mode's first message
-# is held if and only if all messages of that mode are held.
+# is held if and only if all messages of that mode are held. The order is by sequence and id: ids are assigned
+# under the group's lock, so they are the order of acceptance whatever the clocks of the machines say.
 HEADS = """
 SELECT g.id, g.wake_at, g.blocked_by, g.blocked_since, flight.id, head.id, head.due_at, head.target_id,
        CASE WHEN flight.id IS NULL AND head.id IS NULL THEN held.by_id END
@@ -37,41 +38,39 @@ LEFT JOIN LATERAL (
     WHERE f.group_id = g.id AND f.in_flight AND f.mode <> 'IMMEDIATE' LIMIT 1
 ) flight ON true
 LEFT JOIN LATERAL (
-    SELECT e.sequence, e.created_at, e.id FROM outbox_message e
+    SELECT e.sequence, e.id FROM outbox_message e
     WHERE e.group_id = g.id AND e.status IN ('PENDING', 'ERROR') AND e.status = %(error)s::text
       AND e.mode = 'BLOCK_ON_ERROR'
-    ORDER BY e.sequence, e.created_at, e.id LIMIT 1
+    ORDER BY e.sequence, e.id LIMIT 1
 ) block_error ON true
 LEFT JOIN LATERAL (
-    SELECT e.sequence, e.created_at, e.id FROM outbox_message e
+    SELECT e.sequence, e.id FROM outbox_message e
     WHERE e.group_id = g.id AND e.status IN ('PENDING', 'ERROR') AND e.status = %(error)s::text
       AND e.mode = 'NEXT_ON_ERROR'
-    ORDER BY e.sequence, e.created_at, e.id LIMIT 1
+    ORDER BY e.sequence, e.id LIMIT 1
 ) next_error ON true
 LEFT JOIN LATERAL (
-    SELECT m.sequence, m.created_at, m.id, m.due_at, m.target_id FROM outbox_message m
+    SELECT m.sequence, m.id, m.due_at, m.target_id FROM outbox_message m
     WHERE m.group_id = g.id AND m.status = 'PENDING' AND m.mode = 'BLOCK_ON_ERROR'
       AND (m.expires_at IS NULL OR m.expires_at > %(now)s)
-    ORDER BY m.sequence, m.created_at, m.id LIMIT 1
+    ORDER BY m.sequence, m.id LIMIT 1
 ) blocking ON true
 LEFT JOIN LATERAL (
-    SELECT m.sequence, m.created_at, m.id, m.due_at, m.target_id FROM outbox_message m
+    SELECT m.sequence, m.id, m.due_at, m.target_id FROM outbox_message m
     WHERE m.group_id = g.id AND m.status = 'PENDING' AND m.mode = 'NEXT_ON_ERROR'
       AND (m.expires_at IS NULL OR m.expires_at > %(now)s)
-    ORDER BY m.sequence, m.created_at, m.id LIMIT 1
+    ORDER BY m.sequence, m.id LIMIT 1
 ) passing ON true
 LEFT JOIN LATERAL (
     SELECT c.* FROM (VALUES
-        (blocking.sequence, blocking.created_at, blocking.id, blocking.due_at, blocking.target_id, true),
-        (passing.sequence, passing.created_at, passing.id, passing.due_at, passing.target_id, false)
-    ) AS c(sequence, created_at, id, due_at, target_id, blocks)
+        (blocking.sequence, blocking.id, blocking.due_at, blocking.target_id, true),
+        (passing.sequence, passing.id, passing.due_at, passing.target_id, false)
+    ) AS c(sequence, id, due_at, target_id, blocks)
     WHERE c.id IS NOT NULL AND flight.id IS NULL
-      AND (block_error.id IS NULL
-           OR (c.sequence, c.created_at, c.id)
-              < (block_error.sequence, block_error.created_at, block_error.id))
+      AND (block_error.id IS NULL OR (c.sequence, c.id) < (block_error.sequence, block_error.id))
       AND (NOT c.blocks OR next_error.id IS NULL
-           OR (c.sequence, c.created_at, c.id) < (next_error.sequence, next_error.created_at, next_error.id))
-    ORDER BY c.sequence, c.created_at, c.id LIMIT 1
+           OR (c.sequence, c.id) < (next_error.sequence, next_error.id))
+    ORDER BY c.sequence, c.id LIMIT 1
 ) head ON true
 LEFT JOIN LATERAL (
     SELECT CASE
@@ -80,10 +79,10 @@ LEFT JOIN LATERAL (
         WHEN block_error.id IS NULL THEN next_error.id
         -- The first message in order names its earliest holder: only BLOCK errors hold a NEXT message.
         WHEN blocking.id IS NULL OR (passing.id IS NOT NULL AND
-             (passing.sequence, passing.created_at, passing.id)
-             < (blocking.sequence, blocking.created_at, blocking.id)) THEN block_error.id
-        WHEN (block_error.sequence, block_error.created_at, block_error.id)
-             < (next_error.sequence, next_error.created_at, next_error.id) THEN block_error.id
+             (passing.sequence, passing.id)
+             < (blocking.sequence, blocking.id)) THEN block_error.id
+        WHEN (block_error.sequence, block_error.id)
+             < (next_error.sequence, next_error.id) THEN block_error.id
         ELSE next_error.id END AS by_id
 ) held ON true
 WHERE g.id = ANY(%(ids)s::bigint[])
@@ -93,7 +92,7 @@ WHERE g.id = ANY(%(ids)s::bigint[])
 def heads_of(group_ids: Sequence[int], now: datetime) -> dict[str, Any]:
     """Return the parameters of HEADS.
 
-    ERROR is a parameter, not a literal, so that the planner can use only the index `message_heads`: the index of
+    ERROR is a parameter, not a literal, so that the planner can use only the index `message_order`: the index of
     all errors, few at planning time, may hold thousands at run time.
     """
     return {"ids": list(group_ids), "now": now, "error": "ERROR"}
@@ -110,8 +109,30 @@ WHERE g.id = v.id
 
 # --- Queue: waiting groups and messages, and the headroom for them ---
 
-TARGET_STATES = """
-WITH counts AS (
+# The targets for which groups or unordered messages wait, now or later, by skipping through two indexes: the cost
+# depends on how many targets have something to wait for, not on how many there ever were.
+_WAITING_TARGETS = """
+WITH RECURSIVE group_target AS (
+    (SELECT g.target_id FROM outbox_messagegroup g WHERE g.wake_at IS NOT NULL ORDER BY g.target_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT g.target_id FROM outbox_messagegroup g
+            WHERE g.wake_at IS NOT NULL AND g.target_id > before.target_id ORDER BY g.target_id LIMIT 1)
+    FROM group_target before WHERE before.target_id IS NOT NULL
+), immediate_target AS (
+    (SELECT m.target_id FROM outbox_message m
+     WHERE m.status = 'PENDING' AND m.mode = 'IMMEDIATE' ORDER BY m.target_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT m.target_id FROM outbox_message m
+            WHERE m.status = 'PENDING' AND m.mode = 'IMMEDIATE' AND m.target_id > before.target_id
+            ORDER BY m.target_id LIMIT 1)
+    FROM immediate_target before WHERE before.target_id IS NOT NULL
+), waiting AS MATERIALIZED (
+    SELECT target_id FROM group_target WHERE target_id IS NOT NULL
+    UNION SELECT target_id FROM immediate_target WHERE target_id IS NOT NULL
+    {more}
+)"""
+TARGET_STATES = f"""{_WAITING_TARGETS.format(more="UNION SELECT unnest(%(targets)s::bigint[])")}
+, counts AS (
     SELECT m.pool_id, count(*) AS in_flight, count(*) FILTER (WHERE m.status = 'QUEUED') AS queued
     FROM outbox_message m
     WHERE m.in_flight AND m.pool_id IS NOT NULL
@@ -125,13 +146,14 @@ WITH counts AS (
            EXISTS (SELECT FROM outbox_message i
                    WHERE i.target_id = t.id AND i.status = 'PENDING' AND i.mode = 'IMMEDIATE'
                      AND i.due_at <= %(now)s) AS has_immediates
-    FROM outbox_target t LEFT JOIN outbox_endpoint e ON e.id = t.endpoint_id
+    FROM waiting JOIN outbox_target t ON t.id = waiting.target_id
+    LEFT JOIN outbox_endpoint e ON e.id = t.endpoint_id
     WHERE %(pools)s::bigint[] IS NULL OR COALESCE(e.pool_id, t.pool_id) = ANY(%(pools)s::bigint[])
 )
 SELECT target.id, target.is_held, target.has_groups, target.has_immediates,
        target.failures, target.openings, target.open_until, target.probe_until, target.failing_since,
        p.id, p.concurrency, p.rate_per_minute, p.is_paused, gate.full_at,
-       COALESCE(counts.in_flight, 0), COALESCE(counts.queued, 0)
+       COALESCE(counts.in_flight, 0), COALESCE(counts.queued, 0), {DB_NOW}
 FROM target
 JOIN capacity_dispatchpool p ON p.id = target.its_pool_id
 LEFT JOIN outbox_poolgate gate ON gate.pool_id = p.id
@@ -163,16 +185,16 @@ CROSS JOIN LATERAL (
 ) i
 ORDER BY i.due_at, i.id
 """
-NEXT_WAKE = """
+NEXT_WAKE = f"""{_WAITING_TARGETS.format(more="")}
 SELECT min(least(line.wake_at, immediate.due_at))
-FROM outbox_target t
+FROM waiting t
 LEFT JOIN LATERAL (
     SELECT g.wake_at FROM outbox_messagegroup g
-    WHERE g.target_id = t.id AND g.wake_at > %(now)s ORDER BY g.wake_at LIMIT 1
+    WHERE g.target_id = t.target_id AND g.wake_at > %(now)s ORDER BY g.wake_at LIMIT 1
 ) line ON true
 LEFT JOIN LATERAL (
     SELECT m.due_at FROM outbox_message m
-    WHERE m.target_id = t.id AND m.status = 'PENDING' AND m.mode = 'IMMEDIATE' AND m.due_at > %(now)s
+    WHERE m.target_id = t.target_id AND m.status = 'PENDING' AND m.mode = 'IMMEDIATE' AND m.due_at > %(now)s
     ORDER BY m.due_at LIMIT 1
 ) immediate ON true
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from dispatch.core.api.serializers import StrictSerializer
 from dispatch.core.http import client
 from dispatch.core.http import webhook_signing as signing
 from dispatch.core.http.ssrf import check_target_url
-from dispatch.outbox.models import Endpoint
+from dispatch.outbox.models import Endpoint, Target
 from dispatch.outbox.rules import responses
 from dispatch.outbox.validators import check_own_headers, longest_timeout_s
 from dispatch.schedules.kinds.base import (
@@ -70,6 +70,15 @@ class _Call:
     body: bytes
     timeout_s: float
     headers: dict[str, str]
+    permanent: tuple[int, ...]
+
+
+class _NotNow(Exception):
+    """The endpoint must not be called now. `again_in_s` None leaves the time to the retry schedule."""
+
+    def __init__(self, reason: str, again_in_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.again_in_s = again_in_s
 
 
 class HttpKind(Kind):
@@ -103,6 +112,8 @@ class HttpKind(Kind):
                 continue
             try:
                 ready.append((assignment, self._build_call(organizations[assignment.organization_id], assignment)))
+            except _NotNow as error:
+                yield assignment, Outcome(FAILED, error=str(error), again_in_s=error.again_in_s)
             except ValidationError as error:
                 yield assignment, Outcome(REFUSED, error=describe_errors(error))
             except ValueError as error:  # an unusable header or secret: no request was made
@@ -125,6 +136,8 @@ class HttpKind(Kind):
     def _build_call(self, organization: Organization, assignment: Assignment) -> _Call:
         read = self._read(organization, assignment.payload)
         endpoint: Endpoint | None = read.get("endpoint")
+        if endpoint:
+            _check_open(endpoint)
         body = b"" if read["method"] == "GET" else json.dumps(read["body"], separators=(",", ":")).encode()
         configured: dict[str, str] = dict((endpoint.headers or {}) if endpoint else {}) | dict(assignment.headers)  # type: ignore[arg-type]
         dispatch_headers = {
@@ -134,7 +147,9 @@ class HttpKind(Kind):
             "Dispatch-Scheduled-For": assignment.trigger_at.isoformat(),
         }
         if endpoint:
-            dispatch_headers |= signing.headers(_secrets(endpoint), f"run_{assignment.run_id}", clock.now(), body)
+            dispatch_headers |= signing.headers(
+                endpoint.signing_secrets(clock.now()), f"run_{assignment.run_id}", clock.now(), body
+            )
         taken = {name.lower() for name in dispatch_headers}
         headers = {
             name: value for name, value in configured.items() if name.lower() not in taken
@@ -143,13 +158,22 @@ class HttpKind(Kind):
             headers["Content-Type"] = "application/json"
         client.check_headers(headers)
         url = endpoint.url if endpoint else read["url"]
-        return _Call(url, read["method"], body, min(read["timeout_s"], longest_timeout_s()), headers)
+        timeout_s = min(read["timeout_s"], longest_timeout_s())
+        permanent = endpoint.permanent_codes if endpoint else settings.OUTBOX_PERMANENT_CODES
+        return _Call(url, read["method"], body, timeout_s, headers, tuple(permanent))
 
 
-def _secrets(endpoint: Endpoint) -> list[str]:
-    until = endpoint.previous_secret_until
-    both = endpoint.previous_secret and (until is None or until > clock.now())
-    return [endpoint.secret, endpoint.previous_secret] if both else [endpoint.secret]
+def _check_open(endpoint: Endpoint) -> None:
+    """Raise _NotNow if the endpoint is paused or disabled, or its circuit is open."""
+    if endpoint.disabled_at:
+        raise _NotNow(f"The endpoint {endpoint.name} is disabled.")
+    if endpoint.is_paused:
+        raise _NotNow(f"The endpoint {endpoint.name} is paused.")
+    target = Target.objects.filter(endpoint=endpoint).only("open_until").first()
+    now = clock.now()
+    if target and target.open_until and target.open_until > now:
+        wait_s = (target.open_until - now).total_seconds()
+        raise _NotNow(f"The endpoint {endpoint.name} isn't responding.", wait_s)
 
 
 def _finished_outcomes(ready: Sequence[tuple[Assignment, _Call]]) -> Iterator[tuple[Assignment, Outcome] | None]:
@@ -198,18 +222,18 @@ async def _send_request(call: _Call) -> Outcome:
     except Exception as error:
         return failed(error)
     try:
-        return _judge_response(answer)
+        return _judge_response(answer, call.permanent)
     except Exception as error:
         return failed(error)
 
 
-def _judge_response(answer: client.Response) -> Outcome:
-    """Return the outcome: 2xx succeeded, OUTBOX_PERMANENT_CODES are refused, 429 and others may be retried."""
+def _judge_response(answer: client.Response, permanent: Collection[int]) -> Outcome:
+    """Return the outcome: 2xx succeeded, `permanent` codes are refused, 429 and others may be retried."""
     text = answer.body_start[:ANSWER_BYTES].decode("utf-8", "replace").replace("\x00", "\ufffd")
     result = {"status": answer.status, "answer": text, "elapsed_s": round(answer.elapsed_s, 3)}
     if 200 <= answer.status < 300:
         return Outcome(SUCCEEDED, result)
-    refused = answer.status in settings.OUTBOX_PERMANENT_CODES
+    refused = answer.status in permanent
     again_in_s = responses.retry_after_s(answer.headers, clock.now())
     if again_in_s is not None:
         again_in_s = min(again_in_s, settings.OUTBOX_LONGEST_DEFERRAL_S)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
@@ -24,6 +24,10 @@ from dispatch.schedules.services.shards import keeper
 from dispatch.schedules.services.worker import enqueue_runs
 
 log = structlog.get_logger(__name__)
+
+
+# Runs that have been due for longer than this are late.
+FRESH = timedelta(seconds=60)
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,7 @@ def claim_due_runs(shards: Sequence[int], limit: int | None = None) -> Claimed:
     now = clock.now()
     with transaction.atomic():
         given = {"shards": list(shards), "now": now, "limit": limit or settings.SCHEDULE_BATCH_SIZE}
+        given |= {"kinds": _known_kinds(), "late": now - FRESH}
         rows = [_Row(*row) for row in fetch_all(sql.DUE, given)]
         if not rows:
             return Claimed(0, 0)
@@ -104,21 +109,20 @@ def claim_due_runs(shards: Sequence[int], limit: int | None = None) -> Claimed:
 
 def next_due(shards: Sequence[int]) -> datetime | None:
     """Return when the next run of these shards is due."""
-    next_due: datetime | None = fetch_all(sql.NEXT_DUE, {"shards": list(shards)})[0][0]
+    next_due: datetime | None = fetch_all(sql.NEXT_DUE, {"shards": list(shards), "kinds": _known_kinds()})[0][0]
     return next_due
 
 
-def _plan(rows: Sequence[_Row], now: datetime) -> list[tuple[_Row, Plan]]:
-    """Plan each due run.
+def _known_kinds() -> list[str]:
+    """Return the kinds of this process: during a rolling upgrade, runs of others are left to newer processes."""
+    return [kind.name for kind in kinds.all_kinds()]
 
-    A run claimed here counts as open for the schedule's other runs in this batch. Runs of a kind unknown to this
-    process are left to another one.
-    """
+
+def _plan(rows: Sequence[_Row], now: datetime) -> list[tuple[_Row, Plan]]:
+    """Plan each due run. A run claimed here counts as open for the schedule's other runs in this batch."""
     opened: set[int] = set()
     plans = []
     for row in rows:
-        if not kinds.is_known(row.kind):
-            continue
         try:
             plan = plan_due_run(
                 row.timing, row.policy, row.due, now, has_open=row.has_open or row.schedule_id in opened
@@ -195,7 +199,7 @@ def _next_occurrence(row: _Row, plan: Plan) -> tuple[int, datetime | None]:
 
 # Prevents a busy loop.
 MIN_PAUSE_S = 0.001
-# Pause while all overdue runs are locked by other transactions or of a kind unknown to this process.
+# Pause while all overdue runs are locked by other transactions.
 LOCKED_PAUSE_S = 0.1
 
 

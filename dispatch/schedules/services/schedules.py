@@ -9,6 +9,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import F
 
 from dispatch.core import clock, events, fault_injection
 from dispatch.core.api.problems import Conflict
@@ -20,6 +21,7 @@ from dispatch.schedules import sql
 from dispatch.schedules.models import SHARDS, Run, RunStatus, Schedule
 from dispatch.schedules.rules import recurrence
 from dispatch.schedules.services.shards import EXECUTOR
+from dispatch.schedules.services.worker import enqueue_runs
 
 # Fields that decide when a schedule runs. Changing any of them replaces the next run.
 WHEN = ("time_zone", "trigger_at", "every", "unit", "cron", "starts_at", "ends_at", "max_occurrences")
@@ -108,9 +110,7 @@ def change_schedule(
             schedule.anchor = anchor
             _replace_next_run(schedule, now, set(changed))
         if "kind" in changed:
-            Run.objects.filter(schedule=schedule, status__in=[RunStatus.SCHEDULED, RunStatus.RETRYING]).update(
-                kind=schedule.kind
-            )
+            _change_kind_of_runs(schedule, now)
         _reset_failures(schedule, actor, "changed it")
         _save(schedule, now, "changed", actor, fields=changed)
     return schedule
@@ -290,6 +290,21 @@ def _replace_next_run(schedule: Schedule, now: datetime, changed: set[str]) -> N
         schedule.changed_at = now
         _next_run(schedule).save()
     _notify_executors(due, now)
+
+
+def _change_kind_of_runs(schedule: Schedule, now: datetime) -> None:
+    """Give the schedule's kind to its runs that no worker has started.
+
+    Runs in a worker's queue get a message to the new kind's workers: those of the old kind would read the new
+    payload.
+    """
+    runs = Run.objects.filter(schedule=schedule)
+    runs.filter(status__in=[RunStatus.SCHEDULED, RunStatus.RETRYING]).update(kind=schedule.kind)
+    queued = runs.filter(status=RunStatus.IN_PROGRESS).select_for_update(no_key=True).order_by("pk")
+    again = [(run.pk, run.epoch + 1, schedule.kind) for run in queued]
+    ids = [run_id for run_id, _, _ in again]
+    Run.objects.filter(pk__in=ids).update(kind=schedule.kind, epoch=F("epoch") + 1, taken_at=now)
+    enqueue_runs(again)
 
 
 def _notify_executors(at: datetime | None, now: datetime) -> None:

@@ -7,6 +7,7 @@ the row ensures that a lost message or a flushed Redis never causes a second cal
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 import structlog
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError, InterfaceError, OperationalError, transaction
+from django.db import DatabaseError, InterfaceError, OperationalError, connection, transaction
+from rq import Retry
 from rq.timeouts import BaseTimeoutException
 
 from dispatch.core import clock, fault_injection
@@ -33,6 +35,10 @@ log = structlog.get_logger(__name__)
 APPLY = "dispatch.schedules.tasks.apply_status"
 # Share of RQ's job time limit after which no further run is begun.
 SHARE_OF_JOB = 0.5
+# Pauses between tries to store reports while the database is unavailable.
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 5.0
+# The status worker retries its job after these times: together they are shorter than a lease.
+STATUS_RETRIES_S = [1, 2, 5, 10, 20]
 
 # [run id, epoch, outcome, result as JSON, error, retry delay in s]
 Report = list[Any]
@@ -123,7 +129,7 @@ def report_outcomes(done: Sequence[tuple[Assignment, Outcome]]) -> None:
         for assignment, o in done
     ]  # fmt: skip
     try:
-        store_reports(reports)
+        _store_patiently(reports)
         unwritten: list[Report] = []
     except DatabaseError as error:
         log.warning("report_store_failed", error=str(error).strip())
@@ -136,12 +142,31 @@ def report_outcomes(done: Sequence[tuple[Assignment, Outcome]]) -> None:
             args=(ids, unwritten),
             result_ttl=settings.RQ_QUEUES[settings.SCHEDULE_STATUS_QUEUE]["DEFAULT_RESULT_TTL"],
             failure_ttl=settings.RQ_FAILURE_TTL_S,
+            retry=Retry(max=len(STATUS_RETRIES_S), interval=STATUS_RETRIES_S),
         )
     except REDIS_ERRORS as error:
         log.warning("status_queue_unavailable", runs=len(ids), error=str(error))
         if not unwritten:
             apply_reports(ids)
     fault_injection.crash_point("schedules.report.sent")
+
+
+def _store_patiently(reports: Sequence[Report]) -> None:
+    """Store reports, and retry while the database is unavailable, for a third of the lease.
+
+    The other runs of this worker keep their leases. Without a stored report, the work would be done again.
+    """
+    deadline, pause_s = time.monotonic() + settings.SCHEDULE_LEASE_S / 3, FIRST_PAUSE_S
+    while True:
+        try:
+            return store_reports(reports)
+        except (OperationalError, InterfaceError) as error:
+            if connection.in_atomic_block or time.monotonic() + pause_s > deadline:
+                raise
+            log.warning("report_store_retried", again_in_s=pause_s, error=str(error).strip())
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 2, MAX_PAUSE_S)
+        connection.close_if_unusable_or_obsolete()
 
 
 def store_reports(reports: Sequence[Report]) -> None:

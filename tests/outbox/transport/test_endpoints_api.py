@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -167,6 +168,17 @@ def test_the_secret_is_replaced_with_an_overlap_or_at_once(api: Api) -> None:
     assert api.post(f"endpoints/{made['id']}/rotate_secret/", {"overlap_s": -1}).status_code == 400
     assert kinds(made["id"]) == ["added", "secret_rotated", "secret_rotated"]
     assert not [data for data in Event.objects.values_list("data", flat=True) if "whsec_" in str(data)]
+
+
+def test_a_second_rotation_keeps_the_secret_that_the_receiver_has(api: Api) -> None:
+    made = add(api)
+    rotated = [api.post(f"endpoints/{made['id']}/rotate_secret/", {}).json()["secret"] for _ in range(2)]
+    row = Endpoint.objects.get()
+    assert row.signing_secrets(clock.now()) == [rotated[1], rotated[0], made["secret"]]
+    assert row.signing_secrets(clock.now() + timedelta(days=1, minutes=1)) == [rotated[1]]
+    api.post(f"endpoints/{made['id']}/rotate_secret/", {"overlap_s": 0})
+    row.refresh_from_db()
+    assert row.signing_secrets(clock.now()) == [row.secret]
 
 
 def test_paused_resumed_disabled_and_enabled(api: Api) -> None:

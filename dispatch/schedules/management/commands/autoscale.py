@@ -14,7 +14,7 @@ from dispatch.core.db import session_limits
 from dispatch.core.observability import metrics
 from dispatch.core.runtime import preflight
 from dispatch.core.runtime.autoscaler import Autoscaler, policies, worker_cap
-from dispatch.core.runtime.supervisor import STOP_GRACE_S, Supervisor
+from dispatch.core.runtime.supervisor import Supervisor
 
 
 class Command(BaseCommand):
@@ -43,7 +43,6 @@ class Command(BaseCommand):
             )
         env = {**os.environ, "METRICS_PORT": "0", **metrics.collect(settings.DATA_DIR / "metrics")}
         metrics.serve()
-        # less than the grace period that this process has from its own supervisor
-        supervisor = Supervisor([], env, out=sys.stdout, grace_s=STOP_GRACE_S - 2)
+        supervisor = Supervisor([], env, out=sys.stdout, grace_s=settings.AUTOSCALE_STOP_GRACE_S)
         with supervisor.interruptible(), supervisor:
             Autoscaler(wanted, supervisor, cap).run(supervisor.wait)

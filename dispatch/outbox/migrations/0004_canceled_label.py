@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("outbox", "0002_target_failures"),
+        ("outbox", "0003_order_and_health"),
     ]
 
     operations = [

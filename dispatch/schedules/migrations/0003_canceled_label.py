@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("schedules", "0001_initial"),
+        ("schedules", "0002_run_ended_of_organization"),
     ]
 
     operations = [

@@ -1,0 +1,106 @@
+"""A receiver that keeps deferring is shown and reported, and does not defer a message forever."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dispatch.core import clock
+from dispatch.core.models import Event
+from dispatch.outbox import http_delivery
+from dispatch.outbox.metrics import deferring
+from dispatch.outbox.models import Endpoint, Target
+from dispatch.outbox.services import attempt_results, attempts
+from dispatch.outbox.services.attempts import DeliveryAttempt
+from dispatch.outbox.services.endpoints import health_of
+from notifications.loops import reader
+from notifications.models import Notification
+from tests.core.horizon import all_readable
+from tests.harness.outbox import World
+from tests.support import factories
+
+HOUR = 3600.0
+
+
+def attempt(world: World, message_id: int) -> str:
+    """Make one attempt for the message; return its status afterwards."""
+    early_s = (world.message(message_id).due_at - clock.now()).total_seconds()
+    world.travel(max(early_s, 0.0) + 0.1)
+    Target.objects.update(open_until=None, failures=0)  # the circuit is not the subject here
+    world.poll()
+    (call,), _ = attempts.start_attempts([(message_id, world.message(message_id).epoch)])
+    assert isinstance(call, DeliveryAttempt)
+
+    async def deliver() -> attempt_results.AttemptResult:
+        try:
+            return await http_delivery.deliver_message(call)
+        finally:
+            await http_delivery.client.close()
+
+    attempt_results.finish_attempts([asyncio.run(deliver())])
+    return world.status(message_id)
+
+
+def fresh(endpoint: Endpoint) -> Endpoint:
+    return Endpoint.objects.select_related("target").get(pk=endpoint.pk)
+
+
+@pytest.mark.parametrize(("status", "body"), [(429, ""), (200, '{"ack": false}')])
+def test_a_message_deferred_for_a_day_fails(world: World, status: int, body: str) -> None:
+    # Contract 7
+    erp = world.endpoint(retry_schedule_s=[60])
+    world.receiver.answer("a", status, body)
+    message = world.send_one(erp, "a")
+    assert attempt(world, message) == "PENDING"
+    world.travel(23 * HOUR)
+    assert attempt(world, message) == "PENDING"
+    assert world.message(message).attempts == 0
+    world.travel(1 * HOUR)
+    assert attempt(world, message) == "PENDING"
+    assert world.message(message).attempts == 1
+    assert attempt(world, message) == "ERROR"
+    assert "too long" in world.message(message).last_error
+    world.act("retry", message)
+    assert attempt(world, message) == "PENDING"
+    assert world.message(message).attempts == 0
+
+
+def test_an_endpoint_that_only_defers_is_shown_and_reported_once(world: World) -> None:
+    boss = factories.admin(world.organization, "Boss")
+    erp = world.endpoint()
+    world.receiver.answer("a", 429, times=4)
+    message = world.send_one(erp, "a")
+    assert attempt(world, message) == "PENDING"
+    assert health_of(fresh(erp)).state == "deferring"
+    assert not Event.objects.filter(kind="endpoint.deferring").exists()
+    for _ in range(3):
+        world.travel(HOUR)
+        attempt(world, message)
+    assert Event.objects.filter(kind="endpoint.deferring", subject_id=erp.pk).count() == 1
+    ((_, seconds),) = deferring()
+    assert 3 * HOUR <= seconds < 4 * HOUR
+    all_readable()
+    reader.step()
+    notice = Notification.objects.get(user=boss, kind="endpoint.deferring")
+    assert notice.title == "Endpoint ERP accepts no messages at the moment"
+    assert notice.settled_at is None
+
+    assert attempt(world, message) == "COMPLETED"
+    assert health_of(fresh(erp)).state == "healthy"
+    assert deferring() == [((), 0.0)]
+    all_readable()
+    reader.step()
+    notice.refresh_from_db()
+    assert notice.settled_at is not None
+
+
+def test_deferrals_far_apart_are_not_reported(world: World) -> None:
+    erp = world.endpoint()
+    for name in ("a", "b"):
+        world.receiver.answer(name, 429)
+        message = world.send_one(erp, name, mode="IMMEDIATE")
+        attempt(world, message)
+        world.act("cancel", message)
+        world.travel(14 * 24 * HOUR)
+    assert not Event.objects.filter(kind="endpoint.deferring").exists()
