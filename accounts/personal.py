@@ -9,7 +9,9 @@ from axes.models import AccessAttempt, AccessLog
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 
+from accounts import services
 from accounts.models import ApiKey, Membership, User
+from dispatch.core.events import SYSTEM
 from dispatch.core.privacy import personal_data
 from dispatch.core.privacy.personal_data import DataSubject, EventReference, PersonalDataHandler
 
@@ -75,6 +77,7 @@ def erase(person: DataSubject) -> int:
             model.objects.filter(username=user.email).delete()
         kind = ContentType.objects.get_for_model(User)
         LogEntry.objects.filter(content_type=kind, object_id=str(user.pk)).update(object_repr=f"User {user.pk}")
+        services.revoke_keys_of(user, actor=SYSTEM)
         user.memberships.update(is_active=False, on_duty=False, invited_name="", invited_phone="")
         user.name, user.email, user.phone = f"Erased user {user.pk}", f"erased-{user.pk}@invalid.invalid", ""
         user.is_active = False

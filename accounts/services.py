@@ -101,6 +101,12 @@ def keys_made_by(membership: Membership) -> QuerySet[ApiKey]:
     )
 
 
+def revoke_keys_of(user: User, *, actor: Actor) -> None:
+    """Revoke the keys that this user created, in every organization."""
+    for key_id in ApiKey.objects.filter(created_by=user, revoked_at=None).values_list("pk", flat=True):
+        revoke_api_key(key_id, actor=actor)
+
+
 def revoke_api_key(key_id: int, *, actor: Actor) -> ApiKey:
     """Revoke the key immediately. Idempotent."""
     with transaction.atomic():

@@ -100,6 +100,8 @@ class UserAdmin(OwnedAdmin):
         if not change:
             obj.set_unusable_password()
         obj.save()
+        if not obj.is_active:
+            services.revoke_keys_of(obj, actor=request.actor)
 
     @action(
         description="New password link",

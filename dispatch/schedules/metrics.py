@@ -32,9 +32,10 @@ def open_runs() -> Samples:
 def oldest_due() -> Samples:
     """Return how long the oldest due run has waited, in seconds."""
     from dispatch.core.db.prepared import fetch_all
-    from dispatch.schedules import sql
+    from dispatch.schedules import kinds, sql
 
-    first = fetch_all(sql.NEXT_DUE, {"shards": list(range(SHARDS))})[0][0]
+    names = [kind.name for kind in kinds.all_kinds()]
+    first = fetch_all(sql.NEXT_DUE, {"shards": list(range(SHARDS)), "kinds": names})[0][0]
     return [((), max(0.0, (clock.now() - first).total_seconds()) if first else 0.0)]
 
 

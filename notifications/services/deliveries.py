@@ -225,11 +225,12 @@ def _create_call(row: Delivery) -> int:
     pool = call_pool(row.organization_id)
     if pool is None:
         raise NotSent("The organization has no call pool.")
+    last = telephony.calls_of("alert", row.pk).order_by("-attempt").first()
     call = telephony.create_call(
         organization=row.organization,
         purpose="alert",
         subject_id=row.pk,
-        attempt=1,
+        attempt=1 if last is None else last.attempt + _met_outage(last),
         to_phone=str(row.notification.user.phone),
         pool=pool,
         ring_timeout_s=RING_S,
@@ -242,11 +243,23 @@ def _create_call(row: Delivery) -> int:
 
 
 def apply_call_report(call: Call) -> None:
-    """Apply telephony's report on a call: `sent` if it was answered, `failed` if it ended without an answer."""
+    """Apply telephony's report on a call: `sent` if it was answered, `failed` if it ended without an answer.
+
+    A call that was not placed because of its account's outage is tried again, from the fallback if there is one.
+    """
     if call.answered_at is not None:
         _apply_report(call.subject_id, Status.SENT)
+    elif _met_outage(call):
+        mine = Delivery.objects.filter(pk=call.subject_id, status=Status.SENDING)
+        mine.update(status=Status.WAITING, next_attempt_at=clock.now())
     elif call.ended_at is not None:
         _apply_report(call.subject_id, Status.FAILED, call.error_message or call.get_status_display())
+
+
+def _met_outage(call: Call) -> bool:
+    """Return whether the call was not placed because of its account's outage, and there is time to call again."""
+    never_placed = call.status in (Call.Status.NOT_PLACED, Call.Status.REJECTED)
+    return never_placed and bool(call.account.outage) and clock.now() < call.place_by
 
 
 _SENDERS: dict[str, Callable[[Delivery], bool]] = {

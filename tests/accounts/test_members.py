@@ -219,7 +219,7 @@ def test_a_superuser_makes_users_and_organizations(organization):
         reverse("admin:accounts_organization_add"),
         {
             "name": "Third", "slug": "third", "time_zone": "America/Denver", "default_region": "US",
-            "distance_unit": "mi", "allowed_countries": "US", "is_active": "on",
+            "distance_unit": "mi", "allowed_countries": "US", "is_active": "on", "language": "en",
         },
     )  # fmt: skip
     assert made.status_code == 302

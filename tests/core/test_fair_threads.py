@@ -121,6 +121,7 @@ def test_without_threads_a_task_runs_in_the_callers(threads: FairThreads) -> Non
     assert threads.items() == set()
 
 
+@pytest.mark.soak  # the connection pool closes what is idle after 40 seconds
 @pytest.mark.django_db(transaction=True)
 def test_idle_threads_end_and_close_their_connections(
     threads: FairThreads, monkeypatch: pytest.MonkeyPatch

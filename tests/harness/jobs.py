@@ -35,6 +35,7 @@ from dispatch.jobs.models import DispatchPolicy, Job, Offer, ServiceType, Submis
 from dispatch.technicians.models import Technician
 from dispatch.telephony.loops import RECONCILERS, place_due, send_due
 from dispatch.telephony.models import Text
+from dispatch.telephony.services import hang_ups
 from tests.phones import Phone, PhoneCall, Simulator
 from tests.support import factories
 from tests.support.waiting import PATIENCE
@@ -130,11 +131,12 @@ class Floor:
         close_old_connections()
 
     def until(self, condition: Callable[[], Any], within: float = PATIENCE) -> Any:
-        """Works until the condition holds."""
+        """Works until the condition holds, and repeats hang-ups, as the dispatcher does."""
         deadline = time.monotonic() + within
         while True:
             self._enqueue_due()
             self.work()
+            hang_ups.hang_up_due()
             if value := condition():
                 return value
             if time.monotonic() >= deadline:

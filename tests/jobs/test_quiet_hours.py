@@ -250,7 +250,13 @@ def change_time_zone_in_the_admin(desk: Desk, zone: str) -> None:
     client = Client()
     client.force_login(factories.admin(desk.organization), backend="django.contrib.auth.backends.ModelBackend")
     address = reverse("admin:accounts_organization_change", args=[desk.organization.pk])
-    fields = {"name": "Copper", "default_region": "US", "distance_unit": "mi", "allowed_countries": "US"}
+    fields = {
+        "name": "Copper",
+        "default_region": "US",
+        "distance_unit": "mi",
+        "allowed_countries": "US",
+        "language": "en",
+    }
     assert client.post(address, {**fields, "time_zone": zone}).status_code == 302
 
 

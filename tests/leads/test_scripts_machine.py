@@ -261,7 +261,7 @@ def _limits(
 ) -> PoolLimits:
     usable = {
         number: UsableNumber(
-            NumberLimits(number, total, alerts, offers), 1, "+16025550100", concurrency[of], None, 1e6
+            NumberLimits(number, total, alerts, offers), 1, "+16025550100", concurrency[of], None, 1e6, 1
         )
         for number, (of, total, alerts, offers) in numbers.items()
         if of == pool

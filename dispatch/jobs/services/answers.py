@@ -11,6 +11,7 @@ from django.db.models import Q
 
 from dispatch.core import clock, fault_injection
 from dispatch.core.events import SYSTEM, Actor
+from dispatch.core.models import Event
 from dispatch.jobs import policies, rules
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.rules import Outcome, phrases
@@ -109,8 +110,9 @@ def _apply_earlier_keys(job_id: int, offer_id: int, by: AnswerChannel, arrived_a
     if not others:
         return
     at = arrived_at or clock.now()
-    if by is AnswerChannel.PHONE and (own := telephony.keys_of("offer", offer_id)):
-        at = own[0].at
+    if by is AnswerChannel.PHONE:
+        answers = (phrases.ACCEPT_KEY, phrases.DECLINE_KEY)
+        at = next((pressed.at for pressed in telephony.keys_of("offer", offer_id) if pressed.key in answers), at)
     telephony.apply_keys_of("offer", others, before=at)
 
 
@@ -186,10 +188,24 @@ def _may_take_late(job: Job, offer: Offer, at: datetime) -> bool:
         return False
     if job.status not in (Job.Status.PENDING, Job.Status.DISPATCHING) or job.paused_at is not None:
         return False
+    if _was_moved_since(job, offer):
+        return False
     pending = job.offers.filter(status=Offer.Status.PENDING)
     if pending.filter(technician_id=offer.technician_id).exists():
         return True
     return not _has_rung_elsewhere(job, offer, at)
+
+
+def _was_moved_since(job: Job, offer: Offer) -> bool:
+    """Return whether the job's address was corrected after the offer was made."""
+    return Event.objects.filter(
+        organization_id=job.organization_id,
+        subject_type="job",
+        subject_id=job.pk,
+        kind="job.corrected",
+        data__changed__contains=["address"],
+        at__gte=offer.created_at,
+    ).exists()
 
 
 def _has_rung_elsewhere(job: Job, offer: Offer, at: datetime) -> bool:

@@ -92,7 +92,10 @@ def _news_of(job: Job) -> list[CustomerTextKind]:
         news.insert(0, Kind.ASSIGNED)
         if job.on_the_way_at is not None and (job.eta_at is None or job.eta_at > clock.now()):
             news.insert(0, Kind.ON_THE_WAY)
-        if job.late_minutes is not None:
+        is_newest = job.on_the_way_at is None or (
+            job.late_reported_at is not None and job.late_reported_at > job.on_the_way_at
+        )
+        if job.late_minutes is not None and is_newest:
             news.insert(0, Kind.RUNNING_LATE)
     return news
 
@@ -199,7 +202,10 @@ def _is_outdated(text: Text, job: Job, kind: CustomerTextKind) -> bool:
     """Return whether a sent text misleads: it went to a phone that was corrected, or named a shorter delay."""
     if str(text.to_phone) != str(job.customer_phone):
         return True
-    return kind == Kind.RUNNING_LATE and text.context.get("late_minutes", 0) < (job.late_minutes or 0)
+    if kind != Kind.RUNNING_LATE:
+        return False
+    is_about_another = text.context.get("technician_id") != job.technician_id
+    return is_about_another or text.context.get("late_minutes", 0) < (job.late_minutes or 0)
 
 
 def _create_text(job: Job, row: CustomerText, policy: CustomerTextPolicy) -> Text:

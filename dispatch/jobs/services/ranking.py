@@ -51,9 +51,9 @@ def begin_dispatch(job: Job) -> None:
     Then the job's next step is due immediately, or the job is `pending` with the reason. The job must be locked,
     `dispatching`, and without a live offer.
     """
+    slots.release_holds(job)  # by the policy under which they were made
     ranking = find_candidates(job)
     job.candidates.all().delete()
-    slots.release_holds(job)
     transitions.save_job(job)
     write_ranking(job, ranking)
 

@@ -37,6 +37,8 @@ def resume_after_outage(organization_id: int, limit: int | None = None) -> int:
     again. A job that a dispatcher owns is left alone. A job that fails or is locked does not block the others: the
     auditor resumes it later. Call it outside any transaction.
     """
+    if limit is not None and telephony.spend_hold(organization_id, "offer"):
+        return 0  # a trial could not call anybody
     if limit is None:
         run_each(
             _end_trial,

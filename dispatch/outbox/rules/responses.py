@@ -74,6 +74,7 @@ def limit_deferral(verdict: Verdict, since: datetime | None, now: datetime, limi
         return verdict
     return Verdict(
         FAILED,
+        delay_s=verdict.delay_s,
         error_class=verdict.error_class,
         error=f"{verdict.error} It has deferred this message for too long.",
     )

@@ -57,6 +57,7 @@ def _ask(call: Call) -> None:
         log.warning("hang_up_failed", call=call.pk, error=str(error))
         if not _is_given_up(call, clock.now()):
             return
+        mark_lost(call.pk, "the provider gave no answer")
     else:
         fault_injection.crash_point("telephony.hang_up.sent")
         apply_report(call.pk, report)

@@ -180,7 +180,8 @@ def fetch_missed_reports() -> bool:
     due = {pk: DueRow(pk, account_id) for pk, account_id in still_open.values_list("pk", "account_id")}
     missed_reports.forget_calls(remembered - due.keys())
     but = request_threads.busy_ids(LOOKUPS, END) | _unasked_calls.keys()
-    rows = [due[pk] for pk in sorted(due.keys() - but)][:BATCH]
+    full = LOOKUPS.full_keys() | failing_accounts.ids()
+    rows = [due[pk] for pk in sorted(due.keys() - but) if due[pk].account_id not in full][:BATCH]
     return start_due(LOOKUPS, rows, _claim_end, _ask_for_missed_report, event=END, skipped=_unasked_calls)
 
 

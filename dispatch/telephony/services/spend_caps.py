@@ -90,7 +90,7 @@ def find_hold(organization_id: int, source: Source, purpose: str = "") -> Hold |
     ):
         if day != _local_day(zone):
             return None  # counted from zero by the next claim
-        if is_stopped or spent + _estimate(source, price) > amount:
+        if is_stopped or not _fitting(amount - spent, _estimate(source, price), 1):
             return Hold(amount, currency)
     return None
 
@@ -98,17 +98,18 @@ def find_hold(organization_id: int, source: Source, purpose: str = "") -> Hold |
 def reserve(organization_id: int, source: Source, count: int = 1, *, purpose: str = "") -> int:
     """Reserve the estimated cost of `count` calls or texts. Return how many of them the cap allows now.
 
-    Runs in the caller's transaction, which claims them. Locks the cap's row until its end.
+    Runs in the caller's transaction, which claims them. Locks the cap's row until its end, except for calls that
+    no cap stops: these never wait for the row, and the next count includes them.
     """
+    if source is price_sql.CALLS and purpose in EXEMPT:
+        return count
     cap = _locked(organization_id)
     if cap is None or cap.amount is None:
         return count
     if cap.day != _local_day(cap.organization.time_zone):
         _count(cap)
     estimate = _estimate(source, cap.text_average if source.is_text else cap.call_average)
-    allowed = count
-    if not (source is price_sql.CALLS and purpose in EXEMPT):
-        allowed = 0 if cap.stopped_at else _fitting(cap.amount - cap.spent, estimate, count)
+    allowed = 0 if cap.stopped_at else _fitting(cap.amount - cap.spent, estimate, count)
     if allowed:
         cap.spent += allowed * estimate
         fast_rows.update_row(cap, ("spent",))
@@ -191,7 +192,7 @@ def _stop_or_resume(cap: SpendCap, estimate: Decimal, actor: Actor, *, is_fresh:
     """Stop if another call does not fit. `is_fresh`: the day or the cap is new, so any room suffices to resume."""
     assert cap.amount is not None
     if cap.stopped_at is None:
-        if cap.settled + estimate > cap.amount:
+        if not _fitting(cap.amount - cap.settled, estimate, 1):
             cap.stopped_at = clock.now()
             _append(
                 cap,
@@ -201,7 +202,7 @@ def _stop_or_resume(cap: SpendCap, estimate: Decimal, actor: Actor, *, is_fresh:
                 **_facts(cap),
             )
             log.warning("spend_cap_reached", organization=cap.organization_id, spent=str(cap.settled))
-    elif cap.settled + estimate <= cap.amount * (1 if is_fresh else RESUME_SHARE):
+    elif _fitting(cap.amount * (1 if is_fresh else RESUME_SHARE) - cap.settled, estimate, 1):
         _resume(cap, actor)
 
 

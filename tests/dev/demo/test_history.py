@@ -145,7 +145,14 @@ def test_nothing_happens_because_of_the_past(company):
         for loop in all_loops():
             if isinstance(loop, Loop):
                 loop.step()
-    assert rows_of(*kinds) == before
+    after = rows_of(*kinds)
+    # Only the first difference of each kind is shown: a comparison of all rows would take minutes.
+    changed = {
+        name: [pair for pair in zip(before[name], after[name], strict=False) if pair[0] != pair[1]][:1]
+        for name in before
+    }
+    assert {name: len(rows) for name, rows in after.items()} == {name: len(rows) for name, rows in before.items()}
+    assert not any(changed.values()), changed
     assert Lead.objects.filter(status="finished").count() == finished
     assert not Event.objects.filter(xid=history.rows.BEFORE_ALL_READERS).exclude(at__lte=clock.now()).exists()
     assert EventCursor.objects.exists(), "readers have run"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from dispatch.capacity.models import DispatchPool, OutboundNumber
@@ -29,6 +30,9 @@ class PastCall:
     ended_at: datetime
     key: str = ""
     key_at: datetime | None = None
+
+
+PRICE_PER_MINUTE = Decimal("0.014")
 
 
 class CallWriter:
@@ -57,7 +61,7 @@ class CallWriter:
             from_phone=number.phone.as_e164, status=status, place_by=at + timedelta(minutes=5), not_before=at,
             created_at=at, requested_at=at, submitted_at=at, answered_at=call.answered_at, ended_at=call.ended_at,
             duration_s=round((call.ended_at - call.answered_at).total_seconds()) if call.answered_at else 0,
-            keys_pressed=call.key, context=context or {}, last_sequence=3,
+            keys_pressed=call.key, context=context or {}, last_sequence=3, price=_price(call), price_unit="USD",
         )  # fmt: skip
         pk: int = row["id"]
         row["sid"] = f"CA{pk:032x}"
@@ -73,3 +77,11 @@ class CallWriter:
         for moment, verb, more in [*steps, (call.ended_at, status, {})]:
             self._batch.event(moment, f"call.{verb}", pk, PROVIDER, **about, **more)
         return pk
+
+
+def _price(call: PastCall) -> Decimal:
+    """Return what the call cost, for each minute begun. Calls without an answer are free."""
+    if call.answered_at is None:
+        return Decimal(0)
+    minutes = -(-(call.ended_at - call.answered_at) // timedelta(minutes=1))
+    return PRICE_PER_MINUTE * minutes
