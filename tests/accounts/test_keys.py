@@ -4,6 +4,7 @@ from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from django.urls import reverse
 
 from accounts import services
 from accounts.auth import api_keys
@@ -173,3 +174,17 @@ def test_keys_end_with_the_admin_who_created_them_and_are_listed_before(change, 
         "other organization's": 200,
     }
     assert Event.objects.get(kind="api_key.revoked").actor_label == "Sam"
+
+
+def test_keys_end_when_the_operator_deactivates_their_creator(client):
+    organization = make.organization()
+    leaver = make.admin(organization, "Lee")
+    make.admin(organization, "Sam")
+    whole = services.create_api_key(organization, "theirs", ["manage"], actor=SYSTEM, created_by=leaver)[1]
+    client.force_login(make.user("Root", is_superuser=True))
+    address = reverse("admin:accounts_user_change", args=[leaver.pk])
+    inline = {f"memberships-{name}": n for name, n in (("TOTAL_FORMS", 0), ("INITIAL_FORMS", 0))}
+    client.post(address, {"name": "Lee", "email": leaver.email, **inline})
+    leaver.refresh_from_db()
+    assert not leaver.is_active
+    assert Api(key=whole).get("me/").status_code == 401

@@ -219,7 +219,8 @@ def test_a_superuser_makes_users_and_organizations(organization):
         reverse("admin:accounts_organization_add"),
         {
             "name": "Third", "slug": "third", "time_zone": "America/Denver", "default_region": "US",
-            "distance_unit": "mi", "allowed_countries": "US", "is_active": "on", "language": "en",
+            "distance_unit": "mi", "allowed_countries": "US", "is_active": "on",
+            "language": "en", "voice": "Polly.Joanna-Neural",
         },
     )  # fmt: skip
     assert made.status_code == 302

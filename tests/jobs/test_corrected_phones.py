@@ -107,6 +107,7 @@ def test_link_says_nothing_of_the_phone(shop):
         ("on_the_way", "Ann is on the way"),
         ("arrived", "Ann is coming for your request"),
         ("late", "Ann is running about 20 minutes late"),
+        ("late_then_on_the_way", "Ann is on the way"),
         ("started", "we received your request"),
     ],
 )
@@ -116,8 +117,11 @@ def test_corrected_phone_gets_the_current_news_and_how_to_stop(shop, change, sai
         shop.assign(job)
     if change in ("on_the_way", "arrived"):
         services.report_on_the_way(job.pk, actor=MARIA, eta_minutes=20)
-    if change == "late":
+    if change in ("late", "late_then_on_the_way"):
         services.report_late(job.pk, 20, actor=MARIA)
+    if change == "late_then_on_the_way":
+        clock.travel(60)
+        services.report_on_the_way(job.pk, actor=MARIA, eta_minutes=10)
     if change == "arrived":
         clock.travel(1800)
     if change == "started":

@@ -16,7 +16,7 @@ from tests.harness.jobs import MARIA, Floor
 from tests.harness.provider import end, press
 from tests.jobs.test_answer_channels import tell_provider
 from tests.phones import busy, ignore
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_until
 
 
 def missed(floor: Floor, *crew: Technician) -> Job:
@@ -99,8 +99,9 @@ def test_late_yes_takes_a_job_that_waits_for_a_line(floor):
 def test_late_yes_withdraws_an_offer_whose_phone_was_not_called_yet(floor):
     ann, bob = floor.crew("Ann", "Bob")
     job = floor.started()
-    floor.rings(ann).answer()
+    floor.rings(ann).answer().hears("press 1")
     call = Call.objects.get()
+    wait_until(lambda: Call.objects.get().status == "answered")
     clock.travel(400)
     services.expire_offer(job.pk, floor.job(job).step_token, place=False)
     assert Call.objects.get(subject_id=floor.live_offer(job).pk).status == "created"

@@ -65,6 +65,15 @@ def test_two_moves_call_technicians_again_and_the_third_asks_a_dispatcher(shop):
     assert "Dispatch handed the job to dispatchers: Address changed repeatedly" in story(job)
 
 
+def test_late_yes_to_the_former_address_does_not_take_the_job(shop):
+    job = shop.job()
+    offer = Offer.objects.get(job=job)
+    move(job, 3)
+    answer = services.answer_offer(offer.pk, None, "1", by=services.AnswerChannel.TEXT)
+    assert answer is services.Answer.NO_LONGER
+    assert Job.objects.get(pk=job.pk).status == "pending"
+
+
 def test_dispatcher_sees_who_is_near_the_last_address(shop):
     job = shop.job()
     move(job, 3)

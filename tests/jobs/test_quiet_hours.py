@@ -256,6 +256,7 @@ def change_time_zone_in_the_admin(desk: Desk, zone: str) -> None:
         "distance_unit": "mi",
         "allowed_countries": "US",
         "language": "en",
+        "voice": "Polly.Joanna-Neural",
     }
     assert client.post(address, {**fields, "time_zone": zone}).status_code == 302
 

@@ -136,6 +136,17 @@ def test_longer_delay_is_texted_again_and_a_repeated_or_shorter_one_is_not(shop)
     assert [text.context["late_minutes"] for text in late] == [20, 60]
 
 
+def test_equal_delay_of_another_technician_is_texted(shop):
+    job = shop.assign(shop.job())
+    services.report_late(job.pk, 30, actor=MARIA)
+    shop.sent()
+    shop.assign(job, shop.bob)
+    services.report_late(job.pk, 20, actor=MARIA)
+    shop.sent()
+    late = Text.objects.filter(purpose="customer", body__contains="minutes late").order_by("pk")
+    assert [text.context["late_minutes"] for text in late] == [30, 20]
+
+
 @pytest.mark.parametrize("change", ["started", "given_back", "reassigned"])
 def test_delay_that_is_no_longer_true_is_not_texted(shop, change):
     job = shop.assign(shop.job())

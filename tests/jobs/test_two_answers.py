@@ -41,6 +41,16 @@ def test_earlier_yes_that_is_only_recorded_counts_before_a_later_one(floor: Floo
     assert floor.kinds(job).count("job.assigned") == 1
 
 
+def test_star_before_the_yes_does_not_make_it_the_earlier_one(floor: Floor) -> None:
+    job, first, second = second_is_called(floor)
+    press(floor.sim, second, "*")
+    clock.travel(1)
+    record_only(floor.sim, first, "1")
+    clock.travel(1)
+    assert "already been taken" in press(floor.sim, second, "1").text
+    assert floor.offers(job) == [("Ann", "accepted"), ("Bob", "taken")]
+
+
 def test_earlier_yes_that_is_only_recorded_counts_before_a_later_one_by_text(floor: Floor) -> None:
     job, first, second = second_is_called(floor)
     record_only(floor.sim, first, "1")

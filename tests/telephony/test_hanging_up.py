@@ -218,3 +218,19 @@ def test_a_changed_prompt_is_spoken_in_the_call_at_once(caller: Caller, monkeypa
     phone.hears("It is taken.").ended("completed")
     services.repeat_prompt(call.pk)  # over: nothing to change
     work()
+
+
+def test_hang_up_that_an_account_refuses_for_a_day_is_given_up(caller: Caller) -> None:
+    caller.sim.phone(ANN).will(manual())
+    call = caller.call(ANN)
+    caller.sim.phone(ANN).rings()
+    caller.sim.set_account(type="Full", status="suspended")
+    services.hang_up(call.pk)
+    for _ in range(3):
+        clock.travel(20)
+        hang_ups.hang_up_due()
+    assert Call.objects.get(pk=call.pk).ended_at is None
+    clock.travel(26 * 3600)
+    hang_ups.hang_up_due()
+    ended = now_is(call, "lost")
+    assert ended.hang_up_at is None

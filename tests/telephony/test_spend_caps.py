@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -10,7 +11,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from django.db import connections, transaction
+from django.db import connection, connections, transaction
 
 from accounts.models import Organization
 from dispatch.capacity.models import OutboundNumber
@@ -25,6 +26,7 @@ from notifications.models import Notification
 from notifications.rules import BY_KIND, EVERYBODY
 from tests.phones import answer
 from tests.support import factories
+from tests.support.waiting import PATIENCE
 from tests.telephony.conftest import ANN, Caller, Listener, create_text, now_is
 
 BOB = "+16025550102"
@@ -353,3 +355,34 @@ def test_texts_that_are_under_way_count(texter: Caller, settings: Any) -> None:
     assert Text.objects.exclude(sid=None).count() == 4
     spend_caps.count_all()
     assert stored(cap).settled == Decimal("1.00")
+
+
+def test_cap_of_zero_holds_calls_that_have_cost_nothing_so_far(caller: Caller, settings: Any) -> None:
+    settings.SPEND_CALL_ESTIMATE = settings.SPEND_TEXT_ESTIMATE = Decimal(0)
+    cap = cap_of(caller.organization, "0.00")
+    assert spend_caps.find_hold(caller.organization.pk, price_sql.CALLS, "offer")
+    spend_caps.count_all()
+    assert stored(cap).stopped_at is not None
+
+
+def test_alert_calls_do_not_wait_for_the_row_of_the_cap(caller: Caller) -> None:
+    cap_of(caller.organization, "1.00")
+    locked, done = threading.Event(), threading.Event()
+
+    def count() -> None:
+        with transaction.atomic():
+            SpendCap.objects.select_for_update().get(organization=caller.organization)
+            locked.set()
+            done.wait(PATIENCE)
+        connection.close()
+
+    holder = threading.Thread(target=count)
+    holder.start()
+    try:
+        assert locked.wait(PATIENCE)
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SET LOCAL lock_timeout = '50ms'")
+            assert spend_caps.reserve(caller.organization.pk, price_sql.CALLS, purpose="alert") == 1
+    finally:
+        done.set()
+        holder.join()

@@ -1,13 +1,9 @@
-from django.contrib.postgres.operations import AddIndexConcurrently, RemoveIndexConcurrently
 from django.db import migrations, models
 
 import dispatch.core.crypto
 
 
 class Migration(migrations.Migration):
-    """The index is built while messages are written. What an interrupted build left is dropped first."""
-
-    atomic = False
     dependencies = [("outbox", "0002_target_failures")]
 
     operations = [
@@ -41,14 +37,4 @@ class Migration(migrations.Migration):
             name="is_deferral_reported",
             field=models.BooleanField(db_default=False, default=False),
         ),
-        migrations.RunSQL("DROP INDEX CONCURRENTLY IF EXISTS message_order", migrations.RunSQL.noop),
-        AddIndexConcurrently(
-            model_name="message",
-            index=models.Index(
-                fields=["group", "status", "mode", "sequence", "id"],
-                condition=models.Q(status__in=["PENDING", "ERROR"]) & ~models.Q(mode="IMMEDIATE"),
-                name="message_order",
-            ),
-        ),
-        RemoveIndexConcurrently(model_name="message", name="message_heads"),
     ]

@@ -2,16 +2,11 @@
 
 import django.core.validators
 import django.db.models.deletion
-import django.db.models.functions.comparison
 from decimal import Decimal
-from django.contrib.postgres.operations import AddIndexConcurrently
 from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    # The indexes are built without blocking writes.
-    atomic = False
-
     dependencies = [
         ("accounts", "0003_distance_unit_label"),
         ("capacity", "0004_fallback_and_rest"),
@@ -266,62 +261,6 @@ class Migration(migrations.Migration):
             name="price_unit",
             field=models.CharField(
                 blank=True, db_default="", default="", max_length=3, verbose_name="currency of the price"
-            ),
-        ),
-        AddIndexConcurrently(
-            model_name="call",
-            index=models.Index(
-                condition=models.Q(
-                    ("price__isnull", True), ("sid__isnull", False), ("status__in", ["completed", "lost"])
-                ),
-                fields=["account", "ended_at"],
-                name="call_without_price",
-            ),
-        ),
-        AddIndexConcurrently(
-            model_name="call",
-            index=models.Index(
-                condition=models.Q(("price__isnull", False)),
-                fields=["organization", "requested_at"],
-                name="call_with_price",
-            ),
-        ),
-        AddIndexConcurrently(
-            model_name="inboundcall",
-            index=models.Index(
-                condition=models.Q(("ended_at__isnull", False), ("price__isnull", True)),
-                fields=["account", "ended_at"],
-                name="inbound_without_price",
-            ),
-        ),
-        AddIndexConcurrently(
-            model_name="inboundcall",
-            index=models.Index(
-                condition=models.Q(("price__isnull", False)),
-                fields=["organization", "created_at"],
-                name="inbound_with_price",
-            ),
-        ),
-        AddIndexConcurrently(
-            model_name="text",
-            index=models.Index(
-                models.F("account"),
-                django.db.models.functions.comparison.Coalesce("requested_at", "created_at"),
-                condition=models.Q(
-                    ("price__isnull", True),
-                    ("sid__isnull", False),
-                    ("status__in", ["submitted", "sent", "delivered", "undelivered", "received"]),
-                ),
-                name="text_without_price",
-            ),
-        ),
-        AddIndexConcurrently(
-            model_name="text",
-            index=models.Index(
-                models.F("organization"),
-                django.db.models.functions.comparison.Coalesce("requested_at", "created_at"),
-                condition=models.Q(("price__isnull", False)),
-                name="text_with_price",
             ),
         ),
         migrations.AddField(

@@ -17,10 +17,4 @@ class Migration(migrations.Migration):
                 null=True,
             ),
         ),
-        migrations.AddIndex(
-            model_name="call",
-            index=models.Index(
-                condition=models.Q(("hang_up_at__isnull", False)), fields=["hang_up_at"], name="call_to_hang_up"
-            ),
-        ),
     ]

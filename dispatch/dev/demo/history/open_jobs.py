@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from dispatch.capacity.models import OutboundNumber
@@ -123,6 +124,7 @@ class _Today:
             Text, direction="in", purpose="thread", subject_id=job["id"], account_id=number.account_id,
             number_id=number.pk, to_phone=number.phone.as_e164, from_phone=worker.row.phone.as_e164, body=TEXT,
             status="received", not_before=at, not_after=at, created_at=at, ended_at=at, handled_at=at,
+            price=Decimal("0.0079"), price_unit="USD",
         )  # fmt: skip
         text["sid"] = f"SM{text['id']:032x}"
         self._writer.batch.add(
