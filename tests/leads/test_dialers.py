@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,6 +24,7 @@ from dispatch.telephony.services.sms import is_opted_out
 from tests.conftest import forget_redis
 from tests.core.outages import redis_away
 from tests.harness import provider
+from tests.harness.lead_calls import add_with, document
 from tests.harness.leads import Floor
 from tests.phones import Simulator, answer, busy, ignore, manual, voicemail
 from tests.support.waiting import PATIENCE, wait_until
@@ -363,43 +362,6 @@ def heal(floor: Floor) -> None:
         "lines", "leads_workers", "leads_near", "leads_stale", "calls_cut_off", "calls_unknown", "calls_end",
     ):  # fmt: skip
         floor.step(loop)
-
-
-def add_with(floor: Floor, phone: str, **data: Any) -> int:
-    from dispatch.leads.services.intake import NewLead
-
-    (answer_,) = floor.accept([NewLead(phone, data=data)])
-    assert answer_.id
-    return answer_.id
-
-
-@contextmanager
-def document(
-    say: Callable[[bytes], bytes], content_type: str = "application/json"
-) -> Iterator[tuple[str, list[str]]]:
-    """Run a customer's server that returns this body; yield its address, and the requested paths."""
-    asked: list[str] = []
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.append(self.path)
-            answer_ = say(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-            self.send_response(200)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(answer_)))
-            self.end_headers()
-            self.wfile.write(answer_)
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/twiml", asked
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["arrives-late", "stored"])

@@ -233,12 +233,9 @@ class Job(OwnedModel):
         max_length=16, choices=DuplicateState, default="", db_default="", blank=True
     )
     address_key = models.CharField(
-        max_length=duplicates.MAX_KEY_LENGTH,
-        default="",
-        db_default="",
-        blank=True,
+        max_length=duplicates.MAX_KEY_LENGTH, default="", db_default="", blank=True,
         help_text="Equal for spellings of one address.",
-    )
+    )  # fmt: skip
     created_at = models.DateTimeField(default=clock.now)
     assigned_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
