@@ -12,6 +12,10 @@ T = TypeVar("T")
 PATIENCE = 120.0
 
 
+def between_polls() -> None:
+    """Do what the dispatcher repeats. A fixture replaces this (`prompt_hang_ups`)."""
+
+
 def wait_until(
     condition: Callable[[], T],
     timeout: float = PATIENCE,
@@ -40,4 +44,5 @@ def wait_until(
             raise AssertionError(
                 "\n".join(part for part in (f"not within {timeout:g} s", told, last) if part)
             ) from None
+        between_polls()
         time.sleep(interval)
