@@ -10,6 +10,7 @@ from typing import Any
 from django.db import connections
 from django.db.models import Model
 
+from tests.support import patient_batches
 from tests.support.waiting import PATIENCE
 
 
@@ -22,7 +23,8 @@ def held(*rows: Model, lock: str = "FOR UPDATE") -> Iterator[None]:
         with session.cursor() as cursor:
             for row in rows:
                 cursor.execute(f'SELECT 1 FROM "{row._meta.db_table}" WHERE id = %s {lock}', [row.pk])
-        yield
+        with patient_batches.production_limits():
+            yield
     finally:
         session.rollback()
         session.close()
