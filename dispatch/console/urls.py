@@ -3,7 +3,7 @@
 from django.urls import include, path
 
 from dispatch.console import page_context
-from dispatch.console.board import job_panel, thread, views
+from dispatch.console.board import job_panel, new_job, thread, views
 from dispatch.console.reports import views as reports
 
 app_name = "console"
@@ -19,6 +19,9 @@ urlpatterns = [
     path("board/crew/", views.technician_strip_view, name="crew"),
     path("board/crew/<int:technician_id>/back/", views.resume_technician, name="call_back"),
     path("board/map/", views.map_view, name="map"),
+    path("board/new/", new_job.new_job, name="new_job"),
+    path("board/new/facts/", new_job.describe_request, name="new_job_facts"),
+    path("board/new/<int:submission_id>/", new_job.show_made_job, name="new_job_made"),
     path("board/jobs/<int:job_id>/", job_panel.show_panel, name="job"),
     path("board/jobs/<int:job_id>/texts/", thread.show_thread, name="thread"),
     path("board/jobs/<int:job_id>/act/<slug:action>/", job_panel.handle_action, name="act"),

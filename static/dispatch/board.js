@@ -472,7 +472,7 @@
       if (link) {
         event.preventDefault();
         open(link.dataset.open);
-      } else if (event.target.closest("#drawer-close")) {
+      } else if (event.target.closest("#drawer-close, [data-close-drawer]")) {
         event.preventDefault();
         close();
       } else if (event.target.closest("#map-button")) {

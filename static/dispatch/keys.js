@@ -43,6 +43,7 @@
   const KEYS = {
     j: () => step(1),
     k: () => step(-1),
+    n: () => document.getElementById("new-job").click(),
     a: () => act("assign"),
     c: () => act("call-next"),
     p: () => act("pause", "resume"),

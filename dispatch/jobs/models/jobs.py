@@ -274,6 +274,7 @@ class Job(OwnedModel):
             models.Index(
                 fields=["organization", "customer_phone"], condition=Q(ended_at=None), name="job_open_by_phone"
             ),
+            models.Index(fields=["organization", "customer_phone", "-id"], name="job_by_phone"),
             models.Index(
                 fields=["organization", "address_key"],
                 condition=Q(ended_at=None) & ~Q(address_key=""),

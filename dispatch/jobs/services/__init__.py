@@ -45,7 +45,7 @@ from dispatch.jobs.services.follow_up import (
 from dispatch.jobs.services.leaving import withdraw_inactive_offers
 from dispatch.jobs.services.notice_delivery import advance_due_notices
 from dispatch.jobs.services.offers import call_changed, expire_offer
-from dispatch.jobs.services.ranking import quiet_end_words
+from dispatch.jobs.services.ranking import find_candidates, quiet_end_words
 from dispatch.jobs.services.recovery import resume_after_outage, resume_after_spend_cap
 from dispatch.jobs.services.reminders import remind_due_jobs
 from dispatch.jobs.services.submissions import accept_submission, start_job
@@ -74,6 +74,7 @@ __all__ = [
     "dispatch_again",
     "expire_offer",
     "extend",
+    "find_candidates",
     "mark_started",
     "mark_technician_told",
     "merge_duplicate",

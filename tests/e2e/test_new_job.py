@@ -1,0 +1,50 @@
+"""A dispatcher with a customer on the phone creates a job in a real browser."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from dispatch.jobs.models import Job
+from tests.core.threads import Elsewhere
+from tests.e2e.screens import SCREENS
+from tests.e2e.test_attention import shot
+from tests.e2e.test_board import accessible, live
+from tests.harness.jobs import Floor
+from tests.support import factories as make
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
+def test_a_job_is_created_while_the_customer_is_on_the_phone(floor: Floor, sign_in, width, scheme):
+    floor.crew("Ann", "Bob")
+    earlier = floor.started(customer_phone="+16025550177", customer_name="Ida Whitfield")
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/", width=width, scheme=scheme))
+    page.keyboard.press("n")
+    form = page.locator("#new-job-form")
+    phone = form.get_by_label("Customer's phone")
+    expect(phone).to_be_focused()
+    phone.fill("(602) 555-0177")
+    phone.press("Tab")
+    expect(page.locator(".earlier")).to_contain_text(f"#{earlier.pk}")
+    expect(form.get_by_label("Customer's name")).to_have_value("Ida Whitfield")
+    expect(form.get_by_label("Address")).to_have_value(earlier.address)
+    create = page.get_by_role("button", name="Create job")
+    create.click()
+    expect(page.locator("#refused")).to_contain_text("No job was created")
+    expect(form.get_by_label("Customer's name")).to_have_value("Ida Whitfield")
+    form.get_by_label("Service").select_option(index=1)
+    expect(page.locator("#new-job-nearby")).to_contain_text("available within")
+    accessible(page)
+    shot(page, f"new-job-{width}-{scheme}")
+    create.click()
+    expect(page.locator("#drawer-title")).to_contain_text(re.compile("Request|#"))
+    Elsewhere(floor.work).finish()
+    made = Job.objects.latest("pk")
+    assert made != earlier
+    expect(page.locator("#drawer")).to_have_attribute("data-job", str(made.pk))
+    expect(page).to_have_url(re.compile(rf"job={made.pk}"))
+    expect(page.locator("#notices")).to_contain_text(f"Job #{made.pk} created.")
