@@ -3,7 +3,7 @@
 from django.urls import include, path
 
 from dispatch.console import page_context
-from dispatch.console.board import job_panel, new_job, thread, views
+from dispatch.console.board import bulk, job_panel, new_job, thread, views
 from dispatch.console.reports import views as reports
 
 app_name = "console"
@@ -15,6 +15,7 @@ urlpatterns = [
     path("board/", views.board, name="board"),
     path("board/changes/", views.changes, name="changes"),
     path("board/columns/<slug:name>/", views.column, name="column"),
+    path("board/selected/", bulk.handle_selected, name="selected"),
     path("board/claims/", views.claim_item, name="claim"),
     path("board/crew/", views.technician_strip_view, name="crew"),
     path("board/crew/<int:technician_id>/back/", views.resume_technician, name="call_back"),

@@ -144,6 +144,8 @@ def test_paused_and_late_jobs_need_attention_too(desk):
     ("query", "found"),
     [
         ("text=garcia", ["Garcia"]),
+        ("text=HEATER", ["Emergency", "Garcia"]),
+        ("text=boiler", []),
         ("area=Tucson", ["Garcia"]),
         ("priority=emergency", ["Emergency"]),
         ("service=water-heater", ["Emergency", "Garcia"]),
@@ -172,10 +174,11 @@ def test_the_technician_filter_finds_assigned_and_called_ones(desk):
     Offer.objects.create(
         organization=desk.organization, job=called, technician=ann, attempt=1, expires_at=clock.now()
     )
-    page = desk.see(f"/board/?technician={ann.pk}")
-    assert re.findall(r'data-open="(\d+)"', desk.list_of(page, "assigned")) == [str(mine.pk)]
-    assert re.findall(r'data-open="(\d+)"', desk.list_of(page, "calling")) == [str(called.pk)]
-    assert f'data-open="{other.pk}"' not in page
+    for query in (f"technician={ann.pk}", "text=ann"):
+        page = desk.see(f"/board/?{query}")
+        assert re.findall(r'data-open="(\d+)"', desk.list_of(page, "assigned")) == [str(mine.pk)]
+        assert re.findall(r'data-open="(\d+)"', desk.list_of(page, "calling")) == [str(called.pk)]
+        assert f'data-open="{other.pk}"' not in page
 
 
 def test_drawer_has_a_url_and_shows_everything(desk):

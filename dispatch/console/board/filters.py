@@ -21,7 +21,7 @@ class Filters:
 
     `service`: a service type's code. `area`: part of the address, such as a city or a ZIP code.
     `priority`: by name. `technician`: id of the assigned or called technician. `text`: a job number, or part of a
-    name, phone or address.
+    phone, address, note, or name of the customer, the service or the technician.
     """
 
     service: str = ""
@@ -68,4 +68,12 @@ def _mentions(text: str) -> Q:
     digits = re.sub(r"[\s().-]", "", text)
     if re.fullmatch(r"\+?\d{4,}", digits):
         return Q(customer_phone__contains=digits.lstrip("+"))
-    return Q(customer_name__icontains=text) | Q(address__icontains=text) | Q(notes__icontains=text)
+    called = Offer.objects.filter(technician__name__icontains=text, status=Offer.Status.PENDING)
+    return (
+        Q(customer_name__icontains=text)
+        | Q(address__icontains=text)
+        | Q(notes__icontains=text)
+        | Q(service_type__name__icontains=text)
+        | Q(technician__name__icontains=text)
+        | Q(pk__in=called.values("job_id"))
+    )

@@ -1,0 +1,61 @@
+/* Select several jobs in "Needs attention". The selection is kept while the list is updated. */
+(() => {
+  "use strict";
+  const picked = new Set();
+  let picking = false;
+
+  function boxes() { return [...document.querySelectorAll("#lists .pick input")]; }
+
+  function show() {
+    const lists = document.getElementById("lists");
+    const form = document.getElementById("selected");
+    const button = document.getElementById("pick");
+    if (!lists || !form || !button) return;
+    const present = new Set(boxes().map((box) => box.value));
+    for (const id of [...picked]) if (!present.has(id)) picked.delete(id);
+    for (const box of boxes()) if (box.checked !== (picking && picked.has(box.value))) box.checked = picking && picked.has(box.value);
+    button.hidden = !picking && !present.size;
+    const label = picking ? "Done" : "Select";
+    if (button.textContent !== label) button.textContent = label;
+    button.setAttribute("aria-pressed", String(picking));
+    lists.classList.toggle("picking", picking);
+    form.hidden = !picking;
+    const count = picked.size;
+    const words = count ? `${count} selected` : "Nothing selected";
+    const counter = document.getElementById("selected-count");
+    if (counter.textContent !== words) counter.textContent = words;
+    for (const one of form.querySelectorAll("[name=do]")) one.disabled = !count;
+  }
+
+  function stop() {
+    picking = false;
+    picked.clear();
+    show();
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    show();
+    new MutationObserver(show).observe(document.getElementById("board"), { childList: true, subtree: true });
+    document.body.addEventListener("dispatch:selected", () => {
+      stop();
+      if (!document.querySelector("#drawer[data-job]:not([data-job=''])")) window.Dispatch.board.close();
+    });
+  });
+  document.addEventListener("change", (event) => {
+    if (!event.target.matches(".pick input")) return;
+    if (event.target.checked) picked.add(event.target.value);
+    else picked.delete(event.target.value);
+    show();
+  });
+  document.addEventListener("click", (event) => {
+    if (event.target.closest("#pick")) {
+      if (picking) return stop();
+      picking = true;
+      show();
+      boxes()[0]?.focus();
+    } else if (event.target.closest("#pick-all")) {
+      for (const box of boxes()) picked.add(box.value);
+      show();
+    }
+  });
+})();
