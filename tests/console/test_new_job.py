@@ -157,3 +157,18 @@ def test_other_organizations_customers_services_and_requests_stay_theirs(desk, b
 def test_only_dispatchers_and_admins_create_jobs(browser):
     assert browser(make.user("Nobody")).get("/board/new/").status_code == 403
     assert browser().get("/board/new/").status_code == 302
+
+
+def test_the_panel_lists_other_jobs_of_the_customer(desk, browser):
+    done = desk.job("completed", customer_phone=PHONE, technician=desk.technician("Carla"))
+    open_one, someone_else = desk.job("pending", customer_phone=PHONE), desk.job()
+    theirs = Desk(browser).job(customer_phone=PHONE)
+    job = desk.job(customer_phone=PHONE)
+    page = desk.see(f"/board/jobs/{job.pk}/", headers=HTMX)
+    listed = page.split('id="earlier-title"')[1].split("</ul>")[0]
+    assert re.findall(r'data-open="(\d+)"', listed) == [str(open_one.pk), str(done.pk)]
+    assert "still open" in listed
+    assert "Carla" in listed
+    assert f'data-open="{someone_else.pk}"' not in page
+    assert f'data-open="{theirs.pk}"' not in page
+    assert "earlier-title" not in desk.see(f"/board/jobs/{someone_else.pk}/", headers=HTMX)

@@ -15,6 +15,7 @@ from phonenumber_field.formfields import PhoneNumberField
 from accounts.models import Organization
 from dispatch.console import views_base
 from dispatch.console.board import job_panel
+from dispatch.console.board.customers import find_earlier_jobs
 from dispatch.console.views_base import console_view
 from dispatch.core.api import idempotency
 from dispatch.jobs import geocoding, services
@@ -22,7 +23,6 @@ from dispatch.jobs.models import Job, Priority, ServiceType, Submission
 from dispatch.technicians.models import Technician
 
 ENDPOINT = "console_new_job"
-MAX_EARLIER = 5
 
 
 class NewJobForm(forms.Form):
@@ -127,12 +127,6 @@ def show_made_job(request: HttpRequest, submission_id: int) -> HttpResponse:
     answer = views_base.render_fragment(request, "console/board/_drawer.html", job_panel.build_panel(request, job))
     answer["HX-Push-Url"] = f"{board}?job={job_id}"
     return views_base.with_note(answer, f"Job #{job_id} created.")
-
-
-def find_earlier_jobs(organization: Organization, phone: str) -> list[Job]:
-    """Return the customer's latest jobs, newest first. `phone`: E.164."""
-    rows = Job.objects.of(organization).filter(customer_phone=phone).select_related("service_type", "technician")
-    return list(rows.order_by("-id")[:MAX_EARLIER])
 
 
 def find_technicians(organization: Organization, entered: dict[str, Any]) -> dict[str, Any] | None:
