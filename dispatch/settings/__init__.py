@@ -227,7 +227,7 @@ ACCOUNT_SIGNUP_FIELDS = ["email*"]  # for its checks only; nobody signs up
 ACCOUNT_EMAIL_VERIFICATION = "none"
 ACCOUNT_LOGIN_TIMEOUT = 600  # seconds between the password and the second factor
 # Wrong codes per person, and per address. Wrong passwords are counted by axes.
-ACCOUNT_RATE_LIMITS = {"login_failed": f"60/m/ip,{env.str('SECOND_FACTOR_FAILURE_RATE', default='5/15m')}/key"}
+ACCOUNT_RATE_LIMITS = {"login_failed": "60/m/ip,5/15m/key"}
 MFA_ADAPTER = "accounts.auth.adapters.MFAAdapter"
 MFA_FORMS = {
     name: f"accounts.auth.second_factor_forms.{form}"
