@@ -33,7 +33,7 @@ api: list[URLPattern | URLResolver] = [
     ),
 ]
 
-admin.site.login = sign_in  # type: ignore[method-assign]
+admin.site.login = sign_in  # type: ignore[assignment, method-assign]
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="console:board", query_string=True), name="home"),

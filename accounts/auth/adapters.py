@@ -19,6 +19,11 @@ from accounts.models import User
 from dispatch.core import clock, crypto
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
+METHODS = {
+    "reauthenticate": "Use your password",
+    "mfa_reauthenticate": "Use a code",
+    "mfa_reauthenticate:webauthn": "Use a passkey",
+}
 
 
 class AccountAdapter(DefaultAccountAdapter):
@@ -30,7 +35,7 @@ class AccountAdapter(DefaultAccountAdapter):
     def pre_login(self, request: HttpRequest, user: Any, **kwargs: Any) -> HttpResponse | None:
         """Refuse people without an active membership, as the sign-in form does; a passkey skips that form."""
         if not (user.is_active and user.is_staff):
-            return self.respond_user_inactive(request, user)  # type: ignore[return-value]
+            return self.respond_user_inactive(request, user)
         return None
 
     def login(self, request: HttpRequest, user: AbstractBaseUser) -> None:
@@ -40,6 +45,11 @@ class AccountAdapter(DefaultAccountAdapter):
         """Return whether changing a factor needs the password or a factor again: not just after signing in."""
         signed_in_at: float = self.request.session.get(SIGNED_IN_AT, 0.0)
         return clock.now().timestamp() - signed_in_at > app_settings.REAUTHENTICATION_TIMEOUT
+
+    def get_reauthentication_methods(self, user: Any) -> list[dict[str, Any]]:
+        """Return the ways to confirm who one is, in our words."""
+        methods = super().get_reauthentication_methods(user)
+        return [{**method, "description": METHODS.get(method["id"], method["description"])} for method in methods]
 
     def reauthenticate(self, user: AbstractBaseUser, password: str) -> bool:
         """Return whether it is the user's password. Failures count toward the lock-out."""
@@ -67,6 +77,11 @@ class MFAAdapter(DefaultMFAAdapter):
         assert isinstance(user, User)
         others = second_factor.factors_of(user).exclude(pk=authenticator.pk)
         return others.exists() or not second_factor.is_required(user)
+
+    def generate_authenticator_name(self, user: AbstractBaseUser, type: Authenticator.Type) -> str:  # noqa: A002
+        """Return the suggested name of a new passkey."""
+        count = Authenticator.objects.filter(user_id=user.pk, type=type).count()
+        return f"Passkey {count + 1}" if count else "Passkey"
 
     def get_public_key_credential_rp_entity(self) -> dict[str, str]:
         return {**super().get_public_key_credential_rp_entity(), "name": settings.MFA_TOTP_ISSUER}

@@ -243,6 +243,7 @@ MFA_FORMS = {
 }
 MFA_SUPPORTED_TYPES = ["totp", "recovery_codes", "webauthn"]
 MFA_PASSKEY_LOGIN_ENABLED = True
+MFA_RATE_LIMITS = {"webauthn_login": "60/m/ip"}
 MFA_ALLOW_UNVERIFIED_EMAIL = True  # addresses are verified by invitations, not by django-allauth
 MFA_TOTP_ISSUER = "Dispatch"
 MFA_TOTP_PERIOD = 30

@@ -54,7 +54,7 @@ def test_passkey_is_a_second_factor_and_replaces_the_password(
     context.clear_cookies()
 
     page.goto(f"{site}/admin/login/?next=/board/")
-    page.get_by_role("button", name="Sign in with a passkey").click()
+    page.get_by_role("button", name="Use a passkey").click()
     page.wait_for_url(f"{site}/board/")
     context.close()
     assert not errors
