@@ -4,13 +4,17 @@ from django.apps import AppConfig
 
 
 class AccountsConfig(AppConfig):
-    """Register the OpenAPI names of the authentication schemes, and the personal data of accounts."""
+    """Register OpenAPI names, personal data and encrypted values, and connect the receivers of sign-in signals."""
 
     name = "accounts"
 
     def ready(self) -> None:
         from accounts.api import openapi  # noqa: F401
+        from accounts.auth import second_factor, sessions  # noqa: F401  (they connect receivers)
         from accounts.personal import PART
+        from dispatch.core import crypto
         from dispatch.core.privacy.personal_data import register
 
         register("accounts", PART)
+        for name in ("secret", "seed"):  # of TOTP and of recovery codes
+            crypto.register_json_value("mfa.Authenticator", "data", name)

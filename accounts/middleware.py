@@ -1,16 +1,28 @@
-"""Set the current organization of page requests, and the rate limit headers of API responses."""
+"""Extend sessions, hold back those without the second factor, and set the organization of page requests."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
 from django.utils import timezone
+from django.utils.http import urlencode
 
 from accounts import tenancy
-from accounts.auth.authentication import enter_organization, requested_organization
+from accounts.auth import second_factor, sessions
+from accounts.auth.authentication import enter_organization, has_credentials, requested_organization
+from accounts.auth.second_factor import Step
 from accounts.models import User
+from dispatch.core.api.problems import problem_response
+
+SIGN_OUT = {"account_logout", "admin:logout"}
+# The names of the URLs that a session may open before it has completed the step.
+OPEN_BEFORE = {
+    Step.VERIFY: SIGN_OUT | {"mfa_reauthenticate", "mfa_reauthenticate_webauthn"},
+    Step.SET_UP: SIGN_OUT | {"account_reauthenticate", "mfa_index", "mfa_activate_totp", "mfa_add_webauthn"},
+}
 
 
 class OrganizationMiddleware:
@@ -37,6 +49,41 @@ class OrganizationMiddleware:
         for name, value in getattr(request, "rate_headers", {}).items():
             response[name] = value
         return response
+
+
+class SecondFactorMiddleware:
+    """Hold back a session until its user has set up or entered the second factor (`second_factor.missing_step`).
+
+    Requests with an API key are not affected; sockets check it themselves (`notifications.consumers`).
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+    def process_view(self, request: HttpRequest, *args: object) -> HttpResponse | None:
+        """Return a redirect to the missing step, or a problem for the API; None if nothing is missing."""
+        is_api = request.path_info.startswith("/api/")
+        if is_api and has_credentials(request):
+            return None
+        user = request.user
+        if not isinstance(user, User):
+            return None
+        sessions.record_use(request)
+        step = request.second_factor_step = second_factor.missing_step(user, request.session)
+        match = request.resolver_match
+        if step is None or (match is not None and match.view_name in OPEN_BEFORE[step]):
+            return None
+        if is_api:
+            return problem_response(403, "second_factor_required", f"Sign in on the site and {step.value} first.")
+        page = reverse("mfa_index" if step is Step.SET_UP else "mfa_reauthenticate")
+        if request.headers.get("HX-Request") == "true":
+            return HttpResponse(status=204, headers={"HX-Redirect": page})
+        if step is Step.VERIFY and request.method == "GET":
+            page = f"{page}?{urlencode({'next': request.get_full_path()})}"
+        return HttpResponseRedirect(page)
 
 
 def _local_times(request: HttpRequest) -> contextlib.AbstractContextManager[object]:

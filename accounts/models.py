@@ -12,6 +12,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models.functions import Lower
+from django.utils.crypto import salted_hmac
 from django.utils.functional import cached_property
 from phonenumber_field.modelfields import PhoneNumberField
 
@@ -73,6 +74,11 @@ class Organization(models.Model):
         models.CharField(max_length=2), default=default_countries, help_text="Countries that may be called."
     )
     is_active = models.BooleanField(default=True)
+    requires_second_factor = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Members without a second factor can only set one up and sign out. API keys are not affected.",
+    )
     created_at = models.DateTimeField(default=clock.now, editable=False)
 
     class Meta:
@@ -127,6 +133,12 @@ class User(AbstractBaseUser, PermissionsMixin):
     tour_dismissed_at = models.DateTimeField(
         null=True, editable=False, help_text="When they dismissed the tour of the board."
     )
+    second_factor_at = models.DateTimeField(
+        null=True, editable=False, help_text="When they set up their first second factor. Empty: they have none."
+    )
+    sessions_ended_at = models.DateTimeField(
+        null=True, editable=False, help_text="When all their sessions were ended last."
+    )
 
     objects: ClassVar[UserManager] = UserManager()
     USERNAME_FIELD = "email"
@@ -153,6 +165,13 @@ class User(AbstractBaseUser, PermissionsMixin):
     def is_staff(self) -> bool:
         """Return whether the user may open the admin. Every active member may, and sees what their role allows."""
         return self.is_superuser or bool(self.active_memberships)
+
+    def _get_session_auth_hash(self, secret: str | None = None) -> str:
+        """Return the hash that each session stores. A change of it ends all sessions of this user."""
+        if self.sessions_ended_at is None:
+            return super()._get_session_auth_hash(secret)  # type: ignore[misc]
+        value = f"{self.password}|{self.sessions_ended_at.timestamp():.6f}"
+        return salted_hmac("accounts.User.session", value, secret=secret, algorithm="sha256").hexdigest()
 
     def get_full_name(self) -> str:
         """Return the name that Django and the admin show for this person."""

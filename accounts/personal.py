@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from allauth.mfa.models import Authenticator
+from allauth.usersessions.models import UserSession
 from axes.models import AccessAttempt, AccessLog
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
@@ -42,6 +44,12 @@ def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
         tables[model._meta.model_name or ""] = personal_data.as_rows(
             signed_in, "id", "username", "ip_address", "user_agent", "attempt_time"
         )
+    tables["sessions"] = personal_data.as_rows(
+        UserSession.objects.filter(user__in=ids), "id", "created_at", "last_seen_at", "ip", "user_agent"
+    )
+    tables["second_factors"] = personal_data.as_rows(
+        Authenticator.objects.filter(user__in=ids), "id", "type", "created_at", "last_used_at"
+    )
     return tables
 
 
@@ -82,6 +90,9 @@ def erase(person: DataSubject) -> int:
         user.name, user.email, user.phone = f"Erased user {user.pk}", f"erased-{user.pk}@invalid.invalid", ""
         user.is_active = False
         user.set_unusable_password()  # ends every session
+        user.second_factor_at = None
+        Authenticator.objects.filter(user=user).delete()
+        UserSession.objects.filter(user=user).delete()
         user.save()
         count += 1
     return count

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
+from allauth.mfa.models import Authenticator
 from django.conf import settings
 from django.contrib.auth.tokens import PasswordResetTokenGenerator
 from django.db import IntegrityError, transaction
@@ -14,7 +15,7 @@ from django.urls import reverse
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 
-from accounts.auth import api_keys
+from accounts.auth import api_keys, second_factor, sessions
 from accounts.invitations import Invitation
 from accounts.models import ApiKey, Membership, Organization, User
 from dispatch.core import clock, events
@@ -116,6 +117,17 @@ def revoke_api_key(key_id: int, *, actor: Actor) -> ApiKey:
             key.save(update_fields=["revoked_at"])
             events.append(key.organization_id, "api_key.revoked", key.pk, actor=actor, name=key.name)
     return key
+
+
+def reset_second_factor(user: User, *, actor: Actor) -> None:
+    """Delete all factors and recovery codes of the user, who lost them, and end their sessions."""
+    with transaction.atomic():
+        row = User.objects.select_for_update(no_key=True).get(pk=user.pk)
+        Authenticator.objects.filter(user=row).delete()
+        row.second_factor_at = None
+        row.save(update_fields=["second_factor_at"])
+        second_factor.append_event(row, "membership.second_factor_reset", actor)
+        sessions.end_all_sessions(row, actor=actor)
 
 
 def set_duty(membership_id: int, on_duty: bool, *, actor: Actor) -> Membership:

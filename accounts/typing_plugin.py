@@ -12,7 +12,7 @@ from mypy.plugin import ClassDefContext, Plugin
 from mypy.types import AnyType, TypeOfAny
 
 REQUESTS = ("django.http.request.HttpRequest", "rest_framework.request.Request")
-ATTRIBUTES = ("organization", "membership", "role", "actor", "rate_headers", "shown_once")
+ATTRIBUTES = ("organization", "membership", "role", "actor", "rate_headers", "shown_once", "second_factor_step")
 
 
 class RequestAttributes(Plugin):

@@ -7,6 +7,7 @@ from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularSwaggerSplitView
 from rest_framework.permissions import AllowAny
 
+from accounts.auth.views import sign_in
 from accounts.rq_dashboard import urlpatterns as rq_urlpatterns
 from accounts.views import JoinView, SetPasswordView
 from dispatch.console.privacy import views
@@ -32,12 +33,15 @@ api: list[URLPattern | URLResolver] = [
     ),
 ]
 
+admin.site.login = sign_in  # type: ignore[assignment, method-assign]
+
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="console:board", query_string=True), name="home"),
     path("", include("dispatch.console.urls")),
     path("admin/rq/", include((rq_urlpatterns, "django_rq"))),
     path("admin/personal-data/", admin.site.admin_view(views.page), name="personal_data"),
     path("admin/", admin.site.urls),
+    path("account/", include("accounts.auth.urls")),
     path("join/<str:token>/", JoinView.as_view(), name="join"),
     path("set-password/<uidb64>/<token>/", SetPasswordView.as_view(), name="set_password"),
     path("api/v1/", include(api)),

@@ -15,7 +15,7 @@ objects:
 
 `last_event_id` is the `id` of the last notification received. Clients use it to drop duplicates.
 Clients send {"type": "ping"} and get {"type": "pong"}.
-Close codes: 4401 (no longer signed in), 4403 (not a member of the organization).
+Close codes: 4401 (no longer signed in, or the second factor is missing), 4403 (not a member of the organization).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from django.contrib.auth import get_user
 from django.http import HttpRequest
 
 from accounts import tenancy
+from accounts.auth import second_factor, sessions
 from accounts.models import User
 from dispatch.core import clock
 from dispatch.core.ids import read_id
@@ -249,8 +250,9 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         request = HttpRequest()
         request.session = import_module(settings.SESSION_ENGINE).SessionStore(self.scope["session"].session_key)
         user = get_user(request)
-        if not isinstance(user, User):
+        if not isinstance(user, User) or second_factor.missing_step(user, request.session):
             return NOT_SIGNED_IN
+        sessions.extend_session(request.session)  # an open page is in use
         try:
             context = tenancy.membership_context(user, self.slug, request.session.get(tenancy.SESSION_KEY))
         except tenancy.NoOrganization:

@@ -321,7 +321,7 @@ KIND_CHOICES = [(rule.kind, rule.label) for rule in TABLE]
 # Event kind → the rules whose cause it ends.
 ENDS = {kind: [rule for rule in TABLE if kind in rule.ends] for rule in TABLE for kind in rule.ends}
 # Membership changes, after which open sockets check their access again.
-MEMBERSHIPS = ("membership.changed", "membership.removed")
+MEMBERSHIPS = ("membership.changed", "membership.removed", "membership.sessions_ended")
 KINDS = (*BY_KIND, *ENDS, *MEMBERSHIPS)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from allauth.account.models import EmailAddress
+from allauth.mfa.models import Authenticator
+from allauth.usersessions.models import UserSession
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.models import Group
@@ -19,9 +22,13 @@ from unfold.widgets import (
 
 from accounts import invitations, services
 from accounts.admin.base import EVERYTHING, VIEW, OwnedAdmin, OwnedForm, OwnedTabularInline, render_secret_once
+from accounts.auth import sessions
 from accounts.models import Membership, Organization, User
 
 admin.site.unregister(Group)
+# Secrets and sessions: only services and their owner change them.
+for model in (EmailAddress, Authenticator, UserSession):
+    admin.site.unregister(model)
 
 
 @admin.register(Organization)
@@ -34,7 +41,7 @@ class OrganizationAdmin(OwnedAdmin):
     search_fields = ["name", "slug"]
     fields = [
         "name", "slug", "time_zone", "default_region", "distance_unit", "language", "voice", "allowed_countries",
-        "is_active",
+        "requires_second_factor", "is_active",
     ]  # fmt: skip
 
     def of_organizations(self, rows: models.QuerySet, organizations: list[int]) -> models.QuerySet:
@@ -73,9 +80,9 @@ class UserAdmin(OwnedAdmin):
     superuser_may = EVERYTHING
     list_display = ["name", "email", "phone", "is_active", "last_login"]
     search_fields = ["name", "email"]
-    fields = ["name", "email", "phone", "is_active", "is_superuser", "last_login"]
+    fields = ["name", "email", "phone", "is_active", "is_superuser", "last_login", "second_factor_at"]
     inlines = [MembershipsOfUser]
-    actions_detail = ["new_password_link"]
+    actions_detail = ["new_password_link", "end_sessions", "reset_second_factor"]
 
     def of_organizations(self, rows: models.QuerySet, organizations: list[int]) -> models.QuerySet:
         joined = Membership.objects.filter(organization__in=organizations, joined_at__isnull=False)
@@ -90,8 +97,8 @@ class UserAdmin(OwnedAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         if request.user.is_superuser:
-            return ["last_login"]
-        return ["email", "is_active", "is_superuser", "last_login"]
+            return ["last_login", "second_factor_at"]
+        return ["email", "is_active", "is_superuser", "last_login", "second_factor_at"]
 
     def get_inlines(self, request: HttpRequest, obj: Any) -> list:
         return self.inlines if obj else []
@@ -123,6 +130,37 @@ class UserAdmin(OwnedAdmin):
             messages.success(request, f"The link was mailed to {user.email}.")
         else:
             messages.error(request, "The mail server refused the message. Try again later.")
+        return self.back_to(object_id)
+
+    @action(
+        description="End sessions",
+        permissions=["change"],
+        dialog={
+            "title": "End all sessions of this person?",
+            "description": "They are signed out on every device and can sign in again. Their API keys still work.",
+        },
+    )
+    def end_sessions(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        user = self.get_object(request, object_id)
+        sessions.end_all_sessions(user, actor=request.actor)
+        self.log_change(request, user, "Ended all sessions.")
+        messages.success(request, f"All sessions of {user} were ended.")
+        return self.back_to(object_id)
+
+    @action(
+        description="Reset second factor",
+        permissions=["change"],
+        dialog={
+            "title": "Reset the second factor of this person?",
+            "description": "Their authenticator app, passkeys and recovery codes stop working, and they are "
+            "signed out. Make sure that you talk to the right person: after this, the password alone signs in.",
+        },
+    )
+    def reset_second_factor(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        user = self.get_object(request, object_id)
+        services.reset_second_factor(user, actor=request.actor)
+        self.log_change(request, user, "Reset the second factor.")
+        messages.success(request, f"{user} can set up a new second factor at the next sign-in.")
         return self.back_to(object_id)
 
 

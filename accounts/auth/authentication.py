@@ -35,13 +35,18 @@ class KeyClient:
         return self.key.name
 
 
+def has_credentials(request: HttpRequest | Request) -> bool:
+    """Return whether the request names an API key, so that its session does not count."""
+    return bool(get_authorization_header(request).partition(b" ")[0])  # type: ignore[arg-type]
+
+
 class ApiKeyAuthentication(BaseAuthentication):
     """Authenticate `Authorization: Bearer dk_<prefix>_<secret>`. `request.auth` is the ApiKey."""
 
     def authenticate(self, request: Request) -> tuple[KeyClient, ApiKey] | None:
-        scheme, _, credentials = get_authorization_header(request).partition(b" ")
-        if not scheme:
+        if not has_credentials(request):
             return None
+        scheme, _, credentials = get_authorization_header(request).partition(b" ")
         if scheme.lower() != b"bearer":
             raise AuthenticationFailed("Send `Authorization: Bearer` with an API key.")
         whole = credentials.strip().decode("ascii", "replace")

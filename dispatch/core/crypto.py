@@ -43,6 +43,11 @@ def decrypt(sealed: str) -> str:
         ) from error
 
 
+def encrypt(text: str) -> str:
+    """Encrypt a text for a column that is no EncryptedTextField. Register the column (`register_json_value`)."""
+    return _fernet().encrypt(text.encode()).decode()
+
+
 def is_under_first_key(sealed: str) -> bool:
     """Return whether the newest key encrypted the raw value of an EncryptedTextField's column."""
     try:
@@ -54,7 +59,24 @@ def is_under_first_key(sealed: str) -> bool:
 
 def reencrypt(sealed: str) -> str:
     """Encrypt a raw value again under the newest key. Raises ImproperlyConfigured if no key can decrypt it."""
-    return _fernet().encrypt(decrypt(sealed).encode()).decode()
+    return encrypt(decrypt(sealed))
+
+
+# Encrypted texts inside JSON columns of other packages: (model label, column, key in the JSON object).
+_json_values: list[tuple[str, str, str]] = []
+
+
+def register_json_value(model: str, column: str, name: str) -> None:
+    """Register an encrypted text in a JSON column, so that it is found when keys change."""
+    if (model, column, name) not in _json_values:
+        _json_values.append((model, column, name))
+
+
+def encrypted_json_values() -> Iterator[tuple[type[models.Model], models.Field, str]]:
+    """Yield every registered encrypted text inside a JSON column: model, column, key in the object."""
+    for label, column, name in _json_values:
+        model = apps.get_model(label)
+        yield model, model._meta.get_field(column), name
 
 
 def encrypted_fields() -> Iterator[tuple[type[models.Model], models.Field]]:
@@ -70,7 +92,7 @@ class EncryptedTextField(models.TextField):
 
     def get_prep_value(self, value: Any) -> Any:
         value = super().get_prep_value(value)
-        return _fernet().encrypt(value.encode()).decode() if value else value
+        return encrypt(value) if value else value
 
     def from_db_value(self, value: str | None, expression: Any, connection: Any) -> str | None:
         return decrypt(value) if value else value

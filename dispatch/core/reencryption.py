@@ -32,10 +32,50 @@ class ColumnReport:
         return self.under_old_keys - self.reencrypted
 
 
+@dataclass(frozen=True)
+class EncryptedColumn:
+    """An encrypted column, or with `name` the encrypted text at this key of a JSON column."""
+
+    model: type[models.Model]
+    column: models.Field
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.model._meta.label}.{self.column.name}{f'.{self.name}' if self.name else ''}"
+
+    @property
+    def table(self) -> str:
+        return connection.ops.quote_name(self.model._meta.db_table)
+
+    @property
+    def value(self) -> str:
+        """Return the SQL of the value in table t."""
+        return f"t.{self._quoted}->>'{self.name}'" if self.name else f"t.{self._quoted}"
+
+    @property
+    def assignment(self) -> str:
+        """Return the SQL that sets the value to v.new."""
+        new = f"jsonb_set(t.{self._quoted}, '{{{self.name}}}', to_jsonb(v.new))" if self.name else "v.new"
+        return f"{self._quoted} = {new}"
+
+    @property
+    def _quoted(self) -> str:
+        return connection.ops.quote_name(str(self.column.column))
+
+
+def encrypted_columns() -> Iterator[EncryptedColumn]:
+    """Yield every encrypted column and every registered encrypted text in a JSON column."""
+    for model, column in crypto.encrypted_fields():
+        yield EncryptedColumn(model, column)
+    for model, column, name in crypto.encrypted_json_values():
+        yield EncryptedColumn(model, column, name)
+
+
 def check_columns() -> Iterator[ColumnReport]:
     """Report on every encrypted column, without a change."""
-    for model, column in crypto.encrypted_fields():
-        yield _walk(model, column, write=False)
+    for column in encrypted_columns():
+        yield _walk(column, write=False)
 
 
 def reencrypt_columns() -> Iterator[ColumnReport]:
@@ -43,14 +83,14 @@ def reencrypt_columns() -> Iterator[ColumnReport]:
 
     A value that another transaction has locked or changed is left; the next run finds it if it is still old.
     """
-    for model, column in crypto.encrypted_fields():
-        yield _walk(model, column, write=True)
+    for column in encrypted_columns():
+        yield _walk(column, write=True)
 
 
-def _walk(model: type[models.Model], column: models.Field, *, write: bool) -> ColumnReport:
-    report = ColumnReport(f"{model._meta.label}.{column.name}")
+def _walk(column: EncryptedColumn, *, write: bool) -> ColumnReport:
+    report = ColumnReport(column.label)
     after = 0
-    while rows := _read(model, column, after):
+    while rows := _read(column, after):
         after = rows[-1][0]
         report.values += len(rows)
         old: list[tuple[int, str]] = []
@@ -63,38 +103,33 @@ def _walk(model: type[models.Model], column: models.Field, *, write: bool) -> Co
                 report.unreadable.append(pk)
         report.under_old_keys += len(old)
         if write and old:
-            report.reencrypted += _write(model, column, old, dict(rows))
+            report.reencrypted += _write(column, old, dict(rows))
     return report
 
 
-def _read(model: type[models.Model], column: models.Field, after: int) -> list[tuple[int, str]]:
-    table, name = _quoted(model, column)
+def _read(column: EncryptedColumn, after: int) -> list[tuple[int, str]]:
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT id, {name} FROM {table} WHERE id > %s AND {name} <> '' ORDER BY id LIMIT %s", [after, BATCH]
+            f"SELECT id, {column.value} FROM {column.table} AS t "
+            f"WHERE id > %s AND {column.value} <> '' ORDER BY id LIMIT %s",
+            [after, BATCH],
         )
         return cursor.fetchall()
 
 
-def _write(
-    model: type[models.Model], column: models.Field, new: list[tuple[int, str]], read: dict[int, str]
-) -> int:
+def _write(column: EncryptedColumn, new: list[tuple[int, str]], read: dict[int, str]) -> int:
     """Replace values that are as they were read; return how many."""
-    table, name = _quoted(model, column)
     ids = [pk for pk, _ in new]
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(
             f"""
-            UPDATE {table} AS t SET {name} = v.new
-            FROM (SELECT id FROM {table} WHERE id = ANY(%(ids)s) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED) AS free
+            UPDATE {column.table} AS t SET {column.assignment}
+            FROM (
+                SELECT id FROM {column.table} WHERE id = ANY(%(ids)s) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+            ) AS free
             JOIN unnest(%(ids)s::bigint[], %(old)s::text[], %(new)s::text[]) AS v(id, old, new) ON v.id = free.id
-            WHERE t.id = free.id AND t.{name} = v.old
+            WHERE t.id = free.id AND {column.value} = v.old
             """,
             {"ids": ids, "old": [read[pk] for pk in ids], "new": [sealed for _, sealed in new]},
         )
         return cursor.rowcount
-
-
-def _quoted(model: type[models.Model], column: models.Field) -> tuple[str, str]:
-    quote = connection.ops.quote_name
-    return quote(model._meta.db_table), quote(str(column.column))

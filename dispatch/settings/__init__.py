@@ -148,6 +148,10 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "drf_standardized_errors",
     "phonenumber_field",
+    "allauth",
+    "allauth.account",
+    "allauth.mfa",
+    "allauth.usersessions",
     "axes",
     "dispatch.core",
     "accounts",
@@ -173,6 +177,8 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+    "accounts.middleware.SecondFactorMiddleware",
     "accounts.middleware.OrganizationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
@@ -212,7 +218,45 @@ AXES_ENABLE_ADMIN = False
 AXES_RESET_ON_SUCCESS = True
 AXES_VERBOSE = False
 
+# The second factor: TOTP, passkeys and recovery codes (django-allauth). Superusers need one outside development.
+SECOND_FACTOR_FOR_SUPERUSERS = env.bool("SECOND_FACTOR_FOR_SUPERUSERS", default=not DEVELOPMENT)
+ACCOUNT_ADAPTER = "accounts.auth.adapters.AccountAdapter"
+ACCOUNT_USER_MODEL_USERNAME_FIELD = None
+ACCOUNT_LOGIN_METHODS = {"email"}
+ACCOUNT_SIGNUP_FIELDS = ["email*"]  # for its checks only; nobody signs up
+ACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_LOGIN_TIMEOUT = 600  # seconds between the password and the second factor
+# Wrong codes per person, and per address. Wrong passwords are counted by axes.
+ACCOUNT_RATE_LIMITS = {"login_failed": "60/m/ip,5/15m/key"}
+MFA_ADAPTER = "accounts.auth.adapters.MFAAdapter"
+MFA_FORMS = {
+    name: f"accounts.auth.second_factor_forms.{form}"
+    for name, form in {
+        "authenticate": "CodeForm",
+        "reauthenticate": "ConfirmCodeForm",
+        "activate_totp": "ActivateForm",
+        "add_webauthn": "AddPasskeyForm",
+        "authenticate_webauthn": "PasskeyForm",
+        "reauthenticate_webauthn": "ConfirmPasskeyForm",
+        "login_webauthn": "PasskeySignInForm",
+    }.items()
+}
+MFA_SUPPORTED_TYPES = ["totp", "recovery_codes", "webauthn"]
+MFA_PASSKEY_LOGIN_ENABLED = True
+MFA_RATE_LIMITS = {"webauthn_login": "60/m/ip"}
+MFA_ALLOW_UNVERIFIED_EMAIL = True  # addresses are verified by invitations, not by django-allauth
+MFA_TOTP_ISSUER = "Dispatch"
+MFA_TOTP_PERIOD = 30
+MFA_TOTP_TOLERANCE = 1
+MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = DEVELOPMENT
+CACHES = {"default": {"BACKEND": "dispatch.core.redis.cache.RedisCache"}}
+
 _https = PUBLIC_BASE_URL.startswith("https://")
+# A session ends after this long without a request or an open page, and this long after the sign-in.
+SESSION_IDLE_HOURS = env.float("SESSION_IDLE_HOURS", default=12.0)
+SESSION_MAX_HOURS = env.float("SESSION_MAX_HOURS", default=168.0)
+SESSION_ENGINE = "accounts.auth.session_store"
+SESSION_COOKIE_AGE = int(SESSION_MAX_HOURS * 3600)  # of the cookie; the store decides
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _https
 SESSION_COOKIE_HTTPONLY = True
 # Pages in the admin's theme.

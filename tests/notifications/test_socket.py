@@ -16,8 +16,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from accounts import services as accounts
+from accounts.auth import sessions
 from accounts.models import Membership, User
-from dispatch.core import events
+from dispatch.core import clock, events
 from dispatch.core.events import SYSTEM
 from notifications import consumers, live_updates, services
 from notifications.models import Notification
@@ -190,6 +191,28 @@ def test_signing_out_closes_the_socket(app_url, ours, settings):
         ours.dispatcher.set_password("another one")  # ends every session
         ours.dispatcher.save()
         assert closed_with(socket) == 4401
+
+
+def test_ending_the_sessions_closes_the_socket_at_once(app_url, ours):
+    with listening(app_url, ours.dispatcher) as socket:
+        hear(socket)
+        sessions.end_all_sessions(ours.dispatcher, actor=SYSTEM)
+        notify()
+        assert closed_with(socket) == 4401
+
+
+def test_session_without_the_required_second_factor_gets_no_socket(app_url, ours):
+    accounts.change_organization(ours.organization.pk, {"requires_second_factor": True}, actor=SYSTEM)
+    assert refused(app_url, ours.dispatcher)
+
+
+def test_session_that_has_not_passed_the_second_factor_gets_no_socket(app_url, ours, settings):
+    settings.SOCKET_RECHECK_S = 0.2
+    with listening(app_url, ours.dispatcher) as socket:
+        hear(socket)
+        User.objects.filter(pk=ours.dispatcher.pk).update(second_factor_at=clock.now())  # set up elsewhere
+        assert closed_with(socket) == 4401
+    assert refused(app_url, ours.dispatcher)
 
 
 @pytest.mark.parametrize("sent", ["{", "[]", '{"type": "shout"}', "null"])

@@ -1,0 +1,87 @@
+"""Fit django-allauth to our accounts: people sign in by e-mail, are invited, and have encrypted secrets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from allauth.account import app_settings
+from allauth.account.adapter import DefaultAccountAdapter
+from allauth.mfa.adapter import DefaultMFAAdapter
+from allauth.mfa.models import Authenticator
+from django.conf import settings
+from django.contrib.auth import authenticate, login
+from django.contrib.auth.base_user import AbstractBaseUser
+from django.http import HttpRequest, HttpResponse
+
+from accounts.auth import second_factor
+from accounts.auth.session_store import SIGNED_IN_AT
+from accounts.models import User
+from dispatch.core import clock, crypto
+
+BACKEND = "django.contrib.auth.backends.ModelBackend"
+METHODS = {
+    "reauthenticate": "Use your password",
+    "mfa_reauthenticate": "Use a code",
+    "mfa_reauthenticate:webauthn": "Use a passkey",
+}
+
+
+class AccountAdapter(DefaultAccountAdapter):
+    """Sign people in and confirm passwords, with the lock-out of `sign_in`. Nobody signs up."""
+
+    def is_open_for_signup(self, request: HttpRequest) -> bool:
+        return False
+
+    def pre_login(self, request: HttpRequest, user: Any, **kwargs: Any) -> HttpResponse | None:
+        """Refuse people without an active membership, as the sign-in form does; a passkey skips that form."""
+        if not (user.is_active and user.is_staff):
+            return self.respond_user_inactive(request, user)
+        return None
+
+    def login(self, request: HttpRequest, user: AbstractBaseUser) -> None:
+        login(request, user, backend=BACKEND)  # type: ignore[arg-type]
+
+    def is_reauthentication_required(self, *, app: str, **kwargs: Any) -> bool:
+        """Return whether changing a factor needs the password or a factor again: not just after signing in."""
+        signed_in_at: float = self.request.session.get(SIGNED_IN_AT, 0.0)
+        return clock.now().timestamp() - signed_in_at > app_settings.REAUTHENTICATION_TIMEOUT
+
+    def get_reauthentication_methods(self, user: Any) -> list[dict[str, Any]]:
+        """Return the ways to confirm who one is, in our words."""
+        methods = super().get_reauthentication_methods(user)
+        return [{**method, "description": METHODS.get(method["id"], method["description"])} for method in methods]
+
+    def reauthenticate(self, user: AbstractBaseUser, password: str) -> bool:
+        """Return whether it is the user's password. Failures count toward the lock-out."""
+        found = authenticate(self.request, username=user.get_username(), password=password)
+        return found is not None and found.pk == user.pk
+
+
+class MFAAdapter(DefaultMFAAdapter):
+    """Encrypt secrets with FIELD_ENCRYPTION_KEYS, and keep the last factor where one is required."""
+
+    error_messages = {
+        **DefaultMFAAdapter.error_messages,
+        "cannot_delete_authenticator": "You need a second factor here. Add a passkey before you turn off the app.",
+        "incorrect_code": "This code is wrong, has expired or was already used. Enter the next one.",
+    }
+
+    def encrypt(self, text: str) -> str:
+        return crypto.encrypt(text)
+
+    def decrypt(self, encrypted_text: str) -> str:
+        return crypto.decrypt(encrypted_text)
+
+    def can_delete_authenticator(self, authenticator: Authenticator) -> bool:
+        user = authenticator.user
+        assert isinstance(user, User)
+        others = second_factor.factors_of(user).exclude(pk=authenticator.pk)
+        return others.exists() or not second_factor.is_required(user)
+
+    def generate_authenticator_name(self, user: AbstractBaseUser, type: Authenticator.Type) -> str:  # noqa: A002
+        """Return the suggested name of a new passkey."""
+        count = Authenticator.objects.filter(user_id=user.pk, type=type).count()
+        return f"Passkey {count + 1}" if count else "Passkey"
+
+    def get_public_key_credential_rp_entity(self) -> dict[str, str]:
+        return {**super().get_public_key_credential_rp_entity(), "name": settings.MFA_TOTP_ISSUER}

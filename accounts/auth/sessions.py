@@ -1,0 +1,83 @@
+"""Extend sessions that are used, list them, and end them.
+
+The limits are in `session_store`. Rows of `allauth.usersessions` have their address, browser and last use.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from allauth.usersessions.models import UserSession
+from django.contrib.auth import update_session_auth_hash
+from django.contrib.auth.signals import user_logged_in
+from django.contrib.sessions.models import Session
+from django.db import transaction
+from django.dispatch import receiver
+from django.http import HttpRequest
+
+from accounts.auth import second_factor
+from accounts.auth.session_store import SIGNED_IN_AT, expiry_of
+from accounts.models import User
+from dispatch.core import clock
+from dispatch.core.events import Actor
+
+# A session in use is extended at most this often.
+EXTEND_EVERY = timedelta(minutes=1)
+
+
+@receiver(user_logged_in)
+def _record_sign_in(request: HttpRequest, **kwargs: Any) -> None:
+    request.session[SIGNED_IN_AT] = clock.now().timestamp()
+
+
+def extend_session(store: Any) -> bool:
+    """Move the idle limit of a session that was loaded and is in use. Return whether it moved.
+
+    Only the expiry is written: a save could overwrite what another request changed in the meantime.
+    """
+    if store.expires_at is None or SIGNED_IN_AT not in store:
+        return False
+    ends_at = expiry_of(store)
+    if ends_at - store.expires_at < EXTEND_EVERY:
+        return False
+    Session.objects.filter(pk=store.session_key).update(expire_date=ends_at)
+    UserSession.objects.filter(session_key=store.session_key).update(last_seen_at=clock.now())
+    return True
+
+
+def record_use(request: HttpRequest) -> None:
+    """Extend the session of a signed-in request, and list it if it is not listed yet."""
+    if SIGNED_IN_AT not in request.session:  # it began before there were limits
+        request.session[SIGNED_IN_AT] = clock.now().timestamp()
+        UserSession.objects.create_from_request(request)
+    elif extend_session(request.session):
+        UserSession.objects.create_from_request(request)
+
+
+def end_session(user: User, session: UserSession, *, actor: Actor) -> None:
+    """End one session of the user. Its sockets are closed."""
+    with transaction.atomic():
+        session.end()
+        second_factor.append_event(user, "membership.sessions_ended", actor)
+
+
+def end_all_sessions(user: User, *, actor: Actor) -> None:
+    """End every session of the user, also those that are not listed. Their sockets are closed."""
+    with transaction.atomic():
+        row = User.objects.select_for_update(no_key=True).get(pk=user.pk)
+        row.sessions_ended_at = user.sessions_ended_at = clock.now()
+        row.save(update_fields=["sessions_ended_at"])
+        for session in UserSession.objects.filter(user=row):
+            session.end()
+        second_factor.append_event(row, "membership.sessions_ended", actor)
+
+
+def end_other_sessions(request: HttpRequest, user: User, *, actor: Actor) -> None:
+    """End every session of the user except the one of this request."""
+    current = request.session.session_key
+    with transaction.atomic():
+        UserSession.objects.filter(session_key=current).delete()  # keep the session itself
+        end_all_sessions(user, actor=actor)
+        update_session_auth_hash(request, user)  # gives this session a new key
+    UserSession.objects.create_from_request(request)

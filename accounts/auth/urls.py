@@ -1,0 +1,18 @@
+"""URLs of signing in and of one's account security: the parts of django-allauth that are used, and no others."""
+
+from allauth.account import views as account_views
+from django.urls import include, path
+from django.views.decorators.http import require_POST
+from django.views.generic import RedirectView
+
+from accounts.auth.views import SessionsView
+
+urlpatterns = [
+    # django-allauth uses these names.
+    path("login/", RedirectView.as_view(pattern_name="admin:login", query_string=True), name="account_login"),
+    path("logout/", require_POST(account_views.logout), name="account_logout"),
+    path("inactive/", account_views.account_inactive, name="account_inactive"),
+    path("reauthenticate/", account_views.reauthenticate, name="account_reauthenticate"),
+    path("second-factor/", include("allauth.mfa.urls")),
+    path("sessions/", SessionsView.as_view(), name="usersessions_list"),
+]

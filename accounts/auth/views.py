@@ -1,0 +1,95 @@
+"""Sign in with the second factor, and list and end one's sessions and API keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from allauth.account.internal.flows.login import clear_authentication_records, perform_password_login
+from allauth.account.internal.stagekit import clear_login
+from allauth.account.models import Login
+from allauth.usersessions.models import UserSession
+from django.contrib import admin, messages
+from django.contrib.auth import REDIRECT_FIELD_NAME, logout, views
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.shortcuts import get_object_or_404
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.decorators import method_decorator
+from django.views import View
+from django.views.decorators.cache import never_cache
+from unfold.forms import AuthenticationForm
+
+from accounts import services
+from accounts.auth import sessions
+from accounts.models import ApiKey
+from accounts.tenancy import user_of
+from dispatch.core.ids import read_id
+
+
+class SignInView(views.LoginView):
+    """Check e-mail and password as the admin does, then continue with django-allauth's stages."""
+
+    authentication_form = AuthenticationForm
+    template_name = "admin/login.html"
+
+    def form_valid(self, form: Any) -> HttpResponse:
+        # Factors that somebody else entered in this browser without signing in do not count.
+        clear_login(self.request)
+        clear_authentication_records(self.request)
+        user = form.get_user()
+        login = Login(user=user, email=user.email, redirect_url=self.get_success_url())
+        return perform_password_login(self.request, {"email": user.email}, login)
+
+
+def sign_in(request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponseBase:
+    """Serve the sign-in page (AdminSite.login)."""
+    site = admin.site
+    if request.method == "GET":
+        clear_login(request)  # an unfinished sign-in
+    if request.method == "GET" and site.has_permission(request):
+        return HttpResponseRedirect(reverse("admin:index"))
+    context = {
+        **site.each_context(request),
+        "title": "Log in",
+        "subtitle": None,
+        "app_path": request.get_full_path(),
+        "username": request.user.get_username(),
+        **(extra_context or {}),
+    }
+    if REDIRECT_FIELD_NAME not in request.GET and REDIRECT_FIELD_NAME not in request.POST:
+        context[REDIRECT_FIELD_NAME] = reverse("admin:index")
+    return SignInView.as_view(extra_context=context)(request)
+
+
+@method_decorator([login_required, never_cache], name="dispatch")
+class SessionsView(View):
+    """List the user's sessions and the API keys they created, and end them."""
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        user = user_of(request)
+        UserSession.objects.create_from_request(request)
+        listed = sorted(UserSession.objects.purge_and_list(user), key=lambda row: row.last_seen_at, reverse=True)
+        keys = ApiKey.objects.filter(created_by=user, revoked_at=None).select_related("organization")
+        context = {"sessions": listed, "current": request.session.session_key, "keys": keys}
+        return TemplateResponse(request, "usersessions/usersession_list.html", context)
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        user, given = user_of(request), request.POST
+        if "others" in given:
+            sessions.end_other_sessions(request, user, actor=request.actor)
+            messages.success(request, "All other sessions were ended.")
+        elif "key" in given:
+            own = ApiKey.objects.filter(created_by=user)
+            key = get_object_or_404(own, pk=read_id(given["key"]))
+            services.revoke_api_key(key.pk, actor=request.actor)
+            messages.success(request, f"The API key {key} was revoked.")
+        else:
+            row = get_object_or_404(UserSession, user=user, pk=read_id(given.get("session")))
+            if row.session_key == request.session.session_key:
+                sessions.end_session(user, row, actor=request.actor)
+                logout(request)
+                return HttpResponseRedirect(reverse("account_login"))
+            sessions.end_session(user, row, actor=request.actor)
+            messages.success(request, "The session was ended.")
+        return HttpResponseRedirect(reverse("usersessions_list"))

@@ -1,0 +1,187 @@
+"""Sessions end by their limits, by their owner and by an admin."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from allauth.usersessions.models import UserSession
+from django.contrib.sessions.models import Session
+from django.test import Client
+from django.urls import reverse
+
+from accounts import loops, services
+from accounts.auth import sessions
+from accounts.auth.session_store import SIGNED_IN_AT
+from accounts.models import ApiKey, User
+from dispatch.core import clock
+from dispatch.core.events import SYSTEM
+from dispatch.core.models import Event
+from tests.accounts.second_factor import is_signed_in, sign_in
+from tests.support import factories as make
+
+pytestmark = pytest.mark.django_db
+
+PAGE = "/account/sessions/"
+CONFIRMED = {"_form_submitted": "True"}  # the dialog of an action
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture
+def dana() -> User:
+    return make.dispatcher(make.organization(), "Dana")
+
+
+def ends_at(client: Client) -> Any:
+    return Session.objects.get(pk=client.cookies["sessionid"].value).expire_date
+
+
+def end_at(client: Client, when: Any) -> None:
+    Session.objects.filter(pk=client.cookies["sessionid"].value).update(expire_date=when)
+
+
+def listed(client: Client) -> list[UserSession]:
+    rows: list[UserSession] = client.get(PAGE).context_data["sessions"]  # type: ignore[attr-defined]
+    return rows
+
+
+def test_idle_session_ends(dana: User, settings: Any) -> None:
+    settings.SESSION_IDLE_HOURS = 2
+    client = sign_in(dana)
+    assert abs(ends_at(client) - clock.now() - timedelta(hours=2)) < timedelta(minutes=10)
+    end_at(client, clock.now() - SECOND)
+    assert client.get("/board/").status_code == 302
+    assert client.get("/api/v1/me/").status_code == 401
+
+
+def test_use_moves_the_idle_limit_without_a_save_of_the_session(dana: User, settings: Any) -> None:
+    settings.SESSION_IDLE_HOURS = 2
+    client = sign_in(dana)
+    stored = Session.objects.get(pk=client.cookies["sessionid"].value).session_data
+    end_at(client, clock.now() + timedelta(minutes=30))
+    assert client.get("/board/").status_code == 200
+    assert ends_at(client) > clock.now() + timedelta(minutes=90)
+    assert Session.objects.get(pk=client.cookies["sessionid"].value).session_data == stored
+
+
+def test_use_does_not_move_the_absolute_limit(dana: User, settings: Any) -> None:
+    settings.SESSION_IDLE_HOURS, settings.SESSION_MAX_HOURS = 2, 10
+    client = sign_in(dana)
+    session = client.session
+    session[SIGNED_IN_AT] -= 9 * 3600
+    session.save()
+    latest = clock.now() + timedelta(hours=1)
+    assert client.get("/board/").status_code == 200
+    assert ends_at(client) <= latest
+    session = client.session
+    session[SIGNED_IN_AT] -= 2 * 3600
+    session.save()
+    assert client.get("/board/").status_code == 302
+
+
+def test_session_from_before_the_limits_gets_one(dana: User) -> None:
+    client = make.browser(dana)
+    session = client.session
+    del session[SIGNED_IN_AT]
+    session.save()
+    assert client.get("/board/").status_code == 200
+    assert client.session[SIGNED_IN_AT] <= clock.now().timestamp()
+    assert len(listed(client)) == 1
+
+
+def test_owner_ends_another_session(dana: User) -> None:
+    here, there = sign_in(dana), sign_in(dana)
+    assert len(listed(here)) == 2
+    row = UserSession.objects.get(session_key=there.session.session_key)
+    assert here.post(PAGE, {"session": row.pk}).status_code == 302
+    assert there.get("/board/").status_code == 302
+    assert here.get("/board/").status_code == 200
+    assert len(listed(here)) == 1
+    ended = Event.objects.get(kind="membership.sessions_ended")
+    assert (ended.actor_id, ended.data["user_id"]) == (dana.pk, dana.pk)
+
+
+def test_owner_ends_the_session_of_this_page(dana: User) -> None:
+    client = sign_in(dana)
+    (row,) = listed(client)
+    assert client.post(PAGE, {"session": row.pk}).status_code == 302
+    assert not is_signed_in(client)
+
+
+def test_owner_ends_all_others_also_unlisted_ones(dana: User) -> None:
+    here, there, unlisted = sign_in(dana), sign_in(dana), make.browser(dana)
+    assert here.post(PAGE, {"others": "1"}).status_code == 302
+    assert here.get("/board/").status_code == 200
+    assert there.get("/board/").status_code == 302
+    assert unlisted.get("/board/").status_code == 302
+    assert [row.session_key for row in listed(here)] == [here.session.session_key]
+    assert sign_in(dana).get("/board/").status_code == 200
+
+
+def test_another_person_s_session_and_keys_cannot_be_ended(dana: User) -> None:
+    organization = dana.memberships.get().organization
+    victim = make.admin(organization)
+    theirs = sign_in(victim)
+    row = UserSession.objects.get(user=victim)
+    key, _ = services.create_api_key(organization, "ERP", ["read"], actor=SYSTEM, created_by=victim)
+    thief = sign_in(dana)
+    for given in ({"session": row.pk}, {"key": key.pk}, {"session": "x"}, {"key": ""}, {}):
+        assert thief.post(PAGE, given).status_code == 404
+    assert theirs.get("/board/").status_code == 200
+    assert ApiKey.objects.get(pk=key.pk).revoked_at is None
+    shown = thief.get(PAGE).content.decode()
+    assert key.prefix not in shown
+
+
+def test_owner_revokes_a_key(dana: User) -> None:
+    organization = dana.memberships.get().organization
+    key, _ = services.create_api_key(organization, "ERP", ["read"], actor=SYSTEM, created_by=dana)
+    client = sign_in(dana)
+    assert key.prefix in client.get(PAGE).content.decode()
+    client.post(PAGE, {"key": key.pk})
+    assert ApiKey.objects.get(pk=key.pk).revoked_at is not None
+    client.get(PAGE)  # the message names the key
+    assert key.prefix not in client.get(PAGE).content.decode()
+
+
+def test_admin_ends_the_sessions_of_a_colleague(dana: User) -> None:
+    organization = dana.memberships.get().organization
+    theirs, unlisted = sign_in(dana), make.browser(dana)
+    boss = make.admin(organization)
+    client = make.browser(boss)
+    client.post(reverse("admin:accounts_user_end_sessions", args=[dana.pk]), CONFIRMED)
+    assert theirs.get("/board/").status_code == 302
+    assert unlisted.get("/board/").status_code == 302
+    assert client.get("/board/").status_code == 200
+    assert Event.objects.get(kind="membership.sessions_ended").actor_id == boss.pk
+    assert sign_in(dana).get("/board/").status_code == 200
+
+
+def test_pages_without_a_session_store_nothing() -> None:
+    before = Session.objects.count()
+    Client().get("/board/")
+    Client().get(reverse("admin:login"))
+    assert (Session.objects.count(), UserSession.objects.count()) == (before, 0)
+
+
+def test_retention_deletes_expired_sessions(dana: User) -> None:
+    old, used = sign_in(dana), sign_in(dana)
+    end_at(old, clock.now() - SECOND)
+    UserSession.objects.filter(session_key=old.session.session_key).update(
+        last_seen_at=clock.now() - loops.SIGN_IN_RETENTION - SECOND
+    )
+    loops.delete_old_sign_ins()
+    assert list(Session.objects.values_list("pk", flat=True)) == [used.cookies["sessionid"].value]
+    assert UserSession.objects.count() == 1
+
+
+def test_extending_does_not_bring_an_ended_session_back(dana: User) -> None:
+    client = sign_in(dana)
+    client.get("/board/")
+    store = client.session
+    store.get(SIGNED_IN_AT)
+    store.expires_at = clock.now()
+    sessions.end_all_sessions(dana, actor=SYSTEM)
+    sessions.extend_session(store)
+    assert client.get("/board/").status_code == 302
