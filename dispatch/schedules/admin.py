@@ -82,7 +82,17 @@ class ScheduleAdmin(OwnedAdmin):
         ("Action", {"fields": ["body", "header_names"]}),
         (
             "Rules",
-            {"fields": ["retries", "missed", "missed_after_s", "overlap", "max_occurrences", "ends_at"]},
+            {
+                "fields": [
+                    "retries",
+                    "missed",
+                    "missed_after_s",
+                    "overlap",
+                    "jitter_s",
+                    "max_occurrences",
+                    "ends_at",
+                ]
+            },
         ),
         ("Counts", {"fields": ["occurrences", "failures", "version", "shard", "created_at", "changed_at"]}),
     ]
@@ -112,8 +122,15 @@ class ScheduleAdmin(OwnedAdmin):
     @display(description="next runs")
     def next_times(self, schedule: Schedule) -> str:
         occurrences = occurrences_of(schedule)
-        rows = ((time["words"], ", moved: clocks go forward" if time["moved"] else "") for time in occurrences)
-        return format_html("<ol>{}</ol>", format_html_join("", "<li>{}{}</li>", rows)) if occurrences else "none"
+        rows = (
+            (
+                time["words"],
+                ", moved: clocks go forward" if time["moved"] else "",
+                f", runs {time['delay_s']:g} s later" if time["delay_s"] else "",
+            )
+            for time in occurrences
+        )
+        return format_html("<ol>{}</ol>", format_html_join("", "<li>{}{}{}</li>", rows)) if occurrences else "none"
 
     @display(description="last runs")
     def last_runs(self, schedule: Schedule) -> str:
@@ -228,8 +245,8 @@ class RunAdmin(OwnedAdmin):
     actions = ["cancel", "retry"]
     actions_detail = ["cancel_this", "retry_this"]
     fields = [
-        "schedule", "status", "number", "trigger", "attempt", "due_at", "taken_at", "started_at", "ended_at",
-        "error",
+        "schedule", "status", "number", "trigger", "attempt", "due_at", "taken_at", "started_at",
+        "cancel_requested_at", "ended_at", "error",
         "answer", "log",
     ]  # fmt: skip
 
@@ -254,7 +271,7 @@ class RunAdmin(OwnedAdmin):
         rows = ((exact(entry.at, zone), entry.text) for entry in timeline.of_run(run))
         return format_html("<ul>{}</ul>", format_html_join("", "<li>{} {}</li>", rows))
 
-    @admin.action(description="Cancel, unless already started", permissions=["act"])
+    @admin.action(description="Cancel (running ones are asked to stop)", permissions=["act"])
     def cancel(self, request: Any, queryset: QuerySet) -> None:
         apply_to_each(request, schedule_actions.cancel_run, queryset, "canceled")
 
@@ -265,7 +282,10 @@ class RunAdmin(OwnedAdmin):
     @action(
         description="Cancel",
         permissions=["act"],
-        dialog={"title": "Cancel this run?", "description": "Runs that have already started can't be canceled."},
+        dialog={
+            "title": "Cancel this run?",
+            "description": "A running run is asked to stop. It ends as canceled, unless it succeeds before.",
+        },
     )
     def cancel_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         schedule_actions.cancel_run(int(object_id), actor=request.actor)
