@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch.core import clock
@@ -20,6 +20,7 @@ from tests.support import factories
 NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
 
+@settings(max_examples=30)
 @given(st.integers(1, 2**62), st.integers(0, 86_400), st.datetimes(timezones=st.just(UTC)))
 def test_jitter_is_bounded_and_repeatable(schedule_id: int, jitter_s: int, at: datetime) -> None:
     found = jitter_of(schedule_id, at, jitter_s)
