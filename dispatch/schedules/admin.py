@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -15,13 +15,14 @@ from django.utils.html import format_html, format_html_join
 from rest_framework.exceptions import APIException
 from unfold.decorators import action, display
 
-from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedTabularInline
-from dispatch.schedules import timeline
-from dispatch.schedules.api.serializers import occurrences_of
-from dispatch.schedules.models import BulkImport, Run, RunReport, Schedule
+from accounts.admin.base import ACT, EVERYTHING, VIEW, OwnedAdmin, OwnedTabularInline
+from dispatch.core import clock
+from dispatch.schedules import queries, timeline
+from dispatch.schedules.api.serializers import occurrence, occurrences_of
+from dispatch.schedules.models import BulkImport, Run, RunReport, Schedule, ScheduleFeed
 from dispatch.schedules.rules import descriptions
 from dispatch.schedules.services import actions as schedule_actions
-from dispatch.schedules.services import bulk_import, schedules
+from dispatch.schedules.services import bulk_import, feeds, schedules
 
 STATUS_LABELS = {
     "active": "success", "failing": "danger", "paused": "warning", "ended": "info", "deleted": "warning",
@@ -30,7 +31,7 @@ RUN_LABELS = {
     "scheduled": "info", "in_progress": "info", "running": "info", "retrying": "warning", "succeeded": "success",
     "failed": "danger", "skipped": "warning", "missed": "warning", "cancelled": "warning",
 }  # fmt: skip
-SHOWN = 20
+SHOWN, SHOWN_OF_MONTH = 20, 200
 
 
 class FailingFilter(admin.SimpleListFilter):
@@ -94,12 +95,23 @@ class ScheduleAdmin(OwnedAdmin):
                 ]
             },
         ),
+        ("Next month", {"fields": ["next_month"], "classes": ["collapse"]}),
         ("Counts", {"fields": ["occurrences", "failures", "version", "shard", "created_at", "changed_at"]}),
     ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         model = [field.name for field in Schedule._meta.fields if field.name not in ("organization", "headers")]
-        return [*model, "is_now", "when", "next_times", "last_runs", "body", "header_names", "retries"]
+        return [
+            *model,
+            "is_now",
+            "when",
+            "next_times",
+            "next_month",
+            "last_runs",
+            "body",
+            "header_names",
+            "retries",
+        ]
 
     @display(description="status", ordering="status", label=STATUS_LABELS)
     def state(self, schedule: Schedule) -> tuple[str, str]:
@@ -122,15 +134,20 @@ class ScheduleAdmin(OwnedAdmin):
     @display(description="next runs")
     def next_times(self, schedule: Schedule) -> str:
         occurrences = occurrences_of(schedule)
-        rows = (
-            (
-                time["words"],
-                ", moved: clocks go forward" if time["moved"] else "",
-                f", runs {time['delay_s']:g} s later" if time["delay_s"] else "",
-            )
-            for time in occurrences
+        return list_occurrences(occurrences) if occurrences else "none"
+
+    @display(description="next 31 days")
+    def next_month(self, schedule: Schedule) -> str:
+        coming = queries.coming_of_schedule(schedule, clock.now() + timedelta(days=31))
+        shown = coming.occurrences[:SHOWN_OF_MONTH]
+        if not shown:
+            return "none"
+        timing = schedule.timing
+        more = (
+            "" if coming.is_whole and len(coming.occurrences) <= SHOWN_OF_MONTH else f"The first {SHOWN_OF_MONTH}:"
         )
-        return format_html("<ol>{}</ol>", format_html_join("", "<li>{}{}{}</li>", rows)) if occurrences else "none"
+        occurrences = [occurrence(at, timing, schedule.due_at(at)) for at, _ in shown]
+        return format_html("{}{}", more, list_occurrences(occurrences))
 
     @display(description="last runs")
     def last_runs(self, schedule: Schedule) -> str:
@@ -304,6 +321,36 @@ class RunAdmin(OwnedAdmin):
         return self.back_to(object_id)
 
 
+@admin.register(ScheduleFeed)
+class ScheduleFeedAdmin(OwnedAdmin):
+    """Create and revoke links to the calendar feed of an organization's coming runs."""
+
+    admin_may = EVERYTHING - {"change"}
+    list_display = ["name", "created_at"]
+    search_fields = ["name"]
+    ordering = ["-id"]
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        return ["name"] if obj is None else ["name", "link", "created_at"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        return ["link", "created_at"]
+
+    @display(description="link (anyone who has it can read the names and times of runs)")
+    def link(self, feed: ScheduleFeed) -> str:
+        return feeds.feed_url(feed)
+
+    def save_model(self, request: Any, obj: ScheduleFeed, form: Any, change: bool) -> None:
+        obj.pk = feeds.create_feed(obj.organization_id, obj.name, actor=request.actor).pk
+
+    def delete_model(self, request: Any, obj: ScheduleFeed) -> None:
+        feeds.revoke_feed(obj, actor=request.actor)
+
+    def delete_queryset(self, request: Any, queryset: QuerySet) -> None:
+        for feed in queryset:
+            feeds.revoke_feed(feed, actor=request.actor)
+
+
 @admin.register(BulkImport)
 class BulkImportAdmin(OwnedAdmin):
     """Show the progress of bulk imports and their rejected rows."""
@@ -332,6 +379,19 @@ class BulkImportAdmin(OwnedAdmin):
     def cancel_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         bulk_import.cancel_import(int(object_id), actor=request.actor)
         return self.back_to(object_id)
+
+
+def list_occurrences(occurrences: list[dict[str, Any]]) -> str:
+    """List occurrences with the notes that explain their times."""
+    rows = (
+        (
+            time["words"],
+            ", moved: clocks go forward" if time["moved"] else "",
+            f", runs {time['delay_s']:g} s later" if time["delay_s"] else "",
+        )
+        for time in occurrences
+    )
+    return format_html("<ol>{}</ol>", format_html_join("", "<li>{}{}{}</li>", rows))
 
 
 def pretty(value: Any) -> str:

@@ -354,6 +354,19 @@ class BulkError(models.Model):
         return f"{self.bulk_id} row {self.row}"
 
 
+class ScheduleFeed(OwnedModel):
+    """A signed link to an iCalendar feed of the organization's coming runs. Deleting the row revokes the link."""
+
+    name = models.CharField(max_length=80, help_text="Who or what uses the link.")
+    created_at = models.DateTimeField(default=clock.now, editable=False)
+
+    class Meta:
+        verbose_name = "calendar feed"
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class ZoneRules(models.Model):
     """A digest of a time zone's rules, from which the next runs in that zone were computed."""
 

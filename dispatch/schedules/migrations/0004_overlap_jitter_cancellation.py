@@ -1,8 +1,12 @@
+import django.db.models.deletion
 from django.db import migrations, models
+
+import dispatch.core.clock
 
 
 class Migration(migrations.Migration):
     dependencies = [
+        ("accounts", "0001_initial"),
         ("schedules", "0003_canceled_label"),
     ]
 
@@ -50,6 +54,24 @@ class Migration(migrations.Migration):
                 ],
                 max_length=16,
             ),
+        ),
+        migrations.CreateModel(
+            name="ScheduleFeed",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                ),
+                ("name", models.CharField(help_text="Who or what uses the link.", max_length=80)),
+                ("created_at", models.DateTimeField(default=dispatch.core.clock.now, editable=False)),
+                (
+                    "organization",
+                    models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, to="accounts.organization"),
+                ),
+            ],
+            options={
+                "verbose_name": "calendar feed",
+            },
         ),
         migrations.CreateModel(
             name="ZoneRules",
