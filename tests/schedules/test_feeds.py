@@ -170,8 +170,10 @@ def test_a_feed_that_is_polled_too_often_is_refused(
 
 def test_admins_create_and_revoke_feeds(world: World) -> None:
     admin = make.browser(make.admin(world.organization))
-    added = admin.post("/admin/schedules/schedulefeed/add/", {"name": "Office"})
-    assert added.status_code == 302, added.content
+    form = admin.get("/admin/schedules/schedulefeed/add/").context["adminform"].form
+    sent = {"name": "Office", "organization": form.initial.get("organization") or form["organization"].value()}
+    added = admin.post("/admin/schedules/schedulefeed/add/", sent)
+    assert added.status_code == 302, added.context["errors"]
     feed = ScheduleFeed.objects.get(organization=world.organization)
     page = admin.get(f"/admin/schedules/schedulefeed/{feed.pk}/change/").content.decode()
     assert feeds.feed_url(feed) in unescape(page)

@@ -41,7 +41,7 @@ def feed_of(token: str) -> ScheduleFeed:
     except BadSignature:
         raise InvalidLink from None
     feeds = ScheduleFeed.objects.select_related("organization").filter(organization__is_active=True)
-    feed = feeds.filter(pk=pk).first()
+    feed = None if pk is None else feeds.filter(pk=pk).first()
     if feed is None:
         raise InvalidLink
     return feed
