@@ -46,7 +46,7 @@ class ComingSerializer(serializers.Serializer):
 
 
 class ScheduleFeedSerializer(serializers.ModelSerializer):
-    """A calendar feed. `url` is the link: whoever has it can read the names and times of the coming runs."""
+    """A calendar feed. `url` is the link. With it, anyone can read the names and times of the coming runs."""
 
     url = serializers.SerializerMethodField()
 

@@ -186,7 +186,7 @@ class ScheduleFormSerializer(TimingSerializer):
         if not jitter_s or not attrs.keys() & {"jitter_s", "time_zone", *_WHEN}:
             return
         now = clock.now()
-        timing = _timing_of(attrs, now) if "trigger_at" in attrs else before.timing
+        timing = before.timing if before and "trigger_at" not in attrs else _timing_of(attrs, now)
         gap_s = recurrence.shortest_gap_s(timing, now)
         if gap_s is not None and jitter_s > gap_s:
             detail = f"Must be at most {gap_s:g} seconds, the shortest time between two occurrences."
