@@ -66,7 +66,9 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField(default=dispatch.core.clock.now, editable=False)),
                 (
                     "organization",
-                    models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, to="accounts.organization"),
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="accounts.organization"
+                    ),
                 ),
             ],
             options={
