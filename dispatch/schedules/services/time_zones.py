@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 INTERVAL_S = 600.0
 # Schedules read in one step.
-BATCH = 2000
+BATCH = 500
 _COMING = (Schedule.Status.ACTIVE, Schedule.Status.PAUSED)
 
 
