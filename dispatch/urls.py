@@ -13,6 +13,7 @@ from accounts.views import JoinView, SetPasswordView
 from dispatch.console.privacy import views
 from dispatch.core.api import problems
 from dispatch.core.api.schema_view import SchemaView
+from dispatch.schedules.calendar_feed import schedule_feed
 
 api: list[URLPattern | URLResolver] = [
     path("", include("accounts.api.urls")),
@@ -46,6 +47,7 @@ urlpatterns = [
     path("set-password/<uidb64>/<token>/", SetPasswordView.as_view(), name="set_password"),
     path("api/v1/", include(api)),
     path("", include("dispatch.jobs.public.urls")),
+    path("calendars/<str:token>.ics", schedule_feed, name="schedule_feed"),
     path("telephony/", include("dispatch.telephony.urls")),
     re_path(r"^api/", problems.unknown_path),
 ]

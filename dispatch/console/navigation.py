@@ -53,6 +53,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "schedules.Schedule": "event_repeat",
         "schedules.Run": "play_circle",
         "schedules.BulkImport": "upload_file",
+        "schedules.ScheduleFeed": "calendar_month",
     },
     "People": {
         "accounts.Organization": "apartment",

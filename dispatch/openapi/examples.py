@@ -131,6 +131,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "schedules": [{"name": "Reminder 1", "trigger_at": "2027-01-04T09:00:00", "payload": {}}],
     },
     "ScheduleDecision": _DECISION,
+    "ScheduleFeedForm": {"name": "Calendar of the office"},
     # --- notifications
     "Preference": {"email": True, "sms": True, "voice": False},
     "Route": {"kind": "endpoint.disabled", "to": "dispatchers", "level": "toast"},

@@ -6,6 +6,8 @@ executors, `one_report_per_epoch` against duplicate reports.
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.contrib.postgres.fields import ArrayField
 from django.core.validators import MinValueValidator
 from django.db import models
@@ -15,7 +17,7 @@ from accounts.models import validate_time_zone
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
 from dispatch.core.crypto import EncryptedJSONField
-from dispatch.schedules.rules import recurrence
+from dispatch.schedules.rules import jitter, recurrence
 
 # Every schedule and run stores its shard, so this number cannot change. At most 64 executors can share the work.
 SHARDS = 64
@@ -42,10 +44,12 @@ class Missed(models.TextChoices):
 
 
 class Overlap(models.TextChoices):
-    """Whether a run may start while an earlier run of the same schedule is in progress."""
+    """What happens to a due run while an earlier run of the same schedule has not ended; see `rules.due`."""
 
     ALLOW = "allow", "Run in parallel"
     SKIP = "skip", "Skip while an earlier run is in progress"
+    BUFFER_ONE = "buffer_one", "Run once more after the earlier run"
+    CANCEL_OTHER = "cancel_other", "Cancel the earlier run"
 
 
 class Schedule(OwnedModel):
@@ -85,7 +89,13 @@ class Schedule(OwnedModel):
     missed_after_s = models.PositiveIntegerField(
         "missed after (s)", help_text="Mark a run missed if it hasn't started after this many seconds."
     )
-    overlap = models.CharField(max_length=8, choices=Overlap, default=Overlap.ALLOW)
+    overlap = models.CharField(max_length=16, choices=Overlap, default=Overlap.ALLOW)
+    jitter_s = models.PositiveIntegerField(
+        "jitter (s)",
+        default=0,
+        db_default=0,
+        help_text="Delay each occurrence by up to this many seconds, always by the same time.",
+    )
 
     shard = models.PositiveSmallIntegerField(editable=False)
     version = models.PositiveIntegerField(default=1, editable=False)
@@ -153,6 +163,10 @@ class Schedule(OwnedModel):
             max_occurrences=self.max_occurrences,
         )
 
+    def due_at(self, at: datetime) -> datetime:
+        """Return when the occurrence at this time is due: the time plus its jitter."""
+        return at + jitter.jitter_of(self.pk, at, self.jitter_s)
+
 
 class RunStatus(models.TextChoices):
     """The status of a run. Succeeded, failed, skipped, missed and canceled runs have ended."""
@@ -196,6 +210,9 @@ class Run(OwnedModel):
     taken_at = models.DateTimeField(null=True, help_text="When its message was last sent.")
     started_at = models.DateTimeField(null=True)
     lease_until = models.DateTimeField(null=True)
+    cancel_requested_at = models.DateTimeField(
+        null=True, help_text="When its cancellation was requested while a worker was executing it."
+    )
     ended_at = models.DateTimeField(null=True)
     result = models.JSONField(null=True)
     error = models.CharField(max_length=500, blank=True)
@@ -259,6 +276,7 @@ class RunReport(OwnedModel):
         SUCCEEDED = "succeeded", "Succeeded"
         FAILED = "failed", "Failed"
         REFUSED = "refused", "Refused"
+        CANCELLED = "cancelled", "Canceled"
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="reports", db_index=False)
     epoch = models.PositiveIntegerField()
@@ -334,6 +352,29 @@ class BulkError(models.Model):
 
     def __str__(self) -> str:
         return f"{self.bulk_id} row {self.row}"
+
+
+class ScheduleFeed(OwnedModel):
+    """A signed link to an iCalendar feed of the organization's coming runs. Deleting the row revokes the link."""
+
+    name = models.CharField(max_length=80, help_text="Who or what uses the link.")
+    created_at = models.DateTimeField(default=clock.now, editable=False)
+
+    class Meta:
+        verbose_name = "calendar feed"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ZoneRules(models.Model):
+    """A digest of a time zone's rules, from which the next runs in that zone were computed."""
+
+    zone = models.CharField(max_length=64, primary_key=True)
+    digest = models.CharField(max_length=64)
+
+    def __str__(self) -> str:
+        return self.zone
 
 
 class Executor(models.Model):

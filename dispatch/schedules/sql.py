@@ -47,7 +47,8 @@ SELECT r.id, r.organization_id, r.schedule_id, r.kind, r.shard, r.number, r.trig
 r.epoch,
        s.name, s.time_zone, s.trigger_at, s.every, s.unit, s.anchor, s.cron, s.starts_at, s.ends_at,
        s.max_occurrences, s.missed, s.missed_after_s, s.overlap, s.paused_until,
-       s.overlap = 'skip' AND EXISTS (
+       s.jitter_s, r.waiting_for = 'earlier',
+       s.overlap <> 'allow' AND EXISTS (
            SELECT 1 FROM schedules_run o
            WHERE o.schedule_id = r.schedule_id AND o.id <> r.id
              AND o.status IN ('in_progress', 'running', 'retrying')
@@ -97,6 +98,35 @@ SELECT count(*) FROM passed
 DEFER_RUNS = """
 UPDATE schedules_run SET due_at = %(until)s, waiting_for = 'earlier' WHERE id = ANY(%(ids)s::bigint[])
 """
+# Cancel the open runs of these schedules, except the runs that are to follow them. Those in a worker are asked to
+# stop. Locked ones are left for the next check.
+CANCEL_OTHERS = f"""
+WITH open AS (
+    SELECT o.id FROM schedules_run o
+    WHERE o.schedule_id = ANY(%(schedules)s::bigint[]) AND o.id <> ALL(%(ids)s::bigint[])
+      AND o.status IN ('in_progress', 'running', 'retrying') AND o.cancel_requested_at IS NULL
+    ORDER BY o.id FOR NO KEY UPDATE OF o SKIP LOCKED
+), canceled AS (
+    UPDATE schedules_run r
+    SET status = CASE WHEN r.status = 'running' THEN r.status ELSE 'cancelled' END,
+        ended_at = CASE WHEN r.status = 'running' THEN NULL ELSE %(now)s::timestamptz END,
+        error = CASE WHEN r.status = 'running' THEN r.error ELSE %(reason)s END,
+        cancel_requested_at = %(now)s, waiting_for = ''
+    WHERE r.id = ANY(ARRAY(SELECT id FROM open))
+    RETURNING r.id, r.organization_id, r.schedule_id, r.status
+), appended AS (
+    {EVENTS}
+    SELECT organization_id, CASE WHEN status = 'cancelled' THEN 'run.cancelled' ELSE 'run.cancel_requested' END,
+           'run', id, {_SYSTEM},
+           jsonb_build_object('schedule_id', schedule_id, 'reason', %(reason)s::text), %(now)s
+    FROM canceled
+)
+SELECT count(*) FROM canceled
+"""
+STILL_OPEN = """
+SELECT DISTINCT schedule_id FROM schedules_run
+WHERE schedule_id = ANY(%(schedules)s::bigint[]) AND status IN ('in_progress', 'running', 'retrying')
+"""
 _ADD = """
 INSERT INTO schedules_run
     (organization_id, schedule_id, kind, shard, number, trigger_at, due_at, status, attempt, epoch, lapses,
@@ -123,12 +153,11 @@ SELECT count(*) FROM added
 """
 ADD_NEXT = f"""
 {_ADD}
-SELECT v.organization_id, v.schedule_id, v.kind, v.shard, v.number, v.trigger_at, v.trigger_at, 'scheduled', 1, 0,
-0,
+SELECT v.organization_id, v.schedule_id, v.kind, v.shard, v.number, v.trigger_at, v.due_at, 'scheduled', 1, 0, 0,
        '', NULL, '', %(now)s
 FROM unnest(%(organizations)s::bigint[], %(schedules)s::bigint[], %(kinds)s::text[], %(shards)s::smallint[],
-            %(numbers)s::int[], %(triggers)s::timestamptz[])
-     AS v(organization_id, schedule_id, kind, shard, number, trigger_at)
+            %(numbers)s::int[], %(triggers)s::timestamptz[], %(dues)s::timestamptz[])
+     AS v(organization_id, schedule_id, kind, shard, number, trigger_at, due_at)
 """
 # Store the new next run of each schedule. A schedule without one ends.
 ADVANCE_SCHEDULES = f"""
@@ -183,11 +212,17 @@ FROM unnest(%(ids)s::bigint[], %(epochs)s::int[]) AS v(id, epoch)
 WHERE r.id = v.id AND r.epoch = v.epoch AND COALESCE(r.status, '') = 'running'
 RETURNING r.id
 """
+# Of these runs, those whose cancellation was requested.
+CANCEL_REQUESTED = """
+SELECT id FROM schedules_run WHERE id = ANY(%(ids)s::bigint[]) AND cancel_requested_at IS NOT NULL
+"""
 # running → in_progress in a new epoch, so that another message can be sent; or canceled, if the schedule was
-# deleted. Runs that are locked, or whose schedule is locked, are left for a later pass.
+# deleted or the cancellation requested. Runs that are locked, or whose schedule is, are left for a later pass.
 _REQUEUE = f"""
 WITH mine AS (
-    SELECT r.id, s.status = 'deleted' AS is_over FROM schedules_run r
+    SELECT r.id, s.status = 'deleted' OR r.cancel_requested_at IS NOT NULL AS is_over,
+           CASE s.status WHEN 'deleted' THEN 'Its schedule was deleted.' ELSE 'Canceled while running.' END AS why
+    FROM schedules_run r
     JOIN unnest(%(ids)s::bigint[], %(epochs)s::int[]) AS v(id, epoch) ON v.id = r.id AND v.epoch = r.epoch
     JOIN schedules_schedule s ON s.id = r.schedule_id
     WHERE r.id = ANY(%(ids)s::bigint[]) AND COALESCE(r.status, '') = 'running' {{condition}}
@@ -197,15 +232,15 @@ WITH mine AS (
     SET status = CASE WHEN m.is_over THEN 'cancelled' ELSE 'in_progress' END, epoch = r.epoch + 1,
         lapses = r.lapses + {{lapses}}, taken_at = %(now)s, lease_until = NULL, started_at = {{started_at}},
         ended_at = CASE WHEN m.is_over THEN %(now)s::timestamptz END,
-        error = CASE WHEN m.is_over THEN 'Its schedule was deleted.' ELSE r.error END
+        error = CASE WHEN m.is_over THEN m.why ELSE r.error END
     FROM mine m
     WHERE r.id = ANY(%(ids)s::bigint[]) AND r.id = m.id
-    RETURNING r.id, r.epoch, r.kind, r.organization_id, r.schedule_id, r.attempt, r.status
+    RETURNING r.id, r.epoch, r.kind, r.organization_id, r.schedule_id, r.attempt, r.status, m.why
 ), appended AS (
     {EVENTS}
     SELECT organization_id, 'run.' || status, 'run', id, {_SYSTEM},
            jsonb_build_object('schedule_id', schedule_id, 'attempt', attempt, 'reason',
-               CASE WHEN status = 'cancelled' THEN 'Its schedule was deleted.' ELSE %(reason)s::text END), %(now)s
+               CASE WHEN status = 'cancelled' THEN why ELSE %(reason)s::text END), %(now)s
     FROM given
 )
 SELECT id, epoch, kind, status FROM given ORDER BY id
@@ -245,7 +280,7 @@ TRY_LOCK_SCHEDULES_OF_REPORTS = LOCK_SCHEDULES_OF_REPORTS.rstrip() + " SKIP LOCK
 # The reports to apply: those of the current epoch that have not been applied.
 REPORTED = """
 SELECT r.id, r.epoch, r.attempt, r.organization_id, r.schedule_id, r.kind, p.outcome, p.error, p.again_in_s,
-       s.retry_schedule_s, s.status, s.overlap, s.name, r.trigger_at
+       s.retry_schedule_s, s.status, s.overlap, s.name, r.trigger_at, r.cancel_requested_at IS NOT NULL
 FROM schedules_run r
 JOIN schedules_runreport p ON p.run_id = r.id AND p.epoch = r.epoch
 JOIN schedules_schedule s ON s.id = r.schedule_id
@@ -281,9 +316,11 @@ WITH applied AS (
 )
 SELECT count(*) FROM applied
 """
+# They wait until an executor claims them: another run may be open. Runs of paused schedules have no due time.
 WAKE_WAITING = """
-UPDATE schedules_run SET due_at = %(now)s, waiting_for = ''
+UPDATE schedules_run SET due_at = %(now)s
 WHERE schedule_id = ANY(%(schedules)s::bigint[]) AND waiting_for = 'earlier' AND status = 'scheduled'
+  AND due_at > %(now)s
 RETURNING id
 """
 COUNT_FAILURES = """

@@ -22,6 +22,7 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "schedule.resumed": lambda d: "resumed the schedule",
     "schedule.run_now": lambda d: "requested a run now",
     "schedule.deleted": lambda d: "deleted the schedule",
+    "schedule.moved": lambda d: "moved the next run",
     "schedule.ended": lambda d: "ended the schedule: no more occurrences",
     "schedule.failing": lambda d: "raised an alert: a run failed permanently",
     "schedule.recovered": lambda d: "reported that it works again" if not d.get("how") else str(d["how"]),
@@ -32,6 +33,7 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "run.failed": lambda d: f"gave up after attempt {d.get('attempt', 1)}",
     "run.skipped": lambda d: "skipped the run",
     "run.missed": lambda d: "recorded the run as missed",
+    "run.cancel_requested": lambda d: "requested the cancellation of the run",
     "run.cancelled": lambda d: "canceled the run",
 }
 TONES = {

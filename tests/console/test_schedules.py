@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.urls import reverse
 
+from dispatch.core import clock
 from dispatch.outbox.models import Endpoint
 from dispatch.outbox.services.intake import default_pool
 from dispatch.schedules.api.serializers import occurrences_of
-from dispatch.schedules.kinds.base import Outcome
+from dispatch.schedules.kinds.base import Outcome, canceled
 from dispatch.schedules.models import Run, Schedule
+from dispatch.schedules.services import worker
 from tests.harness.schedules import World, noting
 from tests.support import factories as make
 
@@ -282,6 +285,36 @@ def test_failed_run_shows_attempts_and_can_be_retried(world: World, dora: Client
     assert world.run(schedule).status == "succeeded"
     again = dora.post(f"/schedules/runs/{run.pk}/act/retry/", follow=True)
     assert "cannot be retried" in text(again)
+
+
+def test_a_running_run_is_canceled_on_its_page(world: World, dora: Client) -> None:
+    schedule = world.schedule(trigger_at=clock.now())
+    world.execute()
+    (message,) = world.messages()
+    (assignment,) = worker.start_runs(message.args[1])
+    page = reverse("console:schedule_run", args=[assignment.run_id])
+    assert "Cancel run" in text(dora.get(page))
+    dora.post(reverse("console:act_on_run", args=[assignment.run_id, "cancel"]))
+    shown = text(dora.get(page))
+    assert "Cancellation requested" in shown
+    assert "requested the cancellation of the run" in shown
+    assert "Cancel run" not in shown
+    worker.report_outcomes([(assignment, canceled())])
+    world.go()
+    assert world.statuses(schedule) == ["cancelled"]
+
+
+def test_jitter_is_set_shown_and_cleared(world: World, dora: Client) -> None:
+    assert dora.post("/schedules/new/", form(jitter_s="600")).status_code == 302
+    schedule = Schedule.objects.get()
+    assert schedule.jitter_s == 600
+    assert "Random delay up to 10 min" in text(dora.get(f"/schedules/{schedule.pk}/"))
+    sent = filled(dora.get(f"/schedules/{schedule.pk}/edit/").content.decode())
+    assert sent["jitter_s"] == "600"
+    refused = dora.post(f"/schedules/{schedule.pk}/edit/", {**sent, "jitter_s": "90000"})
+    assert "86400" in text(refused)
+    assert dora.post(f"/schedules/{schedule.pk}/edit/", {**sent, "jitter_s": ""}).status_code == 302
+    assert world.again(schedule).jitter_s == 0
 
 
 def test_other_organizations_schedules_are_not_found(world: World, browser: Callable[..., Client]) -> None:

@@ -79,6 +79,27 @@ def test_runs_come_back_one_per_message_after_a_lapse(world: World) -> None:
     assert ended(world, schedules) == ["succeeded"] * 4
 
 
+def test_workers_that_died_are_counted_per_attempt(world: World) -> None:
+    schedule = world.schedule(trigger_at=clock.now(), retry_schedule_s=[60])
+
+    def let_a_worker_die() -> None:
+        pairs = [pair for message in world.messages() for pair in message.args[1]]
+        assert len(schedule_worker.start_runs(pairs)) == 1
+        world.travel(LEASE_S)
+        world.reconcile()
+
+    world.execute()
+    let_a_worker_die()
+    world.note.answers = [Outcome("failed", error="x")]
+    world.go()
+    assert world.statuses(schedule) == ["retrying"]
+    world.travel(60)
+    world.execute()
+    let_a_worker_die()
+    world.go()
+    assert world.statuses(schedule) == ["succeeded"]
+
+
 def test_headers_that_cannot_be_read_fail_their_run_alone(world: World) -> None:
     schedules = due(world, 3)
     spoil(schedules[1])

@@ -25,7 +25,7 @@ from dispatch.schedules import kinds
 from dispatch.schedules.api.serializers import ScheduleFormSerializer, TimingSerializer, occurrences_of, preview_of
 from dispatch.schedules.models import Missed, Overlap, Schedule, Unit
 from dispatch.schedules.rules import descriptions
-from dispatch.schedules.services.schedules import anchor_after
+from dispatch.schedules.services.anchors import anchor_after
 
 Choices = Callable[[Organization], list[tuple[str, str]]]
 # Kinds of timing by the field that decides, in the order of the form.
@@ -110,7 +110,7 @@ PAYLOADS: dict[str, tuple[Field, ...]] = {
 _TIMING = ("trigger_at", "every", "unit", "cron", "time_zone", "starts_at", "ends_at", "max_occurrences")
 _LIMITS = ("starts_at", "ends_at", "max_occurrences")
 _MOMENTS = ("trigger_at", "starts_at", "ends_at")
-_RULES = ("missed", "missed_after_s", "overlap", "retry_schedule_s")
+_RULES = ("missed", "missed_after_s", "overlap", "jitter_s", "retry_schedule_s")
 
 
 @dataclass
@@ -220,6 +220,8 @@ class ScheduleForm:
                 body[name] = [part.strip() for part in value.split(",")] if name == "retry_schedule_s" else value
         if self.schedule is not None and not self.values.get("retry_schedule_s", "").strip():
             body["retry_schedule_s"] = []
+        if self.schedule is not None and not self.values.get("jitter_s", "").strip():
+            body["jitter_s"] = 0
         return body
 
     def _payload(self) -> dict[str, Any]:
@@ -281,6 +283,7 @@ def of_schedule(request: HttpRequest, schedule: Schedule) -> ScheduleForm:
         "missed": schedule.missed,
         "missed_after_s": str(schedule.missed_after_s),
         "overlap": schedule.overlap,
+        "jitter_s": str(schedule.jitter_s or ""),
         "retry_schedule_s": ", ".join(map(str, schedule.retry_schedule_s)),
         "version": str(schedule.version),
     }

@@ -41,7 +41,7 @@ ACTIONS: dict[str, tuple[Callable[..., Any], str]] = {
 }
 RUN_ACTIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "retry": (actions.retry_run, "Retry queued."),
-    "cancel": (actions.cancel_run, "Run canceled."),
+    "cancel": (actions.cancel_run, "Run canceled. If it is in progress, it ends once its worker has stopped."),
 }
 
 
@@ -148,7 +148,8 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
         "current": "schedules",
         "run": row,
         "tone": TONES[row.status],
-        "is_waiting": row.status in ("in_progress", "retrying"),
+        "is_cancelable": row.status in ("in_progress", "retrying")
+        or (row.status == "running" and row.cancel_requested_at is None),
         "reports": list(row.reports.order_by("-epoch")),
         "report_tones": {"succeeded": "good", "failed": "late", "refused": "attention"},
         "entries": list(reversed(timeline.of_run(row))),

@@ -52,7 +52,11 @@ class RunViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
     @extend_schema(request=NoteSerializer, responses=RunDetailSerializer)
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: str) -> Response:
-        """Cancel a run that is queued, waiting for a retry, or manual, unless a worker has started it."""
+        """Cancel a run that is queued, running, waiting for a retry, or manual.
+
+        A run that is running gets `cancel_requested_at`. Its worker stops: the connection of a URL call is closed.
+        Then the run is `cancelled`, unless it succeeded before.
+        """
         actions.cancel_run(self.get_object().pk, actor=request.actor, **self._note())
         return self._current()
 

@@ -21,7 +21,10 @@ from rest_framework.response import Response
 from accounts.api.base import OrganizationViewSet, OwnedFilterSet, respond_idempotently
 from accounts.auth.permissions import is_allowed
 from accounts.models import ApiKey
+from dispatch.core import clock
 from dispatch.core.api.idempotency import HEADER
+from dispatch.schedules import queries
+from dispatch.schedules.api.feeds import ComingSerializer, DaysSerializer, answer_coming, days_of
 from dispatch.schedules.api.serializers import (
     PreviewSerializer,
     RunSerializer,
@@ -79,6 +82,8 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
         "list": _READ,
         "retrieve": _READ,
         "preview": _READ,
+        "occurrences": _READ,
+        "upcoming": _READ,
         "create": _WRITE,
         "partial_update": _WRITE,
         "destroy": _WRITE,
@@ -185,6 +190,20 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
         form = TimingSerializer(data=request.data, context=self.get_serializer_context())
         form.is_valid(raise_exception=True)
         return Response(PreviewSerializer(preview_of(form.validated_data)).data)
+
+    @extend_schema(parameters=[DaysSerializer], responses=ComingSerializer, filters=False)
+    @action(detail=True, methods=["get"])
+    def occurrences(self, request: Request, **kwargs: Any) -> Response:
+        """List the schedule's occurrences of the next 31 days, or of `days`, with clock changes and jitter."""
+        days = days_of(request)
+        return answer_coming(queries.coming_of_schedule(self.get_object(), clock.now() + days), days)
+
+    @extend_schema(parameters=[DaysSerializer], responses=ComingSerializer, filters=False)
+    @action(detail=False, methods=["get"], pagination_class=None)
+    def upcoming(self, request: Request) -> Response:
+        """List the occurrences of all active schedules of the next 31 days, or of `days`, soonest first."""
+        days = days_of(request)
+        return answer_coming(queries.coming_of_organization(request.organization, clock.now() + days), days)
 
     def _act(self, do: Callable[..., Schedule]) -> Response:
         self.get_object()

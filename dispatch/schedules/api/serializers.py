@@ -19,6 +19,7 @@ from dispatch.jobs.api.serializers import EntrySerializer
 from dispatch.schedules import kinds
 from dispatch.schedules.models import BulkError, BulkImport, Missed, Overlap, Run, RunReport, Schedule, Unit
 from dispatch.schedules.rules import descriptions, recurrence
+from dispatch.schedules.rules.jitter import MAX_JITTER_S
 from dispatch.schedules.rules.recurrence import InvalidTiming, Timing
 
 MAX_PAYLOAD_BYTES = 256 * 1024
@@ -134,6 +135,12 @@ class ScheduleFormSerializer(TimingSerializer):
     missed = serializers.ChoiceField(choices=Missed.choices, required=False)
     missed_after_s = serializers.IntegerField(min_value=1, max_value=7 * 86_400, required=False)
     overlap = serializers.ChoiceField(choices=Overlap.choices, required=False)
+    jitter_s = serializers.IntegerField(
+        min_value=0,
+        max_value=MAX_JITTER_S,
+        required=False,
+        help_text="Delay each occurrence by up to this many seconds, at most the time between two occurrences.",
+    )
 
     def validate_kind(self, value: str) -> str:
         if not kinds.is_known(value):
@@ -169,17 +176,32 @@ class ScheduleFormSerializer(TimingSerializer):
             kind.check_headers(attrs["headers"])
         elif before is not None and before.headers and "kind" in attrs:
             kind.check_headers(before.headers)
+        self._check_jitter(attrs)
         return attrs
+
+    def _check_jitter(self, attrs: dict[str, Any]) -> None:
+        """Require that the jitter is not longer than the shortest time between two occurrences."""
+        before = self.instance
+        jitter_s = attrs.get("jitter_s", before.jitter_s if before else 0)
+        if not jitter_s or not attrs.keys() & {"jitter_s", "time_zone", *_WHEN}:
+            return
+        now = clock.now()
+        timing = before.timing if before and "trigger_at" not in attrs else _timing_of(attrs, now)
+        gap_s = recurrence.shortest_gap_s(timing, now)
+        if gap_s is not None and jitter_s > gap_s:
+            detail = f"Must be at most {gap_s:g} seconds, the shortest time between two occurrences."
+            raise serializers.ValidationError({"jitter_s": detail})
 
 
 class OccurrenceSerializer(serializers.Serializer):
     """One time at which a schedule runs.
 
-    `local` is in the schedule's time zone. `moved` means that its wall-clock time does not exist that day, so it
-    runs at the first moment after the gap.
+    `local` is in the schedule's time zone. `moved`: its wall-clock time does not exist that day, so it runs at the
+    first moment after the gap. `due_at`: `at` plus the schedule's jitter; a preview of a timing has none.
     """
 
     at = serializers.DateTimeField()
+    due_at = serializers.DateTimeField()
     local = serializers.CharField()
     words = serializers.CharField()
     moved = serializers.BooleanField()
@@ -201,7 +223,7 @@ class RunSerializer(serializers.ModelSerializer):
         model = Run
         fields = [
             "id", "schedule", "schedule_name", "kind", "number", "trigger_at", "due_at", "status", "attempt",
-            "waiting_for", "started_at", "ended_at", "result", "error", "created_at",
+            "waiting_for", "started_at", "cancel_requested_at", "ended_at", "result", "error", "created_at",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -246,7 +268,7 @@ class ScheduleSerializer(serializers.ModelSerializer):
             "id", "name", "kind", "summary", "payload", "header_names", "status", "when", "time_zone",
             "trigger_at",
             "every", "unit", "cron", "starts_at", "ends_at", "max_occurrences", "retry_schedule_s", "missed",
-            "missed_after_s", "overlap", "next_at", "occurrences", "failures", "version", "created_at",
+            "missed_after_s", "overlap", "jitter_s", "next_at", "occurrences", "failures", "version", "created_at",
             "changed_at",
         ]  # fmt: skip
         read_only_fields = fields
@@ -340,7 +362,8 @@ def occurrences_of(row: Schedule) -> list[dict[str, Any]]:
         return []
     times = [row.next_at]
     times += recurrence.preview(row.timing, row.next_at, SHOWN - 1, made=row.occurrences)
-    return [occurrence(at, row.timing) for at in times]
+    timing = row.timing
+    return [occurrence(at, timing, row.due_at(at)) for at in times]
 
 
 def preview_of(when: dict[str, Any], made: int = 0, anchor: datetime | None = None) -> dict[str, Any]:
@@ -356,10 +379,12 @@ def preview_of(when: dict[str, Any], made: int = 0, anchor: datetime | None = No
     }
 
 
-def occurrence(at: datetime, when: Timing) -> dict[str, Any]:
-    """Return one time for OccurrenceSerializer."""
+def occurrence(at: datetime, when: Timing, due_at: datetime | None = None) -> dict[str, Any]:
+    """Return one time for OccurrenceSerializer; `delay_s`, its jitter, is for pages."""
     return {
         "at": at,
+        "due_at": due_at or at,
+        "delay_s": ((due_at or at) - at).total_seconds(),
         "local": at.astimezone(ZoneInfo(when.zone)).isoformat(),
         "words": descriptions.moment(at, when.zone),
         "moved": recurrence.is_moved(at, when),

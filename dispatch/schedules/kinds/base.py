@@ -19,13 +19,15 @@ from accounts.models import Organization
 from dispatch.core.api import idempotency
 from dispatch.core.events import Actor
 from dispatch.core.models import RememberedAnswer
-from dispatch.schedules.rules.outcomes import FAILED, REFUSED, SUCCEEDED
+from dispatch.schedules.rules.outcomes import CANCELLED, FAILED, REFUSED, SUCCEEDED
 
 log = structlog.get_logger(__name__)
 
 # The endpoint name under which runs record their results (core.api.idempotency).
 CREATED = "schedules.run"
 MAX_ERROR_LENGTH = 500
+# How often a worker looks for requests to cancel its runs.
+CANCEL_POLL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,8 @@ class Kind:
         """Execute the runs and yield each with its outcome.
 
         None in between means "store the outcomes so far now". Runs that are not yielded were not begun; they are
-        requeued.
+        requeued. Work that takes more than a second asks `keep.is_canceled(assignment)` from time to time; if it
+        is, the work stops and yields `canceled()`.
         """
         raise NotImplementedError
 
@@ -155,17 +158,25 @@ class LeaseCheck:
     """Decide whether a run may begin. Call it before each run that may take long.
 
     It renews the leases of the remaining runs when a third of the lease has passed, and returns False when a lease
-    is lost or the job has no time left.
+    is lost, the run was canceled, or the job has no time left.
     """
 
     def __init__(
-        self, given: Sequence[Assignment], renew: Callable[[Sequence[Assignment]], set[int]], seconds: float
+        self,
+        given: Sequence[Assignment],
+        renew: Callable[[Sequence[Assignment]], set[int]],
+        find_canceled: Callable[[Sequence[int]], set[int]],
+        seconds: float,
     ) -> None:
+        self._given = [assignment.run_id for assignment in given]
+        self._find_canceled = find_canceled
+        self._canceled: set[int] = set()
         self._left = {assignment.run_id: assignment for assignment in given}
         self.begun: list[Assignment] = []
         self._renew = renew
         self._began = time.monotonic()
         self._renewed = self._began
+        self._polled = self._began
         self._seconds = seconds
 
     def __call__(self, assignment: Assignment) -> bool:
@@ -176,10 +187,17 @@ class LeaseCheck:
             renewed = self._renew(list(self._left.values()))
             self._left = {run_id: left for run_id, left in self._left.items() if run_id in renewed}
             self._renewed = now
-        if self._left.pop(assignment.run_id, None) is None:
+        if self._left.pop(assignment.run_id, None) is None or self.is_canceled(assignment):
             return False
         self.begun.append(assignment)
         return True
+
+    def is_canceled(self, assignment: Assignment) -> bool:
+        """Return whether the run's cancellation was requested, as far as the last poll shows."""
+        now = time.monotonic()
+        if now - self._polled >= CANCEL_POLL_S:
+            self._canceled, self._polled = self._find_canceled(self._given), now
+        return assignment.run_id in self._canceled
 
 
 def attempt(call: Callable[[], dict[str, Any]]) -> Outcome:
@@ -196,6 +214,11 @@ def attempt(call: Callable[[], dict[str, Any]]) -> Outcome:
         raise  # the reconciler establishes whether the run was executed
     except Exception as error:
         return failed(error)
+
+
+def canceled(reason: str = "It was canceled while it was running.") -> Outcome:
+    """Return the outcome of a run that was stopped because its cancellation was requested."""
+    return Outcome(CANCELLED, error=reason)
 
 
 def failed(error: Exception) -> Outcome:

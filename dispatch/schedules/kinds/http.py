@@ -24,12 +24,14 @@ from dispatch.core.http.ssrf import check_target_url
 from dispatch.outbox.models import Endpoint, Target
 from dispatch.outbox.rules import responses
 from dispatch.outbox.validators import check_own_headers, longest_timeout_s
+from dispatch.schedules.kinds import base
 from dispatch.schedules.kinds.base import (
     Assignment,
     Kind,
     LeaseCheck,
     Outcome,
     RequestStandIn,
+    canceled,
     describe_errors,
     failed,
 )
@@ -122,7 +124,7 @@ class HttpKind(Kind):
                 raise
             except Exception as error:
                 yield assignment, failed(error)
-        yield from _finished_outcomes(ready)
+        yield from _finished_outcomes(ready, keep)
 
     def find(self, given: Sequence[Assignment]) -> dict[int, dict[str, Any]]:
         """Return nothing: only the receiver knows which requests arrived."""
@@ -176,10 +178,12 @@ def _check_open(endpoint: Endpoint) -> None:
         raise _NotNow(f"The endpoint {endpoint.name} isn't responding.", wait_s)
 
 
-def _finished_outcomes(ready: Sequence[tuple[Assignment, _Call]]) -> Iterator[tuple[Assignment, Outcome] | None]:
+def _finished_outcomes(
+    ready: Sequence[tuple[Assignment, _Call]], keep: LeaseCheck
+) -> Iterator[tuple[Assignment, Outcome] | None]:
     """Make the requests concurrently and yield outcomes in small groups as they finish.
 
-    No outcome waits for the slowest receiver before it is stored.
+    No outcome waits for the slowest receiver before it is stored. The request of a run that is canceled is closed.
     """
     if not ready:
         return
@@ -188,9 +192,14 @@ def _finished_outcomes(ready: Sequence[tuple[Assignment, _Call]]) -> Iterator[tu
         try:
             runner.run(_start_requests(ready, running))
             while running:
-                for task in runner.run(_next_ended(running)):
+                ended = runner.run(_next_ended(running))
+                for task in ended:
                     yield running.pop(task), task.result()
-                yield None
+                for task, assignment in list(running.items()):
+                    if keep.is_canceled(assignment):
+                        task.cancel()
+                if ended:
+                    yield None
         finally:
             runner.run(client.close())
 
@@ -203,8 +212,10 @@ async def _start_requests(
 
 
 async def _next_ended(running: Mapping[asyncio.Task[Outcome], Assignment]) -> list[asyncio.Task[Outcome]]:
-    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-    await asyncio.wait(running, timeout=GROUP_S)
+    """Return the requests that have ended: those of a group, or none if no request ends before the next poll."""
+    ended, _ = await asyncio.wait(running, timeout=base.CANCEL_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+    if ended:
+        await asyncio.wait(running, timeout=GROUP_S)
     return [task for task in running if task.done()]
 
 
@@ -215,6 +226,8 @@ async def _send_request(call: _Call) -> Outcome:
             answer = await client.get(call.url, call.headers, call.timeout_s)
         else:
             answer = await client.post(call.url, call.body, call.headers, call.timeout_s)
+    except asyncio.CancelledError:
+        return canceled("The request was closed. The receiver may have processed it.")
     except client.ForbiddenTarget as error:
         return Outcome(REFUSED, error=f"Invalid request: {error}.")
     except client.TargetError as error:

@@ -1,14 +1,20 @@
 """Decide whether to run, skip or defer a due occurrence, and which occurrence is next.
 
-An occurrence is *missed* if no executor claimed it within `missed_after_s` of its time, because none ran or all
-were behind. The schedule's policy decides about missed occurrences:
+An occurrence is *missed* if no executor claimed it within `missed_after_s` of its time (plus jitter), because none
+ran or all were behind. The schedule's policy decides about missed occurrences:
 
 - **all**: each is run, in order; if overlap is not allowed, one after another.
 - **last**: only the latest past occurrence is run; earlier ones are recorded as missed.
 - **skip**: all are recorded as missed; the schedule continues with the first occurrence that is in time.
 
-Occurrences within a pause are recorded as skipped, regardless of the policy, because the pause was deliberate. An
-occurrence that is in time is skipped if an earlier run has not ended and overlap is not allowed.
+Occurrences within a pause are recorded as skipped, regardless of the policy, because the pause was deliberate.
+
+The overlap policy decides about an occurrence in time while an earlier run has not ended:
+
+- **allow**: it is run in parallel.
+- **skip**: it is recorded as skipped.
+- **buffer_one**: it waits for the end of the earlier run. Occurrences while it waits are recorded as skipped.
+- **cancel_other**: the earlier run is canceled. The occurrence waits until that run has ended, as in buffer_one.
 """
 
 from __future__ import annotations
@@ -20,10 +26,15 @@ from enum import Enum
 from dispatch.schedules.rules.recurrence import Timing, next_after
 
 ALL, LAST, SKIP = "all", "last", "skip"
+ALLOW, BUFFER_ONE, CANCEL_OTHER = "allow", "buffer_one", "cancel_other"
 # The maximum number skipped in one step, which bounds transactions; the next step skips more.
 MAX_SKIPPED = 200
+# The maximum number of occurrences that pass while one waits for an earlier run, which bounds the computation.
+MAX_PASSED = 5000
 # A run that waits for an earlier run is checked again after this time, in case no notification arrives.
 DEFERRAL = timedelta(seconds=60)
+# A run that canceled earlier runs is checked again after this time: one of them may have been locked.
+CANCEL_RECHECK = timedelta(seconds=5)
 
 
 class Verdict(Enum):
@@ -40,17 +51,22 @@ class Policy:
 
     missed: str
     missed_after_s: int
-    may_overlap: bool
+    overlap: str
     paused_until: datetime | None = None
 
 
 @dataclass(frozen=True)
 class Due:
-    """A due run. `number` is its occurrence (None: manual); `is_retry` means that it was claimed before."""
+    """A due run. `number` is its occurrence (None: manual); `is_retry` means that it was claimed before.
+
+    `has_waited`: it was deferred because an earlier run had not ended. `jitter` is its delay.
+    """
 
     trigger_at: datetime
     number: int | None
     is_retry: bool = False
+    has_waited: bool = False
+    jitter: timedelta = timedelta()
 
 
 @dataclass(frozen=True)
@@ -69,7 +85,8 @@ class Plan:
 
     `own` is the due run itself if it is skipped; `others` are later occurrences that are skipped as well and have
     no row yet. If `advances`, `next` is (number, trigger time) of the new next run, or None if the schedule ends.
-    Retries and manual runs do not advance the schedule.
+    Retries and manual runs do not advance the schedule. `cancels_others`: the schedule's other open runs are
+    canceled.
     """
 
     verdict: Verdict
@@ -77,26 +94,31 @@ class Plan:
     others: tuple[SkippedOccurrence, ...] = ()
     next: tuple[int, datetime] | None = None
     advances: bool = True
+    cancels_others: bool = False
 
 
 def plan_due_run(timing: Timing, policy: Policy, due: Due, now: datetime, *, has_open: bool) -> Plan:
     """Decide what to do with `due`. `has_open`: another run of the schedule was claimed and has not ended yet."""
     if due.is_retry:
         return Plan(Verdict.RUN, advances=False)
+    is_blocked = has_open and policy.overlap != ALLOW
+    waits = Plan(Verdict.DEFER, advances=False, cancels_others=policy.overlap == CANCEL_OTHER)
     if due.number is None:
-        return Plan(Verdict.DEFER if has_open and not policy.may_overlap else Verdict.RUN, advances=False)
+        return waits if is_blocked else Plan(Verdict.RUN, advances=False)
     if policy.paused_until and due.trigger_at < policy.paused_until:
         return _skip_until(timing, due, "skipped", "The schedule was paused.", before=policy.paused_until)
+    if policy.overlap in (BUFFER_ONE, CANCEL_OTHER) and due.has_waited:
+        return waits if is_blocked else _run_after_waiting(timing, due, now)
     grace = timedelta(seconds=policy.missed_after_s)
-    is_late = now - due.trigger_at > grace
+    is_late = now - due.trigger_at - due.jitter > grace
     if is_late and policy.missed == SKIP:
         return _skip_until(timing, due, "missed", _lateness(due.trigger_at, now), before=now - grace)
     if is_late and policy.missed == LAST and (last := _last_before(timing, due, now)) is not None:
         return _skip_until(timing, due, "missed", _lateness(due.trigger_at, now), before=last)
     following = _following(timing, due)
-    if has_open and not policy.may_overlap:
-        if is_late:
-            return Plan(Verdict.DEFER, advances=False)
+    if is_blocked:
+        if is_late or policy.overlap in (BUFFER_ONE, CANCEL_OTHER):
+            return waits
         skipped = SkippedOccurrence(due.trigger_at, due.number, "skipped", "An earlier run had not ended.")
         return Plan(Verdict.SKIP, own=skipped, next=following)
     return Plan(Verdict.RUN, next=following)
@@ -116,6 +138,34 @@ def _skip_until(timing: Timing, due: Due, status: str, reason: str, *, before: d
         if at >= before or len(others) == MAX_SKIPPED:
             return Plan(Verdict.SKIP, own=own, others=tuple(others), next=(number, at))
         others.append(SkippedOccurrence(at, number, status, reason))
+
+
+def _run_after_waiting(timing: Timing, due: Due, now: datetime) -> Plan:
+    """Run an occurrence that waited for an earlier run; skip the later ones that have passed meanwhile.
+
+    More than MAX_SKIPPED of them become one row: the last of the stretch stands for it.
+    """
+    assert due.number is not None
+    passed: list[SkippedOccurrence] = []
+    number, at = due.number, due.trigger_at
+    following: tuple[int, datetime] | None = None
+    for _ in range(MAX_PASSED):
+        next_at = next_after(timing, at, number)
+        if next_at is None:
+            following = None
+            break
+        number, at = number + 1, next_at
+        following = (number, at)
+        if at > now:
+            break
+        passed.append(SkippedOccurrence(at, number, "skipped", "An earlier run had not ended; one was waiting."))
+    if following and passed and following[0] == passed[-1].number:  # the limit: the next one waits as well
+        passed.pop()
+    if len(passed) > MAX_SKIPPED:
+        first, last = passed[0], passed[-1]
+        reason = f"{len(passed):,} occurrences since {first.trigger_at:%Y-%m-%d %H:%M:%S} UTC; one was waiting."
+        passed = [SkippedOccurrence(last.trigger_at, last.number, "skipped", reason)]
+    return Plan(Verdict.RUN, others=tuple(passed), next=following)
 
 
 def _last_before(timing: Timing, due: Due, now: datetime) -> datetime | None:

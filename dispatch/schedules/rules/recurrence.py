@@ -23,7 +23,7 @@ import calendar
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import islice, pairwise
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -102,6 +102,12 @@ def occurrences(timing: Timing, after: datetime, made: int = 0) -> Iterator[date
 def preview(timing: Timing, now: datetime, count: int = 10, made: int = 0) -> list[datetime]:
     """Return the next `count` occurrences, in UTC."""
     return list(islice(occurrences(timing, now, made), count))
+
+
+def shortest_gap_s(timing: Timing, now: datetime, count: int = 60) -> float | None:
+    """Return the shortest time in seconds between the next `count` occurrences; None if there is only one."""
+    times = preview(timing, now, count)
+    return min(((later - at).total_seconds() for at, later in pairwise(times)), default=None)
 
 
 def check_timing(timing: Timing, now: datetime, shortest_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Cancel a run before it starts, or retry a failed one."""
+"""Cancel a run, or retry a failed one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dispatch.core import clock, events
 from dispatch.core.events import Actor
 from dispatch.core.runtime import queues
 from dispatch.schedules.models import Run, RunStatus, Schedule
+from dispatch.schedules.services.results import wake_waiting_runs
 from dispatch.schedules.services.schedules import NotInThisStatus, cancel_runs
 from dispatch.schedules.services.shards import EXECUTOR
 
@@ -15,22 +16,41 @@ _NOT_STARTED = (RunStatus.RETRYING, RunStatus.IN_PROGRESS)
 
 
 def cancel_run(run_id: int, *, actor: Actor, note: str = "") -> Run:
-    """Cancel a claimed run, a run that waits for its retry, or a manual run. Raises NotInThisStatus.
+    """Cancel a claimed or running run, a run that waits for its retry, or a manual run. Raises NotInThisStatus.
 
-    The next run of a schedule cannot be canceled on its own: pause, change or delete the schedule.
+    A running run ends as canceled once its worker has stopped, unless it succeeds before. The next run of a
+    schedule cannot be canceled on its own: pause, change or delete the schedule.
     """
+    now = clock.now()
+    reason = note or "Canceled manually."
     with transaction.atomic():
         run = _locked(run_id)
         is_waiting_manual_run = run.number is None and run.status == RunStatus.SCHEDULED
-        if run.status not in _NOT_STARTED and not is_waiting_manual_run:
-            raise NotInThisStatus(_refusal(run, "canceled"), run_status=str(run.status))
-        done = cancel_runs(
-            Run.objects.filter(pk=run.pk, status=run.status), clock.now(), actor, note or "Canceled manually."
-        )
-        run.refresh_from_db()
-        if not done:
+        if run.status in _NOT_STARTED or is_waiting_manual_run:
+            cancel_runs(Run.objects.filter(pk=run.pk), now, actor, reason)
+            wake_waiting_runs([run.schedule_id], now)
+            run.refresh_from_db()
+        elif run.status == RunStatus.RUNNING:
+            _request_cancellation(run, actor, reason)
+        else:
             raise NotInThisStatus(_refusal(run, "canceled"), run_status=str(run.status))
     return run
+
+
+def _request_cancellation(run: Run, actor: Actor, reason: str) -> None:
+    """Record the request, which the run's worker checks; a second request changes nothing."""
+    if run.cancel_requested_at is not None:
+        return
+    run.cancel_requested_at = clock.now()
+    run.save(update_fields=["cancel_requested_at"])
+    events.append(
+        run.organization_id,
+        "run.cancel_requested",
+        run.pk,
+        actor=actor,
+        schedule_id=run.schedule_id,
+        reason=reason,
+    )
 
 
 def retry_run(run_id: int, *, actor: Actor, note: str = "") -> Run:
@@ -57,7 +77,7 @@ def _locked(run_id: int) -> Run:
     """Lock the run's schedule, then the run."""
     schedule_id = Run.objects.values_list("schedule_id", flat=True).get(pk=run_id)
     Schedule.objects.select_for_update(no_key=True).get(pk=schedule_id)
-    return Run.objects.select_related("schedule").get(pk=run_id)
+    return Run.objects.select_for_update(no_key=True, of=("self",)).select_related("schedule").get(pk=run_id)
 
 
 def _refusal(run: Run, participle: str) -> str:

@@ -5,6 +5,7 @@ Messages to workers are sent after the commit.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,6 +20,7 @@ from dispatch.core.db.prepared import columns, execute, fetch_all
 from dispatch.schedules import kinds, metrics, sql
 from dispatch.schedules.rules import due as rules
 from dispatch.schedules.rules.due import Due, Plan, Policy, Verdict, plan_due_run
+from dispatch.schedules.rules.jitter import jitter_of
 from dispatch.schedules.rules.recurrence import Timing
 from dispatch.schedules.services.shards import keeper
 from dispatch.schedules.services.worker import enqueue_runs
@@ -58,6 +60,8 @@ class _Row:
     missed_after_s: int
     overlap: str
     paused_until: datetime | None
+    jitter_s: int
+    has_waited: bool
     has_open: bool
 
     @property
@@ -69,11 +73,17 @@ class _Row:
 
     @property
     def policy(self) -> Policy:
-        return Policy(self.missed, self.missed_after_s, self.overlap == "allow", self.paused_until)
+        return Policy(self.missed, self.missed_after_s, self.overlap, self.paused_until)
 
     @property
     def due(self) -> Due:
-        return Due(self.trigger_at, self.number, is_retry=self.status == "retrying")
+        return Due(
+            self.trigger_at,
+            self.number,
+            is_retry=self.status == "retrying",
+            has_waited=self.has_waited,
+            jitter=jitter_of(self.schedule_id, self.trigger_at, self.jitter_s),
+        )
 
 
 @dataclass(frozen=True)
@@ -157,21 +167,37 @@ def _skip_runs(plans: Sequence[tuple[_Row, Plan]], now: datetime) -> None:
 
 
 def _defer_runs(plans: Sequence[tuple[_Row, Plan]], now: datetime) -> None:
-    waiting = [row.id for row, plan in plans if plan.verdict is Verdict.DEFER]
-    if waiting:
-        execute(sql.DEFER_RUNS, {"ids": waiting, "until": now + rules.DEFERRAL})
+    """Defer the runs that wait for earlier ones, and cancel the earlier ones where the schedules say so."""
+    following = {row.id: row.schedule_id for row, plan in plans if plan.cancels_others}
+    open_schedules: set[int] = set()
+    if following:
+        given = {"schedules": list(set(following.values())), "ids": list(following), "now": now}
+        fetch_all(sql.CANCEL_OTHERS, {**given, "reason": "A later run of its schedule replaced it."})
+        open_schedules = {row[0] for row in fetch_all(sql.STILL_OPEN, given)}
+    by_until: dict[datetime, list[int]] = defaultdict(list)
+    for row, plan in plans:
+        if plan.verdict is Verdict.DEFER and not plan.cancels_others:
+            by_until[now + rules.DEFERRAL].append(row.id)
+        elif plan.verdict is Verdict.DEFER:
+            is_open = row.schedule_id in open_schedules
+            by_until[now + rules.CANCEL_RECHECK if is_open else now].append(row.id)
+    for until, ids in by_until.items():
+        execute(sql.DEFER_RUNS, {"ids": ids, "until": until})
 
 
 def _advance_schedules(plans: Sequence[tuple[_Row, Plan]], now: datetime) -> None:
     """Create the next runs and update their schedules; schedules without a next run end."""
     moving = [(row, plan) for row, plan in plans if plan.advances]
     nexts = [
-        (row.organization_id, row.schedule_id, row.kind, row.shard, *plan.next)
+        (
+            row.organization_id, row.schedule_id, row.kind, row.shard, *plan.next,
+            plan.next[1] + jitter_of(row.schedule_id, plan.next[1], row.jitter_s),
+        )
         for row, plan in moving
         if plan.next
-    ]
+    ]  # fmt: skip
     _execute_for_rows(
-        sql.ADD_NEXT, ("organizations", "schedules", "kinds", "shards", "numbers", "triggers"), nexts, now
+        sql.ADD_NEXT, ("organizations", "schedules", "kinds", "shards", "numbers", "triggers", "dues"), nexts, now
     )
     _execute_for_rows(
         sql.ADVANCE_SCHEDULES,

@@ -7,7 +7,7 @@ therefore be duplicated, late or out of order: a report of an older epoch change
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
@@ -45,9 +45,7 @@ def apply_reports(run_ids: Sequence[int], *, skip_locked: bool = False) -> int:
         names = ("ids", "statuses", "dues")
         execute(sql.APPLY, {**dict(zip(names, columns(changes, 3), strict=True)), "now": now})
         _count_failures(rows, changes, failures)
-        waiting = [row[4] for row in rows if row[11] == "skip"]
-        if waiting and fetch_all(sql.WAKE_WAITING, {"schedules": waiting, "now": now}):
-            queues.notify_loop(EXECUTOR)
+        wake_waiting_runs([row[4] for row in rows if row[11] != "allow"], now)
         if any(status == "retrying" and due and due < now + SOON for _, status, due in changes):
             queues.notify_loop(EXECUTOR)
         fault_injection.crash_point("schedules.apply.before_commit")
@@ -56,12 +54,18 @@ def apply_reports(run_ids: Sequence[int], *, skip_locked: bool = False) -> int:
     return len(changes)
 
 
+def wake_waiting_runs(schedule_ids: Sequence[int], now: datetime) -> None:
+    """Make the runs that wait for an earlier run of these schedules due now."""
+    if schedule_ids and fetch_all(sql.WAKE_WAITING, {"schedules": list(schedule_ids), "now": now}):
+        queues.notify_loop(EXECUTOR)
+
+
 def _change(row: tuple[Any, ...], now: Any) -> tuple[int, str, Any]:
     """Return (run id, new status, next due time).
 
     Runs of deleted schedules are not retried; runs of paused schedules wait.
     """
-    ending = outcomes.ending_after(row[6], row[2], row[9], row[8])
+    ending = outcomes.ending_after(row[6], row[2], row[9], row[8], is_cancel_requested=row[14])
     status = "failed" if row[10] == "deleted" and ending.status == "retrying" else ending.status
     due = now + timedelta(seconds=ending.delay_s) if status == "retrying" and row[10] != "paused" else None
     return row[0], status, due

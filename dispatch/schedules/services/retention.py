@@ -7,17 +7,25 @@ from datetime import datetime
 from django.db import transaction
 from django.db.models import Exists, OuterRef
 
+from dispatch.core.privacy import event_retention
 from dispatch.schedules.models import Run, Schedule
 
 RUN_DAYS = 90
 SCHEDULE_DAYS = 90
+EVENT_DAYS = 90
 
 
 def delete_expired_runs(organization_id: int, before: datetime, limit: int) -> int:
-    """Delete up to `limit` runs that ended before `before`, with their reports."""
+    """Delete up to `limit` runs that ended before `before`, with their reports and the system's events about them.
+
+    Each run has four or more events, which are useful only beside the run. They are kept for EVENT_DAYS at least,
+    even if the organization keeps runs for a shorter time; then they expire with the rest of the event log.
+    """
     old = Run.objects.of(organization_id).filter(ended_at__lt=before).order_by("ended_at")
     ids = list(old.values_list("pk", flat=True)[:limit])
-    Run.objects.filter(pk__in=ids).delete()
+    with transaction.atomic():
+        Run.objects.filter(pk__in=ids).delete()
+        event_retention.delete_system_events(organization_id, "run", ids, EVENT_DAYS)
     return len(ids)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,6 +20,7 @@ from dispatch.core.runtime import queues
 from dispatch.schedules import sql
 from dispatch.schedules.models import SHARDS, Run, RunStatus, Schedule
 from dispatch.schedules.rules import recurrence
+from dispatch.schedules.services.anchors import anchor_after, keep_wall_clock
 from dispatch.schedules.services.shards import EXECUTOR
 from dispatch.schedules.services.worker import enqueue_runs
 
@@ -29,6 +30,7 @@ WHEN = ("time_zone", "trigger_at", "every", "unit", "cron", "starts_at", "ends_a
 LIMITS = {"ends_at", "max_occurrences"}
 CHANGEABLE = (
     "name", "kind", "payload", "headers", *WHEN, "retry_schedule_s", "missed", "missed_after_s", "overlap",
+    "jitter_s",
 )  # fmt: skip
 AT_ONCE = 500
 _STATUS = Schedule.Status
@@ -103,31 +105,21 @@ def change_schedule(
         changed = sorted(name for name in given if getattr(schedule, name) != given[name])
         if not changed:
             return schedule
+        given = keep_wall_clock(schedule, given)
         anchor = anchor_after(schedule, given, now)
+        changed = sorted(name for name in given if getattr(schedule, name) != given[name])
         for name in changed:
             setattr(schedule, name, given[name])
         if set(changed) & set(WHEN):
             schedule.anchor = anchor
             _replace_next_run(schedule, now, set(changed))
+        elif "jitter_s" in changed:
+            _move_by_jitter(schedule, now)
         if "kind" in changed:
             _change_kind_of_runs(schedule, now)
         _reset_failures(schedule, actor, "changed it")
         _save(schedule, now, "changed", actor, fields=changed)
     return schedule
-
-
-def anchor_after(schedule: Schedule, given: Mapping[str, Any], now: datetime) -> datetime:
-    """Return the anchor of the schedule's intervals after a change.
-
-    A new start becomes the anchor; a new interval without a start is anchored now. Other changes keep the anchor.
-    """
-    changed = {
-        name for name in ("every", "unit", "starts_at") if name in given and getattr(schedule, name) != given[name]
-    }
-    starts_at: datetime | None = given.get("starts_at", schedule.starts_at)
-    if not changed or (changed == {"starts_at"} and starts_at is None):
-        return schedule.anchor
-    return starts_at or now
 
 
 def pause_schedule(schedule_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Schedule:
@@ -161,7 +153,7 @@ def resume_schedule(schedule_id: int, *, actor: Actor, version: int | None = Non
         runs = Run.objects.filter(schedule=schedule, due_at=None)
         runs.filter(status=RunStatus.RETRYING).update(due_at=now)
         for run in runs.filter(status=RunStatus.SCHEDULED):
-            Run.objects.filter(pk=run.pk).update(due_at=run.trigger_at)
+            Run.objects.filter(pk=run.pk).update(due_at=schedule.due_at(run.trigger_at))
         _save(schedule, now, "resumed", actor, note=note)
         queues.notify_loop(EXECUTOR)
     return schedule
@@ -254,7 +246,7 @@ def _next_run(schedule: Schedule) -> Run:
         shard=schedule.shard,
         number=schedule.occurrences,
         trigger_at=schedule.next_at,
-        due_at=None if schedule.status == _STATUS.PAUSED else schedule.next_at,
+        due_at=None if schedule.status == _STATUS.PAUSED else schedule.due_at(schedule.next_at),
         created_at=schedule.changed_at,
     )
 
@@ -283,12 +275,22 @@ def _replace_next_run(schedule: Schedule, now: datetime, changed: set[str]) -> N
     if at is None:
         waiting.delete()
         return
-    due = None if schedule.status == _STATUS.PAUSED else at
+    due = None if schedule.status == _STATUS.PAUSED else schedule.due_at(at)
     if run:
         Run.objects.filter(pk=run.pk).update(trigger_at=at, due_at=due, waiting_for="")
     else:
         schedule.changed_at = now
         _next_run(schedule).save()
+    _notify_executors(due, now)
+
+
+def _move_by_jitter(schedule: Schedule, now: datetime) -> None:
+    """Give the waiting next run its due time after a change of the jitter, unless it waits for an earlier run."""
+    if schedule.next_at is None or schedule.status == _STATUS.PAUSED:
+        return
+    due = schedule.due_at(schedule.next_at)
+    waiting = Run.objects.filter(schedule=schedule, status=RunStatus.SCHEDULED, waiting_for="")
+    waiting.exclude(number=None).update(due_at=due)
     _notify_executors(due, now)
 
 

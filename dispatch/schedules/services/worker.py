@@ -60,7 +60,7 @@ def work_runs(kind_name: str, pairs: Sequence[Sequence[int]]) -> int:
         (assignment, Outcome(FAILED, error=assignment.problem)) for assignment in given if assignment.problem
     ]
     given = [assignment for assignment in given if not assignment.problem]
-    keep = LeaseCheck(given, _renew_leases, seconds)
+    keep = LeaseCheck(given, _renew_leases, _find_canceled, seconds)
     done: dict[int, tuple[Assignment, Outcome]] = {}
     unreported: list[tuple[Assignment, Outcome]] = list(unreadable)
     stopped: Exception | None = None
@@ -178,7 +178,7 @@ def store_reports(reports: Sequence[Report]) -> None:
 def return_runs(left: Sequence[Assignment], reason: str) -> int:
     """Requeue running runs that were not begun, in a new epoch; return how many.
 
-    Runs of a deleted schedule are canceled.
+    Runs of a deleted schedule, and runs whose cancellation was requested, are canceled.
     """
     if not left:
         return 0
@@ -191,6 +191,11 @@ def return_runs(left: Sequence[Assignment], reason: str) -> int:
         again = [(row[0], row[1], row[2]) for row in requeued if row[3] == "in_progress"]
         enqueue_runs(again)
     return len(again)
+
+
+def _find_canceled(run_ids: Sequence[int]) -> set[int]:
+    """Return which of these runs someone requested to cancel."""
+    return {row[0] for row in fetch_all(sql.CANCEL_REQUESTED, {"ids": list(run_ids)})}
 
 
 def _renew_leases(left: Sequence[Assignment]) -> set[int]:

@@ -1,0 +1,222 @@
+"""Provide the admin page for schedules."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from unfold.decorators import action, display
+
+from accounts.admin.base import ACT, OwnedAdmin
+from dispatch.core import clock
+from dispatch.schedules import queries
+from dispatch.schedules.admin.formats import apply_to_each, link, list_occurrences, pretty
+from dispatch.schedules.api.serializers import occurrence, occurrences_of
+from dispatch.schedules.models import Schedule
+from dispatch.schedules.rules import descriptions
+from dispatch.schedules.services import schedules
+
+STATUS_LABELS = {
+    "active": "success", "failing": "danger", "paused": "warning", "ended": "info", "deleted": "warning",
+}  # fmt: skip
+SHOWN, SHOWN_OF_MONTH = 20, 200
+
+
+class FailingFilter(admin.SimpleListFilter):
+    """Filter for schedules that need attention."""
+
+    title = "needs attention"
+    parameter_name = "needs"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("failing", "Last run failed")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet) -> QuerySet:
+        return queryset.filter(failures__gt=0) if self.value() == "failing" else queryset
+
+
+class StatusFilter(admin.SimpleListFilter):
+    """Filter by status. Deleted schedules are listed only when selected."""
+
+    title = "status"
+    parameter_name = "status"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(str(value), str(label)) for value, label in Schedule.Status.choices]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet) -> QuerySet:
+        return queryset.filter(status=self.value()) if self.value() else queryset.exclude(status="deleted")
+
+
+@admin.register(Schedule)
+class ScheduleAdmin(OwnedAdmin):
+    """List schedules and offer actions.
+
+    Schedules are created in the console and through the API, which validate payloads.
+    """
+
+    admin_may = ACT
+    dispatcher_may = ACT
+    list_display = ["name", "kind", "state", "when", "next_run", "failures"]
+    list_filter = [FailingFilter, StatusFilter, "kind"]
+    list_select_related = ["organization"]
+    search_fields = ["name", "=id"]
+    search_help_text = "Name or number"
+    ordering = ["-id"]
+    show_full_result_count = False
+    actions = ["pause", "resume", "run_now", "remove"]
+    actions_detail = ["pause_this", "resume_this", "run_this_now", "remove_this"]
+    fieldsets = [
+        (None, {"fields": ["name", "kind", "is_now", "when", "next_times", "last_runs"]}),
+        ("Action", {"fields": ["body", "header_names"]}),
+        (
+            "Rules",
+            {
+                "fields": [
+                    "retries",
+                    "missed",
+                    "missed_after_s",
+                    "overlap",
+                    "jitter_s",
+                    "max_occurrences",
+                    "ends_at",
+                ]
+            },
+        ),
+        ("Next month", {"fields": ["next_month"], "classes": ["collapse"]}),
+        ("Counts", {"fields": ["occurrences", "failures", "version", "shard", "created_at", "changed_at"]}),
+    ]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        model = [field.name for field in Schedule._meta.fields if field.name not in ("organization", "headers")]
+        return [
+            *model,
+            "is_now",
+            "when",
+            "next_times",
+            "next_month",
+            "last_runs",
+            "body",
+            "header_names",
+            "retries",
+        ]
+
+    @display(description="status", ordering="status", label=STATUS_LABELS)
+    def state(self, schedule: Schedule) -> tuple[str, str]:
+        failing = schedule.failures and schedule.status == Schedule.Status.ACTIVE
+        return "failing" if failing else schedule.status, self.is_now(schedule)
+
+    @display(description="status")
+    def is_now(self, schedule: Schedule) -> str:
+        failing = ", failing" if schedule.failures else ""
+        return f"{schedule.get_status_display()}{failing}"
+
+    @display(description="when")
+    def when(self, schedule: Schedule) -> str:
+        return descriptions.describe(schedule.timing)
+
+    @display(description="next run", ordering="next_at")
+    def next_run(self, schedule: Schedule) -> str:
+        return descriptions.moment(schedule.next_at, schedule.time_zone) if schedule.next_at else "—"
+
+    @display(description="next runs")
+    def next_times(self, schedule: Schedule) -> str:
+        occurrences = occurrences_of(schedule)
+        return list_occurrences(occurrences) if occurrences else "none"
+
+    @display(description="next 31 days")
+    def next_month(self, schedule: Schedule) -> str:
+        coming = queries.coming_of_schedule(schedule, clock.now() + timedelta(days=31))
+        shown = coming.occurrences[:SHOWN_OF_MONTH]
+        if not shown:
+            return "none"
+        timing = schedule.timing
+        more = (
+            "" if coming.is_whole and len(coming.occurrences) <= SHOWN_OF_MONTH else f"The first {SHOWN_OF_MONTH}:"
+        )
+        occurrences = [occurrence(at, timing, schedule.due_at(at)) for at, _ in shown]
+        return format_html("{}{}", more, list_occurrences(occurrences))
+
+    @display(description="last runs")
+    def last_runs(self, schedule: Schedule) -> str:
+        runs = list(schedule.runs.order_by("-id")[:SHOWN])
+        rows = (
+            (
+                link(self, run, descriptions.moment(run.trigger_at, schedule.time_zone)),
+                run.get_status_display(),
+                run.error,
+            )
+            for run in runs
+        )
+        return format_html("<ul>{}</ul>", format_html_join("", "<li>{}: {} {}</li>", rows)) if runs else "none"
+
+    @display(description="payload")
+    def body(self, schedule: Schedule) -> str:
+        return pretty(schedule.payload)
+
+    @display(description="retries")
+    def retries(self, schedule: Schedule) -> str:
+        return ", ".join(f"after {delay} s" for delay in schedule.retry_schedule_s) or "none"
+
+    @display(description="headers")
+    def header_names(self, schedule: Schedule) -> str:
+        return ", ".join(sorted(schedule.headers or {})) or "—"
+
+    # --- On several schedules ---
+    @admin.action(description="Pause (no runs until resumed)", permissions=["act"])
+    def pause(self, request: Any, queryset: QuerySet) -> None:
+        apply_to_each(request, schedules.pause_schedule, queryset, "paused")
+
+    @admin.action(description="Resume (runs during the pause are skipped)", permissions=["act"])
+    def resume(self, request: Any, queryset: QuerySet) -> None:
+        apply_to_each(request, schedules.resume_schedule, queryset, "resumed")
+
+    @admin.action(description="Run now (adds one run)", permissions=["act"])
+    def run_now(self, request: Any, queryset: QuerySet) -> None:
+        apply_to_each(request, schedules.run_now, queryset, "queued to run now")
+
+    @admin.action(description="Delete (cancels runs that haven't started)", permissions=["act"])
+    def remove(self, request: Any, queryset: QuerySet) -> None:
+        apply_to_each(request, schedules.delete_schedule, queryset, "deleted")
+
+    # --- On one schedule ---
+    @action(
+        description="Pause",
+        permissions=["act"],
+        dialog={"title": "Pause this schedule?", "description": "It won't run until you resume it."},
+    )
+    def pause_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        schedules.pause_schedule(int(object_id), actor=request.actor)
+        return self.back_to(object_id)
+
+    @action(
+        description="Resume",
+        permissions=["act"],
+        dialog={"title": "Resume this schedule?", "description": "Runs that fell within the pause are skipped."},
+    )
+    def resume_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        schedules.resume_schedule(int(object_id), actor=request.actor)
+        return self.back_to(object_id)
+
+    @action(
+        description="Run now",
+        permissions=["act"],
+        dialog={"title": "Run now?", "description": "Adds one run. Its regular times don't change."},
+    )
+    def run_this_now(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        schedules.run_now(int(object_id), actor=request.actor)
+        return self.back_to(object_id)
+
+    @action(
+        description="Delete",
+        permissions=["act"],
+        dialog={"title": "Delete this schedule?", "description": "Runs that haven't started are canceled."},
+    )
+    def remove_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        schedules.delete_schedule(int(object_id), actor=request.actor)
+        return HttpResponse(headers={"HX-Redirect": reverse("admin:schedules_schedule_changelist")})

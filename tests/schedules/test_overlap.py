@@ -1,0 +1,289 @@
+"""Overlap policies that wait for the earlier run or cancel it, and the cancellation of runs in progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from dispatch.core import clock
+from dispatch.core.models import Event
+from dispatch.schedules.kinds import base
+from dispatch.schedules.kinds import http as http_kind
+from dispatch.schedules.kinds.base import Assignment, LeaseCheck, Outcome
+from dispatch.schedules.models import Run, Schedule
+from dispatch.schedules.rules import due as rules
+from dispatch.schedules.rules.due import Due, Policy, Verdict, plan_due_run
+from dispatch.schedules.rules.outcomes import FAILED, SUCCEEDED
+from dispatch.schedules.rules.recurrence import Timing
+from dispatch.schedules.services import actions, schedules, worker
+from dispatch.schedules.services.schedules import NotInThisStatus
+from tests.api.client import Api
+from tests.core.threads import Elsewhere
+from tests.harness.schedules import ANA, NoteKind, World, noting
+from tests.outbox.receiver import Receiver
+from tests.support import factories
+
+NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers look for requests to cancel before each run."""
+    monkeypatch.setattr(base, "CANCEL_POLL_S", 0.0)
+
+
+def take(world: World) -> list[Assignment]:
+    """Start what is queued in a worker that does not report."""
+    pairs = [pair for message in world.messages() for pair in message.args[1]]
+    return worker.start_runs(pairs)
+
+
+# --- Buffer one
+# ---------------------------------------------------------------------------------------------------
+
+
+def test_one_occurrence_waits_and_the_others_are_skipped(world: World) -> None:
+    schedule = world.schedule(every=1, unit="minute", overlap="buffer_one", missed_after_s=1)
+    for _ in range(4):
+        world.travel(60)
+        world.execute()
+    assert world.statuses(schedule) == ["in_progress", "scheduled"]
+    assert world.run(schedule, 2).waiting_for == "earlier"
+    world.work()
+    world.settle()
+    world.execute()
+    assert world.statuses(schedule) == ["succeeded", "in_progress", "skipped", "skipped", "scheduled"]
+    assert "one was waiting" in world.run(schedule, 3).error
+    assert world.again(schedule).next_at > clock.now()
+    world.go()
+    assert world.statuses(schedule)[1] == "succeeded"
+
+
+def test_waiting_occurrence_of_a_paused_schedule_is_not_started(world: World) -> None:
+    schedule = world.schedule(every=1, unit="minute", overlap="buffer_one")
+    for _ in range(2):
+        world.travel(60)
+        world.execute()
+    schedules.pause_schedule(schedule.pk, actor=ANA)
+    world.work()
+    world.settle()
+    world.execute()
+    assert world.statuses(schedule) == ["succeeded", "scheduled"]
+    assert world.run(schedule, 2).due_at is None
+
+
+def test_very_many_occurrences_that_passed_are_one_row() -> None:
+    timing = Timing("UTC", every=10, unit="second", anchor=NOON)
+    due = Due(NOON, 7, has_waited=True)
+    now = NOON + timedelta(seconds=10 * 4000 + 5)
+    plan = plan_due_run(timing, Policy("last", 300, "buffer_one"), due, now, has_open=False)
+    assert plan.verdict is Verdict.RUN
+    assert [(one.number, one.trigger_at) for one in plan.others] == [(4007, NOON + timedelta(seconds=40_000))]
+    assert "4,000 occurrences" in plan.others[0].reason
+    assert plan.next == (4008, NOON + timedelta(seconds=40_010))
+
+
+def test_passed_occurrences_are_computed_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "MAX_PASSED", 3)
+    timing = Timing("UTC", every=10, unit="second", anchor=NOON)
+    now = NOON + timedelta(hours=1)
+    plan = plan_due_run(
+        timing, Policy("last", 300, "buffer_one"), Due(NOON, 1, has_waited=True), now, has_open=False
+    )
+    assert [one.number for one in plan.others] == [2, 3]
+    assert plan.next == (4, NOON + timedelta(seconds=30))
+
+
+def test_an_end_comes_while_an_occurrence_waits(world: World) -> None:
+    schedule = world.schedule(every=1, unit="minute", overlap="buffer_one", max_occurrences=3)
+    for _ in range(5):
+        world.travel(60)
+        world.execute()
+    world.go()
+    assert world.statuses(schedule) == ["succeeded", "succeeded", "skipped"]
+    assert world.again(schedule).status == "ended"
+
+
+# --- Cancel the other
+# ---------------------------------------------------------------------------------------------
+
+
+def test_a_later_occurrence_cancels_one_that_is_queued(world: World) -> None:
+    schedule = world.schedule(every=1, unit="minute", overlap="cancel_other")
+    for _ in range(2):
+        world.travel(60)
+        world.execute()
+    assert world.statuses(schedule) == ["cancelled", "in_progress", "scheduled"]
+    world.go()
+    assert world.statuses(schedule) == ["cancelled", "succeeded", "scheduled"]
+    assert [one.number for one in world.note.done] == [2]
+
+
+def test_a_later_occurrence_waits_until_the_running_one_has_stopped(world: World) -> None:
+    schedule = world.schedule(every=1, unit="minute", overlap="cancel_other")
+    world.travel(60)
+    world.execute()
+    (running,) = take(world)
+    world.travel(60)
+    world.execute()
+    assert world.statuses(schedule) == ["running", "scheduled"]
+    assert world.run(schedule, 1).cancel_requested_at is not None
+    assert world.told(world.run(schedule, 1))[-1] == "cancel_requested"
+    worker.report_outcomes([(running, base.canceled())])
+    world.go()
+    assert world.statuses(schedule) == ["cancelled", "succeeded", "scheduled"]
+
+
+def test_a_retry_is_canceled_by_the_next_occurrence(world: World) -> None:
+    schedule = world.schedule(every=1, unit="minute", overlap="cancel_other", retry_schedule_s=[3600])
+    world.note.answers = [Outcome(FAILED, error="x")]
+    world.travel(60)
+    world.go()
+    world.travel(60)
+    world.go()
+    assert world.statuses(schedule) == ["cancelled", "succeeded", "scheduled"]
+
+
+def test_a_manual_run_cancels_what_runs(world: World) -> None:
+    schedule = world.schedule(every=1, unit="day", overlap="cancel_other")
+    world.travel(86_400)
+    world.execute()
+    (running,) = take(world)
+    manual = schedules.run_now(schedule.pk, actor=ANA)
+    world.execute()
+    assert world.run(schedule).cancel_requested_at is not None
+    worker.report_outcomes([(running, base.canceled())])
+    world.go()
+    assert Run.objects.get(pk=manual.pk).status == "succeeded"
+
+
+# --- Cancel a running run
+# -----------------------------------------------------------------------------------------
+
+
+def running(world: World, **fields: Any) -> tuple[Schedule, Assignment]:
+    schedule = world.schedule(trigger_at=clock.now(), **fields)
+    world.execute()
+    (assignment,) = take(world)
+    return schedule, assignment
+
+
+def test_a_running_run_ends_canceled_once_its_worker_stops(world: World) -> None:
+    schedule, assignment = running(world)
+    run = actions.cancel_run(assignment.run_id, actor=ANA, note="wrong payload")
+    assert (run.status, run.cancel_requested_at is not None) == ("running", True)
+    assert actions.cancel_run(run.pk, actor=ANA).cancel_requested_at == run.cancel_requested_at
+    requested = Event.objects.get(kind="run.cancel_requested", subject_id=run.pk)
+    assert (requested.actor_label, requested.data["reason"]) == (ANA.label, "wrong payload")
+    worker.report_outcomes([(assignment, base.canceled())])
+    world.go()
+    assert world.statuses(schedule) == ["cancelled"]
+    assert world.again(schedule).failures == 0
+    with pytest.raises(NotInThisStatus):
+        actions.cancel_run(run.pk, actor=ANA)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"), [(Outcome(SUCCEEDED, {"x": 1}), "succeeded"), (Outcome(FAILED, error="x"), "cancelled")]
+)
+def test_a_result_after_the_request_counts_and_is_not_retried(world: World, outcome: Outcome, status: str) -> None:
+    schedule, assignment = running(world)
+    actions.cancel_run(assignment.run_id, actor=ANA)
+    worker.report_outcomes([(assignment, outcome)])
+    world.go()
+    assert world.statuses(schedule) == [status]
+    assert world.run(schedule).result == outcome.result
+
+
+def test_canceled_run_of_a_dead_worker_is_not_handed_out_again(world: World) -> None:
+    schedule, assignment = running(world)
+    actions.cancel_run(assignment.run_id, actor=ANA)
+    world.travel(91)
+    world.reconcile()
+    world.go()
+    assert world.statuses(schedule) == ["cancelled"]
+    assert world.note.done == []
+
+
+@pytest.mark.usefixtures("polling")
+def test_a_run_canceled_before_its_worker_reaches_it_is_not_begun(world: World) -> None:
+    first = world.schedule("first", trigger_at=clock.now())
+    second = world.schedule("second", trigger_at=clock.now())
+    world.execute()
+
+    class Canceling(NoteKind):
+        def work(self, given: Sequence[Assignment], keep: LeaseCheck) -> Iterator[tuple[Assignment, Outcome]]:
+            for place, done in enumerate(super().work(given, keep)):
+                if not place:
+                    actions.cancel_run(world.run(second).pk, actor=ANA)
+                yield done
+
+    with noting(Canceling()) as note:
+        world.go()
+    assert (world.statuses(first), world.statuses(second)) == (["succeeded"], ["cancelled"])
+    assert len(note.done) == 1
+
+
+@pytest.mark.usefixtures("polling")
+def test_python_work_stops_when_it_is_asked_to(world: World) -> None:
+    schedule = world.schedule(trigger_at=clock.now())
+    world.execute()
+
+    class Patient(NoteKind):
+        def work(self, given: Sequence[Assignment], keep: LeaseCheck) -> Iterator[tuple[Assignment, Outcome]]:
+            for assignment in given:
+                assert keep(assignment)
+                assert not keep.is_canceled(assignment)
+                actions.cancel_run(assignment.run_id, actor=ANA)
+                assert keep.is_canceled(assignment)
+                yield assignment, base.canceled()
+
+    with noting(Patient()):
+        world.go()
+    assert world.statuses(schedule) == ["cancelled"]
+
+
+def test_the_request_of_a_canceled_call_is_closed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "CANCEL_POLL_S", 0.05)
+    receiver = Receiver()
+    try:
+        receiver.hold("held")
+        payload = {"url": receiver.url, "body": {"name": "held"}, "timeout_s": 30}
+        with noting(http_kind.HttpKind()):  # type: ignore[arg-type]
+            held = world.schedule(trigger_at=clock.now(), payload=payload, retry_schedule_s=[1])
+            world.execute()
+            working = Elsewhere(world.work)
+            receiver.count(1)
+            actions.cancel_run(world.run(held).pk, actor=ANA)
+            working.finish()
+            world.go()
+    finally:
+        receiver.close()
+    run = world.run(held)
+    assert (run.status, run.error) == ("cancelled", "The request was closed. The receiver may have processed it.")
+    assert len(receiver.names) == 1
+
+
+def test_cancellation_frees_the_run_that_waits(world: World) -> None:
+    schedule = world.schedule(every=1, unit="minute", overlap="buffer_one")
+    for _ in range(2):
+        world.travel(60)
+        world.execute()
+    actions.cancel_run(world.run(schedule).pk, actor=ANA)
+    world.go()
+    assert world.statuses(schedule) == ["cancelled", "succeeded", "scheduled"]
+
+
+def test_a_running_run_is_canceled_over_the_api(world: World) -> None:
+    api = Api(key=factories.api_key(world.organization))
+    schedule, assignment = running(world)
+    answer = api.post(f"runs/{assignment.run_id}/cancel/", {"note": "wrong"})
+    assert answer.status_code == 200, answer.content
+    assert (answer.json()["status"], answer.json()["cancel_requested_at"] is not None) == ("running", True)
+    worker.report_outcomes([(assignment, base.canceled())])
+    world.go()
+    assert api.get(f"runs/{assignment.run_id}/").json()["status"] == "cancelled"
+    assert api.get(f"schedules/{schedule.pk}/").json()["overlap"] == "allow"

@@ -1,0 +1,128 @@
+"""A changed time zone keeps the time on the clock; changed rules of a zone move the runs that wait."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from accounts.models import time_zones as all_zones
+from dispatch.core import clock
+from dispatch.schedules.models import Run, Schedule, ZoneRules
+from dispatch.schedules.services import schedules, time_zones
+from dispatch.schedules.services.time_zones import ZoneWalk
+from tests.api.client import Api
+from tests.harness.schedules import ANA, World
+from tests.support import factories
+
+DENVER, NEW_YORK = "America/Denver", "America/New_York"
+
+
+@pytest.fixture(autouse=True)
+def two_zones(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Let the process know these zones with these rules."""
+    digests = {DENVER: "1", NEW_YORK: "1"}
+    monkeypatch.setattr(time_zones, "zone_digests", lambda: digests)
+    return digests
+
+
+def wall(schedule: Schedule, zone: str) -> str:
+    assert schedule.next_at is not None
+    return f"{schedule.next_at.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M}"
+
+
+@pytest.mark.parametrize("has_start", [True, False])
+@pytest.mark.parametrize("unit", ["day", "week", "month"])
+def test_an_interval_keeps_its_time_on_the_clock_in_another_zone(world: World, has_start: bool, unit: str) -> None:
+    world.travel_to(world.at("2027-01-10 09:00", DENVER))
+    start = {"starts_at": clock.now()} if has_start else {}
+    schedule = world.schedule(every=1, unit=unit, time_zone=DENVER, **start)
+    world.go()
+    before = wall(world.again(schedule), DENVER)
+    api = Api(key=factories.api_key(world.organization))
+    assert api.patch(f"schedules/{schedule.pk}/", {"time_zone": NEW_YORK}).status_code == 200
+    found = world.again(schedule)
+    assert before.endswith("09:00")
+    assert wall(found, NEW_YORK) == before
+    assert api.get(f"schedules/{schedule.pk}/").json()["when"].count("09:00") == 1
+    world.travel_to(found.next_at)
+    world.go()
+    assert wall(world.again(schedule), NEW_YORK).endswith("09:00")
+
+
+def test_a_start_given_with_the_zone_counts(world: World) -> None:
+    schedule = world.schedule(every=1, unit="day", time_zone=DENVER)
+    starts_at = clock.now() + timedelta(days=2)
+    schedules.change_schedule(schedule.pk, {"time_zone": NEW_YORK, "starts_at": starts_at}, actor=ANA)
+    assert world.again(schedule).next_at == starts_at
+
+
+def shifted(world: World, hours: int, **fields: Any) -> Schedule:
+    """Create a schedule whose next run was computed from rules that differ by some hours."""
+    schedule = world.schedule(**fields)
+    before = schedule.next_at + timedelta(hours=hours)
+    Schedule.objects.filter(pk=schedule.pk).update(next_at=before)
+    Run.objects.filter(schedule=schedule).update(trigger_at=before, due_at=before)
+    return schedule
+
+
+def walked() -> ZoneWalk:
+    walk = ZoneWalk()
+    while walk.step() is not None:
+        pass
+    return walk
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+@pytest.mark.parametrize("timing", [{"cron": "0 9 * * *"}, {"every": 1, "unit": "day"}])
+def test_new_rules_of_a_zone_move_its_waiting_runs(
+    world: World, two_zones: dict[str, str], hours: int, timing: dict[str, Any]
+) -> None:
+    world.travel_to(world.at("2027-01-10 12:00", DENVER))
+    walked()
+    schedule = shifted(world, hours, time_zone=DENVER, **timing)
+    other = shifted(world, hours, time_zone=NEW_YORK, **timing)
+    walked()
+    assert world.again(schedule).next_at == schedule.next_at + timedelta(hours=hours)
+    two_zones[DENVER] = "2"
+    walked()
+    assert world.again(schedule).next_at == schedule.next_at
+    assert world.run(schedule).due_at == schedule.next_at
+    assert world.told(schedule) == ["created", "moved"]
+    assert world.again(other).next_at == other.next_at + timedelta(hours=hours)
+    assert ZoneRules.objects.get(pk=DENVER).digest == "2"
+    walked()
+    assert world.told(schedule) == ["created", "moved"]
+
+
+def test_new_rules_leave_elapsed_time_due_runs_and_pauses(world: World, two_zones: dict[str, str]) -> None:
+    world.travel_to(world.at("2027-01-10 12:00", DENVER))
+    walked()
+    elapsed = shifted(world, 1, every=6, unit="hour", time_zone=DENVER)
+    due = shifted(world, -30, cron="0 9 * * *", time_zone=DENVER)
+    paused = shifted(world, 1, cron="0 9 * * *", time_zone=DENVER)
+    schedules.pause_schedule(paused.pk, actor=ANA)
+    two_zones[DENVER] = "2"
+    walked()
+    assert world.again(elapsed).next_at == elapsed.next_at + timedelta(hours=1)
+    assert world.again(due).next_at == due.next_at - timedelta(hours=30)
+    assert (world.again(paused).next_at, world.run(paused).due_at) == (paused.next_at, None)
+
+
+def test_all_schedules_are_walked_in_batches(
+    world: World, two_zones: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time_zones, "BATCH", 2)
+    walked()
+    found = [shifted(world, 1, cron="0 9 * * *", time_zone=DENVER) for _ in range(5)]
+    two_zones[DENVER] = "2"
+    walked()
+    assert [world.again(schedule).next_at for schedule in found] == [schedule.next_at for schedule in found]
+
+
+def test_every_zone_has_rules() -> None:
+    found = {zone: time_zones.rules_of(zone) for zone in all_zones()}
+    assert {rules[:4] for rules in found.values()} == {b"TZif"}
+    assert found[DENVER] != found[NEW_YORK]
