@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 
 ANSWER_BYTES = 4096
 DEFAULT_TIMEOUT_S = 15.0
+# The delay of a message whose target's name could not be looked up yet.
+LOOKUP_DELAY_S = 5.0
 
 
 async def deliver_message(call: DeliveryAttempt) -> AttemptResult:
@@ -33,10 +35,12 @@ async def deliver_message(call: DeliveryAttempt) -> AttemptResult:
             raise ValueError(call.problem)
         body = call.payload.encode()
         headers = headers_of(call, body)
-        answer = await client.post(call.url, body, headers, timeout_s(call))
+        answer = await client.post(call.url, body, headers, timeout_s(call), organization=call.organization_id)
         verdict = _judge(call, answer)
     except client.ForbiddenTarget as error:
         verdict = Verdict(rules.PERMANENT, error_class="refused", error=str(error))
+    except client.LookupDelayed as error:
+        verdict = Verdict(rules.DEFERRED, LOOKUP_DELAY_S, error_class=rules.LOOKUP, error=str(error))
     except client.TargetTimeout as error:
         verdict = Verdict(rules.FAILED, error_class="timeout", error=str(error))
     except client.TargetUnreachable as error:

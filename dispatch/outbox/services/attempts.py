@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -33,6 +33,13 @@ class PointerRefused(Enum):
     OVER = "no longer of this epoch"
     PUT_BACK = "requeued"
     EXPIRED = "expired"
+
+
+@dataclass(frozen=True)
+class NoShare:
+    """The attempt has to wait: this organization has its share of the attempts of this process in progress."""
+
+    organization_id: int
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,9 @@ class DeliveryAttempt:
         return self.circuit != Circuit()
 
 
+StartResult = DeliveryAttempt | PointerRefused | NoShare
+
+
 @dataclass
 class _Row:
     id: int
@@ -106,15 +116,16 @@ def ticks() -> float:
 
 
 def start_attempts(
-    pointers: Sequence[tuple[int, int]],
-) -> tuple[list[DeliveryAttempt | PointerRefused], list[Claim]]:
+    pointers: Sequence[tuple[int, int]], admit: Callable[[tuple[int, int], int], bool] | None = None
+) -> tuple[list[StartResult], list[Claim]]:
     """Start an attempt for each (message id, epoch); return the results in this order, and claims to publish.
 
     At most one attempt starts per epoch. A message that cannot be sent now returns to PENDING without spending
-    a retry.
+    a retry. `admit(pointer, organization id)` says whether the organization has a share left: if not, nothing is
+    changed, and the pointer can be started later.
     """
     asked, now = ticks(), clock.now()
-    results: dict[tuple[int, int], DeliveryAttempt | PointerRefused] = {}
+    results: dict[tuple[int, int], StartResult] = {}
     waits: list[tuple[_Row, str]] = []
     expired: list[_Row] = []
     with transaction.atomic(), sql.pipeline(one_plan=True):
@@ -129,6 +140,8 @@ def start_attempts(
                 results[message_id, epoch] = PointerRefused.OVER
             elif row.expires_at and row.expires_at <= now:
                 expired.append(row)
+            elif admit is not None and not admit((message_id, epoch), row.organization_id):
+                results[message_id, epoch] = NoShare(row.organization_id)
             elif reason := _closed(row, now):
                 waits.append((row, reason))
             else:
@@ -154,7 +167,7 @@ def start_attempts(
     results |= {(row.id, row.epoch): PointerRefused.PUT_BACK for row, _ in waits}
     results |= {(row.id, row.epoch): PointerRefused.EXPIRED for row in expired}
     first = set()
-    answers: list[DeliveryAttempt | PointerRefused] = []
+    answers: list[StartResult] = []
     for pointer in pointers:  # the same pointer twice in one batch: one attempt
         again = pointer in first and isinstance(results.get(pointer), DeliveryAttempt)
         answers.append(PointerRefused.OVER if again else results.get(pointer, PointerRefused.OVER))

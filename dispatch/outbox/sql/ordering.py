@@ -153,7 +153,7 @@ TARGET_STATES = f"""{_WAITING_TARGETS.format(more="UNION SELECT unnest(%(targets
 SELECT target.id, target.is_held, target.has_groups, target.has_immediates,
        target.failures, target.openings, target.open_until, target.probe_until, target.failing_since,
        p.id, p.concurrency, p.rate_per_minute, p.is_paused, gate.full_at,
-       COALESCE(counts.in_flight, 0), COALESCE(counts.queued, 0), {DB_NOW}
+       COALESCE(counts.in_flight, 0), COALESCE(counts.queued, 0), {DB_NOW}, target.organization_id
 FROM target
 JOIN capacity_dispatchpool p ON p.id = target.its_pool_id
 LEFT JOIN outbox_poolgate gate ON gate.pool_id = p.id
