@@ -30,6 +30,11 @@ def _fernet_of(keys: tuple[str, ...]) -> MultiFernet:
         ) from None
 
 
+def encrypt(text: str) -> str:
+    """Encrypt a text that is stored elsewhere than in an EncryptedTextField."""
+    return _fernet().encrypt(text.encode()).decode()
+
+
 def decrypt(sealed: str) -> str:
     """Decrypt the raw value of an EncryptedTextField's column, for readers that bypass the model.
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
 from django.conf import settings
-from django.db import DatabaseError, IntegrityError
+from django.db import DatabaseError, IntegrityError, connections
 
 from dispatch.core import fault_injection
 from dispatch.core.db.batcher import Batcher, DatabaseThread
@@ -25,6 +26,7 @@ from dispatch.outbox.pointer import check_token
 from dispatch.outbox.services import attempts, target_health
 from dispatch.outbox.services.attempt_results import AttemptResult, finish_unlocked
 from dispatch.outbox.services.attempts import DeliveryAttempt, NoShare, PointerRefused, StartResult, ticks
+from dispatch.outbox.services.scheduling import Claim
 
 log = structlog.get_logger(__name__)
 
@@ -72,9 +74,13 @@ class Processor:
         self._shares = AsyncShares(max_calls) if max_calls is not None else None
         self._waiting: set[tuple[int, int]] = set()
         self.on_wait: Callable[[], None] = lambda: None
+        self.max_waiting = MAX_WAITING
         self._start_thread, self._finish_thread = DatabaseThread("outbox-start"), DatabaseThread("outbox-finish")
         self._starts: Batcher[_Ticket, StartResult] = Batcher(self._start_thread, self._start_attempts, MAX_BATCH)
-        self._finishes: Batcher[AttemptResult, bool] = Batcher(self._finish_thread, _finish_attempts, MAX_BATCH)
+        self._finishes: Batcher[AttemptResult, bool] = Batcher(
+            self._finish_thread, self._finish_attempts, MAX_BATCH
+        )
+        self._publishing = _PublishThread()
         self._running: dict[tuple[int, int], _Running] = {}
         self._renewing: asyncio.Task[None] | None = None
 
@@ -104,7 +110,7 @@ class Processor:
         assert self._shares
         if ticket.pointer in self._waiting:  # a copy of a pointer that waits
             return PointerRefused.OVER
-        if len(self._waiting) >= MAX_WAITING:
+        if len(self._waiting) >= self.max_waiting:
             raise NotAdmitted
         self._waiting.add(ticket.pointer)
         self.on_wait()
@@ -139,7 +145,7 @@ class Processor:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._renewing
         await client.close()
-        for thread in (self._start_thread, self._finish_thread):
+        for thread in (self._start_thread, self._finish_thread, self._publishing):
             await asyncio.to_thread(thread.close)
 
     def _start_attempts(self, tickets: Sequence[_Ticket]) -> Sequence[StartResult]:
@@ -157,8 +163,30 @@ class Processor:
         answers, claims = attempts.start_attempts(
             [ticket.pointer for ticket in tickets], admit if shares is not None else None
         )
-        publisher.publish_pointers(claims)
+        self._publishing.submit(claims)
         return answers
+
+    def _finish_attempts(self, results: Sequence[AttemptResult]) -> Sequence[bool]:
+        """Return for each result whether it was recorded.
+
+        A result whose group is locked is not, so that it does not delay the others.
+        """
+        claim = not publisher.is_down()
+        try:
+            claims, left = finish_unlocked(results, claim=claim)
+        except IntegrityError:
+            # The unique index rejected the next message claimed: leave the choice to the poller.
+            if len(results) > 1 or not claim:
+                raise
+            claims, left = finish_unlocked(results, claim=False)
+        self._publishing.submit(claims)
+        try:
+            target_health.disable_gone([result for result in results if result not in left])
+        except DatabaseError:
+            # The results are recorded: another try would record them a second time, as late.
+            log.exception("endpoints_not_disabled")
+        held = {(result.call.id, result.call.epoch) for result in left}
+        return [(result.call.id, result.call.epoch) not in held for result in results]
 
     async def _make(self, call: DeliveryAttempt) -> None:
         running = self._running[call.id, call.epoch] = _Running(call, call.until)
@@ -224,20 +252,36 @@ class Processor:
             attempt.until = renewed.get(attempt.call.id, 0.0)
 
 
-def _finish_attempts(results: Sequence[AttemptResult]) -> Sequence[bool]:
-    """Return for each result whether it was recorded: a result whose group is locked must not delay the others."""
-    claim = not publisher.is_down()
-    try:
-        claims, left = finish_unlocked(results, claim=claim)
-    except IntegrityError:
-        # The unique index rejected the next message claimed: leave the choice to the poller.
-        if len(results) > 1 or not claim:
-            raise
-        claims, left = finish_unlocked(results, claim=False)
-    publisher.publish_pointers(claims)
-    target_health.disable_gone([result for result in results if result not in left])
-    held = {(result.call.id, result.call.epoch) for result in left}
-    return [(result.call.id, result.call.epoch) not in held for result in results]
+class _PublishThread:
+    """Publish claims in a dedicated thread, so that a slow queue delays no result."""
+
+    def __init__(self) -> None:
+        self._thread = DatabaseThread("outbox-publish")
+        self._waiting: deque[Claim] = deque()
+
+    def submit(self, claims: Sequence[Claim]) -> None:
+        """Publish the claims soon, in this order. Works from any thread."""
+        if claims:
+            self._waiting.extend(claims)
+            self._thread.start(self._publish)
+
+    def close(self) -> None:
+        """Publish what was submitted, then close the connections."""
+        self._thread.close()
+
+    def _publish(self) -> None:
+        claims: list[Claim] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                claims.append(self._waiting.popleft())
+        if not claims:
+            return
+        try:
+            publisher.publish_pointers(claims)
+        except Exception:
+            # The messages stay QUEUED: `publish_overdue` publishes them again.
+            log.exception("pointers_not_published", messages=len(claims))
+            connections.close_all()
 
 
 _processors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Processor] = weakref.WeakKeyDictionary()

@@ -60,6 +60,8 @@ class Router:
         """
         processor = outbox_processor.shared_processor(settings.OUTBOX_ROUTER_CALLS)
         processor.on_wait = self._room.set
+        if self._consumer.max_held is not None:
+            processor.max_waiting = max(0, self._consumer.max_held - settings.OUTBOX_ROUTER_CALLS)
         stopped = asyncio.create_task(stopping.wait())
         try:
             pause = FIRST_PAUSE_S

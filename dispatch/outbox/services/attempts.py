@@ -71,6 +71,12 @@ class DeliveryAttempt:
     # Why the attempt cannot be made; "" if it can.
     problem: str = ""
     deferred_since: datetime | None = None
+    webhook_id: str | None = None
+    replays: int = 0
+
+    @property
+    def public_id(self) -> str:
+        return self.webhook_id or f"msg_{self.id}"
 
     @property
     def is_ordered(self) -> bool:
@@ -107,6 +113,8 @@ class _Row:
     circuit: Circuit
     pool_id: int
     deferred_since: datetime | None
+    webhook_id: str | None
+    replays: int
     is_probe: bool = field(default=False)
 
 
@@ -130,7 +138,7 @@ def start_attempts(
     expired: list[_Row] = []
     with transaction.atomic(), sql.pipeline(one_plan=True):
         given = sql.fetch_all(sql.START_READ, {"ids": [message_id for message_id, _ in pointers]})
-        read = {row[0]: _Row(*(*row[:18], Circuit(*row[18:23]), *row[23:25])) for row in given}
+        read = {row[0]: _Row(*(*row[:18], Circuit(*row[18:23]), *row[23:27])) for row in given}
         ready: list[_Row] = []
         for message_id, epoch in dict.fromkeys(pointers):
             row = read.get(message_id)
@@ -268,7 +276,7 @@ def _build_attempt(
         url=endpoint.url if endpoint else row.url, payload=row.payload, attempts=row.attempts, endpoint=endpoint,
         target_id=row.target_id, circuit=row.circuit, pool_id=row.pool_id, is_probe=row.is_probe,
         until=asked + settings.OUTBOX_LEASE_S, problem=problems.get(row.endpoint_id or 0, ""),
-        deferred_since=row.deferred_since,
+        deferred_since=row.deferred_since, webhook_id=row.webhook_id, replays=row.replays,
     )  # fmt: skip
 
 

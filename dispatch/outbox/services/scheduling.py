@@ -115,7 +115,10 @@ class WaitingQueue:
         chosen, claimed_groups = _choose(heads, immediates, admission, limit, now)
         claims = _request_claims(chosen, now)
         _save(heads, claimed_groups, now)
-        return claims(), admission
+        claimed = claims()
+        if left := claimed_groups - {claim.group_id for claim in claimed}:
+            sql.execute(sql.KEEP_WAITING, {"ids": sorted(left), "now": now})
+        return claimed, admission
 
 
 def _choose(

@@ -198,8 +198,10 @@ LEFT JOIN LATERAL (
     ORDER BY m.due_at LIMIT 1
 ) immediate ON true
 """
+# Groups whose chosen message could not be claimed stay in the queue.
+KEEP_WAITING = "UPDATE outbox_messagegroup SET wake_at = %(now)s WHERE id = ANY(%(ids)s::bigint[])"
 # PENDING → QUEUED by compare-and-set; the unique index guarantees one ordered message in flight per group. A
-# locked message is skipped: `requeue_missing_groups` queues its group again.
+# locked message is skipped.
 CLAIM = f"""
 WITH free AS (
     SELECT c.id, given.pool_id
