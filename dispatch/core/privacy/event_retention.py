@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -29,6 +30,13 @@ DELETE FROM core_event WHERE id IN (
     ORDER BY e.id LIMIT %(limit)s
 )
 """
+# Events of some kinds about deleted subjects that every reader has read.
+_DELETE_OF_SUBJECTS = """
+DELETE FROM core_event e
+WHERE e.subject_type = %(subject_type)s AND e.subject_id = ANY(%(ids)s::bigint[])
+AND e.kind = ANY(%(kinds)s::text[]) AND (e.xid, e.id) <= (%(xid)s, %(id)s)
+AND NOT EXISTS (SELECT FROM core_failedevent f WHERE f.event_id = e.id)
+"""
 # SQL conditions on an event `e` that is kept regardless of its age.
 _needed: list[str] = []
 
@@ -47,10 +55,9 @@ def delete_expired_events(organization_id: int, before: datetime, limit: int) ->
     Events of AUDIT_SUBJECTS are kept at least as long as the installation's rule requires, even if the
     organization's period is shorter.
     """
-    cursors = EventCursor.objects.filter(name__in=list(readers)).order_by("xid", "event_id")
-    first = cursors.first()
-    if first is None or cursors.count() < len(readers):
-        return 0  # a reader without a cursor has not read anything yet
+    first = _lowest_cursor()
+    if first is None:
+        return 0
     given: dict[str, Any] = {
         "organization": organization_id, "before": before, "limit": limit, "xid": first.xid, "id": first.event_id,
         "audit": AUDIT_SUBJECTS, "audit_before": min(before, _audit_horizon()),
@@ -58,6 +65,30 @@ def delete_expired_events(organization_id: int, before: datetime, limit: int) ->
     with connection.cursor() as cursor:
         cursor.execute(_DELETE.format(keep="".join(f"AND NOT ({condition}) " for condition in _needed)), given)
         return int(cursor.rowcount)
+
+
+def delete_steps(subject_type: str, ids: Sequence[int], kinds: Sequence[str]) -> int:
+    """Delete events of these kinds about subjects that were deleted; return how many.
+
+    For steps of the system that say nothing once their subject has gone; EVENT_LOG_MIN_DAYS does not apply to
+    them. Those that a reader has not read stay until the rule of the event log deletes them.
+    """
+    first = _lowest_cursor()
+    if first is None or not ids:
+        return 0
+    given: dict[str, Any] = {
+        "subject_type": subject_type, "ids": list(ids), "kinds": list(kinds), "xid": first.xid,
+        "id": first.event_id,
+    }  # fmt: skip
+    with connection.cursor() as cursor:
+        cursor.execute(_DELETE_OF_SUBJECTS, given)
+        return int(cursor.rowcount)
+
+
+def _lowest_cursor() -> EventCursor | None:
+    """Return the cursor of the reader that is furthest behind, or None if one has not read anything yet."""
+    cursors = EventCursor.objects.filter(name__in=list(readers)).order_by("xid", "event_id")
+    return cursors.first() if cursors.count() == len(readers) else None
 
 
 def _audit_horizon() -> datetime:

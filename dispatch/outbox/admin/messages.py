@@ -105,13 +105,13 @@ class MessageAdmin(OwnedAdmin):
     list_filter = [StuckFilter, "status", "mode", "endpoint"]
     list_filter_sheet = True
     list_select_related = ["endpoint", "group", "organization"]
-    search_fields = ["=id", "=group__name", "=type", "=idempotency_key"]
-    search_help_text = "Number, group, type or idempotency key"
+    search_fields = ["=id", "=webhook_id", "=group__name", "=type", "=idempotency_key"]
+    search_help_text = "Number, webhook-id, group, type or idempotency key"
     ordering = ["-id"]
     show_full_result_count = False
     inlines = [AttemptInline]
-    actions = ["retry", "ignore", "resolve", "cancel"]
-    actions_detail = ["retry_this", "ignore_this", "resolve_this", "cancel_this"]
+    actions = ["retry", "ignore", "resolve", "cancel", "replay"]
+    actions_detail = ["retry_this", "ignore_this", "resolve_this", "cancel_this", "replay_this"]
     readonly_fields = ["why", "to", "in_group", "is_now", "body"]
     fieldsets = [
         (None, {"fields": ["why", "is_now", "type", "to", "in_group", "sequence", "mode", "body"]}),
@@ -126,7 +126,12 @@ class MessageAdmin(OwnedAdmin):
         ),
         (
             "Result",
-            {"fields": ["attempts", "calls", "lapses", "last_error", "resolution", "epoch", "idempotency_key"]},
+            {
+                "fields": [
+                    "attempts", "calls", "lapses", "last_error", "resolution", "epoch", "replays", "replayed_at",
+                    "idempotency_key", "webhook_id",
+                ]
+            },
         ),
     ]  # fmt: skip
 
@@ -194,6 +199,10 @@ class MessageAdmin(OwnedAdmin):
     def cancel(self, request: Any, queryset: QuerySet) -> None:
         apply_action(request, Action.CANCEL, queryset)
 
+    @admin.action(description="Replay (sends messages again that have ended)", permissions=["act"])
+    def replay(self, request: Any, queryset: QuerySet) -> None:
+        apply_action(request, Action.REPLAY, queryset)
+
     # --- On one message -----------------------------------------------------------------------------------------
     @action(
         description="Retry",
@@ -244,6 +253,20 @@ class MessageAdmin(OwnedAdmin):
     )
     def cancel_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         return self._act(request, Action.CANCEL, object_id)
+
+    @action(
+        description="Replay",
+        permissions=["act"],
+        dialog={
+            "title": "Replay this message?",
+            "description": (
+                "The receiver gets it again, with the same webhook-id and the header Dispatch-Replay. Later "
+                "messages of its group wait for it."
+            ),
+        },
+    )
+    def replay_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        return self._act(request, Action.REPLAY, object_id)
 
     def _act(self, request: Any, chosen: Action, object_id: str) -> HttpResponse:
         apply_action(request, chosen, Message.objects.filter(pk=object_id))

@@ -17,12 +17,19 @@ MARGIN = timedelta(hours=1)
 
 def created_since(messages: QuerySet, organization_id: int, at: datetime) -> QuerySet:
     """Return those of the organization's messages that were created at `at` or later."""
-    return messages.filter(id__gte=_first_id(organization_id, at - MARGIN), created_at__gte=at)
+    return messages.filter(id__gte=_first_id(organization_id, _shifted(at, -MARGIN)), created_at__gte=at)
 
 
 def created_before(messages: QuerySet, organization_id: int, at: datetime) -> QuerySet:
     """Return those of the organization's messages that were created before `at`."""
-    return messages.filter(id__lt=_first_id(organization_id, at + MARGIN), created_at__lt=at)
+    return messages.filter(id__lt=_first_id(organization_id, _shifted(at, MARGIN)), created_at__lt=at)
+
+
+def _shifted(at: datetime, by: timedelta) -> datetime:
+    try:
+        return at + by
+    except OverflowError:  # the first or last hour of the calendar
+        return at
 
 
 def _first_id(organization_id: int, at: datetime) -> int:
