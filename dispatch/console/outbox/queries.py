@@ -219,10 +219,13 @@ def messages_in(organization_id: int, query: QueryDict) -> QuerySet[Message]:
     for name, column in (("type", "type"), ("group", "group__name")):
         if value := query.get(name, "").strip():
             matches = matches.filter(**{column: value.replace("\x00", "")})
-    for name, narrow in (("since", created_since), ("until", created_before)):
+    for name in ("since", "until"):
         if value := query.get(name, "").strip():
             at = _read_time(organization_id, value)
-            matches = narrow(matches, organization_id, at) if at else matches.none()
+            if at is None:
+                return matches.none()
+            narrow = created_since if name == "since" else created_before
+            matches = narrow(matches, organization_id, at)
     return matches
 
 

@@ -29,6 +29,8 @@ STATUS_LABELS = {
     "CANCELLED": "warning",
     "EXPIRED": "warning",
 }
+# How many messages one replay sends again, oldest first.
+MAX_REPLAYED = 10_000
 # How many messages of a group's queue a page shows.
 SHOWN_OF_GROUP = 20
 
@@ -376,13 +378,17 @@ def apply_action(request: Any, chosen: Action, rows: QuerySet) -> None:
     others = rows.exclude(status__in=chosen.before).order_by().values_list("status").annotate(number=Count("pk"))
     refused = Counter(dict(others))
     fitting = rows.filter(status__in=chosen.before).order_by("pk")
-    done = act_on_messages(chosen, fitting.values_list("pk", flat=True), actor=request.actor)
+    ids = fitting.values_list("pk", flat=True)
+    done = act_on_messages(chosen, ids[:MAX_REPLAYED] if chosen is Action.REPLAY else ids, actor=request.actor)
     refused.update(done.refused.values())
     if done.changed or not refused:
         messages.success(request, f"{len(done.changed):,} {chosen.verb}.")
     if refused:
         statuses = ", ".join(sorted(refused))
-        wanted = "only messages in ERROR" if chosen.before == ("ERROR",) else "only messages that have not ended"
+        wanted = {
+            Action.CANCEL: "only messages that have not ended",
+            Action.REPLAY: "only messages that have ended without an error and still have their content",
+        }.get(chosen, "only messages in ERROR")
         messages.warning(request, f"{refused.total():,} not {chosen.verb}: {wanted} can be; these are {statuses}.")
 
 

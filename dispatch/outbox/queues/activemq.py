@@ -99,7 +99,8 @@ class ActiveMqConsumer(Consumer):
         super().__init__(name)
         self._place = place
         # The broker sends no more than the router can work on; the rest goes to other routers.
-        self.max_held = settings.OUTBOX_ROUTER_CALLS + WAITING
+        self._prefetch = settings.OUTBOX_ROUTER_CALLS + WAITING
+        self.max_held = self._prefetch
         self._link: Link | None = None
         # Received frames: (not before, order of arrival, frame). A new link starts empty, because the broker
         # redelivers what the old one held.
@@ -133,7 +134,7 @@ class ActiveMqConsumer(Consumer):
             self.close()
         if self._link is None:
             self._link = Link(self._place, self._on_message)
-            self._link.subscribe(self.max_held)
+            self._link.subscribe(self._prefetch)
         return self._link
 
     def _on_message(self, link: Link, frame: Any) -> None:

@@ -6,21 +6,23 @@ The clocks of the machines that accept messages may differ, so the id bound leav
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any, TypeVar
 
 from django.db.models import Max, Min, QuerySet
 
 from dispatch.outbox.models import Message
 
+M = TypeVar("M", bound=QuerySet[Any])
 # How far the clocks of two machines may differ without hiding a message.
 MARGIN = timedelta(hours=1)
 
 
-def created_since(messages: QuerySet, organization_id: int, at: datetime) -> QuerySet:
+def created_since(messages: M, organization_id: int, at: datetime) -> M:
     """Return those of the organization's messages that were created at `at` or later."""
     return messages.filter(id__gte=_first_id(organization_id, _shifted(at, -MARGIN)), created_at__gte=at)
 
 
-def created_before(messages: QuerySet, organization_id: int, at: datetime) -> QuerySet:
+def created_before(messages: M, organization_id: int, at: datetime) -> M:
     """Return those of the organization's messages that were created before `at`."""
     return messages.filter(id__lt=_first_id(organization_id, _shifted(at, MARGIN)), created_at__lt=at)
 

@@ -220,9 +220,7 @@ class TestMessages:
         world.act("cancel", failed[1].pk, failed[2].pk)
         found = dispatcher.get(page("message") + f"?q={failed[0].webhook_id}").context["cl"].queryset
         assert [row.pk for row in found] == [failed[0].pk]
-        form = {"action": "replay", "_selected_action": [str(failed[0].pk)]}
-        answer = dispatcher.post(page("message"), form, follow=True)
-        assert answer.status_code == 200
+        assert "1 replayed." in run(dispatcher, "message", "replay", failed[0])
         assert world.message(failed[0].pk).replays == 1
         world.receiver.heal()
         world.start()
