@@ -263,13 +263,14 @@ class EndpointViewSet(
 
         Each keeps its webhook-id and gets the header Dispatch-Replay. The order within a group is kept.
         """
+        endpoint = self.get_object()
         given = ReplaySerializer(data=request.data)
         given.is_valid(raise_exception=True)
         asked = given.validated_data
         organization_id = request.organization.pk
         own = Message.objects.of(organization_id)
         matching = created_since(own, organization_id, asked["since"]).filter(
-            endpoint=self.get_object(), id__gt=asked.get("after_id", 0)
+            endpoint=endpoint, id__gt=asked.get("after_id", 0)
         )
         if "until" in asked:
             matching = created_before(matching, organization_id, asked["until"])
