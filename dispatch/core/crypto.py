@@ -44,7 +44,10 @@ def decrypt(sealed: str) -> str:
 
 
 def encrypt(text: str) -> str:
-    """Encrypt a text for a column that is no EncryptedTextField. Register the column (`register_json_value`)."""
+    """Encrypt a text for a column that is no EncryptedTextField.
+
+    Register the column (`register_json_value`) unless its rows are deleted after some days.
+    """
     return _fernet().encrypt(text.encode()).decode()
 
 

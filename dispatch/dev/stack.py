@@ -28,7 +28,7 @@ from django.core.management import call_command
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from dispatch.core.observability import metrics
-from dispatch.core.runtime.supervisor import ProcessSpec, Supervisor
+from dispatch.core.runtime.supervisor import STOP_GRACE_S, ProcessSpec, Supervisor
 from dispatch.dev import embedded_servers
 
 
@@ -82,8 +82,17 @@ def prepare_stack(
         **metrics.new_folder(settings.DATA_DIR / "metrics"),
     }
     connections.close_all()
-    supervisor = Supervisor(specs, child_environment, out=out, watch=_watch_servers, show=show)
+    supervisor = Supervisor(
+        specs, child_environment, out=out, watch=_watch_servers, show=show, grace_s=stop_grace_s()
+    )
     return Stack(base_url, simulator_url, supervisor, tuple(notes))
+
+
+def stop_grace_s() -> float:
+    """Return how long the processes may take to stop: outside development, as long as deliveries may last."""
+    if settings.DEVELOPMENT:
+        return STOP_GRACE_S
+    return max(STOP_GRACE_S, settings.OUTBOX_MAX_TIMEOUT_S + 10, settings.AUTOSCALE_STOP_GRACE_S + 5)
 
 
 _tips: list[Callable[[], Iterable[str]]] = []

@@ -39,7 +39,7 @@ async def run_precheck(lead: LeadFacts, campaign: CampaignRules) -> Verdict:
     try:
         answer = await client.post(
             campaign.precheck_url, body := _request_body(lead, campaign), _headers(lead, campaign, now, body),
-            campaign.precheck_timeout_s,
+            campaign.precheck_timeout_s, organization=lead.organization_id,
         )  # fmt: skip
     except (client.TargetError, ForbiddenTarget) as error:
         log.info("precheck_unanswered", lead_id=lead.id, campaign_id=campaign.id, error=str(error))

@@ -117,6 +117,7 @@ BODIES: dict[str, dict[str, Any]] = {
     },
     "Note": _NOTE,
     "Many": {"action": "retry", "filter": {"status": "ERROR"}, **_NOTE},
+    "Replay": {"since": "2026-01-05T00:00:00Z", "type": "invoice.due", "note": "Restored from a backup."},
     # --- schedules
     "ScheduleForm": {
         "name": "Nightly report",

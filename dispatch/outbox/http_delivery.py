@@ -22,6 +22,10 @@ log = structlog.get_logger(__name__)
 
 ANSWER_BYTES = 4096
 DEFAULT_TIMEOUT_S = 15.0
+# The number of the replay; absent unless the message was replayed.
+REPLAY_HEADER = "Dispatch-Replay"
+# The delay of a message whose target's name could not be looked up yet.
+LOOKUP_DELAY_S = 5.0
 
 
 async def deliver_message(call: DeliveryAttempt) -> AttemptResult:
@@ -33,10 +37,12 @@ async def deliver_message(call: DeliveryAttempt) -> AttemptResult:
             raise ValueError(call.problem)
         body = call.payload.encode()
         headers = headers_of(call, body)
-        answer = await client.post(call.url, body, headers, timeout_s(call))
+        answer = await client.post(call.url, body, headers, timeout_s(call), organization=call.organization_id)
         verdict = _judge(call, answer)
     except client.ForbiddenTarget as error:
         verdict = Verdict(rules.PERMANENT, error_class="refused", error=str(error))
+    except client.LookupDelayed as error:
+        verdict = Verdict(rules.DEFERRED, LOOKUP_DELAY_S, error_class=rules.LOOKUP, error=str(error))
     except client.TargetTimeout as error:
         verdict = Verdict(rules.FAILED, error_class="timeout", error=str(error))
     except client.TargetUnreachable as error:
@@ -74,9 +80,11 @@ def headers_of(call: DeliveryAttempt, body: bytes) -> dict[str, str]:
     }
     if _sendable(call.group):
         headers["Dispatch-Group"] = call.group
+    if call.replays:
+        headers[REPLAY_HEADER] = str(call.replays)
     if endpoint is None:
-        return headers | {"webhook-id": f"msg_{call.id}", "webhook-timestamp": str(int(now.timestamp()))}
-    return headers | signing.headers(endpoint.signing_secrets(now), f"msg_{call.id}", now, body)
+        return headers | {"webhook-id": call.public_id, "webhook-timestamp": str(int(now.timestamp()))}
+    return headers | signing.headers(endpoint.signing_secrets(now), call.public_id, now, body)
 
 
 def headers_shown(message: Message, number: int, at: datetime | None) -> dict[str, str]:
@@ -93,7 +101,9 @@ def headers_shown(message: Message, number: int, at: datetime | None) -> dict[st
     }
     if _sendable(message.group.name):
         shown["Dispatch-Group"] = message.group.name
-    shown["webhook-id"] = f"msg_{message.pk}"
+    if message.replayed_at and at and at >= message.replayed_at:
+        shown[REPLAY_HEADER] = str(message.replays)
+    shown["webhook-id"] = message.public_id
     if at:
         shown["webhook-timestamp"] = str(int(at.timestamp()))
     if message.endpoint:

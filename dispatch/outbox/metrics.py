@@ -30,12 +30,16 @@ poll_claims = Histogram(
 )
 
 
+COUNT_LIMIT = 100_000
+
+
 @gauge("dispatch_outbox_open_messages", "Messages that have not ended, and ERRORs, by status.", ("status",))
 def open_messages() -> Samples:
-    """Count the messages that have not ended, and those in ERROR, by status."""
+    """Count the messages that have not ended, and those in ERROR, by status, each up to COUNT_LIMIT."""
     from dispatch.outbox import sql
 
-    return [((status,), count) for status, count in sql.fetch_all(sql.OPEN_BY_STATUS)]
+    counts = sql.fetch_all(sql.OPEN_BY_STATUS, {"limit": COUNT_LIMIT})
+    return [((status,), count) for status, count in counts if count]
 
 
 @gauge(

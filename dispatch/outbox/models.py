@@ -268,6 +268,11 @@ class Message(OwnedModel):
     last_error = models.CharField(max_length=300, blank=True)
     waiting_for = models.CharField(max_length=40, blank=True, help_text="Why it was last requeued.")
     resolution = models.CharField(max_length=16, blank=True, help_text="ignored or resolved, set manually.")
+    webhook_id = models.CharField(
+        "webhook-id", max_length=40, null=True, editable=False, help_text="What receivers know the message by."
+    )
+    replays = models.IntegerField(default=0, db_default=0, help_text="How many times it was replayed.")
+    replayed_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [
@@ -338,10 +343,23 @@ class Message(OwnedModel):
             models.Index(F("organization"), F("id").desc(), name="message_of_organization"),
             models.Index(F("organization"), F("id").desc(), condition=Q(status="ERROR"), name="message_errors"),
             models.Index(fields=["group", "id"], name="message_of_group"),
+            models.Index(F("endpoint"), F("id").desc(), name="message_of_endpoint"),
+            models.Index(
+                F("organization"),
+                F("id").desc(),
+                condition=Q(status__in=["CANCELLED", "EXPIRED"]),
+                name="message_given_up",
+            ),
+            models.Index(fields=["webhook_id"], condition=Q(webhook_id__isnull=False), name="message_webhook_id"),
         ]
 
     def __str__(self) -> str:
         return f"{self.type} {self.pk}"
+
+    @property
+    def public_id(self) -> str:
+        """Return the message's webhook-id. Messages of earlier versions have none stored."""
+        return self.webhook_id or f"msg_{self.pk}"
 
 
 class Attempt(OwnedModel):

@@ -9,27 +9,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
 from django.conf import settings
-from django.db import DatabaseError, IntegrityError
+from django.db import DatabaseError, IntegrityError, connections
 
 from dispatch.core import fault_injection
 from dispatch.core.db.batcher import Batcher, DatabaseThread
 from dispatch.core.http import client
+from dispatch.core.runtime.fair_shares import AsyncShares, SharesClosed
 from dispatch.outbox import http_delivery, metrics, publisher
 from dispatch.outbox.pointer import check_token
 from dispatch.outbox.services import attempts, target_health
 from dispatch.outbox.services.attempt_results import AttemptResult, finish_unlocked
-from dispatch.outbox.services.attempts import DeliveryAttempt, PointerRefused, ticks
+from dispatch.outbox.services.attempts import DeliveryAttempt, NoShare, PointerRefused, StartResult, ticks
+from dispatch.outbox.services.scheduling import Claim
 
 log = structlog.get_logger(__name__)
 
 # The part of a lease that is reserved for recording the result.
 LEASE_MARGIN_S = 5.0
 MAX_BATCH = 200
+# Pointers that may wait for shares of their organizations; more go back to the queue for a while.
+MAX_WAITING = 5000
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 5.0
 # Pause between tries to record a result while its group is locked. An intake locks it for milliseconds.
 FIRST_LOCK_PAUSE_S, MAX_LOCK_PAUSE_S = 0.01, 1.0
@@ -41,31 +46,92 @@ class _Running:
     until: float
 
 
-class Processor:
-    """Start, make and finish many attempts concurrently, with batched transactions."""
+class NotAdmitted(Exception):
+    """The pointer was not processed, and nothing was changed: too many wait already, or the process stops."""
 
-    def __init__(self) -> None:
+
+@dataclass(eq=False)
+class _Ticket:
+    """One pointer being processed, and the organization whose share it holds (None: none yet)."""
+
+    id: int
+    epoch: int
+    holds: int | None = None
+
+    @property
+    def pointer(self) -> tuple[int, int]:
+        return self.id, self.epoch
+
+
+class Processor:
+    """Start, make and finish many attempts concurrently, with batched transactions.
+
+    `max_calls` is divided among organizations: a pointer beyond its organization's share waits here, and
+    `on_wait` is called. None: as many attempts as callers ask for.
+    """
+
+    def __init__(self, max_calls: int | None = None) -> None:
+        self._shares = AsyncShares(max_calls) if max_calls is not None else None
+        self._waiting: set[tuple[int, int]] = set()
+        self.on_wait: Callable[[], None] = lambda: None
+        self.max_waiting = MAX_WAITING
         self._start_thread, self._finish_thread = DatabaseThread("outbox-start"), DatabaseThread("outbox-finish")
-        self._starts: Batcher[tuple[int, int], DeliveryAttempt | PointerRefused] = Batcher(
-            self._start_thread, _start_attempts, MAX_BATCH
+        self._starts: Batcher[_Ticket, StartResult] = Batcher(self._start_thread, self._start_attempts, MAX_BATCH)
+        self._finishes: Batcher[AttemptResult, bool] = Batcher(
+            self._finish_thread, self._finish_attempts, MAX_BATCH
         )
-        self._finishes: Batcher[AttemptResult, bool] = Batcher(self._finish_thread, _finish_attempts, MAX_BATCH)
+        self._publishing = _PublishThread()
         self._running: dict[tuple[int, int], _Running] = {}
         self._renewing: asyncio.Task[None] | None = None
 
     async def process(self, message_id: str, token: str) -> PointerRefused | None:
         """Process one pointer; return None after an attempt, else the reason why there was none.
 
-        The attempt's result has then been recorded. Raises BadToken (nothing was changed) and django.db errors
-        (the outcome is unknown; the pointer may be delivered again).
+        The attempt's result has then been recorded. Raises BadToken and NotAdmitted (nothing was changed) and
+        django.db errors (the outcome is unknown; the pointer may be delivered again).
         """
-        epoch = check_token(token, message_id)
-        call = await self._starts.submit((int(message_id), epoch))
-        if isinstance(call, PointerRefused):
-            metrics.refused.labels(call.name.lower()).inc()
-            return call
-        await self._make(call)
+        ticket = _Ticket(int(message_id), check_token(token, message_id))
+        try:
+            call = await self._starts.submit(ticket)
+            if isinstance(call, NoShare):
+                call = await self._start_later(ticket, call.organization_id)
+            if isinstance(call, PointerRefused):
+                metrics.refused.labels(call.name.lower()).inc()
+                return call
+            assert isinstance(call, DeliveryAttempt)
+            await self._make(call)
+        finally:
+            if self._shares and ticket.holds is not None:
+                self._shares.release(ticket.holds)
         return None
+
+    async def _start_later(self, ticket: _Ticket, organization_id: int) -> StartResult:
+        """Wait for a share of the organization, then start the attempt."""
+        assert self._shares
+        if ticket.pointer in self._waiting:  # a copy of a pointer that waits
+            return PointerRefused.OVER
+        if len(self._waiting) >= self.max_waiting:
+            raise NotAdmitted
+        self._waiting.add(ticket.pointer)
+        self.on_wait()
+        try:
+            await self._shares.take(organization_id)
+        except SharesClosed:
+            raise NotAdmitted from None
+        finally:
+            self._waiting.discard(ticket.pointer)
+        ticket.holds = organization_id
+        return await self._starts.submit(ticket)
+
+    @property
+    def waiting(self) -> int:
+        """Return how many pointers wait for a share of their organization."""
+        return len(self._waiting)
+
+    def stop_waiting(self) -> None:
+        """Raise NotAdmitted for pointers that wait for a share, and for those that would."""
+        if self._shares:
+            self._shares.close()
 
     @property
     def running(self) -> int:
@@ -79,8 +145,48 @@ class Processor:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._renewing
         await client.close()
-        for thread in (self._start_thread, self._finish_thread):
+        for thread in (self._start_thread, self._finish_thread, self._publishing):
             await asyncio.to_thread(thread.close)
+
+    def _start_attempts(self, tickets: Sequence[_Ticket]) -> Sequence[StartResult]:
+        first: dict[tuple[int, int], _Ticket] = {}
+        for ticket in tickets:
+            first.setdefault(ticket.pointer, ticket)
+
+        def admit(pointer: tuple[int, int], organization_id: int) -> bool:
+            ticket = first[pointer]
+            if ticket.holds is None and shares is not None and shares.try_take(organization_id):
+                ticket.holds = organization_id
+            return ticket.holds is not None
+
+        shares = self._shares
+        answers, claims = attempts.start_attempts(
+            [ticket.pointer for ticket in tickets], admit if shares is not None else None
+        )
+        self._publishing.submit(claims)
+        return answers
+
+    def _finish_attempts(self, results: Sequence[AttemptResult]) -> Sequence[bool]:
+        """Return for each result whether it was recorded.
+
+        A result whose group is locked is not, so that it does not delay the others.
+        """
+        claim = not publisher.is_down()
+        try:
+            claims, left = finish_unlocked(results, claim=claim)
+        except IntegrityError:
+            # The unique index rejected the next message claimed: leave the choice to the poller.
+            if len(results) > 1 or not claim:
+                raise
+            claims, left = finish_unlocked(results, claim=False)
+        self._publishing.submit(claims)
+        try:
+            target_health.disable_gone([result for result in results if result not in left])
+        except DatabaseError:
+            # The results are recorded: another try would record them a second time, as late.
+            log.exception("endpoints_not_disabled")
+        held = {(result.call.id, result.call.epoch) for result in left}
+        return [(result.call.id, result.call.epoch) not in held for result in results]
 
     async def _make(self, call: DeliveryAttempt) -> None:
         running = self._running[call.id, call.epoch] = _Running(call, call.until)
@@ -146,36 +252,46 @@ class Processor:
             attempt.until = renewed.get(attempt.call.id, 0.0)
 
 
-def _start_attempts(pointers: Sequence[tuple[int, int]]) -> Sequence[DeliveryAttempt | PointerRefused]:
-    answers, claims = attempts.start_attempts(pointers)
-    publisher.publish_pointers(claims)
-    return answers
+class _PublishThread:
+    """Publish claims in a dedicated thread, so that a slow queue delays no result."""
 
+    def __init__(self) -> None:
+        self._thread = DatabaseThread("outbox-publish")
+        self._waiting: deque[Claim] = deque()
 
-def _finish_attempts(results: Sequence[AttemptResult]) -> Sequence[bool]:
-    """Return for each result whether it was recorded: a result whose group is locked must not delay the others."""
-    claim = not publisher.is_down()
-    try:
-        claims, left = finish_unlocked(results, claim=claim)
-    except IntegrityError:
-        # The unique index rejected the next message claimed: leave the choice to the poller.
-        if len(results) > 1 or not claim:
-            raise
-        claims, left = finish_unlocked(results, claim=False)
-    publisher.publish_pointers(claims)
-    target_health.disable_gone([result for result in results if result not in left])
-    held = {(result.call.id, result.call.epoch) for result in left}
-    return [(result.call.id, result.call.epoch) not in held for result in results]
+    def submit(self, claims: Sequence[Claim]) -> None:
+        """Publish the claims soon, in this order. Works from any thread."""
+        if claims:
+            self._waiting.extend(claims)
+            self._thread.start(self._publish)
+
+    def close(self) -> None:
+        """Publish what was submitted, then close the connections."""
+        self._thread.close()
+
+    def _publish(self) -> None:
+        claims: list[Claim] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                claims.append(self._waiting.popleft())
+        if not claims:
+            return
+        try:
+            publisher.publish_pointers(claims)
+        except Exception:
+            # The messages stay QUEUED: `publish_overdue` publishes them again.
+            log.exception("pointers_not_published", messages=len(claims))
+            connections.close_all()
 
 
 _processors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Processor] = weakref.WeakKeyDictionary()
 
 
-def shared_processor() -> Processor:
-    """Return the running event loop's processor."""
+def shared_processor(max_calls: int | None = None) -> Processor:
+    """Return the running event loop's processor; the first caller decides about `max_calls`."""
     loop = asyncio.get_running_loop()
     if loop not in _processors:
-        _processors[loop] = Processor()
+        _processors[loop] = Processor(max_calls)
     return _processors[loop]
 
 

@@ -19,7 +19,7 @@ from dispatch.outbox import processor as outbox_processor
 from dispatch.outbox import queues
 from dispatch.outbox.models import QuarantinedPointer
 from dispatch.outbox.pointer import BadPointer, BadToken, MessagePointer
-from dispatch.outbox.processor import Processor
+from dispatch.outbox.processor import NotAdmitted, Processor
 from dispatch.outbox.queues import Delivery, QueueUnavailable
 from dispatch.outbox.services.attempts import PointerRefused
 
@@ -37,7 +37,10 @@ MAX_QUARANTINED_CHARACTERS = 4000
 
 
 class Router:
-    """Receive pointers and process them. Any number of routers may run."""
+    """Receive pointers and process them. Any number of routers may run.
+
+    At most OUTBOX_ROUTER_CALLS attempts are in progress, divided among organizations.
+    """
 
     def __init__(self, name: str = "") -> None:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
@@ -55,12 +58,15 @@ class Router:
 
         While the queue is unreachable, log a warning and retry.
         """
-        processor = outbox_processor.shared_processor()
+        processor = outbox_processor.shared_processor(settings.OUTBOX_ROUTER_CALLS)
+        processor.on_wait = self._room.set
+        if self._consumer.max_held is not None:
+            processor.max_waiting = max(0, self._consumer.max_held - settings.OUTBOX_ROUTER_CALLS)
         stopped = asyncio.create_task(stopping.wait())
         try:
             pause = FIRST_PAUSE_S
             while not stopping.is_set():
-                room = settings.OUTBOX_ROUTER_CALLS - len(self._tasks)
+                room = settings.OUTBOX_ROUTER_CALLS - (len(self._tasks) - processor.waiting)
                 if room <= 0:
                     self._room.clear()
                     await asyncio.wait(
@@ -79,6 +85,7 @@ class Router:
                     task = asyncio.create_task(self._handle(processor, delivery))
                     self._tasks.add(task)
                     task.add_done_callback(self._done)
+            processor.stop_waiting()
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=settings.OUTBOX_MAX_TIMEOUT_S + STOP_MARGIN_S)
         finally:
@@ -116,6 +123,9 @@ class Router:
             # An expired token is expected: recovery ended its epoch long ago.
             if str(error) != "expired":
                 await self._quarantine(delivery, f"its token is not valid: {error}")
+        except NotAdmitted:
+            await self._later(delivery)
+            return
         except DatabaseError as error:
             log.warning("pointer_released_database_unavailable", error=str(error).strip())
             await self._later(delivery)

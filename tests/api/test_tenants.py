@@ -48,6 +48,7 @@ NAMED_IN_BODIES: dict[str, Callable[[Tenant], dict[str, Any]]] = {
 }
 # Bodies with which a detail action would succeed on one's own row.
 BODIES: dict[str, dict[str, Any]] = {
+    "endpoint-replay": {"since": "2026-01-05T00:00:00Z"},
     "job-texts": {"body": "The blue door."},
     "technician-duty": {"on_duty": False},
     "technician-position": {"lat": 33.4, "lng": -112.0},

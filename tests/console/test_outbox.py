@@ -129,6 +129,35 @@ def test_messages_matching_a_filter_are_cancelled_and_others_stay(dora, world, e
     assert "3 messages not retried: only messages in error can be, and these are canceled." in text(refused)
 
 
+def test_messages_since_a_moment_are_replayed(dora, world, erp):
+    early = world.send(erp, "early", group="g")
+    world.travel(7200)
+    zone = ZoneInfo(world.organization.time_zone)
+    since = clock.now().astimezone(zone).strftime("%Y-%m-%dT%H:%M")
+    world.travel(60)
+    ours = world.send(erp, "a", "b", group="g")
+    world.act("cancel", *early, *ours)
+    assert "Show messages" in text(dora.get(f"/outbox/endpoints/{erp.pk}/"))
+    filters = f"endpoint={erp.pk}&since={since}"
+    assert [row["message"].pk for row in dora.get(f"/outbox/messages/?{filters}").context["rows"]] == ours[::-1]
+    assert len(dora.get(f"/outbox/messages/?endpoint={erp.pk}&until={since}").context["rows"]) == 1
+    form = {"action": "replay", "all": "1", "filters": filters, "back": f"/outbox/messages/?{filters}"}
+    assert "Replay 2 messages in 1 group" in text(dora.post("/outbox/messages/act/", form))
+    said = text(dora.post("/outbox/messages/act/", {**form, "sure": "1", "note": "restored"}, follow=True))
+    assert "2 messages replayed." in said
+    world.start()
+    world.all_end()
+    assert world.receiver.names == ["a", "b"]
+    page = dora.get(f"/outbox/messages/{ours[0]}/")
+    said = text(page)
+    assert f"Webhook ID {world.receiver.visits[0].headers['webhook-id']}" in said
+    assert "restored" in said
+    assert page.context["attempts"][0]["headers"]["Dispatch-Replay"] == "1"
+    refused = dora.post("/outbox/messages/act/", {"action": "cancel", "ids": ours, "sure": "1"}, follow=True)
+    assert "2 messages not canceled: only open messages can be, and these are completed." in text(refused)
+    assert "No matching messages" in text(dora.get("/outbox/messages/?since=yesterday"))
+
+
 @pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example/", "/outbox/\\evil", "/admin/", ""])
 def test_anonymous_visitors_are_sent_to_sign_in(dora, world, erp, back):
     message = world.send_one(erp, "a")

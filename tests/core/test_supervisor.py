@@ -9,12 +9,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from dispatch.core.runtime import supervisor as supervision
 from dispatch.core.runtime.supervisor import NotReady, ProcessSpec, Supervisor
+from dispatch.dev.stack import stop_grace_s
 from tests.support.processes import ROOT
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -187,3 +189,13 @@ def test_child_of_an_already_dead_parent_ends_at_once() -> None:
     command = [sys.executable, "-c", CHILD_OF_A_DEAD_PARENT]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.mark.parametrize(("is_development", "shortest", "longest"), [(True, 0, 15), (False, 60, 120)])
+def test_processes_of_the_stack_may_end_their_deliveries(
+    settings: Any, is_development: bool, shortest: float, longest: float
+) -> None:
+    settings.DEVELOPMENT = is_development
+    settings.OUTBOX_MAX_TIMEOUT_S, settings.AUTOSCALE_STOP_GRACE_S = 60.0, 10.0
+    # Longer than the loop runner waits for the router.
+    assert shortest < stop_grace_s() - 5 < longest

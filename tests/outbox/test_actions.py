@@ -185,7 +185,12 @@ def test_many_ended_messages_do_not_hide_open_ones(
     Message.objects.filter(pk__in=ids[:3]).update(status="COMPLETED")
     Message.objects.filter(pk__in=ids[3:]).update(status="ERROR")
     asked = {"action": "retry", "filter": {"endpoint": "ERP"}}
-    assert api("POST", "messages/actions/", asked).json() == {"changed": 2, "refused": 2, "ids": ids[3:5]}
+    assert api("POST", "messages/actions/", asked).json() == {
+        "changed": 2,
+        "refused": 2,
+        "ids": ids[3:5],
+        "next_after_id": ids[4],
+    }
     assert api("POST", "messages/actions/", asked).json()["ids"] == ids[5:]
 
 

@@ -132,7 +132,7 @@ def test_index_refuses_a_wrong_claim_and_the_right_message_follows(
             [attempt_results.AttemptResult(call, attempt_results.Verdict("delivered"), now, now, 0.1, 200)]
         )
     assert world.statuses([a, b, c]) == ["PROCESSING", "PENDING", "PENDING"]
-    processor._finish_attempts(
+    processor.Processor()._finish_attempts(
         [attempt_results.AttemptResult(call, attempt_results.Verdict("delivered"), now, now, 0.1, 200)]
     )
     assert world.statuses([a, b, c]) == ["COMPLETED", "PENDING", "PENDING"]

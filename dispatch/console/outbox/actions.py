@@ -1,7 +1,7 @@
 """Handle the actions on messages and endpoints.
 
-Messages are retried, ignored, resolved and canceled: one of them, the selected ones, or all that match the
-filters. Endpoints are paused, resumed, disabled, enabled and tested.
+Messages are retried, ignored, resolved, canceled and replayed: one of them, the selected ones, or all that match
+the filters. Endpoints are paused, resumed, disabled, enabled and tested.
 """
 
 from __future__ import annotations
@@ -57,7 +57,15 @@ WORDS = {
         "Cancel messages?",
         "A waiting message is never sent. An attempt in progress may still arrive.",
     ),
+    Action.REPLAY: ActionTexts(
+        "Replay",
+        "Replay messages?",
+        "The receiver gets them again, with the same webhook-id and a header that says so. Each goes before later "
+        "messages of its group.",
+    ),
 }
+# Which messages an action applies to, as an adjective.
+ALLOWED = {Action.CANCEL: "open", Action.REPLAY: "completed, canceled or expired"}
 
 
 @require_POST
@@ -72,9 +80,10 @@ def handle_action(request: HttpRequest) -> HttpResponse:
     back = _back(request)
     if not ids:
         is_all = request.POST.get("all") == "1"
-        allowed = "in error" if action.before == ("ERROR",) else "open"
         nothing = (
-            f"None of these messages is {allowed}." if is_all else "No messages selected. Select at least one."
+            f"None of these messages is {ALLOWED.get(action, 'in error')}."
+            if is_all
+            else "No messages selected. Select at least one."
         )
         messages.warning(request, nothing)
         return views_base.back_to(request, back)
@@ -85,12 +94,11 @@ def handle_action(request: HttpRequest) -> HttpResponse:
     if result.changed or not result.refused:
         messages.success(request, f"{_describe_count(len(result.changed))} {action.verb}.")
     if result.refused:
-        allowed = "only messages in error can be" if action.before == ("ERROR",) else "only open messages can be"
-        statuses = ", ".join(sorted({Status(status).label.lower() for status in result.refused.values()}))
-        messages.warning(
-            request,
-            f"{_describe_count(len(result.refused))} not {action.verb}: {allowed}, and these are {statuses}.",
-        )
+        statuses = {Status(status).label.lower() for status in result.refused.values()}
+        reason = f"only {_fitting(action)} can be, and these are {', '.join(sorted(statuses))}"
+        if set(result.refused.values()) <= set(action.before):
+            reason = "an attempt is in progress, or the content was erased"
+        messages.warning(request, f"{_describe_count(len(result.refused))} not {action.verb}: {reason}.")
     return views_base.back_to(request, back)
 
 
@@ -102,7 +110,7 @@ def _render_confirmation(request: HttpRequest, action: Action, ids: list[int], b
         "console/outbox/sure.html",
         {
             "current": "outbox", "tab": "messages", "counts": queries.count_outbox(request.organization.pk),
-            "action": action, "words": WORDS[action], "ids": ids,
+            "action": action, "words": WORDS[action], "allowed": _fitting(action), "ids": ids,
             "number": len(ids), "fitting": fitting.count(), "groups": fitting.values("group").distinct().count(),
             "first": list(fitting.select_related("endpoint", "group").order_by("id")[:10]), "back": back,
             "filters": request.POST.get("filters", ""), "everything": request.POST.get("all") == "1",
@@ -165,6 +173,11 @@ def _back(request: HttpRequest) -> str:
     address, home = request.POST.get("back", ""), reverse("console:outbox")
     is_ours = address.startswith(home) and "\\" not in address and address.isprintable()
     return address if is_ours else reverse("console:outbox_messages")
+
+
+def _fitting(action: Action) -> str:
+    """Return "open messages" or "messages in error", as the action applies to them."""
+    return f"{ALLOWED[action]} messages" if action in ALLOWED else "messages in error"
 
 
 def _describe_count(number: int) -> str:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from django.db.models import Count, Min, Q, QuerySet
 from django.http import QueryDict
 
+from accounts.models import Organization
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.ids import read_ids
 from dispatch.outbox import sql
 from dispatch.outbox.models import Endpoint, Message, MessageGroup, Mode, Status
+from dispatch.outbox.services.creation_times import created_before, created_since
 
 PAGE = 50
 COUNT_LIMIT = 10_000
@@ -53,6 +56,7 @@ LATER = {
     "retry": "failed and will be retried",
     "too_many_requests": "was deferred by the receiver, which is limiting requests (429)",
     "not_acknowledged": "was deferred by the receiver",
+    "lookup": "is waiting because too many other names of your receivers are being looked up",
     "lease": "will be sent again: its last attempt ended without a result",
 }
 
@@ -198,7 +202,7 @@ STATUS_CHOICES = (
     ("", "All"), ("open", "Open"), ("ERROR", "Error"), ("PENDING", "Pending"), ("QUEUED", "Queued"),
     ("PROCESSING", "Processing"), ("COMPLETED", "Completed"), ("CANCELLED", "Canceled"), ("EXPIRED", "Expired"),
 )  # fmt: skip
-FILTERS = ("status", "endpoint", "type", "group", "id")
+FILTERS = ("status", "endpoint", "type", "group", "since", "until", "id")
 
 
 def messages_in(organization_id: int, query: QueryDict) -> QuerySet[Message]:
@@ -215,7 +219,26 @@ def messages_in(organization_id: int, query: QueryDict) -> QuerySet[Message]:
     for name, column in (("type", "type"), ("group", "group__name")):
         if value := query.get(name, "").strip():
             matches = matches.filter(**{column: value.replace("\x00", "")})
+    for name in ("since", "until"):
+        if value := query.get(name, "").strip():
+            at = _read_time(organization_id, value)
+            if at is None:
+                return matches.none()
+            narrow = created_since if name == "since" else created_before
+            matches = narrow(matches, organization_id, at)
     return matches
+
+
+def _read_time(organization_id: int, text: str) -> datetime | None:
+    """Return the time that a form gives in the organization's zone, or None if it is invalid."""
+    try:
+        at = datetime.fromisoformat(text)
+        if at.tzinfo is None:
+            zone = Organization.objects.values_list("time_zone", flat=True).get(pk=organization_id)
+            at = at.replace(tzinfo=ZoneInfo(zone))
+        return at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def format_json(payload: str) -> str:

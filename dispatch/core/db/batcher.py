@@ -38,6 +38,10 @@ class DatabaseThread:
         """Run `call` in the thread and return its result. On a database error, the connections are closed."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, _with_fresh_connections, call)
 
+    def start(self, call: Callable[[], object]) -> None:
+        """Run `call` in the thread, after those before it, without waiting for it. Works from any thread."""
+        self._pool.submit(_with_fresh_connections, call)
+
     def close(self) -> None:
         """Wait for running calls, then close the connections."""
         self._pool.submit(connections.close_all)

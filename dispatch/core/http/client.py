@@ -20,15 +20,16 @@ import ssl
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from django.conf import settings
 
 from dispatch.core.http import outbound_proxy
+from dispatch.core.http import resolver as lookups
+from dispatch.core.http.resolver import FairResolver, Lookup, SystemResolver
 from dispatch.core.http.ssrf import (
     ForbiddenTarget,
     Network,
@@ -38,7 +39,15 @@ from dispatch.core.http.ssrf import (
     parse_networks,
 )
 
-__all__ = ["ForbiddenTarget", "HttpClient", "Response", "TargetError", "TargetTimeout", "TargetUnreachable"]
+__all__ = [
+    "ForbiddenTarget",
+    "HttpClient",
+    "LookupDelayed",
+    "Response",
+    "TargetError",
+    "TargetTimeout",
+    "TargetUnreachable",
+]
 
 KEPT_BYTES = 4096
 READ_BYTES = 262_144
@@ -47,7 +56,6 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 KEEP_ALIVE_S = 15.0
 DNS_TTL_S = 5.0
 CONNECTIONS = 2000
-RESOLVING_THREADS = 16
 USER_AGENT = "Dispatch/1"
 # The client sets these headers, or they concern the connection. By setting them, a tenant could smuggle requests.
 FORBIDDEN_HEADERS = frozenset(
@@ -58,6 +66,7 @@ FORBIDDEN_HEADERS = frozenset(
 )  # fmt: skip
 
 
+E = TypeVar("E", bound=BaseException)
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 
@@ -76,6 +85,10 @@ class TargetTimeout(TargetError):
 
 class TargetUnreachable(TargetError):
     """The name does not resolve, the connection was refused or broke, or TLS failed."""
+
+
+class LookupDelayed(TargetError):
+    """The name was not looked up: the organization's share of look-ups is in use. The target is not at fault."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +115,8 @@ class _Progress:
 class HttpClient:
     """Send guarded requests in one event loop.
 
-    Most code calls `post` and `get` of this module, which share one client per loop. `resolver` finds addresses
+    Most code calls `post` and `get` of this module, which share one client per loop. `organization` in both is the
+    one whose share of name look-ups the request uses (0: no organization). `resolver` finds addresses
     (default: the system's); `tls` verifies certificates (default: the system's authorities); `allowed` are
     networks besides the public ones (default: HTTP_ALLOWED_NETWORKS). `proxy` is the outbound proxy's URL
     (default: OUTBOUND_PROXY_URL; empty: none).
@@ -119,31 +133,44 @@ class HttpClient:
     ) -> None:
         if allowed is None:
             allowed = parse_networks(tuple(settings.HTTP_ALLOWED_NETWORKS))
-        self._allowed, self._tls, self._dns_ttl_s = allowed, tls, dns_ttl_s
+        self._allowed, self._tls = allowed, tls
         proxy = settings.OUTBOUND_PROXY_URL if proxy is None else proxy
         self._proxy = outbound_proxy.parse(proxy) if proxy else None
-        self._resolver = resolver or _SystemResolver()
+        self._resolver = FairResolver(resolver or SystemResolver(), dns_ttl_s)
         # A connection that was opened while private targets were allowed must not serve a request for which they
         # are not.
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
 
     async def post(
-        self, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, *, allow_private: bool = False
+        self,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        *,
+        allow_private: bool = False,
+        organization: int = 0,
     ) -> Response:
         """Send one POST, once. `timeout_s` covers everything: resolving, connecting, sending and reading.
 
-        Any status is a response, including 3xx. Raises ForbiddenTarget, TargetTimeout, TargetUnreachable;
-        ValueError for headers that may not be set or a body above MAX_BODY_BYTES.
+        Any status is a response, including 3xx. Raises ForbiddenTarget, TargetTimeout, TargetUnreachable,
+        LookupDelayed; ValueError for headers that may not be set or a body above MAX_BODY_BYTES.
         """
         if len(body) > MAX_BODY_BYTES:
             raise ValueError(f"the body is larger than {MAX_BODY_BYTES} bytes")
-        return await self._send("POST", url, body, headers, timeout_s, allow_private)
+        return await self._send("POST", url, body, headers, timeout_s, allow_private, organization)
 
     async def get(
-        self, url: str, headers: Mapping[str, str], timeout_s: float, *, allow_private: bool = False
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        *,
+        allow_private: bool = False,
+        organization: int = 0,
     ) -> Response:
         """Send one GET, like `post` without a body."""
-        return await self._send("GET", url, None, headers, timeout_s, allow_private)
+        return await self._send("GET", url, None, headers, timeout_s, allow_private, organization)
 
     async def close(self) -> None:
         for session in self._sessions.values():
@@ -165,12 +192,14 @@ class HttpClient:
         headers: Mapping[str, str],
         timeout_s: float,
         allow_private: bool,
+        organization: int,
     ) -> Response:
         check_headers(headers)
         target = check_url(url, settings.HTTP_ALLOWED_PORTS)
         _check_literal(target.raw_host or "", self._allowed, allow_private)
         session = self._session(allow_private)
-        progress = _Progress()
+        progress, lookup = _Progress(), Lookup(organization)
+        context = lookups.current.set(lookup)
         start = time.perf_counter()
         try:
             async with (
@@ -181,11 +210,17 @@ class HttpClient:
             ):
                 kept, truncated = await _read(answer)
         except TimeoutError:
+            if lookup.is_waiting:
+                raise LookupDelayed("the name was not looked up in time", sent=False) from None
             raise TargetTimeout(f"no response within {timeout_s:g} s", sent=progress.sent) from None
         except (aiohttp.ClientError, OSError) as error:
-            if refusal := _refusal_behind(error):
+            if refusal := _cause(error, ForbiddenTarget):
                 raise refusal from None
+            if delayed := _cause(error, lookups.LookupDelayed):
+                raise LookupDelayed(str(delayed), sent=False) from None
             raise TargetUnreachable(_describe_error(error), sent=progress.sent) from error
+        finally:
+            lookups.current.reset(context)
         return Response(
             answer.status,
             {name.lower(): value for name, value in answer.headers.items()},
@@ -201,8 +236,7 @@ class HttpClient:
                 self._proxy,
                 resolver=_CheckingResolver(self._resolver, check),
                 socket_factory=functools.partial(_checked_socket, check),
-                use_dns_cache=self._dns_ttl_s > 0,
-                ttl_dns_cache=self._dns_ttl_s,  # seconds, whole or not
+                use_dns_cache=False,  # the resolver caches, and lets no name wait for another organization's turn
                 limit=CONNECTIONS,
                 keepalive_timeout=KEEP_ALIVE_S,
                 ssl=self._tls if self._tls is not None else True,
@@ -254,26 +288,6 @@ async def _read(answer: aiohttp.ClientResponse) -> tuple[bytes, bool]:
     return bytes(kept), read > KEPT_BYTES
 
 
-class _SystemResolver(AbstractResolver):
-    """Resolve names in dedicated threads, so that slow names delay only other names."""
-
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(RESOLVING_THREADS, thread_name_prefix="resolve")
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        look_up = functools.partial(socket.getaddrinfo, host, port, family=family, type=socket.SOCK_STREAM)
-        addresses = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
-        return [
-            ResolveResult(hostname=host, host=str(address[0]), port=port, family=kind, proto=protocol, flags=0)
-            for kind, _, protocol, _, address in addresses
-        ]
-
-    async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-
 class _CheckingResolver(AbstractResolver):
     """Reject a name if any of its addresses is forbidden: the next connection might use that address."""
 
@@ -314,8 +328,9 @@ def _tracing() -> aiohttp.TraceConfig:
     return tracing
 
 
-def _refusal_behind(error: BaseException | None) -> ForbiddenTarget | None:
-    while error is not None and not isinstance(error, ForbiddenTarget):
+def _cause(error: BaseException | None, kind: type[E]) -> E | None:
+    """Return the error of this type that caused `error`, or None."""
+    while error is not None and not isinstance(error, kind):
         error = error.__cause__
     return error
 
@@ -338,15 +353,30 @@ def shared() -> HttpClient:
 
 
 async def post(
-    url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, *, allow_private: bool = False
+    url: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    timeout_s: float,
+    *,
+    allow_private: bool = False,
+    organization: int = 0,
 ) -> Response:
     """Send one POST with the shared client; see `HttpClient.post`."""
-    return await shared().post(url, body, headers, timeout_s, allow_private=allow_private)
+    return await shared().post(
+        url, body, headers, timeout_s, allow_private=allow_private, organization=organization
+    )
 
 
-async def get(url: str, headers: Mapping[str, str], timeout_s: float, *, allow_private: bool = False) -> Response:
+async def get(
+    url: str,
+    headers: Mapping[str, str],
+    timeout_s: float,
+    *,
+    allow_private: bool = False,
+    organization: int = 0,
+) -> Response:
     """Send one GET with the shared client; see `HttpClient.get`."""
-    return await shared().get(url, headers, timeout_s, allow_private=allow_private)
+    return await shared().get(url, headers, timeout_s, allow_private=allow_private, organization=organization)
 
 
 async def close() -> None:

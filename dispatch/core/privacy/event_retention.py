@@ -30,11 +30,18 @@ DELETE FROM core_event WHERE id IN (
     ORDER BY e.id LIMIT %(limit)s
 )
 """
-_DELETE_OF_SUBJECTS = """
+# Events of the system about deleted subjects, and events of some kinds about them, that every reader has read.
+_DELETE_SYSTEM_EVENTS = """
 DELETE FROM core_event e
 WHERE e.subject_type = %(subject)s AND e.subject_id = ANY(%(ids)s::bigint[])
 AND e.organization_id = %(organization)s AND e.actor_type = 'system' AND e.at < %(before)s
 AND (e.xid, e.id) <= (%(xid)s, %(id)s)
+AND NOT EXISTS (SELECT FROM core_failedevent f WHERE f.event_id = e.id)
+"""
+_DELETE_STEPS = """
+DELETE FROM core_event e
+WHERE e.subject_type = %(subject_type)s AND e.subject_id = ANY(%(ids)s::bigint[])
+AND e.kind = ANY(%(kinds)s::text[]) AND (e.xid, e.id) <= (%(xid)s, %(id)s)
 AND NOT EXISTS (SELECT FROM core_failedevent f WHERE f.event_id = e.id)
 """
 # SQL conditions on an event `e` that is kept regardless of its age.
@@ -81,15 +88,32 @@ def delete_system_events(organization_id: int, subject_type: str, subject_ids: S
         "before": clock.now() - timedelta(days=days), "xid": first.xid, "id": first.event_id,
     }  # fmt: skip
     with connection.cursor() as cursor:
-        cursor.execute(_DELETE_OF_SUBJECTS, given)
+        cursor.execute(_DELETE_SYSTEM_EVENTS, given)
+        return int(cursor.rowcount)
+
+
+def delete_steps(subject_type: str, ids: Sequence[int], kinds: Sequence[str]) -> int:
+    """Delete events of these kinds about subjects that were deleted; return how many.
+
+    For steps of the system that say nothing once their subject has gone; EVENT_LOG_MIN_DAYS does not apply to
+    them. Those that a reader has not read stay until the rule of the event log deletes them.
+    """
+    first = _lowest_cursor()
+    if first is None or not ids:
+        return 0
+    given: dict[str, Any] = {
+        "subject_type": subject_type, "ids": list(ids), "kinds": list(kinds), "xid": first.xid,
+        "id": first.event_id,
+    }  # fmt: skip
+    with connection.cursor() as cursor:
+        cursor.execute(_DELETE_STEPS, given)
         return int(cursor.rowcount)
 
 
 def _lowest_cursor() -> EventCursor | None:
-    """Return the cursor of the slowest reader, or None if a reader has not read anything yet."""
+    """Return the cursor of the reader that is furthest behind, or None if one has not read anything yet."""
     cursors = EventCursor.objects.filter(name__in=list(readers)).order_by("xid", "event_id")
-    first = cursors.first()
-    return None if first is None or cursors.count() < len(readers) else first
+    return cursors.first() if cursors.count() == len(readers) else None
 
 
 def _audit_horizon() -> datetime:

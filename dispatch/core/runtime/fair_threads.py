@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Hashable
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -27,6 +26,7 @@ import structlog
 from django.db import close_old_connections, connections
 
 from dispatch.core.observability import metrics
+from dispatch.core.runtime.fair_shares import FairShares
 
 log = structlog.get_logger(__name__)
 
@@ -72,9 +72,8 @@ class FairThreads:
     _are_started: ClassVar[bool] = False
 
     def __init__(self, name: str, *, threads: int, per_key: int) -> None:
-        self.name, self._threads, self._per_key = name, threads, per_key
-        self._limit = threads
-        self._held: Counter[int] = Counter()
+        self.name, self._threads = name, threads
+        self._shares = FairShares(threads, per_key)
         self._items: dict[Hashable, tuple[int, float]] = {}  # with their keys, and since when
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self._alive = self._idle = 0
@@ -95,7 +94,7 @@ class FairThreads:
             if self._is_stopping or item in self._items or not self._has_share(key, limit):
                 return None
             self._items[item] = key, time.monotonic()
-            self._held[key] += 1
+            self._shares.take(key)
         return Slot(self, key, item)
 
     def _is_slow(self, key: int) -> bool:
@@ -103,20 +102,17 @@ class FairThreads:
         return any(owner == key and since < before for owner, since in self._items.values())
 
     def _has_share(self, key: int, limit: int | None = None) -> bool:
-        held = self._held[key]
-        if held >= (self._per_key if limit is None else min(limit, self._per_key)):
-            return False
-        return self.free > held
+        return self._shares.has_share(key, limit)
 
     @property
     def free(self) -> int:
         """Return how many slots are free."""
-        return self._limit - len(self._items)
+        return self._shares.free
 
     def full_keys(self) -> set[int]:
         """Return the keys that hold as many slots as they may."""
         with self._changed:
-            return {key for key in self._held if not self._has_share(key)}
+            return {key for key in self._shares.held if not self._has_share(key)}
 
     def items(self) -> set[Any]:
         """Return the items in progress."""
@@ -140,7 +136,7 @@ class FairThreads:
         """Run tasks in threads from now on. `most`: of each kind, instead of the usual number."""
         for threads in cls._all:
             threads._is_stopping = False
-            threads._limit = threads._threads if most is None else min(most, threads._threads)
+            threads._shares.limit = threads._threads if most is None else min(most, threads._threads)
         cls._are_started = True
 
     @classmethod
@@ -187,9 +183,7 @@ class FairThreads:
         """Release the slot. `idle`: 1 if its thread waits for the next task now."""
         with self._changed:
             self._items.pop(slot.item, None)
-            self._held[slot.key] -= 1
-            if not self._held[slot.key]:
-                del self._held[slot.key]
+            self._shares.release(slot.key)
             self._idle += idle
             self._ended += slot.is_started
             self._changed.notify_all()

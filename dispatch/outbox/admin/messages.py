@@ -29,6 +29,8 @@ STATUS_LABELS = {
     "CANCELLED": "warning",
     "EXPIRED": "warning",
 }
+# How many messages one replay sends again, oldest first.
+MAX_REPLAYED = 10_000
 # How many messages of a group's queue a page shows.
 SHOWN_OF_GROUP = 20
 
@@ -105,13 +107,13 @@ class MessageAdmin(OwnedAdmin):
     list_filter = [StuckFilter, "status", "mode", "endpoint"]
     list_filter_sheet = True
     list_select_related = ["endpoint", "group", "organization"]
-    search_fields = ["=id", "=group__name", "=type", "=idempotency_key"]
-    search_help_text = "Number, group, type or idempotency key"
+    search_fields = ["=id", "=webhook_id", "=group__name", "=type", "=idempotency_key"]
+    search_help_text = "Number, webhook-id, group, type or idempotency key"
     ordering = ["-id"]
     show_full_result_count = False
     inlines = [AttemptInline]
-    actions = ["retry", "ignore", "resolve", "cancel"]
-    actions_detail = ["retry_this", "ignore_this", "resolve_this", "cancel_this"]
+    actions = ["retry", "ignore", "resolve", "cancel", "replay"]
+    actions_detail = ["retry_this", "ignore_this", "resolve_this", "cancel_this", "replay_this"]
     readonly_fields = ["why", "to", "in_group", "is_now", "body"]
     fieldsets = [
         (None, {"fields": ["why", "is_now", "type", "to", "in_group", "sequence", "mode", "body"]}),
@@ -126,7 +128,12 @@ class MessageAdmin(OwnedAdmin):
         ),
         (
             "Result",
-            {"fields": ["attempts", "calls", "lapses", "last_error", "resolution", "epoch", "idempotency_key"]},
+            {
+                "fields": [
+                    "attempts", "calls", "lapses", "last_error", "resolution", "epoch", "replays", "replayed_at",
+                    "idempotency_key", "webhook_id",
+                ]
+            },
         ),
     ]  # fmt: skip
 
@@ -194,6 +201,10 @@ class MessageAdmin(OwnedAdmin):
     def cancel(self, request: Any, queryset: QuerySet) -> None:
         apply_action(request, Action.CANCEL, queryset)
 
+    @admin.action(description="Replay (sends messages again that have ended)", permissions=["act"])
+    def replay(self, request: Any, queryset: QuerySet) -> None:
+        apply_action(request, Action.REPLAY, queryset)
+
     # --- On one message -----------------------------------------------------------------------------------------
     @action(
         description="Retry",
@@ -244,6 +255,20 @@ class MessageAdmin(OwnedAdmin):
     )
     def cancel_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         return self._act(request, Action.CANCEL, object_id)
+
+    @action(
+        description="Replay",
+        permissions=["act"],
+        dialog={
+            "title": "Replay this message?",
+            "description": (
+                "The receiver gets it again, with the same webhook-id and the header Dispatch-Replay. Later "
+                "messages of its group wait for it."
+            ),
+        },
+    )
+    def replay_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
+        return self._act(request, Action.REPLAY, object_id)
 
     def _act(self, request: Any, chosen: Action, object_id: str) -> HttpResponse:
         apply_action(request, chosen, Message.objects.filter(pk=object_id))
@@ -353,13 +378,17 @@ def apply_action(request: Any, chosen: Action, rows: QuerySet) -> None:
     others = rows.exclude(status__in=chosen.before).order_by().values_list("status").annotate(number=Count("pk"))
     refused = Counter(dict(others))
     fitting = rows.filter(status__in=chosen.before).order_by("pk")
-    done = act_on_messages(chosen, fitting.values_list("pk", flat=True), actor=request.actor)
+    ids = fitting.values_list("pk", flat=True)
+    done = act_on_messages(chosen, ids[:MAX_REPLAYED] if chosen is Action.REPLAY else ids, actor=request.actor)
     refused.update(done.refused.values())
     if done.changed or not refused:
         messages.success(request, f"{len(done.changed):,} {chosen.verb}.")
     if refused:
         statuses = ", ".join(sorted(refused))
-        wanted = "only messages in ERROR" if chosen.before == ("ERROR",) else "only messages that have not ended"
+        wanted = {
+            Action.CANCEL: "only messages that have not ended",
+            Action.REPLAY: "only messages that have ended without an error and still have their content",
+        }.get(chosen, "only messages in ERROR")
         messages.warning(request, f"{refused.total():,} not {chosen.verb}: {wanted} can be; these are {statuses}.")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import mixins, serializers, status
@@ -12,22 +13,29 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 
-from accounts.api.base import OrganizationViewSet, OwnedSerializer, OwnedSlugRelatedField
+from accounts.api.base import OrganizationViewSet, OwnedSerializer, OwnedSlugRelatedField, respond_idempotently
 from accounts.api.etags import VersionedMixin
 from accounts.auth.permissions import MEMBER
 from accounts.models import ApiKey
 from dispatch.capacity.models import DispatchPool
+from dispatch.core import crypto
+from dispatch.core.api.problems import Conflict
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.core.http.ssrf import check_target_url
-from dispatch.outbox.models import Endpoint
+from dispatch.outbox.api.messages import ManyDoneSerializer, ReplaySerializer, act_on_matching
+from dispatch.outbox.models import Endpoint, Message
 from dispatch.outbox.rules.health import STATES
 from dispatch.outbox.services import endpoints as services
 from dispatch.outbox.services import target_health
+from dispatch.outbox.services.actions import Action
+from dispatch.outbox.services.creation_times import created_before, created_since
 from dispatch.outbox.validators import check_event_type, check_own_headers, check_permanent_code, longest_timeout_s
 
 _READ, _MANAGE = ApiKey.Scope.READ, ApiKey.Scope.MANAGE
 # Actions open to every role; a key needs "manage".
 _WORK = (MEMBER, _MANAGE)
+# Actions on messages: as for messages, a key needs "messages".
+_REPLAY = ApiKey.Scope.MESSAGES
 MAX_RETRY_S = 7 * 24 * 3600
 
 
@@ -156,6 +164,7 @@ class EndpointViewSet(
         "pause": _WORK,
         "resume": _WORK,
         "test": _WORK,
+        "replay": _REPLAY,
     }
 
     @extend_schema(request=EndpointSerializer, responses={201: NewEndpointSerializer})
@@ -187,15 +196,24 @@ class EndpointViewSet(
     def rotate_secret(self, request: Request, **kwargs: Any) -> Response:
         """Replace the signing secret.
 
-        Both secrets are valid during the overlap; 0 revokes the previous one immediately.
+        Both secrets are valid during the overlap; 0 revokes the previous one immediately. A request that is
+        repeated with the same Idempotency-Key rotates once and returns the same secret.
         """
         given = RotationSerializer(data=request.data)
         given.is_valid(raise_exception=True)
-        _, secret, until = services.rotate_secret(
-            self.get_object().pk, actor=request.actor, overlap_s=given.validated_data["overlap_s"]
-        )
-        answer = RotatedSerializer({"secret": secret, "previous_secret_until": until}).data
-        return Response(answer, headers={"Cache-Control": "no-store"})
+        endpoint_id = self.get_object().pk
+
+        def rotate() -> tuple[int, dict]:
+            _, secret, until = services.rotate_secret(
+                endpoint_id, actor=request.actor, overlap_s=given.validated_data["overlap_s"]
+            )
+            return 200, {"secret": crypto.encrypt(secret), "previous_secret_until": until}
+
+        # The response is stored for repeats, so it holds the secret encrypted.
+        response = respond_idempotently(request, f"rotate_secret:{endpoint_id}", rotate)
+        response.data["secret"] = _decrypted(response.data["secret"])
+        response["Cache-Control"] = "no-store"
+        return response
 
     @extend_schema(request=ReasonSerializer, responses=EndpointSerializer)
     @action(detail=True, methods=["post"])
@@ -238,6 +256,29 @@ class EndpointViewSet(
         message_id = services.send_test(self.get_object(), actor=request.actor)
         return Response({"message_id": message_id}, status=status.HTTP_202_ACCEPTED)
 
+    @extend_schema(request=ReplaySerializer, responses=ManyDoneSerializer)
+    @action(detail=True, methods=["post"])
+    def replay(self, request: Request, **kwargs: Any) -> Response:
+        """Send the endpoint's messages since a moment again, oldest first, at most 10,000 per request.
+
+        Each keeps its webhook-id and gets the header Dispatch-Replay. The order within a group is kept.
+        """
+        endpoint = self.get_object()
+        given = ReplaySerializer(data=request.data)
+        given.is_valid(raise_exception=True)
+        asked = given.validated_data
+        organization_id = request.organization.pk
+        own = Message.objects.of(organization_id)
+        matching = created_since(own, organization_id, asked["since"]).filter(
+            endpoint=endpoint, id__gt=asked.get("after_id", 0)
+        )
+        if "until" in asked:
+            matching = created_before(matching, organization_id, asked["until"])
+        for name, column in (("type", "type"), ("group", "group__name")):
+            if name in asked:
+                matching = matching.filter(**{column: asked[name]})
+        return Response(act_on_matching(Action.REPLAY, matching, request.actor, asked["note"]))
+
     @extend_schema(responses=HealthSerializer)
     @action(detail=True, methods=["get"])
     def health(self, request: Request, **kwargs: Any) -> Response:
@@ -251,6 +292,16 @@ class EndpointViewSet(
         given = ReasonSerializer(data=request.data)
         given.is_valid(raise_exception=True)
         return str(given.validated_data["reason"])
+
+
+def _decrypted(sealed: str) -> str:
+    try:
+        return crypto.decrypt(sealed)
+    except ImproperlyConfigured:
+        raise Conflict(
+            "The secret of this rotation can't be shown again. Rotate with a new Idempotency-Key.",
+            code="secret_unreadable",
+        ) from None
 
 
 router = SimpleRouter()

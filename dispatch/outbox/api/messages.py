@@ -21,6 +21,7 @@ from accounts.models import ApiKey
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.api.serializers import BoundedListSerializer, StrictSerializer
+from dispatch.core.events import Actor
 from dispatch.core.http.ssrf import check_target_url
 from dispatch.outbox.explain import why_stuck
 from dispatch.outbox.models import (
@@ -34,6 +35,7 @@ from dispatch.outbox.models import (
 )
 from dispatch.outbox.services import actions
 from dispatch.outbox.services.actions import Action
+from dispatch.outbox.services.creation_times import created_before, created_since
 from dispatch.outbox.services.intake import Accepted, NewMessage, accept_messages
 
 _READ, _WRITE = ApiKey.Scope.READ, ApiKey.Scope.MESSAGES
@@ -121,6 +123,7 @@ class MessageSerializer(serializers.ModelSerializer):
     endpoint = serializers.CharField(source="endpoint.name", default=None)
     target_url = serializers.CharField(source="url")
     group = serializers.CharField(source="group.name")
+    webhook_id = serializers.CharField(source="public_id", help_text="The id that the receiver sees.")
 
     class Meta:
         model = Message
@@ -128,7 +131,7 @@ class MessageSerializer(serializers.ModelSerializer):
             "id", "endpoint", "target_url", "type", "group", "sequence", "mode", "status", "resolution",
             "attempts",
             "calls", "epoch", "created_at", "scheduled_for", "expires_at", "due_at", "queued_at", "started_at",
-            "ended_at", "last_error", "waiting_for", "idempotency_key",
+            "ended_at", "last_error", "waiting_for", "idempotency_key", "webhook_id", "replays", "replayed_at",
         ]  # fmt: skip
 
 
@@ -163,11 +166,32 @@ class ManySerializer(NoteSerializer):
 
 
 class ManyDoneSerializer(serializers.Serializer):
-    """The result: how many messages were changed, how many were not, and the ids of the first 1,000 changed."""
+    """The result: how many messages were changed, how many were not, and the ids of the first 1,000 changed.
+
+    `next_after_id` is null when all are done. Otherwise, repeat the request with it as the filter's `after_id`.
+    """
 
     changed = serializers.IntegerField()
     refused = serializers.IntegerField()
     ids = serializers.ListField(child=serializers.IntegerField())
+    next_after_id = serializers.IntegerField(allow_null=True)
+
+
+class ReplaySerializer(NoteSerializer):
+    """Which of an endpoint's messages to send again: those created since a moment that ended without an error."""
+
+    since = serializers.DateTimeField()
+    until = serializers.DateTimeField(required=False)
+    type = serializers.CharField(max_length=80, required=False)
+    group = serializers.CharField(max_length=MAX_GROUP_LENGTH, required=False)
+    after_id = serializers.IntegerField(
+        required=False, min_value=0, help_text="`next_after_id` of the request before."
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if "until" in attrs and attrs["until"] <= attrs["since"]:
+            raise serializers.ValidationError({"until": "Must be later than since."})
+        return attrs
 
 
 class _NumbersFilter(django_filters.BaseInFilter, django_filters.NumberFilter):
@@ -177,15 +201,27 @@ class _NumbersFilter(django_filters.BaseInFilter, django_filters.NumberFilter):
 class MessageFilter(OwnedFilterSet):
     """Filter messages: `?status=ERROR&endpoint=ERP&group=job:7&type=order.changed&created_after=…`."""
 
-    endpoint = django_filters.CharFilter(field_name="endpoint__name")
+    endpoint = django_filters.CharFilter(method="filter_endpoint")
     group = django_filters.CharFilter(field_name="group__name")
-    created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
-    created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+    created_after = django_filters.IsoDateTimeFilter(method="filter_after")
+    created_before = django_filters.IsoDateTimeFilter(method="filter_before")
+    after_id = django_filters.NumberFilter(field_name="id", lookup_expr="gt")
     id = _NumbersFilter(field_name="id")
 
     class Meta:
         model = Message
-        fields = ["status", "mode", "type", "idempotency_key"]
+        fields = ["status", "mode", "type", "idempotency_key", "webhook_id"]
+
+    def filter_endpoint(self, messages: QuerySet, name: str, value: str) -> QuerySet:
+        # By id, because PostgreSQL does not use the endpoint's index for a name that it has yet to look up.
+        found = Endpoint.objects.of(self.request.organization.pk).filter(name=value)
+        return messages.filter(endpoint_id__in=list(found.values_list("pk", flat=True)))
+
+    def filter_after(self, messages: QuerySet, name: str, at: datetime) -> QuerySet:
+        return created_since(messages, self.request.organization.pk, at)
+
+    def filter_before(self, messages: QuerySet, name: str, at: datetime) -> QuerySet:
+        return created_before(messages, self.request.organization.pk, at)
 
 
 class MessageViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveModelMixin):
@@ -196,7 +232,7 @@ class MessageViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retrieve
     filterset_class = MessageFilter
     required = {
         "list": _READ, "retrieve": _READ, "create": _WRITE, "retry": _WRITE, "ignore": _WRITE, "resolve": _WRITE,
-        "cancel": _WRITE, "many": _WRITE,
+        "cancel": _WRITE, "replay": _WRITE, "many": _WRITE,
     }  # fmt: skip
 
     def get_queryset(self) -> QuerySet:
@@ -255,6 +291,15 @@ class MessageViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retrieve
         """
         return self._act(Action.CANCEL, request)
 
+    @extend_schema(request=NoteSerializer, responses=MessageSerializer)
+    @action(detail=True, methods=["post"])
+    def replay(self, request: Request, pk: str) -> Response:
+        """Send a message again that was completed, canceled or expired.
+
+        It keeps its webhook-id, gets the header Dispatch-Replay, and goes before later messages of its group.
+        """
+        return self._act(Action.REPLAY, request)
+
     @extend_schema(request=ManySerializer, responses=ManyDoneSerializer)
     @action(detail=False, methods=["post"], url_path="actions")
     def many(self, request: Request) -> Response:
@@ -272,13 +317,7 @@ class MessageViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retrieve
         if not filters.is_valid():
             raise serializers.ValidationError({"filter": filters.errors})
         chosen = Action.of(asked["action"])
-        fitting = filters.qs.filter(status__in=chosen.before).order_by("id")
-        others = filters.qs.exclude(status__in=chosen.before).order_by()[:MAX_BY_FILTER].count()
-        done = actions.act_on_messages(
-            chosen, fitting.values_list("pk", flat=True)[:MAX_BY_FILTER], actor=request.actor, note=asked["note"]
-        )
-        refused = len(done.refused) + others
-        return Response({"changed": len(done.changed), "refused": refused, "ids": done.changed[:1000]})
+        return Response(act_on_matching(chosen, filters.qs, request.actor, asked["note"]))
 
     def _act(self, chosen: Action, request: Request) -> Response:
         serializer = NoteSerializer(data=request.data)
@@ -287,6 +326,20 @@ class MessageViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retrieve
             chosen, self.get_object(), actor=request.actor, note=serializer.validated_data["note"]
         )
         return Response(MessageSerializer(self.get_queryset().get(pk=message.pk)).data)
+
+
+def act_on_matching(chosen: Action, matching: QuerySet, actor: Actor, note: str) -> dict[str, Any]:
+    """Apply the action to the oldest MAX_BY_FILTER messages that allow it; return fields of ManyDoneSerializer."""
+    fitting = matching.filter(status__in=chosen.before).order_by("id").values_list("pk", flat=True)
+    ids = list(fitting[:MAX_BY_FILTER])
+    others = matching.exclude(status__in=chosen.before).order_by()[:MAX_BY_FILTER].count()
+    done = actions.act_on_messages(chosen, ids, actor=actor, note=note)
+    return {
+        "changed": len(done.changed),
+        "refused": len(done.refused) + others,
+        "ids": done.changed[:1000],
+        "next_after_id": ids[-1] if len(ids) == MAX_BY_FILTER else None,
+    }
 
 
 class GroupSerializer(serializers.ModelSerializer):

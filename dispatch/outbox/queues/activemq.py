@@ -22,12 +22,14 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import stomp
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from dispatch.core import clock
 from dispatch.outbox.queues.base import Consumer, Delivery, Publication, Publisher, QueueUnavailable
 
-PREFETCH = 1000
+# How many more deliveries than attempts a consumer may hold: those that wait for their organization's share.
+WAITING = 100
 NOT_BEFORE = "dispatch-not-before"  # Unix milliseconds
 
 
@@ -96,6 +98,9 @@ class ActiveMqConsumer(Consumer):
     def __init__(self, place: Place, name: str) -> None:
         super().__init__(name)
         self._place = place
+        # The broker sends no more than the router can work on; the rest goes to other routers.
+        self._prefetch = settings.OUTBOX_ROUTER_CALLS + WAITING
+        self.max_held = self._prefetch
         self._link: Link | None = None
         # Received frames: (not before, order of arrival, frame). A new link starts empty, because the broker
         # redelivers what the old one held.
@@ -129,7 +134,7 @@ class ActiveMqConsumer(Consumer):
             self.close()
         if self._link is None:
             self._link = Link(self._place, self._on_message)
-            self._link.subscribe(PREFETCH)
+            self._link.subscribe(self._prefetch)
         return self._link
 
     def _on_message(self, link: Link, frame: Any) -> None:

@@ -87,8 +87,11 @@ class Publisher(ABC):
 class Consumer(ABC):
     """Take pointers from the queue, under a unique name.
 
-    Call `receive` from one thread at a time; `ack` and `release` work from any.
+    Call `receive` from one thread at a time; `ack` and `release` work from any. `max_held` is how many
+    unacknowledged deliveries the broker allows this consumer (None: any number).
     """
+
+    max_held: int | None = None
 
     def __init__(self, name: str) -> None:
         self.name = name

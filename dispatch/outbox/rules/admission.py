@@ -154,6 +154,7 @@ class TargetState:
     is_held: bool = False
     has_groups: bool = False
     has_immediates: bool = False
+    organization_id: int = 0
 
 
 class AdmissionState:

@@ -85,6 +85,7 @@ def _pending(it: Situation) -> str:
             "retry": f"Failed ({it.last_error.rstrip('.') or 'no response'}); next retry",
             "too_many_requests": "The receiver asked for fewer requests (429); next try",
             "not_acknowledged": "The receiver deferred it; next try",
+            "lookup": "Too many other names of your receivers are being looked up; next try",
             "lease": "The last attempt ended without a result; next try",
         }.get(it.waiting_for, "Waiting")
         return f"{reason}{_format_at(it, it.due_at)}."

@@ -12,6 +12,8 @@ DELIVERED, DEFERRED, FAILED, PERMANENT, LAPSED = "delivered", "deferred", "faile
 MIN_DEFERRAL_S = 1.0
 NOT_NOW = "The receiver answered that it cannot accept the message now."
 TOO_MANY = "The receiver answered 429, too many requests."
+# The error class of a deferral that is not the target's: its name was not looked up.
+LOOKUP = "lookup"
 # Outcomes that concern the target's health; a permanent refusal concerns the message.
 UNHEALTHY = (FAILED,)
 
@@ -28,6 +30,11 @@ class Verdict:
     delay_s: float = 0.0
     error_class: str = ""
     error: str = ""
+
+    @property
+    def is_of_target(self) -> bool:
+        """Return whether the outcome says anything about the target's health."""
+        return self.error_class != LOOKUP
 
     @property
     def spends(self) -> bool:

@@ -1,4 +1,4 @@
-"""Apply user actions to messages: cancel and, from ERROR only, retry, ignore and resolve; one or many."""
+"""Apply user actions to messages: cancel, replay and, from ERROR only, retry, ignore and resolve; one or many."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ class Action(Enum):
     RESOLVE = ("resolve", ("ERROR",), "COMPLETED", "resolved", "resolved", False)
     IGNORE = ("ignore", ("ERROR",), "CANCELLED", "ignored", "ignored", False)
     CANCEL = ("cancel", ("PENDING", "QUEUED", "PROCESSING"), "CANCELLED", "", "canceled", False)
+    # A replayed message keeps its id, its place in its group and its history: it goes before all later messages.
+    REPLAY = ("replay", ("COMPLETED", "CANCELLED", "EXPIRED"), "PENDING", "", "replayed", True)
 
     def __init__(
         self, word: str, before: tuple[str, ...], after: str, resolution: str, verb: str, is_fresh: bool
@@ -67,7 +69,10 @@ def act_on_one(action: Action, message: Message, *, actor: Actor, note: str = ""
     done = act_on_messages(action, [message.pk], actor=actor, note=note)
     fresh = Message.objects.get(pk=message.pk)
     if not done.changed:
-        wanted = "an ERROR" if action.before == ("ERROR",) else "a message that has not ended"
+        wanted = {
+            Action.CANCEL: "a message that has not ended",
+            Action.REPLAY: "a message that has ended without an error, and whose content was not erased,",
+        }.get(action, "an ERROR")
         last = Event.objects.filter(subject_type="message", subject_id=message.pk).order_by("-id").first()
         raise Conflict(
             f"Only {wanted} can be {action.verb}; message {message.pk} is {fresh.status}.",
@@ -90,7 +95,8 @@ def _act(action: Action, ids: list[int], actor: Actor, note: str, done: ActionRe
             sql.APPLY_ACTION,
             {
                 "ids": ids, "status": action.after, "from": list(action.before), "resolution": action.resolution,
-                "fresh": action.is_fresh, "kind": action.event_kind, "note": note[:500], "now": now,
+                "fresh": action.is_fresh, "replay": action is Action.REPLAY,
+                "kind": action.event_kind, "note": note[:500], "now": now,
                 "actor_type": actor.type, "actor_id": actor.id, "actor_label": actor.label[:120],
             },
         )  # fmt: skip

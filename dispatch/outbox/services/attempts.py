@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -36,6 +36,13 @@ class PointerRefused(Enum):
 
 
 @dataclass(frozen=True)
+class NoShare:
+    """The attempt has to wait: this organization has its share of the attempts of this process in progress."""
+
+    organization_id: int
+
+
+@dataclass(frozen=True)
 class DeliveryAttempt:
     """Everything that is needed to make one attempt.
 
@@ -64,6 +71,12 @@ class DeliveryAttempt:
     # Why the attempt cannot be made; "" if it can.
     problem: str = ""
     deferred_since: datetime | None = None
+    webhook_id: str | None = None
+    replays: int = 0
+
+    @property
+    def public_id(self) -> str:
+        return self.webhook_id or f"msg_{self.id}"
 
     @property
     def is_ordered(self) -> bool:
@@ -72,6 +85,9 @@ class DeliveryAttempt:
     @property
     def is_target_in_trouble(self) -> bool:
         return self.circuit != Circuit()
+
+
+StartResult = DeliveryAttempt | PointerRefused | NoShare
 
 
 @dataclass
@@ -97,6 +113,8 @@ class _Row:
     circuit: Circuit
     pool_id: int
     deferred_since: datetime | None
+    webhook_id: str | None
+    replays: int
     is_probe: bool = field(default=False)
 
 
@@ -106,20 +124,21 @@ def ticks() -> float:
 
 
 def start_attempts(
-    pointers: Sequence[tuple[int, int]],
-) -> tuple[list[DeliveryAttempt | PointerRefused], list[Claim]]:
+    pointers: Sequence[tuple[int, int]], admit: Callable[[tuple[int, int], int], bool] | None = None
+) -> tuple[list[StartResult], list[Claim]]:
     """Start an attempt for each (message id, epoch); return the results in this order, and claims to publish.
 
     At most one attempt starts per epoch. A message that cannot be sent now returns to PENDING without spending
-    a retry.
+    a retry. `admit(pointer, organization id)` says whether the organization has a share left: if not, nothing is
+    changed, and the pointer can be started later.
     """
     asked, now = ticks(), clock.now()
-    results: dict[tuple[int, int], DeliveryAttempt | PointerRefused] = {}
+    results: dict[tuple[int, int], StartResult] = {}
     waits: list[tuple[_Row, str]] = []
     expired: list[_Row] = []
     with transaction.atomic(), sql.pipeline(one_plan=True):
         given = sql.fetch_all(sql.START_READ, {"ids": [message_id for message_id, _ in pointers]})
-        read = {row[0]: _Row(*(*row[:18], Circuit(*row[18:23]), *row[23:25])) for row in given}
+        read = {row[0]: _Row(*(*row[:18], Circuit(*row[18:23]), *row[23:27])) for row in given}
         ready: list[_Row] = []
         for message_id, epoch in dict.fromkeys(pointers):
             row = read.get(message_id)
@@ -129,6 +148,8 @@ def start_attempts(
                 results[message_id, epoch] = PointerRefused.OVER
             elif row.expires_at and row.expires_at <= now:
                 expired.append(row)
+            elif admit is not None and not admit((message_id, epoch), row.organization_id):
+                results[message_id, epoch] = NoShare(row.organization_id)
             elif reason := _closed(row, now):
                 waits.append((row, reason))
             else:
@@ -154,7 +175,7 @@ def start_attempts(
     results |= {(row.id, row.epoch): PointerRefused.PUT_BACK for row, _ in waits}
     results |= {(row.id, row.epoch): PointerRefused.EXPIRED for row in expired}
     first = set()
-    answers: list[DeliveryAttempt | PointerRefused] = []
+    answers: list[StartResult] = []
     for pointer in pointers:  # the same pointer twice in one batch: one attempt
         again = pointer in first and isinstance(results.get(pointer), DeliveryAttempt)
         answers.append(PointerRefused.OVER if again else results.get(pointer, PointerRefused.OVER))
@@ -255,7 +276,7 @@ def _build_attempt(
         url=endpoint.url if endpoint else row.url, payload=row.payload, attempts=row.attempts, endpoint=endpoint,
         target_id=row.target_id, circuit=row.circuit, pool_id=row.pool_id, is_probe=row.is_probe,
         until=asked + settings.OUTBOX_LEASE_S, problem=problems.get(row.endpoint_id or 0, ""),
-        deferred_since=row.deferred_since,
+        deferred_since=row.deferred_since, webhook_id=row.webhook_id, replays=row.replays,
     )  # fmt: skip
 
 

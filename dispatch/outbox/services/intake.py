@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -52,6 +53,12 @@ class Accepted:
     is_new: bool
 
 
+def new_webhook_id(at: datetime) -> str:
+    """Return a new webhook-id: unique, in the order of time for the index, and silent about other messages."""
+    milliseconds = int(at.timestamp() * 1000)
+    return f"msg_{milliseconds:012x}{secrets.token_hex(10)}"
+
+
 def group_name(group: str | None) -> str:
     """Return a group's name: null, empty and "default" are the same group."""
     return group or DEFAULT_GROUP
@@ -72,12 +79,12 @@ def accept_messages(organization_id: int, items: Sequence[NewMessage], *, actor:
         ids = [row[0] for row in sql.fetch_all(sql.NEW_IDS, {"count": len(items)})]
         names = ("ids", "organizations", "endpoints", "targets", "urls", "types", "payloads", "groups",
         "sequences",
-                 "modes", "schedules", "expiries", "keys", "events")  # fmt: skip
+                 "modes", "schedules", "expiries", "keys", "events", "webhook_ids")  # fmt: skip
         values = [
             (
                 new_id, organization_id, item.endpoint.pk if item.endpoint else None, target, item.url, item.type,
                 item.payload, group, item.sequence, mode, item.scheduled_for, _expiry(item, now),
-                item.idempotency_key or None, item.event_id,
+                item.idempotency_key or None, item.event_id, new_webhook_id(now),
             )
             for new_id, item, target, group, mode in zip(ids, items, targets, groups, modes, strict=True)
         ]  # fmt: skip

@@ -25,6 +25,9 @@ from dispatch.outbox.services.scheduling import (
 log = structlog.get_logger(__name__)
 
 BATCH = 100
+# How many groups one pass of `requeue_missing_groups` checks, and the last group checked.
+GROUPS_CHECKED = 5000
+_checked_to = 0
 # Delay before the next try after a crash during an attempt: limits how often one message can crash routers.
 AFTER_LAPSE_S = 5.0
 
@@ -104,10 +107,13 @@ def expire_messages() -> tuple[int, list[Claim]]:
 def requeue_missing_groups() -> int:
     """Queue groups that have messages to send but are missing from the queue; return how many.
 
-    The expected number is 0.
+    The expected number is 0. Each call checks the next GROUPS_CHECKED groups with waiting messages.
     """
+    global _checked_to
     now = clock.now()
-    ids = [row[0] for row in sql.fetch_all(sql.MISSING_GROUPS, {"limit": BATCH})]
+    groups = sql.fetch_all(sql.OPEN_GROUPS, {"after": _checked_to, "limit": GROUPS_CHECKED})
+    _checked_to = groups[-1][0] if len(groups) == GROUPS_CHECKED else 0
+    ids = [group_id for group_id, is_missing in groups if is_missing]
     if not ids:
         return 0
     with transaction.atomic():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -113,7 +115,10 @@ class WaitingQueue:
         chosen, claimed_groups = _choose(heads, immediates, admission, limit, now)
         claims = _request_claims(chosen, now)
         _save(heads, claimed_groups, now)
-        return claims(), admission
+        claimed = claims()
+        if left := claimed_groups - {claim.group_id for claim in claimed}:
+            sql.execute(sql.KEEP_WAITING, {"ids": sorted(left), "now": now})
+        return claimed, admission
 
 
 def _choose(
@@ -123,7 +128,11 @@ def _choose(
     limit: int,
     now: datetime,
 ) -> tuple[list[tuple[int, int]], set[int]]:
-    """Choose the messages to claim, longest waiting first, as (message id, pool id); also return their groups."""
+    """Choose the messages to claim, as (message id, pool id); also return their groups.
+
+    The longest waiting of each organization comes first, then the second of each, and so on: a batch that cannot
+    hold all is divided equally among organizations.
+    """
     waiting: list[tuple[datetime, int, int, int, int | None]] = [
         (head.wake_at or now, position, head.message_id, head.target_id, head.group_id)
         for position, head in enumerate(heads)
@@ -135,7 +144,14 @@ def _choose(
     ]
     chosen: list[tuple[int, int]] = []
     groups: set[int] = set()
-    for _, _, message_id, target_id, group_id in sorted(waiting, key=lambda entry: entry[:2]):
+    turns: Counter[int] = Counter()
+    in_turn = []
+    for entry in sorted(waiting, key=lambda entry: entry[:2]):
+        target = admission.targets.get(entry[3])
+        organization_id = target.organization_id if target else 0
+        in_turn.append((turns[organization_id], entry))
+        turns[organization_id] += 1
+    for _, (_, _, message_id, target_id, group_id) in sorted(in_turn, key=lambda pair: (pair[0], pair[1][:2])):
         if len(chosen) >= limit:
             break
         if admission.take(target_id):
@@ -160,7 +176,7 @@ def _request_targets(
 def _target_state(row: tuple[Any, ...]) -> TargetState:
     return TargetState(
         target_id=row[0], is_held=row[1], has_groups=row[2], has_immediates=row[3], circuit=Circuit(*row[4:9]),
-        pool=Pool(*row[9:17]),
+        pool=Pool(*row[9:17]), organization_id=row[17],
     )  # fmt: skip
 
 
@@ -190,11 +206,18 @@ def _waiting_immediates(
 
 
 def _shares(targets: list[TargetState], admission: AdmissionState, limit: int) -> dict[str, list[int]]:
-    """Return how many of each target to read: its headroom and, with many targets, its share of the batch."""
-    share = max(1, -(-limit // max(1, len(targets))))
+    """Return how many of each target to read: its headroom, at most its share of its organization's share."""
+    per_organization = Counter(target.organization_id for target in targets)
+    share = limit / max(1, len(per_organization))
     return {
         "targets": [target.target_id for target in targets],
-        "headrooms": [min(admission.free(target.target_id), share) for target in targets],
+        "headrooms": [
+            min(
+                admission.free(target.target_id),
+                max(1, math.ceil(share / per_organization[target.organization_id])),
+            )
+            for target in targets
+        ],
     }
 
 

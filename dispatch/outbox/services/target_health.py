@@ -65,7 +65,11 @@ def is_concerned(results: Sequence[AttemptResult]) -> bool:
 
 def update_circuits(results: Sequence[AttemptResult], now: datetime) -> None:
     """Update the circuits of targets that failed or recovered, from these results in order."""
-    relevant = [r for r in results if r.verdict.outcome != rules.DELIVERED or r.call.is_target_in_trouble]
+    relevant = [
+        r
+        for r in results
+        if r.verdict.is_of_target and (r.verdict.outcome != rules.DELIVERED or r.call.is_target_in_trouble)
+    ]
     if not relevant:
         return
     ids = sorted({r.call.target_id for r in relevant})

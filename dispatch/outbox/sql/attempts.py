@@ -9,7 +9,7 @@ SELECT m.id, m.epoch, m.status, m.organization_id, m.group_id, m.mode, m.type, m
        m.url, m.payload, m.attempts, m.calls, m.expires_at, m.endpoint_id, e.xmin::text,
        COALESCE(e.is_paused OR e.disabled_at IS NOT NULL, false),
        m.target_id, t.failures, t.openings, t.open_until, t.probe_until, t.failing_since,
-       COALESCE(e.pool_id, t.pool_id), m.deferred_since
+       COALESCE(e.pool_id, t.pool_id), m.deferred_since, m.webhook_id, m.replays
 FROM outbox_message m
 JOIN outbox_messagegroup g ON g.id = m.group_id
 JOIN outbox_target t ON t.id = m.target_id

@@ -14,16 +14,16 @@ WITH added AS (
     INSERT INTO outbox_message
         (id, organization_id, endpoint_id, target_id, url, type, payload, group_id, sequence, mode, status,
          scheduled_for, expires_at, idempotency_key, event_id, created_at, due_at, epoch, attempts, calls, lapses,
-         in_flight, last_error, waiting_for, resolution)
+         in_flight, last_error, waiting_for, resolution, webhook_id, replays)
     SELECT v.id, v.organization_id, v.endpoint_id, v.target_id, v.url, v.type, v.payload, v.group_id, v.sequence,
            v.mode, 'PENDING', v.scheduled_for, v.expires_at, v.idempotency_key, v.event_id, %(now)s,
-           COALESCE(v.scheduled_for, %(now)s), 0, 0, 0, 0, false, '', '', ''
+           COALESCE(v.scheduled_for, %(now)s), 0, 0, 0, 0, false, '', '', '', v.webhook_id, 0
     FROM unnest(%(ids)s::bigint[], %(organizations)s::bigint[], %(endpoints)s::bigint[], %(targets)s::bigint[],
                 %(urls)s::text[], %(types)s::text[], %(payloads)s::text[], %(groups)s::bigint[],
                 %(sequences)s::int[], %(modes)s::text[], %(schedules)s::timestamptz[], %(expiries)s::timestamptz[],
-                %(keys)s::text[], %(events)s::bigint[])
+                %(keys)s::text[], %(events)s::bigint[], %(webhook_ids)s::text[])
          AS v(id, organization_id, endpoint_id, target_id, url, type, payload, group_id, sequence, mode,
-              scheduled_for, expires_at, idempotency_key, event_id)
+              scheduled_for, expires_at, idempotency_key, event_id, webhook_id)
     ON CONFLICT DO NOTHING
     RETURNING id, organization_id, type, endpoint_id
 ), appended AS (
@@ -53,8 +53,12 @@ WITH changed AS (
         due_at = CASE WHEN %(fresh)s THEN %(now)s ELSE due_at END,
         ended_at = CASE WHEN %(fresh)s THEN NULL ELSE %(now)s END,
         -- An attempt in progress keeps its group, slot and lease; an attempt that has not started never does.
-        in_flight = (in_flight AND status = 'PROCESSING'), waiting_for = ''
+        in_flight = (in_flight AND status = 'PROCESSING'), waiting_for = '',
+        replays = replays + CASE WHEN %(replay)s THEN 1 ELSE 0 END,
+        replayed_at = CASE WHEN %(replay)s THEN %(now)s ELSE replayed_at END
     WHERE id = ANY(%(ids)s::bigint[]) AND status = ANY(%(from)s::text[])
+      -- An attempt of a canceled message may be in progress; what was erased must not be sent.
+      AND (NOT %(replay)s OR NOT in_flight AND payload <> '{{}}')
     RETURNING id, organization_id, endpoint_id, group_id, mode
 ), unblocked AS (
     -- Groups whose last BLOCK error this is.
@@ -79,12 +83,15 @@ SELECT id FROM changed
 
 # --- Counts ---------------------------------------------------------------------------
 
+# Each count stops at the limit: a disabled endpoint may gather millions, and this is read at every scrape.
 OPEN_BY_STATUS = """
-SELECT status, count(*) FROM outbox_message
-WHERE status IN ('PENDING', 'ERROR') AND mode <> 'IMMEDIATE' GROUP BY status
+SELECT 'PENDING', count(*) FROM (
+    SELECT FROM outbox_message WHERE status = 'PENDING' AND mode <> 'IMMEDIATE' LIMIT %(limit)s) p
 UNION ALL
-SELECT status || ' without order', count(*) FROM outbox_message
-WHERE status = 'PENDING' AND mode = 'IMMEDIATE' GROUP BY status
+SELECT 'ERROR', count(*) FROM (SELECT FROM outbox_message WHERE status = 'ERROR' LIMIT %(limit)s) e
+UNION ALL
+SELECT 'PENDING without order', count(*) FROM (
+    SELECT FROM outbox_message WHERE status = 'PENDING' AND mode = 'IMMEDIATE' LIMIT %(limit)s) i
 UNION ALL
 SELECT status, count(*) FROM outbox_message WHERE in_flight AND pool_id IS NOT NULL GROUP BY status
 """

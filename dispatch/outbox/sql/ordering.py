@@ -153,7 +153,7 @@ TARGET_STATES = f"""{_WAITING_TARGETS.format(more="UNION SELECT unnest(%(targets
 SELECT target.id, target.is_held, target.has_groups, target.has_immediates,
        target.failures, target.openings, target.open_until, target.probe_until, target.failing_since,
        p.id, p.concurrency, p.rate_per_minute, p.is_paused, gate.full_at,
-       COALESCE(counts.in_flight, 0), COALESCE(counts.queued, 0), {DB_NOW}
+       COALESCE(counts.in_flight, 0), COALESCE(counts.queued, 0), {DB_NOW}, target.organization_id
 FROM target
 JOIN capacity_dispatchpool p ON p.id = target.its_pool_id
 LEFT JOIN outbox_poolgate gate ON gate.pool_id = p.id
@@ -198,8 +198,10 @@ LEFT JOIN LATERAL (
     ORDER BY m.due_at LIMIT 1
 ) immediate ON true
 """
+# Groups whose chosen message could not be claimed stay in the queue.
+KEEP_WAITING = "UPDATE outbox_messagegroup SET wake_at = %(now)s WHERE id = ANY(%(ids)s::bigint[])"
 # PENDING → QUEUED by compare-and-set; the unique index guarantees one ordered message in flight per group. A
-# locked message is skipped: `requeue_missing_groups` queues its group again.
+# locked message is skipped.
 CLAIM = f"""
 WITH free AS (
     SELECT c.id, given.pool_id

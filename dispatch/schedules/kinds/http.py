@@ -67,6 +67,7 @@ class CallSerializer(StrictSerializer):
 
 @dataclass(frozen=True)
 class _Call:
+    organization_id: int
     url: str
     method: str
     body: bytes
@@ -162,7 +163,7 @@ class HttpKind(Kind):
         url = endpoint.url if endpoint else read["url"]
         timeout_s = min(read["timeout_s"], longest_timeout_s())
         permanent = endpoint.permanent_codes if endpoint else settings.OUTBOX_PERMANENT_CODES
-        return _Call(url, read["method"], body, timeout_s, headers, tuple(permanent))
+        return _Call(organization.pk, url, read["method"], body, timeout_s, headers, tuple(permanent))
 
 
 def _check_open(endpoint: Endpoint) -> None:
@@ -223,9 +224,11 @@ async def _send_request(call: _Call) -> Outcome:
     """Make one request. A failure of the target is an outcome, not an exception."""
     try:
         if call.method == "GET":
-            answer = await client.get(call.url, call.headers, call.timeout_s)
+            answer = await client.get(call.url, call.headers, call.timeout_s, organization=call.organization_id)
         else:
-            answer = await client.post(call.url, call.body, call.headers, call.timeout_s)
+            answer = await client.post(
+                call.url, call.body, call.headers, call.timeout_s, organization=call.organization_id
+            )
     except asyncio.CancelledError:
         return canceled("The request was closed. The receiver may have processed it.")
     except client.ForbiddenTarget as error:

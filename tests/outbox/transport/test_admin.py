@@ -213,6 +213,19 @@ class TestMessages:
         shown = dispatcher.get(page("messagegroup", group.pk)).content.decode()
         assert all(page("message", message.pk) in shown for message in failed)
 
+    def test_a_message_is_found_by_its_webhook_id_and_replayed(
+        self, dispatcher: Client, failed: list[Message], world: World
+    ) -> None:
+        world.act("resolve", failed[0].pk)
+        world.act("cancel", failed[1].pk, failed[2].pk)
+        found = dispatcher.get(page("message") + f"?q={failed[0].webhook_id}").context["cl"].queryset
+        assert [row.pk for row in found] == [failed[0].pk]
+        assert "1 replayed." in run(dispatcher, "message", "replay", failed[0])
+        assert world.message(failed[0].pk).replays == 1
+        world.receiver.heal()
+        world.start()
+        world.becomes(failed[0].pk, "COMPLETED")
+
     def test_retry_sends_the_message_and_the_group_continues(
         self, dispatcher: Client, failed: list[Message], world: World
     ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.http import webhook_signing as signing
-from dispatch.core.models import Event
+from dispatch.core.models import Event, RememberedAnswer
 from dispatch.outbox.models import Endpoint, Message, Target
 from tests.api.client import Api
 from tests.support import factories
@@ -179,6 +179,22 @@ def test_a_second_rotation_keeps_the_secret_that_the_receiver_has(api: Api) -> N
     api.post(f"endpoints/{made['id']}/rotate_secret/", {"overlap_s": 0})
     row.refresh_from_db()
     assert row.signing_secrets(clock.now()) == [row.secret]
+
+
+def test_a_repeated_rotation_answers_with_the_same_secret(api: Api) -> None:
+    made = add(api)
+    at = f"endpoints/{made['id']}/rotate_secret/"
+    first, repeated = (api.post(at, {}, Idempotency_Key="k-1") for _ in range(2))
+    assert first.json() == repeated.json()
+    assert (repeated["Idempotency-Replayed"], repeated["Cache-Control"]) == ("true", "no-store")
+    row = Endpoint.objects.get()
+    assert row.signing_secrets(clock.now()) == [first.json()["secret"], made["secret"]]
+    assert "whsec_" not in str(list(RememberedAnswer.objects.values_list("body", flat=True)))
+    other = add(api, "CRM")
+    assert api.post(f"endpoints/{other['id']}/rotate_secret/", {}, Idempotency_Key="k-1").json() != first.json()
+    RememberedAnswer.objects.update(body='{"secret": "of a key that is gone", "previous_secret_until": null}')
+    lost = api.post(at, {}, Idempotency_Key="k-1")
+    assert (lost.status_code, lost.json()["errors"][0]["code"]) == (409, "secret_unreadable")
 
 
 def test_paused_resumed_disabled_and_enabled(api: Api) -> None:

@@ -16,7 +16,7 @@ from dispatch.core.redis import client
 from dispatch.outbox import queues
 from dispatch.outbox.checks import contradictions, refuse_contradictions
 from dispatch.outbox.queues import QueueUnavailable, redis_streams
-from dispatch.outbox.queues.activemq import Place
+from dispatch.outbox.queues.activemq import ActiveMqConsumer, Place
 from tests.support.waiting import PATIENCE, wait_until
 
 from .brokers import File, Redis
@@ -61,6 +61,13 @@ class TestConfiguration:
         with pytest.raises(ImproperlyConfigured) as refused:
             Place.parse("http://user:hunter2@mq.example/q")
         assert "hunter2" not in str(refused.value)
+
+    def test_activemq_sends_a_router_no_more_than_it_can_work_on(self, settings: Any) -> None:
+        settings.OUTBOX_ROUTER_CALLS = 20
+        held = ActiveMqConsumer(Place.parse("stomp://mq.example/q"), "router").max_held
+        assert held is not None
+        # Those beyond the attempts may wait for their organization's share.
+        assert 20 < held <= 20 + 100
 
     @pytest.mark.parametrize("kind", ["redis", "sqs", "activemq"])
     def test_missing_server_is_a_warning_and_an_error(

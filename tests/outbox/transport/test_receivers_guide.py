@@ -116,7 +116,7 @@ def test_messages_reach_it_through_the_whole_outbox(start: Start, world: World, 
     world.start()
     for message_id in ids:
         world.becomes(message_id, "COMPLETED")
-    assert [name for name, _ in inbox(tmp_path)] == [f"msg_{message_id}" for message_id in ids]
+    assert [name for name, _ in inbox(tmp_path)] == [world.message(message_id).webhook_id for message_id in ids]
     _, secret, _ = endpoints.rotate_secret(endpoint.pk, actor=endpoints.Actor())
     world.becomes(world.send_one(endpoint, "both sign"), "COMPLETED")
     endpoint.refresh_from_db()
