@@ -85,7 +85,10 @@ def _engine_did(data: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _outage_effect(data: Mapping[str, Any]) -> Mapping[str, str]:
     if data.get("fallback"):
-        then = f"Job offers and alert calls are placed from {data['fallback']} until the provider is back."
+        then = (
+            f"Job offers, alert calls and calls about changed jobs are placed, and texts are sent, from "
+            f"{data['fallback']} until the provider is back."
+        )
         return {"effect": "A phone account fails", "then": then}
     return {"effect": "No calls can be made", "then": "Jobs are waiting and resume automatically."}
 

@@ -153,6 +153,7 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "text.created": lambda d: "prepared a text",
     "text.requesting": lambda d: "asked the phone provider to send the text",
     "text.held_back": lambda d: "asked Dispatch to wait before sending the text",
+    "text.rerouted": lambda d: f"chose the number {d.get('number')} for the text" + _of(d, "why", ": {}"),
     "text.submitted": lambda d: "accepted the text",
     "text.sent": lambda d: "reported the text as sent",
     "text.delivered": lambda d: "reported the text as delivered",

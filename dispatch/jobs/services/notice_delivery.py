@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 
+from dispatch.capacity import account_outages
 from dispatch.core import clock
 from dispatch.core.db import lock_waits
 from dispatch.core.db.isolation import run_each, unlocked_ids
@@ -32,7 +33,8 @@ from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Text
 
 CONFIRM_KEY = "1"
-# Pauses: after a call without a key, when the phone is busy, and while a call or text is in progress.
+# Pauses: after a call without a key; when the phone is busy, or the account failed; while a call or text is in
+# progress.
 CALL_AGAIN, BUSY_AGAIN, LOOK_AGAIN = timedelta(seconds=30), timedelta(seconds=5), timedelta(seconds=20)
 RING_S, TIME_LIMIT_S = 30, 120
 BATCH = 100
@@ -105,8 +107,10 @@ def _call(job: Job, notice: TechnicianNotice, now: datetime) -> None:
     last = telephony.calls_of(PURPOSE, notice.pk).first()
     if last is not None and last.ended_at is not None:
         notice.reason = f"the call: {last.get_status_display().lower()}"
-        if now < last.ended_at + CALL_AGAIN:
-            _wait(notice, last.ended_at + CALL_AGAIN)
+        did_not_ring = last.status in ("not_placed", "rejected") and not account_outages.is_usable(last.account)
+        again_at = last.ended_at + (BUSY_AGAIN if did_not_ring else CALL_AGAIN)
+        if now < again_at:
+            _wait(notice, again_at)
             return
     pool = sql.find_call_pool(job, now)
     if pool is None:
