@@ -16,6 +16,7 @@ from dispatch.core.api.schema_view import SchemaView
 api: list[URLPattern | URLResolver] = [
     path("", include("accounts.api.urls")),
     path("", include("dispatch.capacity.api")),
+    path("", include("dispatch.telephony.api")),
     path("", include("dispatch.technicians.api")),
     path("", include("dispatch.jobs.api.views")),
     path("", include("dispatch.leads.api")),

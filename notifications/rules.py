@@ -269,6 +269,13 @@ TABLE: tuple[Rule, ...] = (
         to=EVERYBODY, email=True,
     ),
     Rule(
+        "spend_cap.uncovered", TOAST, "The daily spending cap does not count another currency",
+        "The daily spending cap does not count {others}",
+        ("The cap: {amount} {currency}", "Amounts are not converted, so the cap doesn't stop what costs {others}.",
+         "An admin can choose the provider's currency under Daily spending caps."),
+        to=EVERYBODY, email=True,
+    ),
+    Rule(
         "number.rested", TOAST, "A caller number is unhealthy",
         "Caller number {name} is avoided: {reason}",
         ("until {until_words}", "The other numbers of its pool are used. It returns by itself."),
