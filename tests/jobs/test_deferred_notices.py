@@ -51,6 +51,10 @@ def news_texts() -> list[str]:
     return list(Text.objects.filter(purpose="job_news").order_by("pk").values_list("body", flat=True))
 
 
+def news_calls() -> int:
+    return Call.objects.filter(purpose="job_news").count()
+
+
 def events_of(job: Job) -> list[str]:
     about = Event.objects.filter(subject_type="job", subject_id=job.pk).order_by("id")
     return [kind.removeprefix("job.") for kind in about.values_list("kind", flat=True)]
@@ -66,11 +70,11 @@ def test_news_of_a_normal_job_waits_for_the_end_of_quiet_hours(desk):
     services.cancel(job.pk, "the customer fixed it", actor=MARIA)
     services.advance_due_notices()
     assert (notice().status, notice().deferred_until) == ("sending", at(PHOENIX, *MORNING))
-    assert (news_texts(), Call.objects.count()) == ([], 0)
+    assert (news_texts(), news_calls()) == ([], 0)
     said = [entry.text for entry in timeline.load_timeline(job)]
     assert "Dispatch will notify Ann at 7:00, when the quiet hours end, that the job was canceled" in said
     advance_at(2027, 3, 3, 6, 59)
-    assert (news_texts(), Call.objects.count(), events_of(job).count("notice_deferred")) == ([], 0, 1)
+    assert (news_texts(), news_calls(), events_of(job).count("notice_deferred")) == ([], 0, 1)
     advance_at(*MORNING)
     (body,) = news_texts()
     assert "your job was canceled" in body
@@ -98,9 +102,7 @@ def test_alert_about_a_deferred_notice_counts_from_the_end_of_quiet_hours(desk, 
     assert "technician_unreached" not in events_of(job)
     advance_at(*MORNING)
     services.advance_due_notices()
-    assert (len(news_texts()), Call.objects.filter(purpose="job_news").count()) == (
-        (1, 0) if has_texts else (0, 1)
-    )
+    assert (len(news_texts()), news_calls()) == ((1, 0) if has_texts else (0, 1))
     advance_at(2027, 3, 3, 7, 4)
     assert "technician_unreached" not in events_of(job)
     advance_at(2027, 3, 3, 7, 6)
@@ -154,12 +156,12 @@ def test_call_after_the_text_waits_if_quiet_hours_have_begun(desk):
     services.cancel(job.pk, "the customer fixed it", actor=MARIA)
     Text.objects.filter(purpose="job_news").update(status="undelivered", ended_at=clock.now())
     advance_at(2027, 3, 3, 22, 1)
-    assert (notice().deferred_until, Call.objects.count()) == (at(PHOENIX, 2027, 3, 4, 7), 0)
+    assert (notice().deferred_until, news_calls()) == (at(PHOENIX, 2027, 3, 4, 7), 0)
     advance_at(2027, 3, 3, 22, 10)
     assert "technician_unreached" not in events_of(job)
     advance_at(2027, 3, 4, 7)
     services.advance_due_notices()
-    assert (Call.objects.filter(purpose="job_news").count(), len(news_texts())) == (1, 1)
+    assert (news_calls(), len(news_texts())) == (1, 1)
 
 
 def test_assignment_that_ends_in_the_same_night_is_never_told(desk):
@@ -173,7 +175,7 @@ def test_assignment_that_ends_in_the_same_night_is_never_told(desk):
         "(the job was canceled)"
     ) in said
     advance_at(*MORNING)
-    assert (Text.objects.count(), Call.objects.count()) == (0, 0)
+    assert (Text.objects.count(), news_calls()) == (0, 0)
 
 
 def test_technician_who_gets_the_job_back_in_the_same_night_learns_that_it_changed(desk):
@@ -206,7 +208,7 @@ def test_notice_that_became_pointless_is_dropped_with_an_event(desk, report):
     services.advance_due_notices()
     assert (notice().status, events_of(job)[-1]) == ("superseded", "notice_dropped")
     advance_at(*MORNING)
-    assert (Text.objects.count(), Call.objects.count()) == (0, 0)
+    assert (Text.objects.count(), news_calls()) == (0, 0)
 
 
 def end_with_the_policy(job: Job, desk: Desk) -> None:
@@ -254,7 +256,7 @@ def test_dispatcher_who_told_the_technician_at_night_ends_the_deferred_notice(de
     services.mark_technician_told(job.pk, actor=MARIA)
     assert (notice().status, notice().reached_by) == ("reached", "dispatcher")
     advance_at(*MORNING)
-    assert (news_texts(), Call.objects.count()) == ([], 0)
+    assert (news_texts(), news_calls()) == ([], 0)
 
 
 def test_job_that_returns_in_the_same_night_has_changed(desk):

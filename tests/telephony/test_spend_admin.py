@@ -118,7 +118,7 @@ def test_api_reads_adds_changes_and_removes_the_cap(organization: Organization) 
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("wrong", [{"amount": "-1"}, {"currency": "usd"}, {"warn_percent": 0}, {"spent": "1"}])
+@pytest.mark.parametrize("wrong", [{"amount": "-1"}, {"currency": "usd"}, {"warn_percent": 0}, {"limit": "1"}])
 def test_api_refuses_impossible_caps(organization: Organization, wrong: dict[str, str]) -> None:
     api = Api(user=factories.admin(organization))
     assert api.patch("spend-cap/", wrong).status_code == 400
