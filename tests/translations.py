@@ -15,7 +15,7 @@ from pathlib import Path
 
 CATALOGS = sorted(Path("dispatch/locale").glob("*/LC_MESSAGES/django.po"))
 SOURCES = ("accounts", "dispatch", "notifications")
-TEMPLATES = sorted(Path("templates").rglob("*.html"))
+TEMPLATES = sorted([*Path("templates").rglob("*.html"), *Path("templates").rglob("*.txt")])
 _LITERAL = re.compile(r'\{% translate "([^"]+)"')
 _BLOCK = re.compile(r"\{% blocktranslate[^%]*%\}(.*?)\{% endblocktranslate %\}")
 # The names under which modules import the functions of `core.languages`.

@@ -47,7 +47,7 @@ def shown(url: str, **form: str) -> str:
 
 
 def is_spanish(page: str) -> bool:
-    """Whether the page says so, and contains no English sentence of ours."""
+    """Whether the page says so, and contains none of our English sentences."""
     words = " ".join(strip_tags(page).replace("&#x27;", "'").split())
     assert not [sentence for sentence in ENGLISH if sentence in words]
     return '<html lang="es">' in page
