@@ -25,6 +25,7 @@ from dispatch.telephony.services import spend_caps
 from notifications.models import Notification
 from notifications.rules import BY_KIND, EVERYBODY
 from tests.api.client import Api
+from tests.harness.calls import place_call
 from tests.phones import answer
 from tests.support import factories
 from tests.support.waiting import PATIENCE
@@ -125,7 +126,7 @@ def test_a_created_call_is_not_placed_once_the_cap_is_reached(caller: Caller) ->
     call = caller.create(ANN)
     spend(caller, "1.00")
     spend_caps.count_all()
-    placed = services.place_call(call.pk)
+    placed = place_call(call.pk)
     assert (placed.status, placed.sid) == ("not_placed", None)
     assert placed.error_message.startswith("The daily spending cap of 1.00 USD is reached")
     assert stored(cap).stopped_at is not None
@@ -191,7 +192,7 @@ def test_burst_of_placers_never_reserves_more_than_the_cap(caller: Caller, setti
 
     def place(call: Call) -> None:
         try:
-            services.place_call(call.pk)
+            place_call(call.pk)
         finally:
             connections.close_all()
 
@@ -199,7 +200,7 @@ def test_burst_of_placers_never_reserves_more_than_the_cap(caller: Caller, setti
         list(threads.map(place, calls))
     clock.travel(5)  # some waited for the account's rate
     for call in Call.objects.filter(status="created"):
-        services.place_call(call.pk)
+        place_call(call.pk)
     assert Call.objects.filter(status="created").count() == 0
     assert Call.objects.exclude(sid=None).count() == 5, "5 x 0.10 fit within 0.55"
     assert stored(cap).spent == Decimal("0.50")
