@@ -170,7 +170,7 @@ class PoolSerializer(SaveThroughServices):
         return super().validate(attrs)
 
     def _check_fallback(self, attrs: dict[str, Any]) -> None:
-        kind: str = attrs.get("kind") or getattr(self.instance, "kind", DispatchPool.Kind.CALLS)
+        kind: Any = attrs.get("kind") or getattr(self.instance, "kind", DispatchPool.Kind.CALLS)
         pool = DispatchPool(
             pk=self.instance.pk if self.instance else None,
             organization=self.context["request"].organization,
