@@ -18,6 +18,7 @@ from dispatch.schedules.calendar_feed import schedule_feed
 api: list[URLPattern | URLResolver] = [
     path("", include("accounts.api.urls")),
     path("", include("dispatch.capacity.api")),
+    path("", include("dispatch.telephony.api")),
     path("", include("dispatch.technicians.api")),
     path("", include("dispatch.jobs.api.views")),
     path("", include("dispatch.leads.api")),

@@ -9,15 +9,19 @@ from django.conf import settings
 from django.template.loader import render_to_string
 from django.urls import reverse
 
+from dispatch.core import languages
+from dispatch.core.languages import gettext as _
 from dispatch.jobs.rules.customer_phrases import without_links
 from dispatch.jobs.rules.phrases import spoken_place
 from notifications.models import Alert, Notification
-from notifications.rules import SEPARATOR
+from notifications.rules import BY_KIND, SEPARATOR
 
 # Two GSM segments. Longer texts arrive late and cost more.
 MAX_TEXT_LENGTH = 300
 # Subjects whose notifications contain what a customer entered: a name, an address, a text.
 ABOUT_CUSTOMERS = frozenset({"job", "technician"})
+# Alerts whose details are only names and places, which need no translation.
+KINDS_WITH_PLAIN_DETAILS = frozenset({"job.pending", "job.pause_overdue"})
 # The console page for a subject: its own page, or the list of its kind.
 PAGES = {
     "schedule": "console:schedule",
@@ -66,10 +70,32 @@ def render_text(row: Notification) -> str:
 
 
 def render_call(prompt: str, row: Notification) -> tuple[str, ...]:
-    """Render the sentences of a call, one per line of `voice_<prompt>.txt`: alert, acknowledged or over."""
-    context = {**_context(row), "spoken_body": _spoken_body(row.body)}
+    """Render the sentences of a call in the active language, one per line of `voice_<prompt>.txt`.
+
+    The prompt is alert, acknowledged or over. Titles and details are stored in English, so a call in another
+    language names the kind of alert and its job, and leaves out details that are sentences.
+    """
+    if languages.is_english():
+        title, body = row.title, row.body
+    else:
+        title, body = _spoken_title(row), row.body if row.kind in KINDS_WITH_PLAIN_DETAILS else ""
+    context = {
+        **_context(row),
+        "spoken_title": title,
+        "spoken_body": _spoken_body(body),
+        "resolution": row.alert.settled_how if row.alert and languages.is_english() else "",
+    }
     lines = render_to_string(f"notifications/voice_{prompt}.txt", context).splitlines()
     return tuple(line.strip() for line in lines if line.strip())
+
+
+def _spoken_title(row: Notification) -> str:
+    """Return the translated name of the kind of alert, with the number of its job."""
+    rule = BY_KIND.get(row.kind)
+    label = _(rule.label) if rule else ""
+    if row.subject_type != "job":
+        return label
+    return f"{label}. " + _("Job {number}").format(number=row.subject_id)
 
 
 def _spoken_body(body: str) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from string import Formatter
 from typing import Any
 
+from dispatch.core.languages import mark
+
 QUIET, TOAST, CRITICAL = "quiet", "toast", "critical"
 DISPATCHERS, ADMINS, EVERYBODY = "dispatchers", "admins", "everybody"
 
@@ -85,14 +87,17 @@ def _engine_did(data: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _outage_effect(data: Mapping[str, Any]) -> Mapping[str, str]:
     if data.get("fallback"):
-        then = f"Job offers and alert calls are placed from {data['fallback']} until the provider is back."
+        then = (
+            f"Job offers, alert calls and calls about changed jobs are placed, and texts are sent, from "
+            f"{data['fallback']} until the provider is back."
+        )
         return {"effect": "A phone account fails", "then": then}
     return {"effect": "No calls can be made", "then": "Jobs are waiting and resume automatically."}
 
 
 TABLE: tuple[Rule, ...] = (
     Rule(
-        "job.pending", CRITICAL, "A job needs a dispatcher",
+        "job.pending", CRITICAL, mark("A job needs a dispatcher"),
         "Job {id} needs a dispatcher: {reason_text|needs attention}",
         ("{service}", "{customer}", "{place}"),
         ends={
@@ -110,7 +115,7 @@ TABLE: tuple[Rule, ...] = (
         "Job {id}: {technician|the technician} can't make it", ("{note}", "{service}", "{place}"),
     ),
     Rule(
-        "job.technician_unreached", CRITICAL, "A technician was not notified of a change",
+        "job.technician_unreached", CRITICAL, mark("A technician was not notified of a change"),
         "Job {id}: call {technician|the technician}, who doesn't know that {news_text|the job has changed}",
         ("{reason}", "{service}", "{place}"),
         ends={
@@ -121,7 +126,7 @@ TABLE: tuple[Rule, ...] = (
         email=True,
     ),
     Rule(
-        "job.pause_overdue", CRITICAL, "A job was paused for too long",
+        "job.pause_overdue", CRITICAL, mark("A job was paused for too long"),
         "Job {id} has been paused for {minutes|many} minutes", ("{service}", "{customer}", "{place}"),
         ends={
             "job.resumed": "resumed the job",
@@ -183,7 +188,7 @@ TABLE: tuple[Rule, ...] = (
         "Your text to {technician} about job {id} was not delivered", ("{reason}", "Call {phone}"),
     ),
     Rule(
-        "technician.may_not_come", CRITICAL, "A technician with open jobs opted out of texts",
+        "technician.may_not_come", CRITICAL, mark("A technician with open jobs opted out of texts"),
         "{name} texted “{word}”, opted out of texts, and may not come", ("Call {phone}", "{jobs}"),
     ),
     Rule(
@@ -247,13 +252,13 @@ TABLE: tuple[Rule, ...] = (
         email=True,
     ),
     Rule(
-        "account.outage_began", CRITICAL, "The phone provider is unavailable",
+        "account.outage_began", CRITICAL, mark("The phone provider is unavailable"),
         "{effect}: {description}", ("Account {name}", "{then}"), says=_outage_effect,
         to=EVERYBODY, email=True,
         ends={"account.outage_ended": "reported that the phone provider is available again"},
     ),
     Rule(
-        "spend_cap.reached", CRITICAL, "The daily spending cap is reached",
+        "spend_cap.reached", CRITICAL, mark("The daily spending cap is reached"),
         "Calls and texts have stopped: the daily spending cap of {amount} {currency} is reached",
         ("Spent: {spent} {currency}", "{note}", "Alert calls continue. Jobs, leads and texts wait until tomorrow.",
          "An admin can raise the cap under Daily spending caps."),
@@ -263,6 +268,13 @@ TABLE: tuple[Rule, ...] = (
         "spend_cap.warned", TOAST, "The daily spending cap is nearly reached",
         "{percent} % of the daily spending cap of {amount} {currency} is used",
         ("Spent: {spent} {currency}", "{note}", "At 100 %, everything but alert calls stops."),
+        to=EVERYBODY, email=True,
+    ),
+    Rule(
+        "spend_cap.uncovered", TOAST, "The daily spending cap does not count another currency",
+        "The daily spending cap does not count {others}",
+        ("The cap: {amount} {currency}", "Amounts are not converted, so the cap doesn't stop what costs {others}.",
+         "An admin can choose the provider's currency under Daily spending caps."),
         to=EVERYBODY, email=True,
     ),
     Rule(
@@ -283,7 +295,7 @@ TABLE: tuple[Rule, ...] = (
         to=ADMINS, email=True,
     ),
     Rule(
-        "schedule.failing", CRITICAL, "A schedule is failing",
+        "schedule.failing", CRITICAL, mark("A schedule is failing"),
         "Schedule {name} is failing: {error|no reason given}", ("{work}", "Attempts: {attempts}"),
         ends={
             "schedule.recovered": "resolved the failure",

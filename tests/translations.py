@@ -7,6 +7,7 @@ them, which is committed, so that a checkout works without the gettext tools. A 
 from __future__ import annotations
 
 import ast
+import re
 import struct
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,9 @@ from pathlib import Path
 
 CATALOGS = sorted(Path("dispatch/locale").glob("*/LC_MESSAGES/django.po"))
 SOURCES = ("accounts", "dispatch", "notifications")
+TEMPLATES = sorted([*Path("templates").rglob("*.html"), *Path("templates").rglob("*.txt")])
+_LITERAL = re.compile(r'\{% translate "([^"]+)"')
+_BLOCK = re.compile(r"\{% blocktranslate[^%]*%\}(.*?)\{% endblocktranslate %\}")
 # The names under which modules import the functions of `core.languages`.
 MARKS = frozenset({"_", "gettext", "mark"})
 PLURALS = frozenset({"ngettext"})
@@ -46,7 +50,16 @@ def marked_messages() -> dict[str, str]:
                     found.setdefault(str(texts[0]), f"{path}:{call.lineno}")
                 elif name in PLURALS:
                     found.setdefault(NUL.join(map(str, texts[:2])), f"{path}:{call.lineno}")
+    for path in TEMPLATES:
+        for message in template_messages(path.read_text()):
+            found.setdefault(message, str(path))
     return found
+
+
+def template_messages(source: str) -> list[str]:
+    """Return the marked messages of a template, as Django looks them up."""
+    blocks = [re.sub(r"\{\{ (\w+) \}\}", r"%(\1)s", block) for block in _BLOCK.findall(source)]
+    return [*_LITERAL.findall(source), *blocks]
 
 
 def _calls(tree: ast.AST) -> Iterator[ast.Call]:

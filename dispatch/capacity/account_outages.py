@@ -197,9 +197,10 @@ def outage_of_pool(pool_id: int, number_id: int | None = None) -> ProviderAccoun
 
 
 def fallback_of_pool(pool_id: int) -> DispatchPool | None:
-    """Return the pool that job offers and alert calls of this pool are placed from during an outage, or None.
+    """Return the pool whose numbers replace this pool's during an outage, or None.
 
-    It belongs to the same organization, whatever the rows say.
+    They place job offers, alert calls and calls about changed jobs, and send texts. The pool belongs to the same
+    organization, whatever the rows say.
     """
     pools = DispatchPool.objects.filter(
         pk=pool_id, fallback__organization_id=F("organization_id"), fallback__is_paused=False
@@ -217,6 +218,22 @@ def switched_at(pool_id: int) -> datetime | None:
     if fallback is None or not _usable_numbers(fallback.pk).exists():
         return None
     return account.outage_since
+
+
+def substitute_senders(number: OutboundNumber) -> list[OutboundNumber]:
+    """Return the numbers that may send the number's texts, because its account has an outage.
+
+    They are those of its pool, or else of the pool's fallback, whose account works. Empty without an outage.
+    """
+    if is_usable(number.account):
+        return []
+    fallback = fallback_of_pool(number.pool_id)
+    for pool_id in (number.pool_id, fallback.pk if fallback else None):
+        if pool_id is not None:
+            usable = _usable_numbers(pool_id).filter(sends_texts=True, organization_id=number.organization_id)
+            if found := list(usable.select_related("account").order_by("pk")):
+                return found
+    return []
 
 
 def _usable_numbers(pool_id: int) -> QuerySet[OutboundNumber]:

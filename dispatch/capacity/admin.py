@@ -16,6 +16,11 @@ from dispatch.capacity import account_outages, services, sql
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core import clock
 
+FALLBACK_HELP = (
+    "While the phone provider refuses or does not answer the accounts of all numbers of this pool, job offers, "
+    "alert calls and calls about changed jobs are placed, and texts are sent, from the numbers of that pool."
+)
+
 
 class AccountForm(OwnedForm):
     """Edit a provider account. Its token is write-only."""
@@ -175,6 +180,11 @@ class DispatchPoolAdmin(LimitedAdmin):
     search_fields = ["name", "code"]
     fields = ["name", "code", "kind", "concurrency", "rate_per_minute", "is_default", "fallback", "is_paused"]
     prepopulated_fields = {"code": ["name"]}
+
+    def formfield_for_foreignkey(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
+        if db_field.name == "fallback":
+            kwargs["help_text"] = FALLBACK_HELP
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
 
 @admin.register(OutboundNumber)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from django.core.exceptions import ValidationError as DjangoValidationError
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
 from phonenumber_field.serializerfields import PhoneNumberField
@@ -136,15 +137,21 @@ class PoolSerializer(SaveThroughServices):
     """A named limit for calls or messages.
 
     At most `concurrency` calls or messages at the same time, and `rate_per_minute` (null: no limit). `in_use` is
-    the number of open calls.
+    the number of open calls. `fallback` is the code of the pool whose numbers place job offers, alert calls and
+    calls about changed jobs, and send texts, while the phone provider refuses or does not answer the accounts of
+    this one's.
     """
 
+    fallback = OwnedSlugRelatedField(
+        "code", queryset=DispatchPool.objects.filter(kind="calls"), required=False, allow_null=True
+    )
     in_use = serializers.IntegerField(read_only=True, default=0)
 
     class Meta:
         model = DispatchPool
         fields = [
-            "id", "code", "name", "kind", "concurrency", "rate_per_minute", "is_default", "is_paused", "in_use"
+            "id", "code", "name", "kind", "concurrency", "rate_per_minute", "is_default", "fallback", "is_paused",
+            "in_use",
         ]  # fmt: skip
         read_only_fields = ["is_paused"]
 
@@ -158,7 +165,22 @@ class PoolSerializer(SaveThroughServices):
                 raise serializers.ValidationError(
                     {"is_default": f"{other} ({other.code}) is already the default. Change that pool first."}
                 )
+        if attrs.get("fallback") is not None:
+            self._check_fallback(attrs)
         return super().validate(attrs)
+
+    def _check_fallback(self, attrs: dict[str, Any]) -> None:
+        kind: Any = attrs.get("kind") or getattr(self.instance, "kind", DispatchPool.Kind.CALLS)
+        pool = DispatchPool(
+            pk=self.instance.pk if self.instance else None,
+            organization=self.context["request"].organization,
+            kind=kind,
+            fallback=attrs["fallback"],
+        )
+        try:
+            pool.clean()
+        except DjangoValidationError as error:
+            raise serializers.ValidationError(error.message_dict) from None
 
     def validate_kind(self, value: str) -> str:
         if self.instance is not None and value != self.instance.kind:
@@ -252,7 +274,7 @@ class PoolViewSet(LimitedViewSet):
     """Dispatch pools. Calls reference them, so they are paused instead of deleted."""
 
     subject = "pool"
-    queryset = DispatchPool.objects.order_by("-id")
+    queryset = DispatchPool.objects.select_related("fallback").order_by("-id")
     serializer_class = PoolSerializer
     filterset_fields = ["kind", "code", "is_paused"]
     pause = _pause_action(PoolSerializer, True)

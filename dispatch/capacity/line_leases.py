@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 ORPHAN_GRACE_S = 30.0
 BATCH = 500
 # Calls of these purposes are placed from the fallback of a pool during an outage, whose reasons these are.
-FALLBACK_PURPOSES = (rules.ALERT, rules.OFFER)
+FALLBACK_PURPOSES = (rules.ALERT, rules.OFFER, rules.JOB_NEWS)
 OUTAGE_REASONS = (account_outages.Outage.REFUSED, account_outages.Outage.NO_ANSWER)
 
 T = TypeVar("T")
@@ -75,7 +75,8 @@ def propose_line(
     `holder` may be any text; the same holder gets the same line again. Limits and pauses are current. Redis
     decides, or Postgres if Redis is unavailable. Call it in the transaction that writes the open call.
 
-    During an outage of the pool's accounts, job offers and alert calls get a line of the pool's fallback, if any.
+    During an outage of the pool's accounts, alert calls, job offers and calls about changed jobs get a line of the
+    pool's fallback, if any.
     """
     with transaction.atomic(savepoint=False):
         proposal = _propose(pool, purpose, holder, only)

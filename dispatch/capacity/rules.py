@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-ALERT, OFFER, LEAD = "alert", "offer", "lead"
+ALERT, OFFER, JOB_NEWS, LEAD = "alert", "offer", "job_news", "lead"
 
 # Seconds until a retry makes sense, by the reason why there was no line.
 RETRY_IN_S = {"lines_busy": 1.0, "pool_full": 1.0, "no_number": 10.0, "pool_paused": 5.0,

@@ -17,6 +17,7 @@ __all__ = [
     "SPANISH",
     "clock_time",
     "gettext",
+    "is_english",
     "mark",
     "ngettext",
     "override",
@@ -30,6 +31,11 @@ CHOICES = ((DEFAULT, "English"), (SPANISH, "Spanish"))
 def translated(sentences: tuple[str, ...]) -> tuple[str, ...]:
     """Translate sentences that are constants, marked with `mark`, into the active language."""
     return tuple(gettext(sentence) for sentence in sentences)
+
+
+def is_english() -> bool:
+    """Return whether the active language is English."""
+    return (get_language() or DEFAULT).startswith(DEFAULT)
 
 
 def clock_time(local: datetime | None) -> str:

@@ -17,7 +17,7 @@ from dispatch.jobs.models import Job, Offer, Priority
 from dispatch.jobs.rules import Action, actions_in
 from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES, MAX_LATE_MINUTES
 from dispatch.jobs.rules.phrases import join_names
-from dispatch.jobs.services.notices import find_unreached
+from dispatch.jobs.services.notices import find_uninformed
 from dispatch.technicians.models import Technician
 
 # action → button, title of the form, whether it is dangerous
@@ -52,7 +52,7 @@ def allowed_actions(job: Job, *, ringing: bool) -> list[Action]:
         ringing=ringing,
         started=job.started_at is not None,
         duplicate=job.is_possible_duplicate,
-        unreached=job.has_unreached_technician,
+        uninformed=job.has_uninformed_technician,
     )
 
 
@@ -107,10 +107,10 @@ class ActionForm(forms.Form):
                 min_value=1, max_value=MAX_LATE_MINUTES, initial=20, label="Minutes late"
             )
         if action is Action.TECHNICIAN_TOLD:
-            unreached = {notice.technician_id: notice.technician.name for notice in find_unreached(job)}
-            if len(unreached) > 1:
+            uninformed = {notice.technician_id: notice.technician.name for notice in find_uninformed(job)}
+            if len(uninformed) > 1:
                 self.fields["who_knows"] = forms.TypedChoiceField(
-                    choices=[("", "All of them"), *unreached.items()],
+                    choices=[("", "All of them"), *uninformed.items()],
                     coerce=int,
                     empty_value=None,
                     required=False,
@@ -190,10 +190,14 @@ def describe_consequence(action: Action, job: Job) -> str:
     if action is Action.CALL_NEXT and job.waiting_for == Job.WaitingFor.QUIET_HOURS:
         return "Starts calling technicians now, although it's quiet hours."
     if action is Action.TECHNICIAN_TOLD:
-        known = [
-            f"{notice.technician.name} knows that {notice.get_news_display()}" for notice in find_unreached(job)
-        ]
-        return f"Records that {' and that '.join(known) or 'the technician knows'}. Ends the alert."
+        found = find_uninformed(job)
+        known = [f"{notice.technician.name} knows that {notice.get_news_display()}" for notice in found]
+        effect = (
+            "Nobody is called about it later."
+            if found and all(notice.is_deferred for notice in found)
+            else "Ends the alert."
+        )
+        return f"Records that {' and that '.join(known) or 'the technician knows'}. {effect}"
     if action is Action.CANNOT_MAKE_IT and (quiet_end := services.quiet_end_words(job)):
         return f"Removes {name} from this job. Technicians are called from {quiet_end}, when quiet hours end."
     return {

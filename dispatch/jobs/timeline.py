@@ -123,6 +123,13 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.notice_superseded": lambda d: (
         f"no longer needs to notify {_who(d)} that {d.get('news_text', 'the job has changed')}"
     ),
+    "job.notice_deferred": lambda d: (
+        f"will notify {_who(d)} at {d.get('until_words')}, when the quiet hours end, that {d.get('news_text')}"
+    ),
+    "job.notice_dropped": lambda d: (
+        f"no longer needs to notify {_who(d)} after the quiet hours that {d.get('news_text')}"
+        + _of(d, "reason", " ({})")
+    ),
     "job.claimed": lambda d: "claimed the job",
     "job.released": lambda d: "released the job",
     "job.alert_raised": lambda d: "alerted dispatchers",
@@ -146,6 +153,7 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "text.created": lambda d: "prepared a text",
     "text.requesting": lambda d: "asked the phone provider to send the text",
     "text.held_back": lambda d: "asked Dispatch to wait before sending the text",
+    "text.rerouted": lambda d: f"chose the number {d.get('number')} for the text" + _of(d, "why", ": {}"),
     "text.submitted": lambda d: "accepted the text",
     "text.sent": lambda d: "reported the text as sent",
     "text.delivered": lambda d: "reported the text as delivered",
@@ -185,6 +193,8 @@ _TONES = {
     "job.skipped": "off",
     "job.cannot_make_it": "late",
     "job.technician_unreached": "attention",
+    "job.notice_deferred": "waiting",
+    "job.notice_dropped": "off",
     "job.pause_overdue": "attention",
     "job.not_started": "late",
     "job.started": "good",
@@ -225,6 +235,8 @@ _NO_CHANGE = (
     "job.technician_unreached",
     "job.technician_told",
     "job.notice_superseded",
+    "job.notice_deferred",
+    "job.notice_dropped",
     "job.pause_overdue",
     "job.not_started",
     "job.possible_duplicate",

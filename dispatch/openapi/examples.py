@@ -156,6 +156,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "Member": {"role": "admin", "alert_order": 10},
     "Organization": {"time_zone": "America/Phoenix", "distance_unit": "mi", "allowed_countries": ["US"]},
     "OwnDuty": {"on_duty": True},
+    "SpendCap": {"amount": "50.00", "currency": "USD", "warn_percent": 80},
     "Choice": {"organization": "copper-state"},
 }
 

@@ -8,10 +8,10 @@ from django.db import models
 from django.db.models import Q
 from phonenumber_field.modelfields import PhoneNumberField
 
-from accounts.models import Organization, validate_own_voice, validate_time_zone
+from accounts.models import validate_own_voice, validate_time_zone
 from accounts.scoping import OwnedModel
+from accounts.speech_fields import own_language, own_voice
 from dispatch.core import clock
-from dispatch.core.voices import voice_choices
 from dispatch.technicians.fields import WeekSpansField
 from dispatch.technicians.h3_cells import cell_of
 
@@ -48,22 +48,8 @@ class Technician(OwnedModel):
         validators=[validate_time_zone],
         help_text="Leave empty to use the organization's time zone.",
     )
-    language = models.CharField(
-        max_length=2,
-        choices=Organization.Language,
-        blank=True,
-        default="",
-        db_default="",
-        help_text="Of their calls and texts. Leave empty to use the organization's.",
-    )
-    voice = models.CharField(
-        max_length=64,
-        choices=voice_choices,
-        blank=True,
-        default="",
-        db_default="",
-        help_text="It must speak their language. Leave empty to use the organization's.",
-    )
+    language = own_language("Of their calls and texts. Leave empty to use the organization's.")
+    voice = own_voice("It must speak their language. Leave empty to use the organization's.")
     skills = models.ManyToManyField(Skill, blank=True, related_name="technicians")
     # The ids of `skills`, maintained by a signal so that the search needs no join.
     skill_ids = ArrayField(models.BigIntegerField(), default=list, editable=False)

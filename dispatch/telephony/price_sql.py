@@ -127,8 +127,8 @@ WHERE organization_id = %(organization)s AND status IN ('requesting', 'unknown')
 _UNKNOWN = f"{_OPEN} UNION ALL {_ENDED} UNION ALL {_TEXTS}"
 
 _SPENT = f"""
-SELECT COALESCE(sum(GREATEST(price, 0)), 0), array_remove(array_agg(DISTINCT price_unit), '')
-FROM ({_PRICED}) AS priced
+SELECT COALESCE(NULLIF(price_unit, ''), %(currency)s::text) AS currency, sum(GREATEST(price, 0))
+FROM ({_PRICED}) AS priced GROUP BY 1 ORDER BY 1
 """
 _WAITING = f"SELECT kind, count(*) FROM ({_UNKNOWN}) AS waiting GROUP BY kind"
 
@@ -144,7 +144,8 @@ _AVERAGE = """
 SELECT avg(GREATEST(price, 0)) FROM (
     SELECT price, ntile(10) OVER (ORDER BY price) AS tenth, count(*) OVER () AS prices FROM (
         SELECT price FROM {table} WHERE organization_id = %(organization)s AND price IS NOT NULL
-            AND {began} >= %(since)s ORDER BY {began} DESC LIMIT %(limit)s
+            AND price_unit IN ('', %(currency)s::text) AND {began} >= %(since)s
+        ORDER BY {began} DESC LIMIT %(limit)s
     ) AS latest
 ) AS ranked WHERE tenth < 10 AND prices >= 10
 """
@@ -154,35 +155,41 @@ SELECT avg(GREATEST(price, 0)) FROM (
 class Spent:
     """What calls and texts of a span cost.
 
-    `known`: the sum of the prices without credits, and `currencies` those of the prices. `open_calls`, `calls`,
-    `texts`: how many have no price: calls in progress, ended calls, and outbound texts.
+    `known`: the sum of the prices in one currency, without credits. `others`: such sums of other currencies, which
+    are never added to it. `open_calls`, `calls`, `texts`: how many have no price: calls in progress, ended calls,
+    and outbound texts.
     """
 
     known: Decimal
-    currencies: tuple[str, ...]
+    others: dict[str, Decimal]
     open_calls: int
     calls: int
     texts: int
 
 
-def spent_between(organization_id: int, since: datetime, until: datetime) -> Spent:
-    """Return what the organization's calls and texts that began in the span cost."""
+def spent_between(organization_id: int, since: datetime, until: datetime, currency: str) -> Spent:
+    """Return what the organization's calls and texts that began in the span cost.
+
+    A price without a currency counts as one in `currency`.
+    """
     given = {"organization": organization_id, "since": since, "until": until}
-    ((known, currencies),) = prepared.fetch_all(_SPENT, given)
+    by_currency: dict[str, Decimal] = dict(prepared.fetch_all(_SPENT, {**given, "currency": currency}))
     waiting: dict[str, int] = dict(prepared.fetch_all(_WAITING, given))
-    return Spent(
-        known, tuple(currencies or ()), waiting.get("open", 0), waiting.get("call", 0), waiting.get("text", 0)
-    )
+    known = by_currency.pop(currency, Decimal(0))
+    others = {unit: amount for unit, amount in by_currency.items() if amount}
+    return Spent(known, others, waiting.get("open", 0), waiting.get("call", 0), waiting.get("text", 0))
 
 
-def average_price(source: Source, organization_id: int, since: datetime, limit: int) -> Decimal | None:
-    """Return the average of the latest prices since then, or None if they are fewer than ten.
+def average_price(
+    source: Source, organization_id: int, since: datetime, limit: int, currency: str
+) -> Decimal | None:
+    """Return the average of the latest prices in the currency since then, or None if they are fewer than ten.
 
     The highest tenth is left out, so that a single huge price does not make all later calls look expensive. A
     credit counts as zero.
     """
     statement = _AVERAGE.format(table=source.table, began=source.began)
-    given = {"organization": organization_id, "since": since, "limit": limit}
+    given = {"organization": organization_id, "since": since, "limit": limit, "currency": currency}
     average: Decimal | None = prepared.fetch_all(statement, given)[0][0]
     return average
 

@@ -12,10 +12,10 @@ from dispatch.core.words import without_accents
 from dispatch.telephony import handlers
 from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.models import InboundCall, Text
-from notifications.channels.voice import ACKNOWLEDGE_KEY, alert_speech, load_delivery, speak
+from notifications.channels.voice import ACKNOWLEDGE_KEY, acknowledge_by_key, load_delivery, speak
 from notifications.models import Alert, Delivery
 from notifications.services import acknowledge_alert
-from notifications.services.acknowledgement import PHONE, TEXT
+from notifications.services.acknowledgement import TEXT
 from notifications.services.deliveries import apply_text_report, is_needed
 
 # Replies that acknowledge an alert.
@@ -60,8 +60,7 @@ class AlertSmsHandler:
         last = load_delivery(call.subject_id) if call.subject_id else None
         if last is None:
             return VoicePrompt(())
-        speech = alert_speech(last.notification.organization)
-        return VoicePrompt((_acknowledge_by_text(last, PHONE), "Goodbye."), speech=speech)
+        return acknowledge_by_key(last)
 
     def on_digits(
         self, call: InboundCall, digits: str, *, state: str = "", is_repeated: bool = False

@@ -1,17 +1,15 @@
 """Handle alert calls: the spoken alert and the key that acknowledges it.
 
-Registered with telephony's handlers for purpose `alert`.
+It is in the language and voice of the organization. Registered with telephony's handlers for purpose `alert`.
 """
 
 from __future__ import annotations
 
-from accounts.models import Organization
 from accounts.tenancy import actor_of
-from dispatch.core import languages
 from dispatch.telephony import handlers
 from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.models import Call
-from dispatch.telephony.speech import Speech, speech_for
+from dispatch.telephony.speech import speaking, speech_for
 from notifications import rendering
 from notifications.models import Alert, Delivery
 from notifications.services import acknowledge_alert
@@ -37,30 +35,28 @@ class AlertCallHandler:
         row = load_delivery(call.subject_id)
         if key != ACKNOWLEDGE_KEY or row.notification.alert_id is None:
             return self.on_answer(call)
-        user = row.notification.user
-        alert, _ = acknowledge_alert(
-            row.notification.alert_id, user=user, actor=actor_of(user), via=PHONE, call_id=call.pk
-        )
-        is_theirs = alert.status == Alert.Status.ACKNOWLEDGED and alert.acknowledged_by_id == user.pk
-        return speak("acknowledged" if is_theirs else "over", load_delivery(call.subject_id))
+        return acknowledge_by_key(row, call_id=call.pk)
 
     def on_status_change(self, call: Call) -> None:
         """Record the call's status on its delivery."""
         apply_call_report(call)
 
 
+def acknowledge_by_key(row: Delivery, call_id: int | None = None) -> VoicePrompt:
+    """Acknowledge the delivery's alert for its user, and return what they hear. `call_id`: of an alert call."""
+    user = row.notification.user
+    assert row.notification.alert_id is not None
+    alert, _ = acknowledge_alert(
+        row.notification.alert_id, user=user, actor=actor_of(user), via=PHONE, call_id=call_id
+    )
+    is_theirs = alert.status == Alert.Status.ACKNOWLEDGED and alert.acknowledged_by_id == user.pk
+    return speak("acknowledged" if is_theirs else "over", load_delivery(row.pk))
+
+
 def speak(prompt: str, row: Delivery, keys: str = "") -> VoicePrompt:
     """Return the prompt of this name (see `rendering.render_call`) about the delivery's alert."""
-    said = rendering.render_call(prompt, row.notification)
-    return VoicePrompt(said, keys=keys, speech=alert_speech(row.notification.organization))
-
-
-def alert_speech(organization: Organization) -> Speech:
-    """Return how alerts are spoken: in English, like the pages and texts that they are about.
-
-    In the organization's voice if it speaks English.
-    """
-    return speech_for(organization, language=languages.DEFAULT)
+    with speaking(speech_for(row.notification.organization)):
+        return VoicePrompt(rendering.render_call(prompt, row.notification), keys=keys)
 
 
 def load_delivery(delivery_id: int) -> Delivery:

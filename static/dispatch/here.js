@@ -7,7 +7,7 @@
   const button = form.querySelector("button"), status = form.querySelector("[role=status]");
   button.addEventListener("click", () => {
     button.disabled = true;
-    status.textContent = "Getting your location…";
+    status.textContent = status.dataset.waiting;
     navigator.geolocation.getCurrentPosition(
       ({ coords }) => {
         form.elements.lat.value = coords.latitude;
@@ -16,7 +16,7 @@
       },
       () => {
         button.disabled = false;
-        status.textContent = "This phone didn't share its location. Enter an address or ZIP code below.";
+        status.textContent = status.dataset.refused;
       },
       { enableHighAccuracy: true, timeout: 15000, maximumAge: 30000 },
     );

@@ -6,7 +6,7 @@
   const hint = document.getElementById("looks");
   if (!shown || !hint) return;
   const pause = Number(hint.dataset.every) * 1000;
-  hint.textContent = `This page updates every ${hint.dataset.every} seconds. Bookmark it to come back.`;
+  hint.textContent = hint.dataset.hint;
 
   /* Replace the forms, unless the customer is filling one in that the request still allows. */
   function updateForms(page) {

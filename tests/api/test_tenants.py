@@ -35,7 +35,7 @@ OPEN = {"schema", "docs"}
 # Views without a queryset, whose answers are checked all the same.
 WITHOUT_ROWS = {
     "me", "choose-organization", "organization", "duty", "notification-preferences", "notification-preference",
-    "escalation-policy", "lead-dispatch", "lead-engine",
+    "escalation-policy", "lead-dispatch", "lead-engine", "spend-cap",
 }  # fmt: skip
 # Plain views with a separate token; their slices test them.
 BY_TOKEN = {"outbox_process"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gettext
+import re
 import threading
 from string import Formatter
 
@@ -16,7 +17,9 @@ MESSAGES = read_catalog(SPANISH)
 
 
 def places(text: str) -> set[str]:
-    return {name for _, name, _, _ in Formatter().parse(text) if name is not None}
+    """The names of the values in a sentence: of a template, or of the code."""
+    in_templates = set(re.findall(r"%\((\w+)\)s", text))
+    return in_templates | {name for _, name, _, _ in Formatter().parse(text) if name is not None}
 
 
 def test_each_language_but_english_has_a_catalog():

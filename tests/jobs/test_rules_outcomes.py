@@ -62,7 +62,7 @@ def test_completed_job_can_only_be_reopened():
 def test_technician_can_be_told_in_every_status_while_not_reached(status):
     assert rules.status_after(status, Action.TECHNICIAN_TOLD) == status
     assert Action.TECHNICIAN_TOLD not in rules.actions_in(status, paused=False, ringing=False)
-    assert Action.TECHNICIAN_TOLD in rules.actions_in(status, paused=False, ringing=False, unreached=True)
+    assert Action.TECHNICIAN_TOLD in rules.actions_in(status, paused=False, ringing=False, uninformed=True)
 
 
 def test_only_the_cascade_and_a_person_make_a_job_assigned():

@@ -61,7 +61,7 @@ def test_cap_alerts_dispatchers_and_admins_until_it_is_raised(ours: Tenant) -> N
 def test_warning_names_the_share_and_what_follows(ours: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     cap = set_amount(ours, "10.00")
     SpendCap.objects.filter(pk=cap.pk).update(warn_percent=1)
-    spent = spend_caps.price_sql.Spent(Decimal("8.10"), ("USD",), 0, 0, 0)
+    spent = spend_caps.price_sql.Spent(Decimal("8.10"), {}, 0, 0, 0)
     monkeypatch.setattr(spend_caps.price_sql, "spent_between", lambda *span: spent)
     for _ in range(3):
         spend_caps.count_all()
@@ -72,6 +72,20 @@ def test_warning_names_the_share_and_what_follows(ours: Tenant, monkeypatch: pyt
         ("toast", "1 % of the daily spending cap of 10.00 USD is used")
     }
     assert rows[0].body.startswith("Spent: 8.10 USD")
+    assert len(rows) == 2
+
+
+def test_notification_names_what_the_cap_does_not_count(ours: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_amount(ours, "10.00")
+    spent = spend_caps.price_sql.Spent(Decimal("0.50"), {"EUR": Decimal("0.70")}, 0, 0, 0)
+    monkeypatch.setattr(spend_caps.price_sql, "spent_between", lambda *span: spent)
+    for _ in range(3):
+        spend_caps.count_all()
+    notify()
+    rows = list(Notification.objects.all())
+    assert {row.user for row in rows} == {ours.dispatcher, ours.admin}
+    assert {row.title for row in rows} == {"The daily spending cap does not count 0.70 EUR"}
+    assert "The cap: 10.00 USD" in rows[0].body
     assert len(rows) == 2
 
 

@@ -15,6 +15,7 @@ from dispatch.core.models import Event
 from dispatch.telephony import handlers, services, webhook_urls
 from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.models import Call, InboundCall, Text
+from tests.harness.calls import place_call
 from tests.phones import Simulator
 from tests.support import factories
 from tests.support.waiting import PATIENCE, wait_until
@@ -86,7 +87,7 @@ class Caller:
 
     def call(self, to: str, **changes: Any) -> Call:
         """Creates and places it."""
-        return services.place_call(self.create(to, **changes).pk)
+        return place_call(self.create(to, **changes).pk)
 
 
 def now_is(call: Call, status: str, within: float = PATIENCE) -> Call:

@@ -10,6 +10,7 @@ from django.db import connections, transaction
 from accounts.models import Organization
 from dispatch.telephony import services
 from dispatch.telephony.models import Call
+from tests.harness.calls import place_call
 from tests.support import factories
 from tests.support.waiting import wait_until
 from tests.telephony.conftest import Caller, history, now_is
@@ -109,7 +110,7 @@ def test_a_call_belongs_into_a_transaction(caller: Caller) -> None:
 def test_a_call_whose_time_has_passed_is_never_placed(caller: Caller) -> None:
     call = caller.create(ANN, place_by=caller.organization.created_at)
 
-    services.place_call(call.pk)
+    place_call(call.pk)
 
     assert now_is(call, "not_placed").error_message == "its deadline had passed"
     assert history(call) == ["created", "not_placed"]

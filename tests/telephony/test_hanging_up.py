@@ -19,6 +19,7 @@ from dispatch.telephony import services
 from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.models import Call
 from dispatch.telephony.services import hang_ups
+from tests.harness.calls import place_call
 from tests.harness.jobs import Worker
 from tests.phones import manual
 from tests.support.waiting import wait_until
@@ -40,7 +41,7 @@ def test_before_anybody_asked_for_it(caller: Caller) -> None:
     services.hang_up(call.pk, actor=DANA, reason="assigned manually")
 
     assert now_is(call, "canceled").ended_at is not None
-    services.place_call(call.pk)
+    place_call(call.pk)
     assert caller.sim.asked_for(ANN) == 0
     assert history(call) == ["created", "cancel_requested", "canceled"]
     wait_until(lambda: caller.listener.told(call) == ["canceled"])
@@ -54,7 +55,7 @@ def test_while_the_provider_is_being_asked(caller: Caller, point: str) -> None:
     call = caller.create(ANN)
 
     with fault_injection.arm_crash_point(point, lambda: services.hang_up(call.pk)):
-        services.place_call(call.pk)
+        place_call(call.pk)
 
     now_is(call, "canceled")
     assert caller.sim.calls(to=ANN)[0]["status"] == "canceled"
@@ -197,7 +198,7 @@ def test_429_for_a_call_that_is_no_longer_wanted(caller: Caller) -> None:
     call = caller.create(ANN)
 
     with fault_injection.arm_crash_point("telephony.place.sent", lambda: services.hang_up(call.pk)):
-        services.place_call(call.pk)
+        place_call(call.pk)
 
     assert now_is(call, "canceled").ended_at
     assert caller.sim.creates_to(ANN) == 0

@@ -32,9 +32,8 @@ def die_at(caller: Caller, request: pytest.FixtureRequest) -> Callable[[str, str
             DISPATCH_FAULTS=f"{point}=kill",
             DISPATCH_DATA_DIR=str(request.getfixturevalue("settings").DATA_DIR),
         )
-        with running(
-            "shell", "-v", "0", "-c", f"from dispatch.telephony import services\n{line}", env=env
-        ) as child:
+        imports = "from dispatch.telephony import services\nfrom tests.harness.calls import place_call"
+        with running("shell", "-v", "0", "-c", f"{imports}\n{line}", env=env) as child:
             assert child.ends() == -signal.SIGKILL, child.log()
 
     return run
@@ -50,7 +49,7 @@ def reconcile(*seconds: float) -> None:
 def test_killed_after_claiming_it_was_never_asked(caller: Caller, die_at: Callable) -> None:
     call = caller.create(ANN)
 
-    die_at("telephony.place.claimed", f"services.place_call({call.pk})")
+    die_at("telephony.place.claimed", f"place_call({call.pk})")
 
     assert Call.objects.get(pk=call.pk).status == "requesting"
     reconcile(2, 16, 61)
@@ -64,7 +63,7 @@ def test_killed_after_the_request_webhooks_resolve_the_call(caller: Caller, die_
     phone = caller.sim.phone(ANN).will(answer(press="1"))
     call = caller.create(ANN)
 
-    die_at("telephony.place.sent", f"services.place_call({call.pk})")
+    die_at("telephony.place.sent", f"place_call({call.pk})")
 
     phone.rings().hears("the job is yours").ended()
     now_is(call, "completed")
@@ -77,7 +76,7 @@ def test_killed_after_the_request_the_listing_resolves_the_call(caller: Caller, 
     caller.sim.lose_callbacks()
     call = caller.create(ANN)
 
-    die_at("telephony.place.sent", f"services.place_call({call.pk})")
+    die_at("telephony.place.sent", f"place_call({call.pk})")
     caller.sim.phone(ANN).rings()
     reconcile(16, 1)
 
@@ -92,7 +91,7 @@ def test_killed_after_writing_the_callbacks_tell_the_purpose(caller: Caller, die
     caller.sim.phone(ANN).will(answer(press="2"))
     call = caller.create(ANN)
 
-    die_at("telephony.place.written", f"services.place_call({call.pk})")
+    die_at("telephony.place.written", f"place_call({call.pk})")
 
     now_is(call, "completed")
     wait_until(lambda: caller.listener.told(call)[-1:] == ["completed"])

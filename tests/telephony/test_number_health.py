@@ -13,10 +13,11 @@ from dispatch.capacity.models import OutboundNumber, ProviderAccount
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
-from dispatch.telephony import number_health, services
+from dispatch.telephony import number_health
 from dispatch.telephony.models import Call, NumberHealthPolicy
 from dispatch.telephony.services import number_rests
 from notifications.rules import ADMINS, BY_KIND
+from tests.harness.calls import place_call
 from tests.phones import fails
 from tests.support import factories
 from tests.telephony.conftest import ANN, Caller, now_is
@@ -181,7 +182,7 @@ def test_test_call_is_placed_from_a_resting_number(caller: Caller, bad: Outbound
 
 def test_blocked_calls_of_the_provider_are_counted(caller: Caller, bad: OutboundNumber) -> None:
     caller.sim.phone(ANN).will(fails(32017))
-    call = services.place_call(caller.create(ANN, number=bad).pk)
+    call = place_call(caller.create(ANN, number=bad).pk)
     now_is(call, "failed")
     Call.objects.filter(pk=call.pk).update(purpose="lead")
     assert number_health.call_health(bad).describe() == "0 of 1 calls answered, 1 failed, 1 blocked by carriers"

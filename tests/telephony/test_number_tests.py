@@ -11,9 +11,10 @@ from django.urls import reverse
 
 from dispatch.capacity.models import ProviderAccount
 from dispatch.core.models import Event
-from dispatch.telephony import number_check_calls, services
+from dispatch.telephony import number_check_calls
 from dispatch.telephony.models import Call
 from dispatch.telephony.request_threads import PROBES
+from tests.harness.calls import place_call
 from tests.support import factories
 from tests.support.factories import browser
 from tests.telephony.conftest import Caller, now_is
@@ -58,7 +59,7 @@ def test_test_call_rings_is_confirmed_and_logged(caller: Caller, handled: None) 
     assert answer["HX-Redirect"] == log
     assert (call.purpose, call.number, call.from_phone) == ("test", caller.number, caller.number.phone)
     assert call.number != other
-    services.place_call(call.pk)  # as the placer does
+    place_call(call.pk)  # as the placer does
     ringing = phone.rings().answer()
     ringing.press("1").hears("confirmed").ended("completed")
     assert "this is a test call from dispatch" in ringing.said.lower()

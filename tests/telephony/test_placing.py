@@ -19,6 +19,7 @@ from dispatch.core.runtime.loops import NothingSucceeded
 from dispatch.telephony import rules, services, sql
 from dispatch.telephony.models import Call
 from dispatch.telephony.services import call_requests
+from tests.harness.calls import place_call
 from tests.phones import answer, refused
 from tests.support import factories
 from tests.support.waiting import wait_until
@@ -32,7 +33,7 @@ def test_however_many_place_it_the_provider_is_asked_once(caller: Caller) -> Non
 
     def one(_: int) -> None:
         try:
-            services.place_call(call.pk)
+            place_call(call.pk)
         finally:
             connections.close_all()
 
@@ -63,7 +64,7 @@ def test_429_is_retried_when_the_provider_says(caller: Caller, step: Callable) -
     assert call.status == "created"
     assert before < call.not_before - timedelta(seconds=100) <= clock.now()
 
-    services.place_call(call.pk)
+    place_call(call.pk)
     assert caller.sim.asked_for(ANN) == 1
     clock.travel(100.1)
     step("placer")
@@ -194,7 +195,7 @@ def test_possibly_processed_request_is_never_repeated(
     call = caller.call(ANN)
     assert call.status == "unknown"
     for _ in range(3):
-        services.place_call(call.pk)
+        place_call(call.pk)
         step("placer")
 
     assert caller.sim.asked_for(ANN) == 1
@@ -206,7 +207,7 @@ def test_a_process_that_slept_after_claiming_does_not_send(caller: Caller, step:
     call = caller.create(ANN)
 
     with fault_injection.arm_crash_point("telephony.place.claimed", lambda: clock.travel(6)):
-        services.place_call(call.pk)
+        place_call(call.pk)
 
     assert caller.sim.asked_for(ANN) == 0
     assert Call.objects.get(pk=call.pk).status == "created"
@@ -228,7 +229,7 @@ def test_call_waits_if_paused_after_its_row_was_written(
     call = caller.create(ANN)
     model.objects.update(**change)
 
-    services.place_call(call.pk)
+    place_call(call.pk)
     clock.travel(1.1)
     step("placer")
     assert caller.sim.asked_for(ANN) == 0
@@ -377,7 +378,7 @@ def test_each_thread_has_a_separate_client(caller: Caller, step: Callable) -> No
 
     def one(call: Call) -> str:
         try:
-            return services.place_call(call.pk).status
+            return place_call(call.pk).status
         finally:
             connections.close_all()
 

@@ -14,6 +14,7 @@ from dispatch.core import clock, fault_injection
 from dispatch.telephony import services
 from dispatch.telephony.models import Call
 from dispatch.telephony.services import reconciliation
+from tests.harness.calls import place_call
 from tests.phones import answer, busy, manual
 from tests.support.waiting import PATIENCE, wait_until
 from tests.telephony.conftest import Caller, history, now_is
@@ -300,7 +301,7 @@ def test_a_call_that_appears_after_it_was_given_up_is_hung_up(caller: Caller, st
 def test_a_request_cut_off_by_a_dying_process_becomes_unknown(caller: Caller, step: Callable) -> None:
     call = caller.create(ANN)
     with fault_injection.arm_crash_point("telephony.place.claimed"), pytest.raises(fault_injection.Interrupted):
-        services.place_call(call.pk)
+        place_call(call.pk)
     step("calls")
     assert Call.objects.get(pk=call.pk).status == "requesting"
 

@@ -10,6 +10,7 @@ from django.test import Client
 from accounts.models import Organization
 from dispatch.core.models import Event
 from dispatch.telephony.models import NumberHealthPolicy, SpendCap
+from tests.api.client import Api
 from tests.support import factories
 
 pytestmark = pytest.mark.django_db
@@ -89,3 +90,44 @@ def test_thresholds_are_edited_with_an_event(organization: Organization, admin: 
     assert NumberHealthPolicy.objects.get().min_calls == 60
     kinds = Event.objects.filter(subject_type="number_health").order_by("id").values_list("kind", flat=True)
     assert list(kinds) == ["number_health.added", "number_health.changed"]
+
+
+def test_admin_page_names_what_the_cap_does_not_count(organization: Organization, admin: Client) -> None:
+    cap = SpendCap.objects.create(organization=organization, amount=Decimal(25), other_currencies="0.70 EUR")
+    page = admin.get(f"{CAPS}{cap.pk}/change/").content.decode()
+    assert "Not counted: 0.70 EUR. Amounts are not converted" in page
+
+
+# --- the API ----------------------------------------------------------------------------------------------------
+
+
+def test_api_reads_adds_changes_and_removes_the_cap(organization: Organization) -> None:
+    api = Api(user=factories.admin(organization))
+    assert api.get("spend-cap/").json() == {
+        "amount": None, "currency": "USD", "warn_percent": 80, "day": None, "spent": "0.000000",
+        "not_counted": [], "is_stopped": False,
+    }  # fmt: skip
+    added = api.patch("spend-cap/", {"amount": "25.00"})
+    assert (added.status_code, added.json()["amount"]) == (200, "25.00")
+    stopped = api.patch("spend-cap/", {"amount": "0", "warn_percent": 50}).json()
+    assert (stopped["is_stopped"], stopped["warn_percent"]) == (True, 50)
+    assert api.patch("spend-cap/", {"amount": None}).json()["is_stopped"] is False
+    kinds = Event.objects.filter(subject_type="spend_cap").order_by("id").values_list("kind", "actor_type")
+    assert list(kinds)[:3] == [
+        ("spend_cap.added", "user"), ("spend_cap.changed", "user"), ("spend_cap.reached", "system")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", [{"amount": "-1"}, {"currency": "usd"}, {"warn_percent": 0}, {"limit": "1"}])
+def test_api_refuses_impossible_caps(organization: Organization, wrong: dict[str, str]) -> None:
+    api = Api(user=factories.admin(organization))
+    assert api.patch("spend-cap/", wrong).status_code == 400
+    assert not SpendCap.objects.exists()
+
+
+def test_only_those_who_manage_change_the_cap(organization: Organization) -> None:
+    other = SpendCap.objects.create(organization=factories.organization(), amount=Decimal(7))
+    api = Api(user=factories.dispatcher(organization))
+    assert api.get("spend-cap/").json()["amount"] is None
+    assert api.patch("spend-cap/", {"amount": "999"}).status_code == 403
+    assert SpendCap.objects.get() == other

@@ -24,6 +24,8 @@ from dispatch.telephony.models import Call, SpendCap, Text
 from dispatch.telephony.services import spend_caps
 from notifications.models import Notification
 from notifications.rules import BY_KIND, EVERYBODY
+from tests.api.client import Api
+from tests.harness.calls import place_call
 from tests.phones import answer
 from tests.support import factories
 from tests.support.waiting import PATIENCE
@@ -124,7 +126,7 @@ def test_a_created_call_is_not_placed_once_the_cap_is_reached(caller: Caller) ->
     call = caller.create(ANN)
     spend(caller, "1.00")
     spend_caps.count_all()
-    placed = services.place_call(call.pk)
+    placed = place_call(call.pk)
     assert (placed.status, placed.sid) == ("not_placed", None)
     assert placed.error_message.startswith("The daily spending cap of 1.00 USD is reached")
     assert stored(cap).stopped_at is not None
@@ -190,7 +192,7 @@ def test_burst_of_placers_never_reserves_more_than_the_cap(caller: Caller, setti
 
     def place(call: Call) -> None:
         try:
-            services.place_call(call.pk)
+            place_call(call.pk)
         finally:
             connections.close_all()
 
@@ -198,7 +200,7 @@ def test_burst_of_placers_never_reserves_more_than_the_cap(caller: Caller, setti
         list(threads.map(place, calls))
     clock.travel(5)  # some waited for the account's rate
     for call in Call.objects.filter(status="created"):
-        services.place_call(call.pk)
+        place_call(call.pk)
     assert Call.objects.filter(status="created").count() == 0
     assert Call.objects.exclude(sid=None).count() == 5, "5 x 0.10 fit within 0.55"
     assert stored(cap).spent == Decimal("0.50")
@@ -268,16 +270,59 @@ def test_credit_makes_no_room(caller: Caller) -> None:
     assert stored(cap).stopped_at is not None
 
 
-def test_prices_in_another_currency_count_unconverted_and_are_said(caller: Caller) -> None:
+def test_prices_in_another_currency_are_not_added_but_reported(caller: Caller) -> None:
     cap = cap_of(caller.organization, "1.00")
     spend(caller, "0.50")
     spend(caller, "0.70", "EUR")
+    spend(caller, "2.00", "GBP")
     spend_caps.count_all()
     row = stored(cap)
-    assert row.stopped_at is not None
-    assert row.other_currencies == "EUR"
+    assert (row.settled, row.stopped_at, row.other_currencies) == (Decimal("0.50"), None, "0.70 EUR, 2.00 GBP")
+    uncovered = Event.objects.get(kind="spend_cap.uncovered")
+    assert (uncovered.data["others"], uncovered.data["currency"]) == ("0.70 EUR, 2.00 GBP", "USD")
+    spend(caller, "0.60")
+    spend_caps.count_all()
+    assert stored(cap).stopped_at is not None
     reached = Event.objects.get(kind="spend_cap.reached")
-    assert reached.data["note"] == "The provider bills in EUR; amounts are not converted."
+    assert reached.data["spent"] == "1.10"
+    assert reached.data["note"] == "Not counted, because amounts are not converted: 0.70 EUR, 2.00 GBP."
+
+
+def test_other_currency_is_reported_once_a_day_and_when_another_appears(caller: Caller) -> None:
+    cap = cap_of(caller.organization, "100.00")
+    spend(caller, "0.70", "EUR")
+    spend_caps.count_all()
+    spend(caller, "0.70", "EUR")
+    spend_caps.count_all()
+    assert kinds(cap).count("uncovered") == 1
+    spend(caller, "1.00", "GBP")
+    spend_caps.count_all()
+    assert kinds(cap).count("uncovered") == 2
+    clock.travel(86_400)
+    spend(caller, "0.70", "EUR")
+    spend_caps.count_all()
+    assert (kinds(cap).count("uncovered"), stored(cap).other_currencies) == (3, "0.70 EUR")
+
+
+def test_estimate_ignores_prices_in_another_currency(caller: Caller) -> None:
+    cap = cap_of(caller.organization, "100.00")
+    for _ in range(10):
+        spend(caller, "0.02")
+        spend(caller, "900", "JPY")
+    spend_caps.count_all()
+    assert stored(cap).call_average == Decimal("0.02")
+
+
+def test_changed_currency_counts_the_other_prices(caller: Caller) -> None:
+    cap = cap_of(caller.organization, "0.60")
+    spend(caller, "0.50")
+    spend(caller, "0.70", "EUR")
+    spend_caps.count_all()
+    api = Api(user=factories.admin(caller.organization))
+    answer = api.patch("spend-cap/", {"currency": "EUR"})
+    assert (answer.status_code, answer.json()["is_stopped"]) == (200, True)
+    assert (answer.json()["spent"], answer.json()["not_counted"]) == ("0.700000", ["0.50 USD"])
+    assert stored(cap).stopped_at is not None
 
 
 def local(zone: str, hour: int, minute: int) -> datetime:

@@ -12,9 +12,10 @@ from accounts.models import Organization, User
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
 from dispatch.leads.models import Campaign
-from dispatch.telephony import number_check_calls, services, voice_previews
+from dispatch.telephony import number_check_calls, voice_previews
 from dispatch.telephony.models import Call
 from tests.api.client import Api
+from tests.harness.calls import place_call
 from tests.support import factories
 from tests.support.factories import browser
 from tests.telephony.conftest import Caller, now_is
@@ -42,7 +43,7 @@ def campaign(caller: Caller, **fields: Any) -> Campaign:
 
 def hears(caller: Caller) -> Any:
     """The phone of the admin answers the call that was just made."""
-    services.place_call(Call.objects.latest("pk").pk)
+    place_call(Call.objects.latest("pk").pk)
     return caller.sim.phone(PHONE).rings().answer()
 
 

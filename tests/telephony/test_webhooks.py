@@ -17,6 +17,7 @@ from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.telephony import metrics, services, webhook_urls
 from dispatch.telephony.models import Call, CallEvent
+from tests.harness.calls import place_call
 from tests.phones import answer, busy, manual
 from tests.support import factories
 from tests.support.waiting import wait_until
@@ -207,7 +208,7 @@ def test_the_providers_repetitions_heal_a_purpose_in_trouble(caller: Caller) -> 
     call = caller.create(ANN)
     caller.listener.fail_next = 5
 
-    services.place_call(call.pk)
+    place_call(call.pk)
 
     wait_until(lambda: caller.listener.told(call)[-1:] == ["busy"])
 
@@ -273,7 +274,7 @@ def test_our_failing_server_is_asked_again(caller: Caller) -> None:
     caller.listener.fail_next = 2
     call = caller.create(ANN)
 
-    services.place_call(call.pk)
+    place_call(call.pk)
 
     phone.rings().hears("the job is yours").ended("completed")
     now_is(call, "completed")

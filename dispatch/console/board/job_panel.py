@@ -31,6 +31,7 @@ from dispatch.jobs.action_forms import (
 )
 from dispatch.jobs.models import Candidate, Job, Offer
 from dispatch.jobs.rules import Action
+from dispatch.jobs.services.notices import describe_deferred
 from dispatch.jobs.timeline import load_timeline
 from dispatch.technicians.models import Technician
 from dispatch.technicians.rules import rest_words
@@ -156,6 +157,7 @@ def build_panel(request: HttpRequest, job: Job) -> dict[str, Any]:
         "flagged": list(
             job.duplicates.filter(duplicate_state=Job.DuplicateState.POSSIBLE, ended_at=None).order_by("pk")[:5]
         ),
+        "deferred": describe_deferred(job),
         "candidates": _candidates(job),
         "rest": rest_words(job.out_of_reach),
         "entries": list(reversed(load_timeline(job))),

@@ -25,6 +25,7 @@ from dispatch.jobs.action_forms import (
 from dispatch.jobs.badges import exact_time, job_badge, offer_badge, relative_time, verdict_badge
 from dispatch.jobs.models import Job
 from dispatch.jobs.rules import Action
+from dispatch.jobs.services.notices import describe_deferred
 from dispatch.jobs.timeline import Entry, load_timeline
 from dispatch.technicians.rules import distance_words, rest_words
 
@@ -135,6 +136,7 @@ def detail_context(job: Job, *, may_act: bool) -> dict[str, Any]:
             }
             for offer in offers
         ],
+        "deferred": describe_deferred(job),
         "candidates": [
             {"row": row, "state": verdict_badge(row), "distance": distance_words(row.distance_m, unit)}
             for row in job.candidates.select_related("technician")

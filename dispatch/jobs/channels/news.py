@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
+from django.db.models import Q
+
 from dispatch.core.languages import translated
 from dispatch.jobs.models import TechnicianNotice
 from dispatch.jobs.rules import phrases
@@ -43,9 +45,9 @@ class NewsSmsHandler:
     """Handles texts of purposes `job_news` and `job`, which a notice may refer to."""
 
     def should_send(self, text: Text) -> bool:
-        """Return False for news that something newer has replaced."""
-        replaced = TechnicianNotice.objects.filter(text_id=text.pk, status=notices.Status.SUPERSEDED)
-        return not replaced.exists()
+        """Return False for news that something newer has replaced, or that waits for the end of quiet hours."""
+        about = TechnicianNotice.objects.filter(text_id=text.pk)
+        return not about.filter(Q(status=notices.Status.SUPERSEDED) | Q(deferred_until__isnull=False)).exists()
 
     def on_status_change(self, text: Text) -> None:
         """Record that the text arrived, or call the technician because it cannot arrive."""

@@ -305,9 +305,9 @@ class Job(OwnedModel):
         return self.ended_at is None and self.duplicate_of.ended_at is None
 
     @property
-    def has_unreached_technician(self) -> bool:
-        """Whether a technician could not be notified of a change of this job."""
-        return any(notice.status == "unreached" for notice in self.notices.all())
+    def has_uninformed_technician(self) -> bool:
+        """Whether a technician could not be notified of a change of this job, or only after quiet hours."""
+        return any(notice.status == "unreached" or notice.is_deferred for notice in self.notices.all())
 
 
 class Candidate(OwnedModel):

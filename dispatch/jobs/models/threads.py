@@ -36,7 +36,8 @@ class JobText(OwnedModel):
 class TechnicianNotice(OwnedModel):
     """News about a job for a technician: by text, else by a call in which key 1 confirms, else by a dispatcher.
 
-    Its text is `text_id`; its calls are those of purpose `job_news` whose subject is this id.
+    In quiet hours that hold back the job, it is deferred. Its text is `text_id`; its calls are those of purpose
+    `job_news` whose subject is this id.
     """
 
     class News(models.TextChoices):
@@ -60,6 +61,12 @@ class TechnicianNotice(OwnedModel):
     reached_by = models.CharField(max_length=16, blank=True, help_text="text, call or dispatcher.")
     reason = models.CharField(max_length=160, blank=True, help_text="Why the last way failed.")
     created_at = models.DateTimeField(default=clock.now)
+    begins_at = models.DateTimeField(
+        null=True, help_text="When the work, or the trip to it, began or should begin, if known."
+    )
+    deferred_until = models.DateTimeField(
+        null=True, help_text="The end of the quiet hours that the notice waits for."
+    )
     alert_at = models.DateTimeField(help_text="When dispatchers are alerted, unless the technician was reached.")
     next_action_at = models.DateTimeField(null=True, blank=True)
 
@@ -80,3 +87,8 @@ class TechnicianNotice(OwnedModel):
 
     def __str__(self) -> str:
         return f"Notice to {self.technician}: {self.get_news_display()}"
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether the notice waits for the end of quiet hours."""
+        return self.status == self.Status.SENDING and self.deferred_until is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
@@ -16,6 +16,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_http_methods
 
 from accounts.auth import throttling
+from dispatch.core import languages
 from dispatch.jobs.signed_links import InvalidLink
 
 _POLICY = (
@@ -37,9 +38,11 @@ def address_of(request: HttpRequest) -> str:
 
 
 def with_signed_link(
-    read: Callable[[str], Any],
+    read: Callable[[str], Any], language_of: Callable[[Any], str]
 ) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
     """Decorate a view to receive the row that its signed link refers to. Guessing links is rate limited.
+
+    The page is in the language that `language_of` returns for the row.
 
     The view is exempt from the CSRF check because there is no session: the link in the URL is the only credential,
     and browsers don't send it automatically as they send a cookie.
@@ -55,11 +58,23 @@ def with_signed_link(
             except InvalidLink as error:
                 return _no_page(request, error)
             reject_nul(request)
-            return without_caching(view(request, row))
+            with languages.override(language_of(row)):
+                return without_caching(view(request, row))
 
         return page
 
     return decorate
+
+
+def choose_words(words: str, otherwise: str) -> str:
+    """Return the words of a service, which are in English, or on a page in another language `otherwise`."""
+    return words if languages.is_english() else otherwise
+
+
+def confirmation_of(request: HttpRequest, confirmations: Mapping[str, str]) -> str:
+    """Return the translated confirmation that the code `said` of the URL names, or an empty string."""
+    words = confirmations.get(request.GET.get("said", ""))
+    return languages.gettext(words) if words else ""
 
 
 def reject_nul(request: HttpRequest) -> None:

@@ -9,6 +9,7 @@ from phonenumber_field.formfields import PhoneNumberField
 
 from accounts.models import Organization
 from dispatch.core import zips
+from dispatch.core.languages import gettext as _
 from dispatch.jobs.models import Job, Priority, PublicForm, ServiceType
 
 URGENCY = (
@@ -100,23 +101,23 @@ class CorrectionForm(forms.Form):
 
     address = forms.CharField(
         max_length=300,
-        label="Address",
         widget=forms.Textarea(attrs={"rows": 2, "autocomplete": "street-address"}),
-        error_messages={"required": "Enter the address."},
     )
     phone = PhoneNumberField(required=False)
 
     def __init__(self, *args: Any, job: Job | None, organization: Organization, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.fields["address"].label = _("Address")
+        self.fields["address"].error_messages["required"] = _("Enter the address.")
         self.initial["address"] = job.address if job else ""
         end = str(job.customer_phone)[-2:] if job else ""
         self.fields["phone"] = PhoneNumberField(
             region=organization.default_region,
             required=False,
-            label="New phone",
-            help_text=f"Leave empty to keep the number that ends in {end}." if end else "",
+            label=_("New phone"),
+            help_text=_("Leave empty to keep the number that ends in {end}.").format(end=end) if end else "",
             widget=forms.TextInput(attrs={"type": "tel", "autocomplete": "tel"}),
-            error_messages={"invalid": "Enter a valid phone number."},
+            error_messages={"invalid": _("Enter a valid phone number.")},
         )
         for name, field in self.fields.items():
             field.widget.attrs["id"] = f"id_{name}"

@@ -13,11 +13,12 @@ from dispatch.jobs.public.sketch_map import HEIGHT, WIDTH, draw_sketch
 from dispatch.jobs.rules import phrases
 from dispatch.jobs.services import AnswerChannel, answer_offer
 from dispatch.jobs.services.answers import offer_state
+from dispatch.telephony.speech import language_for
 
 _KEYS = {"accept": phrases.ACCEPT_KEY, "decline": phrases.DECLINE_KEY}
 
 
-@with_signed_link(signed_links.offer_of)
+@with_signed_link(signed_links.offer_of, lambda offer: language_for(offer.job.organization, offer.technician))
 def offer_page(request: HttpRequest, offer: Offer) -> HttpResponse:
     """Show the offer or its result; on POST, answer it and show the result."""
     if request.method == "POST":

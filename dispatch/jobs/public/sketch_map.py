@@ -3,11 +3,21 @@
 import math
 from dataclasses import dataclass
 
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
+
 WIDTH, HEIGHT, MARGIN = 320, 200, 44
 EARTH_M = 6_371_000.0
 _UNIT_M = {"mi": 1609.344, "km": 1000.0}
 _STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200)
-_BEARINGS = ("north", "northeast", "east", "southeast", "south", "southwest", "west", "northwest")
+_BEARINGS = (
+    mark("north"), mark("northeast"), mark("east"), mark("southeast"), mark("south"), mark("southwest"),
+    mark("west"), mark("northwest"),
+)  # fmt: skip
+_TOWARD = (
+    mark("to the north"), mark("to the northeast"), mark("to the east"), mark("to the southeast"),
+    mark("to the south"), mark("to the southwest"), mark("to the west"), mark("to the northwest"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -15,7 +25,7 @@ class Sketch:
     """A sketch in coordinates of a box of WIDTH x HEIGHT.
 
     `scale_px` is the length of the scale bar, `scale` its label. `bearing` is the direction from the technician to
-    the job, empty if they are at the same place.
+    the job, and `toward` the same as "to the north"; both are empty if they are at the same place.
     """
 
     me: tuple[float, float]
@@ -24,6 +34,7 @@ class Sketch:
     scale_px: float
     scale: str
     bearing: str
+    toward: str
 
 
 def draw_sketch(me: tuple[float, float], job: tuple[float, float], unit: str) -> Sketch:
@@ -39,10 +50,10 @@ def draw_sketch(me: tuple[float, float], job: tuple[float, float], unit: str) ->
     step = max((size for size in _STEPS if size * _UNIT_M[unit] * px <= 120), default=_STEPS[0])
     bar = step * _UNIT_M[unit] * px
     rings = tuple(round(bar * n, 1) for n in range(1, 1 + min(6, math.ceil(far * px / max(bar, 1.0)))))
-    bearing = ""
+    bearing = toward = ""
     if far > 30:
-        turn = math.degrees(math.atan2(across, up)) % 360
-        bearing = _BEARINGS[round(turn / 45) % 8]
+        point = round(math.degrees(math.atan2(across, up)) % 360 / 45) % 8
+        bearing, toward = _(_BEARINGS[point]), _(_TOWARD[point])
     return Sketch(
         me=(round(left, 1), round(top, 1)),
         job=(round(left + x, 1), round(top + y, 1)),
@@ -50,4 +61,5 @@ def draw_sketch(me: tuple[float, float], job: tuple[float, float], unit: str) ->
         scale_px=round(bar, 1),
         scale=f"{step:g} {unit}",
         bearing=bearing,
+        toward=toward,
     )

@@ -14,22 +14,32 @@ from django.shortcuts import render
 
 from accounts.auth import throttling
 from dispatch.core import clock
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark, translated
 from dispatch.jobs import services, signed_links
 from dispatch.jobs.models import Job, Submission
-from dispatch.jobs.public.common import with_signed_link
+from dispatch.jobs.public.common import confirmation_of, with_signed_link
 from dispatch.jobs.public.forms import CorrectionForm
 from dispatch.jobs.rules.customer_phrases import first_name, local_time
 from dispatch.jobs.services import customer_actions
 
 # Seconds between refreshes of the page until the request is final.
 REFRESH_S = 15
-STEPS = ("Request received", "Calling technicians", "Technician assigned", "On the way", "Done")
+STEPS = (
+    mark("Request received"),
+    mark("Calling technicians"),
+    mark("Technician assigned"),
+    mark("On the way"),
+    mark("Done"),
+)
 # Confirmations after the redirect. The URL carries only a code, so that no link can inject other text.
 CONFIRMATIONS = {
-    "cancelled": "Your request is canceled.",
-    "corrected": "Your request has been updated.",
-    "asked": "Your request has been updated. The address has changed several times, so a dispatcher will check it "
-    "and call you. No technician is called until then.",
+    "cancelled": mark("Your request is canceled."),
+    "corrected": mark("Your request has been updated."),
+    "asked": mark(
+        "Your request has been updated. The address has changed several times, so a dispatcher will check it "
+        "and call you. No technician is called until then."
+    ),
 }
 
 
@@ -48,7 +58,7 @@ class RequestStatus:
     final: bool = False
 
 
-@with_signed_link(signed_links.submission_of)
+@with_signed_link(signed_links.submission_of, lambda submission: submission.organization.language)
 def status_page(request: HttpRequest, submission: Submission) -> HttpResponse:
     """Show the progress of a request; on POST, cancel or correct it.
 
@@ -60,9 +70,9 @@ def status_page(request: HttpRequest, submission: Submission) -> HttpResponse:
     if request.method == "POST":
         act = _ACTIONS.get(request.POST.get("do", "")) if job is not None else None
         if wait_s := _wait_s(submission):
-            problem, status_code = "Too many changes. Please wait and try again, or call us.", 429
+            problem, status_code = _("Too many changes. Please wait and try again, or call us."), 429
         elif job is None or act is None:
-            problem, status_code = "The page was out of date. Please try again.", 400
+            problem, status_code = _("The page was out of date. Please try again."), 400
         else:
             form = CorrectionForm(request.POST, job=job, organization=submission.organization)
             try:
@@ -95,12 +105,12 @@ def _render(
             "phone_end": str(submission.customer_phone if job is None else job.customer_phone)[-2:],
             "status": status,
             "refresh_s": 0 if status.final else REFRESH_S,
-            "steps": STEPS,
+            "steps": translated(STEPS),
             "form": form,
             "can_cancel": job is not None and customer_actions.can_cancel(job),
             "can_correct": job is not None and customer_actions.can_correct(job),
             "contact": customer_actions.contact_words(job) if job is not None else "",
-            "said": "" if problem else CONFIRMATIONS.get(request.GET.get("said", ""), ""),
+            "said": "" if problem else confirmation_of(request, CONFIRMATIONS),
             "problem": problem,
             "is_correcting": bool(problem) and request.POST.get("do") == "correct",
         },
@@ -115,7 +125,7 @@ def _cancel(job: Job, entered: Any, form: CorrectionForm) -> str:
 
 def _correct(job: Job, entered: Any, form: CorrectionForm) -> str:
     if not form.is_valid():
-        raise ValidationError("Please fix the errors below.")
+        raise ValidationError(_("Please fix the errors below."))
     address, phone = form.cleaned_data["address"], form.cleaned_data["phone"]
     corrected = services.correct_request(
         job.pk, address=address if address != job.address else "", phone=phone.as_e164 if phone else ""
@@ -137,48 +147,54 @@ def describe_status(submission: Submission) -> RequestStatus:
     job: Job | None = getattr(submission, "job", None)
     if job is None:
         return RequestStatus(
-            "waiting", "clock", "We received your request", "We are looking for technicians near you.", 1
+            "waiting", "clock", _("We received your request"), _("We are looking for technicians near you."), 1
         )
     match job.status:
         case Job.Status.ASSIGNED:
             return _describe_visit(job)
         case Job.Status.COMPLETED:
-            return RequestStatus("good", "check", "The work is done", "Thank you.", 5, final=True)
+            return RequestStatus("good", "check", _("The work is done"), _("Thank you."), 5, final=True)
         case Job.Status.CANCELLED if job.duplicate_state == Job.DuplicateState.MERGED:
-            text = "You sent us two requests. We'll continue with the first one."
-            return RequestStatus("off", "dash", "We combined this with your other request", text, 0, final=True)
+            text = _("You sent us two requests. We'll continue with the first one.")
+            return RequestStatus("off", "dash", _("We combined this with your other request"), text, 0, final=True)
         case Job.Status.CANCELLED:
-            text = f"If you didn't expect this, {customer_actions.contact_words(job)}."
-            return RequestStatus("off", "dash", "This request was canceled", text, 0, final=True)
+            text = _("If you didn't expect this, {contact}.").format(contact=customer_actions.contact_words(job))
+            return RequestStatus("off", "dash", _("This request was canceled"), text, 0, final=True)
         case Job.Status.PENDING:
-            return RequestStatus("late", "bar", "A dispatcher is handling your request", "We will call you.", 2)
+            return RequestStatus(
+                "late", "bar", _("A dispatcher is handling your request"), _("We will call you."), 2
+            )
     if job.paused_at:
-        return RequestStatus("late", "bar", "A dispatcher is handling your request", "We will call you.", 2)
+        return RequestStatus("late", "bar", _("A dispatcher is handling your request"), _("We will call you."), 2)
     if job.waiting_for == Job.WaitingFor.QUIET_HOURS and job.next_action_at:
         end = job.next_action_at.astimezone(ZoneInfo(submission.organization.time_zone))
-        text = f"We'll call technicians at {end.hour}:{end.minute:02d}."
-        return RequestStatus("waiting", "clock", "We have your request", text, 1)
-    text = "We'll send the first available technician. You'll see their name here."
-    return RequestStatus("calling", "phone", "We are calling technicians", text, 2)
+        text = _("We'll call technicians at {time}.").format(time=f"{end.hour}:{end.minute:02d}")
+        return RequestStatus("waiting", "clock", _("We have your request"), text, 1)
+    text = _("We'll send the first available technician. You'll see their name here.")
+    return RequestStatus("calling", "phone", _("We are calling technicians"), text, 2)
 
 
 def _describe_visit(job: Job) -> RequestStatus:
     """Return the progress of an assigned job: the technician and the arrival."""
-    name = first_name(job.technician.name) if job.technician else "A technician"
+    name = first_name(job.technician.name) if job.technician else _("A technician")
     if job.started_at is not None:
-        text = f"{name} has started the work."
-        return RequestStatus("good", "check", f"{name} is working on your request", text, 4)
+        text = _("{technician} has started the work.").format(technician=name)
+        return RequestStatus(
+            "good", "check", _("{technician} is working on your request").format(technician=name), text, 4
+        )
     step = 3 if job.on_the_way_at is None else 4
     if job.late_reported_at and (job.on_the_way_at is None or job.on_the_way_at < job.late_reported_at):
-        text = "They have your address and phone number."
-        return RequestStatus("late", "bar", f"{name} is running about {job.late_minutes} minutes late", text, step)
+        text = _("They have your address and phone number.")
+        title = _("{technician} is running about {minutes} minutes late")
+        title = title.format(technician=name, minutes=job.late_minutes)
+        return RequestStatus("late", "bar", title, text, step)
     if job.on_the_way_at is None:
-        text = "They have your address and phone number. You'll see here when they are on the way."
-        return RequestStatus("good", "check", f"{name} is coming", text, step)
+        text = _("They have your address and phone number. You'll see here when they are on the way.")
+        return RequestStatus("good", "check", _("{technician} is coming").format(technician=name), text, step)
     if job.eta_at is None:
-        text = "They have your address and phone number."
+        text = _("They have your address and phone number.")
     elif job.eta_at < clock.now():
-        text = "They should be with you any moment."
+        text = _("They should be with you any moment.")
     else:
-        text = f"Expected at about {local_time(job.eta_at, job.organization.time_zone)}."
-    return RequestStatus("good", "check", f"{name} is on the way", text, step)
+        text = _("Expected at about {time}.").format(time=local_time(job.eta_at, job.organization.time_zone))
+    return RequestStatus("good", "check", _("{technician} is on the way").format(technician=name), text, step)

@@ -17,23 +17,26 @@ from dispatch.core import clock
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
 from dispatch.core.ids import read_id
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.jobs import geocoding, services, signed_links
 from dispatch.jobs.models import Job, Offer
-from dispatch.jobs.public.common import with_signed_link
+from dispatch.jobs.public.common import choose_words, confirmation_of, with_signed_link
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
+from dispatch.telephony.speech import language_for
 
 # Confirmations after the redirect. The URL carries only a code, so that no link can inject other text.
 CONFIRMATIONS = {
-    "on": "You're on duty.",
-    "off": "You're off duty. You won't get offers until you go back on duty.",
-    "moved": "Your position has been updated.",
-    "on_the_way": "We've recorded that you're on the way.",
-    "started": "The job is marked as started.",
-    "done": "The job is marked as done. Thank you.",
-    "given_back": "We'll find another technician for the job.",
-    "pin": "Your PIN is set. Enter it when you call and are asked for it.",
-    "no_pin": "Your PIN is removed.",
+    "on": mark("You're on duty."),
+    "off": mark("You're off duty. You won't get offers until you go back on duty."),
+    "moved": mark("Your position has been updated."),
+    "on_the_way": mark("We've recorded that you're on the way."),
+    "started": mark("The job is marked as started."),
+    "done": mark("The job is marked as done. Thank you."),
+    "given_back": mark("We'll find another technician for the job."),
+    "pin": mark("Your PIN is set. Enter it when you call and are asked for it."),
+    "no_pin": mark("Your PIN is removed."),
 }
 
 
@@ -41,7 +44,7 @@ class ActionRefused(Exception):
     """Raised if the request can't be carried out. The message is shown to the technician."""
 
 
-@with_signed_link(signed_links.technician_of)
+@with_signed_link(signed_links.technician_of, lambda technician: language_for(technician.organization, technician))
 def technician_page(request: HttpRequest, technician: Technician) -> HttpResponse:
     """Show the page; on POST, perform the action `do` and show its result."""
     problem = ""
@@ -49,13 +52,17 @@ def technician_page(request: HttpRequest, technician: Technician) -> HttpRespons
         act = _ACTIONS.get(request.POST.get("do", ""))
         try:
             if act is None:
-                raise ActionRefused("The page was out of date. Please try again.")
+                raise ActionRefused(_("The page was out of date. Please try again."))
             said = act(technician, request.POST)
             return HttpResponseRedirect(f"{request.path}?said={said}", status=303)
-        except (ActionRefused, Conflict) as refused:
+        except ActionRefused as refused:
             problem = str(refused)
+        except Conflict as refused:
+            problem = choose_words(
+                str(refused), _("The job has changed meanwhile. Please check it and try again.")
+            )
         except ValidationError as refused:
-            problem = " ".join(refused.messages)
+            problem = choose_words(" ".join(refused.messages), _("Please check what you entered."))
         technician.refresh_from_db()
     return render(
         request,
@@ -66,7 +73,7 @@ def technician_page(request: HttpRequest, technician: Technician) -> HttpRespons
             "zone": technician.time_zone or technician.organization.time_zone,
             "offer": _live_offer(technician),
             "jobs": _todays_jobs(technician),
-            "said": CONFIRMATIONS.get(request.GET.get("said", ""), "") if not problem else "",
+            "said": "" if problem else confirmation_of(request, CONFIRMATIONS),
             "problem": problem,
         },
         status=409 if problem else 200,
@@ -85,15 +92,16 @@ def _set_position(technician: Technician, form: Any) -> str:
     lat, lng = _degrees(form.get("lat")), _degrees(form.get("lng"))
     if place or lat is None or lng is None:
         if not place:
-            raise ActionRefused("Enter an address or a ZIP code.")
+            raise ActionRefused(_("Enter an address or a ZIP code."))
         location, why = geocoding.geocode_with_reason(
             lat=None, lng=None, address=place, organization=technician.organization
         )
         if location is None:
-            raise ActionRefused(f"{why} Your position was not changed.")
+            unknown = _("We can't find this place. Your position was not changed.")
+            raise ActionRefused(choose_words(f"{why} Your position was not changed.", unknown))
         lat, lng = location.lat, location.lng
     if not (-90 <= lat <= 90 and -180 <= lng <= 180):
-        raise ActionRefused("The coordinates are out of range. Your position was not changed.")
+        raise ActionRefused(_("The coordinates are out of range. Your position was not changed."))
     technicians.move_technician(technician.pk, lat, lng)
     return "moved"
 
@@ -109,7 +117,7 @@ def _go(technician: Technician, form: Any) -> str:
     entered = form.get("eta", "").strip()
     minutes = read_id(entered)
     if entered and minutes is None:
-        raise ActionRefused("Enter the minutes until you arrive as a number, or leave the field empty.")
+        raise ActionRefused(_("Enter the minutes until you arrive as a number, or leave the field empty."))
     services.report_on_the_way(job.pk, actor=_actor(technician), eta_minutes=minutes, version=version)
     return "on_the_way"
 
@@ -133,7 +141,7 @@ def _set_pin(technician: Technician, form: Any) -> str:
         technicians.set_pin(technician.pk, "", actor=_actor(technician))
         return "no_pin"
     if not pin:
-        raise ActionRefused("Enter 4 to 8 digits.")
+        raise ActionRefused(_("Enter 4 to 8 digits."))
     technicians.set_pin(technician.pk, pin, actor=_actor(technician))
     return "pin"
 
@@ -157,7 +165,7 @@ def _own_job(technician: Technician, form: Any) -> tuple[Job, int]:
     """
     job = Job.objects.of(technician.organization_id).filter(pk=read_id(form.get("job")) or 0).first()
     if job is None or job.technician_id != technician.pk or job.status != Job.Status.ASSIGNED:
-        raise ActionRefused("This job is no longer yours.")
+        raise ActionRefused(_("This job is no longer yours."))
     return job, job.version
 
 

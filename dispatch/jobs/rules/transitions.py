@@ -104,13 +104,13 @@ def actions_in(
     ringing: bool,
     started: bool = False,
     duplicate: bool = False,
-    unreached: bool = False,
+    uninformed: bool = False,
 ) -> list[Action]:
     """Return the actions that a dispatcher may take on a job now, in button order.
 
     Extending needs a live offer whose phone is ringing, because its deadline starts then. A paused job can be
     resumed but not advanced. A started job can't be started, and nobody is on the way or late. `duplicate`: the
-    job is flagged as a probable duplicate. `unreached`: a technician could not be notified of a change.
+    job is flagged as a probable duplicate. `uninformed`: a technician was not, or not yet, notified of a change.
     """
     person_actions = [action for action in Action if action not in NOT_FOR_DISPATCHERS]
     hidden = {Action.CALL_NEXT, Action.EXTEND, Action.PAUSE} if paused else {Action.RESUME}
@@ -120,6 +120,6 @@ def actions_in(
         hidden.add(Action.EXTEND)
     if not duplicate:
         hidden |= {Action.MERGE_DUPLICATE, Action.NOT_A_DUPLICATE}
-    if not unreached:
+    if not uninformed:
         hidden.add(Action.TECHNICIAN_TOLD)
     return [action for action in person_actions if (status, action) in LEGAL and action not in hidden]

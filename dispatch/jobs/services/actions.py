@@ -216,6 +216,7 @@ def complete(job_id: int, *, actor: Actor, version: int | None = None, note: str
         transitions.append_job_event(job, "job.completed", actor=actor, technician_id=job.technician_id, note=note)
         customer_texts.withdraw(job, CustomerTextKind.RECEIVED, *customer_texts.ABOUT_COMING)
         customer_texts.inform_customer(job, CustomerTextKind.COMPLETED)
+        notices.check_deferred(job)
     return job
 
 
@@ -267,7 +268,7 @@ def _release_technician(job: Job, outcome: Outcome, reason: str, actor: Actor, n
     telephony.cancel_texts(Q(purpose="job", subject_id=job.pk), actor=actor)
     customer_texts.withdraw(job, *customer_texts.ABOUT_COMING)
     if news is None:
-        notices.supersede(job, job.technician_id)
+        notices.supersede(job, job.technician_id, because="they can't make it")
     else:
         notices.inform(job, job.technician_id, news)
     technicians.remove_open_job(job.technician_id)

@@ -11,7 +11,14 @@ from django.db import models, transaction
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
 from dispatch.jobs import policies
-from dispatch.jobs.models import CustomerTextPolicy, DispatchPolicy, Job, PublicForm, ServiceType
+from dispatch.jobs.models import (
+    CustomerTextPolicy,
+    DispatchPolicy,
+    Job,
+    PublicForm,
+    ServiceType,
+    TechnicianNotice,
+)
 from dispatch.jobs.rules import quiet_hours
 
 Setup = ServiceType | DispatchPolicy | PublicForm | CustomerTextPolicy
@@ -43,11 +50,15 @@ def save_config(write: Callable[[], Setup], changed: Mapping[str, Any], *, actor
 
 
 def wake_quiet_jobs(organization_id: int) -> None:
-    """Make jobs that wait for the end of quiet hours check again, because the hours have changed."""
+    """Make jobs and notices that wait for the end of quiet hours check again, because the hours have changed."""
     waiting = Job.objects.of(organization_id).filter(
         status=Job.Status.DISPATCHING, waiting_for=Job.WaitingFor.QUIET_HOURS, paused_at=None
     )
     waiting.update(next_action_at=clock.now())
+    notices = TechnicianNotice.objects.of(organization_id).filter(
+        status=TechnicianNotice.Status.SENDING, next_action_at__isnull=False, deferred_until__isnull=False
+    )
+    notices.update(next_action_at=clock.now())
 
 
 def delete_config(policy: DispatchPolicy, *, actor: Actor) -> None:

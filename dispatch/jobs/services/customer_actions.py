@@ -9,6 +9,8 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from dispatch.core.api.problems import Conflict
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import is_english, mark
 from dispatch.jobs.models import Job
 from dispatch.jobs.rules import Action, status_after
 from dispatch.jobs.services import transitions
@@ -16,7 +18,7 @@ from dispatch.jobs.services.actions import Correction, cancel
 from dispatch.jobs.services.customer_texts import CUSTOMER, load_policy
 from dispatch.jobs.services.follow_up import BY_CUSTOMER, correct
 
-NOT_FOUND = "We can't find this address. Add the city and the ZIP code."
+NOT_FOUND = mark("We can't find this address. Add the city and the ZIP code.")
 
 
 class CustomerRefusal(Exception):
@@ -38,8 +40,8 @@ def contact_words(job: Job) -> str:
     policy = load_policy(job.organization_id)
     name = job.organization.name
     if policy is not None and policy.contact_phone:
-        return f"call {name} at {policy.contact_phone.as_national}"
-    return f"call {name}"
+        return _("call {name} at {phone}").format(name=name, phone=policy.contact_phone.as_national)
+    return _("call {name}").format(name=name)
 
 
 def cancel_request(job_id: int, reason: str = "") -> Job:
@@ -77,11 +79,13 @@ def correct_request(job_id: int, *, address: str = "", phone: str = "") -> Job:
     except Conflict:
         job.refresh_from_db()
         _require(job, can_correct(job), "change")
-        raise CustomerRefusal("Your request has just changed. Please try again.") from None
+        raise CustomerRefusal(_("Your request has just changed. Please try again.")) from None
     except ValidationError as error:
         if "Address not found" in " ".join(error.messages):
-            raise ValidationError({"address": NOT_FOUND}) from None
-        raise
+            raise ValidationError({"address": _(NOT_FOUND)}) from None
+        if is_english():
+            raise
+        raise ValidationError({"address": _("Please check the address and the phone number.")}) from None
 
 
 def _require(job: Job, is_allowed: bool, what: str) -> None:
@@ -90,11 +94,17 @@ def _require(job: Job, is_allowed: bool, what: str) -> None:
 
 
 def _refusal(job: Job, what: str) -> CustomerRefusal:
-    contact = contact_words(job)
+    is_cancel = what == "cancel"
     if job.status == Job.Status.CANCELLED:
-        return CustomerRefusal(f"Your request was canceled. If you didn't expect this, {contact}.")
-    if job.status == Job.Status.COMPLETED:
-        return CustomerRefusal(f"The work is already done. If something is wrong, {contact}.")
-    if job.started_at is not None:
-        return CustomerRefusal(f"The technician has already started. To {what} your request, {contact}.")
-    return CustomerRefusal(f"You can't {what} your request here right now. Please {contact}.")
+        words = _("Your request was canceled. If you didn't expect this, {contact}.")
+    elif job.status == Job.Status.COMPLETED:
+        words = _("The work is already done. If something is wrong, {contact}.")
+    elif job.started_at is not None and is_cancel:
+        words = _("The technician has already started. To cancel your request, {contact}.")
+    elif job.started_at is not None:
+        words = _("The technician has already started. To change your request, {contact}.")
+    elif is_cancel:
+        words = _("You can't cancel your request here right now. Please {contact}.")
+    else:
+        words = _("You can't change your request here right now. Please {contact}.")
+    return CustomerRefusal(words.format(contact=contact_words(job)))

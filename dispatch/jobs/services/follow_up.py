@@ -72,6 +72,7 @@ def report_on_the_way(
             by=actor.type, eta_minutes=eta_minutes, eta=eta, note=note,
         )  # fmt: skip
         customer_texts.inform_customer(job, CustomerTextKind.ON_THE_WAY)
+        notices.check_deferred(job)
     return job
 
 
@@ -84,6 +85,7 @@ def mark_started(job_id: int, *, actor: Actor, version: int | None = None, note:
         transitions.save_job(job)
         transitions.append_job_event(job, "job.started", actor=actor, technician_id=job.technician_id, note=note)
         customer_texts.withdraw(job, *customer_texts.ABOUT_COMING)
+        notices.check_deferred(job)
     return job
 
 
@@ -117,6 +119,7 @@ def report_late(
             minutes=minutes, by=by or actor.type, note=note,
         )  # fmt: skip
         customer_texts.inform_customer(job, CustomerTextKind.RUNNING_LATE)
+        notices.check_deferred(job)
     return job
 
 
@@ -144,16 +147,16 @@ def mark_technician_told(
     version: int | None = None,
     note: str = "",
 ) -> Job:
-    """Record that a person told the technician of the change that no text or call could deliver; end the alert.
+    """Record that a person told the technician of the change that no text or call has delivered; end the alert.
 
-    `technician_id`: None means all technicians of the job who were not reached. The job itself does not change.
-    Raises ValidationError {technician} if everyone who was not reached is somebody else.
+    `technician_id`: None means all technicians of the job who were not reached, or who would be notified after
+    quiet hours. The job itself does not change. Raises ValidationError {technician} if all of them are others.
     """
     with locked_for_action(job_id, Action.TECHNICIAN_TOLD, version) as job:
-        unreached = notices.find_unreached(job)
-        if not unreached:
+        uninformed = notices.find_uninformed(job)
+        if not uninformed:
             raise_illegal_transition(job, "No technician waits for news about this job.")
-        concerned = [notice for notice in unreached if technician_id in (None, notice.technician_id)]
+        concerned = [notice for notice in uninformed if technician_id in (None, notice.technician_id)]
         if not concerned:
             raise ValidationError({"technician": "This technician does not wait for news about this job."})
         for notice in concerned:
@@ -234,6 +237,8 @@ def correct(
         job.refresh_from_db(fields=["customer_phone"])
         if is_news and job.status == Job.Status.ASSIGNED and job.technician_id is not None:
             notices.inform(job, job.technician_id, News.CHANGED)
+        if "priority" in changed:
+            notices.check_deferred(job)
         if "phone" in changed:
             customer_texts.inform_new_phone(job)
     return job

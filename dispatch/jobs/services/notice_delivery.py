@@ -1,5 +1,7 @@
 """Deliver the notices of changes: by text, else by a call in which key 1 confirms, else dispatchers are alerted.
 
+Quiet hours that hold back the job defer its notices; a call that rings or a text that was sent is not interrupted.
+
 `advance_notice` does what is due now: the handlers of a notice's text and calls invoke it with every change, and a
 loop when its time has come.
 """
@@ -10,6 +12,7 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 
+from dispatch.capacity import account_outages
 from dispatch.core import clock
 from dispatch.core.db import lock_waits
 from dispatch.core.db.isolation import run_each, unlocked_ids
@@ -17,13 +20,21 @@ from dispatch.core.events import SYSTEM, Actor
 from dispatch.jobs import sql
 from dispatch.jobs.models import Job, TechnicianNotice
 from dispatch.jobs.rules import phrases
-from dispatch.jobs.services import sms, transitions
-from dispatch.jobs.services.notices import PURPOSE, TEXT_WAIT, Status, append_notice_event, raise_again
+from dispatch.jobs.services import notices, sms, transitions
+from dispatch.jobs.services.notices import (
+    ALERT_AFTER,
+    PURPOSE,
+    TEXT_WAIT,
+    Status,
+    append_notice_event,
+    raise_again,
+)
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Text
 
 CONFIRM_KEY = "1"
-# Pauses: after a call without a key, when the phone is busy, and while a call or text is in progress.
+# Pauses: after a call without a key; when the phone is busy, or the account failed; while a call or text is in
+# progress.
 CALL_AGAIN, BUSY_AGAIN, LOOK_AGAIN = timedelta(seconds=30), timedelta(seconds=5), timedelta(seconds=20)
 RING_S, TIME_LIMIT_S = 30, 120
 BATCH = 100
@@ -67,23 +78,39 @@ def advance_notice(notice_id: int) -> None:
 
 def _continue(job: Job, notice: TechnicianNotice, text: Text | None) -> None:
     now = clock.now()
-    text_by = notice.created_at + TEXT_WAIT
-    if now >= notice.alert_at:
+    text_by = notice.alert_at - ALERT_AFTER + TEXT_WAIT
+    if notice.is_deferred:
+        _continue_deferred(job, notice)
+    elif now >= notice.alert_at:
         _mark_unreached(job, notice, notice.reason or "no confirmation")
     elif text is not None and now < text_by and text.ended_at is None:
         _wait(notice, text_by)
     elif telephony.open_call_of(PURPOSE, notice.pk) is not None:
         _wait(notice, now + LOOK_AGAIN)
+    elif (until := notices.find_quiet_end(job, notice)) is not None:
+        notices.defer(job, notice, until)
     else:
         _call(job, notice, now)
+
+
+def _continue_deferred(job: Job, notice: TechnicianNotice) -> None:
+    """Drop a notice that has become pointless, and begin with it after the quiet hours."""
+    if notices.is_pointless(job, notice):
+        notices.drop(job, notice)
+    elif (until := notices.find_quiet_end(job, notice)) is not None:
+        notices.defer(job, notice, until)
+    else:
+        notices.start_sending(job, notice)
 
 
 def _call(job: Job, notice: TechnicianNotice, now: datetime) -> None:
     last = telephony.calls_of(PURPOSE, notice.pk).first()
     if last is not None and last.ended_at is not None:
         notice.reason = f"the call: {last.get_status_display().lower()}"
-        if now < last.ended_at + CALL_AGAIN:
-            _wait(notice, last.ended_at + CALL_AGAIN)
+        did_not_ring = last.status in ("not_placed", "rejected") and not account_outages.is_usable(last.account)
+        again_at = last.ended_at + (BUSY_AGAIN if did_not_ring else CALL_AGAIN)
+        if now < again_at:
+            _wait(notice, again_at)
             return
     pool = sql.find_call_pool(job, now)
     if pool is None:

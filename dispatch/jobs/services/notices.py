@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.db.models import Q
 
@@ -16,9 +16,10 @@ from dispatch.core.events import SYSTEM, Actor
 from dispatch.core.runtime.queues import notify_loop
 from dispatch.jobs import policies, sql
 from dispatch.jobs.models import Job, TechnicianNotice
+from dispatch.jobs.rules.customer_phrases import local_time
+from dispatch.jobs.rules.notices import LOSSES, combine_news, may_wait
 from dispatch.jobs.services import sms
 from dispatch.telephony import services as telephony
-from dispatch.telephony.models import Text
 
 NOTICE_LOOP = "jobs_notices"
 PURPOSE = "job_news"
@@ -28,52 +29,142 @@ TEXT_WAIT, ALERT_AFTER = timedelta(seconds=90), timedelta(minutes=5)
 News, Status = TechnicianNotice.News, TechnicianNotice.Status
 
 
-def inform(job: Job, technician_id: int, news: TechnicianNotice.News, *, text: Text | None = None) -> None:
-    """Write a notice to the technician.
+def inform(job: Job, technician_id: int, news: TechnicianNotice.News) -> None:
+    """Write a notice to the technician, and send its text if possible.
 
-    It supersedes their earlier notices about this job. `text`: the text that already says so; otherwise one is
-    created if possible. The job must be locked. An organization without numbers notifies its technicians itself.
+    In quiet hours that hold back the job, the notice waits for their end, unless the job begins before. It
+    supersedes their earlier notices about this job. The job must be locked. An organization without numbers
+    notifies its technicians itself.
     """
-    missed = supersede(job, technician_id)
+    missed, unsent = _end_earlier(job, technician_id, because=str(news.label))
     if not OutboundNumber.objects.of(job.organization_id).exists():
         return
-    if news == News.CHANGED:  # they may not know yet that they have the job
+    if unsent is not None:
+        combined = combine_news(unsent, news)
+        if combined is None:
+            return
+        news = News(combined)
+    elif news == News.CHANGED:  # they may not know yet that they have the job
         news = next((earlier for earlier in (News.ASSIGNED, News.REOPENED) if earlier in missed), news)
-        is_texted = True
-    else:
-        is_texted = news != News.ASSIGNED  # `text` contains the address, if the policy sends it by text
     now = clock.now()
     notice = TechnicianNotice.objects.create(
         organization_id=job.organization_id,
         job=job,
         technician_id=technician_id,
         news=news,
+        begins_at=min(filter(None, _begins(job, news)), default=None),
         alert_at=now + ALERT_AFTER,
         next_action_at=now,
     )
-    if is_texted:
-        text = sms.send_news(notice, job)
-    if text is not None:
-        notice.text_id, notice.next_action_at = text.pk, now + TEXT_WAIT
-        notice.save(update_fields=["text_id", "next_action_at"])
+    if (until := find_quiet_end(job, notice)) is not None:
+        defer(job, notice, until)
     else:
+        start_sending(job, notice)
+
+
+def start_sending(job: Job, notice: TechnicianNotice) -> None:
+    """Send the notice by text, or else make its call due. Dispatchers are alerted `ALERT_AFTER` from now."""
+    now = clock.now()
+    notice.deferred_until, notice.alert_at, notice.next_action_at = None, now + ALERT_AFTER, now
+    if notice.text_id is None:
+        if notice.news == News.ASSIGNED:
+            text = sms.send_address(job, notice.technician_id, actor=SYSTEM)
+        else:
+            text = sms.send_news(notice, job)
+        if text is not None:
+            notice.text_id, notice.next_action_at = text.pk, now + TEXT_WAIT
+    notice.save(update_fields=["deferred_until", "alert_at", "next_action_at", "text_id"])
+    if notice.next_action_at == now:
         notify_loop(NOTICE_LOOP)
 
 
-def supersede(job: Job, technician_id: int) -> set[str]:
+# --- quiet hours ------------------------------------------------------------------------------------------------
+
+
+def find_quiet_end(job: Job, notice: TechnicianNotice) -> datetime | None:
+    """Return until when quiet hours hold back the notice now, or None."""
+    quiet = policies.quiet_hours(job.organization_id, job.service_type_id)
+    begins = _begins(job, notice.news) if _has_job(job, notice) else []
+    quiet_end = quiet.end_for(job.priority, clock.now(), job.organization.time_zone)
+    return may_wait(quiet_end, [notice.begins_at, *begins])
+
+
+def defer(job: Job, notice: TechnicianNotice, until: datetime) -> None:
+    """Make the notice wait, and append an Event if it did not already wait until then."""
+    is_new = notice.deferred_until != until
+    notice.deferred_until, notice.next_action_at, notice.alert_at = until, until, until + ALERT_AFTER
+    notice.save(update_fields=["deferred_until", "next_action_at", "alert_at"])
+    if is_new:
+        append_notice_event(
+            job, notice, "job.notice_deferred", SYSTEM, until=until.isoformat(),
+            until_words=local_time(until, job.organization.time_zone),
+        )  # fmt: skip
+
+
+def is_pointless(job: Job, notice: TechnicianNotice) -> bool:
+    """Return whether the deferred notice has become pointless: the technician knows, or it is no longer true."""
+    if notice.news in LOSSES:
+        return _has_job(job, notice)
+    return not _has_job(job, notice) or _is_known(job, notice)
+
+
+def drop(job: Job, notice: TechnicianNotice, because: str = "") -> None:
+    """End a deferred notice that has become pointless."""
+    notice.status, notice.next_action_at = Status.SUPERSEDED, None
+    notice.save(update_fields=["status", "next_action_at"])
+    append_notice_event(job, notice, "job.notice_dropped", SYSTEM, reason=because)
+
+
+def check_deferred(job: Job) -> None:
+    """Check the job's deferred notices soon, because the job has changed."""
+    waiting = job.notices.filter(status=Status.SENDING, deferred_until__isnull=False)
+    if waiting.update(next_action_at=clock.now()):
+        notify_loop(NOTICE_LOOP)
+
+
+def _begins(job: Job, news: str) -> list[datetime | None]:
+    """Return when the work, or the trip to it, began or should begin, as far as known."""
+    if news == News.REOPENED:  # an earlier beginning belongs to the work that was done
+        return [job.attention_at]
+    return [job.on_the_way_at, job.eta_at, job.started_at, job.attention_at]
+
+
+def _is_known(job: Job, notice: TechnicianNotice) -> bool:
+    """Return whether the technician has reported on a job, and so knows that they have it."""
+    reports = (job.on_the_way_at, job.started_at, job.late_reported_at)
+    return notice.news == News.ASSIGNED and any(reports)
+
+
+def _has_job(job: Job, notice: TechnicianNotice) -> bool:
+    return job.status == Job.Status.ASSIGNED and job.technician_id == notice.technician_id
+
+
+# --- the end of a notice ----------------------------------------------------------------------------------------
+
+
+def supersede(job: Job, technician_id: int, *, because: str) -> None:
+    """End the technician's notices about this job, because they know. The alert about an undelivered one ends."""
+    _end_earlier(job, technician_id, because=because)
+
+
+def _end_earlier(job: Job, technician_id: int, *, because: str) -> tuple[set[str], str | None]:
     """End the technician's notices about this job, because something newer replaces them.
 
-    Return what they were about. The alert about an undelivered notice ends.
+    Return what they were about, and the news of a deferred notice that was never sent, or None.
     """
     earlier = TechnicianNotice.objects.filter(job=job, technician_id=technician_id).select_related("technician")
     missed: set[str] = set()
+    unsent: str | None = None
     alerted: TechnicianNotice | None = None
     for notice in earlier.filter(status__in=(Status.SENDING, Status.UNREACHED)).order_by("pk"):
         missed.add(notice.news)
-        if notice.status == Status.UNREACHED:
-            alerted = notice
-        notice.status, notice.next_action_at = Status.SUPERSEDED, None
-        notice.save(update_fields=["status", "next_action_at"])
+        if notice.is_deferred:
+            unsent = _unsent_news(job, notice)
+            drop(job, notice, because)
+        else:
+            alerted = notice if notice.status == Status.UNREACHED else alerted
+            notice.status, notice.next_action_at = Status.SUPERSEDED, None
+            notice.save(update_fields=["status", "next_action_at"])
         if notice.text_id is not None:
             telephony.cancel_texts(Q(pk=notice.text_id))
         if call := telephony.open_call_of(PURPOSE, notice.pk):
@@ -81,12 +172,38 @@ def supersede(job: Job, technician_id: int) -> set[str]:
     if alerted is not None:
         append_notice_event(job, alerted, "job.notice_superseded", SYSTEM)
         raise_again(job)
-    return missed
+    return missed, unsent
+
+
+def _unsent_news(job: Job, notice: TechnicianNotice) -> str | None:
+    """Return the news of a deferred notice of which the technician has learned nothing yet, or None."""
+    if _is_known(job, notice) or notice.text_id is not None or telephony.calls_of(PURPOSE, notice.pk).exists():
+        return None
+    return str(notice.news)
 
 
 def find_unreached(job: Job) -> list[TechnicianNotice]:
     """Return the notices that reached nobody, with their technicians, oldest first."""
     return list(job.notices.filter(status=Status.UNREACHED).select_related("technician").order_by("pk"))
+
+
+def find_uninformed(job: Job) -> list[TechnicianNotice]:
+    """Return the notices that reached nobody, and the deferred ones, with their technicians, oldest first."""
+    open_notices = job.notices.filter(status__in=(Status.UNREACHED, Status.SENDING)).select_related("technician")
+    return [
+        notice for notice in open_notices.order_by("pk") if notice.status == Status.UNREACHED or notice.is_deferred
+    ]
+
+
+def describe_deferred(job: Job) -> list[str]:
+    """Say in a sentence for each deferred notice of the job who will be notified when, and of what."""
+    return [
+        f"{notice.technician.name} will be notified at "
+        f"{local_time(notice.deferred_until, job.organization.time_zone)}, when the quiet hours end, "
+        f"that {notice.get_news_display()}."
+        for notice in find_uninformed(job)
+        if notice.is_deferred
+    ]
 
 
 def mark_told(job: Job, notice: TechnicianNotice, *, actor: Actor, note: str = "") -> None:

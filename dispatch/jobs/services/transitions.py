@@ -220,11 +220,11 @@ def assign_to(
         offer_id=offer_id,
         **data,
     )
-    text = sms.send_address(job, technician_id, actor=actor)
     if actor.type == "technician":
-        notices.supersede(job, technician_id)
+        sms.send_address(job, technician_id, actor=actor)
+        notices.supersede(job, technician_id, because="they accepted the job")
     else:
-        notices.inform(job, technician_id, TechnicianNotice.News.ASSIGNED, text=text)
+        notices.inform(job, technician_id, TechnicianNotice.News.ASSIGNED)
     customer_texts.inform_customer(job, CustomerTextKind.ASSIGNED)
 
 

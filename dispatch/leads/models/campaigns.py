@@ -12,10 +12,10 @@ from phonenumber_field.modelfields import PhoneNumberField
 
 from accounts.models import Organization, validate_own_voice
 from accounts.scoping import OwnedModel
+from accounts.speech_fields import own_language, own_voice
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.crypto import EncryptedTextField
-from dispatch.core.voices import voice_choices
 from dispatch.leads.rules import states
 from dispatch.leads.rules.script import has_words
 
@@ -79,22 +79,8 @@ class Campaign(OwnedModel):
     )
 
     # Script.
-    language = models.CharField(
-        max_length=2,
-        choices=Organization.Language,
-        blank=True,
-        default="",
-        db_default="",
-        help_text="Of the script. Leave empty for the organization's.",
-    )
-    voice = models.CharField(
-        max_length=64,
-        choices=voice_choices,
-        blank=True,
-        default="",
-        db_default="",
-        help_text="It must speak the language of the script. Leave empty for the organization's.",
-    )
+    language = own_language("Of the script. Leave empty for the organization's.")
+    voice = own_voice("It must speak the language of the script. Leave empty for the organization's.")
     script = models.TextField(blank=True, help_text="Read aloud; one sentence per line.")
     keys = models.JSONField(
         default=dict, blank=True, help_text=('What is said when a key is pressed, for example {"1": "Thank you."}')

@@ -46,7 +46,10 @@ class SpendCapAdmin(OwnedAdmin):
     @display(description="note")
     def note(self, row: SpendCap) -> str:
         if row.other_currencies and row.amount is not None:
-            return f"The provider bills in {row.other_currencies}. Amounts are compared without conversion."
+            return (
+                f"Not counted: {row.other_currencies}. Amounts are not converted, so the cap holds back nothing "
+                f"that is billed in another currency than {row.currency}."
+            )
         return "—"
 
     def save_model(self, request: Any, obj: SpendCap, form: Any, change: bool) -> None:

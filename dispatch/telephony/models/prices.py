@@ -54,7 +54,8 @@ class SpendCap(OwnedModel):
         max_length=3,
         default="USD",
         validators=[RegexValidator(CURRENCY, "Enter three capital letters, such as USD.")],
-        help_text="The currency in which the phone provider bills. Amounts are not converted.",
+        help_text="The currency in which the phone provider bills. The cap counts only amounts in this currency: "
+        "amounts in others are not converted.",
     )
     warn_percent = models.PositiveSmallIntegerField(
         "warn at (%)",
@@ -80,7 +81,13 @@ class SpendCap(OwnedModel):
     )
     call_average = models.DecimalField(max_digits=14, decimal_places=6, null=True, editable=False)
     text_average = models.DecimalField(max_digits=14, decimal_places=6, null=True, editable=False)
-    other_currencies = models.CharField(max_length=64, blank=True, default="", editable=False)
+    other_currencies = models.CharField(
+        max_length=64,
+        blank=True,
+        default="",
+        editable=False,
+        help_text="What was spent today in other currencies, which the cap does not count.",
+    )
     counted_at = models.DateTimeField(null=True, editable=False)
     warned_at = models.DateTimeField(null=True, editable=False)
     stopped_at = models.DateTimeField(null=True, editable=False, help_text="Since when calls and texts wait.")

@@ -3,7 +3,7 @@
 from dispatch.capacity.line_leases import NoLine
 from dispatch.telephony.errors import CallNotAllowed, NoTextNumber, OptedOut, PhoneBusy, TextNotAllowed
 from dispatch.telephony.rules import why_not_callable
-from dispatch.telephony.services.call_requests import hang_up, place_call, place_soon, repeat_prompt
+from dispatch.telephony.services.call_requests import hang_up, place_soon, repeat_prompt
 from dispatch.telephony.services.call_status import (
     has_webhook,
     is_bad_number,
@@ -56,7 +56,6 @@ __all__ = [
     "opt_in",
     "opt_out",
     "opted_out",
-    "place_call",
     "place_soon",
     "record_silence",
     "repeat_prompt",

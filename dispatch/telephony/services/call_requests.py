@@ -49,18 +49,6 @@ REPEAT_PROMPT = "dispatch.telephony.services.call_requests.request_prompt"
 Status = Call.Status
 
 
-def place_call(call_id: int) -> Call:
-    """Request a due, created call from the provider, write the outcome, and return the call.
-
-    Call it outside any transaction. Idempotent: any call that is not created and due is left unchanged. Raises
-    Call.DoesNotExist.
-    """
-    call, changed = claim_for_placing(call_id, in_turn=False)
-    if changed and call.status == Status.REQUESTING:
-        return request_from_provider(call)
-    return call
-
-
 def place_soon(call: Call) -> None:
     """Request a due, created call in a thread, if its account has a free one soon. Otherwise the placer does.
 
@@ -76,7 +64,7 @@ def place_soon(call: Call) -> None:
 
 
 def claim_for_placing(call_id: int, *, in_turn: bool = True) -> tuple[Call, bool]:
-    """Claim a call for its request (first half of `place_call`).
+    """Claim a call for its request. `request_from_provider` follows.
 
     Takes a token of the provider's and the pool's rate limit, so that calls are served in the order of their
     claims. Return the call and whether its status moved. If it is `requesting` then, the claimer must request it
@@ -92,7 +80,7 @@ def claim_for_placing(call_id: int, *, in_turn: bool = True) -> tuple[Call, bool
 
 
 def request_from_provider(call: Call) -> Call:
-    """Request a claimed call from the provider and write the outcome (second half of `place_call`)."""
+    """Request a claimed call from the provider and write the outcome."""
     fault_injection.crash_point("telephony.place.claimed")
     outcome = _request(call)
     fault_injection.crash_point("telephony.place.sent")

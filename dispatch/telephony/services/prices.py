@@ -1,18 +1,17 @@
 """Fetch the prices of calls and texts, which the provider knows some time after their end.
 
-A row is asked about soon after its end, and then at intervals that double, until it is `MAX_AGE` old. Accounts
-are asked in parallel, so that a slow one delays no other. Unanswered calls cost nothing and are not asked about.
+A row is asked about soon after its end, and then at intervals that double, until it is `MAX_AGE` old. Each account
+is asked in a thread of the lookups, so that a slow one delays no other. Unanswered calls cost nothing and are not
+asked about.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from functools import cache
 
 import structlog
-from django.db import connections, transaction
+from django.db import transaction
 
 from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock
@@ -20,40 +19,39 @@ from dispatch.core.db import prepared
 from dispatch.telephony import metrics, price_sql, providers
 from dispatch.telephony.price_sql import Source, Unpriced
 from dispatch.telephony.providers.base import Price, PriceRequest, ProviderError
+from dispatch.telephony.request_threads import LOOKUPS, failing_accounts
 
 log = structlog.get_logger(__name__)
 
 # Rows of one account and kind in a pass.
 BATCH = 500
 FIRST_AFTER, MAX_AGE = timedelta(seconds=30), timedelta(days=7)
-MAX_CONCURRENT_ACCOUNTS = 4
+NOT_FETCHED = "prices_not_fetched"
 
 
-def fetch_due_prices() -> int:
-    """Fetch the prices that are due, for every account that works. Return how many were recorded."""
+def fetch_due_prices() -> None:
+    """Start to fetch the due prices of every account that works. A busy account waits for the next pass."""
     accounts = ProviderAccount.objects.filter(is_active=True, outage="").order_by("pk")
-    return sum(_threads().map(_fetch_of_account, accounts.values_list("pk", flat=True)))
+    for account_id in accounts.values_list("pk", flat=True):
+        if account_id in failing_accounts:
+            continue
+        slot = LOOKUPS.reserve(account_id, (NOT_FETCHED, account_id))
+        if slot is not None:
+            with slot:
+                slot.start(_fetch_of_account, account_id)
 
 
-@cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(MAX_CONCURRENT_ACCOUNTS, thread_name_prefix="prices")
-
-
-def _fetch_of_account(account_id: int) -> int:
+def _fetch_of_account(account_id: int) -> None:
     """Fetch the account's due prices. After a failure, the account is left alone until the next pass."""
     try:
         account = ProviderAccount.objects.get(pk=account_id)
-        if not providers.for_account(account).has_prices:
-            return 0
-        return sum(fetch_prices_of(account, source) for source in price_sql.SOURCES)
+        if providers.for_account(account).has_prices:
+            for source in price_sql.SOURCES:
+                fetch_prices_of(account, source)
     except ProviderError as error:
-        log.warning("prices_not_fetched", account=account_id, error=str(error))
+        log.warning(NOT_FETCHED, account=account_id, error=str(error))
     except Exception:  # of this account only
-        log.exception("prices_not_fetched", account=account_id)
-    finally:
-        connections.close_all()
-    return 0
+        log.exception(NOT_FETCHED, account=account_id)
 
 
 def fetch_prices_of(account: ProviderAccount, source: Source) -> int:

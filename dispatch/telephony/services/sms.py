@@ -11,6 +11,7 @@ from django.db import connection, transaction
 from django.db.models import Q
 
 from accounts.models import Organization
+from dispatch.capacity import account_outages
 from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.core import clock, events
 from dispatch.core.db import fast_rows
@@ -27,6 +28,8 @@ log = structlog.get_logger(__name__)
 
 TEXT_LOOP = "texts"
 DEFAULT_DEADLINE = timedelta(hours=1)
+# The last texts of a phone to a number in which STOP or START is looked for.
+REMEMBERED_TEXTS = 20
 Status = Text.Status
 
 
@@ -49,7 +52,8 @@ def create_text(
     Must run in the caller's transaction. `to_phone` is E.164. `body` is truncated to 1600 UTF-16 units.
     `not_after`: the deadline for sending (default: an hour from now). `context` (JSON) is included in every event.
     The sender is the first that may send texts: `number`, the number that this phone texted last, one of `pool`,
-    any number of the organization; numbers whose texts are blocked come last. An existing text of the same
+    any number of the organization; numbers whose texts are blocked come last. During an outage of its account, a
+    number of its pool or of the pool's fallback sends the text (`find_substitute`). An existing text of the same
     (purpose, subject_id, attempt) is returned unchanged.
 
     Raises OptedOut, TextNotAllowed and NoTextNumber. The transaction stays usable.
@@ -123,6 +127,26 @@ def opted_out(organization_id: int, phones: Iterable[str]) -> set[str]:
     return {str(phone) for phone in opt_outs.values_list("phone", flat=True)}
 
 
+def find_substitute(number: OutboundNumber, phone: str) -> OutboundNumber | None:
+    """Return the number that texts the phone during an outage of the number's account, or None.
+
+    A number to which the phone has said STOP is none: the provider blocks its texts, although the phone has opted
+    in again by a text to another number.
+    """
+    substitutes = account_outages.substitute_senders(number)
+    possible = [one for one in substitutes if not _has_stopped(one, phone)]
+    return sms_rules.choose_number(phone, possible) if possible else None
+
+
+def _has_stopped(number: OutboundNumber, phone: str) -> bool:
+    inbound = Text.objects.of(number.organization_id).filter(
+        from_phone=phone, number_id=number.pk, direction=Text.Direction.IN
+    )
+    bodies = inbound.order_by("-id").values_list("body", flat=True)[:REMEMBERED_TEXTS]
+    words = (sms_rules.keyword(body, opted_out=True) for body in bodies)
+    return next((word for word in words if word in ("stop", "start")), "") == "stop"
+
+
 def _sender(
     organization_id: int, phone: str, number: OutboundNumber | None, pool: DispatchPool | None
 ) -> OutboundNumber | None:
@@ -136,6 +160,13 @@ def _sender(
         return next(candidate for candidate in usable if candidate == number)
     if not usable:
         return None
+    chosen = _choose_unblocked(organization_id, phone, pool, usable)
+    return find_substitute(chosen, phone) or chosen
+
+
+def _choose_unblocked(
+    organization_id: int, phone: str, pool: DispatchPool | None, usable: list[OutboundNumber]
+) -> OutboundNumber:
     left = list(usable)
     while left:
         chosen = _choose_sender(organization_id, phone, pool, left)

@@ -52,6 +52,8 @@ PAUSED_RETRY, OUTAGE_RETRY = timedelta(seconds=2), timedelta(seconds=5)
 # A raised cap wakes the texts that wait for it (`wake_held_texts`).
 CAP_RETRY = timedelta(seconds=60)
 BATCH = 200
+# Texts of these purposes come from a certain number: the one that was texted, or that is being tested.
+OF_THEIR_NUMBER = (Text.Purpose.REPLY, Text.Purpose.TEST)
 UNKNOWN = "text_not_resolved"
 _failed_texts, _unresolved_texts = RecentlyBlocked(60.0, longest_s=3600.0), RecentlyBlocked(60.0, longest_s=3600.0)
 _PACE = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
@@ -91,7 +93,7 @@ def _claim(text_id: int) -> tuple[Text, bool]:
         handler = text_handler_for(text.purpose)
         if handler is not None and not handler.should_send(text):
             return text, transition(text, Status.CANCELED, error_message="no longer needed")
-        if not account_outages.is_usable(text.account):
+        if not account_outages.is_usable(text.account) and not _reroute(text):
             update_fields(text, not_before=now + OUTAGE_RETRY)
             return text, False
         may_send = text.number.sends_texts and text.account.is_active and text.organization.is_active
@@ -106,6 +108,18 @@ def _claim(text_id: int) -> tuple[Text, bool]:
             return text, False
         send_by = min(now + timedelta(seconds=settings.CALL_SEND_WINDOW_S), text.not_after)
         return text, transition(text, Status.REQUESTING, requested_at=now, send_by=send_by, error_message="")
+
+
+def _reroute(text: Text) -> bool:
+    """Have another number send the text during its account's outage. Return False if none may."""
+    substitute = None if text.purpose in OF_THEIR_NUMBER else sms.find_substitute(text.number, str(text.to_phone))
+    if substitute is None:
+        return False
+    why = account_outages.describe(text.account)
+    text.account, text.number = substitute.account, substitute
+    update_fields(text, "account", "number", from_phone=str(substitute.phone))
+    append_text_event(text, "rerouted", number=str(substitute.phone), why=why)
+    return True
 
 
 def _hold(text: Text, now: datetime) -> None:
@@ -176,7 +190,7 @@ def _request(text: Text) -> Outcome:
 def _record_outcome(text_id: int, outcome: Outcome) -> Text:
     """Write the outcome. If a webhook or the reconciler was faster, its result stands."""
     with transaction.atomic():
-        text = lock_text(text_id, "account")
+        text = lock_text(text_id, "account", "number")
         if isinstance(outcome, Submitted):
             if text.sid is None:
                 text.sid = outcome.sid
@@ -189,6 +203,9 @@ def _record_outcome(text_id: int, outcome: Outcome) -> Text:
                 append_text_event(
                     text, "held_back", PROVIDER, retry_in_s=outcome.retry_after_s, why=outcome.reason
                 )
+        elif isinstance(outcome, Rejected) and text.sid is None and _requeue_refused(text, outcome):
+            notify_loop(sms.TEXT_LOOP)
+            return text
         elif isinstance(outcome, Rejected) and text.sid is None:
             refusal = {"error_code": outcome.code, "error_message": outcome.message}
             if transition(text, Status.REJECTED, actor=PROVIDER, **refusal) and not outcome.is_account_wide:
@@ -199,6 +216,19 @@ def _record_outcome(text_id: int, outcome: Outcome) -> Text:
             transition(text, Status.UNKNOWN, error_message=outcome.reason[:255])
         _report_outcome(text.account_id, outcome)
     return text
+
+
+def _requeue_refused(text: Text, outcome: Rejected) -> bool:
+    """Requeue a text because the provider refuses its whole account, if another account may send it."""
+    if not outcome.is_account_wide or text.status != Status.REQUESTING:
+        return False
+    _report_outcome(text.account_id, outcome)
+    text.account.refresh_from_db()
+    text.number.account = text.account
+    if not _reroute(text):
+        return False
+    update_fields(text, status=Status.CREATED, not_before=clock.now(), requested_at=None, send_by=None)
+    return True
 
 
 def _report_outcome(account_id: int, outcome: Outcome) -> None:

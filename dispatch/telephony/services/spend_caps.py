@@ -6,6 +6,9 @@ estimate for everything without a price. What exceeds the cap is therefore bound
 in progress cost more than their estimates, and by alert calls and inbound calls and texts, which are counted but
 never held.
 
+A cap counts only prices in its currency, because amounts are not converted. When another currency appears, the
+dispatchers and admins are notified of what the cap does not count.
+
 When what was spent leaves too little for another call, everything but alert calls stops, until the next local day,
 or until the cap is raised or removed.
 """
@@ -41,6 +44,8 @@ EXEMPT = frozenset({"alert"})
 AVERAGED, AVERAGED_DAYS = 100, 30
 # What was stopped continues on the same day, without a change of the cap, once this share of the cap is enough.
 RESUME_SHARE = Decimal("0.95")
+# Of `SpendCap.other_currencies`.
+MAX_OTHERS_LENGTH = 64
 REACHED = "The daily spending cap"
 HOW_TO_RAISE = "An admin can raise the cap under Daily spending caps."
 
@@ -168,19 +173,24 @@ def _count(cap: SpendCap, *, is_edited: bool = False, actor: Actor = SYSTEM) -> 
     now = clock.now()
     today = _local_day(cap.organization.time_zone)
     is_new_day = cap.day != today
+    known_units = set() if is_new_day or is_edited else _units(cap.other_currencies)
     since, until = _bounds(today, cap.organization.time_zone)
     days_ago = now - timedelta(days=AVERAGED_DAYS)
-    cap.call_average = price_sql.average_price(price_sql.CALLS, cap.organization_id, days_ago, AVERAGED)
-    cap.text_average = price_sql.average_price(price_sql.TEXTS, cap.organization_id, days_ago, AVERAGED)
+    cap.call_average, cap.text_average = (
+        price_sql.average_price(source, cap.organization_id, days_ago, AVERAGED, cap.currency)
+        for source in (price_sql.CALLS, price_sql.TEXTS)
+    )
     call, text = _estimate(price_sql.CALLS, cap.call_average), _estimate(price_sql.TEXTS, cap.text_average)
-    spent = price_sql.spent_between(cap.organization_id, since, until)
+    spent = price_sql.spent_between(cap.organization_id, since, until, cap.currency)
     cap.day, cap.counted_at = today, now
     cap.settled = spent.known + spent.calls * call + spent.texts * text
     cap.spent = cap.settled + spent.open_calls * call
-    cap.other_currencies = " ".join(unit for unit in spent.currencies if unit != cap.currency)[:64]
+    cap.other_currencies = _describe_others(spent.others)
     if is_new_day:
         cap.warned_at = None
     _stop_or_resume(cap, call, actor, is_fresh=is_new_day or is_edited)
+    if _units(cap.other_currencies) - known_units:
+        _append(cap, "uncovered", others=cap.other_currencies, **_facts(cap))
     if cap.warned_at is None and cap.settled * 100 >= cap.amount * cap.warn_percent:
         cap.warned_at = now
         if cap.stopped_at is None:
@@ -218,8 +228,20 @@ def _resume(cap: SpendCap, actor: Actor) -> None:
 def _facts(cap: SpendCap) -> dict[str, Any]:
     facts: dict[str, Any] = {"amount": str(cap.amount), "currency": cap.currency}
     if cap.other_currencies:
-        facts["note"] = f"The provider bills in {cap.other_currencies}; amounts are not converted."
+        facts["note"] = f"Not counted, because amounts are not converted: {cap.other_currencies}."
     return facts
+
+
+def _describe_others(amounts: Mapping[str, Decimal]) -> str:
+    """Return amounts such as "0.70 EUR, 12.00 GBP", as many as the column holds."""
+    parts = [f"{amount:.2f} {unit}" for unit, amount in sorted(amounts.items())]
+    while len(", ".join(parts)) > MAX_OTHERS_LENGTH:
+        parts.pop()
+    return ", ".join(parts)
+
+
+def _units(others: str) -> set[str]:
+    return {part.split()[-1] for part in others.split(",") if part.strip()}
 
 
 def _locked(organization_id: int) -> SpendCap | None:

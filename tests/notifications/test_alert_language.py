@@ -1,0 +1,66 @@
+"""Alert calls speak the language of the organization; the stored English titles are not read aloud in Spanish."""
+
+from __future__ import annotations
+
+import pytest
+
+from accounts.models import Organization, User
+from dispatch.core import languages
+from notifications import rendering
+from notifications.models import Alert, Notification
+from notifications.rules import CRITICAL, TABLE
+from tests.notifications.conftest import Watch
+
+LUPE = "Polly.Lupe-Neural"
+
+
+def row_of(kind: str, **alert: str) -> Notification:
+    """A notification whose words are in English, as they are stored."""
+    subject_type = kind.partition(".")[0]
+    organization = Organization(name="Copper State Plumbing", slug="copper")
+    return Notification(
+        organization=organization,
+        user=User(name="Ana"),
+        kind=kind,
+        subject_type=subject_type,
+        subject_id=12,
+        title="Something happened",
+        body="Water heater · Phoenix, AZ 85003",
+        alert=Alert(organization=organization, kind=kind, **alert),
+    )
+
+
+@pytest.mark.parametrize("rule", [rule for rule in TABLE if rule.level == CRITICAL], ids=lambda rule: rule.kind)
+def test_every_alert_is_named_in_spanish(rule):
+    with languages.override(languages.SPANISH):
+        greeting, title, *details = rendering.render_call("alert", row_of(rule.kind))
+        label = languages.gettext(rule.label)
+    assert greeting == "Esta es una alerta de Copper State Plumbing."
+    assert title == (f"{label}. Trabajo 12." if rule.kind.startswith("job.") else f"{label}.")
+    assert label != rule.label
+    has_details = rule.kind in rendering.KINDS_WITH_PLAIN_DETAILS
+    assert details[:-1] == (["Water heater. Phoenix, Arizona, 8 5 0 0 3."] if has_details else [])
+    assert details[-1] == "Para confirmar, oprima 1. Para oírla otra vez, oprima asterisco."
+
+
+def test_end_of_an_alert_is_said_in_the_language():
+    row = row_of("job.pending", settled_how="Maria assigned the job")
+    assert rendering.render_call("over", row) == ("This alert is resolved. Maria assigned the job.", "Goodbye.")
+    with languages.override(languages.SPANISH):
+        assert rendering.render_call("over", row) == ("Esta alerta está resuelta.", "Adiós.")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_alert_call_is_in_the_language_and_voice_of_the_organization(watch: Watch):
+    Organization.objects.filter(pk=watch.floor.organization.pk).update(language="es", voice=LUPE)
+    ana = watch.dispatcher("Ana")
+    alert = watch.alert()
+    watch.after(121)
+    call = watch.rings(ana).answer()
+    call.hears("Esta es una alerta de Copper State Plumbing.")
+    call.hears(f"Un trabajo necesita un despachador. Trabajo {alert.subject_id}.")
+    call.hears("Para confirmar, oprima 1.")
+    assert {(words["voice"], words["language"]) for words in call.now["said"]} == {(LUPE, "es-US")}
+    call.press("1").hears("Gracias, Ana. Usted confirmó esta alerta. No se llamará a nadie más.").ended()
+    alert.refresh_from_db()
+    assert (alert.status, alert.acknowledged_by) == ("acknowledged", ana)
