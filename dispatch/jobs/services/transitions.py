@@ -14,7 +14,7 @@ from dispatch.core.events import SYSTEM, Actor, NewEvent
 from dispatch.core.runtime.queues import enqueue, enqueue_in, notify_loop
 from dispatch.jobs import metrics, policies, sql
 from dispatch.jobs.models import CustomerTextKind, Job, Offer, TechnicianNotice
-from dispatch.jobs.rules import MISSES, REACHED_OUTCOMES, Outcome
+from dispatch.jobs.rules import MISSES, OFFER_LEGAL, REACHED_OUTCOMES, Outcome
 from dispatch.jobs.services import customer_texts, notices, sms
 from dispatch.jobs.services.line_wakeups import WAITING_LOOP
 from dispatch.technicians import services as technicians
@@ -151,8 +151,10 @@ def close_offer(
 ) -> bool:
     """Close an offer and, unless their row must not be changed now, free its technician; `hang_up`: end its call.
 
-    Return False if the offer's status was not `before`.
+    Return False if the offer's status was not `before`. Raises ValueError if `status` may not follow `before`.
     """
+    if status not in OFFER_LEGAL[before]:
+        raise ValueError(f"An offer that is {before} does not become {status}.")
     now = clock.now()
     changed = Offer.objects.filter(pk=offer.pk, status=before).update(
         status=status, outcome=outcome, reason=reason[:160], settled_at=now
