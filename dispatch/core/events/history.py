@@ -206,6 +206,11 @@ def _snapshot() -> Iterator[None]:
         yield
 
 
+_FIRST_SINCE = """
+SELECT COALESCE((SELECT min(id) FROM core_event WHERE at >= %s), (SELECT max(id) + 1 FROM core_event), 0)
+"""
+
+
 def _scope(days: float | None) -> Scope:
     """Return the scope. No organization's retention deletes events younger than EVENT_LOG_MIN_DAYS."""
     kept_since = clock.now() - timedelta(days=settings.EVENT_LOG_MIN_DAYS)
@@ -213,7 +218,7 @@ def _scope(days: float | None) -> Scope:
         return Scope(0, kept_since)
     since = clock.now() - timedelta(days=days)
     with connection.cursor() as cursor:
-        cursor.execute("SELECT COALESCE(min(id), 0) FROM core_event WHERE at >= %s", [since])
+        cursor.execute(_FIRST_SINCE, [since])
         return Scope(cursor.fetchone()[0], max(kept_since, since))
 
 
