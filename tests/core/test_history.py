@@ -84,8 +84,8 @@ BAD: list[tuple[type[Machine], Steps, str]] = [
      "running is illegal after running"),
     (RunHistory, [("in_progress", {"epoch": 1}), ("running", {"epoch": 1}), ("in_progress", {"epoch": 1})],
      "in_progress has token 1 after token 1"),
-    (RunHistory, [("in_progress", {"epoch": 1}), ("in_progress", {"epoch": 2}), ("running", {"epoch": 1})],
-     "running has token 1 after token 2"),
+    (RunHistory, [("in_progress", {"epoch": 1}), ("running", {}), ("in_progress", {"epoch": 2}),
+                  ("running", {"epoch": 1})], "running has token 1 after token 2"),
     (RunHistory, steps("in_progress", "running", "missed"), "missed is illegal after running"),
 ]  # fmt: skip
 

@@ -11,7 +11,7 @@ from tests.support.histories import history_is_legal, undone
 
 def test_histories_of_messages_are_accepted(world: World) -> None:
     endpoint = world.endpoint(retry_schedule_s=[])
-    world.receiver.answer("a", 500)
+    world.receiver.answer("a", 500, times=1)
     first, second, third = world.send(endpoint, "a", "b", "c")
     world.start()
     world.becomes(first, "ERROR")

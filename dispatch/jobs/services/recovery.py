@@ -126,18 +126,18 @@ def _is_owned(job: Job) -> bool:
 
 
 def _outage_ended(organization_id: int) -> None:
-    enqueue(settings.DISPATCH_QUEUE, RESUME, organization_id)
+    enqueue(settings.DISPATCH_QUEUE, RESUME, organization_id, organization_id=organization_id)
     notify_loop(WAITING_LOOP)
 
 
 def _spending_resumed(organization_id: int) -> None:
-    enqueue(settings.DISPATCH_QUEUE, RESUME_SPENDING, organization_id)
+    enqueue(settings.DISPATCH_QUEUE, RESUME_SPENDING, organization_id, organization_id=organization_id)
     notify_loop(WAITING_LOOP)
 
 
 def _trial_unused(organization_id: int) -> None:
     """Resume the first waiting job, to find out whether the provider works again."""
-    enqueue(settings.DISPATCH_QUEUE, RESUME, organization_id, 1)
+    enqueue(settings.DISPATCH_QUEUE, RESUME, organization_id, 1, organization_id=organization_id)
 
 
 def register() -> None:

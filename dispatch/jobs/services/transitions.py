@@ -110,7 +110,12 @@ def advance_job(job: Job, *, enqueued: bool = True) -> None:
     """Make the next offer due now. `enqueued`: a worker runs it; otherwise the caller invokes `offer_next`."""
     wait_for(job, Waiting.START, clock.now())
     if enqueued:
-        enqueue(settings.DISPATCH_QUEUE, OFFER_NEXT, job.pk, str(job.step_token))
+        enqueue_next_offer(job)
+
+
+def enqueue_next_offer(job: Job) -> None:
+    """Have a worker run `offer_next` with the current token."""
+    enqueue(settings.DISPATCH_QUEUE, OFFER_NEXT, job.pk, str(job.step_token), organization_id=job.organization_id)
 
 
 def set_timer(job: Job, at: datetime | None = None) -> None:
@@ -128,6 +133,7 @@ def set_timer(job: Job, at: datetime | None = None) -> None:
         job.pk,
         str(job.step_token),
         sql.remaining_technicians(job),
+        organization_id=job.organization_id,
     )
 
 
