@@ -11,10 +11,16 @@ from dispatch.leads.rules.states import LEGAL, Status
 
 
 class LeadHistory(Machine):
-    """Follow one lead by `rules.states.LEGAL`. Its token is the attempt."""
+    """Follow one lead by `rules.states.LEGAL`. Its token is the attempt.
+
+    Leads that were added together have no event of their creation.
+    """
 
     type: ClassVar[str] = "lead"
     table: ClassVar[str] = Lead._meta.db_table
+    begins_with: ClassVar[frozenset[str]] = frozenset(
+        {"created", *(verb for verb, (before, _) in LEGAL.items() if Status.BACKLOG in before)}
+    )
 
     def follow(self, entry: Entry) -> None:
         if entry.verb == "created":

@@ -133,15 +133,16 @@ class TestLog:
 
     def test_a_row_that_its_events_do_not_explain_is_reported(self) -> None:
         lead = make_lead()
-        self.append("lead.finished", lead.pk)
+        self.append("lead.again", lead.pk)
+        Lead.objects.update(status="finished", outcome="failed", finished_at=clock.now())
         assert list(history.violations()) == [
-            f"lead {lead.pk}: its row is backlog, but its events end with finished",
+            f"lead {lead.pk}: its row is finished, but its events end with backlog",
             f"lead {lead.pk}: its history has no beginning",
         ]
 
     def test_events_that_retention_deleted_are_not_missed(self, settings: Any) -> None:
         lead = make_lead()
-        self.append("lead.hurried", lead.pk)
+        self.append("lead.again", lead.pk)
         assert any("no beginning" in line for line in history.violations())
         clock.travel(86_400.0 * (settings.EVENT_LOG_MIN_DAYS + 1))
         assert list(history.violations()) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dispatch.core import clock
@@ -10,13 +12,18 @@ from dispatch.core.models import Event
 from dispatch.telephony.models import Call
 from dispatch.telephony.providers.base import RateLimited
 from dispatch.telephony.services.bulk import RequestResult
+from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 from tests.support.histories import history_is_legal, undone
 
 
-@pytest.mark.django_db(transaction=True)
-def test_histories_of_leads_are_accepted_and_broken_ones_refused() -> None:
-    floor = Floor(lines=1)
+@pytest.fixture
+def floor(transactional_db: None, settings: Any) -> Floor:
+    settings.PROVIDER_MODULES = noop_provider.MODULES
+    return Floor(lines=1)
+
+
+def test_histories_of_leads_are_accepted_and_broken_ones_refused(floor: Floor) -> None:
     floor.add_many(3)
     floor.work()
     assert set(floor.outcomes()) == {"answered"}
@@ -32,9 +39,7 @@ def test_histories_of_leads_are_accepted_and_broken_ones_refused() -> None:
         assert f"lead {first.subject_id}: its row is finished, but its events end with processing" in lines, lines
 
 
-@pytest.mark.django_db(transaction=True)
-def test_histories_of_retried_leads_are_accepted() -> None:
-    floor = Floor()
+def test_histories_of_retried_leads_are_accepted(floor: Floor) -> None:
     (lead_id,) = floor.add_many(1)
     floor.promote()
     floor.settle(

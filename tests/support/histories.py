@@ -13,7 +13,8 @@ from dispatch.core.events import history
 def history_is_legal() -> history.Result:
     """Check the whole log of the test's database. Return how much was checked."""
     result = history.Result()
-    assert list(history.violations(result)) == []
+    found = list(history.violations(result))
+    assert not found, "\n".join(found)
     return result
 
 
