@@ -48,9 +48,7 @@ def test_histories_of_jobs_are_accepted_and_broken_ones_refused(floor):
         assert f"job {job.pk}: its history has no beginning" in history.violations()
     with undone():
         Offer.objects.filter(pk=declined.pk).update(status="failed")
-        assert (
-            f"offer {declined.pk}: its row is failed, but its events end with declined" in history.violations()
-        )
+        assert f"offer {declined.pk}: its row is failed, but its events end with declined" in history.violations()
 
 
 def test_histories_of_dispatchers_actions_are_accepted(floor):
