@@ -14,12 +14,13 @@ class JobsConfig(AppConfig):
         from dispatch.capacity import line_leases
         from dispatch.core.privacy import event_retention
         from dispatch.core.privacy.personal_data import register
-        from dispatch.jobs import metrics, sql  # noqa: F401
+        from dispatch.jobs import history, metrics, sql  # noqa: F401
         from dispatch.jobs.channels import customer, inbound, news, preview, voice
         from dispatch.jobs.personal import PART
         from dispatch.jobs.services import config, leaving, line_wakeups, recovery
         from dispatch.technicians import services as technicians
 
+        history.register()
         recovery.register()
         technicians.on_leaving(
             technicians.LeavingHandler(leaving.apply_answers, leaving.give_back_all, leaving.withdraw_offers)

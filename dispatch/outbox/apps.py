@@ -12,11 +12,12 @@ class OutboxConfig(AppConfig):
     def ready(self) -> None:
         from dispatch.core.privacy.personal_data import register
         from dispatch.core.redis import generation
-        from dispatch.outbox import checks, metrics, publisher  # noqa: F401
+        from dispatch.outbox import checks, history, metrics, publisher  # noqa: F401
         from dispatch.outbox.personal import PART
         from dispatch.outbox.services import retention
 
         # Flushing Redis loses the pointers in it; pointers in another queue are unaffected.
         generation.on_lost(publisher.publish_lost)
+        history.register()
         retention.register()
         register("outbox", PART)

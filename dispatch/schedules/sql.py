@@ -72,11 +72,11 @@ CLAIM = f"""
 WITH taken AS (
     UPDATE schedules_run SET status = 'in_progress', epoch = epoch + 1, taken_at = %(now)s, waiting_for = ''
     WHERE id = ANY(%(ids)s::bigint[])
-    RETURNING id, organization_id, schedule_id, attempt
+    RETURNING id, organization_id, schedule_id, attempt, epoch
 ), appended AS (
     {EVENTS}
     SELECT organization_id, 'run.in_progress', 'run', id, {_SYSTEM},
-           jsonb_build_object('schedule_id', schedule_id, 'attempt', attempt), %(now)s
+           jsonb_build_object('schedule_id', schedule_id, 'attempt', attempt, 'epoch', epoch), %(now)s
     FROM taken
 )
 SELECT count(*) FROM taken
@@ -197,7 +197,7 @@ WITH mine AS (
 ), appended AS (
     {EVENTS}
     SELECT organization_id, 'run.running', 'run', id, {_SYSTEM},
-           jsonb_build_object('schedule_id', schedule_id, 'attempt', attempt), %(now)s
+           jsonb_build_object('schedule_id', schedule_id, 'attempt', attempt, 'epoch', epoch), %(now)s
     FROM started
 )
 SELECT r.id, r.epoch, r.attempt, r.organization_id, r.schedule_id, r.trigger_at, r.number, r.due_at,
@@ -239,7 +239,7 @@ WITH mine AS (
 ), appended AS (
     {EVENTS}
     SELECT organization_id, 'run.' || status, 'run', id, {_SYSTEM},
-           jsonb_build_object('schedule_id', schedule_id, 'attempt', attempt, 'reason',
+           jsonb_build_object('schedule_id', schedule_id, 'attempt', attempt, 'epoch', epoch, 'reason',
                CASE WHEN status = 'cancelled' THEN why ELSE %(reason)s::text END), %(now)s
     FROM given
 )
@@ -305,12 +305,13 @@ WITH applied AS (
     WHERE r.id = ANY(%(ids)s::bigint[]) AND r.id = v.id AND p.run_id = r.id AND p.epoch = r.epoch
       AND p.run_id = ANY(%(ids)s::bigint[])
       AND COALESCE(r.status, '') = 'running'
-    RETURNING r.id, r.organization_id, r.schedule_id, r.status, r.error, p.attempt, r.due_at, p.result
+    RETURNING r.id, r.organization_id, r.schedule_id, r.status, r.error, p.attempt, r.epoch, r.due_at, p.result
 ), appended AS (
     {EVENTS}
     SELECT organization_id, 'run.' || status, 'run', id, {_SYSTEM},
            jsonb_strip_nulls(jsonb_build_object(
-               'schedule_id', schedule_id, 'attempt', attempt, 'error', NULLIF(error, ''), 'result', result,
+               'schedule_id', schedule_id, 'attempt', attempt, 'epoch', epoch, 'error', NULLIF(error, ''),
+               'result', result,
                'again_at', CASE WHEN status = 'retrying' THEN due_at END)), %(now)s
     FROM applied
 )

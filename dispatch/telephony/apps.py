@@ -13,7 +13,7 @@ class TelephonyConfig(AppConfig):
         from dispatch.capacity import providers
         from dispatch.capacity.lease_reconciliation import register_open_call_reader
         from dispatch.core.privacy.personal_data import register
-        from dispatch.telephony import checks, metrics, number_check_calls, retention  # noqa: F401  (some register themselves)
+        from dispatch.telephony import checks, history, metrics, number_check_calls, retention  # noqa: F401  (some register themselves)
         from dispatch.telephony.personal import PART
         from dispatch.telephony.providers import NAMES
         from dispatch.telephony.services import spend_caps
@@ -22,6 +22,7 @@ class TelephonyConfig(AppConfig):
 
         providers.register(NAMES)
         register_open_call_reader(OpenCalls())
+        history.register()
         retention.register()
         number_check_calls.register()
         spend_caps.on_resume(wake_held_texts)

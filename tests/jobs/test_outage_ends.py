@@ -28,7 +28,7 @@ def test_jobs_resume_although_the_resuming_task_was_lost(floor, monkeypatch):
     left = handed_over(floor, 2)
     for technician in (ann, bob):
         floor.phone(technician).will(answer(press="1"))
-    monkeypatch.setattr(recovery, "enqueue", lambda *args: None)  # Redis is away
+    monkeypatch.setattr(recovery, "enqueue", lambda *args, **organization: None)  # Redis is away
     floor.sim.heal()
     pass_time(floor, 10)
     assert account().outage == ""

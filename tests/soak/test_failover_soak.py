@@ -31,6 +31,7 @@ from tests.soak.site import Site, site
 from tests.soak.test_jobs_soak import lines_are_never_exceeded, nobody_is_assigned_twice
 from tests.support import factories as make
 from tests.support.database import reconnect
+from tests.support.histories import history_is_legal
 from tests.support.waiting import wait_until
 
 __all__ = ["database_pair", "pair"]
@@ -146,6 +147,7 @@ def test_primary_is_killed_under_load_and_the_standby_promoted(
     nobody_is_called_twice(sim)
     nobody_is_assigned_twice(sim)
     lines_are_never_exceeded(sim)
+    print(history_is_legal())  # noqa: T201
 
 
 def seconds_until_each_grows(

@@ -30,6 +30,7 @@ from tests.soak.clients import Clients
 from tests.soak.site import Site, site
 from tests.soak.troubles import Troubles
 from tests.support import factories as make
+from tests.support.histories import history_is_legal
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.soak, pytest.mark.django_db(transaction=True)]
@@ -117,6 +118,7 @@ def test_everything_is_killed_at_random_while_submissions_stream_in(organization
     nothing_is_held(organization)
     assert watch.longest_s <= LONGEST_OVERDUE_S, watch.what
     sim.assert_no_complaints()
+    print(history_is_legal())  # noqa: T201
 
 
 class Watch:

@@ -24,6 +24,7 @@ from tests.harness.leads import Floor
 from tests.leads.test_kills import LOOPS, QUICK, complains_of_nothing_but_the_kill
 from tests.phones import Simulator, busy
 from tests.support import factories
+from tests.support.histories import history_is_legal
 from tests.support.processes import Process, environment
 from tests.support.waiting import wait_until
 
@@ -97,3 +98,4 @@ def test_twenty_thousand_in_one_second_over_fifty_lines(sim: Simulator, app_url:
     for number in numbers:
         assert sim.max_simultaneous(str(number.phone)) <= LINES
     assert not Call.objects.filter(ended_at=None).exists()
+    print(history_is_legal())  # noqa: T201

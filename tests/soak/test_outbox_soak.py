@@ -27,6 +27,7 @@ from tests.core.outages import OwnValkey, own_valkey
 from tests.harness.outbox import OPEN, World
 from tests.outbox.receiver import Receiver
 from tests.outbox.transport.brokers import ActiveMqServer
+from tests.support.histories import history_is_legal
 from tests.support.processes import Process, environment
 from tests.support.waiting import wait_until
 
@@ -152,6 +153,7 @@ def test_random_kills_keep_each_group_in_order(world: World, seed: int, tmp_path
     each_group_came_in_order_and_one_at_a_time(world)
     what_came_twice_was_cut_off(world)
     nothing_is_held()
+    print(history_is_legal())  # noqa: T201
 
 
 def send_all(world: World, endpoint: Endpoint, seed: int, moment: threading.Event) -> None:

@@ -16,13 +16,13 @@ from typing import Any
 import structlog
 from django.conf import settings
 from django.db import transaction
-from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from dispatch.core.observability import metrics
 from dispatch.core.redis.client import LEADS, QUEUES, REDIS_ERRORS, client, key
 from dispatch.core.runtime.autoscaling_rules import QueueState
+from dispatch.core.runtime.fair_queue import ORGANIZATION, FairQueue
 
 log = structlog.get_logger(__name__)
 
@@ -30,22 +30,25 @@ log = structlog.get_logger(__name__)
 MIN_DELAY_S = 2.0
 
 
-def enqueue(queue_name: str, func_path: str, *args: Any) -> None:
+def enqueue(queue_name: str, func_path: str, *args: Any, organization_id: int | None = None) -> None:
     """Enqueue `func_path` ("dispatch.jobs.tasks.start_job") with JSON arguments, after commit.
 
-    Raises TypeError if an argument is not JSON and KeyError for an unknown queue, both immediately.
+    Organizations take turns. Raises TypeError if an argument is not JSON and KeyError for an unknown queue, both
+    immediately.
     """
     _check(queue_name, args)
-    transaction.on_commit(partial(_push, queue_name, None, func_path, args), robust=True)
+    transaction.on_commit(partial(_push, queue_name, None, func_path, args, organization_id), robust=True)
 
 
-def enqueue_in(queue_name: str, seconds: float, func_path: str, *args: Any) -> None:
+def enqueue_in(
+    queue_name: str, seconds: float, func_path: str, *args: Any, organization_id: int | None = None
+) -> None:
     """Enqueue like `enqueue`, but to run `seconds` after the commit or later.
 
     With a delay under 2 s, the job is enqueued immediately, so the task must check its row's deadline.
     """
     _check(queue_name, args)
-    transaction.on_commit(partial(_push, queue_name, seconds, func_path, args), robust=True)
+    transaction.on_commit(partial(_push, queue_name, seconds, func_path, args, organization_id), robust=True)
 
 
 def notify_loop(loop_name: str) -> None:
@@ -61,10 +64,10 @@ def notification_channel() -> str:
     return key("wake")
 
 
-def rq_queue(queue_name: str) -> Queue:
+def rq_queue(queue_name: str) -> FairQueue:
     """Return the RQ queue with this name, as configured in RQ_QUEUES, on the shared client of the queues."""
     config = settings.RQ_QUEUES[queue_name]
-    return Queue(
+    return FairQueue(
         queue_name, connection=client(QUEUES), serializer=JSONSerializer, default_timeout=config["DEFAULT_TIMEOUT"]
     )
 
@@ -75,9 +78,12 @@ def _check(queue_name: str, args: tuple[Any, ...]) -> None:
     json.dumps(args)
 
 
-def _push(queue_name: str, seconds: float | None, func_path: str, args: tuple[Any, ...]) -> None:
+def _push(
+    queue_name: str, seconds: float | None, func_path: str, args: tuple[Any, ...], organization_id: int | None
+) -> None:
     queue = rq_queue(queue_name)
-    kept = {
+    kept: dict[str, Any] = {
+        "meta": {} if organization_id is None else {ORGANIZATION: organization_id},
         "result_ttl": settings.RQ_QUEUES[queue_name]["DEFAULT_RESULT_TTL"],
         "failure_ttl": settings.RQ_FAILURE_TTL_S,
     }

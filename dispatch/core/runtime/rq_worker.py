@@ -14,12 +14,14 @@ from rq.job import Job
 from rq.queue import Queue
 from rq.scheduler import RQScheduler
 from rq.serializers import JSONSerializer
+from rq.utils import current_timestamp
 from rq.utils import now as rq_now
 from rq.worker import SimpleWorker
 
 from dispatch.core.observability import metrics
 from dispatch.core.redis.client import QUEUES, REDIS_ERRORS, connect
 from dispatch.core.runtime import supervisor
+from dispatch.core.runtime.fair_queue import FairQueue
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +50,25 @@ class _Scheduler(RQScheduler):
         self._connection = found
         made: redis.Redis = found
         return made
+
+    def enqueue_scheduled_jobs(self) -> None:
+        """Enqueue the jobs that are due, like RQ, but in the turn of their organizations."""
+        self._status = self.Status.WORKING
+        if not self._scheduled_job_registries and self._acquired_locks:
+            self.prepare_registries()
+        for registry in self._scheduled_job_registries:
+            job_ids = registry.get_jobs_to_schedule(current_timestamp())
+            if not job_ids:
+                continue
+            queue = FairQueue(registry.name, connection=self.connection, serializer=self.serializer)
+            with self.connection.pipeline() as pipeline:
+                for job in Job.fetch_many(job_ids, connection=self.connection, serializer=self.serializer):
+                    if job is not None:
+                        queue._enqueue_job(job, pipeline=pipeline, at_front=bool(job.should_enqueue_at_front()))
+                for job_id in job_ids:
+                    registry.remove(job_id, pipeline=pipeline)
+                pipeline.execute()
+        self._status = self.Status.STARTED
 
     def work(self) -> None:
         self._install_signal_handlers()  # before this, the worker's handler receives SIGTERM

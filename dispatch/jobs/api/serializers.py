@@ -24,6 +24,7 @@ from dispatch.telephony.models import Text
 
 MAX_EXTRA_BYTES = 16_384
 _PRIORITIES = {choice.name.lower(): choice for choice in Priority}
+_ACTIONS = [action for action in rules.Action if action not in rules.NOT_FOR_DISPATCHERS]
 
 
 @extend_schema_field({"type": "string", "enum": list(_PRIORITIES)})
@@ -249,7 +250,7 @@ class JobDetailSerializer(JobSerializer):
     def get_timeline(self, job: Job) -> Any:
         return EntrySerializer(timeline.load_timeline(job), many=True).data
 
-    @extend_schema_field({"type": "array", "items": {"type": "string", "enum": list(rules.Action)[:-2]}})
+    @extend_schema_field({"type": "array", "items": {"type": "string", "enum": _ACTIONS}})
     def get_actions(self, job: Job) -> list[str]:
         ringing = any(offer.is_ringing for offer in job.offers.all())
         return [str(action) for action in allowed_actions(job, ringing=ringing)]

@@ -33,12 +33,22 @@ from dispatch.jobs.rules.ranking import (
     score_candidate,
 )
 from dispatch.jobs.rules.slots import Slots, offers_wanted, slots_of
-from dispatch.jobs.rules.transitions import DONE_TO, LEGAL, Action, actions_in, status_after
+from dispatch.jobs.rules.transitions import (
+    DONE_TO,
+    LEGAL,
+    NOT_FOR_DISPATCHERS,
+    OFFER_LEGAL,
+    Action,
+    actions_in,
+    status_after,
+)
 
 __all__ = [
     "DONE_TO",
     "LEGAL",
     "MISSES",
+    "NOT_FOR_DISPATCHERS",
+    "OFFER_LEGAL",
     "PLACED_STATUSES",
     "REACHED_OUTCOMES",
     "SET_ASIDE",

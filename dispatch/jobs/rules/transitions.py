@@ -1,11 +1,15 @@
-"""The state machine of a job: the actions that are legal in each status, and the status that each leads to."""
+"""The state machines of a job and of an offer.
+
+For a job: the actions that are legal in each status, and the status that each leads to. For an offer: the statuses
+that may follow each status.
+"""
 
 from collections.abc import Mapping
 from enum import StrEnum
 
 
 class Action(StrEnum):
-    """Actions on a job. Dispatchers can take all but the last two, which are for technicians and the cascade."""
+    """Actions on a job. Dispatchers can take all but the last three, which are for technicians and the cascade."""
 
     ASSIGN = "assign"
     DISPATCH_AGAIN = "dispatch_again"
@@ -26,9 +30,10 @@ class Action(StrEnum):
     TECHNICIAN_TOLD = "technician_told"
     ACCEPT = "accept"
     GIVE_UP = "give_up"
+    CALL_AFTER_OUTAGE = "call_after_outage"
 
 
-NOT_FOR_DISPATCHERS = frozenset({Action.ACCEPT, Action.GIVE_UP})
+NOT_FOR_DISPATCHERS = frozenset({Action.ACCEPT, Action.GIVE_UP, Action.CALL_AFTER_OUTAGE})
 
 LEGAL: Mapping[tuple[str, Action], str] = {
     ("dispatching", Action.TECHNICIAN_TOLD): "dispatching",
@@ -51,6 +56,7 @@ LEGAL: Mapping[tuple[str, Action], str] = {
     ("dispatching", Action.RESUME): "dispatching",
     ("dispatching", Action.CANCEL): "cancelled",
     ("pending", Action.ACCEPT): "assigned",
+    ("pending", Action.CALL_AFTER_OUTAGE): "dispatching",
     ("pending", Action.ASSIGN): "assigned",
     ("pending", Action.DISPATCH_AGAIN): "dispatching",
     ("dispatching", Action.CORRECT): "dispatching",
@@ -89,6 +95,17 @@ DONE_TO = {
     Action.REPORT_LATE: "reported as late",
     Action.ACCEPT: "accepted",
     Action.GIVE_UP: "given up",
+    Action.CALL_AFTER_OUTAGE: "called again after an outage",
+}
+
+# A key that arrived in time, or that takes a job nobody has, counts after its offer was closed.
+OFFER_LEGAL: Mapping[str, frozenset[str]] = {
+    "pending": frozenset({"accepted", "declined", "timed_out", "failed", "rescinded"}),
+    "accepted": frozenset({"rescinded"}),
+    "declined": frozenset({"accepted"}),
+    "timed_out": frozenset({"accepted", "declined"}),
+    "failed": frozenset({"accepted", "declined"}),
+    "rescinded": frozenset({"accepted"}),
 }
 
 

@@ -15,6 +15,7 @@ from dispatch.core.db.isolation import run_each, unlocked_ids
 from dispatch.core.models import Event
 from dispatch.core.runtime.queues import enqueue, notify_loop
 from dispatch.jobs.models import Job
+from dispatch.jobs.rules import Action, status_after
 from dispatch.jobs.services import slots, transitions
 from dispatch.jobs.services.line_wakeups import WAITING_LOOP
 from dispatch.telephony import services as telephony
@@ -105,10 +106,11 @@ def _end_trial(job_id: int) -> bool:
 @transaction.atomic
 def _resume(job_id: int, *, is_trial: bool = False) -> bool:
     job = transitions.lock_job(job_id)
-    if job.status != Job.Status.PENDING or job.pending_reason not in (*_REASONS, *_CAP) or _is_owned(job):
+    status = status_after(job.status, Action.CALL_AFTER_OUTAGE)
+    if status is None or job.pending_reason not in (*_REASONS, *_CAP) or _is_owned(job):
         return False
     resumed = "job.spend_resumed" if job.pending_reason in _CAP else "job.provider_back"
-    job.status, job.pending_reason, job.is_trial = Job.Status.DISPATCHING, "", is_trial
+    job.status, job.pending_reason, job.is_trial = Job.Status(status), "", is_trial
     slots.release_holds(job)
     transitions.advance_job(job)
     transitions.save_job(job)
@@ -124,18 +126,18 @@ def _is_owned(job: Job) -> bool:
 
 
 def _outage_ended(organization_id: int) -> None:
-    enqueue(settings.DISPATCH_QUEUE, RESUME, organization_id)
+    enqueue(settings.DISPATCH_QUEUE, RESUME, organization_id, organization_id=organization_id)
     notify_loop(WAITING_LOOP)
 
 
 def _spending_resumed(organization_id: int) -> None:
-    enqueue(settings.DISPATCH_QUEUE, RESUME_SPENDING, organization_id)
+    enqueue(settings.DISPATCH_QUEUE, RESUME_SPENDING, organization_id, organization_id=organization_id)
     notify_loop(WAITING_LOOP)
 
 
 def _trial_unused(organization_id: int) -> None:
     """Resume the first waiting job, to find out whether the provider works again."""
-    enqueue(settings.DISPATCH_QUEUE, RESUME, organization_id, 1)
+    enqueue(settings.DISPATCH_QUEUE, RESUME, organization_id, 1, organization_id=organization_id)
 
 
 def register() -> None:

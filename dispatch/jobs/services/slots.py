@@ -10,11 +10,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from django.conf import settings
-
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM, Actor
-from dispatch.core.runtime.queues import enqueue
 from dispatch.jobs import policies, rules
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.rules import Outcome, Slots
@@ -71,7 +68,7 @@ def advance(job: Job, offer: Offer, at: datetime | None = None, *, enqueued: boo
         if due > now:
             transitions.set_timer(job, due)
         elif enqueued:
-            enqueue(settings.DISPATCH_QUEUE, transitions.OFFER_NEXT, job.pk, str(job.step_token))
+            transitions.enqueue_next_offer(job)
         return
     job.fill_at = None
     if due > now:
@@ -91,7 +88,7 @@ def call_more(job: Job) -> None:
         job.fill_at = job.next_action_at = clock.now()
     else:
         return
-    enqueue(settings.DISPATCH_QUEUE, transitions.OFFER_NEXT, job.pk, str(job.step_token))
+    transitions.enqueue_next_offer(job)
 
 
 def wait_for_others(job: Job, pending: list[OfferRow], slots: Slots, poll_s: float | None = None) -> None:

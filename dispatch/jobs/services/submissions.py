@@ -68,7 +68,7 @@ def accept_submission(
         )
         service = {"service": submission.service_type.name}
         fast_rows.insert_row(submission, NewEvent(organization.pk, "submission.received", actor, service))
-        enqueue(settings.DISPATCH_QUEUE, START_JOB, submission.pk)
+        enqueue(settings.DISPATCH_QUEUE, START_JOB, submission.pk, organization_id=organization.pk)
     return submission
 
 

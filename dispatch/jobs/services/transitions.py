@@ -14,7 +14,7 @@ from dispatch.core.events import SYSTEM, Actor, NewEvent
 from dispatch.core.runtime.queues import enqueue, enqueue_in, notify_loop
 from dispatch.jobs import metrics, policies, sql
 from dispatch.jobs.models import CustomerTextKind, Job, Offer, TechnicianNotice
-from dispatch.jobs.rules import MISSES, REACHED_OUTCOMES, Outcome
+from dispatch.jobs.rules import MISSES, OFFER_LEGAL, REACHED_OUTCOMES, Outcome
 from dispatch.jobs.services import customer_texts, notices, sms
 from dispatch.jobs.services.line_wakeups import WAITING_LOOP
 from dispatch.technicians import services as technicians
@@ -110,7 +110,12 @@ def advance_job(job: Job, *, enqueued: bool = True) -> None:
     """Make the next offer due now. `enqueued`: a worker runs it; otherwise the caller invokes `offer_next`."""
     wait_for(job, Waiting.START, clock.now())
     if enqueued:
-        enqueue(settings.DISPATCH_QUEUE, OFFER_NEXT, job.pk, str(job.step_token))
+        enqueue_next_offer(job)
+
+
+def enqueue_next_offer(job: Job) -> None:
+    """Have a worker run `offer_next` with the current token."""
+    enqueue(settings.DISPATCH_QUEUE, OFFER_NEXT, job.pk, str(job.step_token), organization_id=job.organization_id)
 
 
 def set_timer(job: Job, at: datetime | None = None) -> None:
@@ -128,6 +133,7 @@ def set_timer(job: Job, at: datetime | None = None) -> None:
         job.pk,
         str(job.step_token),
         sql.remaining_technicians(job),
+        organization_id=job.organization_id,
     )
 
 
@@ -151,8 +157,10 @@ def close_offer(
 ) -> bool:
     """Close an offer and, unless their row must not be changed now, free its technician; `hang_up`: end its call.
 
-    Return False if the offer's status was not `before`.
+    Return False if the offer's status was not `before`. Raises ValueError if `status` may not follow `before`.
     """
+    if status not in OFFER_LEGAL[before]:
+        raise ValueError(f"An offer that is {before} does not become {status}.")
     now = clock.now()
     changed = Offer.objects.filter(pk=offer.pk, status=before).update(
         status=status, outcome=outcome, reason=reason[:160], settled_at=now

@@ -1,7 +1,8 @@
-"""Define the enums of a lead: its status and outcomes, the reasons why it waits or ended, and the modes."""
+"""Define the states of a lead: its status and legal transitions, outcomes, reasons to wait or end, modes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 
@@ -11,6 +12,17 @@ class Status(StrEnum):
     BACKLOG = "backlog"
     PROCESSING = "processing"
     FINISHED = "finished"
+
+
+# The verb of an event → the statuses in which it may happen, and the status afterwards.
+LEGAL: Mapping[str, tuple[frozenset[Status], Status]] = {
+    "processing": (frozenset({Status.BACKLOG}), Status.PROCESSING),
+    "again": (frozenset({Status.PROCESSING}), Status.BACKLOG),
+    "finished": (frozenset({Status.BACKLOG, Status.PROCESSING}), Status.FINISHED),
+    "hurried": (frozenset({Status.BACKLOG}), Status.BACKLOG),
+    "simulated": (frozenset({Status.BACKLOG}), Status.BACKLOG),
+    "claim_failed": (frozenset({Status.BACKLOG}), Status.BACKLOG),
+}
 
 
 class Outcome(StrEnum):
