@@ -6,7 +6,7 @@ class Migration(migrations.Migration):
     """Find a customer's earlier jobs. What an interrupted build left is dropped first."""
 
     atomic = False
-    dependencies = [("jobs", "0011_spend_cap")]
+    dependencies = [("jobs", "0012_deferred_notices")]
 
     operations = [
         migrations.RunSQL("DROP INDEX CONCURRENTLY IF EXISTS job_by_phone", migrations.RunSQL.noop),
