@@ -86,6 +86,7 @@ def sidebar(request: Any) -> list[dict[str, Any]]:
         ]
         if title == "People" and request.user.administered_organization_ids():
             items.append({"title": "Personal data", "icon": "privacy_tip", "link": reverse("personal_data")})
+            items.append({"title": "Audit log", "icon": "history", "link": reverse("audit_log")})
         if title == "Notifications":
             items.append(
                 {"title": "Notification settings", "icon": "tune", "link": reverse("console:notification_choices")}

@@ -1,5 +1,10 @@
 """Define the loops of `core`."""
 
+from __future__ import annotations
+
+from django.conf import settings
+
+from dispatch.core.audit import chain
 from dispatch.core.redis import generation
 from dispatch.core.runtime.loops import Loop
 
@@ -9,4 +14,12 @@ def watch_redis() -> None:
     generation.ensure_generation()
 
 
-LOOPS = [Loop("redis_generation", watch_redis, interval_s=1.0)]
+def seal_audit_log() -> float | None:
+    """Extend the hash chains of the audit log by new events."""
+    return 0.0 if chain.READER.step() >= chain.READER.batch else None
+
+
+LOOPS = [
+    Loop("redis_generation", watch_redis, interval_s=1.0),
+    Loop("audit_log", seal_audit_log, interval_s=settings.EVENT_READER_INTERVAL_S, elected=True),
+]

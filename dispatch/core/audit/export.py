@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 
 from dispatch.core.audit import chain
 from dispatch.core.models import AuditSeal, Event
@@ -17,7 +18,7 @@ def export_events(
 ) -> Iterator[str]:
     """Yield the organization's audit events from `since` to before `until`, by id, as lines of JSON.
 
-    `chain` holds position, digest and previous hash; it is null for an event that is not sealed yet. `limit` is the
+    `chain` holds position, salt, digest and previous hash; it is null for an event that is not sealed yet. `limit` is the
     maximum number of lines.
     """
     rows = Event.objects.filter(organization_id=organization_id, subject_type__in=chain.SUBJECTS).order_by("id")
@@ -30,8 +31,13 @@ def export_events(
         seals = {seal.event_id: seal for seal in AuditSeal.objects.filter(event_id__in=[row.pk for row in page])}
         for event in page:
             seal = seals.get(event.pk)
-            place = {"position": seal.position, "digest": seal.digest, "previous": seal.previous} if seal else None
-            yield json.dumps({**chain.event_contents(event), "chain": place}) + "\n"
+            yield json.dumps({**chain.event_contents(event), "chain": _place(seal)}) + "\n"
         after = page[-1].pk
         if left is not None:
             left -= len(page)
+
+
+def _place(seal: AuditSeal | None) -> dict[str, Any] | None:
+    if seal is None:
+        return None
+    return {"position": seal.position, "salt": seal.salt, "digest": seal.digest, "previous": seal.previous}
