@@ -9,8 +9,10 @@ class AccountsConfig(AppConfig):
     name = "accounts"
 
     def ready(self) -> None:
+        from accounts import loops
         from accounts.api import openapi  # noqa: F401
         from accounts.personal import PART
         from dispatch.core.privacy.personal_data import register
 
+        loops.register()
         register("accounts", PART)

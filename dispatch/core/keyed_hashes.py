@@ -33,6 +33,11 @@ def is_under_first_key(purpose: str, value: str, digest: str) -> bool:
     return hmac.compare_digest(make_hash(purpose, value), digest)
 
 
+def key_ids() -> list[str]:
+    """Return a short id of each key, newest first. An id reveals nothing about its key."""
+    return [_hash(key, "key id", "")[:8] for key in _keys()]
+
+
 def _keys() -> list[str]:
     if not settings.FIELD_ENCRYPTION_KEYS:
         raise ImproperlyConfigured(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from django.conf import settings
 
 from dispatch.core.audit import chain
+from dispatch.core.privacy import replay
 from dispatch.core.redis import generation
 from dispatch.core.runtime.loops import Loop
 
@@ -19,7 +22,14 @@ def seal_audit_log() -> float | None:
     return 0.0 if chain.READER.step() >= chain.READER.batch else None
 
 
+def write_replay_list() -> None:
+    """Copy the replay list to REPLAY_LIST_FILE, if one is named."""
+    if settings.REPLAY_LIST_FILE:
+        replay.write_list(Path(settings.REPLAY_LIST_FILE))
+
+
 LOOPS = [
     Loop("redis_generation", watch_redis, interval_s=1.0),
     Loop("audit_log", seal_audit_log, interval_s=settings.EVENT_READER_INTERVAL_S, elected=True),
+    Loop("replay_list", write_replay_list, interval_s=settings.REPLAY_LIST_INTERVAL_S, elected=True),
 ]

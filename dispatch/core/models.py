@@ -113,6 +113,7 @@ class ReplayEntry(models.Model):
     organization_id = models.BigIntegerField(null=True)
     kind = models.CharField(max_length=32)
     keyed_hash = models.CharField(max_length=64, blank=True, default="")
+    key_id = models.CharField(max_length=8, blank=True, default="", help_text="Which key made the hash.")
     subject_id = models.BigIntegerField(null=True)
     at = models.DateTimeField(default=clock.now)
     is_pending = models.BooleanField(
@@ -121,11 +122,7 @@ class ReplayEntry(models.Model):
 
     class Meta:
         indexes = [
-            models.Index(
-                fields=["organization_id", "keyed_hash"],
-                condition=models.Q(is_pending=True),
-                name="replay_entry_pending",
-            )
+            models.Index(fields=["keyed_hash"], condition=models.Q(is_pending=True), name="replay_entry_pending")
         ]
 
     def __str__(self) -> str:

@@ -190,6 +190,9 @@ CUSTOMER_TEXTS_PER_DAY = env.int("CUSTOMER_TEXTS_PER_DAY", default=20)
 RETENTION_DAYS = env.dict("RETENTION_DAYS", cast={"value": int}, default={})
 # Events are kept at least this long, regardless of the rules of the organization and the installation.
 EVENT_LOG_MIN_DAYS = env.int("EVENT_LOG_MIN_DAYS", default=365)
+# The file to which erasures, opt-outs and do-not-call entries are copied for the next restore; empty: none.
+REPLAY_LIST_FILE = env.str("REPLAY_LIST_FILE", default="")
+REPLAY_LIST_INTERVAL_S = env.float("REPLAY_LIST_INTERVAL_S", default=60.0)
 
 # The geopy geocoder for addresses without a known ZIP code ("" = none), and its arguments as JSON.
 GEOCODER = env.str("GEOCODER", default="")

@@ -83,7 +83,9 @@ def _verify(organization_id: int, heads: Mapping[int, str]) -> ChainReport:
     if position < anchor.position:
         raise BrokenChain(f"Organization {organization_id}, position {position + 1}: the seal is missing.")
     if position > anchor.position:
-        raise BrokenChain(f"Organization {organization_id}, position {anchor.position + 1}: the seal was inserted.")
+        raise BrokenChain(
+            f"Organization {organization_id}, position {anchor.position + 1}: the seal was inserted."
+        )
     if head != anchor.head:
         raise BrokenChain(f"Organization {organization_id}, position {position}: the seal was changed.")
     if ahead := [known for known in heads if known > position]:
@@ -134,5 +136,7 @@ def _count_unsealed(organization_id: int) -> int:
         rows: Iterable[tuple[int, bool]] = cursor.fetchall()
     for event_id, is_passed in rows:
         if is_passed:
-            raise BrokenChain(f"Organization {organization_id}: event {event_id} was inserted, or its seal removed.")
+            raise BrokenChain(
+                f"Organization {organization_id}: event {event_id} was inserted, or its seal removed."
+            )
     return len(list(rows))

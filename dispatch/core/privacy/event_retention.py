@@ -12,7 +12,7 @@ from dispatch.core import clock
 from dispatch.core.audit import chain
 from dispatch.core.events.readers import readers
 from dispatch.core.models import EventCursor, RememberedAnswer
-from dispatch.core.privacy import retention
+from dispatch.core.privacy import replay, retention
 
 EVENT_DAYS = 400
 
@@ -43,8 +43,8 @@ def keep_events(condition: str) -> None:
 def delete_expired_events(organization_id: int, before: datetime, limit: int) -> int:
     """Delete expired events that every reader has read and no open subject needs; return how many.
 
-    Events of the audit log (`core.audit`) are kept at least as long as the installation's rule requires, even if the
-    organization's period is shorter. The hash chain records that they are gone.
+    Events of the audit log (`core.audit`) are kept at least as long as the installation's rule requires, even if
+    the organization's period is shorter. The hash chain records that they are gone.
     """
     cursors = EventCursor.objects.filter(name__in=list(readers)).order_by("xid", "event_id")
     first = cursors.first()
@@ -88,3 +88,4 @@ def register() -> None:
     retention.register(
         "idempotency_keys", promised, delete_expired_responses, label="Idempotency keys", shortest_days=promised
     )
+    retention.register_shared("replay_list", replay.KEPT_DAYS, replay.delete_old_entries)
