@@ -106,7 +106,8 @@ class ReplayEntry(models.Model):
     """Record an erasure, an opt-out or a do-not-call entry, so that it can be repeated after a restore.
 
     Written with the act itself, and copied to a place outside the database (`core.privacy.replay`). `keyed_hash`
-    identifies a phone number or an e-mail address without revealing it; `subject_id` is a technician's or a user's.
+    identifies a phone number or an e-mail address without revealing it; `subject_id` is a technician's or a
+    user's.
     """
 
     uid = models.UUIDField(unique=True)

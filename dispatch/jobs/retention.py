@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from django.conf import settings
+
 from dispatch.core.privacy import retention
 from dispatch.jobs.models import Job, Submission
 
 JOB_DAYS = 730
-# The statistics of the reports page reach back this far.
-MIN_DAYS = 92
 # Each job has about a dozen rows in other tables.
 MAX_BATCH = 200
 
 
 def delete_ended_jobs(organization_id: int, before: datetime, limit: int) -> int:
-    """Delete jobs that ended before the cutoff, and their submissions; return how many jobs, or `limit` for more."""
+    """Delete jobs that ended before the cutoff, and their submissions.
+
+    Return how many jobs, or `limit` if there may be more.
+    """
     ended = Job.objects.of(organization_id).filter(ended_at__lt=before).order_by("ended_at")
     rows = list(ended.values_list("pk", "submission_id")[: min(limit, MAX_BATCH)])
     Job.objects.filter(pk__in=[pk for pk, _ in rows]).delete()
@@ -24,7 +27,11 @@ def delete_ended_jobs(organization_id: int, before: datetime, limit: int) -> int
 
 
 def register() -> None:
-    """Register the retention rule."""
+    """Register the retention rule. A submission holds its idempotency key."""
     retention.register(
-        "jobs", JOB_DAYS, delete_ended_jobs, label="Ended jobs and their forms", shortest_days=MIN_DAYS
+        "jobs",
+        JOB_DAYS,
+        delete_ended_jobs,
+        label="Ended jobs and their forms",
+        shortest_days=settings.IDEMPOTENCY_KEEP_DAYS,
     )

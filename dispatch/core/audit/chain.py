@@ -27,8 +27,8 @@ from dispatch.core import keyed_hashes
 from dispatch.core.events.readers import EventReader
 from dispatch.core.models import AuditAnchor, AuditSeal, Event, EventCursor
 
-# Subjects of the events in the audit log. Retention rules of organizations do not apply to them. After an addition,
-# earlier events of the new subjects count as unsealed: give them seals in a migration.
+# Subjects of the events in the audit log. Retention rules of organizations do not apply to them. After an
+# addition, earlier events of the new subjects count as unsealed: give them seals in a migration.
 SUBJECTS = ("api_key", "limits", "membership", "organization", "person", "retention", "user")
 READER_NAME = "audit_log"
 PURPOSE = "audit log anchor"
@@ -57,7 +57,10 @@ class InvalidAnchor(RuntimeError):
 
 
 def digest_event(event: Event, salt: str) -> str:
-    """Return the SHA-256 of the salt and the event's contents, without its transaction id (a restore changes it)."""
+    """Return the SHA-256 of the salt and the event's contents.
+
+    The transaction id is left out, because a restore changes it.
+    """
     return _sha256({**event_contents(event), "salt": salt})
 
 

@@ -18,8 +18,8 @@ def export_events(
 ) -> Iterator[str]:
     """Yield the organization's audit events from `since` to before `until`, by id, as lines of JSON.
 
-    `chain` holds position, salt, digest and previous hash; it is null for an event that is not sealed yet. `limit` is the
-    maximum number of lines.
+    `chain` holds position, salt, digest and previous hash; it is null for an event that is not sealed yet.
+    `limit` is the maximum number of lines.
     """
     rows = Event.objects.filter(organization_id=organization_id, subject_type__in=chain.SUBJECTS).order_by("id")
     if since is not None:

@@ -16,7 +16,7 @@ class Command(BaseCommand):
 
     help = (
         "Run after restoring a dump and `after_restore`, before web, workers and dispatchers start. Repeats the "
-        "erasures, opt-outs and do-not-call entries of the replay list that the dump does not have. Can be repeated."
+        "erasures, opt-outs and do-not-call entries of the replay list that the dump lacks. Can be repeated."
     )
     requires_system_checks = ()
 
@@ -32,8 +32,8 @@ class Command(BaseCommand):
         for problem in report.problems:
             self.stdout.write(problem)
         self.stdout.write(
-            f"{report.applied} entries repeated, {report.pending} of numbers that this database does not know. The "
-            "latter apply when the numbers appear."
+            f"{report.applied} entries repeated, {report.pending} of numbers that this database does not know. "
+            "The latter apply when the numbers appear."
         )
         if report.problems:
             raise CommandError(f"Entries not repeated: {len(report.problems)}. Resolve them and run this again.")

@@ -28,8 +28,8 @@ class Command(BaseCommand):
             "--heads",
             type=Path,
             help=(
-                "A file outside the database with the ends of the chains that were verified before. They must still "
-                "be in the chains; afterwards the file has the new ends. Detects a chain that was set back entirely."
+                "A file outside the database with the ends of the chains that were verified before. They must "
+                "still be in the chains; afterwards the file has the new ends. Detects a chain that was set back."
             ),
         )
 
