@@ -60,6 +60,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "accounts.User": "person",
         "accounts.ApiKey": "key",
         "accounts.RetentionRule": "auto_delete",
+        "accounts.OrganizationLimits": "speed",
     },
     "Notifications": {
         "notifications.Route": "alt_route",
