@@ -103,8 +103,8 @@ def default_limit(name: str) -> int:
 def limit_reached(name: str, limit: int, used: int | None = None) -> LimitReached:
     """Return the error that tells which limit was reached, and what to do."""
     return LimitReached(
-        f"Your organization may have at most {limit:,} {LABELS[name]}. {REMEDIES[name]}, or ask the operator of this "
-        "installation for a higher limit.",
+        f"Your organization may have at most {limit:,} {LABELS[name]}. {REMEDIES[name]}, or ask the operator "
+        "of this installation for a higher limit.",
         limit={"name": name, "limit": limit, "used": used},
     )
 
@@ -149,7 +149,8 @@ def check_key_limit(organization_id: int) -> None:
 
 # --- sockets ----------------------------------------------------------------------------------------------------
 
-# KEYS: the organization's sockets. ARGV: name, limit (0: none), lifetime in ms, clock offset. Returns 1 if admitted.
+# KEYS: the organization's sockets. ARGV: name, limit (0: none), lifetime in ms, clock offset. Returns 1 if it was
+# admitted.
 _ADMIT = client.Script(
     "admit_socket",
     """

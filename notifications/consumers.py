@@ -15,8 +15,8 @@ objects:
 
 `last_event_id` is the `id` of the last notification received. Clients use it to drop duplicates.
 Clients send {"type": "ping"} and get {"type": "pong"}.
-Close codes: 4401 (no longer signed in), 4403 (not a member of the organization), 4429 (the organization has too many
-open sockets).
+Close codes: 4401 (no longer signed in), 4403 (not a member of the organization), 4429 (the organization has too
+many open sockets).
 """
 
 from __future__ import annotations

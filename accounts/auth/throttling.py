@@ -33,8 +33,8 @@ from rest_framework.exceptions import Throttled
 _PERIODS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 MAX_LOCAL_BUCKETS = 10_000
 
-# KEYS: buckets. ARGV: clock offset, then of each bucket the interval of one request and the burst (both ms). Takes a
-# token from all of them or from none. Returns of each: wait in ms (0 = allowed), ms until it is full.
+# KEYS: buckets. ARGV: clock offset, then of each bucket the interval of one request and the burst (both ms). Takes
+# a token from all of them or from none. Returns of each: wait in ms (0 = allowed), ms until it is full.
 _TAKE = client.Script(
     "throttle_take_all",
     """
@@ -176,8 +176,8 @@ class OrganizationThrottle(BaseThrottle):
         if of_all and of_all[0].wait_ms and not taken.wait_ms:
             raise Throttled(
                 math.ceil(of_all[0].wait_ms / 1000),
-                f"Your organization may send at most {shared:,} {limits.LABELS['requests_per_minute']}. Send fewer, or "
-                "ask the operator of this installation for a higher limit.",
+                f"Your organization may send at most {shared:,} {limits.LABELS['requests_per_minute']}. Send "
+                "fewer, or ask the operator of this installation for a higher limit.",
             )
         return taken.wait_ms == 0
 

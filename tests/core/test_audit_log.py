@@ -108,7 +108,8 @@ def remove_everything_but_events(ids: list[int]) -> None:
 def insert_behind(ids: list[int]) -> None:
     """Insert an event where the sealer has passed."""
     sql(
-        "INSERT INTO core_event (xid, organization_id, kind, subject_type, subject_id, actor_type, actor_label, data, at)"
+        "INSERT INTO core_event"
+        " (xid, organization_id, kind, subject_type, subject_id, actor_type, actor_label, data, at)"
         " SELECT xid, organization_id, 'api_key.created', 'api_key', 77, 'user', 'Ann', '{}', at"
         " FROM core_event WHERE id = (SELECT min(id) FROM core_event)"
     )
@@ -236,7 +237,7 @@ def test_erasing_a_person_leaves_a_valid_chain(organization: Any) -> None:
     assert erased.salt == "", "the former contents cannot be guessed from the digest"
     assert Event.objects.get(pk=erased.event_id).actor_label == "erased"
     sql("UPDATE core_event SET actor_label = 'Someone' WHERE id = %s", erased.event_id)
-    with pytest.raises(CommandError, match="position 6: event .* was changed"):
+    with pytest.raises(CommandError, match=r"position 6: event .* was changed"):
         verify()
 
 
@@ -265,7 +266,7 @@ def test_retention_shortens_the_chain_at_its_start(
     assert AuditAnchor.objects.get().start == 5
     assert "2 sealed events up to position 7" in verify()
     sql("DELETE FROM core_event WHERE subject_id = 6")
-    with pytest.raises(CommandError, match="position 6: event .* is missing"):
+    with pytest.raises(CommandError, match=r"position 6: event .* is missing"):
         verify()
 
 

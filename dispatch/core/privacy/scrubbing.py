@@ -43,7 +43,7 @@ def scrub_organization(
     searched = [f"%{_escape_like(word)}%" for word in words]
     return sum(
         _scrub(model, columns, organization_id, searched, pattern)
-        for model, columns in owned_columns()
+        for model, columns in [*owned_columns(), *_columns_of_parts()]
         if model._meta.label not in _KEPT and model._meta.label not in kept
     )
 
@@ -54,18 +54,40 @@ def owned_columns() -> Iterator[tuple[type[models.Model], list[models.Field]]]:
     Encrypted columns hold credentials and cannot be searched.
     """
     for model in apps.get_models():
-        fields = model._meta.local_concrete_fields
-        if not model._meta.managed or not any(field.column == "organization_id" for field in fields):
-            continue
-        columns = [
-            field
-            for field in fields
-            if isinstance(field, models.CharField | models.TextField | models.JSONField)
-            and not isinstance(field, EncryptedTextField)
-            and not field.choices
-        ]
-        if columns:
+        if _is_owned(model) and (columns := _columns_of(model)):
             yield model, columns
+
+
+def _columns_of_parts() -> Iterator[tuple[type[models.Model], list[models.Field]]]:
+    """Yield the models whose rows belong to a row of an organization, such as the rows of an import."""
+    for model in apps.get_models():
+        if not _is_owned(model) and _parent_of(model) and (columns := _columns_of(model)):
+            yield model, columns
+
+
+def _is_owned(model: type[models.Model]) -> bool:
+    fields = model._meta.local_concrete_fields
+    return model._meta.managed and any(field.column == "organization_id" for field in fields)
+
+
+def _parent_of(model: type[models.Model]) -> Any:
+    """Return the foreign key to an organization's row with which this row is deleted, or None."""
+    for field in model._meta.local_concrete_fields:
+        if isinstance(field, models.ForeignKey) and field.remote_field.on_delete is models.CASCADE:
+            related: Any = field.related_model
+            if _is_owned(related):
+                return field
+    return None
+
+
+def _columns_of(model: type[models.Model]) -> list[models.Field]:
+    return [
+        field
+        for field in model._meta.local_concrete_fields
+        if isinstance(field, models.CharField | models.TextField | models.JSONField)
+        and not isinstance(field, EncryptedTextField)
+        and not field.choices
+    ]
 
 
 def scrub_json(value: Any, pattern: re.Pattern[str]) -> Any:
@@ -91,7 +113,7 @@ def _scrub(
     texts = ", ".join(f"{name}::text" for name in names)
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT {key}, {texts} FROM {table} WHERE organization_id = %(organization)s AND ({found}) "
+            f"SELECT {key}, {texts} FROM {table} WHERE {_owned_by(model)} AND ({found}) "
             f"ORDER BY {key} FOR NO KEY UPDATE",
             {"organization": organization_id, "searched": searched},
         )
@@ -104,6 +126,20 @@ def _scrub(
             )
             cursor.execute(f"UPDATE {table} SET {changes} WHERE {key} = %s", [*new, pk])
     return len(rows)
+
+
+def _owned_by(model: type[models.Model]) -> str:
+    """Return the SQL condition for rows of %(organization)s."""
+    if _is_owned(model):
+        return "organization_id = %(organization)s"
+    parent = _parent_of(model)
+    assert parent is not None
+    quote = connection.ops.quote_name
+    of: Any = parent.related_model
+    return (
+        f"{quote(parent.column)} IN (SELECT {quote(of._meta.pk.column)} FROM {quote(of._meta.db_table)} "
+        "WHERE organization_id = %(organization)s)"
+    )
 
 
 def _scrubbed(field: models.Field, value: str | None, pk: object, pattern: re.Pattern[str]) -> str | None:

@@ -108,8 +108,8 @@ def accept_of_several(items: Mapping[int, Sequence[NewMessage]], *, actor: Actor
     """Accept messages of several organizations (id → their messages) in one transaction.
 
     As `accept_messages`, but all groups are locked first, ordered by id as everywhere: if each organization's
-    groups were locked in turn, they could deadlock with the end of an attempt. The limit of messages does not apply:
-    these report what has happened.
+    groups were locked in turn, they could deadlock with the end of an attempt. The limit of messages does not
+    apply: these report what has happened.
     """
     now = clock.now()
     with transaction.atomic():
