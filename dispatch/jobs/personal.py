@@ -138,9 +138,12 @@ def traces(person: DataSubject) -> list[EventReference]:
     jobs = list(_jobs(person).values_list("pk", "customer_name"))
     forms = list(_submissions(person).values_list("pk", "customer_name"))
     texts, calls = _texts_to_technician(person), _calls_to_technician(person)
+    ids = [pk for pk, _ in jobs]
+    about = {row.pk for rows in (_texts(ids), _texts_to_customer(ids)) for row in rows.only("pk")}
     return [
         EventReference("job", [pk for pk, _ in jobs], [name for _, name in jobs]),
         EventReference("submission", [pk for pk, _ in forms], [name for _, name in forms]),
+        EventReference("text", sorted(about)),
         *(
             EventReference(kind, list(rows.values_list("pk", flat=True)), _earlier_phones(rows))
             for kind, rows in (("text", texts), ("call", calls))

@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
+import phonenumbers
 from django.apps import apps
 from django.db import connection, models
 from phonenumber_field.modelfields import PhoneNumberField
@@ -20,14 +21,31 @@ from phonenumber_field.modelfields import PhoneNumberField
 from dispatch.core.crypto import EncryptedTextField
 
 ERASED = "erased"
+# Shorter national numbers are matched only as they are stored: their digits are too common.
+MIN_DIGITS = 7
 _KEPT = {"core.Event", "core.AuditSeal", "core.AuditAnchor", "core.ReplayEntry", "core.RememberedAnswer"}
 
 
 def word_pattern(words: Collection[str], names: Collection[str]) -> re.Pattern[str]:
-    """Return a pattern of the whole words, the longest first; it matches nothing without words."""
+    """Return a pattern of the whole words, the longest first; it matches nothing without words.
+
+    A phone number (E.164) is matched in every notation.
+    """
     longest_first = sorted({*words, *names}, key=len, reverse=True)
-    pattern = "|".join(rf"(?<!\w){re.escape(word)}(?!\w)" for word in longest_first)
+    pattern = "|".join(rf"(?<!\w){_any_notation(word) or re.escape(word)}(?!\w)" for word in longest_first)
     return re.compile(pattern or r"(?!)", re.IGNORECASE)
+
+
+def _any_notation(word: str) -> str:
+    """Return a regular expression for the ways to write a phone number; empty for any other word."""
+    if not re.fullmatch(r"\+\d{8,15}", word):
+        return ""
+    parsed = phonenumbers.parse(word)
+    digits = str(parsed.national_number)
+    if len(digits) < MIN_DIGITS:
+        return re.escape(word)
+    between = r"[\s().\-/]{0,3}"
+    return rf"((\+|00|011)?{between}{parsed.country_code}{between})?0?\(?{between.join(digits)}"
 
 
 def scrub_organization(
@@ -40,7 +58,7 @@ def scrub_organization(
     if not words:
         return 0
     pattern = word_pattern(words, names)
-    searched = [f"%{_escape_like(word)}%" for word in words]
+    searched = [_any_notation(word) or re.escape(word) for word in words]
     return sum(
         _scrub(model, columns, organization_id, searched, pattern)
         for model, columns in [*owned_columns(), *_columns_of_parts()]
@@ -109,7 +127,7 @@ def _scrub(
     quote = connection.ops.quote_name
     table, key = quote(model._meta.db_table), quote(str(model._meta.pk.column))  # type: ignore[union-attr]
     names = [quote(str(field.column)) for field in columns]
-    found = " OR ".join(f"{name}::text ILIKE ANY(%(searched)s)" for name in names)
+    found = " OR ".join(f"{name}::text ~* ANY(%(searched)s)" for name in names)
     texts = ", ".join(f"{name}::text" for name in names)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -167,7 +185,3 @@ def _is_unique(field: models.Field) -> bool:
         isinstance(constraint, models.UniqueConstraint) and field.name in constraint.fields
         for constraint in constraints
     )
-
-
-def _escape_like(text: str) -> str:
-    return re.sub(r"([\\%_])", r"\\\1", text)
