@@ -88,8 +88,11 @@ def _apply(entry: Entry, value: str) -> bool:
         return False
     if entry.kind == replay.ERASURE:
         assert entry.organization_id is not None
-        named = {"email": value} if "@" in value else {"phone": value}
-        personal_data.erase_person(DataSubject(entry.organization_id, **named), actor=OPERATOR, is_replay=True)
+        is_email = "@" in value
+        person = DataSubject(
+            entry.organization_id, phone="" if is_email else value, email=value if is_email else ""
+        )
+        personal_data.erase_person(person, actor=OPERATOR, is_replay=True)
     elif entry.kind == replay.OPT_OUT and entry.organization_id is not None:
         sms.opt_out(entry.organization_id, value, source=OptOut.Source.HAND, actor=OPERATOR)
     elif entry.kind == replay.DO_NOT_CALL and entry.organization_id is not None:
@@ -106,6 +109,7 @@ def _apply(entry: Entry, value: str) -> bool:
 def _erase_by_id(entry: Entry) -> bool:
     """Erase the technician or member. A row that is younger than the entry only has the same id."""
     assert entry.organization_id is not None
+    assert entry.subject_id is not None
     if entry.kind == replay.TECHNICIAN_ERASURE:
         technician = (
             Technician.objects.of(entry.organization_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from django.db import connection, transaction
 
@@ -130,7 +131,11 @@ def _redactions(organization_id: int) -> dict[int, str]:
 
 def _count_unsealed(organization_id: int) -> int:
     """Count the events that wait for the sealer. Raises BrokenChain for one that it has passed."""
-    given = {"organization": organization_id, "subjects": list(chain.SUBJECTS), "reader": chain.READER_NAME}
+    given: dict[str, Any] = {
+        "organization": organization_id,
+        "subjects": list(chain.SUBJECTS),
+        "reader": chain.READER_NAME,
+    }
     with connection.cursor() as cursor:
         cursor.execute(_UNSEALED, given)
         rows: Iterable[tuple[int, bool]] = cursor.fetchall()

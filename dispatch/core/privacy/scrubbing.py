@@ -125,7 +125,7 @@ def _scrub(
     pattern: re.Pattern[str],
 ) -> int:
     quote = connection.ops.quote_name
-    table, key = quote(model._meta.db_table), quote(str(model._meta.pk.column))  # type: ignore[union-attr]
+    table, key = quote(model._meta.db_table), quote(str(model._meta.pk.column))
     names = [quote(str(field.column)) for field in columns]
     found = " OR ".join(f"{name}::text ~* ANY(%(searched)s)" for name in names)
     texts = ", ".join(f"{name}::text" for name in names)
