@@ -1,15 +1,19 @@
-"""Delete expired data: everything that slices registered in `core.privacy.retention`, and sign-in records."""
+"""Delete expired data: everything that slices registered in `core.privacy.retention`, and sign-in records.
+
+Sessions and the admin's log belong to the installation: an organization's rule does not apply to them.
+"""
 
 from __future__ import annotations
 
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
 from allauth.usersessions.models import UserSession
 from axes.models import AccessAttempt, AccessLog
 from django.conf import settings
+from django.contrib.admin.models import LogEntry
 from django.contrib.sessions.models import Session
 from django.db import transaction
 from django.db.models import QuerySet
@@ -25,6 +29,7 @@ log = structlog.get_logger(__name__)
 
 BATCH = 1000
 SIGN_IN_RETENTION = timedelta(days=30)
+SESSION_DAYS, ADMIN_LOG_DAYS = 1, 400
 # Limits one pass, so that leadership can be handed over at shutdown; the next pass starts soon.
 MAX_PASS_SECONDS = 5.0
 PAUSE_SECONDS = 1.0
@@ -33,13 +38,12 @@ PAUSE_SECONDS = 1.0
 def delete_old_sign_ins() -> float | None:
     """Delete one small batch of each kind of old sign-in record. Ask to run again immediately if one was full.
 
-    Expired sessions go at once; their descriptions, like other records, after SIGN_IN_RETENTION.
+    Descriptions of sessions are among them. Expired sessions have a retention of their own (`delete_sessions`).
     """
     old = clock.now() - SIGN_IN_RETENTION
     batches = (
         AccessLog.objects.filter(attempt_time__lt=old),
         AccessAttempt.objects.filter(attempt_time__lt=old),
-        Session.objects.filter(expire_date__lt=clock.now()),
         UserSession.objects.filter(last_seen_at__lt=old),
     )
     return 0 if max(map(_delete_batch, batches)) >= BATCH else None
@@ -48,6 +52,42 @@ def delete_old_sign_ins() -> float | None:
 def _delete_batch(rows: QuerySet[Any]) -> int:
     ids = list(rows.order_by("pk").values_list("pk", flat=True)[:BATCH])
     return rows.model._default_manager.filter(pk__in=ids).delete()[0]
+
+
+def delete_expired_shared() -> float | None:
+    """Delete one small batch of each kind of row of the installation. Ask to run again soon if one was full."""
+    is_full = False
+    for name, kind in retention.shared.items():
+        days = retention.shared_days(name)
+        if days == FOREVER:
+            continue
+        try:
+            with transaction.atomic():
+                count = kind.delete_batch(clock.now() - timedelta(days=days), BATCH)
+        except Exception:
+            log.exception("retention_failed", what=name)
+            continue
+        metrics.forgotten.labels(name).inc(count)
+        is_full |= count >= BATCH
+    return PAUSE_SECONDS if is_full else None
+
+
+def delete_sessions(before: datetime, limit: int) -> int:
+    """Delete sessions that expired before this time."""
+    ids = Session.objects.filter(expire_date__lt=before).order_by("expire_date").values_list("pk", flat=True)
+    return Session.objects.filter(pk__in=list(ids[:limit])).delete()[0]
+
+
+def delete_admin_log(before: datetime, limit: int) -> int:
+    """Delete entries of the admin's log from the beginning, until one is younger."""
+    oldest = LogEntry.objects.order_by("pk").values_list("pk", "action_time")[:limit]
+    return LogEntry.objects.filter(pk__in=[pk for pk, at in oldest if at < before]).delete()[0]
+
+
+def register() -> None:
+    """Register the retention of the installation's rows. Called from AppConfig.ready()."""
+    retention.register_shared("sessions", SESSION_DAYS, delete_sessions)
+    retention.register_shared("admin_log", ADMIN_LOG_DAYS, delete_admin_log)
 
 
 def delete_expired() -> float | None:
@@ -79,4 +119,5 @@ def delete_expired() -> float | None:
 LOOPS = [
     Loop("forget_sign_ins", delete_old_sign_ins, interval_s=60.0, elected=True),
     Loop("retention", delete_expired, interval_s=settings.RETENTION_INTERVAL_S, elected=True),
+    Loop("shared_retention", delete_expired_shared, interval_s=settings.RETENTION_INTERVAL_S, elected=True),
 ]

@@ -1,4 +1,4 @@
-"""Define Organization, User, Membership, ApiKey and RetentionRule."""
+"""Define Organization, User, Membership, ApiKey, OrganizationLimits and RetentionRule."""
 
 from __future__ import annotations
 
@@ -267,6 +267,29 @@ class ApiKey(OwnedModel):
 
     def __str__(self) -> str:
         return f"{self.name} (dk_{self.prefix}…)"
+
+
+class OrganizationLimits(OwnedModel):
+    """Store what one organization may hold and request. Superusers edit it; empty fields use the installation's.
+
+    `accounts.limits` enforces the limits.
+    """
+
+    organization = models.OneToOneField(Organization, on_delete=models.CASCADE, related_name="limits")
+    schedules = models.PositiveIntegerField(null=True, blank=True, help_text="Active schedules.")
+    leads = models.PositiveIntegerField(null=True, blank=True, help_text="Leads that are waiting to be called.")
+    messages = models.PositiveIntegerField(null=True, blank=True, help_text="Messages that are not delivered yet.")
+    api_keys = models.PositiveIntegerField("API keys", null=True, blank=True, help_text="Active keys.")
+    sockets = models.PositiveIntegerField(null=True, blank=True, help_text="Open pages with live updates.")
+    requests_per_minute = models.PositiveIntegerField(
+        null=True, blank=True, help_text="API requests of all keys and people together."
+    )
+
+    class Meta:
+        verbose_name_plural = "limits of organizations"
+
+    def __str__(self) -> str:
+        return f"Limits of {self.organization}"
 
 
 class RetentionRule(OwnedModel):

@@ -8,8 +8,6 @@ from typing import Any
 from allauth.mfa.models import Authenticator
 from allauth.usersessions.models import UserSession
 from axes.models import AccessAttempt, AccessLog
-from django.contrib.admin.models import LogEntry
-from django.contrib.contenttypes.models import ContentType
 
 from accounts import services
 from accounts.models import ApiKey, Membership, User
@@ -83,8 +81,6 @@ def erase(person: DataSubject) -> int:
     for user in list(_users_of(person)):
         for model in SIGN_INS:
             model.objects.filter(username=user.email).delete()
-        kind = ContentType.objects.get_for_model(User)
-        LogEntry.objects.filter(content_type=kind, object_id=str(user.pk)).update(object_repr=f"User {user.pk}")
         services.revoke_keys_of(user, actor=SYSTEM)
         user.memberships.update(is_active=False, on_duty=False, invited_name="", invited_phone="")
         user.name, user.email, user.phone = f"Erased user {user.pk}", f"erased-{user.pk}@invalid.invalid", ""
@@ -98,4 +94,4 @@ def erase(person: DataSubject) -> int:
     return count
 
 
-PART = PersonalDataHandler(rows, erase, traces, blocked_by)
+PART = PersonalDataHandler(rows, erase, traces, blocked_by, keeps=("accounts.Membership",))

@@ -15,9 +15,10 @@ from django.urls import reverse
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 
+from accounts import limits
 from accounts.auth import api_keys, second_factor, sessions
 from accounts.invitations import Invitation
-from accounts.models import ApiKey, Membership, Organization, User
+from accounts.models import ApiKey, Membership, Organization, OrganizationLimits, User
 from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict, Unprocessable
 from dispatch.core.events import Actor
@@ -65,12 +66,14 @@ def create_api_key(
 ) -> tuple[ApiKey, str]:
     """Create a key. Return its row and the whole key, which is shown once and never stored.
 
-    `scopes` are `ApiKey.Scope` values.
+    `scopes` are `ApiKey.Scope` values. Raises LimitReached if the organization has too many keys.
     """
     while True:
         prefix, whole, digest = api_keys.generate_key()
         try:
             with transaction.atomic():
+                Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
+                limits.check_key_limit(organization.pk)
                 key = ApiKey.objects.create(
                     organization=organization,
                     name=name,
@@ -128,6 +131,15 @@ def reset_second_factor(user: User, *, actor: Actor) -> None:
         row.save(update_fields=["second_factor_at"])
         second_factor.append_event(row, "membership.second_factor_reset", actor)
         sessions.end_all_sessions(row, actor=actor)
+
+
+def change_limits(row: OrganizationLimits, *, actor: Actor) -> None:
+    """Save an organization's limits. They take effect within seconds."""
+    with transaction.atomic():
+        row.save()
+        values = {name: getattr(row, name) for name in limits.LABELS}
+        events.append(row.organization_id, "limits.changed", row.pk, actor=actor, **values)
+    limits.reset()
 
 
 def set_duty(membership_id: int, on_duty: bool, *, actor: Actor) -> Membership:

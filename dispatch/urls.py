@@ -10,7 +10,7 @@ from rest_framework.permissions import AllowAny
 from accounts.auth.views import sign_in
 from accounts.rq_dashboard import urlpatterns as rq_urlpatterns
 from accounts.views import JoinView, SetPasswordView
-from dispatch.console.privacy import views
+from dispatch.console.privacy import audit_log, views
 from dispatch.core.api import problems
 from dispatch.core.api.schema_view import SchemaView
 from dispatch.schedules.calendar_feed import schedule_feed
@@ -42,6 +42,7 @@ urlpatterns = [
     path("", include("dispatch.console.urls")),
     path("admin/rq/", include((rq_urlpatterns, "django_rq"))),
     path("admin/personal-data/", admin.site.admin_view(views.page), name="personal_data"),
+    path("admin/audit-log/", admin.site.admin_view(audit_log.page), name="audit_log"),
     path("admin/", admin.site.urls),
     path("account/", include("accounts.auth.urls")),
     path("join/<str:token>/", JoinView.as_view(), name="join"),

@@ -15,7 +15,8 @@ objects:
 
 `last_event_id` is the `id` of the last notification received. Clients use it to drop duplicates.
 Clients send {"type": "ping"} and get {"type": "pong"}.
-Close codes: 4401 (no longer signed in, or the second factor is missing), 4403 (not a member of the organization).
+Close codes: 4401 (no longer signed in, or the second factor is missing), 4403 (not a member of the organization),
+4429 (the organization has too many open sockets).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from django.conf import settings
 from django.contrib.auth import get_user
 from django.http import HttpRequest
 
-from accounts import tenancy
+from accounts import limits, tenancy
 from accounts.auth import second_factor, sessions
 from accounts.models import User
 from dispatch.core import clock
@@ -54,7 +55,7 @@ MAX_FRAMES = 30
 FRAMES_SECONDS = 10.0
 TOO_LONG, TOO_MANY = 1009, 1008
 
-NOT_SIGNED_IN, NOT_A_MEMBER = 4401, 4403
+NOT_SIGNED_IN, NOT_A_MEMBER, TOO_MANY_SOCKETS = 4401, 4403, 4429
 BATCH = 500
 # Live updates within this interval are sent as one message (seconds).
 TOGETHER_S = 0.03
@@ -89,7 +90,7 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
     async def connect(self) -> None:
         query = {name: values[-1] for name, values in parse_qs(self.scope["query_string"].decode()).items()}
         self.slug = query.get("organization", "")
-        refused = await self._enter()
+        refused = await self._enter() or await self._admit()
         if refused:
             await self.close(code=refused)
             return
@@ -121,6 +122,7 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         if group := getattr(self, "group", None):
             with contextlib.suppress(Exception):  # the channel layer may be unavailable
                 await self.channel_layer.group_discard(group, self.channel_name)
+            await self._release()
 
     async def websocket_receive(self, message: dict[str, Any]) -> None:
         """Reject frames that the client never sends, before they are decoded."""
@@ -229,6 +231,7 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         """Check access (see `_enter`) and read what was missed, in one database thread."""
         if refused := self._may_listen():
             return refused, Missed([], [], True, self.floor)
+        limits.admit_socket(self.organization_id, self.channel_name)  # renews it; an open socket stays open
         return 0, self._read_missed(time.monotonic() - SHARED_S)
 
     @database_sync_to_async
@@ -244,6 +247,14 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
     @database_sync_to_async
     def _enter(self) -> int:
         return self._may_listen()
+
+    @database_sync_to_async
+    def _admit(self) -> int:
+        return 0 if limits.admit_socket(self.organization_id, self.channel_name) else TOO_MANY_SOCKETS
+
+    @database_sync_to_async
+    def _release(self) -> None:
+        limits.release_socket(self.organization_id, self.channel_name)
 
     def _may_listen(self) -> int:
         """Return 0 if the person may listen, else the close code. Reads session, user and membership again."""

@@ -1,4 +1,7 @@
-"""Erase personal data: delete the user's own notifications and redact those that identify a customer."""
+"""Erase personal data: delete the user's own notifications and redact those that identify another person.
+
+These are notifications and alerts about a customer's jobs or a technician, and the texts that carried them.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ from typing import Any
 
 from django.db.models import Q
 
-from dispatch.core.privacy import personal_data
+from dispatch.core.privacy import personal_data, scrubbing
 from dispatch.core.privacy.personal_data import DataSubject, PersonalDataHandler
 from dispatch.jobs import personal as jobs
-from notifications.models import Alert, Claim, Notification, Preference
+from dispatch.technicians import personal as technicians
+from dispatch.telephony.models import Text
+from notifications.models import Alert, Claim, Delivery, Notification, Preference
 
 
 def _own(person: DataSubject, model: Any) -> Any:
@@ -18,12 +23,32 @@ def _own(person: DataSubject, model: Any) -> Any:
 
 
 def _about(person: DataSubject, model: Any) -> Any:
-    """Select rows about the person's jobs. Must run before the jobs lose the data that identifies them."""
+    """Select rows about the person and their jobs. Must run before the jobs lose the data that identifies them."""
     ids = next(trace.ids for trace in jobs.traces(person) if trace.subject_type == "job")
     matches = Q(subject_type="job", subject_id__in=ids)
-    for word in person.words:
+    words = list(person.words)
+    for technician in technicians.traces(person):
+        matches |= Q(subject_type="technician", subject_id__in=technician.ids)
+        words += [name for name in technician.names if len(name) > 1]
+    for word in words:
         matches |= Q(body__icontains=word) | Q(title__icontains=word)
     return model.objects.of(person.organization_id).filter(matches)
+
+
+def _texts(person: DataSubject) -> Any:
+    """Select the texts that carried notifications about the person or their jobs, or went to the user."""
+    about = Q(notification__in=_about(person, Notification).values("pk"))
+    about |= Q(notification__in=_own(person, Notification).values("pk"))
+    deliveries = Delivery.objects.of(person.organization_id).filter(about)
+    return Text.objects.of(person.organization_id).filter(
+        purpose="alert", subject_id__in=deliveries.values("pk"), direction=Text.Direction.OUT
+    )
+
+
+def blocked_by(person: DataSubject) -> list[str]:
+    """Return why the person's data cannot be erased now; empty if it can."""
+    going = _texts(person).filter(ended_at=None).exists()
+    return ["A text about them is in progress. Try again in a few minutes."] if going else []
 
 
 def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
@@ -33,13 +58,30 @@ def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
         "preferences": personal_data.as_rows(_own(person, Preference)),
         "claims": personal_data.as_rows(_own(person, Claim)),
         "alerts": personal_data.as_rows(_about(person, Alert), "id", "title", "body", "created_at"),
+        "texts_of_alerts": personal_data.as_rows(_texts(person), "id", "body", "created_at"),
     }
 
 
 def erase(person: DataSubject) -> int:
     """Delete the user's rows, redact the rows about a customer, and return the number of rows changed."""
-    count = sum(_about(person, model).update(body="") for model in (Notification, Alert))
+    count = _texts(person).update(body="")
+    count += sum(_redact(person, model) for model in (Notification, Alert))
     return count + sum(_own(person, model).delete()[0] for model in (Notification, Preference, Claim))
 
 
-PART = PersonalDataHandler(rows, erase)
+def _redact(person: DataSubject, model: Any) -> int:
+    """Clear the bodies, and remove the person's values from the titles."""
+    names = jobs.identifiers(person).names | technicians.identifiers(person).names
+    pattern = scrubbing.word_pattern(person.words, {name for name in names if len(name) > 1})
+    rows = list(_about(person, model).only("title", "body"))
+    changed = []
+    for row in rows:
+        title = pattern.sub(personal_data.ERASED, row.title)
+        if row.body or title != row.title:
+            row.title, row.body = title, ""
+            changed.append(row)
+    model.objects.bulk_update(changed, ["title", "body"], batch_size=personal_data.BATCH)
+    return len(changed)
+
+
+PART = PersonalDataHandler(rows, erase, blocked_by=blocked_by)

@@ -11,7 +11,7 @@ import math
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.settings import api_settings
@@ -33,21 +33,29 @@ from rest_framework.exceptions import Throttled
 _PERIODS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 MAX_LOCAL_BUCKETS = 10_000
 
-# KEYS: the bucket. ARGV: interval of one request, burst (both ms), clock offset. Returns {wait in ms (0 =
-# allowed), ms until the bucket is full}.
+# KEYS: buckets. ARGV: clock offset, then of each bucket the interval of one request and the burst (both ms). Takes
+# a token from all of them or from none. Returns of each: wait in ms (0 = allowed), ms until it is full.
 _TAKE = client.Script(
-    "throttle_take",
+    "throttle_take_all",
     """
-    local now = now_ms(ARGV[3])
-    local interval, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
-    local full_at = math.max(tonumber(redis.call('GET', KEYS[1]) or 0), now)
-    local wait = full_at + interval - burst - now
-    if wait > 0 then
-      return {math.ceil(wait), math.ceil(full_at - now)}
+    local now = now_ms(ARGV[1])
+    local answer, full, refused = {}, {}, false
+    for i = 1, #KEYS do
+      local interval, burst = tonumber(ARGV[2 * i]), tonumber(ARGV[2 * i + 1])
+      local full_at = math.max(tonumber(redis.call('GET', KEYS[i]) or 0), now)
+      local wait = full_at + interval - burst - now
+      refused = refused or wait > 0
+      answer[2 * i - 1] = math.max(0, math.ceil(wait))
+      full[i] = full_at
     end
-    full_at = full_at + interval
-    redis.call('SET', KEYS[1], string.format('%.3f', full_at), 'PX', math.ceil(full_at - now) + 1000)
-    return {0, math.ceil(full_at - now)}
+    for i = 1, #KEYS do
+      if not refused then
+        full[i] = full[i] + tonumber(ARGV[2 * i])
+        redis.call('SET', KEYS[i], string.format('%.3f', full[i]), 'PX', math.ceil(full[i] - now) + 1000)
+      end
+      answer[2 * i] = math.ceil(full[i] - now)
+    end
+    return answer
     """,
 )
 
@@ -89,16 +97,23 @@ class LocalBuckets:
         self._lock = threading.Lock()
 
     def take(self, name: str, rate: Rate) -> TokenResult:
+        return self.take_all((name, rate))[0]
+
+    def take_all(self, *buckets: tuple[str, Rate]) -> list[TokenResult]:
+        """Take a token from all of the buckets, or from none."""
         now = clock.now().timestamp() * 1000
         with self._lock:
-            full_at = max(self._full_at.pop(name, 0.0), now)
-            wait = full_at + rate.interval_ms - rate.period_s * 1000 - now
-            if wait <= 0:
-                full_at += rate.interval_ms
-            self._full_at[name] = full_at
-            if len(self._full_at) > MAX_LOCAL_BUCKETS:
+            full = {name: max(self._full_at.pop(name, 0.0), now) for name, _ in buckets}
+            waits = {name: full[name] + rate.interval_ms - rate.period_s * 1000 - now for name, rate in buckets}
+            is_refused = any(wait > 0 for wait in waits.values())
+            for name, rate in buckets:
+                self._full_at[name] = full[name] if is_refused else full[name] + rate.interval_ms
+            while len(self._full_at) > MAX_LOCAL_BUCKETS:
                 self._full_at.popitem(last=False)
-        return TokenResult(max(0, math.ceil(wait)), math.ceil(full_at - now))
+            return [
+                TokenResult(max(0, math.ceil(waits[name])), math.ceil(self._full_at.get(name, now) - now))
+                for name, _ in buckets
+            ]
 
     def reset(self) -> None:
         """Reset all buckets to full (tests)."""
@@ -111,29 +126,46 @@ local = LocalBuckets()
 
 def take_token(name: str, rate: Rate) -> TokenResult:
     """Take one token from the bucket `name`, in Redis if available. Never raises if Redis is unavailable."""
+    return take_tokens((name, rate))[0]
+
+
+def take_tokens(*buckets: tuple[str, Rate]) -> list[TokenResult]:
+    """Take one token from each bucket if all of them have one, else from none, in one round trip.
+
+    Return the result of each. One whose `wait_ms` is 0 did not refuse.
+    """
     try:
-        arguments = [f"{rate.interval_ms:.3f}", rate.period_s * 1000, clock.offset_ms()]
-        wait, full_in = _TAKE(keys=[client.key("throttle", name)], args=arguments)
+        arguments: list[Any] = [clock.offset_ms()]
+        for _, rate in buckets:
+            arguments += [f"{rate.interval_ms:.3f}", rate.period_s * 1000]
+        answer = _TAKE(keys=[client.key("throttle", name) for name, _ in buckets], args=arguments)
     except client.REDIS_ERRORS:
-        return local.take(name, rate)
-    return TokenResult(int(wait), int(full_in))
+        return local.take_all(*buckets)
+    figures = [int(figure) for figure in answer]
+    return [TokenResult(*figures[place : place + 2]) for place in range(0, len(figures), 2)]
 
 
 class OrganizationThrottle(BaseThrottle):
     """Throttle each API key or person per organization. A refusal is a 429 with Retry-After.
 
     Every response has RateLimit-Limit, -Remaining and -Reset (seconds), which the middleware sets. A view may name
-    a separate bucket and rate: `throttle_scope = "leads"` with a rate of that name in the settings.
+    a separate bucket and rate: `throttle_scope = "leads"` with a rate of that name in the settings. All callers of
+    an organization share a further bucket (`limits.requests_per_minute`).
     """
 
     def allow_request(self, request: Request, view: APIView) -> bool:
+        from accounts import limits  # the framework imports this module while the models are loading
+
         organization = getattr(request, "organization", None)
         if organization is None:
             return True  # the caller was not authenticated
         scope = getattr(view, "throttle_scope", "") or ("read" if request.method in SAFE_METHODS else "write")
         rate = parse_rate(str(api_settings.DEFAULT_THROTTLE_RATES[scope]))
         caller = f"key:{request.auth.pk}" if request.auth else f"user:{request.user.pk}"
-        taken = take_token(f"{organization.pk}:{caller}:{scope}", rate)
+        buckets = [(f"{organization.pk}:{caller}:{scope}", rate)]
+        if shared := limits.limits_of(organization.pk).requests_per_minute:
+            buckets.append((f"{organization.pk}:all", Rate(shared, 60)))
+        taken, *of_all = take_tokens(*buckets)
         self._wait_s = math.ceil(taken.wait_ms / 1000)
         headroom = (rate.period_s * 1000 - taken.full_in_ms) / rate.interval_ms
         request._request.rate_headers = {
@@ -141,6 +173,12 @@ class OrganizationThrottle(BaseThrottle):
             "RateLimit-Remaining": str(max(0, math.floor(headroom + 1e-6))),
             "RateLimit-Reset": str(math.ceil(taken.full_in_ms / 1000)),
         }
+        if of_all and of_all[0].wait_ms and not taken.wait_ms:
+            raise Throttled(
+                math.ceil(of_all[0].wait_ms / 1000),
+                f"Your organization may send at most {shared:,} {limits.LABELS['requests_per_minute']}. Send "
+                "fewer, or ask the operator of this installation for a higher limit.",
+            )
         return taken.wait_ms == 0
 
     def wait(self) -> float:

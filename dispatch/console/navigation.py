@@ -61,6 +61,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "accounts.User": "person",
         "accounts.ApiKey": "key",
         "accounts.RetentionRule": "auto_delete",
+        "accounts.OrganizationLimits": "speed",
     },
     "Notifications": {
         "notifications.Route": "alt_route",
@@ -87,6 +88,7 @@ def sidebar(request: Any) -> list[dict[str, Any]]:
         ]
         if title == "People" and request.user.administered_organization_ids():
             items.append({"title": "Personal data", "icon": "privacy_tip", "link": reverse("personal_data")})
+            items.append({"title": "Audit log", "icon": "history", "link": reverse("audit_log")})
         if title == "Notifications":
             items.append(
                 {"title": "Notification settings", "icon": "tune", "link": reverse("console:notification_choices")}

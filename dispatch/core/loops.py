@@ -1,5 +1,13 @@
 """Define the loops of `core`."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
+from django.conf import settings
+
+from dispatch.core.audit import chain
+from dispatch.core.privacy import replay
 from dispatch.core.redis import generation
 from dispatch.core.runtime.loops import Loop
 
@@ -9,4 +17,19 @@ def watch_redis() -> None:
     generation.ensure_generation()
 
 
-LOOPS = [Loop("redis_generation", watch_redis, interval_s=1.0)]
+def seal_audit_log() -> float | None:
+    """Extend the hash chains of the audit log by new events."""
+    return 0.0 if chain.READER.step() >= chain.READER.batch else None
+
+
+def write_replay_list() -> None:
+    """Copy the replay list to REPLAY_LIST_FILE, if one is named."""
+    if settings.REPLAY_LIST_FILE:
+        replay.write_list(Path(settings.REPLAY_LIST_FILE))
+
+
+LOOPS = [
+    Loop("redis_generation", watch_redis, interval_s=1.0),
+    Loop("audit_log", seal_audit_log, interval_s=settings.EVENT_READER_INTERVAL_S, elected=True),
+    Loop("replay_list", write_replay_list, interval_s=settings.REPLAY_LIST_INTERVAL_S, elected=True),
+]

@@ -1,4 +1,4 @@
-"""Define the event log, its readers' cursors, the election table and stored idempotent answers."""
+"""Define the event log with its hash chain and cursors, elections, stored answers and the replay list."""
 
 from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
@@ -59,6 +59,75 @@ class EventCursor(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class AuditSeal(models.Model):
+    """Seal one event of the audit log in the hash chain of its organization (`core.audit`).
+
+    `digest` is the SHA-256 of `salt` and the event's contents. `previous` is the hash of the seal at the position
+    before, empty at position 1. `salt` is empty after the event's personal data was erased.
+    """
+
+    organization_id = models.BigIntegerField()
+    position = models.BigIntegerField()
+    event_id = models.BigIntegerField(unique=True)
+    at = models.DateTimeField(help_text="The event's time.")
+    salt = models.CharField(max_length=32, blank=True)
+    digest = models.CharField(max_length=64)
+    previous = models.CharField(max_length=64, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["organization_id", "position"], name="one_audit_seal_per_position")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.organization_id}: {self.position}"
+
+
+class AuditAnchor(models.Model):
+    """Hold the end of an organization's hash chain, under a keyed hash, so that a truncated chain is detected.
+
+    Seals up to `start` were deleted with their expired events. No event before `pruned_before` needs to exist.
+    """
+
+    organization_id = models.BigIntegerField(primary_key=True)
+    position = models.BigIntegerField(default=0)
+    head = models.CharField(max_length=64, blank=True, default="", help_text="The hash of the last seal.")
+    start = models.BigIntegerField(default=0)
+    pruned_before = models.DateTimeField(null=True)
+    keyed_hash = models.CharField(max_length=64)
+
+    def __str__(self) -> str:
+        return f"{self.organization_id}: {self.position}"
+
+
+class ReplayEntry(models.Model):
+    """Record an erasure, an opt-out or a do-not-call entry, so that it can be repeated after a restore.
+
+    Written with the act itself, and copied to a place outside the database (`core.privacy.replay`). `keyed_hash`
+    identifies a phone number or an e-mail address without revealing it; `subject_id` is a technician's or a
+    user's.
+    """
+
+    uid = models.UUIDField(unique=True)
+    organization_id = models.BigIntegerField(null=True)
+    kind = models.CharField(max_length=32)
+    keyed_hash = models.CharField(max_length=64, blank=True, default="")
+    key_id = models.CharField(max_length=8, blank=True, default="", help_text="Which key made the hash.")
+    subject_id = models.BigIntegerField(null=True)
+    at = models.DateTimeField(default=clock.now)
+    is_pending = models.BooleanField(
+        default=False, help_text="Replayed for no row yet: it applies when the number appears."
+    )
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["keyed_hash"], condition=models.Q(is_pending=True), name="replay_entry_pending")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.uid}"
 
 
 class FailedEvent(models.Model):

@@ -14,7 +14,7 @@ class JobsConfig(AppConfig):
         from dispatch.capacity import line_leases
         from dispatch.core.privacy import event_retention
         from dispatch.core.privacy.personal_data import register
-        from dispatch.jobs import history, metrics, sql  # noqa: F401
+        from dispatch.jobs import history, metrics, retention, sql  # noqa: F401
         from dispatch.jobs.channels import customer, inbound, news, preview, voice
         from dispatch.jobs.personal import PART
         from dispatch.jobs.services import config, leaving, line_wakeups, recovery
@@ -34,4 +34,5 @@ class JobsConfig(AppConfig):
         line_leases.on_lines_released(line_wakeups.line_freed)
         for condition in sql.EVENTS_OF_OPEN_JOBS:
             event_retention.keep_events(condition)
+        retention.register()
         register("jobs", PART)

@@ -1,4 +1,7 @@
-"""Personal data of customers: their submissions and jobs, and the texts about them."""
+"""Personal data of customers: their submissions and jobs, and the texts about them.
+
+And of technicians: the calls and texts to them about jobs, which may have gone to an earlier phone.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,19 @@ from typing import Any
 
 from django.db.models import Q
 
+from accounts.models import User
 from dispatch.core.models import Event
 from dispatch.core.privacy import personal_data
-from dispatch.core.privacy.personal_data import ERASED, DataSubject, EventReference, PersonalDataHandler
+from dispatch.core.privacy.personal_data import (
+    ERASED,
+    DataSubject,
+    EventReference,
+    Identifiers,
+    PersonalDataHandler,
+)
 from dispatch.jobs.models import CustomerText, Job, JobText, Offer, Submission, TechnicianNotice
-from dispatch.telephony.models import Text
+from dispatch.technicians.models import Technician
+from dispatch.telephony.models import Call, Text
 
 EMAIL_FIELDS = ("email", "customer_email", "e-mail", "mail")
 
@@ -50,6 +61,51 @@ def _texts_to_customer(jobs: Iterable[int]) -> Any:
     return Text.objects.filter(purpose="customer", subject_id__in=ids, direction=Text.Direction.OUT)
 
 
+def _texts_to_technician(person: DataSubject) -> Any:
+    """Select the texts to and from the technician about jobs, including those of an earlier phone."""
+    if person.technician_id is None:
+        return Text.objects.none()
+    offers = Offer.objects.filter(technician=person.technician_id).values("pk")
+    notices = TechnicianNotice.objects.filter(technician=person.technician_id).values("pk")
+    threads = JobText.objects.filter(technician=person.technician_id).values("text_id")
+    about = Q(purpose="offer", subject_id__in=offers) | Q(purpose="job_news", subject_id__in=notices)
+    return Text.objects.of(person.organization_id).filter(about | Q(pk__in=threads))
+
+
+def _calls_to_technician(person: DataSubject) -> Any:
+    if person.technician_id is None:
+        return Call.objects.none()
+    offers = Offer.objects.filter(technician=person.technician_id).values("pk")
+    return Call.objects.of(person.organization_id).filter(purpose="offer", subject_id__in=offers)
+
+
+def identifiers(person: DataSubject) -> Identifiers:
+    """Return phones, e-mails, names and addresses of the person's submissions and jobs.
+
+    Phones and e-mails of technicians and members identify these, not the customer who gave one of them.
+    """
+    submissions, jobs = _submissions(person), _jobs(person)
+    phones, emails, names = set[str](), set[str](), set[str]()
+    for rows in (submissions, jobs):
+        for phone, name, address in rows.values_list("customer_phone", "customer_name", "address"):
+            phones.add(str(phone or ""))
+            names |= {name, address} - {ERASED}
+    for form, extra in submissions.values_list("form", "extra"):
+        for given in (form, extra):
+            emails |= {str(given.get(key) or "").strip().lower() for key in EMAIL_FIELDS}
+    texted = _texts_to_customer(list(jobs.values_list("pk", flat=True)))
+    phones |= {str(phone or "") for phone in texted.values_list("to_phone", flat=True)}
+    phones -= set(map(str, _phones_of_staff(person.organization_id, phones)))
+    emails -= set(User.objects.filter(email__in=emails).values_list("email", flat=True))
+    return Identifiers(frozenset(phones - {""}), frozenset(emails - {""}), frozenset(names - {""}))
+
+
+def _phones_of_staff(organization_id: int, phones: Iterable[str]) -> set[str]:
+    technicians = Technician.objects.of(organization_id).filter(phone__in=phones)
+    members = User.objects.filter(memberships__organization_id=organization_id, phone__in=phones)
+    return {*technicians.values_list("phone", flat=True), *members.values_list("phone", flat=True)}
+
+
 def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
     """Return the person's submissions and jobs, and the texts about them, for the export."""
     jobs = list(_jobs(person).values_list("pk", flat=True))
@@ -59,6 +115,8 @@ def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
         "texts_to_technicians": personal_data.as_rows(_texts(jobs)),
         "customer_texts": personal_data.as_rows(CustomerText.objects.filter(job__in=jobs)),
         "texts_to_the_customer": personal_data.as_rows(_texts_to_customer(jobs)),
+        "texts_about_jobs": personal_data.as_rows(_texts_to_technician(person)),
+        "calls_about_jobs": personal_data.as_rows(_calls_to_technician(person)),
     }
 
 
@@ -69,6 +127,8 @@ def blocked_by(person: DataSubject) -> Iterable[str]:
     waiting = _texts_to_customer(_jobs(person).values_list("pk", flat=True)).filter(ended_at=None)
     if waiting.exists():
         yield "A text to them is in progress. Try again in a few minutes."
+    if _texts_to_technician(person).filter(ended_at=None).exists():
+        yield "A text to them is in progress. Try again in a few minutes."
     for pk in _submissions(person).filter(status=Submission.Status.RECEIVED).values_list("pk", flat=True):
         yield f"Submission {pk} is about to become a job. Try again in a minute."
 
@@ -77,10 +137,22 @@ def traces(person: DataSubject) -> list[EventReference]:
     """Return the subjects whose events name the person."""
     jobs = list(_jobs(person).values_list("pk", "customer_name"))
     forms = list(_submissions(person).values_list("pk", "customer_name"))
+    texts, calls = _texts_to_technician(person), _calls_to_technician(person)
+    ids = [pk for pk, _ in jobs]
+    about = {row.pk for rows in (_texts(ids), _texts_to_customer(ids)) for row in rows.only("pk")}
     return [
         EventReference("job", [pk for pk, _ in jobs], [name for _, name in jobs]),
         EventReference("submission", [pk for pk, _ in forms], [name for _, name in forms]),
+        EventReference("text", sorted(about)),
+        *(
+            EventReference(kind, list(rows.values_list("pk", flat=True)), _earlier_phones(rows))
+            for kind, rows in (("text", texts), ("call", calls))
+        ),
     ]
+
+
+def _earlier_phones(rows: Any) -> list[str]:
+    return [str(phone) for phone in rows.values_list("to_phone", flat=True).distinct() if phone]
 
 
 def erase(person: DataSubject) -> int:
@@ -96,7 +168,11 @@ def erase(person: DataSubject) -> int:
     texts = _texts(pk for pk, _ in jobs).update(body="")
     texts += _texts_to_customer(pk for pk, _ in jobs).update(body="", to_phone="", context={})
     _erase_words_of_customer([pk for pk, _ in jobs])
-    return len(forms) + len(jobs) + texts
+    about = _texts_to_technician(person)
+    texts += about.filter(direction=Text.Direction.IN).update(from_phone="", body="")
+    texts += about.exclude(direction=Text.Direction.IN).update(to_phone="", body="", context={})
+    calls = _calls_to_technician(person).update(to_phone="", context={})
+    return len(forms) + len(jobs) + texts + calls
 
 
 def _erase_words_of_customer(jobs: Iterable[int]) -> None:
@@ -108,4 +184,6 @@ def _erase_words_of_customer(jobs: Iterable[int]) -> None:
         event.save(update_fields=["data"])
 
 
-PART = PersonalDataHandler(rows, erase, traces, blocked_by)
+PART = PersonalDataHandler(
+    rows, erase, traces, blocked_by, identifiers, keeps=("jobs.CustomerTextPolicy", "jobs.PublicForm")
+)

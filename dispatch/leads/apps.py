@@ -14,7 +14,7 @@ class LeadsConfig(AppConfig):
 
         from dispatch.core.privacy.personal_data import register
         from dispatch.core.redis import generation
-        from dispatch.leads import eligibility, history, metrics, voice  # noqa: F401  (its gauges register themselves)
+        from dispatch.leads import eligibility, history, metrics, retention, voice  # noqa: F401
         from dispatch.leads.models import CallingRule, ClosedDay, Holiday, RetryRule
         from dispatch.leads.personal import PART
         from dispatch.leads.services import reconciliation
@@ -26,4 +26,5 @@ class LeadsConfig(AppConfig):
         for model in (CallingRule, ClosedDay, Holiday, RetryRule):
             for changed in (post_save, post_delete):
                 changed.connect(lambda **_: eligibility.reset(), sender=model, weak=False)
+        retention.register()
         register("leads", PART)

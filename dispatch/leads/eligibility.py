@@ -19,6 +19,7 @@ from django.conf import settings
 from django.db import connection
 
 from dispatch.core.db.prepared import execute, fetch_all, fetch_later, integers, texts
+from dispatch.core.privacy import replay
 from dispatch.leads import eligibility_sql as sql
 from dispatch.leads.models import CallingRule, ClosedDay, Holiday, RetryRule
 from dispatch.leads.models.calling_rules import RETRIED
@@ -65,6 +66,14 @@ def campaigns(ids: Iterable[int]) -> dict[int, CampaignRules]:
     return switches(ids)[1]
 
 
+def _by_organization(leads: Sequence[LeadFacts]) -> dict[int, set[str]]:
+    """Return the phones of the leads by organization."""
+    phones: dict[int, set[str]] = {}
+    for lead in leads:
+        phones.setdefault(lead.organization_id, set()).add(lead.phone)
+    return phones
+
+
 def load_batch(leads: Sequence[LeadFacts], now: datetime) -> BatchContext:
     """Load the facts that `rules.eligibility.check_eligibility` needs for these leads.
 
@@ -88,6 +97,9 @@ def load_batch(leads: Sequence[LeadFacts], now: datetime) -> BatchContext:
     exclusions = refused()
     batch.refused = {(organization, phone) for organization, phone in exclusions if organization}
     batch.refused_everywhere = {phone for organization, phone in exclusions if not organization}
+    for organization, leads_of in _by_organization(leads).items():
+        pending = replay.find_refused(organization, leads_of, replay.DO_NOT_CALL, replay.OPT_OUT)
+        batch.refused |= {(organization, phone) for phone in pending}
     for organization, phone, began in dialed():
         batch.dialed.setdefault((organization, phone), []).append(began)
     if customers:

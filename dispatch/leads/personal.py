@@ -8,7 +8,12 @@ from typing import Any
 from django.db.models import Q
 
 from dispatch.core.privacy import personal_data
-from dispatch.core.privacy.personal_data import DataSubject, EventReference, PersonalDataHandler
+from dispatch.core.privacy.personal_data import (
+    DataSubject,
+    EventReference,
+    Identifiers,
+    PersonalDataHandler,
+)
 from dispatch.leads.models import Lead
 
 
@@ -37,9 +42,17 @@ def traces(person: DataSubject) -> list[EventReference]:
     return [EventReference("lead", list(_leads_of(person).values_list("pk", flat=True)))]
 
 
+def identifiers(person: DataSubject) -> Identifiers:
+    """Return the phones of leads whose data has the person's e-mail address."""
+    if not person.email:
+        return Identifiers()
+    phones = _leads_of(person).values_list("phone", flat=True)
+    return Identifiers(phones=frozenset(str(phone) for phone in phones if phone))
+
+
 def erase(person: DataSubject) -> int:
     """Erase the person's data from their leads, and return how many rows changed."""
     return int(_leads_of(person).update(phone="", lat=None, lng=None, external_id="", data={}))
 
 
-PART = PersonalDataHandler(rows, erase, traces, blocked_by)
+PART = PersonalDataHandler(rows, erase, traces, blocked_by, identifiers, keeps=("leads.DoNotCall",))

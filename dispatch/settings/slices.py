@@ -190,6 +190,17 @@ CUSTOMER_TEXTS_PER_DAY = env.int("CUSTOMER_TEXTS_PER_DAY", default=20)
 RETENTION_DAYS = env.dict("RETENTION_DAYS", cast={"value": int}, default={})
 # Events are kept at least this long, regardless of the rules of the organization and the installation.
 EVENT_LOG_MIN_DAYS = env.int("EVENT_LOG_MIN_DAYS", default=365)
+# What one organization may hold and request, unless its row in the admin says otherwise; 0: no limit.
+LIMIT_SCHEDULES = env.int("LIMIT_SCHEDULES", default=1_000_000)
+LIMIT_LEADS = env.int("LIMIT_LEADS", default=2_000_000)
+LIMIT_MESSAGES = env.int("LIMIT_MESSAGES", default=2_000_000)
+LIMIT_API_KEYS = env.int("LIMIT_API_KEYS", default=100)
+LIMIT_SOCKETS = env.int("LIMIT_SOCKETS", default=500)
+LIMIT_REQUESTS_PER_MINUTE = env.int("LIMIT_REQUESTS_PER_MINUTE", default=12_000)
+
+# The file to which erasures, opt-outs and do-not-call entries are copied for the next restore; empty: none.
+REPLAY_LIST_FILE = env.str("REPLAY_LIST_FILE", default="")
+REPLAY_LIST_INTERVAL_S = env.float("REPLAY_LIST_INTERVAL_S", default=60.0)
 
 # The geopy geocoder for addresses without a known ZIP code ("" = none), and its arguments as JSON.
 GEOCODER = env.str("GEOCODER", default="")

@@ -6,7 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from dispatch.core.privacy import personal_data
-from dispatch.core.privacy.personal_data import DataSubject, EventReference, PersonalDataHandler
+from dispatch.core.privacy.personal_data import (
+    DataSubject,
+    EventReference,
+    Identifiers,
+    PersonalDataHandler,
+)
 from dispatch.technicians.models import Shift, Technician
 
 
@@ -38,6 +43,14 @@ def traces(person: DataSubject) -> list[EventReference]:
     return [EventReference("technician", [row.pk], [row.name]) for row in _technicians_of(person)]
 
 
+def identifiers(person: DataSubject) -> Identifiers:
+    """Return the technician's phone and name."""
+    found = list(_technicians_of(person).values_list("phone", "name"))
+    return Identifiers(
+        frozenset(str(phone) for phone, _ in found if phone), names=frozenset(name for _, name in found)
+    )
+
+
 def erase(person: DataSubject) -> int:
     """Clear everything that identifies the technician, deactivate them, and return the number of rows changed."""
     count = 0
@@ -52,4 +65,4 @@ def erase(person: DataSubject) -> int:
     return count
 
 
-PART = PersonalDataHandler(rows, erase, traces, blocked_by)
+PART = PersonalDataHandler(rows, erase, traces, blocked_by, identifiers, keeps=("technicians.Technician",))

@@ -64,4 +64,4 @@ def erase(person: DataSubject) -> int:
     return count
 
 
-PART = PersonalDataHandler(rows, erase, traces, blocked_by)
+PART = PersonalDataHandler(rows, erase, traces, blocked_by, keeps=("telephony.OptOut", "capacity.OutboundNumber"))

@@ -15,18 +15,20 @@ from django.test import Client
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from accounts import limits
 from accounts import services as accounts
 from accounts.auth import sessions
-from accounts.models import Membership, User
+from accounts.models import Membership, OrganizationLimits, User
 from dispatch.core import clock, events
 from dispatch.core.events import SYSTEM
+from dispatch.core.redis.client import client
 from notifications import consumers, live_updates, services
 from notifications.models import Notification
 from tests.api.client import Api
 from tests.notifications.test_alerts import notify, turns_pending
 from tests.support import factories as make
 from tests.support.tenants import Tenant, tenant
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -164,6 +166,17 @@ def test_outsiders_are_refused(app_url, ours):
     assert refused(app_url, theirs.admin, query="?organization=alphaville")
     assert refused(app_url, ours.dispatcher, origin="https://evil.example")
     with listening(app_url, ours.dispatcher, "?organization=alphaville") as socket:
+        assert hear(socket)["type"] == "welcome"
+
+
+def test_sockets_beyond_the_organizations_limit_are_refused(app_url, ours):
+    OrganizationLimits.objects.update_or_create(organization=ours.organization, defaults={"sockets": 1})
+    limits.reset()
+    with listening(app_url, ours.dispatcher) as socket:
+        hear(socket)
+        assert refused(app_url, ours.admin)
+    wait_until(lambda: not client().zcard(limits._sockets_key(ours.organization.pk)))
+    with listening(app_url, ours.admin) as socket:
         assert hear(socket)["type"] == "welcome"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accounts import limits
 from accounts.auth import throttling
 from dispatch.capacity import redis_scripts
 from dispatch.console import health
@@ -20,6 +21,7 @@ def as_if_just_started() -> None:
     """Reset all caches, as in a process that has just started."""
     CircuitBreaker.reset_all()
     redis_scripts.reset()
+    limits.reset()
     throttling.local.reset()
     throttling.blocked_senders.reset()
     eligibility.reset()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from django.db.models import Model
 
-from accounts.models import ApiKey, Membership, Organization, RetentionRule, User
+from accounts.models import ApiKey, Membership, Organization, OrganizationLimits, RetentionRule, User
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core import clock
 from dispatch.jobs.models import (
@@ -172,6 +172,7 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
     User: lambda t: t.dispatcher,
     Membership: lambda t: t.dispatcher.memberships.get(),
     ApiKey: lambda t: ApiKey.objects.get(organization=t.organization),
+    OrganizationLimits: lambda t: OrganizationLimits.objects.create(organization=t.organization, api_keys=50),
     RetentionRule: lambda t: RetentionRule.objects.create(
         organization=t.organization, what="events", days=400 + t.organization.pk
     ),

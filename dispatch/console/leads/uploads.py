@@ -12,6 +12,7 @@ from django.views.decorators.http import require_http_methods
 from dispatch.console import views_base
 from dispatch.console.views_base import console_view
 from dispatch.core import csv_files
+from dispatch.core.api.problems import LimitReached
 from dispatch.core.csv_files import BadFile
 from dispatch.leads import bulk_intake
 from dispatch.leads.models import Campaign
@@ -37,11 +38,11 @@ def upload_view(request: HttpRequest) -> HttpResponse:
         if campaign is None:
             raise BadFile("Choose a campaign.")
         lines = read_rows(request.FILES.get("file"), request.organization.time_zone)
-    except BadFile as error:
+        result = bulk_intake.accept_entries(campaign, [line for _, line in lines], actor=request.actor)
+    except (BadFile, LimitReached) as error:
         return views_base.render_page(
             request, "console/leads/upload.html", {**context, "wrong": str(error)}, status=422
         )
-    result = bulk_intake.accept_entries(campaign, [line for _, line in lines], actor=request.actor)
     bad = [row for row in result["results"] if "error" in row]
     context["bad"] = [_bad_line(row, *lines[row["line"] - 1]) for row in bad[:MAX_SHOWN]]
     return views_base.render_page(

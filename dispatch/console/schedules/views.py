@@ -18,7 +18,7 @@ from rest_framework.exceptions import APIException
 from dispatch.console import views_base
 from dispatch.console.schedules import calendar, forms
 from dispatch.console.views_base import console_view
-from dispatch.core.api.problems import Conflict
+from dispatch.core.api.problems import Conflict, LimitReached
 from dispatch.core.ids import read_id
 from dispatch.schedules import kinds, timeline
 from dispatch.schedules.api.serializers import occurrences_of
@@ -87,7 +87,11 @@ def new(request: HttpRequest) -> HttpResponse:
         return _form(request, form, preview=form.preview())
     if not form.is_valid():
         return _form(request, form, status=422)
-    schedule = schedules.create_schedule(request.organization.pk, form.cleaned, actor=request.actor)
+    try:
+        schedule = schedules.create_schedule(request.organization.pk, form.cleaned, actor=request.actor)
+    except LimitReached as error:
+        form.errors[""] = str(error.detail)
+        return _form(request, form, status=422)
     messages.success(request, "Schedule created.")
     return views_base.back_to(request, reverse("console:schedule", args=[schedule.pk]))
 

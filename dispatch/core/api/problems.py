@@ -85,6 +85,20 @@ class Unprocessable(exceptions.APIException):
     default_code = "unprocessable"
 
 
+class LimitReached(Unprocessable):
+    """422: the organization has as much of something as it may have.
+
+    `limit` is a member of the problem: {"name", "limit", "used"}.
+    """
+
+    default_detail = "Your organization has reached a limit."
+    default_code = "limit_reached"
+
+    def __init__(self, detail: str, *, limit: dict[str, Any]) -> None:
+        super().__init__(detail)
+        self.limit = limit
+
+
 class TooLarge(exceptions.APIException):
     """413: the body is too large."""
 
@@ -125,6 +139,8 @@ class ProblemFormatter(ExceptionFormatter):
             problem["more_errors"] = len(all_errors) - MAX_ERRORS
         if isinstance(self.exc, Conflict):
             problem["conflict"] = self.exc.conflict
+        if isinstance(self.exc, LimitReached):
+            problem["limit"] = self.exc.limit
         return problem
 
 

@@ -30,6 +30,7 @@ _NEXT = """
 SELECT * FROM core_event
 WHERE (xid, id) > (%(xid)s, %(id)s) AND xid < %(horizon)s AND (%(kinds)s::text[] IS NULL OR kind = ANY(%(kinds)s))
   AND (subject_type <> ALL(%(without)s::text[]) OR kind = ANY(%(but)s::text[]))
+  AND (%(subjects)s::text[] IS NULL OR subject_type = ANY(%(subjects)s))
 ORDER BY xid, id LIMIT %(limit)s
 """
 _EARLY = """
@@ -68,6 +69,7 @@ class EventReader:
     the others. `key` says which events must stay in order: those with the same key wait for the one that failed.
     Without it, `handle` must be correct in any order. `kinds` None means all; wildcards such as "job.*" are not
     supported, name each kind. Events whose subject's type is in `without` are skipped, except the kinds in `but`.
+    `subjects` None means all; otherwise events about other types of subjects are skipped.
     """
 
     def __init__(
@@ -78,11 +80,12 @@ class EventReader:
         *,
         without: tuple[str, ...] = (),
         but: tuple[str, ...] = (),
+        subjects: tuple[str, ...] | None = None,
         batch: int = 200,
         key: Callable[[Event], str] | None = None,
     ) -> None:
         self.name, self.handle, self.kinds, self.batch, self.key = name, handle, kinds, batch, key
-        self.without, self.but = without, but
+        self.without, self.but, self.subjects = without, but, subjects
         self._reported_at: float | None = None
         readers[name] = self
 
@@ -172,6 +175,7 @@ class EventReader:
                     "kinds": list(self.kinds) if self.kinds is not None else None,
                     "without": list(self.without),
                     "but": list(self.but),
+                    "subjects": list(self.subjects) if self.subjects is not None else None,
                     "limit": limit,
                 },
             )

@@ -7,17 +7,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db import connection
+from django.db import connection, transaction
 
 from dispatch.core import clock
+from dispatch.core.audit import chain
 from dispatch.core.events.readers import readers
 from dispatch.core.models import EventCursor, RememberedAnswer
-from dispatch.core.privacy import retention
+from dispatch.core.privacy import replay, retention
 
 EVENT_DAYS = 400
-# Subjects of audit events about access: members and their roles, keys, the organization's settings, retention
-# rules, erasures. Only the installation's rule applies to them.
-AUDIT_SUBJECTS = ["api_key", "membership", "organization", "person", "retention", "user"]
 
 # Every reader has read the events up to the lowest cursor, in the order (xid, id).
 _DELETE = """
@@ -29,6 +27,7 @@ DELETE FROM core_event WHERE id IN (
     {keep}
     ORDER BY e.id LIMIT %(limit)s
 )
+RETURNING subject_type
 """
 # Events of the system about deleted subjects, and events of some kinds about them, that every reader has read.
 _DELETE_SYSTEM_EVENTS = """
@@ -59,19 +58,23 @@ def keep_events(condition: str) -> None:
 def delete_expired_events(organization_id: int, before: datetime, limit: int) -> int:
     """Delete expired events that every reader has read and no open subject needs; return how many.
 
-    Events of AUDIT_SUBJECTS are kept at least as long as the installation's rule requires, even if the
-    organization's period is shorter.
+    Events of the audit log (`core.audit`) are kept at least as long as the installation's rule requires, even if
+    the organization's period is shorter. The hash chain records that they are gone.
     """
     first = _lowest_cursor()
     if first is None:
         return 0
+    audit_before = min(before, _audit_horizon())
     given: dict[str, Any] = {
         "organization": organization_id, "before": before, "limit": limit, "xid": first.xid, "id": first.event_id,
-        "audit": AUDIT_SUBJECTS, "audit_before": min(before, _audit_horizon()),
+        "audit": list(chain.SUBJECTS), "audit_before": audit_before,
     }  # fmt: skip
-    with connection.cursor() as cursor:
+    with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(_DELETE.format(keep="".join(f"AND NOT ({condition}) " for condition in _needed)), given)
-        return int(cursor.rowcount)
+        subjects = [subject for (subject,) in cursor.fetchall()]
+        if not set(chain.SUBJECTS).isdisjoint(subjects):
+            chain.prune_seals(organization_id, audit_before)
+    return len(subjects)
 
 
 def delete_system_events(organization_id: int, subject_type: str, subject_ids: Sequence[int], days: int) -> int:
@@ -141,3 +144,4 @@ def register() -> None:
     retention.register(
         "idempotency_keys", promised, delete_expired_responses, label="Idempotency keys", shortest_days=promised
     )
+    retention.register_shared("replay_list", replay.KEPT_DAYS, replay.delete_old_entries)

@@ -19,6 +19,7 @@ from datetime import datetime
 from django.conf import settings
 
 Delete = Callable[[int, datetime, int], int]
+DeleteShared = Callable[[datetime, int], int]
 FOREVER = 0
 
 
@@ -46,6 +47,28 @@ def register(
     kept[name] = RetentionKind(
         name, label or name.replace("_", " ").capitalize(), default_days, shortest_days, delete_batch
     )
+
+
+@dataclass(frozen=True)
+class SharedKind:
+    """One kind of row that belongs to the installation, not to an organization. Only RETENTION_DAYS applies."""
+
+    name: str
+    default_days: int
+    delete_batch: DeleteShared
+
+
+shared: dict[str, SharedKind] = {}
+
+
+def register_shared(name: str, default_days: int, delete_batch: DeleteShared) -> None:
+    """Register a kind of row of the installation. `delete_batch(before, limit)` returns how many it deleted."""
+    shared[name] = SharedKind(name, default_days, delete_batch)
+
+
+def shared_days(name: str) -> int:
+    """Return the retention period of a shared kind, in days; FOREVER keeps the rows."""
+    return int(settings.RETENTION_DAYS.get(name, shared[name].default_days))
 
 
 def default_days(name: str) -> int:

@@ -15,6 +15,7 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from accounts.admin.base import EVERYTHING, VIEW, OwnedAdmin
+from dispatch.core.privacy import replay
 from dispatch.leads.models import (
     CallingRule,
     ClosedDay,
@@ -152,9 +153,20 @@ class DoNotCallEverywhereAdmin(EverybodysAdmin):
     fields = ["phone", "note"]
 
     def save_model(self, request: Any, obj: DoNotCallEverywhere, form: Any, change: bool) -> None:
-        super().save_model(request, obj, form, change)
+        with transaction.atomic():
+            super().save_model(request, obj, form, change)
+            replay.record(None, replay.DO_NOT_CALL, str(obj.phone))
         hang_up = partial(do_not_call.hang_up_everywhere, str(obj.phone), actor=request.actor)
         transaction.on_commit(hang_up, robust=True)
+
+    def delete_model(self, request: Any, obj: DoNotCallEverywhere) -> None:
+        with transaction.atomic():
+            replay.record(None, replay.CALL_AGAIN, str(obj.phone))
+            super().delete_model(request, obj)
+
+    def delete_queryset(self, request: Any, queryset: Any) -> None:
+        for row in queryset:
+            self.delete_model(request, row)
 
 
 @admin.register(EngineSwitch)

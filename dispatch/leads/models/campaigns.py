@@ -245,6 +245,9 @@ class Lead(OwnedModel):
                 name="lead_held",
             ),
             models.Index(fields=["organization", "phone"], name="lead_of_phone"),
+            models.Index(
+                fields=["organization", "finished_at"], condition=Q(status="finished"), name="lead_finished"
+            ),
         ]
 
     def __str__(self) -> str:

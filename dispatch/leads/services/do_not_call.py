@@ -7,6 +7,7 @@ from django.db import transaction
 from dispatch.core import events
 from dispatch.core.db.prepared import fetch_all
 from dispatch.core.events import Actor
+from dispatch.core.privacy import replay
 from dispatch.leads import eligibility_sql
 from dispatch.leads.models import DoNotCall
 from dispatch.telephony.models import OptOut
@@ -31,6 +32,7 @@ def add_to_list(
         )
         if is_new:
             events.append(organization_id, "do_not_call.added", row.pk, actor=actor, source=source)
+            replay.record(organization_id, replay.DO_NOT_CALL, phone)
             if source in BY_THE_PERSON:
                 sms.opt_out(organization_id, phone, source=OptOut.Source.HAND, actor=actor, but=but)
         sms.hang_up_unanswered([organization_id], phone, actor=actor, but=but)
@@ -53,6 +55,7 @@ def remove_from_list(row: DoNotCall, *, actor: Actor) -> None:
     """Remove a phone from the organization's list. Leads that ended because of it stay ended."""
     with transaction.atomic():
         events.append(row.organization_id, "do_not_call.removed", row.pk, actor=actor, source=row.source)
+        replay.record(row.organization_id, replay.CALL_AGAIN, str(row.phone))
         if row.source in BY_THE_PERSON:
             sms.opt_in(row.organization_id, str(row.phone), actor=actor)
         row.delete()

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 from django.db import transaction
 
+from accounts import limits
 from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict
 from dispatch.core.db.prepared import prefer_index_plans
 from dispatch.core.events import SYSTEM, Actor
 from dispatch.core.phone_numbers import InvalidPhone, parse_possible_phone
 from dispatch.leads import redis_queue, sql
-from dispatch.leads.models import Campaign
+from dispatch.leads.models import Campaign, Lead
 from dispatch.leads.redis_queue import ScheduleEntry, to_ms
 from dispatch.telephony.rules import why_not_callable
 
@@ -65,8 +66,9 @@ def accept_leads(campaign: Campaign, leads: Sequence[NewLead], *, actor: Actor =
     Invalid leads are reported, and do not affect the valid ones. Appends one Event for all of them. Unless the
     campaign allows duplicates, a phone with an open lead is left out, even if two concurrent requests contain it.
 
-    Works without Redis, too: the reconciler schedules the leads when Redis is back.
+    Works without Redis, too: the reconciler schedules the leads when Redis is back. Raises LimitReached.
     """
+    _check_limit(campaign.organization_id, len(leads))
     organization = campaign.organization
     countries = tuple(organization.allowed_countries)
     now = clock.now()
@@ -83,6 +85,17 @@ def accept_leads(campaign: Campaign, leads: Sequence[NewLead], *, actor: Actor =
         with transaction.atomic():
             _write_leads(campaign, valid, results, now, actor)
     return [result for result in results if result is not None]
+
+
+def _check_limit(organization_id: int, adding: int) -> None:
+    def count(most: int) -> int:
+        campaigns = list(Campaign.objects.of(organization_id).values_list("pk", flat=True))
+        still_open = Lead.objects.filter(
+            campaign__in=campaigns, status__in=(Lead.Status.BACKLOG, Lead.Status.PROCESSING)
+        )
+        return still_open.order_by()[:most].count()
+
+    limits.check_headroom(organization_id, "leads", adding, count)
 
 
 def _write_leads(

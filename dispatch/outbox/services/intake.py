@@ -6,12 +6,14 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.db import transaction
 
+from accounts import limits
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock, fault_injection
 from dispatch.core.events import SYSTEM, Actor
@@ -64,13 +66,18 @@ def group_name(group: str | None) -> str:
     return group or DEFAULT_GROUP
 
 
-def accept_messages(organization_id: int, items: Sequence[NewMessage], *, actor: Actor = SYSTEM) -> list[Accepted]:
+def accept_messages(
+    organization_id: int, items: Sequence[NewMessage], *, actor: Actor = SYSTEM, is_limited: bool = True
+) -> list[Accepted]:
     """Create messages in this order, in one transaction; return the result of each, in order.
 
-    The transaction is the caller's, if there is one. The poller is notified after the commit.
+    The transaction is the caller's, if there is one. The poller is notified after the commit. Raises LimitReached,
+    unless `is_limited` is False.
     """
     if not items:
         return []
+    if is_limited:
+        limits.check_headroom(organization_id, "messages", len(items), partial(_count_waiting, organization_id))
     now = clock.now()
     with transaction.atomic():
         targets = _targets(organization_id, items)
@@ -100,11 +107,16 @@ def accept_messages(organization_id: int, items: Sequence[NewMessage], *, actor:
         ]
 
 
+def _count_waiting(organization_id: int, most: int) -> int:
+    return Message.objects.of(organization_id).filter(ended_at=None).order_by()[:most].count()
+
+
 def accept_of_several(items: Mapping[int, Sequence[NewMessage]], *, actor: Actor = SYSTEM) -> None:
     """Accept messages of several organizations (id → their messages) in one transaction.
 
     As `accept_messages`, but all groups are locked first, ordered by id as everywhere: if each organization's
-    groups were locked in turn, they could deadlock with the end of an attempt.
+    groups were locked in turn, they could deadlock with the end of an attempt. The limit of messages does not
+    apply: these report what has happened.
     """
     now = clock.now()
     with transaction.atomic():
@@ -117,7 +129,7 @@ def accept_of_several(items: Mapping[int, Sequence[NewMessage]], *, actor: Actor
         ]
         lock_groups(group for group, mode in groups if mode != Mode.IMMEDIATE)
         for organization_id in sorted(items):
-            accept_messages(organization_id, items[organization_id], actor=actor)
+            accept_messages(organization_id, items[organization_id], actor=actor, is_limited=False)
 
 
 def default_pool(organization_id: int) -> DispatchPool:

@@ -26,7 +26,7 @@ from dispatch.core.events import Actor
 from dispatch.core.runtime import queues
 from dispatch.schedules.api.serializers import ScheduleFormSerializer
 from dispatch.schedules.models import BulkError, BulkImport, BulkPart
-from dispatch.schedules.services.schedules import NotInThisStatus, create_schedules
+from dispatch.schedules.services.schedules import NotInThisStatus, check_schedule_limit, create_schedules
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +53,8 @@ def accept_import(
     actor: Actor,
     scopes: Sequence[str],
 ) -> BulkImport:
-    """Store the rows; after the commit, enqueue the import. `scopes` are the caller's."""
+    """Store the rows; after the commit, enqueue the import. `scopes` are the caller's. Raises LimitReached."""
+    check_schedule_limit(organization.pk, len(items))
     with transaction.atomic():
         bulk = BulkImport.objects.create(
             organization=organization,

@@ -11,6 +11,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import F
 
+from accounts import limits
 from dispatch.core import clock, events, fault_injection
 from dispatch.core.api.problems import Conflict
 from dispatch.core.db.prepared import fetch_all
@@ -61,9 +62,11 @@ def create_schedules(
 ) -> list[Schedule]:
     """Create schedules from validated values, each with its first run and its Event, in one transaction.
 
-    `bulk` is the id of the bulk import and the number of each schedule's row in it.
+    `bulk` is the id of the bulk import and the number of each schedule's row in it. Raises LimitReached.
     """
     now = clock.now()
+    if bulk is None:  # an import was checked as a whole
+        check_schedule_limit(organization_id, len(items))
     with transaction.atomic():
         ids = [row[0] for row in fetch_all(sql.NEW_IDS, {"count": len(items)})]
         made = []
@@ -89,6 +92,16 @@ def create_schedules(
         fault_injection.crash_point("schedules.create.before_commit")
         _notify_executors(min((run.trigger_at for run in runs), default=None), now)
     return made
+
+
+def check_schedule_limit(organization_id: int, adding: int) -> None:
+    """Raise LimitReached if the organization may not have that many more active schedules."""
+
+    def count(most: int) -> int:
+        live = Schedule.objects.of(organization_id).filter(status__in=(_STATUS.ACTIVE, _STATUS.PAUSED))
+        return live.order_by()[:most].count()
+
+    limits.check_headroom(organization_id, "schedules", adding, count)
 
 
 def change_schedule(

@@ -17,6 +17,7 @@ from dispatch.core import clock, events
 from dispatch.core.db import fast_rows
 from dispatch.core.db.prepared import execute, integers, texts
 from dispatch.core.events import SYSTEM, Actor
+from dispatch.core.privacy import replay
 from dispatch.core.runtime.queues import notify_loop
 from dispatch.telephony import metrics, number_health, rules, sms_rules, sql
 from dispatch.telephony.errors import NoTextNumber, OptedOut, TextNotAllowed
@@ -118,13 +119,15 @@ def texts_of(purpose: str, subject_id: int) -> Any:
 
 def is_opted_out(organization_id: int, phone: Any) -> bool:
     """Return whether the phone has opted out of the organization's texts."""
-    return bool(OptOut.objects.filter(organization_id=organization_id, phone=str(phone)).exists())
+    return str(phone) in opted_out(organization_id, [str(phone)])
 
 
 def opted_out(organization_id: int, phones: Iterable[str]) -> set[str]:
     """Return those of the phones that have opted out of the organization's texts."""
-    opt_outs = OptOut.objects.filter(organization_id=organization_id, phone__in=list(phones))
-    return {str(phone) for phone in opt_outs.values_list("phone", flat=True)}
+    phones = list(phones)
+    opt_outs = OptOut.objects.filter(organization_id=organization_id, phone__in=phones)
+    found = {str(phone) for phone in opt_outs.values_list("phone", flat=True)}
+    return found | replay.find_refused(organization_id, phones, replay.OPT_OUT)
 
 
 def find_substitute(number: OutboundNumber, phone: str) -> OutboundNumber | None:
@@ -312,6 +315,7 @@ def opt_out(
         )
         if is_new:
             events.append(organization_id, "optout.added", row.pk, actor=actor, source=str(source))
+            replay.record(organization_id, replay.OPT_OUT, phone)
             cancel_texts(Q(organization_id=organization_id, to_phone=phone), actor=actor)
         hang_up_unanswered([organization_id], phone, actor=actor, but=but)
     return is_new
@@ -328,5 +332,6 @@ def opt_in(organization_id: int, phone: Any, *, actor: Actor = SYSTEM) -> bool:
         if row is None:
             return False
         events.append(organization_id, "optout.removed", row.pk, actor=actor)
+        replay.record(organization_id, replay.OPT_IN, str(phone))
         row.delete()
     return True

@@ -1,0 +1,36 @@
+"""Administer what one organization may hold and request. Only superusers change it; its Admins see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+
+from accounts import limits, services
+from accounts.admin.base import EVERYTHING, VIEW, OwnedAdmin
+from accounts.models import OrganizationLimits
+
+
+@admin.register(OrganizationLimits)
+class OrganizationLimitsAdmin(OwnedAdmin):
+    """Administer an organization's limits. An empty field uses the installation's limit; 0 is no limit."""
+
+    subject = "limits"
+    admin_may = VIEW
+    superuser_may = EVERYTHING - {"delete"}
+    list_display = ["organization", *limits.LABELS]
+    fields = list(limits.LABELS)
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        form = super().get_form(request, obj, change, **kwargs)
+        for name in limits.LABELS:
+            if field := form.base_fields.get(name):
+                default = limits.default_limit(name)
+                field.help_text = (
+                    f"{field.help_text} Empty: {f'{default:,}' if default else 'no limit'}. 0: no limit."
+                )
+        return form
+
+    def save_model(self, request: HttpRequest, obj: OrganizationLimits, form: Any, change: bool) -> None:
+        services.change_limits(obj, actor=request.actor)
