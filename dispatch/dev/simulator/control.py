@@ -211,6 +211,7 @@ def account_json(world: World, account: Account) -> dict[str, Any]:
     data = asdict(account.config)
     data["numbers"] = [asdict(number) for number in account.numbers.values()]
     data["open_calls"] = account.open_calls
+    data["open_requests"] = account.open_requests
     data["max_open_requests"] = account.max_open_requests
     return data
 

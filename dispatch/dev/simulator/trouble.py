@@ -14,7 +14,7 @@ from .calls import Call
 from .errors import ApiError
 from .params import WORLD
 
-MAX_EARLY_SECONDS = 10.0
+MAX_EARLY_SECONDS = 60.0
 # Header of every response: the requests of the account that were in progress.
 CONCURRENCY = "Twilio-Concurrent-Requests"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

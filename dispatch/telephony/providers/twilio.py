@@ -36,6 +36,7 @@ from dispatch.telephony.providers.base import (
     Submitted,
     TextReport,
     TextRequest,
+    TooManyRequests,
     Unknown,
     WebhookEvent,
 )
@@ -368,6 +369,10 @@ class Twilio(Provider):
         except TwilioException as error:
             if getattr(error, "status", None) == 404:
                 raise CallGone(str(error)) from error
+            if codes.is_rate_limit(error):
+                wait_s = self._http().retry_after_s()
+                wait_s = backoff.wait_s(self._sid) if wait_s is None else wait_s
+                raise TooManyRequests(codes.describe_error(error), wait_s) from error
             raise ProviderError(codes.describe_error(error)) from error
         except Exception as error:  # a network error, or a response that the SDK can't parse
             raise ProviderError(type(error).__name__) from error
