@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dispatch.core import clock
 from dispatch.telephony import services
 from dispatch.telephony.models import Call
+from tests.harness.threads import BackgroundThreads
 from tests.phones import manual
 from tests.support.waiting import wait_until
 from tests.telephony.conftest import Caller, history, now_is
@@ -26,7 +27,8 @@ def test_call_beyond_the_requests_in_progress_is_placed_later(caller: Caller, st
     caller.sim.phone(ANN).will(manual())
     caller.sim.phone(BOB).will(manual())
     first = caller.create(ANN)
-    services.place_soon(first)
+    threads = BackgroundThreads()
+    threads.start(lambda _stopping: services.place_call(first.pk))
     ringing = caller.sim.phone(ANN).rings()
 
     second = caller.call(BOB)
@@ -34,7 +36,7 @@ def test_call_beyond_the_requests_in_progress_is_placed_later(caller: Caller, st
     assert caller.sim.creates_to(BOB) == 0
 
     ringing.answer()
-    wait_until(lambda: not caller.sim.requests_in_progress())
+    threads.stop()
     clock.travel(2)
     wait_until(lambda: is_placed_by(step, second))
     assert (caller.sim.creates_to(ANN), caller.sim.creates_to(BOB)) == (1, 1)
