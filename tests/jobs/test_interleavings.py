@@ -223,7 +223,14 @@ class Play(Interleaving):
 
     # --- dispatchers ----------------------------------------------------------------------------------------
     def _work(self) -> None:
+        """Let the workers run.
+
+        A report that is processed after the deadline that it extends sets a timer that is due: workers run it.
+        """
         self.floor.work()
+        live = Offer.objects.filter(job=self.job, technician__name=self.model.live, status="pending")
+        if self.model.is_due(self.at) and not live.exists():
+            self.model.expire(self.at)
         self.model.work(self.at)
 
     def _act(self, name: str) -> None:
@@ -305,6 +312,34 @@ class Play(Interleaving):
             moves = ["pending", *(verb for verb in verbs if verb in OFFERS)]
             assert all(after in OFFERS[before] for before, after in pairwise(moves)), told
             assert moves[-1] == offer.status, told
+
+
+def test_answer_that_is_processed_after_its_deadline_ends_the_offer(floor):
+    """The model once took the offer for open until the next timer. Seed 583521 found it, with other steps then."""
+    floor.sim.lose_callbacks()
+    interleaving = Play(floor, 583521)
+    model = interleaving.model
+    answered, key = (interleaving.request("Ann", name) for name in ("in-progress", ACCEPT))
+
+    interleaving.travel(300)
+    assert post_and_die(answered, RECORDED)
+    interleaving._tell_model("Ann", "in-progress")
+    interleaving.travel(600)
+    assert answered.post().status_code == 204
+    interleaving.travel(100)
+    interleaving._work()
+    assert (model.live, floor.live_offer(interleaving.job).technician) == ("Bob", interleaving.bob)
+
+    interleaving.travel(800)
+    services.expire_offer(interleaving.job.pk, floor.job(interleaving.job).step_token)
+    model.expire(interleaving.at)
+    interleaving.travel(100)
+    assert key.post().status_code == 200
+    interleaving._tell_model("Ann", ACCEPT)
+
+    interleaving._calm()
+    interleaving._check()
+    assert floor.job(interleaving.job).technician == interleaving.ann
 
 
 @pytest.mark.parametrize("part", range(2))
