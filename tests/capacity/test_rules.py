@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatch.capacity.models import OutboundNumber
 from dispatch.capacity.rules import NumberLimits, free_lines, free_pool_slots, slot_ranges
 
 NUMBER = NumberLimits(1, lines=10, for_alerts=2, for_offers=3)
@@ -38,6 +39,10 @@ def test_the_number_with_most_free_lines_is_chosen() -> None:
 def test_number_with_limit_below_use_grants_no_line() -> None:
     assert list(free_lines([NumberLimits(1, 2)], "alert", {1: {7, 8}})) == []
     assert list(free_lines([NumberLimits(1, 3)], "alert", {1: {7, 8}})) == [(1, 1), (1, 2), (1, 3)]
+
+
+def test_new_number_carries_the_calls_of_several_jobs() -> None:
+    assert OutboundNumber().max_channels == 10
 
 
 def test_full_pool_grants_no_line() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 # Seconds: the time to answer, the time to decide after answering, and the time to answer otherwise after a missed
-# call.
-TIMEOUT, EXTENSION, GRACE = 650, 450, 350
+# call. No sum of an extension and a multiple of 100 is a timeout, so that no two deadlines are alike.
+TIMEOUT, EXTENSION, GRACE = 650, 430, 350
 ACCEPT, DECLINE = "1", "2"
 
 
@@ -95,9 +95,13 @@ class Model:
             return ""
         return "yours" if self.who == name and self.offers[name].state == "accepted" else "taken"
 
+    def is_due(self, at: int) -> bool:
+        """Return whether the deadline of the ringing phone has passed."""
+        return self.is_cascading and bool(self.live) and at >= self.deadline
+
     def expire(self, at: int) -> None:
         """Run the step if it is due: the deadline of the ringing phone, or the next call."""
-        if not self.is_cascading or (self.live and at < self.deadline):
+        if not self.is_cascading or (self.live and not self.is_due(at)):
             return
         for offer in self.offers.values():
             if offer.state == "pending":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 # Seconds: the time to answer, and the time to decide after answering.
-TIMEOUT, EXTENSION = 650, 450
+TIMEOUT, EXTENSION = 650, 430
 AT_ONCE = 2
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dispatch.core.models import Event
+from dispatch.jobs import services
 from dispatch.jobs.models import Offer
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Text
-from tests.harness.jobs import Floor
+from tests.harness.jobs import MARIA, Floor
 from tests.jobs.test_answer_channels import reply, texted, texting  # noqa: F401
 from tests.phones import answer, screens
 
@@ -30,6 +31,44 @@ def test_screened_and_declined_call_goes_to_the_next_technician(floor: Floor) ->
     floor.until(lambda: floor.status(job) == "assigned")
     assert floor.offers(job) == [("Ann", "hangup"), ("Bob", "accepted")]
     assert floor.calls_made(ann) == 1
+
+
+def test_screened_call_without_a_key_is_a_miss(floor: Floor) -> None:
+    (ann,) = floor.crew("Ann")
+    floor.phone(ann).will(screens("hang_up", press="1", decide_after=3))
+    job = floor.started()
+    floor.until(lambda: floor.status(job) == "pending")
+    assert floor.offers(job) == [("Ann", "hangup")]
+    assert Technician.objects.get(pk=ann.pk).misses_in_a_row == 1
+
+    floor.phone(ann).will(answer(press="1"))  # a miss does not exclude her from the next dispatch
+    services.dispatch_again(job.pk, actor=MARIA)
+    floor.until(lambda: floor.status(job) == "assigned")
+    assert floor.offers(job) == [("Ann", "hangup"), ("Ann", "accepted")]
+    assert Technician.objects.get(pk=ann.pk).misses_in_a_row == 0
+
+
+def test_technician_whose_call_was_screened_is_called_in_the_next_round(floor: Floor) -> None:
+    floor.set_policy(rounds=2)
+    ann, bob = floor.crew("Ann", "Bob")
+    floor.phone(ann).will(screens("hang_up", decide_after=3), answer(press="1"))
+    floor.phone(bob).will(answer(press="2"))
+    job = floor.started()
+    floor.until(lambda: floor.status(job) == "assigned")
+    assert floor.offers(job) == [("Ann", "hangup"), ("Bob", "declined"), ("Ann", "accepted")]
+
+
+def test_assistant_that_takes_a_message_pauses_nobody_and_declines_nothing(floor: Floor) -> None:
+    floor.set_policy(auto_pause_misses=2, answer_timeout_s=600, answered_extension_s=600)
+    (ann,) = floor.crew("Ann")
+    floor.phone(ann).will(screens("voicemail", decide_after=1))
+    job = floor.started()
+    floor.until(lambda: Offer.objects.get().answered_at)
+    floor.later(1300)  # the message is longer than the time to decide
+    floor.until(lambda: floor.status(job) == "pending")
+    assert floor.offers(job)[0][1] in ("timed_out", "hangup")
+    ann.refresh_from_db()
+    assert (ann.misses_in_a_row, ann.auto_paused_at) == (1, None)
 
 
 def test_technician_behind_a_screening_assistant_answers_by_text(texting: Floor) -> None:  # noqa: F811

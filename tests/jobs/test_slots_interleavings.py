@@ -6,22 +6,16 @@ it acts, and then repeated. Deadlines, the auditor and the workers come between 
 
 from __future__ import annotations
 
-import os
-import random
-
 import pytest
 
 from dispatch.core import clock
 from dispatch.jobs import services
 from dispatch.jobs.models import Offer
 from dispatch.technicians.models import Technician
-from dispatch.telephony.loops import place_due
-from dispatch.telephony.models import Call
+from tests.harness.interleavings import ACTED, RECORDED, Interleaving, play, post_and_die, soak_seeds
 from tests.harness.jobs import Floor
-from tests.harness.provider import Signed, end, key_pressed, signed
 from tests.harness.several import call_of, emergency, offer_of
 from tests.harness.slots_model import AT_ONCE, EXTENSION, TIMEOUT, SlotsModel
-from tests.jobs.test_interleavings import ACTED, RECORDED, _post_and_die
 
 # Seconds between steps: multiples of 100, so that no deadline is near a step.
 PAUSES = ((0, 0, 100, 200), (0, 100, 200, 400))
@@ -33,12 +27,11 @@ HISTORIES = (
 )
 
 
-class Play:
-    """One random interleaving, played against the application and the model."""
+class Play(Interleaving):
+    """One random interleaving of the calls to Ann and Bob, which ring at once."""
 
     def __init__(self, floor: Floor, seed: int) -> None:
-        self.floor, self.chance = floor, random.Random(seed)
-        self.told = [f"seed {seed}"]
+        super().__init__(floor, seed)
         floor.set_policy(
             offers_at_once_for_emergencies=AT_ONCE, answer_timeout_s=TIMEOUT, answered_extension_s=EXTENSION,
             ring_timeout_s=60, auto_pause_misses=0, rounds=1, max_candidates=5, technician_wait_s=0,
@@ -48,20 +41,19 @@ class Play:
         self.job = emergency(floor)
         self.calls = {name: call_of(offer_of(self.job, self.crew[name])) for name in ("Ann", "Bob")}
         self.model = SlotsModel(["Cid", "Dee"], {"Ann": TIMEOUT, "Bob": TIMEOUT})
-        self.start, self.at = clock.now(), 0
-        self.held: list[Signed] = []
+        self.start = clock.now()
 
     def run(self) -> None:
         pauses = self.chance.choice(PAUSES)
         for name, what in self._script():
-            self._travel(self.chance.choice(pauses))
-            self.told.append(f"{self.at} {name} {what}".strip())
-            self._repeat_held()
+            self.travel(self.chance.choice(pauses))
+            self.story.append(f"{self.at} {name} {what}".strip())
+            self.repeat_held()
             if name:
                 self._deliver(name, what)
             else:
                 self._pass(what)
-            self._watch()
+            self.watch()
         self._calm()
         self._check()
 
@@ -76,10 +68,6 @@ class Play:
             steps.append((name, left[name].pop(0)))
         return steps
 
-    def _travel(self, seconds: int) -> None:
-        self.at += seconds
-        clock.travel(max(0.0, self.at - (clock.now() - self.start).total_seconds()))
-
     def _pass(self, what: str) -> None:
         """Let a timer, the auditor or the workers run."""
         if what == "work":
@@ -90,23 +78,21 @@ class Play:
             services.expire_offer(self.job.pk, self.floor.job(self.job).step_token)
         else:
             clock.travel(10)
-            services.audit()
-            clock.travel(1.1)
-            place_due()
+            self.audit()
         self.model.expire(self.at)
 
     def _deliver(self, name: str, what: str) -> None:
-        request, chance = self._request(name, what), self.chance
+        request, chance = self.request(name, what), self.chance
         dies_at = chance.choice(["", "", RECORDED, ACTED] if what in "12" else ["", "", RECORDED])
         if dies_at:
-            self.told[-1] += f", the process dies at {dies_at}"
-            _post_and_die(request, dies_at)
+            self.story[-1] += f", the process dies at {dies_at}"
+            post_and_die(request, dies_at)
             self.held.append(request)
-            self._repeat_held()
+            self.repeat_held()
         else:
             assert request.post().status_code in (200, 204)
         if chance.random() < 0.3:
-            self.told[-1] += ", doubled"
+            self.story[-1] += ", doubled"
             assert request.post().status_code in (200, 204)
         match what:
             case "1" | "2":
@@ -116,50 +102,24 @@ class Play:
             case "completed" | "no-answer":
                 self.model.end(name)
 
-    def _request(self, name: str, what: str) -> Signed:
-        sim, call = self.floor.sim, self.calls[name]
-        if what in "12":
-            return key_pressed(sim, call, what)
-        if what == "voice":
-            return signed(sim, call, "voice", CallStatus="in-progress")
-        sequence = {"ringing": "1", "in-progress": "2"}.get(what, "3")
-        return signed(sim, call, "status", CallStatus=what, SequenceNumber=sequence)
-
-    def _repeat_held(self) -> None:
-        while self.held:
-            assert self.held.pop(0).post().status_code in (200, 204)
-
-    def _watch(self) -> None:
-        """Check what holds at any moment."""
+    def watch(self) -> None:
+        """Check that no slot and no technician has two pending offers, and that nobody is offered it twice."""
         live = Offer.objects.filter(job=self.job, status="pending")
         slots, technicians = zip(*live.values_list("slot", "technician_id"), strict=True) if live else ((), ())
-        assert len(live) <= AT_ONCE, self.told
-        assert len(set(slots)) == len(set(technicians)) == len(live), self.told
+        assert len(live) <= AT_ONCE, self.story
+        assert len(set(slots)) == len(set(technicians)) == len(live), self.story
         offered = list(Offer.objects.filter(job=self.job).values_list("technician_id", flat=True))
-        assert len(offered) == len(set(offered)), self.told
+        assert len(offered) == len(set(offered)), self.story
 
     def _calm(self) -> None:
         """Let all deadlines pass."""
-        for _ in range(8):
-            self.floor.work()
-            job = self.floor.job(self.job)
-            if job.status != "dispatching":
-                break
-            assert job.next_action_at is not None
-            clock.travel(max(0.0, (job.next_action_at - clock.now()).total_seconds()) + 3)
-            services.audit()
-            clock.travel(1.1)
-            place_due()
-            self._watch()
-        for call in Call.objects.filter(ended_at=None).order_by("pk"):
-            assert end(self.floor.sim, call).status_code == 204
-        self.floor.work()
+        self.pass_deadlines()
         self.model.fill(self.at)
         self.model.calm()
 
     def _check(self) -> None:
         job, model = self.floor.job(self.job), self.model
-        told = "\n".join([*self.told, str(model), self.floor.story()])
+        told = "\n".join([*self.story, str(model), self.floor.story()])
         found = (job.status, job.technician.name if job.technician else "")
         assert found == (model.status, model.who), told
         assert self.floor.kinds(job).count("job.assigned") == (model.status == "assigned"), told
@@ -170,20 +130,12 @@ class Play:
             assert technician.open_jobs == (technician.pk == job.technician_id), told
 
 
-def play(floor: Floor, seeds: range) -> None:
-    floor.sim.lose_callbacks()  # the test sends them
-    for seed in seeds:
-        Play(floor, seed).run()
-
-
 @pytest.mark.parametrize("part", range(2))
 def test_random_interleavings_of_two_phones_have_the_outcome_of_the_model(floor, part):
-    play(floor, range(part * 8, part * 8 + 8))
+    play(Play, floor, range(part * 8, part * 8 + 8))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(10))
 def test_many_interleavings_of_two_phones_have_the_outcome_of_the_model(floor, part):
-    first = int(os.environ.get("SOAK_SEED") or random.SystemRandom().randrange(1_000_000)) + part * 25
-    print(f"SOAK_SEED={first - part * 25}")  # noqa: T201
-    play(floor, range(first, first + 25))
+    play(Play, floor, soak_seeds(part))

@@ -262,8 +262,17 @@ class Simulator:
     def set_account(self, **changes: Any) -> None:
         """Change the account, for example `status="suspended"` or `type="Trial"`; until the next reset."""
         (account,) = [one for one in self.get("/control/accounts") if one["sid"] == ACCOUNT_SID]
-        del account["open_calls"]
-        self.request("PUT", "/control/accounts", json={**account, **changes})
+        config = {name: value for name, value in account.items() if "open_" not in name}
+        self.request("PUT", "/control/accounts", json={**config, **changes})
+
+    def set_timing(self, **seconds: float) -> None:
+        """Change durations of the simulator, for example `hang_up=2` or `ring_buffer=5`; until the next reset."""
+        self.request("PUT", "/control/timing", json=seconds)
+
+    def requests_in_progress(self, *, at_most: bool = False) -> int:
+        """How many requests of the account are in progress; `at_most`: the most that ever were at one moment."""
+        (account,) = [one for one in self.get("/control/accounts") if one["sid"] == ACCOUNT_SID]
+        return int(account["max_open_requests" if at_most else "open_requests"])
 
     def add_account(self, sid: str, auth_token: str, **settings: Any) -> None:
         """Add an account beside the first; until the next reset. Any caller number counts as its own."""

@@ -110,7 +110,8 @@ def test_a_refusal_is_told_in_the_providers_own_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [(429, 20429), (429, 0), (400, 10004), (429, 10004), (400, 21611), (400, 14107)]
+    ("status", "code"),
+    [(429, 20429), (429, 0), (400, 10004), (429, 10004), (400, 21611), (400, 14107), (400, 22005)],
 )
 def test_what_was_certainly_not_processed_may_be_sent_again(status: int, code: int) -> None:
     assert isinstance(twilio_codes.outcome_of_error(error(status, code), 7.0), RateLimited)
@@ -296,6 +297,20 @@ def test_a_thread_keeps_its_client_until_the_credentials_change(caller: Caller) 
     assert providers.for_account(caller.account) is first
     caller.account.auth_token = "another"
     assert providers.for_account(caller.account) is not first
+
+
+def test_a_thread_keeps_the_clients_that_it_used_last() -> None:
+    accounts = [
+        ProviderAccount(pk=pk, provider="twilio", account_sid=f"AC{pk:032x}", auth_token="token")
+        for pk in range(1, providers.MAX_CLIENTS + 2)
+    ]
+    first, second = (providers.for_account(account) for account in accounts[:2])
+    for account in accounts[2:-1]:
+        providers.for_account(account)
+    assert providers.for_account(accounts[0]) is first
+    providers.for_account(accounts[-1])
+    assert providers.for_account(accounts[0]) is first
+    assert providers.for_account(accounts[1]) is not second
 
 
 def test_only_in_development_is_the_provider_elsewhere(settings: Any) -> None:

@@ -13,8 +13,9 @@ real.
 
 Configuration (JSON, all keys optional; see config.py, handsets.py, messages.py, faults.py for the details):
     {"accounts": [{"sid": "AC...", "auth_token": "...", "calls_per_second": 1, "max_concurrent": null,
-                   "countries": ["+1"], "owns_any_number": false, "status": "active", "type": "Full",
-                   "verified": [], "profile_approved": true, "region": "us1", "api_keys": {"SK...": "secret"},
+                   "max_requests": 100, "countries": ["+1"], "owns_any_number": false, "status": "active",
+                   "type": "Full", "verified": [], "profile_approved": true, "region": "us1",
+                   "api_keys": {"SK...": "secret"},
                    "text_segments_per_second": 0, "text_queue_s": 36000, "text_overflow": 21611,
                    "numbers": ["+16025550100", {"number": "+16025550199", "voice_url": "http://127.0.0.1/...",
                                                 "sms_url": "...", "status_callback": "..."}],
@@ -22,8 +23,8 @@ Configuration (JSON, all keys optional; see config.py, handsets.py, messages.py,
      "handsets": {"default": {"do": "answer", "after": 3, "keys": [{"key": "1"}]}, "+16025550101": {"do": "ring"}},
      "texts": {"+16025550102": {"do": "undelivered", "error_code": 30003}},
      "faults": [{"kind": "lose", "probability": 0.1, "times": null}],
-     "timing": {"accept": 0.2, "dial": 0.8, "machine_detection": 3, "characters_per_second": 15,
-                "message_step": 0.5, "webhook_floor": 5, "hand_floor": 2},
+     "timing": {"accept": 0.2, "dial": 0.8, "ring_buffer": 0, "hang_up": 0, "machine_detection": 3,
+                "characters_per_second": 15, "message_step": 0.5, "webhook_floor": 5, "hand_floor": 2},
      "keep_calls": 20000}
 
 Control API (JSON; errors are {"error": text} with 400, 404 or 409):
@@ -41,6 +42,7 @@ Control API (JSON; errors are {"error": text} with 400, 404 or 409):
     GET /control/handsets; PUT {number or "default": behavior or list}; DELETE /control/handsets/{number}
     GET /control/texts; PUT {number or "default": how texts end}
     GET /control/accounts; PUT one account (added or changed)
+    GET /control/timing; PUT {"hang_up": 2, ...}   durations, until the next reset
     PUT /control/numbers                  {"account", "number", "voice_url", "sms_url", ...}
     POST /control/phones/{number}/call    {"to": one of the accounts' numbers, "keys": [...], "hang_up": {...}}
     POST /control/phones/{number}/text    {"to", "body"}

@@ -16,6 +16,7 @@ from . import control, control_phones, rest, rest_messages
 from .calls import API_VERSION
 from .errors import ApiError
 from .params import WORLD
+from .trouble import answer_concurrently
 from .webhooks import is_loopback
 from .world import World
 
@@ -29,7 +30,7 @@ async def provider_errors(request: web.Request, handler: Handler) -> web.StreamR
     if request.path.startswith("/control"):
         return await handler(request)
     try:
-        return await handler(request)
+        return await answer_concurrently(request, handler)
     except ApiError as error:
         failure = error
     except web.HTTPNotFound:

@@ -58,6 +58,34 @@ def fire(world: World, call: Call, event: str, status: str) -> None:
         _queue(world, call, [letter, letter] if kind == "duplicate" else [letter])
 
 
+def fire_detection(world: World, call: Call, seconds: float) -> None:
+    """Send the result of detection in the background. It waits for no status callback, and none waits for it."""
+    order = call.order
+    if not order.detection_callback:
+        return
+    params = {
+        "CallSid": call.sid,
+        "AccountSid": call.account_sid,
+        "AnsweredBy": call.answered_by,
+        "MachineDetectionDuration": str(round(seconds * 1000)),
+    }
+
+    def send() -> None:
+        url, method = order.detection_callback, order.detection_callback_method
+        world.spawn(world.post(call, url, method, params, "detection"))
+
+    fault = world.faults.callback("detection", call.to, call.from_)
+    kind = fault.kind if fault else ""
+    if kind == "lose":
+        call.note("callback detection is lost")
+    elif kind == "delay" and fault is not None:
+        call.note(f"callback detection is delayed by {fault.span()} s")
+        world.later(fault.span(), send)
+    else:
+        for _ in range(2 if kind == "duplicate" else 1):
+            send()
+
+
 def _queue(world: World, call: Call, letters: list[Letter]) -> None:
     idle = not call.outbox
     call.outbox.extend(letters)

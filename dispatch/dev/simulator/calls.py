@@ -51,6 +51,9 @@ class Order:
     timeout: int = 60
     time_limit: int = 14_400
     machine_detection: str = ""
+    detects_in_background: bool = False
+    detection_callback: str = ""
+    detection_callback_method: str = "POST"
     send_digits: str = ""
     verstat: str = ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,11 +47,14 @@ class Prices:
 class AccountConfig:
     """Credentials, limits and state.
 
-    `calls_per_second` and the rest are in simulated time. An account whose `status` is suspended or closed can
-    only be fetched: everything else is refused (20005), and texts that wait fail (30002). A Trial account reaches
-    only `verified` numbers (21219, texts 21608), and one without an approved compliance profile no number in +1
-    (21216, texts 21608). Requests must be addressed to the account's `region`, as in
-    `api.dublin.ie1.twilio.com`; in another one its credentials are unknown (20003).
+    `calls_per_second` and the rest are in simulated time. A call that would wait in the queue for more than a day
+    is refused (22005), and so is a call while `max_concurrent` are open (10004). A request that comes while
+    `max_requests` of the account are in progress is not processed (20429).
+
+    An account whose `status` is suspended or closed can only be fetched: everything else is refused (20005), and
+    texts that wait fail (30002). A Trial account reaches only `verified` numbers (21219, texts 21608), and one
+    without an approved compliance profile no number in +1 (21216, texts 21608). Requests must be addressed to the
+    account's `region`, as in `api.dublin.ie1.twilio.com`; in another one its credentials are unknown (20003).
 
     Texts leave each number at `text_segments_per_second` (0: at once). Those that would wait longer than
     `text_queue_s` overflow its queue: `text_overflow` is 21611 (the request is refused) or 30001 (the text fails).
@@ -62,6 +65,7 @@ class AccountConfig:
     auth_token: str = DEFAULT_AUTH_TOKEN
     calls_per_second: float = 1.0
     max_concurrent: int | None = None
+    max_requests: int = 100
     countries: list[str] = field(default_factory=lambda: ["+1"])
     owns_any_number: bool = False
     numbers: list[NumberConfig] = field(default_factory=list)
@@ -95,10 +99,15 @@ class Timing:
     Two things do not run faster with simulated time: the server that answers webhooks, and a person who operates a
     `manual` phone. Webhook time-outs, and how long a manual phone may ring, keep a Gather waiting and
     talk, are never shorter than the floors.
+
+    `ring_buffer` is added to the Timeout of every call: the provider adds up to 5 seconds in some call flows.
+    `hang_up` passes between a request to end a dialed call and its end: until then, the call goes on.
     """
 
     accept: float = 0.2
     dial: float = 0.8
+    ring_buffer: float = 0.0
+    hang_up: float = 0.0
     machine_detection: float = 3.0
     characters_per_second: float = 15.0
     message_step: float = 0.5
@@ -146,9 +155,18 @@ def account_from(data: Any, where: str = "account") -> AccountConfig:
         raise ValueError(f"{where}.status must be one of {sorted(STATUSES)}, and type one of {sorted(TYPES)}")
     if account.text_overflow not in OVERFLOWS:
         raise ValueError(f"{where}.text_overflow must be one of {sorted(OVERFLOWS)}")
-    if account.calls_per_second <= 0:
-        raise ValueError(f"{where}.calls_per_second must be above zero")
+    if account.calls_per_second <= 0 or account.max_requests < 1:
+        raise ValueError(f"{where}.calls_per_second and max_requests must be above zero")
     return account
+
+
+def timing_from(data: Any, where: str = "timing") -> Timing:
+    """Parse durations. Raise ValueError naming an invalid key or value."""
+    timing = data if isinstance(data, Timing) else build(Timing, data, where)
+    for name, value in asdict(timing).items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            raise ValueError(f"{where}.{name} must be a number of seconds; got {value!r}")
+    return timing
 
 
 def number_from(data: Any, where: str = "number") -> NumberConfig:
@@ -161,8 +179,7 @@ def number_from(data: Any, where: str = "number") -> NumberConfig:
 def config_from(data: Any) -> Config:
     """Parse a whole configuration. Raise ValueError naming the error."""
     config = build(Config, data, "config")
-    if isinstance(config.timing, dict):
-        config.timing = build(Timing, config.timing, "timing")
+    config.timing = timing_from(config.timing)
     config.accounts = [
         item if isinstance(item, AccountConfig) else account_from(item, f"accounts[{i}]")
         for i, item in enumerate(config.accounts)

@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from .calls import IN_PROGRESS, RINGING, Call
-from .config import account_from, number_from
+from .config import account_from, number_from, timing_from
 from .messages import check_fate
 from .params import WORLD
 from .world import Account, World
@@ -211,7 +211,20 @@ def account_json(world: World, account: Account) -> dict[str, Any]:
     data = asdict(account.config)
     data["numbers"] = [asdict(number) for number in account.numbers.values()]
     data["open_calls"] = account.open_calls
+    data["open_requests"] = account.open_requests
+    data["max_open_requests"] = account.max_open_requests
     return data
+
+
+async def timing(request: web.Request) -> web.Response:
+    """GET the durations, or PUT some of them."""
+    world = request.app[WORLD]
+    if request.method == "PUT":
+        data = await body_of(request)
+        if not isinstance(data, dict):
+            raise ControlError(400, "expected an object of durations")
+        world.set_timing(timing_from({**asdict(world.timing), **data}))
+    return web.json_response(asdict(world.timing))
 
 
 async def numbers(request: web.Request) -> web.Response:
@@ -292,7 +305,7 @@ def add_routes(app: web.Application) -> None:
     for method in ("GET", "POST", "DELETE"):
         add(method, "/control/faults", faults)
     add("DELETE", "/control/faults/{id:[0-9]+}", faults)
-    for path, handler in (("handsets", handsets), ("texts", texts), ("accounts", accounts)):
+    for path, handler in (("handsets", handsets), ("texts", texts), ("accounts", accounts), ("timing", timing)):
         add("GET", f"/control/{path}", handler)
         add("PUT", f"/control/{path}", handler)
     add("DELETE", "/control/handsets/{number}", handsets)

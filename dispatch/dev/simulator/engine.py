@@ -41,6 +41,14 @@ class Queue:
         self.next_slot = 0.0
         self.timer: Timer | None = None
 
+    def wait(self, now: float, calls_per_second: float) -> float:
+        """Return how long a further call would wait: simulated seconds, without the time to accept it."""
+        started_s = max(0.0, self.next_slot - now)
+        longest_s = started_s + len(self.calls) / calls_per_second
+        if longest_s <= DAY:
+            return longest_s
+        return started_s + sum(not call.over for call in self.calls) / calls_per_second
+
 
 class Engine:
     """Run all calls in progress: one task per live call, woken only by signals and timers."""
@@ -53,14 +61,19 @@ class Engine:
         return list(self._queues.values())
 
     def place(self, account: Account, order: Order) -> Call:
-        """Queue a new outbound call. Raise ApiError 10004 if the account has too many."""
+        """Queue a new outbound call.
+
+        Raise ApiError 10004 if the account has too many, and 22005 if the call would wait for more than a day.
+        """
         limit = account.config.max_concurrent
         if limit is not None and account.open_calls >= limit:
             raise ApiError(10004)
+        queue = self._queues.setdefault(account.config.sid, Queue())
+        if queue.wait(self.world.clock.now(), account.config.calls_per_second) > DAY:
+            raise ApiError(22005)
         call = self._new(account, order, "outbound-api")
         call.set_status(QUEUED)
         call.note("created, queued")
-        queue = self._queues.setdefault(account.config.sid, Queue())
         queue.calls.append(call)
         if queue.timer is None:
             self._plan(account, queue)
@@ -83,7 +96,7 @@ class Engine:
         if not queue.calls:
             queue.timer = None
             return
-        ready = queue.calls[0].created_at + self.world.config.timing.accept
+        ready = queue.calls[0].created_at + self.world.timing.accept
         slot = max(ready, queue.next_slot)
         queue.timer = self.world.clock.later(
             slot - self.world.clock.now(), lambda: self._start(account, queue, slot)
@@ -118,7 +131,9 @@ class Engine:
             self.pick_up(call)
             order = call.order
             voice = Voice(self.world, call)
-            if order.machine_detection:
+            if order.machine_detection and order.detects_in_background:
+                voice.detect_later()
+            elif order.machine_detection:
                 await voice.detect()
             source = Next(order.url, order.method) if order.url else Next("", document=order.twiml)
             await voice.run(source)
@@ -137,13 +152,13 @@ class Engine:
 
     async def _ring(self, call: Call) -> None:
         """Return when the call is answered. Raise Over if it ends unanswered."""
-        await self._until(call, call.clock.now() + self.world.config.timing.dial)
+        await self._until(call, call.clock.now() + self.world.timing.dial)
         call.set_status(RINGING)
         call.note("rings")
         callbacks.fire(self.world, call, "ringing", RINGING)
         if call.script is not None:
             call.script.ringing()
-        limit = self.world.patience(call, call.order.timeout)
+        limit = self.world.patience(call, call.order.timeout + self.world.timing.ring_buffer)
         if not await self._until(call, call.clock.now() + limit):
             raise Over(NO_ANSWER, "timeout", sip=480)
 
@@ -201,8 +216,17 @@ class Engine:
     def hang_up(self, call: Call, status: str) -> None:
         """End the call for the REST API: `canceled` only before the answer, `completed` always.
 
-        A queued call ends without a callback.
+        A queued call ends at once, without a callback. A dialed call goes on for `hang_up` seconds: it rings, may
+        be answered, and keys are heard.
         """
+        delay = self.world.timing.hang_up
+        if delay and call.started_at is not None:
+            call.note(f"the API requests its end, which takes {delay:g} s")
+            call.later(delay, lambda: self._end_for_api(call, status))
+        else:
+            self._end_for_api(call, status)
+
+    def _end_for_api(self, call: Call, status: str) -> None:
         if call.answered_at is None:
             call.sip = 487
             self.finish(call, CANCELED, "api", tell=call.started_at is not None)

@@ -44,6 +44,8 @@ CODES: dict[int, tuple[int, str, bool]] = {
     21617: (400, "The concatenated message body exceeds the 1600 character limit", True),
     21626: (400, "Invalid 'StatusCallbackEvent'", True),
     21705: (400, "The Messaging Service is invalid", True),
+    # Its HTTP status is not documented; 429 would be easier for clients.
+    22005: (400, "Call queue full: the call would not be placed within 24 hours", False),
     70051: (401, "Authorization failed", False),
     573002: (403, "Trial account: this call is not permitted", False),
 }

@@ -16,7 +16,8 @@ Requests (`on`: "create" (default), "message", "update", "fetch", "list", "accou
   early           created; the response waits until the callback of `event` ("initiated") was delivered
 Listing (simulated seconds):
   list_lag        calls are listed only `seconds` (30) after they were created
-Status callbacks of calls and messages (`event`: initiated, ringing, answered, completed; or the message's status):
+Status callbacks of calls and messages (`event`: initiated, ringing, answered, completed; detection, for the result
+of detection in the background, which is never reordered; or the message's status):
   lose, duplicate, delay (`seconds`, 5, simulated), reorder (it arrives after the next one), overlap (it is sent
   at once, although the one before was not answered yet)
 Texts (`to`, `from`):

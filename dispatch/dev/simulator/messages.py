@@ -189,7 +189,7 @@ def _travel(world: World, account: Account, message: Message, stations: list[tup
         if not suspended:
             _travel(world, account, message, stations[1:])
 
-    world.later(world.config.timing.message_step, arrive)
+    world.later(world.timing.message_step, arrive)
 
 
 def _charge(world: World, message: Message) -> None:
@@ -249,7 +249,7 @@ def _notify(world: World, account: Account, message: Message) -> None:
         world.spawn(_report(world, account, message, params))
         return
     if kind in {"delay", "reorder"} and fault is not None:
-        wait = fault.span() if kind == "delay" else 1.5 * world.config.timing.message_step
+        wait = fault.span() if kind == "delay" else 1.5 * world.timing.message_step
         world.later(wait, lambda: world.spawn(_report(world, account, message, params)))
         return
     idle = not message.outbox

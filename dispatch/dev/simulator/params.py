@@ -26,12 +26,11 @@ CREATE = {
     *("To", "From", "Url", "Method", "Twiml", "FallbackUrl", "FallbackMethod", "StatusCallback"),
     *("StatusCallbackMethod", "StatusCallbackEvent", "SendDigits", "Timeout", "TimeLimit", "MachineDetection"),
     *("MachineDetectionTimeout", "MachineDetectionSpeechThreshold", "MachineDetectionSpeechEndThreshold"),
-    *("MachineDetectionSilenceTimeout", "AsyncAmd", "Record", "CallReason", "CallerId", "Trim"),
-    *("ClientNotificationUrl", "RecordingChannels", "RecordingTrack"),
+    *("MachineDetectionSilenceTimeout", "AsyncAmd", "AsyncAmdStatusCallback", "AsyncAmdStatusCallbackMethod"),
+    *("Record", "CallReason", "CallerId", "Trim", "ClientNotificationUrl", "RecordingChannels", "RecordingTrack"),
 }
 # Parameters that the provider has and that would change the result. Ignoring them silently would be wrong.
 NOT_SIMULATED = {
-    *("AsyncAmdStatusCallback", "AsyncAmdStatusCallbackMethod"),
     *("ApplicationSid", "Byoc", "CallToken", "Passports"),
     *("RecordingStatusCallback", "RecordingStatusCallbackMethod", "RecordingStatusCallbackEvent"),
     *("RecordingConfigurationId", "SipAuthUsername", "SipAuthPassword"),
@@ -143,9 +142,8 @@ def order_from(form: Form) -> Order:
         raise ApiError(21205, "neither Url nor Twiml is given")
     if len(twiml) > 4000:
         raise ApiError(20001, "Twiml is longer than 4000 characters")
-    for name in ("AsyncAmd", "Record"):
-        if form.text(name, "false").lower() != "false":
-            raise ApiError(20001, f"{name}=true is not simulated")
+    if form.text("Record", "false").lower() != "false":
+        raise ApiError(20001, "Record=true is not simulated")
     events = form.many("StatusCallbackEvent")
     if set(events) - EVENTS:
         raise ApiError(21626, f"{sorted(set(events) - EVENTS)}")
@@ -167,5 +165,8 @@ def order_from(form: Form) -> Order:
         time_limit=form.whole("TimeLimit", 14_400, 1, 86_400),
         # The provider ignores detection when digits are to be sent.
         machine_detection="" if digits else form.one_of("MachineDetection", {"Enable", "DetectMessageEnd"}),
+        detects_in_background=form.one_of("AsyncAmd", {"true", "false"}) == "true",
+        detection_callback=form.url("AsyncAmdStatusCallback"),
+        detection_callback_method=form.method("AsyncAmdStatusCallbackMethod"),
         send_digits=digits,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
@@ -14,7 +14,31 @@ from .calls import Call
 from .errors import ApiError
 from .params import WORLD
 
-MAX_EARLY_SECONDS = 10.0
+MAX_EARLY_SECONDS = 60.0
+# Header of every response: the requests of the account that were in progress.
+CONCURRENCY = "Twilio-Concurrent-Requests"
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+async def answer_concurrently(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Handle the request, unless as many of its account are in progress as the account may have.
+
+    Raise ApiError 20429, without a Retry-After, if so. The request was not processed.
+    """
+    account = request.app[WORLD].accounts.get(request.match_info.get("account", ""))
+    if account is None:
+        return await handler(request)
+    if account.open_requests >= account.config.max_requests:
+        raise ApiError(20429)
+    account.open_requests += 1
+    account.max_open_requests = max(account.max_open_requests, account.open_requests)
+    in_progress = account.open_requests
+    try:
+        response = await handler(request)
+    finally:
+        account.open_requests -= 1
+    response.headers[CONCURRENCY] = str(in_progress)
+    return response
 
 
 async def answer_with_faults(

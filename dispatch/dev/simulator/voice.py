@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
-from .callbacks import common_params
+from .callbacks import common_params, fire_detection
 from .calls import BUSY, CANCELED, COMPLETED, FAILED, NO_ANSWER, Call, Over, Signal
 from .twiml import TwimlError, Verb, parse
 from .webhooks import Reply
@@ -70,8 +70,20 @@ class Voice:
 
     async def detect(self) -> None:
         """Detect whether a person or a machine has answered. Nothing is said meanwhile."""
+        await self._listen(self.world.timing.machine_detection, listening=False)
+        self._set_answered_by()
+
+    def detect_later(self) -> None:
+        """Detect it while the document runs, and report it in a callback. A call that ends earlier has none."""
+
+        def report() -> None:
+            self._set_answered_by()
+            fire_detection(self.world, self.call, self.world.timing.machine_detection)
+
+        self.call.later(self.world.timing.machine_detection, report)
+
+    def _set_answered_by(self) -> None:
         call = self.call
-        await self._listen(self.world.config.timing.machine_detection, listening=False)
         call.answered_by = call.script.answered_by if call.script is not None else "unknown"
         if call.order.machine_detection == "DetectMessageEnd" and call.answered_by == "machine_start":
             call.answered_by = "machine_end_beep"
@@ -152,7 +164,7 @@ class Voice:
         times = verb.number("loop", 1) or 1000
         call, script = self.call, self.call.script
         text = verb.text if verb.name == "Say" else f"[plays {verb.text or verb.attributes['digits']}]"
-        speed = self.world.config.timing.characters_per_second
+        speed = self.world.timing.characters_per_second
         duration = max(0.3, len(text) / speed) if verb.name == "Say" else PLAY_SECONDS
         for _ in range(times):
             words = {

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from .calls import Call
 from .clock import Clock, SteppedClock, Timer
-from .config import AccountConfig, Config, NumberConfig
+from .config import AccountConfig, Config, NumberConfig, Timing
 from .engine import Engine
 from .faults import Faults
 from .feed import Feed
@@ -26,11 +26,13 @@ T = TypeVar("T")
 
 @dataclass
 class Account:
-    """Hold an account in use: its configuration, its numbers, and its number of open calls."""
+    """Hold an account in use: its configuration, its numbers, its open calls, and its requests in progress."""
 
     config: AccountConfig
     numbers: dict[str, NumberConfig] = field(default_factory=dict)
     open_calls: int = 0
+    open_requests: int = 0
+    max_open_requests: int = 0
     opted_out: set[tuple[str, str]] = field(default_factory=set)
     # When the texts that wait at each number will have left.
     texts_until: dict[str, float] = field(default_factory=dict)
@@ -67,6 +69,7 @@ class World:
         self.quiet = quiet
         self.clock: Clock = SteppedClock(speed) if manual else Clock(speed)
         self.webhooks = Webhooks(self.clock, config.timing.webhook_floor, allow_remote)
+        self.timing = config.timing
         self.feed = Feed()
         self.closing = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -74,6 +77,7 @@ class World:
         self._clear()
 
     def _clear(self) -> None:
+        self.set_timing(self.config.timing)
         self.rng = random.Random(self.seed)
         self.accounts = {a.sid: Account(a, {n.number: n for n in a.numbers}) for a in self.config.accounts}
         self.handsets = Handsets(self.seed)
@@ -92,6 +96,11 @@ class World:
         self.complaints: list[dict[str, Any]] = []
         self.rejections: deque[dict[str, Any]] = deque(maxlen=1000)
         self.engine = Engine(self)
+
+    def set_timing(self, timing: Timing) -> None:
+        """Use these durations from now on. Timers that are set keep theirs."""
+        self.timing = timing
+        self.webhooks.floor = timing.webhook_floor
 
     async def reset(self) -> None:
         """Discard all calls: their tasks end and nothing more is sent for them."""
@@ -137,7 +146,7 @@ class World:
         """Return how long to wait for a person: longer for one who operates a phone while time is scaled."""
         if self.clock.manual or call.behaviour.get("do") != "manual":
             return seconds
-        return max(seconds, self.config.timing.hand_floor * self.clock.speed)
+        return max(seconds, self.timing.hand_floor * self.clock.speed)
 
     async def pause(self, seconds: float) -> None:
         """Wait that many real seconds, or until the simulator stops."""

@@ -19,6 +19,8 @@ NAMES = {"twilio": "Twilio"}  # name → label
 OUT_OF_ORDER = ("Sorry, we have a technical problem right now.", "Please try again in a few minutes. Goodbye.")
 
 _thread_clients = threading.local()
+# The most recent clients of a thread are kept, each with its connections.
+MAX_CLIENTS = 64
 
 
 class UnknownProvider(Exception):
@@ -39,9 +41,12 @@ def for_account(account: ProviderAccount) -> Provider:
         account.edge,
         _environment(),
     )
-    cached = clients.get(account.pk)
+    cached = clients.pop(account.pk, None)
     if cached is None or cached[0] != credentials:
-        cached = clients[account.pk] = (credentials, _make(account))
+        cached = (credentials, _make(account))
+    clients[account.pk] = cached  # at the end: the first one is the least recently used
+    if len(clients) > MAX_CLIENTS:
+        del clients[next(iter(clients))]
     return cached[1]
 
 

@@ -200,6 +200,14 @@ class ProviderError(Exception):
     """The provider gave no usable response. Try again later."""
 
 
+class TooManyRequests(ProviderError):
+    """The provider did not process the request, because it received too many."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
 class Provider(ABC):
     """A client of one account at one provider. Not shared between threads (see `providers.for_account`)."""
 

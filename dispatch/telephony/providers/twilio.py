@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import ssl
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 import requests
 import structlog
 from django.conf import settings
-from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, ProxyError, SSLError
 
 from dispatch.capacity.models import ProviderAccount
 from dispatch.telephony.handlers import VoicePrompt
@@ -36,6 +37,7 @@ from dispatch.telephony.providers.base import (
     Submitted,
     TextReport,
     TextRequest,
+    TooManyRequests,
     Unknown,
     WebhookEvent,
 )
@@ -368,6 +370,10 @@ class Twilio(Provider):
         except TwilioException as error:
             if getattr(error, "status", None) == 404:
                 raise CallGone(str(error)) from error
+            if codes.is_rate_limit(error):
+                wait_s = self._http().retry_after_s()
+                wait_s = backoff.wait_s(self._sid) if wait_s is None else wait_s
+                raise TooManyRequests(codes.describe_error(error), wait_s) from error
             raise ProviderError(codes.describe_error(error)) from error
         except Exception as error:  # a network error, or a response that the SDK can't parse
             raise ProviderError(type(error).__name__) from error
@@ -388,8 +394,14 @@ def _report(call: Any) -> StatusReport:
 
 
 def _was_never_sent(error: requests.RequestException) -> bool:
-    """Return whether no connection was made, in which case the request can't have been processed."""
+    """Return whether no connection was made, in which case the request can't have been processed.
+
+    A proxy that makes no connection, and a certificate that is not trusted, are found out before the request.
+    """
     if isinstance(error, requests.ConnectTimeout):
         return True
     cause = error.args[0] if error.args else None
-    return isinstance(getattr(cause, "reason", cause), NewConnectionError | ConnectTimeoutError)
+    reason = getattr(cause, "reason", cause)
+    if isinstance(reason, SSLError):
+        return any(isinstance(arg, ssl.SSLCertVerificationError) for arg in reason.args)
+    return isinstance(reason, NewConnectionError | ConnectTimeoutError | ProxyError)

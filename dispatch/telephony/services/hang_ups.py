@@ -12,7 +12,7 @@ from dispatch.core.db import prepared
 from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.telephony import providers, request_threads, rules, sql
 from dispatch.telephony.models import Call
-from dispatch.telephony.providers.base import CallGone, ProviderError
+from dispatch.telephony.providers.base import CallGone, ProviderError, TooManyRequests
 from dispatch.telephony.request_threads import HANG_UPS, start_due
 from dispatch.telephony.services.call_status import apply_report
 from dispatch.telephony.services.calls import lock_call, mark_lost, update_fields
@@ -53,6 +53,11 @@ def _ask(call: Call) -> None:
         report = providers.for_account(call.account).hang_up(call.sid)
     except CallGone:
         mark_lost(call.pk, "the provider does not know it")
+    except TooManyRequests as error:
+        log.info("hang_up_postponed", call=call.pk, error=str(error))
+        again = clock.now() + min(timedelta(seconds=error.retry_after_s), AGAIN)
+        Call.objects.filter(pk=call.pk, hang_up_at__isnull=False).update(hang_up_at=again)
+        return
     except (ProviderError, providers.UnknownProvider) as error:
         log.warning("hang_up_failed", call=call.pk, error=str(error))
         if not _is_given_up(call, clock.now()):

@@ -28,6 +28,20 @@ def ours() -> Iterator[OurServer]:
     server.close()
 
 
+@pytest.fixture(scope="session")
+def stepped_process() -> Iterator[Simulator]:
+    with Simulator.start(clock="manual", calls_per_second=1, max_concurrent=3) as simulator:
+        yield simulator
+
+
+@pytest.fixture
+def stepped(stepped_process: Simulator) -> Iterator[Simulator]:
+    """A simulator with a manual clock, one call per second and three at once."""
+    stepped_process.reset()
+    yield stepped_process
+    stepped_process.assert_no_complaints()
+
+
 class Caller:
     """Place calls as the application would, with the official client."""
 

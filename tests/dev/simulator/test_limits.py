@@ -5,7 +5,7 @@ Also how tests observe that the application respects them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
 
 import pytest
 from twilio.base.exceptions import TwilioRestException
@@ -14,20 +14,6 @@ from tests.phones import Simulator, answer, busy, refused
 
 from .conftest import ANN, BOB, US, Caller
 from .server import OurServer
-
-
-@pytest.fixture(scope="module")
-def stepped_process() -> Iterator[Simulator]:
-    with Simulator.start(clock="manual", calls_per_second=1, max_concurrent=3) as simulator:
-        yield simulator
-
-
-@pytest.fixture
-def stepped(stepped_process: Simulator) -> Iterator[Simulator]:
-    """A simulator with a manual clock, one call per second and three at once."""
-    stepped_process.reset()
-    yield stepped_process
-    stepped_process.assert_no_complaints()
 
 
 def test_the_excess_waits_its_turn_in_order(stepped: Simulator, ours: OurServer) -> None:
@@ -81,17 +67,47 @@ def test_manual_clock_moves_only_when_advanced(stepped: Simulator, ours: OurServ
 
 
 def test_waiting_in_the_queue_for_a_day_fails_the_call(stepped: Simulator, ours: OurServer) -> None:
-    stepped.request(
-        "PUT",
-        "/control/accounts",
-        json={"sid": stepped.account_sid, "auth_token": stepped.auth_token, "calls_per_second": 0.00001}
-        | {"owns_any_number": True},
-    )
     caller = Caller(stepped, ours)
     caller(ANN)
     late = caller(BOB)
+    stepped.set_account(calls_per_second=0.00001)
     stepped.advance(100_001)
     assert late.status == "failed"
+
+
+def test_call_that_would_wait_for_more_than_a_day_is_refused(stepped: Simulator, ours: OurServer) -> None:
+    stepped.set_account(calls_per_second=1 / 25_000, max_concurrent=None)
+    caller = Caller(stepped, ours)
+    calls = [caller(f"+160255501{n:02}") for n in range(4)]
+    with pytest.raises(TwilioRestException) as caught:
+        caller("+16025550104")
+    assert caught.value.code == 22005
+    assert stepped.creates_to("+16025550104") == 0
+    stepped.client().calls(calls[1].sid).update(status="canceled")
+    caller("+16025550104")
+
+
+def test_request_beyond_those_in_progress_is_refused(sim: Simulator, place: Caller) -> None:
+    sim.set_account(max_requests=2)
+    sim.callbacks_before_create_returns(event="answered", times=2)  # the responses wait until the phones answer
+    clients = [Caller(sim, place.ours) for _ in range(2)]
+    waiting = [
+        threading.Thread(target=caller, args=(phone,), daemon=True)
+        for caller, phone in zip(clients, (ANN, BOB), strict=True)
+    ]
+    for thread in waiting:
+        thread.start()
+    ringing = [sim.phone(phone).rings() for phone in (ANN, BOB)]
+    with pytest.raises(TwilioRestException) as caught:
+        place("+16025550103")
+    assert (caught.value.status, caught.value.code) == (429, 20429)
+    assert sim.creates_to("+16025550103") == 0
+    for call in ringing:
+        call.answer()
+    for thread in waiting:
+        thread.join()
+    place("+16025550103")
+    assert sim.requests_in_progress(at_most=True) == 2
 
 
 def test_each_account_has_its_own_pace(ours: OurServer) -> None:
