@@ -23,8 +23,8 @@ from dispatch.leads import counters, eligibility, redis_queue, sql
 from dispatch.leads.redis_queue import PURPOSE, ClaimOutcome, Reservation
 from dispatch.leads.rules import eligibility as eligibility_rules
 from dispatch.leads.rules.eligibility import BatchContext
-from dispatch.leads.rules.retries import CampaignRules, Defer, End, Go, LeadFacts, Verdict
-from dispatch.leads.rules.states import WOULD_CALL, Mode, Reason, Status
+from dispatch.leads.rules.retries import CampaignRules, Defer, End, Go, LeadFacts, Verdict, within_patience
+from dispatch.leads.rules.states import WOULD_CALL, Mode, Outcome, Reason, Status
 from dispatch.telephony import price_sql
 from dispatch.telephony.services import bulk as telephony
 from dispatch.telephony.services import spend_caps
@@ -132,7 +132,7 @@ class ClaimBatch:
             elif status != Status.BACKLOG or lead.token + 1 != reservation.attempt:
                 self._record_outcome(reservation, "gone")
             elif lead.due_at > horizon:
-                self._reschedule(reservation, lead.due_at)
+                self._reschedule(reservation, lead.due_at, "early")
             else:
                 leads.append(lead)
         if len(rows) < len(self.reservations):
@@ -168,7 +168,8 @@ class ClaimBatch:
                     self.claimed.questions.append(PrecheckRequest(self.reservations[lead.id], lead, campaign))
                     self._record_outcome(self.reservations[lead.id], "asked")
                     continue
-                verdict = self.answers[lead.id]
+                # a campaign's system that always defers a lead must not keep it forever
+                verdict = within_patience(lead, campaign, self.answers[lead.id], Outcome.PRECHECK_FAILED)
             if isinstance(verdict, Defer):
                 later.append((lead, verdict))
             elif campaign.mode == Mode.DRY_RUN:
@@ -349,7 +350,7 @@ class ClaimBatch:
             reservation.batch, reservation.member, "again", reservation.due_ms, goes_on_as
         )
 
-    def _reschedule(self, reservation: Reservation, until: datetime) -> None:
+    def _reschedule(self, reservation: Reservation, until: datetime, what: str = "later") -> None:
         self.outcomes[reservation.member] = ClaimOutcome(
-            reservation.batch, reservation.member, "later", redis_queue.to_ms(until), reservation.member
+            reservation.batch, reservation.member, what, redis_queue.to_ms(until), reservation.member
         )
