@@ -14,12 +14,13 @@ class LeadsConfig(AppConfig):
 
         from dispatch.core.privacy.personal_data import register
         from dispatch.core.redis import generation
-        from dispatch.leads import eligibility, metrics, voice  # noqa: F401  (its gauges register themselves)
+        from dispatch.leads import eligibility, metrics, retention, voice  # noqa: F401  (its gauges register themselves)
         from dispatch.leads.models import CallingRule, ClosedDay, Holiday, RetryRule
         from dispatch.leads.personal import PART
         from dispatch.leads.services import reconciliation
 
         voice.register()
+        retention.register()
         generation.on_lost(reconciliation.rebuild_schedule)
         # Changed rules apply immediately in this process; other processes read them again within a second.
         for model in (CallingRule, ClosedDay, Holiday, RetryRule):

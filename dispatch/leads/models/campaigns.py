@@ -264,6 +264,11 @@ class Lead(OwnedModel):
                 condition=Q(status="backlog", reason__in=states.HELD),
                 name="lead_held",
             ),
+            models.Index(
+                fields=["campaign", "due_at"],
+                condition=Q(status="backlog", reason="customer_rate"),
+                name="lead_in_rate_queue",
+            ),
             models.Index(fields=["organization", "phone"], name="lead_of_phone"),
             models.Index(fields=["organization", "-id"], name="lead_newest"),
             models.Index(

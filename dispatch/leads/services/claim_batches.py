@@ -279,6 +279,7 @@ class ClaimBatch:
             campaign.dial,
             math.ceil(turn_s * 1000),
             math.floor((send_by - self.now).total_seconds() * 1000),
+            lead.customer or campaign.customer,
         )
 
     def _defer(self, later: Sequence[tuple[LeadFacts, Defer]]) -> None:
