@@ -169,25 +169,27 @@ class Dialer:
         """
         with self._claiming_lock:
             self._claiming.pop(index, None)
-            others = self._claiming.values()
-            free = settings.LEADS_IN_FLIGHT - self._in_flight - sum(leads for _, leads in others)
-            held = self._held[organization_id] + sum(leads for owner, leads in others if owner == organization_id)
+            others = list(self._claiming.values())
+            claiming = sum(leads for _, leads in others)
+            own_claiming = sum(leads for owner, leads in others if owner == organization_id)
+            free = settings.LEADS_IN_FLIGHT - self._in_flight - claiming
+            held = self._held[organization_id] + own_claiming
             most = min(fair_share(held, free), self._count_free(), settings.LEADS_BATCH)
             if self._blocks:
-                most = min(most, self._count_request_places(organization_id))
+                most = min(most, self._count_request_places(organization_id, claiming, own_claiming))
             if most > 0:
                 self._claiming[index] = organization_id, most
             return most
 
-    def _count_request_places(self, organization_id: int) -> int:
+    def _count_request_places(self, organization_id: int, claiming: int, own_claiming: int) -> int:
         """Return how many more leads of the organization its share of the request threads allows.
 
         As many calls may wait for a thread as there are threads. An account that hangs takes only the share of its
-        organization.
+        organization. `claiming`: leads that other pullers may claim now; `own_claiming`: of the organization.
         """
         unsent = list(self._unsent.values())
-        held = unsent.count(organization_id) + self._sending[organization_id]
-        free = 2 * settings.LEADS_ASK_THREADS - len(unsent) - self._sending.total()
+        held = unsent.count(organization_id) + self._sending[organization_id] + own_claiming
+        free = 2 * settings.LEADS_ASK_THREADS - len(unsent) - self._sending.total() - claiming
         return fair_share(held, free)
 
     def _end_claim(self, index: int) -> None:
