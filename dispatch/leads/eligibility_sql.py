@@ -37,9 +37,9 @@ SELECT NULL, phone FROM leads_donotcalleverywhere WHERE phone = ANY(%(phones)s::
 """
 
 # The same parameters, and %(since)s. Returns when each call was requested that the provider may have made. A call
-# that is not requested yet is open, and the organization can have no other open call to that phone. Written so that
-# only an index that begins with organization and phone is usable: before a table is analyzed, PostgreSQL may prefer
-# one that reads all recent calls of the organization for each phone.
+# that is not requested yet is open, and the organization can have no other open call to that phone. Written so
+# that only an index that begins with organization and phone is usable: before a table is analyzed, PostgreSQL may
+# prefer one that reads all recent calls of the organization for each phone.
 DIALED = """
 SELECT w.organization_id, w.to_phone, made.requested_at FROM (
     SELECT DISTINCT * FROM unnest(%(organizations)s::bigint[], %(phones)s::text[]) AS w (organization_id, to_phone)

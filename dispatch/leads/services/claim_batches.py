@@ -121,14 +121,14 @@ class ClaimBatch:
         """Lock the rows, and return the leads that may be called now."""
         rows = sql.fetch_all(sql.LOCK, {"ids": sql.integers(self.reservations)})
         horizon = self.now + timedelta(seconds=settings.LEADS_AHEAD_S)
-        leads, is_called = [], False
+        leads, called = [], []
         for row in rows:
             lead, status = sql.facts_of(row), row[-1]
             reservation = self.reservations[lead.id]
             if status == Status.PROCESSING and lead.token == reservation.attempt:
                 # by a dialer that died before it reported that: the line belongs to the call
                 self._record_outcome(reservation, "called")
-                is_called = True
+                called.append(lead)
             elif status != Status.BACKLOG or lead.token + 1 != reservation.attempt:
                 self._record_outcome(reservation, "gone")
             elif lead.due_at > horizon:
@@ -137,8 +137,10 @@ class ClaimBatch:
                 leads.append(lead)
         if len(rows) < len(self.reservations):
             self._handle_missing({row[0] for row in rows})
-        if is_called:  # the reservation may have given it another line
-            transaction.on_commit(partial(line_leases.repair_pool, self.limits.pool_id), robust=True)
+        if called:  # the reservation may have given it another line, also of another pool
+            pools = {self.limits.pool_id, *telephony.pools_of_open_calls(PURPOSE, [lead.id for lead in called])}
+            for pool_id in sorted(pools):
+                transaction.on_commit(partial(line_leases.repair_pool, pool_id), robust=True)
         return leads
 
     def _handle_missing(self, locked: set[int]) -> None:
@@ -192,9 +194,8 @@ class ClaimBatch:
         ids = telephony.create_calls(PURPOSE, wanted, now=self.now)
         called = [lead for lead in leads if lead.id in ids]
         refused = [lead for lead in leads if lead.id in turns and lead.id not in ids]
-        later += [(lead, Defer(self.now + PHONE_BUSY, Reason.PHONE_BUSY)) for lead in refused]
-        if refused and not telephony.busy_phones({(lead.organization_id, lead.phone) for lead in refused}):
-            transaction.on_commit(partial(line_leases.repair_pool, self.limits.pool_id), robust=True)
+        if refused:
+            later += self._handle_refused(refused)
         if not called:
             return
         sql.execute(
@@ -217,6 +218,24 @@ class ClaimBatch:
                 f' "campaign_id": {lead.campaign_id}, "number": {call.number_id}}}'
             )
             self.events.append(EventRow(lead.organization_id, "lead.processing", lead.id, data))
+
+    def _handle_refused(self, refused: Sequence[LeadFacts]) -> list[tuple[LeadFacts, Defer]]:
+        """Handle leads whose call the database refused. Return those whose phone is busy, deferred.
+
+        The others got a line that another call uses: they are ready again soon, and Redis is repaired.
+        """
+        busy = telephony.busy_phones({(lead.organization_id, lead.phone) for lead in refused})
+        deferred, without_line = [], []
+        for lead in refused:
+            if (lead.organization_id, lead.phone) in busy:
+                deferred.append((lead, Defer(self.now + PHONE_BUSY, Reason.PHONE_BUSY)))
+            else:
+                without_line.append(lead)
+        for lead in without_line:
+            self._reschedule(self.reservations[lead.id], self.now + timedelta(seconds=LOCKED_S))
+        if without_line:
+            transaction.on_commit(partial(line_leases.repair_pool, self.limits.pool_id), robust=True)
+        return deferred
 
     def _turns(self, leads: Sequence[LeadFacts]) -> dict[int, float]:
         """Return the seconds until the call of each lead that may be requested about now.

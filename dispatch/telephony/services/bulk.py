@@ -102,6 +102,12 @@ def busy_phones(phones: Collection[tuple[int, str]]) -> set[tuple[int, str]]:
     return {(organization_id, phone) for organization_id, phone in fetch_all(sql.BUSY_PHONES, given)}
 
 
+def pools_of_open_calls(purpose: str, subject_ids: Collection[int]) -> set[int]:
+    """Return the pools whose lines the open calls of these subjects hold."""
+    open_calls = Call.objects.filter(purpose=purpose, subject_id__in=subject_ids, ended_at=None)
+    return set(open_calls.values_list("pool_id", flat=True))
+
+
 def cancelled(call_ids: Sequence[int]) -> list[bool]:
     """Return for each call whether it must not be requested from the provider.
 
