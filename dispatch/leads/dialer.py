@@ -105,8 +105,9 @@ class Dialer:
             with suppress(*redis_queue.UNAVAILABLE):
                 await asyncio.to_thread(redis_queue.deregister, self.name)
             self._request_threads.shutdown(wait=False, cancel_futures=True)
-            for thread in (*self._claimers, self._writer, self._cancel_checker):
+            for thread in (*self._claimers, self._cancel_checker):
                 await asyncio.to_thread(thread.close)
+            await asyncio.to_thread(self._writer.close)
 
     # --- Claiming
 

@@ -45,7 +45,7 @@ START: Position = (BEGINNING, 0)
 _chance = random.Random()
 
 
-def page_of_due(after: Position, until: datetime, limit: int = PAGE) -> tuple[list[ScheduleEntry], Position]:
+def page_of_due(after: Position, until: datetime, limit: int) -> tuple[list[ScheduleEntry], Position]:
     """Return the entries that the schedule should contain after a position, by due time, and the next position."""
     rows = sql.fetch_all(sql.DUE, {"after": after[0], "after_id": after[1], "until": until, "limit": limit})
     if not rows:
@@ -187,7 +187,7 @@ def rebuild_schedule() -> None:
     first_ms = last_ms = None
     until = now + timedelta(seconds=settings.LEADS_NEAR_S)
     while seen < settings.LEADS_REBUILD_MOST:
-        entries, position = page_of_due(position, until)
+        entries, position = page_of_due(position, until, PAGE)
         now_ms = redis_queue.to_ms(now)
         spread = []
         for entry in entries:
