@@ -33,6 +33,9 @@ When a call has ended, `rules.retries.outcome_of_call(status, answered_by, bad_n
 reason). Its campaign comes from `eligibility.campaigns(ids)`, and `chance` is a random number from 0 to 1, for
 jitter.
 
+A blocking provider client runs in threads that `thread_shares` divides among accounts; `response_writer` writes
+the responses, and `retention` deletes old leads.
+
 Invariants: the Call row is committed before the call is requested from the provider, at most once; a lead in
 `processing` has exactly one attempt in progress, and its `token` is that Call's attempt number; a lead is not
 called before `due_at` (its eligibility is checked up to LEADS_AHEAD_S before, as of `due_at`), nor while it is not

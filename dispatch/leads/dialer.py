@@ -31,19 +31,20 @@ from dispatch.core.db.batcher import Batcher, DatabaseThread
 from dispatch.core.http import client as http_client
 from dispatch.leads import counters, precheck, redis_queue
 from dispatch.leads.pool_rotation import IDLE_S, NO_LINES, SHARE_USED, TROUBLE_S, PoolRotation
+from dispatch.leads.response_writer import ResponseWriter
 from dispatch.leads.rules.fairness import fair_share
 from dispatch.leads.rules.retries import Verdict
-from dispatch.leads.services import claims, completion
+from dispatch.leads.services import claims
 from dispatch.leads.services.claim_batches import CallToRequest, ClaimResult, PrecheckRequest
+from dispatch.leads.thread_shares import ThreadShares
 from dispatch.leads.wakeups import PubSubListener
 from dispatch.telephony import providers
-from dispatch.telephony.providers.base import Outcome, RateLimited, Rejected, Unknown
+from dispatch.telephony.providers.base import CallRequest, Outcome, RateLimited, Rejected, Unknown
 from dispatch.telephony.services import bulk as telephony
 from dispatch.telephony.services.bulk import RequestResult
 
 log = structlog.get_logger(__name__)
 
-MAX_RESULTS = 500
 # Time for requests in progress to finish on shutdown.
 STOP_S = 8.0
 LAPSED = RateLimited(0.0, "the claim lapsed before it was sent")
@@ -55,14 +56,11 @@ class Dialer:
     def __init__(self, name: str = "") -> None:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._claimers = [DatabaseThread(f"leads-claim-{n}") for n in range(settings.LEADS_CLAIMERS)]
-        self._writer = DatabaseThread("leads-settle")
+        self._writer = ResponseWriter(self._add_in_flight, self._end_in_flight)
         self._cancel_checker = DatabaseThread("leads-cancelled")
         self._cancelled: Batcher[int, bool] = Batcher(
             self._cancel_checker, telephony.cancelled, settings.LEADS_BATCH
         )
-        self._responses: list[RequestResult] = []
-        self._has_responses = asyncio.Event()
-        self._lateness: list[float] = []  # lateness (s) of requested calls, not counted yet
         self._request_threads = ThreadPoolExecutor(settings.LEADS_ASK_THREADS, thread_name_prefix="leads-ask")
         self._tasks: set[asyncio.Task[None]] = set()
         self._wakeups = [asyncio.Event() for _ in self._claimers]
@@ -77,7 +75,9 @@ class Dialer:
         # pullers therefore claim no more leads than there are free threads to request calls. A client counts as
         # blocking until it is known not to be.
         self._blocks = True
-        self._unsent: set[int] = set()  # calls
+        self._unsent: dict[int, int] = {}  # call → organization
+        self._sending: Counter[int] = Counter()  # requests in threads by organization
+        self._shares = ThreadShares(settings.LEADS_ASK_THREADS)
         self._rotation = PoolRotation()
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -85,7 +85,7 @@ class Dialer:
         listener = PubSubListener(asyncio.get_running_loop(), self._handle_message)
         listener.start()
         heartbeat_task = asyncio.create_task(self._send_heartbeats(stopping))
-        writer_task = asyncio.create_task(self._write_responses())
+        writer_task = asyncio.create_task(self._writer.run())
         try:
             pullers = [self._run_puller(n, stopping) for n in range(len(self._claimers))]
             await asyncio.gather(*pullers, self._wake_at_the_end(stopping))
@@ -105,8 +105,9 @@ class Dialer:
             with suppress(*redis_queue.UNAVAILABLE):
                 await asyncio.to_thread(redis_queue.deregister, self.name)
             self._request_threads.shutdown(wait=False, cancel_futures=True)
-            for thread in (*self._claimers, self._writer, self._cancel_checker):
+            for thread in (*self._claimers, self._cancel_checker):
                 await asyncio.to_thread(thread.close)
+            await asyncio.to_thread(self._writer.close)
 
     # --- Claiming
 
@@ -169,13 +170,28 @@ class Dialer:
         """
         with self._claiming_lock:
             self._claiming.pop(index, None)
-            others = self._claiming.values()
-            free = settings.LEADS_IN_FLIGHT - self._in_flight - sum(leads for _, leads in others)
-            held = self._held[organization_id] + sum(leads for owner, leads in others if owner == organization_id)
+            others = list(self._claiming.values())
+            claiming = sum(leads for _, leads in others)
+            own_claiming = sum(leads for owner, leads in others if owner == organization_id)
+            free = settings.LEADS_IN_FLIGHT - self._in_flight - claiming
+            held = self._held[organization_id] + own_claiming
             most = min(fair_share(held, free), self._count_free(), settings.LEADS_BATCH)
+            if self._blocks:
+                most = min(most, self._count_request_places(organization_id, claiming, own_claiming))
             if most > 0:
                 self._claiming[index] = organization_id, most
             return most
+
+    def _count_request_places(self, organization_id: int, claiming: int, own_claiming: int) -> int:
+        """Return how many more leads of the organization its share of the request threads allows.
+
+        As many calls may wait for a thread as there are threads. An account that hangs takes only the share of its
+        organization. `claiming`: leads that other pullers may claim now; `own_claiming`: of the organization.
+        """
+        unsent = list(self._unsent.values())
+        held = unsent.count(organization_id) + self._sending[organization_id] + own_claiming
+        free = 2 * settings.LEADS_ASK_THREADS - len(unsent) - self._sending.total() - claiming
+        return fair_share(held, free)
 
     def _end_claim(self, index: int) -> None:
         with self._claiming_lock:
@@ -184,7 +200,7 @@ class Dialer:
     def _start_requests(self, claimed: ClaimResult) -> None:
         self._add_in_flight(request.call.organization_id for request in claimed.calls)
         self._add_in_flight(question.lead.organization_id for question in claimed.questions)
-        self._unsent.update(request.call_id for request in claimed.calls)
+        self._unsent.update((request.call_id, request.call.organization_id) for request in claimed.calls)
         for request in claimed.calls:
             self._spawn(self._request_call(request, claimed.accounts[request.call.account_id]))
         if claimed.questions:
@@ -222,13 +238,12 @@ class Dialer:
             if await self._is_cancelled(request.call_id):
                 outcome: Outcome = RateLimited(0.0, "canceled before it was sent")
             else:
-                self._lateness.append(max(0.0, (clock.now() - request.due_at).total_seconds()))
+                self._writer.lateness.append(max(0.0, (clock.now() - request.due_at).total_seconds()))
                 outcome = await self._send_request(request, account)
         finally:
             self._discard_unsent(request.call_id)
         fault_injection.crash_point("leads.ask.after")
-        self._responses.append(RequestResult(request.call_id, request.call, outcome))
-        self._has_responses.set()
+        self._writer.add(RequestResult(request.call_id, request.call, outcome))
 
     async def _is_cancelled(self, call_id: int) -> bool:
         """Return whether the person has opted out since the claim; also True if that can't be determined."""
@@ -251,22 +266,34 @@ class Dialer:
                 self._discard_unsent(request.call_id)
                 left_s = _seconds_left(request)
                 return await provider.place_async(replace(order, leave_within_s=left_s)) if left_s > 0 else LAPSED
-            loop = asyncio.get_running_loop()
-
-            def place() -> Outcome:
-                loop.call_soon_threadsafe(self._discard_unsent, request.call_id)
-                client = providers.for_account(account)
-                left_s = _seconds_left(request)  # measured now, after any wait for this thread
-                return client.place(replace(order, leave_within_s=left_s)) if left_s > 0 else LAPSED
-
-            return await loop.run_in_executor(self._request_threads, place)
+            if not await self._shares.acquire(account.pk, request.call_id, _seconds_left(request)):
+                return LAPSED
+            try:
+                return await self._send_in_thread(request, account, order)
+            finally:
+                self._shares.release(account.pk, request.call_id)
         except Exception as error:  # the provider violates its contract; it may have requested the call
             log.exception("provider_raised", account=account.pk)
             return Unknown(type(error).__name__)
 
+    async def _send_in_thread(
+        self, request: CallToRequest, account: ProviderAccount, order: CallRequest
+    ) -> Outcome:
+        def place() -> Outcome:
+            client = providers.for_account(account)
+            left_s = _seconds_left(request)  # measured now, after any wait for this thread
+            return client.place(replace(order, leave_within_s=left_s)) if left_s > 0 else LAPSED
+
+        self._discard_unsent(request.call_id)
+        self._sending[request.call.organization_id] += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._request_threads, place)
+        finally:
+            self._sending[request.call.organization_id] -= 1
+
     def _discard_unsent(self, call_id: int) -> None:
         """Record that the request for the call is being sent, or that it will not be sent."""
-        self._unsent.discard(call_id)
+        self._unsent.pop(call_id, None)
         if self._blocks:
             self._capacity_freed.set()
 
@@ -298,48 +325,17 @@ class Dialer:
             except Exception:  # the leads are requeued
                 log.exception("leads_claim_failed", leads=len(answered))
 
-    # --- Writing responses
-
-    async def _write_responses(self) -> None:
-        """Write the provider's responses. Those that arrive while a batch is being written form the next batch."""
-        while True:
-            if not self._responses:
-                self._has_responses.clear()
-                await self._has_responses.wait()
-            batch, self._responses = self._responses[:MAX_RESULTS], self._responses[MAX_RESULTS:]
-            lateness, self._lateness = self._lateness, []
-            counters.observe_many(counters.due_to_dial, lateness)
-            await self._write_batch(batch)
-            self._end_in_flight(answer.call.organization_id for answer in batch)
-
-    async def _write_batch(self, batch: list[RequestResult]) -> None:
-        try:
-            locked_elsewhere = await self._writer.run(lambda: _write_results(batch))
-            if locked_elsewhere:
-                self._add_in_flight(answer.call.organization_id for answer in locked_elsewhere)
-                asyncio.get_running_loop().call_later(TROUBLE_S, self._write_later, locked_elsewhere)
-        except Exception as error:
-            if len(batch) == 1:  # the reconcilers of calls and claims end it
-                log.exception("call_outcome_not_recorded", call=batch[0].call_id)
-                return
-            log.warning("outcome_batch_failed", calls=len(batch), error=str(error).strip())
-            for answer in batch:
-                await self._write_batch([answer])
-
-    def _write_later(self, answers: list[RequestResult]) -> None:
-        self._responses += answers
-        self._has_responses.set()
-
     # --- Wakeups and heartbeat
 
     def _handle_message(self, message: str) -> None:
         kind, _, pool = message.partition(":")
         if kind == "line":
             self._rotation.release_pause(int(pool))
-        if kind == "one":  # a single lead: waking one puller is enough, and the message names the pool
+        if kind in ("one", "line"):  # a single lead or line: waking one puller is enough
             for which in self._idle:
                 if not self._wakeups[which].is_set():
-                    self._rotation.mark_ready(int(pool))
+                    if kind == "one":
+                        self._rotation.mark_ready(int(pool))
                     self._wakeups[which].set()
                     return
         for wakeup in self._wakeups:
@@ -366,14 +362,6 @@ def _seconds_left(request: CallToRequest) -> float:
     If 0 or less, the claim has lapsed, and nothing may be sent.
     """
     return (request.send_by - clock.now()).total_seconds()
-
-
-def _write_results(answers: Sequence[RequestResult]) -> list[RequestResult]:
-    """Write the responses. Return those whose leads another session has locked, to be written later."""
-    locked_elsewhere: list[RequestResult] = []
-    for other in completion.record_outcomes(answers, locked_elsewhere):
-        telephony.record_result(other)
-    return locked_elsewhere
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

@@ -91,9 +91,10 @@ def load_batch(leads: Sequence[LeadFacts], now: datetime) -> BatchContext:
     stopped, rules_by_campaign = _switches_of(campaigns(), rules)
     batch = BatchContext(now, stopped, rules_by_campaign, rules.rules, rules.holidays, permissions=_permissions)
     customers = {
-        (lead.organization_id, lead.customer or rules_by_campaign[lead.campaign_id].customer) for lead in leads
+        (lead.organization_id, lead.customer or rules_by_campaign[lead.campaign_id].customer, lead.campaign_id)
+        for lead in leads
     }
-    customers = {pair for pair in customers if pair[1]}
+    customers = {each for each in customers if each[1]}
     exclusions = refused()
     batch.refused = {(organization, phone) for organization, phone in exclusions if organization}
     batch.refused_everywhere = {phone for organization, phone in exclusions if not organization}
@@ -108,17 +109,24 @@ def load_batch(leads: Sequence[LeadFacts], now: datetime) -> BatchContext:
     return batch
 
 
-def _read_rates(cursor: Any, batch: BatchContext, customers: list[tuple[int, str]]) -> None:
-    cursor.execute(sql.LOCK_RATES, [[pair[0] for pair in customers], [pair[1] for pair in customers]])
+def _read_rates(cursor: Any, batch: BatchContext, customers: list[tuple[int, str, int]]) -> None:
+    """Read the rates of these (organization, customer, campaign)."""
+    pairs = sorted({each[:2] for each in customers})
+    cursor.execute(sql.LOCK_RATES, [[pair[0] for pair in pairs], [pair[1] for pair in pairs]])
     rates = cursor.fetchall()
     batch.rates = {
         (organization, customer): CustomerRateLimit(most, timedelta(seconds=per_s))
         for _, organization, customer, most, per_s in rates
     }
     if rates:
-        cursor.execute(sql.SPENT, [batch.now, [row[0] for row in rates]])
+        ids = [row[0] for row in rates]
+        cursor.execute(sql.SPENT, [batch.now, ids])
         for organization, customer, began in cursor:
             batch.spent.setdefault((organization, customer), []).append(began)
+        limited = [each for each in customers if each[:2] in batch.rates]
+        cursor.execute(sql.QUEUED, [ids, *([each[n] for each in limited] for n in range(3)), batch.now])
+        for organization, customer, due_at in cursor:
+            batch.queued.setdefault((organization, customer), []).append(due_at)
 
 
 def switches(ids: Iterable[int]) -> tuple[bool, dict[int, CampaignRules]]:

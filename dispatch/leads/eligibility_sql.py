@@ -37,14 +37,19 @@ SELECT NULL, phone FROM leads_donotcalleverywhere WHERE phone = ANY(%(phones)s::
 """
 
 # The same parameters, and %(since)s. Returns when each call was requested that the provider may have made. A call
-# that is not requested yet is open, and the organization can have no other open call to that phone.
+# that is not requested yet is open, and the organization can have no other open call to that phone. Written so
+# that only an index that begins with organization and phone is usable: before a table is analyzed, PostgreSQL may
+# prefer one that reads all recent calls of the organization for each phone.
 DIALED = """
-SELECT c.organization_id, c.to_phone, c.requested_at FROM telephony_call c
-JOIN (
+SELECT w.organization_id, w.to_phone, made.requested_at FROM (
     SELECT DISTINCT * FROM unnest(%(organizations)s::bigint[], %(phones)s::text[]) AS w (organization_id, to_phone)
 ) w
-    USING (organization_id, to_phone)
-WHERE c.purpose = 'lead' AND c.requested_at > %(since)s AND c.status NOT IN ('rejected', 'not_placed')
+CROSS JOIN LATERAL (
+    SELECT c.requested_at FROM telephony_call c
+    WHERE c.organization_id = w.organization_id AND c.to_phone = w.to_phone AND c.purpose = 'lead'
+      AND c.requested_at + interval '0' > %(since)s AND c.status NOT IN ('rejected', 'not_placed')
+    OFFSET 0
+) AS made
 """
 
 # %s: organization ids, customers. Until this transaction ends, no other transaction can decide by these rates.
@@ -60,14 +65,32 @@ SPENT = """
 SELECT r.organization_id, r.customer, made.created_at FROM leads_customerrate r
 CROSS JOIN LATERAL (
     SELECT c.created_at FROM telephony_call c
-    JOIN leads_lead l ON l.id = c.subject_id
-    JOIN leads_campaign k ON k.id = l.campaign_id
-    WHERE c.purpose = 'lead' AND c.organization_id = r.organization_id
+    WHERE c.organization_id = r.organization_id AND c.customer = r.customer AND c.customer <> ''
       AND c.created_at > %s - make_interval(secs => r.per_s) AND c.status NOT IN ('rejected', 'not_placed')
-      AND COALESCE(NULLIF(l.customer, ''), k.customer) = r.customer
     ORDER BY c.created_at DESC LIMIT r.most
 ) AS made
 WHERE r.id = ANY(%s)
+"""
+
+# %s: ids of rates, then parallel arrays of organizations, customers and campaigns of the batch's leads, then the
+# current time. Returns the last times at which leads are due that wait for the rate, over these campaigns and the
+# customer's own: as many as the rate allows.
+QUEUED = """
+WITH campaign AS (
+    SELECT r.organization_id, r.customer, k.id FROM leads_customerrate r
+    JOIN leads_campaign k ON k.organization_id = r.organization_id AND k.customer = r.customer
+    WHERE r.id = ANY(%s)
+    UNION
+    SELECT * FROM unnest(%s::bigint[], %s::text[], %s::bigint[])
+)
+SELECT c.organization_id, c.customer, waiting.due_at FROM campaign c
+JOIN leads_customerrate r USING (organization_id, customer)
+CROSS JOIN LATERAL (
+    SELECT l.due_at FROM leads_lead l
+    WHERE l.campaign_id = c.id AND l.status = 'backlog' AND l.reason = 'customer_rate'
+      AND l.due_at > %s - make_interval(secs => r.per_s)
+    ORDER BY l.due_at DESC LIMIT r.most
+) AS waiting
 """
 
 # Returns the organizations that have a lead with %(phone)s.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import structlog
@@ -22,6 +23,9 @@ TROUBLE_S = 1.0
 # An organization has as many leads in progress as it may; how long to wait for an end (seconds).
 SHARE_USED, SHARE_S = "share_used", 0.1
 NO_LINES = ("lines_busy", "pool_full")
+# A pool without free lines is checked again after LEADS_TICK_S, twice as long each time, at most this long
+# (seconds), unless a line becomes free. Otherwise thousands of busy pools would keep Redis busy.
+MAX_NO_LINES_S = 2.0
 
 
 class PoolRotation:
@@ -30,6 +34,7 @@ class PoolRotation:
     def __init__(self) -> None:
         self._last_pool_id = 0
         self._waiting: dict[int, tuple[float, str]] = {}  # pool → not before (monotonic), why
+        self._full: Counter[int] = Counter()  # pool → consecutive checks without a free line
         self._marked: list[int] = []
         self._organizations: dict[int, int] = {}
         self._lock = threading.Lock()
@@ -61,9 +66,15 @@ class PoolRotation:
                 log.exception("leads_pool_failed", pool=pool_id)
                 claimed = ClaimResult(why="error", wait_s=TROUBLE_S)
             if claimed.wait_s > 0:
-                longest = settings.LEADS_TICK_S if claimed.why in NO_LINES else IDLE_S
-                pause_s = min(claimed.wait_s, longest)
+                pause_s = min(claimed.wait_s, IDLE_S)
+                if claimed.why in NO_LINES:
+                    doublings = 0 if claimed.taken else min(self._full[pool_id], 10)
+                    pause_s = min(settings.LEADS_TICK_S * 2**doublings, MAX_NO_LINES_S)
                 with self._lock:
+                    if claimed.why in NO_LINES and not claimed.taken:
+                        self._full[pool_id] += 1
+                    else:
+                        self._full.pop(pool_id, None)
                     self._waiting[pool_id] = (time.monotonic() + pause_s, claimed.why)
                 wait_s, why = min(wait_s, pause_s), claimed.why
             if claimed.taken:
@@ -79,6 +90,7 @@ class PoolRotation:
 
     def release_pause(self, pool_id: int) -> None:
         with self._lock:
+            self._full.pop(pool_id, None)
             if self._waiting.get(pool_id, (0.0, ""))[1] in NO_LINES:
                 del self._waiting[pool_id]
 
@@ -100,5 +112,6 @@ class PoolRotation:
 
     def _in_rotation(self, pools: list[int]) -> list[int]:
         with self._lock:
-            self._waiting = {pool: until for pool, until in self._waiting.items() if pool in pools}
+            ready = set(pools)
+            self._waiting = {pool: until for pool, until in self._waiting.items() if pool in ready}
         return [p for p in pools if p > self._last_pool_id] + [p for p in pools if p <= self._last_pool_id]

@@ -32,10 +32,21 @@ MAX_DELAY_S = 30 * 86_400
 
 
 async def run_precheck(lead: LeadFacts, campaign: CampaignRules) -> Verdict:
-    """Ask the campaign's system whether to call this lead now. Return Go if the campaign has no pre-check."""
+    """Ask the campaign's system whether to call this lead now. Return Go if the campaign has no pre-check.
+
+    A question that fails for any reason counts as no response, so that the lead is not asked about constantly.
+    """
     if not campaign.precheck_url:
         return GO
     now = clock.now()
+    try:
+        return await _ask(lead, campaign, now)
+    except Exception:
+        log.exception("precheck_failed", lead_id=lead.id, campaign_id=campaign.id)
+        return _without_answer(campaign, now)
+
+
+async def _ask(lead: LeadFacts, campaign: CampaignRules, now: datetime) -> Verdict:
     try:
         answer = await client.post(
             campaign.precheck_url, body := _request_body(lead, campaign), _headers(lead, campaign, now, body),
@@ -79,7 +90,7 @@ def _parse_answer(answer: client.Response) -> dict[str, Any] | None:
     """Return the response if it is valid, else None."""
     try:
         verdict = json.loads(answer.body_start)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter for thousands of nested brackets
         return None
     if answer.status != 200 or not isinstance(verdict, dict) or not isinstance(verdict.get("call"), bool):
         return None

@@ -30,6 +30,15 @@ def ready_leads(pool_ids: Iterable[int]) -> dict[int, int]:
     return dict(zip(ids, _sizes_of(f"{base_key()}:room:{pool_id}" for pool_id in ids), strict=True))
 
 
+def due_leads() -> int:
+    """Return the number of due leads in Redis: in the schedule, ready, or held by a batch."""
+    pools: Any = client(LEADS).smembers(f"{base_key()}:rooms")
+    batches: Any = client(LEADS).zrange(f"{base_key()}:batches", 0, -1)
+    names = [f"{base_key()}:room:{int(pool_id)}" for pool_id in pools]
+    names += [f"{base_key()}:held:{name.decode()}" for name in batches]
+    return schedule_overdue() + sum(_sizes_of(names))
+
+
 def held_leads() -> dict[str, int]:
     """Return the number of leads that each living dialer has claimed and not completed."""
     living: Any = client(LEADS).zrange(f"{base_key()}:workers", 0, -1)

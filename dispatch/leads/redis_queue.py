@@ -64,8 +64,20 @@ class Reservation(NamedTuple):
     batch: str
 
 
+class RebuildSpread(NamedTuple):
+    """How the last rebuild spread the overdue leads: how many, from `began_ms` (Unix ms) over `window_ms`."""
+
+    began_ms: int
+    window_ms: int
+    overdue: int
+
+    def position_ms(self, number: int) -> int:
+        """Return the time (Unix ms) of the overdue lead with this number, from 0."""
+        return self.began_ms + self.window_ms * min(number, self.overdue) // max(self.overdue, 1)
+
+
 class ClaimOutcome(NamedTuple):
-    """The result of a reservation: called, gone, again, later or asked (see `redis_scripts.COMPLETE`)."""
+    """The result of a reservation: called, gone, again, later, early or asked (see `redis_scripts.COMPLETE`)."""
 
     batch: str
     member: str
@@ -229,8 +241,12 @@ def complete_reservations(outcomes: Iterable[ClaimOutcome]) -> None:
         PROMOTER,
         int(settings.LEADS_QUESTION_LEASE_S * 1000),
     ]
+    now_ms = to_ms(clock.now())
     for outcome in outcomes:
-        args += outcome
+        if outcome.what == "early":
+            args += outcome._replace(moment_ms=max(0, outcome.moment_ms - now_ms))
+        else:
+            args += outcome
     if len(args) > 4:
         run_script(redis_scripts.COMPLETE, args)
 
@@ -262,6 +278,17 @@ def swept_generation() -> str | None:
 def set_swept_generation(current: str) -> None:
     """Record that the whole backlog was compared with the schedule in that generation of Redis."""
     client(LEADS).set(f"{base_key()}:swept", current)
+
+
+def rebuild_spread() -> RebuildSpread | None:
+    """Return how the last rebuild spread the overdue leads; None if there was none."""
+    value: Any = client(LEADS).get(f"{base_key()}:spread")
+    return RebuildSpread(*map(int, value.split())) if value else None
+
+
+def set_rebuild_spread(spread: RebuildSpread) -> None:
+    """Record how a rebuild spreads the overdue leads, for those that it does not schedule itself."""
+    client(LEADS).set(f"{base_key()}:spread", " ".join(map(str, spread)))
 
 
 def clear() -> None:

@@ -11,6 +11,7 @@ KEYS: the generation, capacity's base, ours = key("leads"). Below ours:
                     whether the worker is alive or not
   workers           sorted set  worker → its last heartbeat (ms), for metrics
   swept             the generation in which the whole backlog was last compared with the schedule
+  spread            how the last rebuild spread the overdue leads: start (ms), window (ms) and number
 
 A member is "<pool>:<lead>:<attempt that is due>", so that a stale attempt is recognized.
 
@@ -305,8 +306,10 @@ return answer
 # ARGV: clock offset, wake channel, promoter's name, ms, then per member five values: batch, member, outcome, due
 # time (ms), and the member that replaces it. Outcomes: "called" (the line now belongs to the call), "gone" (the
 # line is released), "again" (the line is released; still ready), "later" (the line is released; due at the due
-# time), "asked" (a pre-check is pending: the batch keeps it, and its lease is renewed for that many ms). A member
-# that its batch no longer holds is left unchanged: the lease has ended, and another worker decides.
+# time), "early" (the same, because the lead is not due by the worker's clock; the due time is in ms from now, so
+# that it is not due again at once if that clock is behind), "asked" (a pre-check is pending: the batch keeps it,
+# and its lease is renewed for that many ms). A member that its batch no longer holds is left unchanged: the lease
+# has ended, and another worker decides.
 COMPLETE = Script(
     "leads_settle",
     GUARD
@@ -314,7 +317,8 @@ COMPLETE = Script(
     + _NAMES
     + """
 local before, settled, seen = head(), 0, {}
-local until_ms = string.format('%.0f', now_ms(ARGV[1]) + ARGV[4])
+local now = now_ms(ARGV[1])
+local until_ms = string.format('%.0f', now + ARGV[4])
 for i = 5, #ARGV, 5 do
   local batch, member, outcome = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if outcome == 'asked' then
@@ -329,6 +333,8 @@ for i = 5, #ARGV, 5 do
         redis.call('SADD', rooms, string.match(ARGV[i + 4], '^(%d+):'))
       elseif outcome == 'later' then
         redis.call('ZADD', schedule, ARGV[i + 3], ARGV[i + 4])
+      elseif outcome == 'early' then
+        redis.call('ZADD', schedule, string.format('%.0f', now + ARGV[i + 3]), ARGV[i + 4])
       end
     end
   end

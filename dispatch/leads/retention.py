@@ -1,4 +1,4 @@
-"""Delete finished leads after the retention period. Do-not-call entries stay."""
+"""Retention of leads that have ended."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from dispatch.core.privacy import retention
 from dispatch.leads.models import Lead
 
 LEAD_DAYS = 400
-# Caps and retries look back at most this far.
+# The do-not-call list and the limits on calls per person do not need leads, but a client may report about a recent
+# one.
 MIN_DAYS = 31
 
 
-def delete_finished_leads(organization_id: int, before: datetime, limit: int) -> int:
-    """Delete leads that finished before the cutoff; return how many."""
-    finished = Lead.objects.of(organization_id).filter(status=Lead.Status.FINISHED, finished_at__lt=before)
-    ids = list(finished.order_by("finished_at").values_list("pk", flat=True)[:limit])
-    return Lead.objects.filter(pk__in=ids).delete()[0]
+def delete_leads(organization_id: int, before: datetime, limit: int) -> int:
+    """Delete leads that ended before the cutoff. The do-not-call list is kept."""
+    ended = Lead.objects.of(organization_id).filter(status=Lead.Status.FINISHED, finished_at__lt=before)
+    ids = list(ended.order_by("finished_at").values_list("pk", flat=True)[:limit])
+    Lead.objects.filter(pk__in=ids).delete()
+    return len(ids)
 
 
 def register() -> None:
-    """Register the retention rule."""
-    retention.register("leads", LEAD_DAYS, delete_finished_leads, label="Finished leads", shortest_days=MIN_DAYS)
+    """Register the retention rule of leads."""
+    retention.register("leads", LEAD_DAYS, delete_leads, label="Leads", shortest_days=MIN_DAYS)

@@ -16,13 +16,13 @@ __all__ = ["execute", "facts_of", "fetch_all", "integers", "texts"]
 
 # The columns of LeadFacts (`facts_of`), with times as Unix seconds, because the driver is slow with timestamps.
 _FACTS = """id, organization_id, campaign_id, phone, lat, lng, customer, external_id, attempts, token,
-       extract(epoch FROM wanted_at)::float8, extract(epoch FROM due_at)::float8, reason"""
+       extract(epoch FROM wanted_at)::float8, extract(epoch FROM due_at)::float8, reason, refusals, sent_back"""
 
 
 def facts_of(row: Sequence[Any]) -> LeadFacts:
     """Build LeadFacts from a row of LOCK, without its status."""
     wanted_at, due_at = (datetime.fromtimestamp(moment, UTC) for moment in row[10:12])
-    return LeadFacts(*row[:10], wanted_at, due_at, row[12])  # type: ignore[call-arg]
+    return LeadFacts(*row[:10], wanted_at, due_at, *row[12:15])  # type: ignore[call-arg]
 
 
 # The same as in the condition of the index `lead_held`.
@@ -69,9 +69,11 @@ WHERE l.id = v.id AND l.status <> 'finished'
 AGAIN = """
 UPDATE leads_lead l
 SET status = 'backlog', due_at = v.due_at, reason = v.reason, last_outcome = v.last,
-    attempts = l.attempts - v.uncounted, claimed_at = NULL, worker = ''
+    attempts = l.attempts - v.uncounted, claimed_at = NULL, worker = '', refusals = v.refusals,
+    sent_back = v.sent_back
 FROM unnest(%(ids)s::bigint[], %(dues)s::timestamptz[], %(reasons)s::text[], %(lasts)s::text[],
-            %(uncounted)s::int[]) AS v(id, due_at, reason, last, uncounted)
+            %(uncounted)s::int[], %(refusals)s::int[], %(sent_back)s::int[])
+     AS v(id, due_at, reason, last, uncounted, refusals, sent_back)
 WHERE l.id = v.id AND l.status = 'processing'
 """
 
@@ -126,9 +128,11 @@ WHERE l.status = 'backlog' AND (l.due_at, l.id) > (%(after)s::timestamptz, %(aft
 ORDER BY l.due_at, l.id LIMIT %(limit)s
 """
 # The same as one text, for the comparison with the schedule: due time in Unix ms and <pool>:<lead>:<attempt>
-# alternately, separated by blanks; then the number of leads, and the position of the last.
+# alternately, separated by blanks; then the number of leads, and the position of the last. Leads due up to
+# %(overdue_ms)s are scheduled at %(floor_ms)s.
 PAGE_OF_DUE = f"""
-SELECT string_agg(due_ms || ' ' || pool_id || ':' || id || ':' || attempt, ' '), count(*),
+SELECT string_agg(CASE WHEN due_ms <= %(overdue_ms)s::bigint THEN %(floor_ms)s::bigint ELSE due_ms END || ' '
+                  || pool_id || ':' || id || ':' || attempt, ' '), count(*),
        (array_agg(due_us ORDER BY due_us DESC, id DESC))[1], (array_agg(id ORDER BY due_us DESC, id DESC))[1]
 FROM ({DUE}) page (pool_id, id, attempt, due_ms, due_us)
 """
@@ -143,14 +147,21 @@ SELECT campaign_id, status, outcome, reason,
 FROM leads_lead WHERE organization_id = %(organization)s GROUP BY 1, 2, 3, 4, 5
 """
 
-# Returns the pairs of campaign and reason, among those given, for which a lead waits.
-WAITING_FOR = f"""
-SELECT w.campaign_id, w.reason FROM unnest(%(campaigns)s::bigint[], %(reasons)s::text[]) AS w (campaign_id, reason)
-WHERE EXISTS (
-    SELECT FROM leads_lead l
-    WHERE l.campaign_id = w.campaign_id AND l.reason = w.reason AND l.status = 'backlog'
-      AND l.reason IN {_HELD}
+# Returns the pairs of campaign and reason for which a lead is held. Reads one entry of the index `lead_held` per
+# pair, however many campaigns and leads there are.
+HELD_PAIRS = f"""
+WITH RECURSIVE pair AS (
+    (SELECT campaign_id, reason FROM leads_lead
+     WHERE status = 'backlog' AND reason IN {_HELD} ORDER BY campaign_id, reason LIMIT 1)
+    UNION ALL
+    SELECT next.campaign_id, next.reason FROM pair CROSS JOIN LATERAL (
+        SELECT l.campaign_id, l.reason FROM leads_lead l
+        WHERE l.status = 'backlog' AND l.reason IN {_HELD}
+          AND (l.campaign_id, l.reason) > (pair.campaign_id, pair.reason)
+        ORDER BY l.campaign_id, l.reason LIMIT 1
+    ) next
 )
+SELECT campaign_id, reason FROM pair
 """
 
 # Claims whose call has ended without an update of the lead, or that have no call at all. Claims that another

@@ -31,7 +31,7 @@ LINE_BYTES = 75
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
 
-@with_signed_link(feed_of)
+@with_signed_link(feed_of, lambda feed: feed.organization.language)
 @require_safe
 def schedule_feed(request: HttpRequest, feed: ScheduleFeed) -> HttpResponse:
     """Return the feed. Too many requests are a 429 with Retry-After."""

@@ -156,6 +156,12 @@ SELECT pg_advisory_xact_lock(lock_key) FROM (
 ) AS locks
 """
 
+# %(organizations)s, %(phones)s: as above. Returns the pairs with an open call.
+BUSY_PHONES = """
+SELECT c.organization_id, c.to_phone FROM unnest(%(organizations)s::bigint[], %(phones)s::text[]) AS w (o, p)
+JOIN telephony_call c ON c.organization_id = w.o AND c.to_phone = w.p AND c.ended_at IS NULL
+"""
+
 # %(ids)s: ids of calls. Returns the calls for which a hang-up has been requested.
 CANCELLED = """
 SELECT c.id FROM telephony_call c JOIN accounts_organization o ON o.id = c.organization_id
@@ -167,18 +173,19 @@ INSERT INTO telephony_call
     (organization_id, purpose, subject_id, attempt, account_id, number_id, pool_id, line_slot, pool_slot,
      to_phone, from_phone, ring_timeout_s, time_limit_s, detect_machine, status, not_before, place_by, send_by,
      requested_at, created_at, empty_listings, last_sequence, answered_by, keys_pressed, context, error_code,
-     error_message)
+     error_message, customer)
 SELECT v.organization_id, %(purpose)s, v.subject_id, v.attempt, v.account_id, v.number_id, v.pool_id, v.line_slot,
        v.pool_slot, v.to_phone, v.from_phone, v.ring, v.time_limit, v.detects = 1, 'requesting', %(now)s,
        %(now)s + v.send * interval '1 ms', %(now)s + v.send * interval '1 ms', %(now)s + v.turn * interval '1 ms',
        %(now)s, 0, -1, '', '', v.context::jsonb, '',
-       ''
+       '', v.customer
 FROM unnest(%(organizations)s::bigint[], %(subjects)s::bigint[], %(attempts)s::int[], %(accounts)s::bigint[],
             %(numbers)s::bigint[], %(pools)s::bigint[], %(line_slots)s::int[], %(pool_slots)s::int[],
             %(phones)s::text[], %(from_phones)s::text[], %(rings)s::int[], %(limits)s::int[],
-            %(detects)s::int[], %(contexts)s::text[], %(turns)s::int[], %(sends)s::int[])
+            %(detects)s::int[], %(contexts)s::text[], %(turns)s::int[], %(sends)s::int[],
+            %(customers)s::text[])
      AS v(organization_id, subject_id, attempt, account_id, number_id, pool_id, line_slot, pool_slot,
-          to_phone, from_phone, ring, time_limit, detects, context, turn, send)
+          to_phone, from_phone, ring, time_limit, detects, context, turn, send, customer)
 ON CONFLICT DO NOTHING
 RETURNING id, subject_id
 """

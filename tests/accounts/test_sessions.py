@@ -167,11 +167,12 @@ def test_pages_without_a_session_store_nothing() -> None:
 
 def test_retention_deletes_expired_sessions(dana: User) -> None:
     old, used = sign_in(dana), sign_in(dana)
-    end_at(old, clock.now() - SECOND)
+    end_at(old, clock.now() - timedelta(days=loops.SESSION_DAYS) - SECOND)
     UserSession.objects.filter(session_key=old.session.session_key).update(
         last_seen_at=clock.now() - loops.SIGN_IN_RETENTION - SECOND
     )
     loops.delete_old_sign_ins()
+    loops.delete_expired_shared()
     assert list(Session.objects.values_list("pk", flat=True)) == [used.cookies["sessionid"].value]
     assert UserSession.objects.count() == 1
 

@@ -178,7 +178,7 @@ class Floor:
         found: dict[str, int] = {}
         for name in server.scan_iter(match=f"{base}:*", count=1000):
             text = name.decode().removeprefix(f"{base}:")
-            if text == "swept":
+            if text in ("swept", "spread"):
                 continue
             found[text] = server.scard(name) if text == "rooms" else server.zcard(name)
         return found

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import OperationalError, connection
 
@@ -14,7 +15,7 @@ from dispatch.leads.models import Lead
 from dispatch.leads.pool_rotation import PoolRotation
 from dispatch.leads.rules import eligibility as eligibility_rules
 from dispatch.leads.rules.retries import MAX_TOKENS, LeadFacts
-from dispatch.leads.services import claim_batches, claims
+from dispatch.leads.services import claim_batches, claim_failures, claims
 from dispatch.telephony.providers.base import RateLimited
 from dispatch.telephony.services.bulk import RequestResult
 from tests.benchmarks import noop_provider
@@ -138,6 +139,12 @@ def test_an_outage_of_the_database_defers_no_lead(floor: Floor, monkeypatch: pyt
             floor.claim()
     assert set(Lead.objects.values_list("reason", flat=True)) == {""}
     assert floor.work() == len(ids)
+
+
+def test_a_full_lock_table_is_an_outage_and_no_leads_fault() -> None:
+    error = OperationalError("out of shared memory")
+    error.__cause__ = psycopg.errors.OutOfMemory("out of shared memory")
+    assert claim_failures.is_outage(error)
 
 
 def test_a_lead_that_is_always_sent_back_ends(floor: Floor) -> None:

@@ -47,7 +47,7 @@ def make(account: ProviderAccount) -> Slow:
 def floor(settings: Any) -> Iterator[Floor]:
     settings.PROVIDER_MODULES = {**noop_provider.MODULES, "slow": __name__}
     settings.CALL_SEND_WINDOW_S = 1.0
-    settings.LEADS_ASK_THREADS = 2
+    settings.LEADS_ASK_THREADS = 3  # an account may use two
     Slow.asked.clear()
     made = Floor("slow", lines=20)
     yield made

@@ -299,20 +299,6 @@ def test_a_thread_keeps_its_client_until_the_credentials_change(caller: Caller) 
     assert providers.for_account(caller.account) is not first
 
 
-def test_a_thread_keeps_the_clients_that_it_used_last() -> None:
-    accounts = [
-        ProviderAccount(pk=pk, provider="twilio", account_sid=f"AC{pk:032x}", auth_token="token")
-        for pk in range(1, providers.MAX_CLIENTS + 2)
-    ]
-    first, second = (providers.for_account(account) for account in accounts[:2])
-    for account in accounts[2:-1]:
-        providers.for_account(account)
-    assert providers.for_account(accounts[0]) is first
-    providers.for_account(accounts[-1])
-    assert providers.for_account(accounts[0]) is first
-    assert providers.for_account(accounts[1]) is not second
-
-
 def test_only_in_development_is_the_provider_elsewhere(settings: Any) -> None:
     settings.SIMULATOR_URL = "http://127.0.0.1:9"
     assert SPEAKER._client().api.base_url == "http://127.0.0.1:9"

@@ -193,6 +193,12 @@ class Lead(OwnedModel):
         default=0,
         help_text=("The `attempt` of its newest Call; anything that refers to an older one changes nothing."),
     )
+    refusals = models.PositiveIntegerField(
+        default=0, db_default=0, editable=False, help_text="Consecutive calls that the provider refused."
+    )
+    sent_back = models.PositiveIntegerField(
+        default=0, db_default=0, editable=False, help_text="Consecutive calls that the provider never accepted."
+    )
     worker = models.CharField(max_length=64, default="", blank=True, help_text="The dialer that claimed it.")
     claimed_at = models.DateTimeField(null=True, blank=True)
     last_outcome = models.CharField(max_length=24, default="", blank=True, help_text="Result of the last attempt.")
@@ -244,7 +250,13 @@ class Lead(OwnedModel):
                 condition=Q(status="backlog", reason__in=states.HELD),
                 name="lead_held",
             ),
+            models.Index(
+                fields=["campaign", "due_at"],
+                condition=Q(status="backlog", reason="customer_rate"),
+                name="lead_in_rate_queue",
+            ),
             models.Index(fields=["organization", "phone"], name="lead_of_phone"),
+            models.Index(fields=["organization", "-id"], name="lead_newest"),
             models.Index(
                 fields=["organization", "finished_at"], condition=Q(status="finished"), name="lead_finished"
             ),

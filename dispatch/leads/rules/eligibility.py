@@ -27,6 +27,8 @@ from dispatch.leads.rules.states import Mode, Outcome, Reason
 
 # The deferral of a lead that a switch holds. It is released immediately when the switch is lifted.
 FAR = timedelta(days=365)
+# A lead whose turn in the queue of a customer's rate has come waits this much longer without losing its place.
+RATE_GRACE = timedelta(seconds=2)
 # Number of rounds of checks before the lead is deferred, in case the limits forbid each other's permitted times.
 ROUNDS = 8
 
@@ -48,6 +50,11 @@ class CustomerRateLimit:
     most: int
     per: timedelta
 
+    @property
+    def lateness(self) -> timedelta:
+        """How much later than planned a call may be made without deferring the next ones again."""
+        return min(self.per / 20, timedelta(seconds=1))
+
 
 @dataclass
 class BatchContext:
@@ -55,7 +62,8 @@ class BatchContext:
 
     `holidays`: dates by (country, region or ""). `dialed`: when calls to (organization, phone) began in the last
     24 h. `refused`: (organization, phone) that must not be called; `refused_everywhere`: phones. `spent`: when
-    calls on behalf of (organization, customer) began, as far back as its rate limit needs.
+    calls on behalf of (organization, customer) began, as far back as its rate limit needs. `queued`: when the last
+    leads are due that wait for the rate of (organization, customer).
     """
 
     now: datetime
@@ -68,6 +76,7 @@ class BatchContext:
     dialed: dict[tuple[int, str], list[datetime]] = field(default_factory=dict)
     rates: Mapping[tuple[int, str], CustomerRateLimit] = field(default_factory=dict)
     spent: dict[tuple[int, str], list[datetime]] = field(default_factory=dict)
+    queued: dict[tuple[int, str], list[datetime]] = field(default_factory=dict)
     permissions: PermissionCache = field(default_factory=PermissionCache)
     _bounds: dict[tuple[int, str, frozenset[str]], tuple[Hours, ...]] = field(default_factory=dict)
 
@@ -204,11 +213,24 @@ def _limit_by_day(
 def _limit_by_rate(
     lead: LeadFacts, campaign: CampaignRules, batch: BatchContext, at: datetime
 ) -> tuple[datetime | None, Reason]:
+    """Return when the customer's rate allows the call.
+
+    Leads that wait for the rate form a queue over all batches, in which each has its time. When that has come, the
+    lead may have to wait a little longer, but keeps its place. Other leads go to the end of the queue.
+    """
     spent = _spent(lead, campaign, batch)
     if spent is None:
         return at, Reason.CUSTOMER_RATE
-    rate = batch.rates[lead.organization_id, lead.customer or campaign.customer]
-    return first_moment_below_limit(at, spent, rate.most, rate.per), Reason.CUSTOMER_RATE
+    customer = (lead.organization_id, lead.customer or campaign.customer)
+    rate, queued = batch.rates[customer], batch.queued.get(customer, [])
+    if lead.reason == Reason.CUSTOMER_RATE:
+        if lead.due_at in queued:  # it is about to be called, or goes to the end
+            queued.remove(lead.due_at)
+        allowed = first_moment_below_limit(at, spent, rate.most, rate.per)
+        if allowed is not None and allowed <= batch.now + RATE_GRACE:
+            return allowed, Reason.CUSTOMER_RATE
+    planned = [moment + rate.lateness for moment in queued]
+    return first_moment_below_limit(at, [*spent, *planned], rate.most, rate.per), Reason.CUSTOMER_RATE
 
 
 def _spent(lead: LeadFacts, campaign: CampaignRules, batch: BatchContext) -> list[datetime] | None:
@@ -224,5 +246,5 @@ def _reserve_slot(
 
     Otherwise all such leads would be due at the same moment, and most of them would be deferred again.
     """
-    if reason is Reason.CUSTOMER_RATE and (spent := _spent(lead, campaign, batch)) is not None:
-        spent.append(moment)
+    if reason is Reason.CUSTOMER_RATE:
+        batch.queued.setdefault((lead.organization_id, lead.customer or campaign.customer), []).append(moment)

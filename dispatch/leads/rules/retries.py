@@ -26,9 +26,13 @@ _OUTCOMES = {
     "lost": Outcome.LOST,
 }
 DAY = timedelta(hours=24)
-# A lead is given up after this number of calls that the provider could not accept. Its column holds at most
-# 32,767.
-MAX_TOKENS = 30_000
+# A lead is given up after this number of consecutive calls that the provider could not accept, and at the latest
+# when it has had MAX_TOKENS calls. Their column holds at most 32,767.
+MAX_SENT_BACK, MAX_TOKENS = 300, 30_000
+# The maximum delay after a call that the provider could not accept, unless it asked for more (seconds).
+MAX_SENT_BACK_DELAY_S = 300.0
+# The delay after a call that was never placed, which doubles with each further one (seconds).
+NOT_PLACED_DELAY_S, MAX_NOT_PLACED_DELAY_S = 60.0, 3600.0
 _MS = timedelta(milliseconds=1)
 
 
@@ -75,8 +79,8 @@ def after_call(
     rule = campaign.retries.get(outcome)
     if rule is None:
         return End(outcome, Reason.CALLED)
-    # a call that the provider never accepted is not an attempt, but is not retried forever either
-    made = lead.token if outcome is Outcome.NOT_PLACED else lead.attempts
+    # a call that the provider refused is not an attempt, but is not retried forever either
+    made = lead.refusals + 1 if outcome is Outcome.NOT_PLACED else lead.attempts
     again = retry_at(now, made, rule, chance)
     if again is None or lead.attempts >= campaign.max_attempts:
         return End(Outcome.EXHAUSTED if rule.attempts > 1 else outcome, Reason.MOST_ATTEMPTS)
@@ -84,10 +88,29 @@ def after_call(
 
 
 def after_not_accepted(lead: LeadFacts, now: datetime, delay_s: float) -> Defer | End:
-    """Return the verdict after a call that the provider could not accept now."""
-    if lead.token >= MAX_TOKENS:
+    """Return the verdict after a call that the provider could not accept now, and asked for `delay_s` seconds.
+
+    The delay grows with each consecutive one. 0: no request was sent, because the claim had lapsed.
+    """
+    if lead.sent_back >= MAX_SENT_BACK or lead.token >= MAX_TOKENS:
         return End(Outcome.NOT_PLACED, Reason.MOST_ATTEMPTS)
+    delay_s = max(delay_s, 1.0, min(2.0**lead.sent_back - 1, MAX_SENT_BACK_DELAY_S) if delay_s else 0.0)
     return Defer(up_to_ms(now + timedelta(seconds=delay_s)), Reason.NOT_ACCEPTED)
+
+
+def after_not_placed(lead: LeadFacts, now: datetime) -> Defer | End:
+    """Return the verdict after a call that the provider never received. It is no attempt."""
+    if lead.sent_back >= MAX_SENT_BACK or lead.token >= MAX_TOKENS:
+        return End(Outcome.NOT_PLACED, Reason.MOST_ATTEMPTS)
+    delay_s = min(NOT_PLACED_DELAY_S * 2.0**lead.sent_back, MAX_NOT_PLACED_DELAY_S)
+    return Defer(up_to_ms(now + timedelta(seconds=delay_s)), Reason.NOT_ACCEPTED)
+
+
+def within_patience(lead: LeadFacts, campaign: CampaignRules, verdict: Verdict, outcome: Outcome) -> Verdict:
+    """Return the verdict, or an end with this outcome if it defers the lead beyond the campaign's patience."""
+    if isinstance(verdict, Defer) and verdict.until > lead.wanted_at + timedelta(hours=campaign.patience_h):
+        return End(outcome, verdict.reason)
+    return verdict
 
 
 def retry_at(ended: datetime, attempt: int, rule: RetryPolicy | None, chance: float) -> datetime | None:
@@ -144,7 +167,8 @@ class LeadFacts(NamedTuple):
     """A lead as it was locked. Times are aware.
 
     `attempts` excludes calls that the provider never accepted. `token` is the attempt number of its newest Call,
-    whatever its result.
+    whatever its result. `refusals` and `sent_back` count consecutive calls that were not placed: refused by the
+    provider, and not accepted or never received by it.
     """
 
     id: int
@@ -160,6 +184,8 @@ class LeadFacts(NamedTuple):
     wanted_at: datetime  # when it was originally to be called
     due_at: datetime
     reason: str
+    refusals: int = 0
+    sent_back: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from dispatch.leads import counters, eligibility, redis_queue, sql
 from dispatch.leads.redis_queue import PURPOSE, ClaimOutcome, Reservation
 from dispatch.leads.rules import eligibility as eligibility_rules
 from dispatch.leads.rules.eligibility import BatchContext
-from dispatch.leads.rules.retries import CampaignRules, Defer, End, Go, LeadFacts, Verdict
-from dispatch.leads.rules.states import WOULD_CALL, Mode, Reason, Status
+from dispatch.leads.rules.retries import CampaignRules, Defer, End, Go, LeadFacts, Verdict, within_patience
+from dispatch.leads.rules.states import WOULD_CALL, Mode, Outcome, Reason, Status
 from dispatch.telephony import price_sql
 from dispatch.telephony.services import bulk as telephony
 from dispatch.telephony.services import spend_caps
@@ -121,24 +121,26 @@ class ClaimBatch:
         """Lock the rows, and return the leads that may be called now."""
         rows = sql.fetch_all(sql.LOCK, {"ids": sql.integers(self.reservations)})
         horizon = self.now + timedelta(seconds=settings.LEADS_AHEAD_S)
-        leads, is_called = [], False
+        leads, called = [], []
         for row in rows:
             lead, status = sql.facts_of(row), row[-1]
             reservation = self.reservations[lead.id]
             if status == Status.PROCESSING and lead.token == reservation.attempt:
                 # by a dialer that died before it reported that: the line belongs to the call
                 self._record_outcome(reservation, "called")
-                is_called = True
+                called.append(lead)
             elif status != Status.BACKLOG or lead.token + 1 != reservation.attempt:
                 self._record_outcome(reservation, "gone")
             elif lead.due_at > horizon:
-                self._reschedule(reservation, lead.due_at)
+                self._reschedule(reservation, lead.due_at, "early")
             else:
                 leads.append(lead)
         if len(rows) < len(self.reservations):
             self._handle_missing({row[0] for row in rows})
-        if is_called:  # the reservation may have given it another line
-            transaction.on_commit(partial(line_leases.repair_pool, self.limits.pool_id), robust=True)
+        if called:  # the reservation may have given it another line, also of another pool
+            pools = {self.limits.pool_id, *telephony.pools_of_open_calls(PURPOSE, [lead.id for lead in called])}
+            for pool_id in sorted(pools):
+                transaction.on_commit(partial(line_leases.repair_pool, pool_id), robust=True)
         return leads
 
     def _handle_missing(self, locked: set[int]) -> None:
@@ -168,7 +170,8 @@ class ClaimBatch:
                     self.claimed.questions.append(PrecheckRequest(self.reservations[lead.id], lead, campaign))
                     self._record_outcome(self.reservations[lead.id], "asked")
                     continue
-                verdict = self.answers[lead.id]
+                # a campaign's system that always defers a lead must not keep it forever
+                verdict = within_patience(lead, campaign, self.answers[lead.id], Outcome.PRECHECK_FAILED)
             if isinstance(verdict, Defer):
                 later.append((lead, verdict))
             elif campaign.mode == Mode.DRY_RUN:
@@ -191,9 +194,8 @@ class ClaimBatch:
         ids = telephony.create_calls(PURPOSE, wanted, now=self.now)
         called = [lead for lead in leads if lead.id in ids]
         refused = [lead for lead in leads if lead.id in turns and lead.id not in ids]
-        later += [(lead, Defer(self.now + PHONE_BUSY, Reason.PHONE_BUSY)) for lead in refused]
-        if refused and not telephony.busy_phones({(lead.organization_id, lead.phone) for lead in refused}):
-            transaction.on_commit(partial(line_leases.repair_pool, self.limits.pool_id), robust=True)
+        if refused:
+            later += self._handle_refused(refused)
         if not called:
             return
         sql.execute(
@@ -216,6 +218,24 @@ class ClaimBatch:
                 f' "campaign_id": {lead.campaign_id}, "number": {call.number_id}}}'
             )
             self.events.append(EventRow(lead.organization_id, "lead.processing", lead.id, data))
+
+    def _handle_refused(self, refused: Sequence[LeadFacts]) -> list[tuple[LeadFacts, Defer]]:
+        """Handle leads whose call the database refused. Return those whose phone is busy, deferred.
+
+        The others got a line that another call uses: they are ready again soon, and Redis is repaired.
+        """
+        busy = telephony.busy_phones({(lead.organization_id, lead.phone) for lead in refused})
+        deferred, without_line = [], []
+        for lead in refused:
+            if (lead.organization_id, lead.phone) in busy:
+                deferred.append((lead, Defer(self.now + PHONE_BUSY, Reason.PHONE_BUSY)))
+            else:
+                without_line.append(lead)
+        for lead in without_line:
+            self._reschedule(self.reservations[lead.id], self.now + timedelta(seconds=LOCKED_S))
+        if without_line:
+            transaction.on_commit(partial(line_leases.repair_pool, self.limits.pool_id), robust=True)
+        return deferred
 
     def _turns(self, leads: Sequence[LeadFacts]) -> dict[int, float]:
         """Return the seconds until the call of each lead that may be requested about now.
@@ -278,6 +298,7 @@ class ClaimBatch:
             campaign.dial,
             math.ceil(turn_s * 1000),
             math.floor((send_by - self.now).total_seconds() * 1000),
+            lead.customer or campaign.customer,
         )
 
     def _defer(self, later: Sequence[tuple[LeadFacts, Defer]]) -> None:
@@ -349,7 +370,7 @@ class ClaimBatch:
             reservation.batch, reservation.member, "again", reservation.due_ms, goes_on_as
         )
 
-    def _reschedule(self, reservation: Reservation, until: datetime) -> None:
+    def _reschedule(self, reservation: Reservation, until: datetime, what: str = "later") -> None:
         self.outcomes[reservation.member] = ClaimOutcome(
-            reservation.batch, reservation.member, "later", redis_queue.to_ms(until), reservation.member
+            reservation.batch, reservation.member, what, redis_queue.to_ms(until), reservation.member
         )

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 
 import structlog
-from django.db import transaction
+from django.conf import settings
+from django.db import DatabaseError, transaction
 
 from dispatch.capacity import bulk as capacity
 from dispatch.capacity.bulk import PoolLimits
@@ -16,16 +17,19 @@ from dispatch.capacity.models import ProviderAccount
 from dispatch.core import fault_injection
 from dispatch.core.db.prepared import pipeline
 from dispatch.core.redis.client import REDIS_ERRORS
-from dispatch.leads import counters, redis_queue
+from dispatch.leads import counters, redis_queue, sql
 from dispatch.leads.redis_queue import PURPOSE, ClaimOutcome, Reservation
 from dispatch.leads.rules.retries import Verdict
 from dispatch.leads.services import claim_failures
 from dispatch.leads.services.claim_batches import STOPPED_S, ClaimBatch, ClaimResult, PrecheckRequest
 from dispatch.telephony import services as telephony
+from dispatch.telephony.models import Call
 
 log = structlog.get_logger(__name__)
 
 ACCOUNTS_S = 1.0
+# How often a claimer checks whether a batch was committed, while the database is unavailable (seconds).
+COMMIT_CHECK_S = 0.2
 
 
 def no_claims(claimed: ClaimResult) -> None:
@@ -101,31 +105,57 @@ def claim_reservations(
         part = waiting.pop()
         batch = ClaimBatch(worker, limits, part, answers or {})
         batch.claimed.accounts = claimed.accounts
+        is_written = False
         try:
             with transaction.atomic():
                 with pipeline():
                     batch.claim()
                 fault_injection.crash_point("leads.claim.before_commit")
+                is_written = True
         except Exception as error:
-            if claim_failures.is_outage(error):
+            if is_written and _is_committed(batch):
+                log.warning("leads_commit_reply_lost", leads=len(part), error=str(error).strip())
+            elif claim_failures.is_outage(error):
                 requeue_reservations(worker, [*part, *chain.from_iterable(waiting)])
                 if claimed.calls or claimed.questions:  # they are committed, so they must be requested
                     log.warning("leads_claimed_in_part", error=str(error).strip())
                     return claimed
                 raise
-            if len(part) == 1:
-                _pending.send(worker, [claim_failures.defer(part[0], error)])
-            else:  # so that only the lead that is the cause fails
-                log.warning("leads_claim_split", leads=len(part), error=str(error).strip())
-                half = len(part) // 2
-                waiting += [part[half:], part[:half]]
-            continue
+            else:
+                if len(part) == 1:
+                    _pending.send(worker, [claim_failures.defer(part[0], error)])
+                else:  # so that only the lead that is the cause fails
+                    log.warning("leads_claim_split", leads=len(part), error=str(error).strip())
+                    half = len(part) // 2
+                    waiting += [part[half:], part[:half]]
+                continue
         fault_injection.crash_point("leads.claim.committed")
         committed(batch.claimed)
         _pending.send(worker, batch.outcomes.values())
         fault_injection.crash_point("leads.claim.settled")
         claimed.add(batch.claimed)
     return claimed
+
+
+def _is_committed(batch: ClaimBatch) -> bool:
+    """Return whether the calls of a batch were committed although the commit failed: its reply was lost.
+
+    Only this process may request them then. Waits for the locks of the leads, which an unfinished commit holds, at
+    most until the calls can no longer be requested.
+    """
+    call_ids = [request.call_id for request in batch.claimed.calls]
+    deadline = time.monotonic() + settings.CALL_SEND_WINDOW_S
+    while call_ids:
+        try:
+            with transaction.atomic():
+                sql.fetch_all(sql.LOCK_AND_WAIT, {"ids": sql.integers(batch.reservations)})
+                return Call.objects.filter(pk__in=call_ids).exists()
+        except DatabaseError as error:
+            if time.monotonic() > deadline:
+                log.warning("leads_commit_unknown", calls=len(call_ids), error=str(error).strip())
+                break
+            time.sleep(COMMIT_CHECK_S)
+    return False
 
 
 def claim_answered(worker: str, answered: Sequence[tuple[PrecheckRequest, Verdict]]) -> ClaimResult:

@@ -34,7 +34,7 @@ class CallEnd(NamedTuple):
     """The end of one attempt.
 
     `sent_back_s`: the provider could not accept the call now, and asked for that many seconds before the next
-    request. None: it was an attempt.
+    request; 0 if no request was sent. None: it was an attempt.
     """
 
     lead_id: int
@@ -127,7 +127,7 @@ def _end_of(ended: telephony.EndedCall) -> CallEnd:
         ended.call_id,
         ended.status,
         retries.outcome_of_call(ended.status, bad_number=bad_number),
-        max(outcome.retry_after_s, 1.0) if isinstance(outcome, RateLimited) else None,
+        outcome.retry_after_s if isinstance(outcome, RateLimited) else None,
     )
 
 
@@ -152,7 +152,7 @@ def _finish_attempts(ends: Sequence[CallEnd], locked: dict[int, LeadFacts]) -> N
     known = [end for end in ends if end.lead_id in locked and locked[end.lead_id].token == end.attempt]
     campaigns = eligibility.campaigns({locked[end.lead_id].campaign_id for end in known}) if known else {}
     finished: list[tuple[CallEnd, End]] = []
-    again: list[tuple[CallEnd, Defer]] = []
+    again: list[tuple[CallEnd, Defer, LeadFacts]] = []
     event_rows: list[EventRow] = []
     for end in known:
         lead = locked[end.lead_id]
@@ -161,6 +161,8 @@ def _finish_attempts(ends: Sequence[CallEnd], locked: dict[int, LeadFacts]) -> N
         verdict: Defer | End
         if end.sent_back_s is not None:
             verdict = retries.after_not_accepted(lead, now, end.sent_back_s)
+        elif end.status == Call.Status.NOT_PLACED:
+            verdict = retries.after_not_placed(lead, now)
         else:
             campaign = campaigns[lead.campaign_id]
             verdict = retries.after_call(lead, campaign, end.outcome, now, _chance.random())
@@ -173,10 +175,10 @@ def _finish_attempts(ends: Sequence[CallEnd], locked: dict[int, LeadFacts]) -> N
             data = f'{{"outcome": "{verdict.outcome}", {details}}}'
             event_rows.append(EventRow(lead.organization_id, "lead.finished", lead.id, data))
         else:
-            again.append((end, verdict))
+            again.append((end, verdict, lead))
             data = f'{{"outcome": "{end.outcome}", {details}, "due_at": "{verdict.until.isoformat()}"}}'
             event_rows.append(EventRow(lead.organization_id, "lead.again", lead.id, data))
-    for result, count in Counter([*(v.outcome for _, v in finished), *(v.reason for _, v in again)]).items():
+    for result, count in Counter([*(v.outcome for _, v in finished), *(v.reason for _, v, _ in again)]).items():
         counters.picked.labels(result).inc(count)
     _write_ends(finished, again, now)
     events.append_many(event_rows)
@@ -184,14 +186,14 @@ def _finish_attempts(ends: Sequence[CallEnd], locked: dict[int, LeadFacts]) -> N
         ScheduleEntry(
             campaigns[locked[end.lead_id].campaign_id].pool_id, end.lead_id, end.attempt + 1, to_ms(verdict.until)
         )
-        for end, verdict in again
+        for end, verdict, _ in again
     ]
     if entries:
         transaction.on_commit(partial(redis_queue.enqueue, entries), robust=True)
 
 
 def _write_ends(
-    finished: Sequence[tuple[CallEnd, End]], again: Sequence[tuple[CallEnd, Defer]], now: datetime
+    finished: Sequence[tuple[CallEnd, End]], again: Sequence[tuple[CallEnd, Defer, LeadFacts]], now: datetime
 ) -> None:
     if finished:
         sql.execute(
@@ -207,11 +209,28 @@ def _write_ends(
         sql.execute(
             sql.AGAIN,
             {
-                **_columns([end for end, _ in again]),
-                "dues": [verdict.until for _, verdict in again],
-                "reasons": sql.texts(verdict.reason for _, verdict in again),
+                **_columns([end for end, _, _ in again]),
+                "dues": [verdict.until for _, verdict, _ in again],
+                "reasons": sql.texts(verdict.reason for _, verdict, _ in again),
+                **_unplaced_columns(again),
             },
         )
+
+
+def _unplaced_columns(again: Sequence[tuple[CallEnd, Defer, LeadFacts]]) -> dict[str, str]:
+    """Return the columns that count consecutive calls that were not placed. A placed call resets them."""
+    is_refused = [end.status == Call.Status.REJECTED for end, _, _ in again]
+    is_placed = [end.status not in NEVER_PLACED for end, _, _ in again]
+    return {
+        "refusals": sql.integers(
+            0 if placed else lead.refusals + refused
+            for (_, _, lead), placed, refused in zip(again, is_placed, is_refused, strict=True)
+        ),
+        "sent_back": sql.integers(
+            0 if placed or refused else lead.sent_back + (end.sent_back_s != 0)
+            for (end, _, lead), placed, refused in zip(again, is_placed, is_refused, strict=True)
+        ),
+    }
 
 
 def _columns(ends: Sequence[CallEnd]) -> dict[str, str]:

@@ -9,13 +9,16 @@ from typing import NamedTuple
 
 import structlog
 from django.conf import settings
+from django.db import transaction
 
 from dispatch.core import clock
 from dispatch.core.db.isolation import FailureRule, run_each
 from dispatch.core.db.lock_waits import RecentlyBlocked
+from dispatch.core.db.prepared import prefer_index_plans
 from dispatch.core.redis import generation
+from dispatch.core.redis.client import REDIS_ERRORS
 from dispatch.leads import counters, queue_stats, redis_queue, sql
-from dispatch.leads.redis_queue import ScheduleEntry
+from dispatch.leads.redis_queue import RebuildSpread, ScheduleEntry
 from dispatch.leads.rules import retries
 from dispatch.leads.services import completion
 from dispatch.telephony.models import Call
@@ -30,6 +33,8 @@ COMPARED = 1000
 SWEEP_PAGE, MIN_SWEEP = 1000, 100
 SWEEP_OVER_S = 1800.0
 STALE_BATCH = 500
+# From this number of overdue leads on, they are counted before they are compared with the schedule.
+MANY_OVERDUE = 5000
 # Leads whose stale claim could not be ended. They are skipped for this number of seconds.
 _failed_claims = RecentlyBlocked(60.0)
 BEGINNING = datetime.min.replace(tzinfo=UTC)
@@ -40,7 +45,7 @@ START: Position = (BEGINNING, 0)
 _chance = random.Random()
 
 
-def page_of_due(after: Position, until: datetime, limit: int = PAGE) -> tuple[list[ScheduleEntry], Position]:
+def page_of_due(after: Position, until: datetime, limit: int) -> tuple[list[ScheduleEntry], Position]:
     """Return the entries that the schedule should contain after a position, by due time, and the next position."""
     rows = sql.fetch_all(sql.DUE, {"after": after[0], "after_id": after[1], "until": until, "limit": limit})
     if not rows:
@@ -50,15 +55,37 @@ def page_of_due(after: Position, until: datetime, limit: int = PAGE) -> tuple[li
 
 
 def schedule_near() -> int:
-    """Schedule waiting leads that are due soon and missing from Redis. Return how many."""
-    until = clock.now() + timedelta(seconds=settings.LEADS_NEAR_S)
-    position, added = START, 0
+    """Schedule waiting leads that are due soon and missing from Redis. Return how many.
+
+    If very many leads are overdue, because they wait for lines, they are only compared if Redis has fewer of them.
+    """
+    now = clock.now()
+    until = now + timedelta(seconds=settings.LEADS_NEAR_S)
+    try:
+        is_swept = redis_queue.swept_generation() == generation.current_generation()
+        spread = None if is_swept else redis_queue.rebuild_spread()
+        position = (now, 0) if _has_all_overdue(now) else START
+    except REDIS_ERRORS:
+        return 0
+    added = compared = 0
     while True:
-        page = page_to_compare(position, until, COMPARED)
+        page = page_to_compare(position, until, COMPARED, compared=compared, spread=spread)
         added += schedule_missing(page)
         if page.leads < COMPARED:
             return added
         position = page.last
+        compared += page.leads
+
+
+def _has_all_overdue(now: datetime) -> bool:
+    """Return whether very many leads are overdue, and Redis has at least as many due leads.
+
+    Raises any of REDIS_ERRORS.
+    """
+    with transaction.atomic():
+        prefer_index_plans()
+        ((overdue,),) = sql.fetch_all(sql.OVERDUE, {"now": now})
+    return overdue > MANY_OVERDUE and queue_stats.due_leads() >= overdue
 
 
 class Page(NamedTuple):
@@ -69,9 +96,19 @@ class Page(NamedTuple):
     last: Position
 
 
-def page_to_compare(after: Position, until: datetime, limit: int) -> Page:
-    """Return the next page after a position, ordered by due time."""
-    params = {"after": after[0], "after_id": after[1], "until": until, "limit": limit}
+def page_to_compare(
+    after: Position, until: datetime, limit: int, *, compared: int = 0, spread: RebuildSpread | None = None
+) -> Page:
+    """Return the next page after a position, ordered by due time.
+
+    `spread`: the rebuild scheduled only the first of the overdue leads; the others follow them. `compared`: how
+    many leads precede this page.
+    """
+    overdue_ms, floor_ms = (spread.began_ms, spread.position_ms(compared)) if spread else (0, 0)
+    params = {
+        "after": after[0], "after_id": after[1], "until": until, "limit": limit,
+        "overdue_ms": overdue_ms, "floor_ms": floor_ms,
+    }  # fmt: skip
     ((text, count, due_us, lead_id),) = sql.fetch_all(sql.PAGE_OF_DUE, params)
     return Page(text, count, (EPOCH + timedelta(microseconds=due_us), lead_id)) if count else Page("", 0, after)
 
@@ -105,6 +142,7 @@ class Sweep:
 
     def __init__(self) -> None:
         self._position = START
+        self._compared = 0
         self._generation: str | None = None
 
     def step(self) -> bool:
@@ -113,20 +151,22 @@ class Sweep:
         if current is None:
             return False
         if current != self._generation:
-            self._generation, self._position = current, START
+            self._generation, self._position, self._compared = current, START, 0
         at_once = redis_queue.swept_generation() != current
         left = SWEEP_PAGE if at_once else sweep_page(queue_stats.schedule_size())
+        spread, until = redis_queue.rebuild_spread() if at_once else None, datetime.max.replace(tzinfo=UTC)
         while left > 0:
             limit = min(left, COMPARED)
-            page = page_to_compare(self._position, datetime.max.replace(tzinfo=UTC), limit)
+            page = page_to_compare(self._position, until, limit, compared=self._compared, spread=spread)
             schedule_missing(page)
             if page.leads < limit:
                 break
             self._position = page.last
+            self._compared += page.leads
             left -= limit
         else:
             return at_once
-        self._position = START
+        self._position, self._compared = START, 0
         redis_queue.set_swept_generation(current)
         return False
 
@@ -147,7 +187,7 @@ def rebuild_schedule() -> None:
     first_ms = last_ms = None
     until = now + timedelta(seconds=settings.LEADS_NEAR_S)
     while seen < settings.LEADS_REBUILD_MOST:
-        entries, position = page_of_due(position, until)
+        entries, position = page_of_due(position, until, PAGE)
         now_ms = redis_queue.to_ms(now)
         spread = []
         for entry in entries:
@@ -160,6 +200,7 @@ def rebuild_schedule() -> None:
         redis_queue.rebuild_schedule(spread)
         if len(entries) < PAGE:
             break
+    redis_queue.set_rebuild_spread(RebuildSpread(redis_queue.to_ms(now), int(window * 1000), overdue))
     counters.backlog_at_rebuild.set(overdue)
     counters.rebuild_window.set(window)
     counters.rebuild_spread.set(((last_ms or 0) - (first_ms or 0)) / 1000)

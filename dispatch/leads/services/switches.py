@@ -14,14 +14,15 @@ from django.db import transaction
 
 from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict
-from dispatch.core.events import Actor
+from dispatch.core.db.prepared import prefer_index_plans
+from dispatch.core.events import Actor, EventRow
 from dispatch.core.runtime import queues
 from dispatch.leads import eligibility, redis_queue, sql
 from dispatch.leads.models import Campaign, EngineSwitch, LeadDispatch
 from dispatch.leads.redis_queue import ScheduleEntry
 from dispatch.leads.rules.retries import CampaignRules
 from dispatch.leads.rules.script import NO_WORDS
-from dispatch.leads.rules.states import HELD, Mode, Reason
+from dispatch.leads.rules.states import Mode, Reason
 
 LIFTED = "leads_lifted"  # the loop that releases leads that are no longer held
 
@@ -44,10 +45,9 @@ def set_engine(
         row = EngineSwitch.objects.select_for_update().get(pk=1)
         changed = _change_switches(row, {"is_stopped": is_stopped, "promoter_paused": promoter_paused})
         if changed:
-            for organization_id in LeadDispatch.objects.order_by("organization_id").values_list(
-                "organization_id", flat=True
-            ):
-                events.append(organization_id, "lead_engine.switched", row.pk, actor=actor, **changed)
+            # in one statement, so that the switch takes effect within a second for any number of organizations
+            ids = LeadDispatch.objects.order_by("organization_id").values_list("organization_id", flat=True)
+            events.append_many([EventRow(pk, "lead_engine.switched", row.pk, changed) for pk in ids], actor=actor)
             _notify_dialers()
     return row
 
@@ -138,18 +138,19 @@ def holding_switches(rules: CampaignRules, stopped: bool) -> set[Reason]:
 
 def _campaigns_no_longer_held() -> Iterator[tuple[int, list[Reason]]]:
     """Yield the campaigns with leads that wait for lifted switches, with these reasons."""
-    ids = list(Campaign.objects.order_by("pk").values_list("pk", flat=True))
+    with transaction.atomic():
+        prefer_index_plans()
+        pairs = sql.fetch_all(sql.HELD_PAIRS)
+    held: dict[int, list[Reason]] = {}
+    for campaign_id, reason in pairs:
+        held.setdefault(campaign_id, []).append(Reason(reason))
+    ids = sorted(held)
     for start in range(0, len(ids), CAMPAIGNS_AT_ONCE):
         stopped, campaigns = eligibility.switches(ids[start : start + CAMPAIGNS_AT_ONCE])
-        lifted = {
-            pk: [r for r in HELD if r not in holding_switches(rules, stopped)] for pk, rules in campaigns.items()
-        }
-        pairs = [(pk, reason) for pk, reasons in lifted.items() for reason in reasons]
-        params = {"campaigns": [pk for pk, _ in pairs], "reasons": [str(reason) for _, reason in pairs]}
-        reasons_by_campaign: dict[int, list[Reason]] = {}
-        for campaign_id, reason in sql.fetch_all(sql.WAITING_FOR, params):
-            reasons_by_campaign.setdefault(campaign_id, []).append(Reason(reason))
-        yield from reasons_by_campaign.items()
+        for pk, rules in campaigns.items():
+            holding = holding_switches(rules, stopped)
+            if lifted := [reason for reason in held[pk] if reason not in holding]:
+                yield pk, lifted
 
 
 BATCH = 5000

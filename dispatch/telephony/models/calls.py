@@ -73,6 +73,13 @@ class Call(OwnedModel, Priced):
         default=3, db_default=3, help_text="Calls of one purpose are placed in this order: 1 first."
     )
     detect_machine = models.BooleanField(default=False, help_text="Have the provider detect who answered.")
+    customer = models.CharField(
+        max_length=64,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="The customer on whose behalf it calls, for rate limits.",
+    )
 
     status = models.CharField(max_length=16, choices=Status, default=Status.CREATED)
     sid = models.CharField(max_length=64, null=True, blank=True)
@@ -127,8 +134,11 @@ class Call(OwnedModel, Priced):
             models.Index(fields=["status", "id"], condition=Q(ended_at=None), name="call_open"),
             models.Index(fields=["hang_up_at"], condition=Q(hang_up_at__isnull=False), name="call_to_hang_up"),
             models.Index(fields=["requested_at"], name="call_requested_at"),
+            models.Index(fields=["organization", "requested_at"], name="call_of_organization"),
             models.Index(
-                fields=["organization", "created_at"], condition=Q(purpose="lead"), name="lead_call_lately"
+                fields=["organization", "customer", "created_at"],
+                condition=~Q(customer=""),
+                name="call_of_customer",
             ),
             models.Index(fields=["organization", "to_phone", "requested_at"], name="call_to_phone"),
             models.Index(

@@ -6,8 +6,10 @@ A provider is a module of this package. In development, settings.PROVIDER_MODULE
 from __future__ import annotations
 
 import threading
+import time
 from functools import cache
 from importlib import import_module
+from typing import NamedTuple
 
 from django.conf import settings
 
@@ -18,9 +20,11 @@ from dispatch.telephony.providers.base import Provider
 NAMES = {"twilio": "Twilio"}  # name → label
 OUT_OF_ORDER = ("Sorry, we have a technical problem right now.", "Please try again in a few minutes. Goodbye.")
 
+# A thread keeps the clients of this many accounts, and closes those that were idle for longer (seconds). Otherwise
+# the connections of all threads to all accounts would stay open.
+MAX_CLIENTS, IDLE_S = 8, 10.0
+
 _thread_clients = threading.local()
-# The most recent clients of a thread are kept, each with its connections.
-MAX_CLIENTS = 64
 
 
 class UnknownProvider(Exception):
@@ -29,7 +33,7 @@ class UnknownProvider(Exception):
 
 def for_account(account: ProviderAccount) -> Provider:
     """Return this thread's client of the account, rebuilt after its credentials change. Raises UnknownProvider."""
-    clients: dict[int, tuple[tuple[str, ...], Provider]] = _thread_clients.__dict__.setdefault("clients", {})
+    clients: dict[int, _CachedClient] = _thread_clients.__dict__.setdefault("clients", {})
     credentials = (
         account.provider,
         account.account_sid,
@@ -41,13 +45,22 @@ def for_account(account: ProviderAccount) -> Provider:
         account.edge,
         _environment(),
     )
+    now = time.monotonic()
     cached = clients.pop(account.pk, None)
-    if cached is None or cached[0] != credentials:
-        cached = (credentials, _make(account))
-    clients[account.pk] = cached  # at the end: the first one is the least recently used
-    if len(clients) > MAX_CLIENTS:
-        del clients[next(iter(clients))]
-    return cached[1]
+    if cached is not None and cached.credentials != credentials:
+        cached.client.close()
+        cached = None
+    client = _make(account) if cached is None else cached.client
+    clients[account.pk] = _CachedClient(credentials, client, now)  # the last is the latest used
+    while len(clients) > MAX_CLIENTS or now - clients[next(iter(clients))].used_at > IDLE_S:
+        clients.pop(next(iter(clients))).client.close()
+    return client
+
+
+class _CachedClient(NamedTuple):
+    credentials: tuple[str, ...]
+    client: Provider
+    used_at: float
 
 
 def _environment() -> str:

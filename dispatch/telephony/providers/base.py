@@ -224,6 +224,9 @@ class Provider(ABC):
         """Request a call as `place` does, in an event loop."""
         raise NotImplementedError
 
+    def close(self) -> None:  # noqa: B027  (a client without connections has nothing to close)
+        """Close the client's idle connections. The client stays usable."""
+
     @abstractmethod
     def hang_up(self, sid: str) -> StatusReport:
         """End the call in any state, and return its status after that. Raises CallGone and ProviderError."""

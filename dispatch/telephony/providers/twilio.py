@@ -327,6 +327,10 @@ class Twilio(Provider):
             client.api.base_url = local
         return client
 
+    def close(self) -> None:
+        if self._made is not None and (session := self._http().session) is not None:
+            session.close()
+
     def _http(self) -> Any:
         return self._client().http_client
 

@@ -52,6 +52,7 @@ class NewCall(NamedTuple):
     context: Mapping[str, Any]
     turn_ms: int = 0  # from now until the provider may be asked
     send_ms: int = 0  # from now until the request must be sent
+    customer: str = ""  # on whose behalf it calls
 
 
 def create_calls(purpose: str, calls: Sequence[NewCall], *, now: datetime) -> dict[int, int]:
@@ -80,6 +81,7 @@ def create_calls(purpose: str, calls: Sequence[NewCall], *, now: datetime) -> di
         "contexts": texts(_texts_of(ordered)),
         "turns": integers(call.turn_ms for call in ordered),
         "sends": integers(call.send_ms for call in ordered),
+        "customers": texts(call.customer for call in ordered),
     }
     rows = fetch_all(sql.CREATE_CALLS, {**params, "purpose": purpose, "now": now})
     return {subject_id: call_id for call_id, subject_id in rows}
@@ -93,11 +95,17 @@ def _texts_of(calls: Sequence[NewCall]) -> list[str]:
 
 def busy_phones(phones: Collection[tuple[int, str]]) -> set[tuple[int, str]]:
     """Return the (organization, phone) pairs that have an open call."""
-    numbers = {phone for _, phone in phones}
-    open_calls = Call.objects.filter(to_phone__in=numbers, ended_at=None).values_list(
-        "organization_id", "to_phone"
-    )
-    return {(organization_id, str(phone)) for organization_id, phone in open_calls} & set(phones)
+    given = {
+        "organizations": integers(organization_id for organization_id, _ in phones),
+        "phones": texts(phone for _, phone in phones),
+    }
+    return {(organization_id, phone) for organization_id, phone in fetch_all(sql.BUSY_PHONES, given)}
+
+
+def pools_of_open_calls(purpose: str, subject_ids: Collection[int]) -> set[int]:
+    """Return the pools whose lines the open calls of these subjects hold."""
+    open_calls = Call.objects.filter(purpose=purpose, subject_id__in=subject_ids, ended_at=None)
+    return set(open_calls.values_list("pool_id", flat=True))
 
 
 def cancelled(call_ids: Sequence[int]) -> list[bool]:

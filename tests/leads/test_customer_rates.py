@@ -1,0 +1,104 @@
+"""A customer's rate over many batches: leads queue behind it, and are deferred about once."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from dispatch.core import clock
+from dispatch.core.events import SYSTEM
+from dispatch.leads.models import CustomerRate, Lead
+from dispatch.leads.services import actions, claim_batches
+from dispatch.telephony.models import Call
+from tests.benchmarks import noop_provider
+from tests.harness.leads import Floor
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MOST, PER_S, BATCH = 3, 30, 3
+
+
+@pytest.fixture
+def floor(settings: Any) -> Floor:
+    settings.PROVIDER_MODULES = noop_provider.MODULES
+    made = Floor(lines=50)
+    made.campaign.customer = "acme"
+    made.campaign.save()
+    CustomerRate.objects.create(organization=made.organization, customer="acme", most=MOST, per_s=PER_S)
+    return made
+
+
+@pytest.fixture
+def deferrals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The leads that were deferred, once per deferral."""
+    deferred: list[int] = []
+    real = claim_batches.ClaimBatch._defer
+
+    def defer(batch: Any, later: Any) -> None:
+        deferred.extend(lead.id for lead, _ in later)
+        real(batch, later)
+
+    monkeypatch.setattr(claim_batches.ClaimBatch, "_defer", defer)
+    return deferred
+
+
+def work_in_small_batches(floor: Floor) -> None:
+    floor.promote()
+    while floor.dial(BATCH).taken:
+        floor.promote()
+
+
+def next_due() -> datetime | None:
+    return Lead.objects.filter(status="backlog").order_by("due_at").values_list("due_at", flat=True).first()
+
+
+def assert_rate_kept() -> None:
+    made = sorted(Call.objects.values_list("requested_at", flat=True))
+    for first, last in zip(made, made[MOST:], strict=False):
+        assert last - first >= timedelta(seconds=PER_S), made
+
+
+def test_leads_over_the_rate_are_deferred_about_once(floor: Floor, deferrals: list[int]) -> None:
+    ids = floor.add_many(18)
+    work_in_small_batches(floor)
+    assert len(deferrals) == 15
+    assert len(set(Lead.objects.filter(status="backlog").values_list("due_at", flat=True))) >= 15 // MOST
+    for _ in range(60):
+        due_at = next_due()
+        if due_at is None:
+            break
+        clock.travel(max(0.0, (due_at - clock.now()).total_seconds()) + 0.05)
+        work_in_small_batches(floor)
+    assert floor.outcomes(ids) == {"answered": 18}
+    assert_rate_kept()
+    assert len(deferrals) <= 2 * 18
+
+
+def test_a_new_lead_goes_behind_those_that_wait(floor: Floor) -> None:
+    floor.add_many(9)
+    work_in_small_batches(floor)
+    last = Lead.objects.filter(status="backlog").order_by("-due_at").values_list("due_at", flat=True)[0]
+    (late,) = floor.add_many(1)
+    work_in_small_batches(floor)
+    assert floor.lead(late).due_at >= last
+    assert floor.lead(late).reason == "customer_rate"
+
+
+def test_canceled_leads_leave_the_queue(floor: Floor) -> None:
+    ids = floor.add_many(MOST + 9)
+    work_in_small_batches(floor)
+    for lead in ids:
+        if floor.status(lead) == "backlog":
+            actions.cancel_lead(lead, actor=SYSTEM)
+    clock.travel(PER_S + 1)
+    (late,) = floor.add_many(1)
+    work_in_small_batches(floor)
+    assert floor.lead(late).outcome == "answered"
+
+
+def test_calls_know_the_customer_on_whose_behalf_they_are_made(floor: Floor) -> None:
+    floor.add_many(1)
+    floor.work()
+    assert Call.objects.get().customer == "acme"
