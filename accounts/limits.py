@@ -101,7 +101,7 @@ def default_limit(name: str) -> int:
 
 
 def limit_reached(name: str, limit: int, used: int | None = None) -> LimitReached:
-    """Return the error that tells which limit was reached, and what to do."""
+    """Return the error that names the limit that was reached, and says what to do."""
     return LimitReached(
         f"Your organization may have at most {limit:,} {LABELS[name]}. {REMEDIES[name]}, or ask the operator "
         "of this installation for a higher limit.",

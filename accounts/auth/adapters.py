@@ -47,7 +47,7 @@ class AccountAdapter(DefaultAccountAdapter):
         return clock.now().timestamp() - signed_in_at > app_settings.REAUTHENTICATION_TIMEOUT
 
     def get_reauthentication_methods(self, user: Any) -> list[dict[str, Any]]:
-        """Return the ways to confirm who one is, in our words."""
+        """Return the ways to confirm the user's identity, with our descriptions."""
         methods = super().get_reauthentication_methods(user)
         return [{**method, "description": METHODS.get(method["id"], method["description"])} for method in methods]
 

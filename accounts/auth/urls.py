@@ -1,4 +1,4 @@
-"""URLs of signing in and of one's account security: the parts of django-allauth that are used, and no others."""
+"""URLs of sign-in and account security: only the parts of django-allauth that are used."""
 
 from allauth.account import views as account_views
 from django.urls import include, path

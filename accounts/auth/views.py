@@ -1,4 +1,4 @@
-"""Sign in with the second factor, and list and end one's sessions and API keys."""
+"""Sign users in with the second factor; list and end their sessions, and revoke their API keys."""
 
 from __future__ import annotations
 

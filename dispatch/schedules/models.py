@@ -94,7 +94,7 @@ class Schedule(OwnedModel):
         "jitter (s)",
         default=0,
         db_default=0,
-        help_text="Delay each occurrence by up to this many seconds, always by the same time.",
+        help_text="Delay each occurrence by up to this many seconds. An occurrence always has the same delay.",
     )
 
     shard = models.PositiveSmallIntegerField(editable=False)

@@ -164,7 +164,7 @@ def test_call_after_the_text_waits_if_quiet_hours_have_begun(desk):
     assert (news_calls(), len(news_texts())) == (1, 1)
 
 
-def test_assignment_that_ends_in_the_same_night_is_never_told(desk):
+def test_assignment_that_ends_in_the_same_night_is_never_sent(desk):
     travel_to(at(PHOENIX, *NIGHT))
     job = desk.assigned()
     services.cancel(job.pk, "a mistake", actor=MARIA)
@@ -178,7 +178,7 @@ def test_assignment_that_ends_in_the_same_night_is_never_told(desk):
     assert (Text.objects.count(), news_calls()) == (0, 0)
 
 
-def test_technician_who_gets_the_job_back_in_the_same_night_learns_that_it_changed(desk):
+def test_technician_who_regains_the_job_the_same_night_learns_of_the_change(desk):
     bob = factories.technician(desk.organization, "Bob", max_open_jobs=5)
     job = given_to_ann(desk)
     services.assign(job.pk, bob.pk, actor=MARIA, confirm_unfit=True)
@@ -249,7 +249,7 @@ def test_other_quiet_hours_move_the_notice(desk):
     assert list(words) == ["7:00", "8:30"]
 
 
-def test_dispatcher_who_told_the_technician_at_night_ends_the_deferred_notice(desk):
+def test_dispatcher_who_informs_the_technician_ends_the_deferred_notice(desk):
     job = given_to_ann(desk)
     services.cancel(job.pk, "the customer fixed it", actor=MARIA)
     assert "technician_told" in desk.api.get(f"jobs/{job.pk}/").json()["actions"]

@@ -10,7 +10,7 @@ from tests.harness.jobs import Worker, submitted
 from tests.support import factories
 
 
-def test_a_burst_of_one_organization_delays_no_other_organizations_first_call(floor):
+def test_a_burst_of_one_organization_delays_no_first_call_of_another(floor):
     (ann,) = floor.crew("Ann")
     other = factories.organization("Burst Plumbing")
     service = factories.service_type(other, "drain")

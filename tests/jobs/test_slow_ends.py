@@ -38,7 +38,7 @@ def test_technician_is_called_again_after_the_end_of_the_first_call(floor: Floor
     assert floor.offers(job) == [("Ann", "timed_out"), ("Ann", "accepted")]
 
 
-def test_key_in_a_call_whose_offer_expired_is_refused_while_another_phone_rings(floor: Floor) -> None:
+def test_key_after_the_offer_expired_is_refused_while_another_phone_rings(floor: Floor) -> None:
     floor.set_policy(answered_extension_s=600)
     ann, bob = floor.crew("Ann", "Bob")
     job, call = answered_call_that_expires(floor, ann)

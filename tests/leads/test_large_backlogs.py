@@ -117,7 +117,7 @@ def test_a_free_line_wakes_one_idle_puller() -> None:
     asyncio.run(main())
 
 
-def test_the_kill_switch_takes_the_same_few_statements_for_any_number_of_organizations(
+def test_the_kill_switch_costs_the_same_for_any_number_of_organizations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for _ in range(30):

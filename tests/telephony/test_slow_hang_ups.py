@@ -65,7 +65,7 @@ def test_key_pressed_after_the_hang_up_was_requested_has_its_effect(caller: Call
     assert caller.listener.keys == [(call.pk, "1")]
 
 
-def test_phone_that_is_answered_after_the_hang_up_was_requested_hears_nothing(caller: Caller) -> None:
+def test_phone_that_is_answered_after_a_requested_hang_up_hears_nothing(caller: Caller) -> None:
     caller.sim.set_timing(hang_up=NEVER)
     caller.sim.phone(ANN).will(manual())
     call = caller.call(ANN)

@@ -27,14 +27,14 @@ log = structlog.get_logger(__name__)
 
 # The maximum number of jobs in one request, which bounds its cost.
 MAX_JOBS = 50
-# name → action, button, title, what it does
+# name → action, button, what it does
 ACTIONS: dict[str, tuple[Action, str, str]] = {
     "dispatch-again": (
         Action.DISPATCH_AGAIN,
         "Call technicians again",
         "For each job, calls everyone available now, except technicians who declined or can't make it.",
     ),
-    "cancel": (Action.CANCEL, "Cancel jobs", "Cancels the jobs. Phones that ring for them are hung up on."),
+    "cancel": (Action.CANCEL, "Cancel jobs", "Cancels the jobs and ends their calls that are ringing."),
 }
 
 

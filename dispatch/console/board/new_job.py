@@ -38,7 +38,7 @@ class NewJobForm(forms.Form):
     address = forms.CharField(
         max_length=300,
         widget=forms.Textarea({"rows": 2}),
-        help_text="Street, city and ZIP code. Technicians nearby are found by it.",
+        help_text="Street, city and ZIP code, to find technicians nearby.",
     )
     notes = forms.CharField(max_length=2000, required=False, widget=forms.Textarea({"rows": 3}))
     preferred_technician = forms.ModelChoiceField(
@@ -85,7 +85,7 @@ def new_job(request: HttpRequest) -> HttpResponse:
         submission_id = _accept(request, form)
     except idempotency.KeyReused:
         form.data = {**request.POST.dict(), "nonce": str(uuid4())}
-        form.add_error(None, "This form already made a job. Send it again to make another one.")
+        form.add_error(None, "This form has already created a job. Submit it again to create another one.")
         return _render_form(request, form, status=409)
     address = reverse("console:new_job_made", args=[submission_id])
     if not views_base.is_fragment(request):

@@ -125,7 +125,7 @@ class AsyncShares:
                     turn.set_result(None)
 
     def _leave(self, key: int, turn: asyncio.Future[None]) -> None:
-        """Leave the queue, or return the slot if it was granted at the moment of the cancelation."""
+        """Leave the queue, or return the slot if it was granted at the moment of the cancellation."""
         with self._lock:
             queue = self._queues.get(key)
             if queue is not None and turn in queue:

@@ -24,7 +24,7 @@ class Migration(migrations.Migration):
             field=models.PositiveIntegerField(
                 db_default=0,
                 default=0,
-                help_text="Delay each occurrence by up to this many seconds, always by the same time.",
+                help_text="Delay each occurrence by up to this many seconds. An occurrence always has the same delay.",
                 verbose_name="jitter (s)",
             ),
         ),

@@ -54,7 +54,7 @@ def _ask(call: Call) -> None:
     except CallGone:
         mark_lost(call.pk, "the provider does not know it")
     except TooManyRequests as error:
-        log.info("hang_up_postponed", call=call.pk, error=str(error))
+        log.info("hang_up_deferred", call=call.pk, error=str(error))
         again = clock.now() + min(timedelta(seconds=error.retry_after_s), AGAIN)
         Call.objects.filter(pk=call.pk, hang_up_at__isnull=False).update(hang_up_at=again)
         return
