@@ -43,7 +43,11 @@
   const KEYS = {
     j: () => step(1),
     k: () => step(-1),
-    n: () => document.getElementById("new-job").click(),
+    n: () => {
+      const open = document.getElementById("id_customer_phone");
+      if (open) open.focus();
+      else document.getElementById("new-job").click();
+    },
     a: () => act("assign"),
     c: () => act("call-next"),
     p: () => act("pause", "resume"),

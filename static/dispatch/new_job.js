@@ -1,53 +1,68 @@
-/* The form for a new job: take over the name and address of the customer's latest job. */
+/* The form for a new job: take over the name and address of the customer's latest job, and keep what was entered. */
 (() => {
   "use strict";
+  let draft = null; // what was entered, as [name, value] pairs, until the job is created or the form is canceled
+  let filled = null; // the name and address that the last phone number found
 
-  function fields() { return [document.getElementById("id_customer_name"), document.getElementById("id_address")]; }
+  function formOf(part) { return part?.closest?.("#new-job-form"); }
 
-  function fill(button) {
-    const [name, address] = fields();
-    name.value = button.dataset.name;
-    address.value = button.dataset.address;
+  function fill(form, button) {
+    filled = [button.dataset.name, button.dataset.address];
+    form.elements.customer_name.value = button.dataset.name;
+    form.elements.address.value = button.dataset.address;
     button.hidden = true;
-    address.dispatchEvent(new Event("change", { bubbles: true }));
+    form.elements.address.dispatchEvent(new Event("change", { bubbles: true }));
   }
 
-  /* What was entered is kept while the page is open, so that closing the form by mistake loses nothing. */
-  let draft = null;
+  /* Another phone number is another customer: take back what the former number entered. */
+  function takeBack(form) {
+    if (!filled) return;
+    const fields = [form.elements.customer_name, form.elements.address];
+    fields.forEach((field, n) => { if (field.value === filled[n]) field.value = ""; });
+    filled = null;
+  }
 
   function keep(event) {
-    const form = event.target.closest?.("#new-job-form");
+    const form = formOf(event.target);
     if (!form) return;
     draft = [...new FormData(form)].filter(([name]) => !["csrfmiddlewaretoken", "nonce"].includes(name));
   }
 
-  document.addEventListener("input", keep);
-  document.addEventListener("change", keep);
-  document.addEventListener("htmx:afterSettle", (event) => {
-    const form = event.target.id === "drawer-slot" && document.getElementById("new-job-form");
-    if (!form || !draft || form.querySelector("[aria-invalid]")) return;
+  function restore(form) {
+    if (!draft || form.querySelector("[aria-invalid]")) return;
     for (const [name, value] of draft) form.elements[name].value = value;
     form.elements.customer_phone.dispatchEvent(new Event("change", { bubbles: true }));
+    window.Dispatch.note("What you entered before is still here. Cancel clears the form.");
+  }
+
+  document.addEventListener("input", (event) => {
+    if (event.target.id === "id_customer_phone") takeBack(formOf(event.target));
+    keep(event);
   });
-  document.addEventListener("htmx:afterRequest", (event) => {
-    if (event.detail.requestConfig.elt.id === "new-job-form" && event.detail.successful) draft = null;
-  });
+  document.addEventListener("change", keep);
 
   document.addEventListener("click", (event) => {
-    if (event.target.closest("#new-job-form [data-close-drawer]")) draft = null;
+    /* Escape presses Cancel, too, but must not lose what a customer has just said. */
+    if (event.isTrusted && event.target.closest("#new-job-form [data-close-drawer]")) draft = filled = null;
     const button = event.target.closest("[data-fill]");
     if (!button) return;
-    fill(button);
+    fill(document.getElementById("new-job-form"), button);
     document.getElementById("id_service_type").focus();
   });
 
-  /* A known customer's name and address are entered if nothing else was. */
+  document.addEventListener("htmx:afterRequest", (event) => {
+    if (event.detail.requestConfig.elt.id === "new-job-form" && event.detail.xhr.status === 200) draft = filled = null;
+  });
+
   document.addEventListener("htmx:afterSettle", (event) => {
+    const form = document.getElementById("new-job-form");
+    if (!form) return;
+    if (event.target.id === "drawer-slot") return restore(form);
     if (event.target.id !== "new-job-earlier") return;
     const button = event.target.querySelector("[data-fill]");
-    const [name, address] = fields();
-    if (!button || !name || !address) return;
+    if (!button) return;
+    const { customer_name: name, address } = form.elements;
     button.hidden = name.value === button.dataset.name && address.value === button.dataset.address;
-    if (!name.value.trim() && !address.value.trim()) fill(button);
+    if (!name.value.trim() && !address.value.trim()) fill(form, button);
   });
 })();

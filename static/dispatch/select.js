@@ -36,9 +36,12 @@
   document.addEventListener("DOMContentLoaded", () => {
     show();
     new MutationObserver(show).observe(document.getElementById("board"), { childList: true, subtree: true });
-    document.body.addEventListener("dispatch:selected", () => {
-      stop();
-      if (!document.querySelector("#drawer[data-job]:not([data-job=''])")) window.Dispatch.board.close();
+    /* The jobs named in the event are done; others stay selected. */
+    document.body.addEventListener("dispatch:selected", (event) => {
+      for (const id of event.detail.done) picked.delete(String(id));
+      if (picked.size) show();
+      else stop();
+      if (document.querySelector("#ask [name=confirmed]")) window.Dispatch.board.close();
     });
   });
   document.addEventListener("change", (event) => {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatch.core.models import Event
-from dispatch.jobs import services
+from dispatch.jobs import geocoding, services
 from dispatch.jobs.models import Job, Submission
 from tests.console.test_board import HTMX, Desk
 from tests.support import factories as make
@@ -85,7 +85,7 @@ def test_the_same_form_sent_twice_makes_one_job(desk):
     assert Submission.objects.count() == 1
     changed = desk.client.post("/board/new/", form | {"notes": "No gate code"})
     assert changed.status_code == 409
-    assert "already made a job" in changed.content.decode()
+    assert "already created a job" in changed.content.decode()
     (nonce,) = re.findall(r'name="nonce" value="([^"]+)"', changed.content.decode())
     assert desk.client.post("/board/new/", form | {"notes": "No gate code", "nonce": nonce}).status_code == 302
     assert Submission.objects.count() == 2
@@ -130,6 +130,20 @@ def test_before_anything_is_entered_nothing_is_said(desk):
     page = desk.client.post("/board/new/facts/", {"customer_phone": "602"}, headers=HTMX).content.decode()
     assert "technician" not in page
     assert "New customer" not in page
+
+
+def test_an_address_is_geocoded_once_for_all_changes_of_the_form(desk, monkeypatch):
+    asked = []
+
+    def geocode(**given: Any) -> tuple[None, str]:
+        asked.append(given["address"])
+        return None, "Address not found."
+
+    monkeypatch.setattr(geocoding, "geocode_with_reason", geocode)
+    for priority in ("1", "2", "3"):
+        assert "Address not found." in facts(desk, address="1 Long Way", priority=priority)
+    facts(desk, address="2 Long Way")
+    assert asked == ["1 Long Way", "2 Long Way"]
 
 
 def test_nobody_nearby_and_an_unknown_address_are_said(desk):

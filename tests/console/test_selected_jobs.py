@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -46,6 +47,7 @@ def test_technicians_are_called_again_for_all_selected_jobs(desk):
     assert {status(job) for job in jobs} == {"pending"}, "the question changes nothing"
     answer = confirm(desk, "dispatch-again", chosen)
     assert "Calling technicians again for 3 jobs." in answer["HX-Trigger"]
+    assert json.loads(answer["HX-Trigger"])["dispatch:selected"] == {"done": [job.pk for job in jobs]}
     assert {status(job) for job in jobs} == {"dispatching"}
     assert set(Event.objects.filter(kind="job.dispatch_again").values_list("actor_label", flat=True)) == {"Dana"}
 
@@ -119,9 +121,19 @@ def test_a_broken_selection_selects_nothing(desk, job):
     assert "any selected job" in answer.content.decode()
 
 
-def test_at_most_fifty_jobs_are_changed_in_one_request(desk):
-    jobs = [desk.job("pending") for _ in range(51)]
-    assert len(ask(desk, "cancel", *jobs)) == 50
+def test_at_most_fifty_jobs_are_changed_in_one_request(desk, django_assert_max_num_queries):
+    jobs = [desk.job("pending") for _ in range(52)]
+    with django_assert_max_num_queries(25):
+        answer = desk.client.post(SELECTED, {"do": "cancel", "job": [job.pk for job in jobs]}, headers=HTMX)
+    page = answer.content.decode()
+    assert page.count('name="job"') == 50
+    assert "At most 50 jobs at once: 2 more stay selected" in page
+
+
+def test_the_question_names_the_technician_of_a_job_that_was_accepted_meanwhile(desk):
+    job = desk.job("assigned", technician=desk.technician("Carla"))
+    page = desk.client.post(SELECTED, {"do": "cancel", "job": job.pk}, headers=HTMX).content.decode()
+    assert re.search("Assigned: <bdi>Carla</bdi>", page)
 
 
 def test_without_javascript_the_question_is_a_page(desk):

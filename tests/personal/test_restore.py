@@ -15,7 +15,7 @@ from cryptography.fernet import Fernet
 from django.core.management import CommandError, call_command
 
 from accounts.models import Organization
-from dispatch.console.privacy.restoring import OPERATOR
+from dispatch.console.privacy.restore import OPERATOR
 from dispatch.core import clock
 from dispatch.core.loops import write_replay_list
 from dispatch.core.models import Event, ReplayEntry

@@ -46,9 +46,9 @@ class CancelForm(forms.Form):
 
 @dataclass
 class BulkResult:
-    """How many jobs were changed, and why others were not: (job id, sentence)."""
+    """The ids of the jobs that were changed, and why others were not: (job id, sentence)."""
 
-    done: int = 0
+    done: list[int] = field(default_factory=list)
     refused: list[tuple[int, str]] = field(default_factory=list)
 
 
@@ -62,7 +62,8 @@ def handle_selected(request: HttpRequest) -> HttpResponse:
     name = request.POST.get("do", "")
     versions = _read_selection(request.POST.getlist("job"))
     found = with_card_data(request.organization).select_related("organization").filter(pk__in=versions)
-    jobs = sorted(found, key=lambda job: list(versions).index(job.pk))
+    order = list(versions)
+    jobs = sorted(found.prefetch_related("notices"), key=lambda job: order.index(job.pk))
     if name == "claim":
         return _claim(request, jobs)
     if name not in ACTIONS:
@@ -89,8 +90,8 @@ def perform_on_each(
         except ValidationError as error:
             result.refused.append((job.pk, " ".join(error.messages)))
         else:
-            result.done += 1
-    log.info("jobs_changed_in_bulk", action=str(action), done=result.done, refused=len(result.refused))
+            result.done.append(job.pk)
+    log.info("jobs_changed_in_bulk", action=str(action), done=len(result.done), refused=len(result.refused))
     return result
 
 
@@ -115,7 +116,8 @@ def _why_not(action: Action, job: Job) -> str:
 
 
 def _claim(request: HttpRequest, jobs: Sequence[Job]) -> HttpResponse:
-    claimed, refused = 0, []
+    claimed: list[int] = []
+    refused = []
     for job in jobs:
         try:
             ownership.claim(
@@ -124,16 +126,16 @@ def _claim(request: HttpRequest, jobs: Sequence[Job]) -> HttpResponse:
         except Conflict as conflict:
             refused.append(f"#{job.pk}: {conflict.detail}")
         else:
-            claimed += 1
+            claimed.append(job.pk)
     if not views_base.is_fragment(request):
         return HttpResponseRedirect(views_base.return_url(request))
-    said = f"Claimed {_count(claimed)}." if claimed else "No job was claimed."
+    said = f"Claimed {_count(len(claimed))}." if claimed else "No job was claimed."
     return views_base.with_dom_events(
         HttpResponse(status=204),
         {
             "dispatch:note": {"text": " ".join([said, *refused[:3]]), "tone": "late" if refused else "good"},
             "claimed": "",
-            "dispatch:selected": "",
+            "dispatch:selected": {"done": [job.pk for job in jobs]},
         },
     )
 
@@ -142,15 +144,17 @@ def _render_question(
     request: HttpRequest, name: str, jobs: Sequence[Job], form: CancelForm | None
 ) -> HttpResponse:
     action, words, consequence = ACTIONS[name]
-    left_out = [(job.pk, why) for job in jobs if (why := _why_not(action, job))]
-    possible = [job for job in jobs if not _why_not(action, job)]
+    reasons = {job.pk: _why_not(action, job) for job in jobs}
+    possible = [job for job in jobs if not reasons[job.pk]]
     context = {
         "name": name,
         "words": words,
         "consequence": consequence,
         "dangerous": action is Action.CANCEL,
         "possible": possible,
-        "left_out": left_out,
+        "left_out": [(job_id, why) for job_id, why in reasons.items() if why],
+        "beyond": max(0, len(request.POST.getlist("job")) - MAX_JOBS),
+        "most": MAX_JOBS,
         "count": _count(len(possible)),
         "form": form,
     }
@@ -160,11 +164,11 @@ def _render_question(
 
 def _render_result(request: HttpRequest, name: str, result: BulkResult) -> HttpResponse:
     done = {"dispatch-again": "Calling technicians again for", "cancel": "Canceled"}[name]
-    said = f"{done} {_count(result.done)}." if result.done else "Nothing was changed."
+    said = f"{done} {_count(len(result.done))}." if result.done else "Nothing was changed."
     if not result.refused and views_base.is_fragment(request):
         answer = HttpResponse("")
         # The second event closes the panel that sent the form, so it is the last.
-        events = {"dispatch:note": {"text": said, "tone": "good"}, "dispatch:selected": ""}
+        events = {"dispatch:note": {"text": said, "tone": "good"}, "dispatch:selected": {"done": result.done}}
         return views_base.with_dom_events(answer, events)
     context = {"said": said, "refused": result.refused, "left": _count(len(result.refused))}
     return _render(request, "_bulk_result.html", context, 200)

@@ -10,11 +10,11 @@ from django.shortcuts import get_object_or_404
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
+from accounts.models import Organization
 from accounts.tenancy import user_of
 from dispatch.console import views_base
 from dispatch.console.board import technician_picker
 from dispatch.console.board.cards import cards_of, with_card_data
-from dispatch.console.board.customers import find_earlier_jobs
 from dispatch.console.board.thread import build_thread
 from dispatch.console.views_base import console_view
 from dispatch.core.api.problems import Conflict
@@ -65,6 +65,7 @@ KEYS = {
     Action.RESUME: "p",
     Action.REPORT_LATE: "l",
 }
+MAX_EARLIER = 5
 _ABOUT_DUPLICATES = (Action.MERGE_DUPLICATE, Action.NOT_A_DUPLICATE)
 _OFFER_TONES = {"pending": "calling", "accepted": "good", "rescinded": "off"}
 _VERDICTS = {
@@ -170,6 +171,14 @@ def build_panel(request: HttpRequest, job: Job) -> dict[str, Any]:
         "thread": build_thread(job),
         "earlier": find_earlier_jobs(job.organization, str(job.customer_phone), other_than=job.pk),
     }
+
+
+def find_earlier_jobs(organization: Organization, phone: str, *, other_than: int = 0) -> list[Job]:
+    """Return the customer's latest jobs, newest first, without the job `other_than`. `phone`: E.164."""
+    if not phone:
+        return []
+    rows = Job.objects.of(organization).filter(customer_phone=phone).select_related("service_type", "technician")
+    return [job for job in rows.order_by("-id")[: MAX_EARLIER + 1] if job.pk != other_than][:MAX_EARLIER]
 
 
 def _duplicate(job: Job, legal: list[Action]) -> dict[str, Any] | None:

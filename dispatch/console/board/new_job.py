@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
 from django import forms
+from django.core.cache import cache
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.urls import reverse
@@ -15,7 +17,6 @@ from phonenumber_field.formfields import PhoneNumberField
 from accounts.models import Organization
 from dispatch.console import views_base
 from dispatch.console.board import job_panel
-from dispatch.console.board.customers import find_earlier_jobs
 from dispatch.console.views_base import console_view
 from dispatch.core.api import idempotency
 from dispatch.jobs import geocoding, services
@@ -23,6 +24,8 @@ from dispatch.jobs.models import Job, Priority, ServiceType, Submission
 from dispatch.technicians.models import Technician
 
 ENDPOINT = "console_new_job"
+# A geocoded address is remembered for this long (seconds).
+LOCATED_S = 300
 
 
 class NewJobForm(forms.Form):
@@ -103,7 +106,7 @@ def describe_request(request: HttpRequest) -> HttpResponse:
     form.is_valid()
     phone = form.cleaned_data.get("customer_phone")
     context = {
-        "earlier": find_earlier_jobs(request.organization, phone.as_e164) if phone else [],
+        "earlier": job_panel.find_earlier_jobs(request.organization, phone.as_e164) if phone else [],
         "is_phone_known": phone is not None,
         "nearby": find_technicians(request.organization, form.cleaned_data),
     }
@@ -134,18 +137,16 @@ def find_technicians(organization: Organization, entered: dict[str, Any]) -> dic
     service, address = entered.get("service_type"), entered.get("address")
     if service is None or not address:
         return None
-    location, reason = geocoding.geocode_with_reason(
-        lat=None, lng=None, address=address, organization=organization
-    )
-    if location is None:
+    position, reason = _locate(organization, address)
+    if position is None:
         return {"reason": reason}
     job = Job(
         organization=organization,
         service_type=service,
         priority=entered.get("priority") or Priority.NORMAL,
         preferred_technician=entered.get("preferred_technician"),
-        lat=location.lat,
-        lng=location.lng,
+        lat=position[0],
+        lng=position[1],
     )
     found = services.find_candidates(job)
     return {
@@ -155,6 +156,19 @@ def find_technicians(organization: Organization, entered: dict[str, Any]) -> dic
         "may_widen": found.may_widen,
         "quiet_end": services.quiet_end_words(job),
     }
+
+
+def _locate(organization: Organization, address: str) -> tuple[tuple[float, float] | None, str]:
+    """Return the position of the address, or why it is unknown. Geocoded once for all changes of the form."""
+    name = f"new-job:{organization.pk}:{sha256(address.encode()).hexdigest()}"
+    if (found := cache.get(name)) is None:
+        place, reason = geocoding.geocode_with_reason(
+            lat=None, lng=None, address=address, organization=organization
+        )
+        found = [place and [place.lat, place.lng], reason]
+        cache.set(name, found, LOCATED_S)
+    position, reason = found
+    return (tuple(position) if position else None), reason
 
 
 def _accept(request: HttpRequest, form: NewJobForm) -> int:

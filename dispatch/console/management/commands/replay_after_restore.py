@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from dispatch.console.privacy import restoring
+from dispatch.console.privacy import restore
 from dispatch.core.privacy import replay
 
 
@@ -15,7 +15,7 @@ class Command(BaseCommand):
     """`manage.py replay_after_restore FILE`."""
 
     help = (
-        "Run after restoring a dump and `after_restore`, before web, workers and dispatchers start. Repeats the "
+        "Run after restore a dump and `after_restore`, before web, workers and dispatchers start. Repeats the "
         "erasures, opt-outs and do-not-call entries of the replay list that the dump lacks. Can be repeated."
     )
     requires_system_checks = ()
@@ -28,7 +28,7 @@ class Command(BaseCommand):
             entries = replay.read_list(options["file"])
         except (OSError, ValueError) as error:
             raise CommandError(str(error)) from None
-        report = restoring.replay_entries(entries)
+        report = restore.replay_entries(entries)
         for problem in report.problems:
             self.stdout.write(problem)
         self.stdout.write(

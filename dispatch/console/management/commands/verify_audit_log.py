@@ -29,7 +29,8 @@ class Command(BaseCommand):
             type=Path,
             help=(
                 "A file outside the database with the ends of the chains that were verified before. They must "
-                "still be in the chains; afterwards the file has the new ends. Detects a chain that was rolled back."
+                "still be in the chains; afterwards the file has the new ends. Detects a chain that was "
+                "rolled back."
             ),
         )
 
