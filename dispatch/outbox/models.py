@@ -351,6 +351,7 @@ class Message(OwnedModel):
                 name="message_given_up",
             ),
             models.Index(fields=["webhook_id"], condition=Q(webhook_id__isnull=False), name="message_webhook_id"),
+            models.Index(fields=["organization"], condition=Q(ended_at=None), name="message_open"),
         ]
 
     def __str__(self) -> str:

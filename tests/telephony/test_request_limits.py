@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dispatch.core import clock
 from dispatch.telephony import services
 from dispatch.telephony.models import Call
+from tests.harness.calls import place_call
 from tests.harness.threads import BackgroundThreads
 from tests.phones import manual
 from tests.support.waiting import wait_until
@@ -28,7 +29,7 @@ def test_call_beyond_the_requests_in_progress_is_placed_later(caller: Caller, st
     caller.sim.phone(BOB).will(manual())
     first = caller.create(ANN)
     threads = BackgroundThreads()
-    threads.start(lambda _stopping: services.place_call(first.pk))
+    threads.start(lambda _stopping: place_call(first.pk))
     ringing = caller.sim.phone(ANN).rings()
 
     second = caller.call(BOB)
