@@ -24,14 +24,19 @@ from tests.support import factories
 EVENING, NIGHT, MORNING = (2027, 3, 2, 18), (2027, 3, 3, 3), (2027, 3, 3, 7)
 
 
-@pytest.fixture
-def desk(db) -> Desk:
+def desk_with_quiet_hours() -> Desk:
+    """A desk in the evening, before the quiet hours of its normal jobs."""
     made = Desk()
     DispatchPolicy.objects.create(
         organization=made.organization, quiet_for="normal", quiet_from=time(22), quiet_until=time(7)
     )
     travel_to(at(PHOENIX, *EVENING))
     return made
+
+
+@pytest.fixture
+def desk(db) -> Desk:
+    return desk_with_quiet_hours()
 
 
 def given_to_ann(desk: Desk, *, when: tuple[int, ...] = NIGHT, **fields) -> Job:

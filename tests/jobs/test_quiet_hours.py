@@ -56,6 +56,12 @@ def test_quiet_hours_within_one_day():
     assert noon.end_for(3, at(PHOENIX, 2026, 3, 3, 13, 30), PHOENIX) is None
 
 
+def test_quiet_hours_began_on_the_day_of_their_end_or_before():
+    assert NIGHT.start_of(at(PHOENIX, 2026, 3, 4, 7), PHOENIX) == at(PHOENIX, 2026, 3, 3, 22)
+    noon = QuietHours("normal", time(12), time(13, 30))
+    assert noon.start_of(at(PHOENIX, 2026, 3, 3, 13, 30), PHOENIX) == at(PHOENIX, 2026, 3, 3, 12)
+
+
 def test_quiet_hours_end_right_across_daylight_saving():
     zone = "America/Denver"
     spring, fall = (2026, 3, 8), (2026, 11, 1)

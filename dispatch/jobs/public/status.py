@@ -21,7 +21,7 @@ from dispatch.jobs.models import Job, Submission
 from dispatch.jobs.public.common import confirmation_of, with_signed_link
 from dispatch.jobs.public.forms import CorrectionForm
 from dispatch.jobs.rules.customer_phrases import first_name, local_time
-from dispatch.jobs.services import customer_actions
+from dispatch.jobs.services import customer_actions, notices
 
 # Seconds between refreshes of the page until the request is final.
 REFRESH_S = 15
@@ -190,6 +190,8 @@ def _describe_visit(job: Job) -> RequestStatus:
         return RequestStatus("late", "bar", title, text, step)
     if job.on_the_way_at is None:
         text = _("They have your address and phone number. You'll see here when they are on the way.")
+        if notices.is_assignment_deferred(job):
+            text = _("You'll see here when they are on the way.")
         return RequestStatus("good", "check", _("{technician} is coming").format(technician=name), text, step)
     if job.eta_at is None:
         text = _("They have your address and phone number.")

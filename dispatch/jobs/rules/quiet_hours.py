@@ -57,6 +57,12 @@ class QuietHours:
             at -= timedelta(minutes=1)
         return at
 
+    def start_of(self, end: datetime, zone: str) -> datetime:
+        """Return when the quiet hours began that end at `end`."""
+        local = end.astimezone(ZoneInfo(zone))
+        day = local.date() if self.quiet_from < self.quiet_until else local.date() - timedelta(days=1)
+        return datetime.combine(day, self.quiet_from, tzinfo=ZoneInfo(zone)).astimezone(UTC)
+
     def _contains(self, moment: datetime, zone: str) -> bool:
         wall = moment.astimezone(ZoneInfo(zone)).time()
         if self.quiet_from <= self.quiet_until:

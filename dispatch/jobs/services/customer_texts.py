@@ -25,6 +25,7 @@ from dispatch.jobs import signed_links
 from dispatch.jobs.models import CustomerText, CustomerTextKind, CustomerTextPolicy, Job
 from dispatch.jobs.rules import customer_phrases
 from dispatch.jobs.rules.customer_phrases import CustomerFacts
+from dispatch.jobs.services import notices
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Text
 from dispatch.telephony.services import NoTextNumber, TextNotAllowed
@@ -76,6 +77,16 @@ def inform_customer(job: Job, kind: CustomerTextKind) -> None:
         _append_failure(job, kind, f"an internal error ({type(error).__name__})")
 
 
+def inform_of_technician(job: Job) -> None:
+    """Text the customer who is coming, unless a text about the trip has said so. The job must be locked."""
+    if job.status != Job.Status.ASSIGNED or job.started_at is not None:
+        return
+    about_trip = CustomerText.objects.filter(job_id=job.pk, kind__in=(Kind.ON_THE_WAY, Kind.RUNNING_LATE))
+    said = Text.objects.filter(pk__in=about_trip.values("text_id"), context__technician_id=job.technician_id)
+    if not said.exists():
+        inform_customer(job, Kind.ASSIGNED)
+
+
 def inform_new_phone(job: Job) -> None:
     """Withdraw the unsent texts to the former phone, and text the news, with a new link, to the corrected one."""
     withdraw(job, *Kind)
@@ -89,7 +100,8 @@ def _news_of(job: Job) -> list[CustomerTextKind]:
     """Return the kinds of texts that are true of an open job, the newest first."""
     news = [Kind.RECEIVED]
     if job.status == Job.Status.ASSIGNED and job.started_at is None:
-        news.insert(0, Kind.ASSIGNED)
+        if not notices.is_assignment_deferred(job):
+            news.insert(0, Kind.ASSIGNED)
         if job.on_the_way_at is not None and (job.eta_at is None or job.eta_at > clock.now()):
             news.insert(0, Kind.ON_THE_WAY)
         is_newest = job.on_the_way_at is None or (

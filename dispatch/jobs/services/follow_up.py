@@ -159,9 +159,12 @@ def mark_technician_told(
         concerned = [notice for notice in uninformed if technician_id in (None, notice.technician_id)]
         if not concerned:
             raise ValidationError({"technician": "This technician does not wait for news about this job."})
+        was_deferred = notices.is_assignment_deferred(job)
         for notice in concerned:
             notices.mark_told(job, notice, actor=actor, note=note)
         notices.raise_again(job)
+        if was_deferred and not notices.is_assignment_deferred(job):
+            customer_texts.inform_of_technician(job)
     return job
 
 
@@ -236,7 +239,10 @@ def correct(
         is_news = changed != ["priority"]
         job.refresh_from_db(fields=["customer_phone"])
         if is_news and job.status == Job.Status.ASSIGNED and job.technician_id is not None:
+            was_deferred = notices.is_assignment_deferred(job)
             notices.inform(job, job.technician_id, News.CHANGED)
+            if was_deferred and "phone" not in changed and not notices.is_assignment_deferred(job):
+                customer_texts.inform_of_technician(job)
         if "priority" in changed:
             notices.check_deferred(job)
         if "phone" in changed:

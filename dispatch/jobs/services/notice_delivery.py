@@ -20,7 +20,7 @@ from dispatch.core.events import SYSTEM, Actor
 from dispatch.jobs import sql
 from dispatch.jobs.models import Job, TechnicianNotice
 from dispatch.jobs.rules import phrases
-from dispatch.jobs.services import notices, sms, transitions
+from dispatch.jobs.services import customer_texts, notices, sms, transitions
 from dispatch.jobs.services.notices import (
     ALERT_AFTER,
     PURPOSE,
@@ -94,13 +94,19 @@ def _continue(job: Job, notice: TechnicianNotice, text: Text | None) -> None:
 
 
 def _continue_deferred(job: Job, notice: TechnicianNotice) -> None:
-    """Drop a notice that has become pointless, and begin with it after the quiet hours."""
+    """Drop a notice that has become pointless, and begin with it after the quiet hours.
+
+    The customer, too, hears only then that the technician is coming.
+    """
     if notices.is_pointless(job, notice):
         notices.drop(job, notice)
     elif (until := notices.find_quiet_end(job, notice)) is not None:
         notices.defer(job, notice, until)
+        return
     else:
         notices.start_sending(job, notice)
+    if notice.news == notices.News.ASSIGNED and notice.technician_id == job.technician_id:
+        customer_texts.inform_of_technician(job)
 
 
 def _call(job: Job, notice: TechnicianNotice, now: datetime) -> None:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django.db.models import Q
 
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock, events
 from dispatch.core.events import SYSTEM, Actor
+from dispatch.core.models import Event
 from dispatch.core.runtime.queues import notify_loop
 from dispatch.jobs import policies, sql
 from dispatch.jobs.models import Job, TechnicianNotice
 from dispatch.jobs.rules.customer_phrases import local_time
-from dispatch.jobs.rules.notices import LOSSES, combine_news, may_wait
+from dispatch.jobs.rules.notices import GAINS, LOSSES, combine_news, may_wait
 from dispatch.jobs.services import sms
 from dispatch.telephony import services as telephony
 
@@ -25,18 +27,23 @@ NOTICE_LOOP = "jobs_notices"
 PURPOSE = "job_news"
 # How long a text may take before the technician is called, and both before dispatchers are alerted.
 TEXT_WAIT, ALERT_AFTER = timedelta(seconds=90), timedelta(minutes=5)
+# A technician who accepted a job within this time before the quiet hours may be driving to it.
+ACCEPTED_BEFORE = timedelta(hours=4)
 
 News, Status = TechnicianNotice.News, TechnicianNotice.Status
 
 
-def inform(job: Job, technician_id: int, news: TechnicianNotice.News) -> None:
+def inform(
+    job: Job, technician_id: int, news: TechnicianNotice.News, *, is_sent_at_any_hour: bool = False
+) -> None:
     """Write a notice to the technician, and send its text if possible.
 
-    In quiet hours that hold back the job, the notice waits for their end, unless the job begins before. It
-    supersedes their earlier notices about this job. The job must be locked. An organization without numbers
+    In quiet hours that hold back the job, the notice waits for their end, unless the job begins before, or the
+    technician is awake, or it replaces a notice about which dispatchers were alerted, or `is_sent_at_any_hour`.
+    It supersedes their earlier notices about this job. The job must be locked. An organization without numbers
     notifies its technicians itself.
     """
-    missed, unsent = _end_earlier(job, technician_id, because=str(news.label))
+    missed, unsent, begins = _end_earlier(job, technician_id, because=str(news.label))
     if not OutboundNumber.objects.of(job.organization_id).exists():
         return
     if unsent is not None:
@@ -47,12 +54,14 @@ def inform(job: Job, technician_id: int, news: TechnicianNotice.News) -> None:
     elif news == News.CHANGED:  # they may not know yet that they have the job
         news = next((earlier for earlier in (News.ASSIGNED, News.REOPENED) if earlier in missed), news)
     now = clock.now()
+    if is_sent_at_any_hour:
+        begins.append(now)
     notice = TechnicianNotice.objects.create(
         organization_id=job.organization_id,
         job=job,
         technician_id=technician_id,
         news=news,
-        begins_at=min(filter(None, _begins(job, news)), default=None),
+        begins_at=min(filter(None, [*_begins(job, news), *begins]), default=None),
         alert_at=now + ALERT_AFTER,
         next_action_at=now,
     )
@@ -85,8 +94,11 @@ def find_quiet_end(job: Job, notice: TechnicianNotice) -> datetime | None:
     """Return until when quiet hours hold back the notice now, or None."""
     quiet = policies.quiet_hours(job.organization_id, job.service_type_id)
     begins = _begins(job, notice.news) if _has_job(job, notice) else []
-    quiet_end = quiet.end_for(job.priority, clock.now(), job.organization.time_zone)
-    return may_wait(quiet_end, [notice.begins_at, *begins])
+    zone = job.organization.time_zone
+    until = may_wait(quiet.end_for(job.priority, clock.now(), zone), [notice.begins_at, *begins])
+    if until is not None and _is_awake(job, notice, quiet.start_of(until, zone)):
+        return None
+    return until
 
 
 def defer(job: Job, notice: TechnicianNotice, until: datetime) -> None:
@@ -99,6 +111,12 @@ def defer(job: Job, notice: TechnicianNotice, until: datetime) -> None:
             job, notice, "job.notice_deferred", SYSTEM, until=until.isoformat(),
             until_words=local_time(until, job.organization.time_zone),
         )  # fmt: skip
+
+
+def is_assignment_deferred(job: Job) -> bool:
+    """Return whether the job's technician will learn only after the quiet hours that they have it."""
+    waiting = job.notices.filter(news=News.ASSIGNED, status=Status.SENDING, deferred_until__isnull=False)
+    return any(_has_job(job, notice) and not _is_known(job, notice) for notice in waiting)
 
 
 def is_pointless(job: Job, notice: TechnicianNotice) -> bool:
@@ -129,6 +147,23 @@ def _begins(job: Job, news: str) -> list[datetime | None]:
     return [job.on_the_way_at, job.eta_at, job.started_at, job.attention_at]
 
 
+def _is_awake(job: Job, notice: TechnicianNotice, quiet_from: datetime) -> bool:
+    """Return whether the technician may be driving to the job in the quiet hours that began at `quiet_from`.
+
+    They may if they accepted the job shortly before or since, or if they were notified since that they have it.
+    """
+    if notice.news in GAINS:
+        return False
+    assigned = Event.objects.filter(
+        subject_type="job", subject_id=job.pk, kind="job.assigned", data__technician_id=notice.technician_id
+    )
+    last = assigned.order_by("-id").first()
+    if last is not None and last.actor_type == "technician" and last.at >= quiet_from - ACCEPTED_BEFORE:
+        return True
+    gains = job.notices.filter(technician_id=notice.technician_id, news__in=GAINS, created_at__gte=quiet_from)
+    return gains.filter(Q(status=Status.REACHED) | Q(deferred_until=None)).exists()
+
+
 def _is_known(job: Job, notice: TechnicianNotice) -> bool:
     """Return whether the technician has reported on a job, and so knows that they have it."""
     reports = (job.on_the_way_at, job.started_at, job.late_reported_at)
@@ -147,15 +182,24 @@ def supersede(job: Job, technician_id: int, *, because: str) -> None:
     _end_earlier(job, technician_id, because=because)
 
 
-def _end_earlier(job: Job, technician_id: int, *, because: str) -> tuple[set[str], str | None]:
-    """End the technician's notices about this job, because something newer replaces them.
+class _Ended(NamedTuple):
+    """The notices that a newer one replaces: what they were about, and the news of one that was never sent.
 
-    Return what they were about, and the news of a deferred notice that was never sent, or None.
+    `begins`: times that prevent the newer notice from being deferred.
     """
+
+    missed: set[str]
+    unsent: str | None
+    begins: list[datetime | None]
+
+
+def _end_earlier(job: Job, technician_id: int, *, because: str) -> _Ended:
+    """End the technician's notices about this job, because something newer replaces them."""
     earlier = TechnicianNotice.objects.filter(job=job, technician_id=technician_id).select_related("technician")
     missed: set[str] = set()
     unsent: str | None = None
     alerted: TechnicianNotice | None = None
+    begins: list[datetime | None] = []
     for notice in earlier.filter(status__in=(Status.SENDING, Status.UNREACHED)).order_by("pk"):
         missed.add(notice.news)
         if notice.is_deferred:
@@ -163,6 +207,7 @@ def _end_earlier(job: Job, technician_id: int, *, because: str) -> tuple[set[str
             drop(job, notice, because)
         else:
             alerted = notice if notice.status == Status.UNREACHED else alerted
+            begins.append(clock.now() if notice.status == Status.UNREACHED else notice.begins_at)
             notice.status, notice.next_action_at = Status.SUPERSEDED, None
             notice.save(update_fields=["status", "next_action_at"])
         if notice.text_id is not None:
@@ -172,7 +217,7 @@ def _end_earlier(job: Job, technician_id: int, *, because: str) -> tuple[set[str
     if alerted is not None:
         append_notice_event(job, alerted, "job.notice_superseded", SYSTEM)
         raise_again(job)
-    return missed, unsent
+    return _Ended(missed, unsent, begins)
 
 
 def _unsent_news(job: Job, notice: TechnicianNotice) -> str | None:

@@ -212,7 +212,7 @@ def assign_to(
     """Assign the job to the technician. The caller has checked that this is legal."""
     job.status, job.pending_reason = Job.Status.ASSIGNED, ""
     job.technician_id, job.assigned_at, job.ended_at = technician_id, clock.now(), None
-    job.calls_at_any_hour = False
+    is_sent_at_any_hour, job.calls_at_any_hour = job.calls_at_any_hour, False
     stop_waiting(job, Waiting.NOTHING)
     job.on_the_way_at = job.eta_at = job.started_at = None
     job.late_minutes = job.late_reported_at = None
@@ -232,7 +232,10 @@ def assign_to(
         sms.send_address(job, technician_id, actor=actor)
         notices.supersede(job, technician_id, because="they accepted the job")
     else:
-        notices.inform(job, technician_id, TechnicianNotice.News.ASSIGNED)
+        news = TechnicianNotice.News.ASSIGNED
+        notices.inform(job, technician_id, news, is_sent_at_any_hour=is_sent_at_any_hour)
+        if notices.is_assignment_deferred(job):  # the customer is informed when the technician is
+            return
     customer_texts.inform_customer(job, CustomerTextKind.ASSIGNED)
 
 
