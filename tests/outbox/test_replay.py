@@ -107,6 +107,19 @@ def test_an_expired_message_gets_a_new_expiry(world: World) -> None:
     world.becomes(message, "COMPLETED")
 
 
+@pytest.mark.parametrize(("word", "status"), [("replay", "CANCELLED"), ("retry", "ERROR")])
+def test_a_message_gets_the_same_lifetime_each_time(world: World, word: str, status: str) -> None:
+    message = world.send_one(world.endpoint(expire_after_s=60, is_paused=True), "a")
+    for _ in range(3):
+        world.travel(1000)
+        Message.objects.filter(pk=message).update(status=status, ended_at=clock.now())
+        begun = clock.now()
+        assert world.act(word, message).changed == [message]
+        expires_at = world.message(message).expires_at
+        assert expires_at is not None
+        assert begun + timedelta(seconds=60) <= expires_at <= clock.now() + timedelta(seconds=60)
+
+
 def test_everything_of_an_endpoint_since_a_moment_in_parts(
     world: World, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
