@@ -100,3 +100,27 @@ def test_jobs_of_an_older_version_are_kept_in_place() -> None:
         put(f"a{number}", by=1)
     put("b0", by=2)
     assert names() == ["old0", "old1", "a0", "b0", "a1", "a2"]
+
+
+def test_a_burst_behind_a_head_without_a_round_goes_before_nobody() -> None:
+    for number in range(20):
+        put(f"a{number}", by=1)
+    take(10)
+    job = Job.create(LEAVE, args=("front",), connection=client(QUEUES), serializer=JSONSerializer, origin=QUEUE)
+    job.save()
+    rq_queue(QUEUE).push_job_id(job.id, at_front=True)
+    for number in range(3):
+        put(f"b{number}", by=2)
+    assert names()[:7] == ["front", "a10", "b0", "a11", "b1", "a12", "b2"]
+
+
+def test_a_burst_behind_a_job_of_an_earlier_round_goes_before_nobody() -> None:
+    for number in range(20):
+        put(f"a{number}", by=1)
+    earlier = rq_queue(QUEUE).get_job_ids()[0]
+    take(10)
+    put("b0", by=2)
+    rq_queue(QUEUE).push_job_id(earlier, at_front=True)  # RQ does so with a job that its worker gave back
+    for number in range(3):
+        put(f"c{number}", by=3)
+    assert names()[:8] == ["a0", "a10", "b0", "c0", "a11", "c1", "a12", "c2"]
