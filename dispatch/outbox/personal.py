@@ -11,8 +11,10 @@ from typing import Any
 from django.db.models import Q
 
 from dispatch.core.privacy import personal_data
-from dispatch.core.privacy.personal_data import DataSubject, PersonalDataHandler
+from dispatch.core.privacy.personal_data import DataSubject, PersonalDataHandler, StillNeeded
 from dispatch.outbox.models import Attempt, Message
+
+MAX_REASONS = 20
 
 
 def _matching(person: DataSubject) -> Any:
@@ -28,14 +30,25 @@ def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
 
 
 def blocked_by(person: DataSubject) -> Iterable[str]:
-    """Yield why erasure must wait: a sentence for each of the first 20 messages that have not ended."""
-    for pk in _matching(person).filter(ended_at=None).order_by("pk").values_list("pk", flat=True)[:20]:
-        yield f"Message {pk} is not delivered yet. Wait until it ends, or cancel it."
+    """Yield why erasure must wait: a sentence for each of the first messages that have not ended."""
+    for pk in _matching(person).filter(ended_at=None).order_by("pk").values_list("pk", flat=True)[:MAX_REASONS]:
+        yield _reason(pk)
+
+
+def _reason(pk: int) -> str:
+    return f"Message {pk} is not delivered yet. Wait until it ends, or cancel it."
 
 
 def erase(person: DataSubject) -> int:
-    """Clear payloads, errors and response bodies of the person's messages; return how many messages changed."""
-    ids = list(_matching(person).values_list("pk", flat=True))
+    """Clear payloads, errors and response bodies of the person's messages; return how many messages changed.
+
+    Raises StillNeeded if a message was replayed or retried since `blocked_by` was asked.
+    """
+    locked = _matching(person).select_for_update(no_key=True).order_by("pk")
+    ends = dict(locked.values_list("pk", "ended_at"))
+    if opened := [pk for pk, ended_at in ends.items() if ended_at is None]:
+        raise StillNeeded(" ".join(_reason(pk) for pk in opened[:MAX_REASONS]))
+    ids = list(ends)
     Attempt.objects.filter(message_id__in=ids).update(answer="", error="")
     return Message.objects.filter(pk__in=ids).update(payload="{}", last_error="")
 

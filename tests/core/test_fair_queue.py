@@ -9,8 +9,9 @@ from django.conf import settings
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
+from dispatch.core import clock
 from dispatch.core.redis.client import QUEUES, client
-from dispatch.core.runtime.queues import enqueue, rq_queue
+from dispatch.core.runtime.queues import FIRST_JOBS, enqueue, read_queue, rq_queue
 from dispatch.core.runtime.rq_worker import _Scheduler
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -100,3 +101,56 @@ def test_jobs_of_an_older_version_are_kept_in_place() -> None:
         put(f"a{number}", by=1)
     put("b0", by=2)
     assert names() == ["old0", "old1", "a0", "b0", "a1", "a2"]
+
+
+def test_a_burst_behind_a_head_without_a_round_goes_before_nobody() -> None:
+    for number in range(20):
+        put(f"a{number}", by=1)
+    take(10)
+    job = Job.create(LEAVE, args=("front",), connection=client(QUEUES), serializer=JSONSerializer, origin=QUEUE)
+    job.save()
+    rq_queue(QUEUE).push_job_id(job.id, at_front=True)
+    for number in range(3):
+        put(f"b{number}", by=2)
+    assert names()[:7] == ["front", "a10", "b0", "a11", "b1", "a12", "b2"]
+
+
+def test_a_burst_behind_a_job_of_an_earlier_round_goes_before_nobody() -> None:
+    for number in range(20):
+        put(f"a{number}", by=1)
+    earlier = rq_queue(QUEUE).get_job_ids()[0]
+    take(10)
+    put("b0", by=2)
+    rq_queue(QUEUE).push_job_id(earlier, at_front=True)  # RQ does so with a job that its worker gave back
+    for number in range(3):
+        put(f"c{number}", by=3)
+    assert names()[:8] == ["a0", "a10", "b0", "c0", "a11", "c1", "a12", "c2"]
+
+
+@pytest.mark.parametrize("taken", [0, 1], ids=["the oldest first", "the oldest later"])
+def test_the_age_of_a_queue_is_that_of_its_oldest_job(taken: int) -> None:
+    for number in range(3):
+        put(f"a{number}", by=1)
+    before = clock.now() - timedelta(seconds=60)
+    for job in rq_queue(QUEUE).get_jobs():
+        job.enqueued_at = before
+        job.save()
+    put("b0", by=2)
+    put("b1", by=2)
+    put("b2", by=2)
+    take(taken)
+    assert names()[0] == ("b0" if taken else "a0")
+    assert names()[-1] == "b2"
+    state = read_queue(QUEUE, clock.now())
+    assert (state.waiting, state.oldest_s >= 60) == (6 - taken, True)
+
+
+def test_the_last_job_of_a_long_queue_counts_too() -> None:
+    for number in range(FIRST_JOBS + 5):
+        put(f"a{number}", by=1)
+    last = rq_queue(QUEUE).get_jobs()[-1]
+    last.enqueued_at = clock.now() - timedelta(seconds=60)
+    last.save()
+    assert read_queue(QUEUE, clock.now()).oldest_s >= 60
+    client(QUEUES).delete(rq_queue(QUEUE).key)
+    assert read_queue(QUEUE, clock.now()).oldest_s == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import models
+from django.db import connection, models
 from django.db.migrations import operations
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
@@ -87,6 +87,19 @@ def test_migrations_only_expand_the_schema() -> None:
     assert found - set(EXCEPTIONS) == set(), "Expand now and contract a release later, or give an exception."
     assert set(EXCEPTIONS) <= found, "An exception is no longer needed."
     assert all(len(reason.split()) > 3 for reason in EXCEPTIONS.values())
+
+
+def test_no_column_added_to_a_large_table_has_a_check() -> None:
+    """PostgreSQL reads the whole table for a new CHECK, and nothing else can use the table meanwhile."""
+    large = {("leads", "lead"), ("outbox", "message")}
+    checked = []
+    for (app, name), migration in MigrationLoader(None).disk_migrations.items():
+        for operation in migration.operations:
+            if isinstance(operation, operations.AddField) and (app, operation.model_name_lower) in large:
+                field = operation.field.clone()
+                field.set_attributes_from_name(operation.name)  # a check names its column
+                checked += [f"{app}.{name}: {field.name}"] if field.db_check(connection) else []
+    assert checked == []
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,10 @@ from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.outbox import poller
-from dispatch.outbox.models import Attempt, Message
+from dispatch.outbox.models import Attempt, Message, Target
 from dispatch.outbox.rules import admission, responses
 from dispatch.outbox.services import attempts, target_health
+from dispatch.outbox.services.attempt_results import AttemptResult, finish_attempts
 from tests.harness.outbox import World
 from tests.support.waiting import wait_until
 
@@ -277,6 +278,26 @@ def test_probe_without_a_slot_is_made_as_soon_as_one_is_free(world: World) -> No
     assert attempts.start_attempts([(probe, 1)])[0] == [attempts.PointerRefused.PUT_BACK]
     ill.target.refresh_from_db()
     assert ill.target.probe_until is None
+
+
+def test_probe_whose_name_was_not_looked_up_is_made_again_at_once(world: World) -> None:
+    ill = world.endpoint("ill")
+    probe = world.send_one(ill, "probe")
+    world.poll()
+    opened = clock.now() - timedelta(seconds=1)
+    Target.objects.filter(pk=ill.target.pk).update(failures=5, openings=1, open_until=opened)
+    call = attempts.start_attempts([(probe, 1)])[0][0]
+    assert isinstance(call, attempts.DeliveryAttempt)
+    assert call.is_probe
+    ill.target.refresh_from_db()
+    assert ill.target.probe_until is not None
+    verdict = responses.Verdict(responses.DEFERRED, 5.0, responses.LOOKUP, "Its name was not looked up.")
+    now = clock.now()
+    finish_attempts([AttemptResult(call, verdict, now, now, 0.0)])
+    ill.target.refresh_from_db()
+    assert ill.target.probe_until is None
+    assert (ill.target.failures, ill.target.openings, ill.target.open_until) == (5, 1, opened)
+    assert (ill.target.deferring_since, ill.target.failing_since) == (None, None)
 
 
 def test_pointers_in_transit_when_the_circuit_opens_are_requeued_unspent(world: World) -> None:

@@ -6,13 +6,16 @@ from datetime import timedelta
 from importlib import import_module
 
 import pytest
+from django.db import transaction
 
 from dispatch.core import clock
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
+from dispatch.core.privacy.personal_data import DataSubject, StillNeeded, erase_person
 from dispatch.outbox.models import Attempt, Message
 from dispatch.outbox.services.actions import Action, act_on_messages
 from tests.api.client import Api
+from tests.core.threads import Elsewhere
 from tests.harness.outbox import World
 from tests.support import factories
 
@@ -105,6 +108,36 @@ def test_an_expired_message_gets_a_new_expiry(world: World) -> None:
     erp.save()
     world.start()
     world.becomes(message, "COMPLETED")
+
+
+@pytest.mark.parametrize(("word", "status"), [("replay", "CANCELLED"), ("retry", "ERROR")])
+def test_a_message_gets_the_same_lifetime_each_time(world: World, word: str, status: str) -> None:
+    message = world.send_one(world.endpoint(expire_after_s=60, is_paused=True), "a")
+    for _ in range(3):
+        world.travel(1000)
+        Message.objects.filter(pk=message).update(status=status, ended_at=clock.now())
+        begun = clock.now()
+        assert world.act(word, message).changed == [message]
+        expires_at = world.message(message).expires_at
+        assert expires_at is not None
+        assert begun + timedelta(seconds=60) <= expires_at <= clock.now() + timedelta(seconds=60)
+
+
+def test_what_is_replayed_during_an_erasure_keeps_its_content(world: World) -> None:
+    phone = "+16025550123"
+    message = world.send_one(world.endpoint(is_paused=True), phone)
+    world.act("cancel", message)
+    person = DataSubject(world.organization.pk, phone=phone)
+    with transaction.atomic():
+        world.act("replay", message)
+        erasure = Elsewhere(lambda: erase_person(person, actor=MARIA))
+        erasure.wait_for_lock()
+    with pytest.raises(StillNeeded, match=f"Message {message} is not delivered yet"):
+        erasure.finish()
+    assert phone in world.message(message).payload
+    world.act("cancel", message)
+    assert erase_person(person, actor=MARIA)["outbox"] == 1
+    assert world.act("replay", message).refused == {message: "CANCELLED"}
 
 
 def test_everything_of_an_endpoint_since_a_moment_in_parts(

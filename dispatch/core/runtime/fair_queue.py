@@ -20,8 +20,8 @@ from dispatch.core.redis.client import key
 ORGANIZATION = "organization"  # in a job's meta
 ROUNDS_KEPT_S = 86_400
 
-# KEYS: the queue, the last round of each organization. ARGV: job id, prefix of jobs' keys, how long to
-# keep KEYS[2].
+# KEYS: the queue, the last round of each organization with the highest and the current round. ARGV: job id, prefix
+# of jobs' keys, how long to keep KEYS[2]. The current round never goes back until the queue is empty.
 # The round of a job is a field of its hash, so it is deleted with it. The rounds are sorted, so the place is found
 # by bisection.
 _PUSH = """
@@ -41,13 +41,21 @@ local current = 0
 if length == 0 then
     redis.call('DEL', KEYS[2])
 else
-    current = round_of(redis.call('LINDEX', KEYS[1], 0))
+    -- The head may have no round, or an old one: put at the front, by an older version, or its hash is gone.
+    for place = 0, math.min(length, 20) - 1 do
+        local found = redis.call('HGET', ARGV[2] .. redis.call('LINDEX', KEYS[1], place), 'round')
+        if found then
+            current = tonumber(found) or 0
+            break
+        end
+    end
+    current = math.max(current, tonumber(redis.call('HGET', KEYS[2], 'current') or '') or 0)
 end
 local last = tonumber(redis.call('HGET', KEYS[2], organization) or '')
 local round = current
 if last and last + 1 > round then round = last + 1 end
 redis.call('HSET', ARGV[2] .. ARGV[1], 'round', round)
-redis.call('HSET', KEYS[2], organization, round)
+redis.call('HSET', KEYS[2], organization, round, 'current', current)
 redis.call('EXPIRE', KEYS[2], ARGV[3])
 local highest = tonumber(redis.call('HGET', KEYS[2], 'highest') or '') or -1
 if round >= highest then

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -28,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 # RQ sometimes drops delays near zero; below this, the job is enqueued immediately.
 MIN_DELAY_S = 2.0
+# Jobs at the head of a queue among which the oldest is sought.
+FIRST_JOBS = 20
 
 
 def enqueue(queue_name: str, func_path: str, *args: Any, organization_id: int | None = None) -> None:
@@ -109,19 +112,30 @@ def _publish(loop_name: str) -> None:
 
 
 def read_queue(queue_name: str, now: datetime) -> QueueState:
-    """Return the state of the queue. Raises redis's errors if Redis is unavailable."""
+    """Return the state of the queue. Raises redis's errors if Redis is unavailable.
+
+    The age is that of the oldest among the first jobs and the last one: organizations take turns, so the head may
+    be newer than the jobs behind it. The next job of an organization, its oldest, is near the head.
+    """
     queue = rq_queue(queue_name)
     with client(QUEUES).pipeline(transaction=False) as pipe:
         pipe.llen(queue.key)
-        pipe.lindex(queue.key, 0)  # RQ takes jobs from this end
+        pipe.lrange(queue.key, 0, FIRST_JOBS - 1)  # RQ takes jobs from this end
+        pipe.lindex(queue.key, -1)
         pipe.zcard(queue.started_job_registry.key)
-        waiting, first, busy = pipe.execute()
-    return QueueState(waiting, _age(first, now) if first else 0.0, busy)
+        waiting, first, last, busy = pipe.execute()
+    return QueueState(waiting, _oldest_age({*first, last} - {None}, now), busy)
 
 
-def _age(job_id: bytes, now: datetime) -> float:
-    """Return the seconds since the job was enqueued; 0 if it no longer exists."""
-    raw: Any = client(QUEUES).hget(Job.key_for(job_id.decode()), "enqueued_at")
+def _oldest_age(job_ids: Iterable[bytes], now: datetime) -> float:
+    """Return the seconds since the oldest of the jobs was enqueued; 0 if none of them exists."""
+    with client(QUEUES).pipeline(transaction=False) as pipe:
+        for job_id in job_ids:
+            pipe.hget(Job.key_for(job_id.decode()), "enqueued_at")
+        return max((_age(raw, now) for raw in pipe.execute()), default=0.0)
+
+
+def _age(raw: bytes | None, now: datetime) -> float:
     if not raw:
         return 0.0
     enqueued_at = datetime.fromisoformat(raw.decode().replace("Z", "+00:00"))

@@ -8,7 +8,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="lead",
             name="refusals",
-            field=models.PositiveIntegerField(
+            field=models.IntegerField(
                 db_default=0,
                 default=0,
                 editable=False,
@@ -18,7 +18,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="lead",
             name="sent_back",
-            field=models.PositiveIntegerField(
+            field=models.IntegerField(
                 db_default=0,
                 default=0,
                 editable=False,

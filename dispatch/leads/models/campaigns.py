@@ -193,10 +193,10 @@ class Lead(OwnedModel):
         default=0,
         help_text=("The `attempt` of its newest Call; anything that refers to an older one changes nothing."),
     )
-    refusals = models.PositiveIntegerField(
+    refusals = models.IntegerField(
         default=0, db_default=0, editable=False, help_text="Consecutive calls that the provider refused."
     )
-    sent_back = models.PositiveIntegerField(
+    sent_back = models.IntegerField(
         default=0, db_default=0, editable=False, help_text="Consecutive calls that the provider never accepted."
     )
     worker = models.CharField(max_length=64, default="", blank=True, help_text="The dialer that claimed it.")

@@ -68,7 +68,8 @@ def update_circuits(results: Sequence[AttemptResult], now: datetime) -> None:
     relevant = [
         r
         for r in results
-        if r.verdict.is_of_target and (r.verdict.outcome != rules.DELIVERED or r.call.is_target_in_trouble)
+        if (r.verdict.is_of_target and (r.verdict.outcome != rules.DELIVERED or r.call.is_target_in_trouble))
+        or _is_probe_unused(r)
     ]
     if not relevant:
         return
@@ -81,6 +82,9 @@ def update_circuits(results: Sequence[AttemptResult], now: datetime) -> None:
         before, organization_id, endpoint_id, error, failures, deferred = states[target_id]
         circuit = before
         for result in (r for r in relevant if r.call.target_id == target_id):
+            if not result.verdict.is_of_target:
+                circuit = replace(circuit, probe_until=None)
+                continue
             circuit = _after(circuit, result, now)
             failures = _failures_after(failures, result)
             deferred = _deferrals_after(deferred, result)
@@ -112,6 +116,11 @@ def clear_failures(results: Sequence[AttemptResult], now: datetime) -> None:
             ends[target_id] = max(result.ended_at, ends.get(target_id, result.ended_at))
     if ends:
         sql.execute(sql.CLEAR_FAILURES, {"ids": list(ends), "ends": list(ends.values()), "now": now})
+
+
+def _is_probe_unused(result: AttemptResult) -> bool:
+    """Return whether the attempt was a circuit's probe and did not reach the target: another may probe at once."""
+    return result.call.is_probe and not result.verdict.is_of_target
 
 
 def _failures_after(failures: Failures, result: AttemptResult) -> Failures:

@@ -48,8 +48,11 @@ WITH changed AS (
         attempts = CASE WHEN %(fresh)s THEN 0 ELSE attempts END, lapses = CASE WHEN %(fresh)s THEN 0 ELSE lapses
         END,
         deferred_since = CASE WHEN %(fresh)s THEN NULL ELSE deferred_since END,
+        -- A message that has expired gets its lifetime again. Its new schedule is where that lifetime begins, so
+        -- the lifetime stays the same however often it is renewed.
         expires_at = CASE WHEN %(fresh)s AND expires_at <= %(now)s
                           THEN %(now)s + (expires_at - COALESCE(scheduled_for, created_at)) ELSE expires_at END,
+        scheduled_for = CASE WHEN %(fresh)s AND expires_at <= %(now)s THEN %(now)s ELSE scheduled_for END,
         due_at = CASE WHEN %(fresh)s THEN %(now)s ELSE due_at END,
         ended_at = CASE WHEN %(fresh)s THEN NULL ELSE %(now)s END,
         -- An attempt in progress keeps its group, slot and lease; an attempt that has not started never does.
