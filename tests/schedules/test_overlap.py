@@ -209,6 +209,26 @@ def test_canceled_run_of_a_dead_worker_is_not_handed_out_again(world: World) -> 
 
 
 @pytest.mark.usefixtures("polling")
+@pytest.mark.parametrize("how", ["returned", "lapsed"])
+def test_a_canceled_run_that_its_worker_did_not_end_frees_the_run_that_waits(world: World, how: str) -> None:
+    schedule = world.schedule(every=1, unit="day", overlap="buffer_one")
+    world.travel(86_400)
+    world.execute()
+    given = take(world)
+    world.travel(86_400)
+    world.execute()
+    actions.cancel_run(world.run(schedule, 1).pk, actor=ANA)
+    if how == "returned":
+        assert worker.return_runs(given, "It ran out of time.") == 0
+    else:
+        world.travel(91)
+        world.execute()  # the waiting run is deferred again
+        assert world.run(schedule, 2).due_at > clock.now()
+        world.reconcile()
+    world.go()
+    assert world.statuses(schedule) == ["cancelled", "succeeded", "scheduled"]
+
+
 def test_a_run_canceled_before_its_worker_reaches_it_is_not_begun(world: World) -> None:
     first = world.schedule("first", trigger_at=clock.now())
     second = world.schedule("second", trigger_at=clock.now())
