@@ -208,7 +208,6 @@ def test_canceled_run_of_a_dead_worker_is_not_handed_out_again(world: World) -> 
     assert world.note.done == []
 
 
-@pytest.mark.usefixtures("polling")
 @pytest.mark.parametrize("how", ["returned", "lapsed"])
 def test_a_canceled_run_that_its_worker_did_not_end_frees_the_run_that_waits(world: World, how: str) -> None:
     schedule = world.schedule(every=1, unit="day", overlap="buffer_one")
@@ -229,6 +228,7 @@ def test_a_canceled_run_that_its_worker_did_not_end_frees_the_run_that_waits(wor
     assert world.statuses(schedule) == ["cancelled", "succeeded", "scheduled"]
 
 
+@pytest.mark.usefixtures("polling")
 def test_a_run_canceled_before_its_worker_reaches_it_is_not_begun(world: World) -> None:
     first = world.schedule("first", trigger_at=clock.now())
     second = world.schedule("second", trigger_at=clock.now())
@@ -245,6 +245,20 @@ def test_a_run_canceled_before_its_worker_reaches_it_is_not_begun(world: World) 
         world.go()
     assert (world.statuses(first), world.statuses(second)) == (["succeeded"], ["cancelled"])
     assert len(note.done) == 1
+
+
+def test_a_run_canceled_before_the_first_one_is_begun_is_not_begun(world: World) -> None:
+    schedule = world.schedule(trigger_at=clock.now())
+    world.execute()
+
+    class Late(NoteKind):
+        def work(self, given: Sequence[Assignment], keep: LeaseCheck) -> Iterator[tuple[Assignment, Outcome]]:
+            actions.cancel_run(given[0].run_id, actor=ANA)
+            return super().work(given, keep)
+
+    with noting(Late()) as note:
+        world.go()
+    assert (world.statuses(schedule), note.done) == (["cancelled"], [])
 
 
 @pytest.mark.usefixtures("polling")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -176,7 +177,7 @@ class LeaseCheck:
         self._renew = renew
         self._began = time.monotonic()
         self._renewed = self._began
-        self._polled = self._began
+        self._polled = -math.inf  # the first run already asks
         self._seconds = seconds
 
     def __call__(self, assignment: Assignment) -> bool:
