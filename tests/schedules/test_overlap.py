@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import InterfaceError, OperationalError
 
 from dispatch.core import clock
 from dispatch.core.models import Event
@@ -259,6 +260,25 @@ def test_a_run_canceled_before_the_first_one_is_begun_is_not_begun(world: World)
     with noting(Late()) as note:
         world.go()
     assert (world.statuses(schedule), note.done) == (["cancelled"], [])
+
+
+@pytest.mark.usefixtures("polling")
+@pytest.mark.parametrize("error", [OperationalError("failover"), InterfaceError("closed")])
+def test_an_unavailable_database_does_not_stop_requests(world: World, error: Exception) -> None:
+    _, assignment = running(world)
+    answers: list[set[int] | Exception] = [set(), error, {assignment.run_id}, error]
+
+    def find(run_ids: Sequence[int]) -> set[int]:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    keep = LeaseCheck([assignment], lambda left: set(), find, 60)
+    assert keep(assignment)
+    found = [keep.is_canceled(assignment) for _ in range(3)]
+    assert found == [False, True, True], "the last answer counts while the database is unavailable"
+    assert answers == []
 
 
 @pytest.mark.usefixtures("polling")
