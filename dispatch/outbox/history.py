@@ -27,6 +27,7 @@ class MessageHistory(Machine):
 
     type: ClassVar[str] = "message"
     table: ClassVar[str] = Message._meta.db_table
+    steps_are_pruned: ClassVar[bool] = True
 
     def follow(self, entry: Entry) -> None:
         if entry.verb == "created":

@@ -16,6 +16,7 @@ class RunHistory(Machine):
 
     type: ClassVar[str] = "run"
     table: ClassVar[str] = Run._meta.db_table
+    steps_are_pruned: ClassVar[bool] = True
     begins_with: ClassVar[frozenset[str]] = frozenset(
         verb for verb, before in LEGAL.items() if RunStatus.SCHEDULED in before
     )

@@ -90,10 +90,11 @@ class Schedule(OwnedModel):
         "missed after (s)", help_text="Mark a run missed if it hasn't started after this many seconds."
     )
     overlap = models.CharField(max_length=16, choices=Overlap, default=Overlap.ALLOW)
-    jitter_s = models.PositiveIntegerField(
+    jitter_s = models.IntegerField(
         "jitter (s)",
         default=0,
         db_default=0,
+        validators=[MinValueValidator(0)],
         help_text="Delay each occurrence by up to this many seconds. An occurrence always has the same delay.",
     )
 

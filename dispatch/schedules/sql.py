@@ -243,7 +243,7 @@ WITH mine AS (
                CASE WHEN status = 'cancelled' THEN why ELSE %(reason)s::text END), %(now)s
     FROM given
 )
-SELECT id, epoch, kind, status FROM given ORDER BY id
+SELECT id, epoch, kind, status, schedule_id FROM given ORDER BY id
 """
 # Requeue runs that a worker claimed but did not begin.
 RETURN_RUNS = _REQUEUE.format(condition="", lapses=0, started_at="NULL")

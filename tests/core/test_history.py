@@ -140,6 +140,20 @@ class TestLog:
             f"lead {lead.pk}: its history has no beginning",
         ]
 
+    @pytest.mark.parametrize(
+        ("kinds", "data"),
+        [
+            (("message.created", "message.completed"), {"epoch": 1, "status": "COMPLETED"}),
+            (("run.in_progress", "run.retrying", "run.cancelled"), {"epoch": 1}),
+        ],
+    )
+    def test_steps_deleted_with_their_row_are_not_missed(self, kinds: tuple[str, ...], data: Any) -> None:
+        for kind in kinds:
+            self.append(kind, 2**40, **data)
+        result = history.Result()
+        assert list(history.violations(result)) == []
+        assert (result.subjects, result.violations) == (1, 0)
+
     def test_events_that_retention_deleted_are_not_missed(self, settings: Any) -> None:
         lead = make_lead()
         self.append("lead.again", lead.pk)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.db import connection
 
+from dispatch.core import events
 from dispatch.core.events import history
 from dispatch.core.models import Event
 from dispatch.schedules.kinds.base import Outcome
@@ -30,6 +31,12 @@ def test_histories_of_runs_are_accepted_and_broken_ones_refused(world: World) ->
     epochs = [data["epoch"] for data in _data_of(run, "run.running")]
     assert epochs == [1, 2, 3]
     assert [data["epoch"] for data in _data_of(run, "run.succeeded")] == [3]
+    with undone():
+        illegal = events.append(run.organization_id, "run.running", run.pk, epoch=3)
+        line = f"run {run.pk}: run.running (event {illegal.pk}) is illegal after succeeded"
+        assert line in history.violations()
+        Run.objects.filter(pk=run.pk).delete()  # retention deletes some of its events with the row
+        assert list(history.violations()) == []
     with undone():
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE schedules_run DROP CONSTRAINT one_run_per_occurrence")

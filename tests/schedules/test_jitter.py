@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 
 from dispatch.core import clock
 from dispatch.schedules.api.serializers import occurrences_of
+from dispatch.schedules.rules.due import Due, Plan, Policy, Verdict, plan_due_run
 from dispatch.schedules.rules.jitter import jitter_of
+from dispatch.schedules.rules.recurrence import Timing
 from dispatch.schedules.services import schedules
 from tests.api.client import Api
 from tests.harness.schedules import ANA, World
 from tests.support import factories
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
+HOUR, HALF = timedelta(hours=1), timedelta(minutes=30)
 
 
 @settings(max_examples=30)
@@ -60,6 +63,47 @@ def test_a_changed_jitter_moves_the_waiting_run(world: World) -> None:
     assert world.run(schedule).due_at is None
     schedules.resume_schedule(schedule.pk, actor=ANA)
     assert world.run(schedule).due_at == world.again(schedule).due_at(run.trigger_at)
+
+
+def test_a_new_jitter_and_zone_move_the_run_of_a_single_time(world: World) -> None:
+    schedule = world.schedule(trigger_at=clock.now() + HOUR)
+    assert world.run(schedule).due_at == schedule.trigger_at
+    schedules.change_schedule(schedule.pk, {"time_zone": "UTC", "jitter_s": 86_400}, actor=ANA)
+    found, run = world.again(schedule), world.run(schedule)
+    assert (run.trigger_at, run.due_at) == (schedule.trigger_at, found.due_at(run.trigger_at))
+
+
+def plan(now: datetime, missed: str = "last", overlap: str = "allow", **more: Any) -> Plan:
+    """Plan the occurrence at noon of an hourly schedule whose occurrences are all half an hour late by jitter."""
+    timing = Timing("UTC", every=1, unit="hour", anchor=NOON)
+    due = Due(NOON, 1, has_waited=more.pop("has_waited", False), jitter=lambda at: HALF)
+    return plan_due_run(timing, Policy(missed, 300, overlap, **more), due, now, has_open=False)
+
+
+def test_occurrences_that_are_not_due_yet_are_not_missed() -> None:
+    ahead, passed = NOON + HOUR + timedelta(minutes=10), NOON + HOUR + timedelta(minutes=40)
+    found = plan(ahead, "skip")
+    assert (found.verdict, found.others, found.next) == (Verdict.SKIP, (), (2, NOON + HOUR))
+    assert found.own is not None
+    assert found.own.reason == "Not started in time; 40 minutes late."
+    assert [one.number for one in plan(passed, "skip").others] == [2]
+    found = plan(ahead, "last")
+    assert (found.verdict, found.own, found.next) == (Verdict.RUN, None, (2, NOON + HOUR))
+    found = plan(passed, "last")
+    assert (found.verdict, found.others, found.next) == (Verdict.SKIP, (), (2, NOON + HOUR))
+
+
+def test_occurrences_that_are_due_after_a_pause_are_run() -> None:
+    assert plan(NOON + HALF, paused_until=NOON + timedelta(minutes=10)).verdict is Verdict.RUN
+    found = plan(NOON + HOUR + HALF, paused_until=NOON + HOUR + timedelta(minutes=10))
+    assert (found.verdict, found.others, found.next) == (Verdict.SKIP, (), (2, NOON + HOUR))
+
+
+def test_occurrences_that_are_not_due_yet_did_not_pass_while_one_waited() -> None:
+    found = plan(NOON + HOUR + timedelta(minutes=10), overlap="buffer_one", has_waited=True)
+    assert (found.verdict, found.others, found.next) == (Verdict.RUN, (), (2, NOON + HOUR))
+    found = plan(NOON + HOUR + timedelta(minutes=40), overlap="buffer_one", has_waited=True)
+    assert ([one.number for one in found.others], found.next) == ([2], (3, NOON + 2 * HOUR))
 
 
 def test_the_status_shows_the_jitter(world: World) -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import InterfaceError, OperationalError
 
 from dispatch.core import clock
 from dispatch.core.models import Event
@@ -208,6 +209,26 @@ def test_canceled_run_of_a_dead_worker_is_not_handed_out_again(world: World) -> 
     assert world.note.done == []
 
 
+@pytest.mark.parametrize("how", ["returned", "lapsed"])
+def test_a_canceled_run_that_its_worker_did_not_end_frees_the_run_that_waits(world: World, how: str) -> None:
+    schedule = world.schedule(every=1, unit="day", overlap="buffer_one")
+    world.travel(86_400)
+    world.execute()
+    given = take(world)
+    world.travel(86_400)
+    world.execute()
+    actions.cancel_run(world.run(schedule, 1).pk, actor=ANA)
+    if how == "returned":
+        assert worker.return_runs(given, "It ran out of time.") == 0
+    else:
+        world.travel(91)
+        world.execute()  # the waiting run is deferred again
+        assert world.run(schedule, 2).due_at > clock.now()
+        world.reconcile()
+    world.go()
+    assert world.statuses(schedule) == ["cancelled", "succeeded", "scheduled"]
+
+
 @pytest.mark.usefixtures("polling")
 def test_a_run_canceled_before_its_worker_reaches_it_is_not_begun(world: World) -> None:
     first = world.schedule("first", trigger_at=clock.now())
@@ -225,6 +246,39 @@ def test_a_run_canceled_before_its_worker_reaches_it_is_not_begun(world: World) 
         world.go()
     assert (world.statuses(first), world.statuses(second)) == (["succeeded"], ["cancelled"])
     assert len(note.done) == 1
+
+
+def test_a_run_canceled_before_the_first_one_is_begun_is_not_begun(world: World) -> None:
+    schedule = world.schedule(trigger_at=clock.now())
+    world.execute()
+
+    class Late(NoteKind):
+        def work(self, given: Sequence[Assignment], keep: LeaseCheck) -> Iterator[tuple[Assignment, Outcome]]:
+            actions.cancel_run(given[0].run_id, actor=ANA)
+            return super().work(given, keep)
+
+    with noting(Late()) as note:
+        world.go()
+    assert (world.statuses(schedule), note.done) == (["cancelled"], [])
+
+
+@pytest.mark.usefixtures("polling")
+@pytest.mark.parametrize("error", [OperationalError("failover"), InterfaceError("closed")])
+def test_an_unavailable_database_does_not_stop_requests(world: World, error: Exception) -> None:
+    _, assignment = running(world)
+    answers: list[set[int] | Exception] = [set(), error, {assignment.run_id}, error]
+
+    def find(run_ids: Sequence[int]) -> set[int]:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    keep = LeaseCheck([assignment], lambda left: set(), find, 60)
+    assert keep(assignment)
+    found = [keep.is_canceled(assignment) for _ in range(3)]
+    assert found == [False, True, True], "the last answer counts while the database is unavailable"
+    assert answers == []
 
 
 @pytest.mark.usefixtures("polling")

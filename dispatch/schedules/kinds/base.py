@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 
 import structlog
 from django.conf import settings
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, OperationalError, connection
 from rest_framework.exceptions import APIException, ValidationError
 from rq.timeouts import BaseTimeoutException
 
@@ -176,7 +177,7 @@ class LeaseCheck:
         self._renew = renew
         self._began = time.monotonic()
         self._renewed = self._began
-        self._polled = self._began
+        self._polled = -math.inf  # the first run already asks
         self._seconds = seconds
 
     def __call__(self, assignment: Assignment) -> bool:
@@ -193,10 +194,17 @@ class LeaseCheck:
         return True
 
     def is_canceled(self, assignment: Assignment) -> bool:
-        """Return whether the run's cancellation was requested, as far as the last poll shows."""
-        now = time.monotonic()
-        if now - self._polled >= CANCEL_POLL_S:
-            self._canceled, self._polled = self._find_canceled(self._given), now
+        """Return whether the run's cancellation was requested, as far as the last poll that succeeded shows.
+
+        An unavailable database does not stop the work: requests that were sent would be sent again.
+        """
+        if time.monotonic() - self._polled >= CANCEL_POLL_S:
+            try:
+                self._canceled = self._find_canceled(self._given)
+            except (OperationalError, InterfaceError) as error:
+                log.warning("cancellations_not_read", error=str(error).strip())
+                connection.close_if_unusable_or_obsolete()
+            self._polled = time.monotonic()
         return assignment.run_id in self._canceled
 
 

@@ -1,3 +1,4 @@
+import django.core.validators
 import django.db.models.deletion
 from django.db import migrations, models
 
@@ -5,6 +6,8 @@ import dispatch.core.clock
 
 
 class Migration(migrations.Migration):
+    """The new columns have no CHECK: PostgreSQL would read the whole table to validate it, while nobody can use it."""
+
     dependencies = [
         ("accounts", "0001_initial"),
         ("schedules", "0003_canceled_label"),
@@ -21,10 +24,11 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="schedule",
             name="jitter_s",
-            field=models.PositiveIntegerField(
+            field=models.IntegerField(
                 db_default=0,
                 default=0,
                 help_text="Delay each occurrence by up to this many seconds. An occurrence always has the same delay.",
+                validators=[django.core.validators.MinValueValidator(0)],
                 verbose_name="jitter (s)",
             ),
         ),

@@ -1,7 +1,10 @@
 """Decide whether to run, skip or defer a due occurrence, and which occurrence is next.
 
-An occurrence is *missed* if no executor claimed it within `missed_after_s` of its time (plus jitter), because none
-ran or all were behind. The schedule's policy decides about missed occurrences:
+An occurrence is due at its trigger time plus its jitter, and only that time is compared with the present and with
+pauses. Jitter is at most the time between two occurrences, so they are due in the order of their numbers.
+
+An occurrence is *missed* if no executor claimed it within `missed_after_s` of its due time, because none ran or
+all were behind. The schedule's policy decides about missed occurrences:
 
 - **all**: each is run, in order; if overlap is not allowed, one after another.
 - **last**: only the latest past occurrence is run; earlier ones are recorded as missed.
@@ -19,6 +22,7 @@ The overlap policy decides about an occurrence in time while an earlier run has 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -37,6 +41,11 @@ DEFERRAL = timedelta(seconds=60)
 CANCEL_RECHECK = timedelta(seconds=5)
 
 
+def no_jitter(at: datetime) -> timedelta:
+    """Return the delay of an occurrence of a schedule without jitter."""
+    return timedelta()
+
+
 class Verdict(Enum):
     """The decision about a due run. The values are metric labels."""
 
@@ -47,7 +56,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Policy:
-    """The schedule's policy. Occurrences before `paused_until`, the end of the last pause, are skipped."""
+    """The schedule's policy. Occurrences due before `paused_until`, the end of the last pause, are skipped."""
 
     missed: str
     missed_after_s: int
@@ -59,14 +68,19 @@ class Policy:
 class Due:
     """A due run. `number` is its occurrence (None: manual); `is_retry` means that it was claimed before.
 
-    `has_waited`: it was deferred because an earlier run had not ended. `jitter` is its delay.
+    `has_waited`: it was deferred because an earlier run had not ended. `jitter` returns the delay of an occurrence
+    of the schedule by its trigger time.
     """
 
     trigger_at: datetime
     number: int | None
     is_retry: bool = False
     has_waited: bool = False
-    jitter: timedelta = timedelta()
+    jitter: Callable[[datetime], timedelta] = no_jitter
+
+    def due_at(self, at: datetime) -> datetime:
+        """Return when the schedule's occurrence at this trigger time is due."""
+        return at + self.jitter(at)
 
 
 @dataclass(frozen=True)
@@ -105,16 +119,17 @@ def plan_due_run(timing: Timing, policy: Policy, due: Due, now: datetime, *, has
     waits = Plan(Verdict.DEFER, advances=False, cancels_others=policy.overlap == CANCEL_OTHER)
     if due.number is None:
         return waits if is_blocked else Plan(Verdict.RUN, advances=False)
-    if policy.paused_until and due.trigger_at < policy.paused_until:
+    due_at = due.due_at(due.trigger_at)
+    if policy.paused_until and due_at < policy.paused_until:
         return _skip_until(timing, due, "skipped", "The schedule was paused.", before=policy.paused_until)
     if policy.overlap in (BUFFER_ONE, CANCEL_OTHER) and due.has_waited:
         return waits if is_blocked else _run_after_waiting(timing, due, now)
     grace = timedelta(seconds=policy.missed_after_s)
-    is_late = now - due.trigger_at - due.jitter > grace
+    is_late = now - due_at > grace
     if is_late and policy.missed == SKIP:
-        return _skip_until(timing, due, "missed", _lateness(due.trigger_at, now), before=now - grace)
+        return _skip_until(timing, due, "missed", _lateness(due_at, now), before=now - grace)
     if is_late and policy.missed == LAST and (last := _last_before(timing, due, now)) is not None:
-        return _skip_until(timing, due, "missed", _lateness(due.trigger_at, now), before=last)
+        return _skip_until(timing, due, "missed", _lateness(due_at, now), before=due.due_at(last))
     following = _following(timing, due)
     if is_blocked:
         if is_late or policy.overlap in (BUFFER_ONE, CANCEL_OTHER):
@@ -125,7 +140,7 @@ def plan_due_run(timing: Timing, policy: Policy, due: Due, now: datetime, *, has
 
 
 def _skip_until(timing: Timing, due: Due, status: str, reason: str, *, before: datetime) -> Plan:
-    """Skip `due` and all later occurrences before `before`."""
+    """Skip `due` and all later occurrences that are due before `before`."""
     assert due.number is not None
     own = SkippedOccurrence(due.trigger_at, due.number, status, reason)
     others: list[SkippedOccurrence] = []
@@ -135,13 +150,13 @@ def _skip_until(timing: Timing, due: Due, status: str, reason: str, *, before: d
         if next_at is None:
             return Plan(Verdict.SKIP, own=own, others=tuple(others), next=None)
         number, at = number + 1, next_at
-        if at >= before or len(others) == MAX_SKIPPED:
+        if due.due_at(at) >= before or len(others) == MAX_SKIPPED:
             return Plan(Verdict.SKIP, own=own, others=tuple(others), next=(number, at))
         others.append(SkippedOccurrence(at, number, status, reason))
 
 
 def _run_after_waiting(timing: Timing, due: Due, now: datetime) -> Plan:
-    """Run an occurrence that waited for an earlier run; skip the later ones that have passed meanwhile.
+    """Run an occurrence that waited for an earlier run; skip the later ones that were due meanwhile.
 
     More than MAX_SKIPPED of them become one row: the last of the stretch stands for it.
     """
@@ -156,7 +171,7 @@ def _run_after_waiting(timing: Timing, due: Due, now: datetime) -> Plan:
             break
         number, at = number + 1, next_at
         following = (number, at)
-        if at > now:
+        if due.due_at(at) > now:
             break
         passed.append(SkippedOccurrence(at, number, "skipped", "An earlier run had not ended; one was waiting."))
     if following and passed and following[0] == passed[-1].number:  # the limit: the next one waits as well
@@ -169,12 +184,12 @@ def _run_after_waiting(timing: Timing, due: Due, now: datetime) -> Plan:
 
 
 def _last_before(timing: Timing, due: Due, now: datetime) -> datetime | None:
-    """Return the last of the next few occurrences after `due` that is not in the future, or None."""
+    """Return the trigger time of the last of the next few occurrences after `due` that are due now, or None."""
     assert due.number is not None
     number, at, last = due.number, due.trigger_at, None
     for _ in range(MAX_SKIPPED):
         next_at = next_after(timing, at, number)
-        if next_at is None or next_at > now:
+        if next_at is None or due.due_at(next_at) > now:
             break
         number, at, last = number + 1, next_at, next_at
     return last
@@ -186,8 +201,8 @@ def _following(timing: Timing, due: Due) -> tuple[int, datetime] | None:
     return (due.number + 1, next_at) if next_at else None
 
 
-def _lateness(trigger_at: datetime, now: datetime) -> str:
-    return f"Not started in time; {_duration((now - trigger_at).total_seconds())} late."
+def _lateness(due_at: datetime, now: datetime) -> str:
+    return f"Not started in time; {_duration((now - due_at).total_seconds())} late."
 
 
 def _duration(seconds: float) -> str:

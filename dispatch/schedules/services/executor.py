@@ -82,7 +82,7 @@ class _Row:
             self.number,
             is_retry=self.status == "retrying",
             has_waited=self.has_waited,
-            jitter=jitter_of(self.schedule_id, self.trigger_at, self.jitter_s),
+            jitter=lambda at: jitter_of(self.schedule_id, at, self.jitter_s),
         )
 
 

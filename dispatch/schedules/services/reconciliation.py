@@ -19,7 +19,7 @@ from dispatch.schedules import kinds, metrics, sql
 from dispatch.schedules.kinds.base import Assignment, Outcome
 from dispatch.schedules.models import Run
 from dispatch.schedules.rules.outcomes import FAILED, MAX_LAPSES, SUCCEEDED
-from dispatch.schedules.services.results import apply_reports
+from dispatch.schedules.services.results import apply_reports, wake_waiting_runs
 from dispatch.schedules.services.worker import enqueue_runs, store_reports
 
 log = structlog.get_logger(__name__)
@@ -93,14 +93,16 @@ def find_lapsed() -> int:
     resolved = {row[0] for row in (*done, *died_twice)}
     again = [row for row in lapsed if row[0] not in resolved]
     if again:
+        now = clock.now()
         with transaction.atomic():
-            given = {"ids": [row[0] for row in again], "epochs": [row[1] for row in again], "now": clock.now()}
+            given = {"ids": [row[0] for row in again], "epochs": [row[1] for row in again], "now": now}
             requeued_rows = fetch_all(
                 sql.REQUEUE_LAPSED, {**given, "reason": "Its worker stopped while executing it."}
             )
             enqueue_runs(
                 ((row[0], row[1], row[2]) for row in requeued_rows if row[3] == "in_progress"), alone=True
             )
+            wake_waiting_runs([row[4] for row in requeued_rows if row[3] == "cancelled"], now)
     metrics.repaired.labels("lapsed").inc(len(lapsed))
     log.warning("runs_lapsed", runs=len(lapsed), succeeded=len(done), requeued=len(again))
     return len(lapsed)

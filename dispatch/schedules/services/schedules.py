@@ -126,7 +126,7 @@ def change_schedule(
         if set(changed) & set(WHEN):
             schedule.anchor = anchor
             _replace_next_run(schedule, now, set(changed))
-        elif "jitter_s" in changed:
+        if "jitter_s" in changed:
             _move_by_jitter(schedule, now)
         if "kind" in changed:
             _change_kind_of_runs(schedule, now)

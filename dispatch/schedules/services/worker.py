@@ -28,7 +28,7 @@ from dispatch.schedules import kinds, metrics, sql
 from dispatch.schedules.kinds.base import Assignment, LeaseCheck, Outcome
 from dispatch.schedules.models import Schedule
 from dispatch.schedules.rules.outcomes import FAILED
-from dispatch.schedules.services.results import apply_reports
+from dispatch.schedules.services.results import apply_reports, wake_waiting_runs
 
 log = structlog.get_logger(__name__)
 
@@ -178,7 +178,8 @@ def store_reports(reports: Sequence[Report]) -> None:
 def return_runs(left: Sequence[Assignment], reason: str) -> int:
     """Requeue running runs that were not begun, in a new epoch; return how many.
 
-    Runs of a deleted schedule, and runs whose cancellation was requested, are canceled.
+    Runs of a deleted schedule, and runs whose cancellation was requested, are canceled. The runs that waited for
+    them are due now.
     """
     if not left:
         return 0
@@ -186,10 +187,12 @@ def return_runs(left: Sequence[Assignment], reason: str) -> int:
         "ids": [assignment.run_id for assignment in left],
         "epochs": [assignment.epoch for assignment in left],
     }
+    now = clock.now()
     with transaction.atomic():
-        requeued = fetch_all(sql.RETURN_RUNS, {**given, "now": clock.now(), "reason": reason})
+        requeued = fetch_all(sql.RETURN_RUNS, {**given, "now": now, "reason": reason})
         again = [(row[0], row[1], row[2]) for row in requeued if row[3] == "in_progress"]
         enqueue_runs(again)
+        wake_waiting_runs([row[4] for row in requeued if row[3] == "cancelled"], now)
     return len(again)
 
 
