@@ -12,6 +12,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.test import Client
 from django.urls import reverse
 
+from accounts import services
 from accounts.models import User
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
@@ -191,6 +192,19 @@ def test_a_user_is_erased_and_can_sign_in_no_more(ours):
         False, False, f"erased-{user.pk}@invalid.invalid",
     )  # fmt: skip
     assert not Notification.objects.filter(user=user).exists()
+
+
+def test_the_names_of_a_users_keys_are_erased_from_the_log(ours):
+    user = ours.dispatcher
+    User.objects.filter(pk=user.pk).update(email="yara@example.com")
+    key, _ = services.create_api_key(
+        ours.organization, "ERP of yara@example.com", ["read"], actor=ANA, created_by=user
+    )
+    acted = Actor("api_key", key.pk, key.name)
+    events.append(ours.organization.pk, "job.paused", ours.row(Job).pk, actor=acted)
+    personal_data.erase_person(person(ours, user_id=user.pk, email="yara@example.com"), actor=ANA)
+    assert "yara@example.com" not in everything(ours)
+    assert Event.objects.get(kind="api_key.revoked").data["name"] == "ERP of erased"
 
 
 def test_the_last_admin_stays(ours):
