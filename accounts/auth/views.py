@@ -37,9 +37,9 @@ class SignInView(views.LoginView):
         # Factors that somebody else entered in this browser without signing in do not count.
         clear_login(self.request)
         clear_authentication_records(self.request)
-        user = form.get_user()
-        login = Login(user=user, email=user.email, redirect_url=self.get_success_url())
-        return perform_password_login(self.request, {"email": user.email}, login)
+        # The session gets no e-mail address: erasing a person could not find it there.
+        login = Login(user=form.get_user(), redirect_url=self.get_success_url())
+        return perform_password_login(self.request, {}, login)
 
 
 def sign_in(request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponseBase:

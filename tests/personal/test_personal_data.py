@@ -7,6 +7,8 @@ import json
 from typing import Any
 
 import pytest
+from allauth.usersessions.models import UserSession
+from django.contrib.sessions.models import Session
 from django.core.management import CommandError, call_command
 from django.core.serializers.json import DjangoJSONEncoder
 from django.test import Client
@@ -26,6 +28,7 @@ from dispatch.outbox.models import Message
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call, CallEvent, InboundCall, OptOut, Text
 from notifications.models import Notification
+from tests.accounts.second_factor import sign_in
 from tests.api.client import Api
 from tests.support import factories as make
 from tests.support.tenants import Tenant, everything_of
@@ -205,6 +208,16 @@ def test_the_names_of_a_users_keys_are_erased_from_the_log(ours):
     personal_data.erase_person(person(ours, user_id=user.pk, email="yara@example.com"), actor=ANA)
     assert "yara@example.com" not in everything(ours)
     assert Event.objects.get(kind="api_key.revoked").data["name"] == "ERP of erased"
+
+
+def test_the_sessions_of_an_erased_user_are_deleted(ours):
+    user = ours.dispatcher
+    browser = sign_in(user)
+    stored = Session.objects.get(pk=browser.session.session_key)
+    assert user.email not in json.dumps(stored.get_decoded())
+    personal_data.erase_person(person(ours, user_id=user.pk, email=user.email), actor=ANA)
+    assert not Session.objects.filter(pk=stored.pk).exists()
+    assert not UserSession.objects.filter(user=user).exists()
 
 
 def test_the_last_admin_stays(ours):
