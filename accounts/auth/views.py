@@ -7,7 +7,7 @@ from typing import Any
 from allauth.account.internal.flows.login import clear_authentication_records, perform_password_login
 from allauth.account.internal.stagekit import clear_login
 from allauth.account.models import Login
-from allauth.mfa.webauthn.views import RemoveWebAuthnView
+from allauth.mfa.webauthn.views import LoginWebAuthnView, RemoveWebAuthnView
 from allauth.usersessions.models import UserSession
 from django.contrib import admin, messages
 from django.contrib.auth import REDIRECT_FIELD_NAME, logout, views
@@ -37,6 +37,8 @@ class SignInView(views.LoginView):
     template_name = "admin/login.html"
 
     def form_valid(self, form: Any) -> HttpResponse:
+        if self.request.user.is_authenticated:  # the page of the second factor redirects signed-in users
+            logout(self.request)
         # Factors that somebody else entered in this browser without signing in do not count.
         clear_login(self.request)
         clear_authentication_records(self.request)
@@ -63,6 +65,15 @@ def sign_in(request: HttpRequest, extra_context: dict[str, Any] | None = None) -
     if REDIRECT_FIELD_NAME not in request.GET and REDIRECT_FIELD_NAME not in request.POST:
         context[REDIRECT_FIELD_NAME] = reverse("admin:index")
     return SignInView.as_view(extra_context=context)(request)
+
+
+class PasskeySignInView(LoginWebAuthnView):
+    """Sign in with a passkey, also in place of a session that may open nothing, such as a former member's."""
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if request.user.is_authenticated and not admin.site.has_permission(request):
+            logout(request)
+        return super().dispatch(request, *args, **kwargs)
 
 
 class RemovePasskeyView(RemoveWebAuthnView):

@@ -296,6 +296,29 @@ def test_the_last_passkey_can_be_removed_where_no_factor_is_required(dana: User)
     assert not Authenticator.objects.filter(user=dana).exists()
 
 
+def test_a_former_members_open_session_does_not_keep_another_person_out(dana: User, steps: Steps) -> None:
+    set_up_app(dana, steps)
+    former = make.dispatcher(make.organization())
+    browser = sign_in(former)
+    services.remove_member(former.memberships.get().pk, actor=SYSTEM)
+    sign_in(dana, client=browser)
+    assert not is_signed_in(browser)
+    assert enter(browser, steps.code(secret_of(dana))).status_code == 302
+    assert browser.session["_auth_user_id"] == str(dana.pk)
+    assert browser.get("/board/").status_code == 200
+
+
+def test_a_former_members_open_session_does_not_prevent_the_passkey() -> None:
+    former = make.dispatcher(make.organization())
+    browser = sign_in(former)
+    page = reverse("mfa_login_webauthn")
+    asked = {"X-Requested-With": "XMLHttpRequest"}
+    assert "request_options" not in browser.get(page, headers=asked).json(), "a member is signed in"
+    services.remove_member(former.memberships.get().pk, actor=SYSTEM)
+    assert browser.get(page, headers=asked).json()["request_options"]
+    assert not is_signed_in(browser)
+
+
 def test_secrets_are_encrypted_and_follow_the_keys(dana: User, steps: Steps, settings: Any) -> None:
     old = Fernet.generate_key().decode()
     settings.FIELD_ENCRYPTION_KEYS = [old]
