@@ -88,7 +88,8 @@ def erase(person: DataSubject) -> int:
         user.set_unusable_password()  # ends every session
         user.second_factor_at = None
         Authenticator.objects.filter(user=user).delete()
-        UserSession.objects.filter(user=user).delete()
+        for session in UserSession.objects.filter(user=user):
+            session.end()  # deletes what the session stores too
         user.save()
         count += 1
     return count

@@ -12,14 +12,21 @@ from dispatch.core import clock
 
 # When the user signed in, in Unix seconds.
 SIGNED_IN_AT = "signed_in_at"
+# When the limits of a session began that is older than they are, in Unix seconds. It does not prove a sign-in.
+LIMITED_FROM = "limited_from"
 
 
 def expiry_of(data: Any) -> datetime:
     """Return when a session with this content ends if it is used now: by the idle or the absolute limit."""
     idle = clock.now() + timedelta(hours=settings.SESSION_IDLE_HOURS)
-    if (signed_in_at := data.get(SIGNED_IN_AT)) is None:
+    if (began_at := data.get(SIGNED_IN_AT, data.get(LIMITED_FROM))) is None:
         return idle
-    return min(idle, datetime.fromtimestamp(signed_in_at, UTC) + timedelta(hours=settings.SESSION_MAX_HOURS))
+    return min(idle, datetime.fromtimestamp(began_at, UTC) + timedelta(hours=settings.SESSION_MAX_HOURS))
+
+
+def has_limits(data: Any) -> bool:
+    """Return whether a session with this content ends by the absolute limit."""
+    return SIGNED_IN_AT in data or LIMITED_FROM in data
 
 
 class SessionStore(DatabaseStore):

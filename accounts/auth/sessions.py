@@ -17,7 +17,7 @@ from django.dispatch import receiver
 from django.http import HttpRequest
 
 from accounts.auth import second_factor
-from accounts.auth.session_store import SIGNED_IN_AT, expiry_of
+from accounts.auth.session_store import LIMITED_FROM, SIGNED_IN_AT, expiry_of, has_limits
 from accounts.models import User
 from dispatch.core import clock
 from dispatch.core.events import Actor
@@ -36,7 +36,7 @@ def extend_session(store: Any) -> bool:
 
     Only the expiry is written: a save could overwrite what another request changed in the meantime.
     """
-    if store.expires_at is None or SIGNED_IN_AT not in store:
+    if store.expires_at is None or not has_limits(store):
         return False
     ends_at = expiry_of(store)
     if ends_at - store.expires_at < EXTEND_EVERY:
@@ -48,8 +48,8 @@ def extend_session(store: Any) -> bool:
 
 def record_use(request: HttpRequest) -> None:
     """Extend the session of a signed-in request, and list it if it is not listed yet."""
-    if SIGNED_IN_AT not in request.session:  # it began before there were limits
-        request.session[SIGNED_IN_AT] = clock.now().timestamp()
+    if not has_limits(request.session):  # it began before there were limits
+        request.session[LIMITED_FROM] = clock.now().timestamp()
         UserSession.objects.create_from_request(request)
     elif extend_session(request.session):
         UserSession.objects.create_from_request(request)

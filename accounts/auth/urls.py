@@ -5,7 +5,7 @@ from django.urls import include, path
 from django.views.decorators.http import require_POST
 from django.views.generic import RedirectView
 
-from accounts.auth.views import SessionsView
+from accounts.auth.views import PasskeySignInView, RemovePasskeyView, SessionsView
 
 urlpatterns = [
     # django-allauth uses these names.
@@ -13,6 +13,9 @@ urlpatterns = [
     path("logout/", require_POST(account_views.logout), name="account_logout"),
     path("inactive/", account_views.account_inactive, name="account_inactive"),
     path("reauthenticate/", account_views.reauthenticate, name="account_reauthenticate"),
+    # These come before django-allauth's own views of the same names.
+    path("second-factor/webauthn/login/", PasskeySignInView.as_view(), name="mfa_login_webauthn"),
+    path("second-factor/webauthn/keys/<int:pk>/remove/", RemovePasskeyView.as_view(), name="mfa_remove_webauthn"),
     path("second-factor/", include("allauth.mfa.urls")),
     path("sessions/", SessionsView.as_view(), name="usersessions_list"),
 ]

@@ -7,10 +7,12 @@ from typing import Any
 from allauth.account.internal.flows.login import clear_authentication_records, perform_password_login
 from allauth.account.internal.stagekit import clear_login
 from allauth.account.models import Login
+from allauth.mfa.webauthn.views import LoginWebAuthnView, RemoveWebAuthnView
 from allauth.usersessions.models import UserSession
 from django.contrib import admin, messages
 from django.contrib.auth import REDIRECT_FIELD_NAME, logout, views
 from django.contrib.auth.decorators import login_required
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
@@ -22,7 +24,8 @@ from unfold.forms import AuthenticationForm
 
 from accounts import services
 from accounts.auth import sessions
-from accounts.models import ApiKey
+from accounts.auth.adapters import MFAAdapter
+from accounts.models import ApiKey, User
 from accounts.tenancy import user_of
 from dispatch.core.ids import read_id
 
@@ -34,12 +37,14 @@ class SignInView(views.LoginView):
     template_name = "admin/login.html"
 
     def form_valid(self, form: Any) -> HttpResponse:
+        if self.request.user.is_authenticated:  # the page of the second factor redirects signed-in users
+            logout(self.request)
         # Factors that somebody else entered in this browser without signing in do not count.
         clear_login(self.request)
         clear_authentication_records(self.request)
-        user = form.get_user()
-        login = Login(user=user, email=user.email, redirect_url=self.get_success_url())
-        return perform_password_login(self.request, {"email": user.email}, login)
+        # The session gets no e-mail address: erasing a person could not find it there.
+        login = Login(user=form.get_user(), redirect_url=self.get_success_url())
+        return perform_password_login(self.request, {}, login)
 
 
 def sign_in(request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponseBase:
@@ -60,6 +65,29 @@ def sign_in(request: HttpRequest, extra_context: dict[str, Any] | None = None) -
     if REDIRECT_FIELD_NAME not in request.GET and REDIRECT_FIELD_NAME not in request.POST:
         context[REDIRECT_FIELD_NAME] = reverse("admin:index")
     return SignInView.as_view(extra_context=context)(request)
+
+
+class PasskeySignInView(LoginWebAuthnView):
+    """Sign in with a passkey, also in place of a session that may open nothing, such as a former member's."""
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if request.user.is_authenticated and not admin.site.has_permission(request):
+            logout(request)
+        return super().dispatch(request, *args, **kwargs)
+
+
+class RemovePasskeyView(RemoveWebAuthnView):
+    """Remove a passkey, unless it is the last factor of a user who needs one."""
+
+    def form_valid(self, form: Any) -> HttpResponse:
+        with transaction.atomic():
+            User.objects.select_for_update(no_key=True).get(pk=user_of(self.request).pk)
+            if not MFAAdapter().can_delete_authenticator(self.get_object()):
+                messages.error(
+                    self.request, "You need a second factor here. Add another one before you remove this passkey."
+                )
+                return HttpResponseRedirect(self.get_success_url())
+            return super().form_valid(form)
 
 
 @method_decorator([login_required, never_cache], name="dispatch")

@@ -274,6 +274,51 @@ def test_required_factor_cannot_be_turned_off(dana: User, steps: Steps) -> None:
     assert Authenticator.objects.filter(user=dana, type="totp").exists()
 
 
+@pytest.mark.usefixtures("strict")
+def test_the_last_passkey_stays_where_a_factor_is_required(dana: User, steps: Steps) -> None:
+    client = set_up_app(dana, steps)
+    first, second = (
+        Authenticator.objects.create(user=dana, type=Authenticator.Type.WEBAUTHN, data={"name": name})
+        for name in ("First", "Second")
+    )
+    Authenticator.objects.filter(user=dana, type=Authenticator.Type.TOTP).delete()
+    assert client.post(reverse("mfa_remove_webauthn", args=[first.pk])).status_code == 302
+    answer = client.post(reverse("mfa_remove_webauthn", args=[second.pk]), follow=True)
+    assert "You need a second factor here" in answer.content.decode()
+    assert list(second_factor.factors_of(dana)) == [second]
+    assert client.get("/board/").status_code == 200
+
+
+def test_the_last_passkey_can_be_removed_where_no_factor_is_required(dana: User) -> None:
+    client = sign_in(dana)
+    only = Authenticator.objects.create(user=dana, type=Authenticator.Type.WEBAUTHN, data={"name": "Only"})
+    assert client.post(reverse("mfa_remove_webauthn", args=[only.pk])).status_code == 302
+    assert not Authenticator.objects.filter(user=dana).exists()
+
+
+def test_a_former_members_open_session_does_not_keep_another_person_out(dana: User, steps: Steps) -> None:
+    set_up_app(dana, steps)
+    former = make.dispatcher(make.organization())
+    browser = sign_in(former)
+    services.remove_member(former.memberships.get().pk, actor=SYSTEM)
+    sign_in(dana, client=browser)
+    assert not is_signed_in(browser)
+    assert enter(browser, steps.code(secret_of(dana))).status_code == 302
+    assert browser.session["_auth_user_id"] == str(dana.pk)
+    assert browser.get("/board/").status_code == 200
+
+
+def test_a_former_members_open_session_does_not_prevent_the_passkey() -> None:
+    former = make.dispatcher(make.organization())
+    browser = sign_in(former)
+    page = reverse("mfa_login_webauthn")
+    asked = {"X-Requested-With": "XMLHttpRequest"}
+    assert "request_options" not in browser.get(page, headers=asked).json(), "a member is signed in"
+    services.remove_member(former.memberships.get().pk, actor=SYSTEM)
+    assert browser.get(page, headers=asked).json()["request_options"]
+    assert not is_signed_in(browser)
+
+
 def test_secrets_are_encrypted_and_follow_the_keys(dana: User, steps: Steps, settings: Any) -> None:
     old = Fernet.generate_key().decode()
     settings.FIELD_ENCRYPTION_KEYS = [old]

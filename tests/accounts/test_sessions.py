@@ -13,7 +13,7 @@ from django.urls import reverse
 
 from accounts import loops, services
 from accounts.auth import sessions
-from accounts.auth.session_store import SIGNED_IN_AT
+from accounts.auth.session_store import LIMITED_FROM, SIGNED_IN_AT
 from accounts.models import ApiKey, User
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
@@ -86,8 +86,31 @@ def test_session_from_before_the_limits_gets_one(dana: User) -> None:
     del session[SIGNED_IN_AT]
     session.save()
     assert client.get("/board/").status_code == 200
-    assert client.session[SIGNED_IN_AT] <= clock.now().timestamp()
+    assert client.session[LIMITED_FROM] <= clock.now().timestamp()
     assert len(listed(client)) == 1
+
+
+def test_session_from_before_the_limits_must_confirm_the_user(dana: User) -> None:
+    client = make.browser(dana)
+    session = client.session
+    del session[SIGNED_IN_AT]
+    session.save()
+    assert client.get("/board/").status_code == 200
+    answer = client.get(reverse("mfa_activate_totp"))
+    assert answer.status_code == 302
+    assert answer.url.startswith(reverse("account_reauthenticate"))
+
+
+def test_the_limits_count_from_the_first_use_of_an_old_session(dana: User, settings: Any) -> None:
+    settings.SESSION_IDLE_HOURS, settings.SESSION_MAX_HOURS = 2, 10
+    client = make.browser(dana)
+    session = client.session
+    del session[SIGNED_IN_AT]
+    session[LIMITED_FROM] = clock.now().timestamp() - 9.5 * 3600
+    session.save()
+    end_at(client, clock.now() + timedelta(minutes=5))
+    assert client.get("/board/").status_code == 200
+    assert clock.now() + timedelta(minutes=20) < ends_at(client) <= clock.now() + timedelta(minutes=30)
 
 
 def test_owner_ends_another_session(dana: User) -> None:

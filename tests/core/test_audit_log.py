@@ -15,7 +15,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.urls import reverse
 
-from accounts import loops
+from accounts import loops, services
 from accounts.tenancy import actor_of
 from dispatch.core import clock, events, reencryption
 from dispatch.core.audit import chain
@@ -239,6 +239,20 @@ def test_erasing_a_person_leaves_a_valid_chain(organization: Any) -> None:
     sql("UPDATE core_event SET actor_label = 'Someone' WHERE id = %s", erased.event_id)
     with pytest.raises(CommandError, match=r"position 6: event .* was changed"):
         verify()
+
+
+def test_erasing_a_member_with_a_key_keeps_the_chain(organization: Any) -> None:
+    make.admin(organization)
+    member = make.dispatcher(organization, "Yara Voss")
+    services.create_api_key(
+        organization, f"ERP of {member.email}", ["read"], actor=events.SYSTEM, created_by=member
+    )
+    seal_all()
+    person = DataSubject(organization.pk, email=member.email, user_id=member.pk)
+    personal_data.erase_person(person, actor=events.SYSTEM)
+    assert Event.objects.filter(kind="api_key.revoked").latest("pk").data["name"] == "ERP of erased"
+    seal_all()
+    assert "0 not sealed yet" in verify()
 
 
 def test_a_restore_keeps_the_chain(organization: Any) -> None:

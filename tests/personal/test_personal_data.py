@@ -7,11 +7,14 @@ import json
 from typing import Any
 
 import pytest
+from allauth.usersessions.models import UserSession
+from django.contrib.sessions.models import Session
 from django.core.management import CommandError, call_command
 from django.core.serializers.json import DjangoJSONEncoder
 from django.test import Client
 from django.urls import reverse
 
+from accounts import services
 from accounts.models import User
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
@@ -25,6 +28,7 @@ from dispatch.outbox.models import Message
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call, CallEvent, InboundCall, OptOut, Text
 from notifications.models import Notification
+from tests.accounts.second_factor import sign_in
 from tests.api.client import Api
 from tests.support import factories as make
 from tests.support.tenants import Tenant, everything_of
@@ -191,6 +195,29 @@ def test_a_user_is_erased_and_can_sign_in_no_more(ours):
         False, False, f"erased-{user.pk}@invalid.invalid",
     )  # fmt: skip
     assert not Notification.objects.filter(user=user).exists()
+
+
+def test_the_names_of_a_users_keys_are_erased_from_the_log(ours):
+    user = ours.dispatcher
+    User.objects.filter(pk=user.pk).update(email="yara@example.com")
+    key, _ = services.create_api_key(
+        ours.organization, "ERP of yara@example.com", ["read"], actor=ANA, created_by=user
+    )
+    acted = Actor("api_key", key.pk, key.name)
+    events.append(ours.organization.pk, "job.paused", ours.row(Job).pk, actor=acted)
+    personal_data.erase_person(person(ours, user_id=user.pk, email="yara@example.com"), actor=ANA)
+    assert "yara@example.com" not in everything(ours)
+    assert Event.objects.get(kind="api_key.revoked").data["name"] == "ERP of erased"
+
+
+def test_the_sessions_of_an_erased_user_are_deleted(ours):
+    user = ours.dispatcher
+    browser = sign_in(user)
+    stored = Session.objects.get(pk=browser.session.session_key)
+    assert user.email not in json.dumps(stored.get_decoded())
+    personal_data.erase_person(person(ours, user_id=user.pk, email=user.email), actor=ANA)
+    assert not Session.objects.filter(pk=stored.pk).exists()
+    assert not UserSession.objects.filter(user=user).exists()
 
 
 def test_the_last_admin_stays(ours):

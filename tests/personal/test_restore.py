@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,32 @@ def test_a_dispatcher_writes_the_list(organization: Organization, tmp_path: Path
     (tmp_path / "list.jsonl").write_text("{}\n")
     with pytest.raises(CommandError, match="line 1: not an entry"):
         call_command("replay_after_restore", str(tmp_path / "list.jsonl"))
+
+
+def test_entries_that_the_database_does_not_have_stay_in_the_list(
+    organization: Organization, tmp_path: Path
+) -> None:
+    file = tmp_path / "list.jsonl"
+    replay.record(organization.pk, replay.OPT_OUT, OPTED_OUT)
+    ReplayEntry.objects.update(at=clock.now() - timedelta(days=replay.KEPT_DAYS - 1))
+    replay.record(organization.pk, replay.ERASURE, ERASED)
+    assert replay.write_list(file) == 2
+    before = {entry.uid: entry for entry in replay.read_list(file)}
+    ReplayEntry.objects.filter(kind=replay.ERASURE).delete()
+    replay.record(organization.pk, replay.OPT_OUT, LISTED)
+    assert replay.write_list(file) == 3
+    after = {entry.uid: entry for entry in replay.read_list(file)}
+    assert before.items() < after.items()
+    clock.travel(2 * 86400)
+    assert replay.write_list(file) == 2, "an old entry is dropped"
+
+
+def test_an_unreadable_list_is_kept_under_another_name(organization: Organization, tmp_path: Path) -> None:
+    file = tmp_path / "list.jsonl"
+    file.write_text("{}\n")
+    replay.record(organization.pk, replay.OPT_OUT, OPTED_OUT)
+    assert replay.write_list(file) == 1
+    assert (tmp_path / "list.jsonl.unreadable").read_text() == "{}\n"
 
 
 def test_a_number_on_every_organizations_list_is_repeated(organization: Organization, tmp_path: Path) -> None:

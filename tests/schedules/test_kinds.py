@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from rest_framework.exceptions import ValidationError
 
+from accounts import limits
+from accounts.models import OrganizationLimits
 from dispatch.core import clock, fault_injection
 from dispatch.core.http import webhook_signing
 from dispatch.core.models import Event
@@ -167,6 +169,22 @@ def test_message_with_a_deleted_endpoint_is_rejected_alone(real: World) -> None:
     assert real.run(good).status == "succeeded"
     assert real.run(bad).status == "failed"
     assert real.run(bad).error.startswith("endpoint: ")
+
+
+def test_messages_over_the_limit_are_sent_by_a_retry(real: World) -> None:
+    endpoint(real)
+    again = {"kind": "message", "payload": MESSAGE, "trigger_at": clock.now(), "retry_schedule_s": [60]}
+    schedules = [real.schedule(name, **again) for name in ("first", "second")]
+    allowed = OrganizationLimits.objects.create(organization=real.organization, messages=1)
+    limits.reset()
+    real.go()
+    assert sorted(real.run(schedule).status for schedule in schedules) == ["retrying", "succeeded"]
+    allowed.delete()
+    limits.reset()
+    real.travel(90)
+    real.go()
+    assert [real.run(schedule).status for schedule in schedules] == ["succeeded"] * 2
+    assert Message.objects.count() == 2
 
 
 # --- http

@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 from rest_framework.exceptions import ValidationError
 
+from accounts import limits
+from accounts.models import OrganizationLimits
 from dispatch.core import clock, fault_injection
+from dispatch.core.events import SYSTEM
 from dispatch.leads.models import Campaign, Lead
+from dispatch.leads.services.intake import NewLead, accept_leads
 from dispatch.schedules import kinds
 from tests.harness.schedules import World
 from tests.support import factories
@@ -49,6 +53,23 @@ def test_a_follow_up_call_that_still_waits_is_not_added_again(real: World) -> No
     assert [real.run(schedule, n).result for n in (1, 2)] == [
         {"lead": lead.pk}, {"lead": lead.pk, "is_duplicate": True},
     ]  # fmt: skip
+
+
+def test_a_lead_over_the_limit_is_added_by_a_retry(real: World) -> None:
+    accept_leads(campaign(real), [NewLead(phone="+16025550124")], actor=SYSTEM)
+    payload = {"campaign": "follow-up", "phone": "+16025550123"}
+    schedule = real.schedule(kind="lead", payload=payload, trigger_at=clock.now(), retry_schedule_s=[60])
+    allowed = OrganizationLimits.objects.create(organization=real.organization, leads=1)
+    limits.reset()
+    real.go()
+    assert real.run(schedule).status == "retrying"
+    assert "leads" in real.run(schedule).error
+    allowed.delete()
+    limits.reset()
+    real.travel(90)
+    real.go()
+    assert real.run(schedule).result == {"lead": Lead.objects.latest("pk").pk}
+    assert Lead.objects.count() == 2
 
 
 @pytest.mark.parametrize("point", ["schedules.work.started", "schedules.work.done", "schedules.report.written"])

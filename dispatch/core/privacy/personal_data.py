@@ -152,12 +152,13 @@ def erase_person(person: DataSubject, *, actor: Actor, is_replay: bool = False) 
         if reasons:
             raise StillNeeded(" ".join(dict.fromkeys(reasons)))
         traces, words = _traces(subjects), _words(subjects)
-        changed = _erase_events(person.organization_id, words, traces, names)
-        counts = {"events": len(changed), "admin log": _erase_admin_log(traces)}
+        counts = {"admin log": _erase_admin_log(traces)}
         for name, part in reversed(
             _parts.items()
         ):  # higher slices first: they find their rows through lower slices
             counts[name] = sum(part.erase(subject) for subject in subjects)
+        changed = _erase_events(person.organization_id, words, traces, names)  # also those that the parts appended
+        counts["events"] = len(changed)
         answers = RememberedAnswer.objects.filter(
             _rows_mentioning("body", words), organization_id=person.organization_id
         )
@@ -202,7 +203,7 @@ def _traces(subjects: Sequence[DataSubject]) -> list[EventReference]:
 
 
 def _events_about(organization_id: int, words: Sequence[str], traces: Sequence[EventReference]) -> QuerySet[Event]:
-    about = _rows_mentioning("data", words)
+    about = _rows_mentioning("data", words) | _rows_mentioning("actor_label", words)
     for trace in traces:
         ids = list(trace.ids)
         about |= Q(subject_type=trace.subject_type, subject_id__in=ids)
@@ -213,7 +214,7 @@ def _events_about(organization_id: int, words: Sequence[str], traces: Sequence[E
 
 
 def _rows_mentioning(column: str, words: Sequence[str]) -> Q:
-    """Return a condition for rows whose JSON in `column` contains one of the words; none without words."""
+    """Return a condition for rows whose text or JSON in `column` contains one of the words; none without words."""
     mentions = Q(pk__in=[])
     for word in words:
         mentions |= Q(**{f"{column}__icontains": word})

@@ -20,8 +20,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from dispatch.core import clock, keyed_hashes
 from dispatch.core.models import ReplayEntry
+
+log = structlog.get_logger(__name__)
 
 PURPOSE = "replay list"
 ERASURE, TECHNICIAN_ERASURE, USER_ERASURE = "erasure", "technician_erasure", "user_erasure"
@@ -97,17 +101,34 @@ def delete_old_entries(before: datetime, limit: int) -> int:
 
 
 def write_list(path: Path, *, days: int = KEPT_DAYS) -> int:
-    """Replace the file by the entries of these days, as JSON Lines; return how many. The file is never half."""
+    """Write the entries of these days as JSON Lines; return how many. The file is never half.
+
+    Recent entries of the existing file that the database does not have are kept: after a restore they are missing
+    there until they are repeated. A file that cannot be read is renamed to `<name>.unreadable`.
+    """
+    since = clock.now() - timedelta(days=days)
+    kept = {entry.uid: entry for entry in _read_existing(path) if entry.at >= since}
     new = path.with_name(f"{path.name}.new")
     count = 0
     with new.open("w") as file:
-        recent = ReplayEntry.objects.filter(at__gte=clock.now() - timedelta(days=days))
-        for entry in recent.order_by("pk").iterator():
-            file.write(json.dumps(_members(entry)) + "\n")
+        for row in ReplayEntry.objects.filter(at__gte=since).order_by("pk").iterator():
+            kept.pop(str(row.uid), None)
+            file.write(json.dumps(_members(row)) + "\n")
             count += 1
+        for entry in kept.values():
+            file.write(json.dumps(_members(entry.row())) + "\n")
     new.chmod(0o600)
     new.replace(path)
-    return count
+    return count + len(kept)
+
+
+def _read_existing(path: Path) -> list[Entry]:
+    try:
+        return read_list(path) if path.exists() else []
+    except ValueError as error:
+        log.error("replay_list_unreadable", file=str(path), error=str(error))
+        path.replace(path.with_name(f"{path.name}.unreadable"))
+        return []
 
 
 def read_list(path: Path) -> list[Entry]:

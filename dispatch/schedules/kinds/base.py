@@ -18,6 +18,7 @@ from rq.timeouts import BaseTimeoutException
 
 from accounts.models import Organization
 from dispatch.core.api import idempotency
+from dispatch.core.api.problems import LimitReached
 from dispatch.core.events import Actor
 from dispatch.core.models import RememberedAnswer
 from dispatch.schedules.rules.outcomes import CANCELLED, FAILED, REFUSED, SUCCEEDED
@@ -211,10 +212,13 @@ class LeaseCheck:
 def attempt(call: Callable[[], dict[str, Any]]) -> Outcome:
     """Return the result of `call` as an outcome.
 
-    An error that the kind's API answers with a 4xx status is REFUSED; other errors are FAILED.
+    An error that the kind's API answers with a 4xx status is REFUSED; other errors are FAILED, and so is a reached
+    limit of the organization, which a later attempt may find free.
     """
     try:
         return Outcome(SUCCEEDED, call())
+    except LimitReached as error:
+        return Outcome(FAILED, error=describe_errors(error))
     except APIException as error:
         outcome = REFUSED if error.status_code < 500 and error.status_code not in (408, 429) else FAILED
         return Outcome(outcome, error=describe_errors(error))
