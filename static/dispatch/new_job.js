@@ -16,6 +16,7 @@
 
   /* Another phone number is another customer: take back what the former number entered. */
   function takeBack(form) {
+    document.getElementById("new-job-earlier").replaceChildren();
     if (!filled) return;
     const fields = [form.elements.customer_name, form.elements.address];
     fields.forEach((field, n) => { if (field.value === filled[n]) field.value = ""; });
@@ -60,6 +61,9 @@
     if (event.target.id === "drawer-slot") return restore(form);
     if (event.target.id !== "new-job-earlier") return;
     const button = event.target.querySelector("[data-fill]");
+    /* The answer may be about a number that has been changed since. */
+    const isStale = event.detail.requestConfig.parameters.customer_phone !== form.elements.customer_phone.value;
+    if (isStale) return event.target.replaceChildren();
     if (!button) return;
     const { customer_name: name, address } = form.elements;
     button.hidden = name.value === button.dataset.name && address.value === button.dataset.address;
