@@ -124,7 +124,8 @@ def _given_up() -> dict[str, str]:
 
 def _lag() -> tuple[tuple[str, ...], int, str]:
     all_loops()  # imports the modules that register readers
-    behind = {name: lag_s for name, lag_s in readers.lagging().items() if name in READERS}
+    lags = readers.lagging()
+    behind = {name: lags[name] for name in READERS if name in lags}
     is_held = any(readers.readers[name].waits_for_horizon() for name in behind)
     holder = horizon.find_holder() if is_held else None
     return (
