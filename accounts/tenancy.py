@@ -62,6 +62,17 @@ def membership_context(user: User, slug: str = "", remembered_id: int | None = N
     raise NoOrganization("You're not an active member of an active organization.")
 
 
+def administered_organization(request: Any) -> Organization:
+    """Return the organization of an admin page's request. Raises PermissionDenied unless the user is its admin."""
+    try:
+        current = membership_context(request.user, remembered_id=request.session.get(SESSION_KEY))
+    except NoOrganization as error:
+        raise PermissionDenied(str(error)) from None
+    if current.role != Membership.Role.ADMIN:
+        raise PermissionDenied
+    return current.organization
+
+
 def user_of(request: Any) -> User:
     """Return the signed-in user of an authorized request. Raises PermissionDenied for an API key."""
     if not isinstance(request.user, User):

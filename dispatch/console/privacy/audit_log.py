@@ -8,13 +8,12 @@ from zoneinfo import ZoneInfo
 
 from django import forms
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
 from django.http import HttpResponse, HttpResponseBase
 from django.template.response import TemplateResponse
 from unfold.widgets import UnfoldAdminDateWidget
 
 from accounts import tenancy
-from accounts.models import Membership, Organization
+from accounts.models import Organization
 from dispatch.core import clock, events
 from dispatch.core.audit import export
 
@@ -38,15 +37,7 @@ class PeriodForm(forms.Form):
 
 def page(request: Any) -> HttpResponseBase:
     """Show the form (GET), or return the events as a download (POST)."""
-    try:
-        membership = tenancy.membership_context(
-            request.user, remembered_id=request.session.get(tenancy.SESSION_KEY)
-        )
-    except tenancy.NoOrganization as error:
-        raise PermissionDenied(str(error)) from None
-    if membership.role != Membership.Role.ADMIN:
-        raise PermissionDenied
-    organization = membership.organization
+    organization = tenancy.administered_organization(request)
     form = PeriodForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         since, until = form.cleaned_data["since"], form.cleaned_data["until"]

@@ -7,13 +7,11 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.template.response import TemplateResponse
 from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminTextInputWidget
 
 from accounts import tenancy
-from accounts.models import Membership
 from dispatch.console.privacy import lookup
 from dispatch.core.privacy import personal_data
 
@@ -46,21 +44,14 @@ class PersonForm(forms.Form):
 
 def page(request: Any) -> HttpResponseBase:
     """Show the form (GET); export as a download, or erase (POST)."""
-    try:
-        membership = tenancy.membership_context(
-            request.user, remembered_id=request.session.get(tenancy.SESSION_KEY)
-        )
-    except tenancy.NoOrganization as error:
-        raise PermissionDenied(str(error)) from None
-    if membership.role != Membership.Role.ADMIN:
-        raise PermissionDenied
+    organization = tenancy.administered_organization(request)
     form = PersonForm(request.POST or None)
-    shown: dict[str, Any] = {"organization": membership.organization, "form": form}
+    shown: dict[str, Any] = {"organization": organization, "form": form}
     if request.method == "POST" and form.is_valid():
         typed = dict(form.cleaned_data)
         confirmed = typed.pop("confirmation").strip().lower() == CONFIRMATION
         try:
-            person = lookup.find_person(membership.organization, **typed)
+            person = lookup.find_person(organization, **typed)
             if request.POST.get("what") == "export":
                 return _download(person, request)
             if confirmed:

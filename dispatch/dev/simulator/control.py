@@ -37,6 +37,14 @@ async def body_of(request: web.Request) -> Any:
         raise ControlError(400, f"not JSON: {error}") from None
 
 
+async def any_object_of(request: web.Request, what: str = "") -> dict[str, Any]:
+    """Return the JSON body as an object with any keys. `what`: its contents, for the ControlError."""
+    data = await body_of(request)
+    if not isinstance(data, dict):
+        raise ControlError(400, f"expected an object{what and ' of '}{what}")
+    return data
+
+
 async def object_of(request: web.Request, known: set[str]) -> dict[str, Any]:
     """Return the JSON body as an object with known keys only. Raise ControlError."""
     data = await body_of(request)
@@ -171,9 +179,7 @@ async def handsets(request: web.Request) -> web.Response:
     """GET or PUT {number: behavior or list}. PUT sets all of them, or none if one is invalid."""
     world = request.app[WORLD]
     if request.method == "PUT":
-        data = await body_of(request)
-        if not isinstance(data, dict):
-            raise ControlError(400, "expected an object of number: behavior")
+        data = await any_object_of(request, "number: behavior")
         for number, behaviours in data.items():
             world.handsets.set(number, behaviours)
     elif request.method == "DELETE":
@@ -185,9 +191,7 @@ async def texts(request: web.Request) -> web.Response:
     """GET or PUT {number: how texts to it end}."""
     world = request.app[WORLD]
     if request.method == "PUT":
-        data = await body_of(request)
-        if not isinstance(data, dict):
-            raise ControlError(400, "expected an object of number: how texts end")
+        data = await any_object_of(request, "number: how texts end")
         world.texts.update({number: check_fate(text_fate) for number, text_fate in data.items()})
     return web.json_response(world.texts)
 
@@ -220,9 +224,7 @@ async def timing(request: web.Request) -> web.Response:
     """GET the durations, or PUT some of them."""
     world = request.app[WORLD]
     if request.method == "PUT":
-        data = await body_of(request)
-        if not isinstance(data, dict):
-            raise ControlError(400, "expected an object of durations")
+        data = await any_object_of(request, "durations")
         world.set_timing(timing_from({**asdict(world.timing), **data}))
     return web.json_response(asdict(world.timing))
 
@@ -230,9 +232,7 @@ async def timing(request: web.Request) -> web.Response:
 async def numbers(request: web.Request) -> web.Response:
     """PUT {account (default: the first), number, voice_url, sms_url, ...}: add or change a number."""
     world = request.app[WORLD]
-    data = await body_of(request)
-    if not isinstance(data, dict):
-        raise ControlError(400, "expected an object")
+    data = await any_object_of(request)
     sid = data.pop("account", next(iter(world.accounts)))
     if sid not in world.accounts:
         raise ControlError(404, f"no account {sid}")
