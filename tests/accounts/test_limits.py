@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,12 +13,12 @@ from accounts import limits
 from accounts.models import ApiKey, Organization, OrganizationLimits
 from dispatch.core import clock
 from dispatch.core.models import Event
-from dispatch.core.redis import client
 from dispatch.leads.models import Campaign, Lead
 from dispatch.outbox.models import Message
 from dispatch.outbox.services.intake import NewMessage, accept_of_several
 from dispatch.schedules.models import Schedule
 from tests.api.client import Api
+from tests.api.test_throttling import both  # noqa: F401
 from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
@@ -133,20 +132,7 @@ def test_keys_are_counted_exactly(organization: Any) -> None:
     assert api.post("api-keys/", new).status_code == 201
 
 
-@pytest.fixture(params=["redis", "no redis"])
-def redis_or_not(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    from accounts.auth import throttling
-
-    if request.param == "no redis":
-
-        def gone(*args: Any, **kwargs: Any) -> None:
-            raise client.REDIS_ERRORS[0]("gone")
-
-        monkeypatch.setattr(throttling, "_TAKE", gone)
-    return
-
-
-@pytest.mark.usefixtures("redis_or_not")
+@pytest.mark.usefixtures("both")
 def test_all_keys_of_an_organization_share_its_rate(organization: Any) -> None:
     limit(organization, requests_per_minute=3)
     first, second = (Api(key=make.api_key(organization)) for _ in range(2))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
@@ -37,13 +36,6 @@ pytestmark = pytest.mark.django_db
 GUIDE = Path(__file__).parents[2] / "docs" / "operations" / "backup.md"
 ERASED, EMAIL, OPTED_OUT, LISTED = "+16025550101", "erased@example.com", "+16025550102", "+16025550103"
 UNKNOWN = "+16025550104"
-
-
-@pytest.fixture(autouse=True)
-def no_pending_entries() -> Iterator[None]:
-    replay.reset()
-    yield
-    replay.reset()
 
 
 @pytest.fixture

@@ -62,7 +62,9 @@ def test_idle_clients_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_client_with_former_credentials_is_closed() -> None:
-    first = providers.for_account(account(1))
-    second = providers.for_account(account(1, auth_token="new"))
-    assert first is not second
+    same = account(1)
+    first = providers.for_account(same)
+    assert providers.for_account(same) is first
+    same.auth_token = "new"
+    assert providers.for_account(same) is not first
     assert Client.open == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -28,7 +27,7 @@ from tests.api.client import Api
 from tests.harness.calls import place_call
 from tests.phones import answer
 from tests.support import factories
-from tests.support.waiting import PATIENCE
+from tests.support.row_locks import held
 from tests.telephony.conftest import ANN, Caller, Listener, create_text, now_is
 
 BOB = "+16025550102"
@@ -411,23 +410,7 @@ def test_cap_of_zero_holds_calls_that_have_cost_nothing_so_far(caller: Caller, s
 
 
 def test_alert_calls_do_not_wait_for_the_row_of_the_cap(caller: Caller) -> None:
-    cap_of(caller.organization, "1.00")
-    locked, done = threading.Event(), threading.Event()
-
-    def count() -> None:
-        with transaction.atomic():
-            SpendCap.objects.select_for_update().get(organization=caller.organization)
-            locked.set()
-            done.wait(PATIENCE)
-        connection.close()
-
-    holder = threading.Thread(target=count)
-    holder.start()
-    try:
-        assert locked.wait(PATIENCE)
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute("SET LOCAL lock_timeout = '50ms'")
-            assert spend_caps.reserve(caller.organization.pk, price_sql.CALLS, purpose="alert") == 1
-    finally:
-        done.set()
-        holder.join()
+    cap = cap_of(caller.organization, "1.00")
+    with held(cap), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL lock_timeout = '50ms'")
+        assert spend_caps.reserve(caller.organization.pk, price_sql.CALLS, purpose="alert") == 1

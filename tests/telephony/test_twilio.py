@@ -292,13 +292,6 @@ def test_a_text_names_the_messaging_service_of_its_number(caller: Caller) -> Non
     assert caller.sim.messages(to="+16025550101")[0]["messaging_service_sid"] == service
 
 
-def test_a_thread_keeps_its_client_until_the_credentials_change(caller: Caller) -> None:
-    first = providers.for_account(caller.account)
-    assert providers.for_account(caller.account) is first
-    caller.account.auth_token = "another"
-    assert providers.for_account(caller.account) is not first
-
-
 def test_only_in_development_is_the_provider_elsewhere(settings: Any) -> None:
     settings.SIMULATOR_URL = "http://127.0.0.1:9"
     assert SPEAKER._client().api.base_url == "http://127.0.0.1:9"
