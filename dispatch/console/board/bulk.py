@@ -61,9 +61,8 @@ def handle_selected(request: HttpRequest) -> HttpResponse:
     """
     name = request.POST.get("do", "")
     versions = _read_selection(request.POST.getlist("job"))
-    found = with_card_data(request.organization).select_related("organization").filter(pk__in=versions)
-    order = list(versions)
-    jobs = sorted(found.prefetch_related("notices"), key=lambda job: order.index(job.pk))
+    found = with_card_data(request.organization).prefetch_related("notices").in_bulk(list(versions))
+    jobs = [found[pk] for pk in versions if pk in found]
     if name == "claim":
         return _claim(request, jobs)
     if name not in ACTIONS:

@@ -128,7 +128,7 @@ def handle_action(request: HttpRequest, job_id: int, action: str) -> HttpRespons
 
 def job_of(request: HttpRequest, job_id: int) -> Job:
     """Return the organization's job. Raise Http404 for a job of another organization."""
-    job: Job = get_object_or_404(with_card_data(request.organization).select_related("organization"), pk=job_id)
+    job: Job = get_object_or_404(with_card_data(request.organization).prefetch_related("notices"), pk=job_id)
     return job
 
 
@@ -158,7 +158,7 @@ def build_panel(request: HttpRequest, job: Job) -> dict[str, Any]:
         "flagged": list(
             job.duplicates.filter(duplicate_state=Job.DuplicateState.POSSIBLE, ended_at=None).order_by("pk")[:5]
         ),
-        "deferred": describe_deferred(job),
+        "deferred": describe_deferred(job) if job.has_uninformed_technician else [],
         "candidates": _candidates(job),
         "rest": rest_words(job.out_of_reach),
         "entries": list(reversed(load_timeline(job))),

@@ -77,7 +77,7 @@ def board(request: HttpRequest) -> HttpResponse:
         context["technician"] = Technician.objects.of(request.organization).filter(pk=filters.technician).first()
     wanted = request.GET.get("job", "")
     if (job_id := read_id(wanted)) is not None:
-        job = with_card_data(request.organization).select_related("organization").filter(pk=job_id).first()
+        job = with_card_data(request.organization).prefetch_related("notices").filter(pk=job_id).first()
         context |= job_panel.build_panel(request, job) if job else {"no_such_job": wanted}
     map_outline.load_towns()
     if request.GET.get("map"):

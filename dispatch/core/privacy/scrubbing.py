@@ -32,14 +32,14 @@ def word_pattern(words: Collection[str], names: Collection[str]) -> re.Pattern[s
     A phone number (E.164) is matched in every notation.
     """
     longest_first = sorted({*words, *names}, key=len, reverse=True)
-    pattern = "|".join(rf"(?<!\w){_any_notation(word) or re.escape(word)}(?!\w)" for word in longest_first)
+    pattern = "|".join(rf"(?<!\w){_any_notation(word)}(?!\w)" for word in longest_first)
     return re.compile(pattern or r"(?!)", re.IGNORECASE)
 
 
 def _any_notation(word: str) -> str:
-    """Return a regular expression for the ways to write a phone number; empty for any other word."""
+    """Return a regular expression for the ways to write a phone number, or for just the word itself."""
     if not re.fullmatch(r"\+\d{8,15}", word):
-        return ""
+        return re.escape(word)
     parsed = phonenumbers.parse(word)
     digits = str(parsed.national_number)
     if len(digits) < MIN_DIGITS:
@@ -58,7 +58,7 @@ def scrub_organization(
     if not words:
         return 0
     pattern = word_pattern(words, names)
-    searched = [_any_notation(word) or re.escape(word) for word in words]
+    searched = [_any_notation(word) for word in words]
     return sum(
         _scrub(model, columns, organization_id, searched, pattern)
         for model, columns in [*owned_columns(), *_columns_of_parts()]
