@@ -18,6 +18,7 @@ from dispatch.jobs.rules import Action, actions_in
 from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES, MAX_LATE_MINUTES
 from dispatch.jobs.rules.phrases import join_names
 from dispatch.jobs.services.notices import find_uninformed
+from dispatch.jobs.window_fields import add_window_fields, clean_window
 from dispatch.technicians.models import Technician
 
 # action → button, title of the form, whether it is dangerous
@@ -28,7 +29,7 @@ BUTTONS: dict[Action, tuple[str, str, bool]] = {
     Action.EXTEND: ("Give more time…", "Give the technician more time", False),
     Action.PAUSE: ("Pause…", "Pause this job", False),
     Action.RESUME: ("Resume…", "Resume this job", False),
-    Action.CORRECT: ("Correct…", "Correct the address, phone or priority", False),
+    Action.CORRECT: ("Correct…", "Correct this job", False),
     Action.CANNOT_MAKE_IT: ("Can't make it…", "The technician can't make it", True),
     Action.CANCEL: ("Cancel job…", "Cancel this job", True),
     Action.ON_THE_WAY: ("On the way…", "The technician is on the way", False),
@@ -41,6 +42,7 @@ BUTTONS: dict[Action, tuple[str, str, bool]] = {
     Action.NOT_A_DUPLICATE: ("Not a duplicate…", "This is not a duplicate", False),
 }
 # The primary button by status.
+_HELD = (Job.WaitingFor.QUIET_HOURS, Job.WaitingFor.WINDOW)
 PRIMARY = {"dispatching": Action.ASSIGN, "pending": Action.ASSIGN, "assigned": Action.COMPLETE}
 
 
@@ -58,7 +60,7 @@ def allowed_actions(job: Job, *, ringing: bool) -> list[Action]:
 
 def button_of(action: Action, job: Job) -> tuple[str, str, bool]:
     """Return `BUTTONS` of the action, in the words for this job."""
-    if action is Action.CALL_NEXT and job.waiting_for == Job.WaitingFor.QUIET_HOURS:
+    if action is Action.CALL_NEXT and job.waiting_for in _HELD:
         return ("Call now…", "Call technicians now", False)
     if action is Action.MERGE_DUPLICATE:
         return (f"Merge into #{job.duplicate_of_id}…", f"Merge this job into job {job.duplicate_of_id}", True)
@@ -88,11 +90,25 @@ class ActionForm(forms.Form):
             )
         if action is Action.CORRECT:
             self.fields["address"] = forms.CharField(required=False, max_length=300, initial=job.address)
+            self.fields["customer_name"] = forms.CharField(
+                max_length=120, initial=job.customer_name, label="Customer's name"
+            )
             self.fields["customer_phone"] = PhoneNumberField(
                 initial=job.customer_phone, region=job.organization.default_region, label="Customer's phone"
             )
             self.fields["priority"] = forms.TypedChoiceField(
                 choices=Priority.choices, coerce=int, empty_value=None, required=False, initial=job.priority
+            )
+            add_window_fields(self, job.organization.time_zone, job.arrival_window)
+            self.fields["expected_minutes"] = forms.IntegerField(
+                min_value=5, max_value=1440, required=False, initial=job.expected_minutes, label="Minutes of work"
+            )
+            self.fields["notes"] = forms.CharField(
+                max_length=4000,
+                required=False,
+                initial=job.notes,
+                label="Notes of the job",
+                widget=forms.Textarea({"rows": 3}),
             )
         if action is Action.EXTEND:
             self.fields["seconds"] = forms.IntegerField(
@@ -124,6 +140,12 @@ class ActionForm(forms.Form):
             self.fields["note"] = forms.CharField(
                 max_length=500, required=False, label="Note", widget=forms.Textarea({"rows": 2})
             )
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or self.cleaned_data
+        if "window_day" in self.fields:
+            clean_window(self, values)
+        return values
 
 
 class ActionResult(NamedTuple):
@@ -173,6 +195,12 @@ def perform_action(action: Action, job: Job, values: dict[str, Any], actor: Acto
             correction=services.Correction(address=corrected),
             customer_phone=str(values["customer_phone"]),
             priority=values["priority"],
+            details=services.Details(
+                customer_name=values["customer_name"],
+                notes=values["notes"],
+                window=values["window"],
+                expected_minutes=values["expected_minutes"],
+            ),
             **decision,
             **note,
         )
@@ -189,6 +217,8 @@ def describe_consequence(action: Action, job: Job) -> str:
     name = job.technician.name if job.technician else "the technician"
     if action is Action.CALL_NEXT and job.waiting_for == Job.WaitingFor.QUIET_HOURS:
         return "Starts calling technicians now, although it's quiet hours."
+    if action is Action.CALL_NEXT and job.waiting_for == Job.WaitingFor.WINDOW:
+        return "Starts calling technicians now, although the arrival window is later."
     if action is Action.TECHNICIAN_TOLD:
         found = find_uninformed(job)
         known = [f"{notice.technician.name} knows that {notice.get_news_display()}" for notice in found]
@@ -198,8 +228,9 @@ def describe_consequence(action: Action, job: Job) -> str:
             else "Ends the alert."
         )
         return f"Records that {' and that '.join(known) or 'the technician knows'}. {effect}"
-    if action is Action.CANNOT_MAKE_IT and (quiet_end := services.quiet_end_words(job)):
-        return f"Removes {name} from this job. Technicians are called from {quiet_end}, when quiet hours end."
+    if action is Action.CANNOT_MAKE_IT and (hold := services.describe_hold(job))[0]:
+        why = "when quiet hours end" if hold[0] == Job.WaitingFor.QUIET_HOURS else "in time for the arrival window"
+        return f"Removes {name} from this job. Technicians are called from {hold[1]}, {why}."
     return {
         Action.ASSIGN: f"Assigns the job to the technician you choose{hangs_up}.",
         Action.DISPATCH_AGAIN: "Calls everyone available now, except technicians who declined or can't make it.",
@@ -208,8 +239,8 @@ def describe_consequence(action: Action, job: Job) -> str:
         Action.PAUSE: f"Stops calling{hangs_up}. Calling continues when you resume the job.",
         Action.RESUME: "Continues calling from the next technician.",
         Action.CORRECT: "Changes the job"
-        + (f" and notifies {name} of a new address or phone." if job.technician else ".")
-        + (f" Calls the technicians near a new address{hangs_up}." if job.status == "dispatching" else ""),
+        + (f" and notifies {name} of a new address, phone or arrival window." if job.technician else ".")
+        + (f" A new address or window starts the calls over{hangs_up}." if job.status == "dispatching" else ""),
         Action.CANNOT_MAKE_IT: f"Removes {name} from this job and calls the technicians available now.",
         Action.CANCEL: f"Cancels the job{hangs_up}." + (f" Notifies {name}." if job.technician else ""),
         Action.ON_THE_WAY: f"Records that {name} is on the way. The customer's page shows it.",

@@ -30,6 +30,7 @@ WAITING_WORDS: dict[str, str] = {
     Job.WaitingFor.ACCOUNT: "Account refused by the phone provider",
     Job.WaitingFor.SPEND_CAP: "Daily spending cap reached",
     Job.WaitingFor.QUIET_HOURS: "Waiting for the end of quiet hours",
+    Job.WaitingFor.WINDOW: "Waiting for its arrival window",
 }
 
 

@@ -12,6 +12,7 @@ from django.db.models import Q
 
 from dispatch.core.models import Event
 from dispatch.jobs.models import Job
+from dispatch.jobs.rules.phrases import join_names
 from dispatch.telephony.models import Call, Text
 
 Data = dict[str, Any]
@@ -32,6 +33,7 @@ _WAITS = {
         "is waiting: the daily spending cap is reached, and an admin can raise it under Daily spending caps"
     ),
     "quiet_hours": "is waiting until {until_words}, when the quiet hours end",
+    "window": "is waiting until {until_words}, in time for the arrival window",
 }
 
 # Each text follows the actor's label and completes a sentence: "Unit 12" + "accepted the job".
@@ -105,8 +107,9 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.pause_overdue": lambda d: f"reminded dispatchers: paused for {d.get('minutes')} minutes",
     "job.not_started": lambda d: f"reminded dispatchers: {_who(d)} has not started the work",
     "job.corrected": lambda d: (
-        f"corrected the {' and the '.join(d.get('changed', ['job']))}"
+        f"corrected the {join_names(d.get('changed') or ['job'])}"
         + _of(d, "priority", ": {}")
+        + _of(d, "window_words", ": {}")
         + _of(d, "at_once", "; {} technicians are called at once")
         + _note(d)
     ),

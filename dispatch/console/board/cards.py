@@ -18,6 +18,7 @@ from dispatch.console.board.thread import unanswered_texts
 from dispatch.core import clock
 from dispatch.jobs import policies, rules
 from dispatch.jobs.models import OVERDUE, Candidate, Job, Offer
+from dispatch.jobs.rules.arrival_window import local_moment
 from dispatch.jobs.rules.customer_phrases import local_time
 from dispatch.technicians.models import Technician
 from dispatch.technicians.rules import distance_words
@@ -307,6 +308,8 @@ def state_of(job: Job, live: Sequence[Offer] = ()) -> tuple[str, str]:
     if job.waiting_for == Job.WaitingFor.QUIET_HOURS and job.next_action_at:
         end = job.next_action_at.astimezone(ZoneInfo(job.organization.time_zone))
         return "waiting", f"Waiting until {end.hour}:{end.minute:02d} (quiet hours)"
+    if job.waiting_for == Job.WaitingFor.WINDOW and job.next_action_at:
+        return "waiting", f"Calls at {local_moment(job.next_action_at, job.organization.time_zone, clock.now())}"
     return "waiting", "Waiting for the next call"
 
 

@@ -21,6 +21,8 @@ from dispatch.console.views_base import console_view
 from dispatch.core.api import idempotency
 from dispatch.jobs import geocoding, services
 from dispatch.jobs.models import Job, Priority, ServiceType, Submission
+from dispatch.jobs.window_fields import NAMES as WINDOW_FIELDS
+from dispatch.jobs.window_fields import add_window_fields, clean_window
 from dispatch.technicians.models import Technician
 
 ENDPOINT = "console_new_job"
@@ -60,15 +62,26 @@ class NewJobForm(forms.Form):
         services_offered.queryset = ServiceType.objects.of(organization).filter(is_active=True)
         technicians: Any = self.fields["preferred_technician"]
         technicians.queryset = Technician.objects.of(organization).filter(is_active=True).order_by("name")
+        add_window_fields(self, organization.time_zone)
+        self.order_fields([*list(self.fields)[:6], *WINDOW_FIELDS])
         for name, field in self.fields.items():
             field.widget.attrs |= {"autocomplete": "off"}
             if self.is_bound and name in self.errors:
                 field.widget.attrs |= {"aria-invalid": "true", "aria-describedby": f"error_{name}"}
 
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or self.cleaned_data
+        clean_window(self, values)
+        return values
+
     def submission(self) -> dict[str, Any]:
         """Return the form as `accept_submission` expects it."""
-        data = {name: value for name, value in self.cleaned_data.items() if name != "nonce"}
+        left_out = {"nonce", "window", *WINDOW_FIELDS}
+        data = {name: value for name, value in self.cleaned_data.items() if name not in left_out}
+        window = self.cleaned_data["window"]
         return data | {
+            "window_start": window and window.start,
+            "window_end": window and window.end,
             "customer_phone": data["customer_phone"].as_e164,
             "address": " ".join(data["address"].split()),
         }
@@ -148,13 +161,15 @@ def find_technicians(organization: Organization, entered: dict[str, Any]) -> dic
         lat=position[0],
         lng=position[1],
     )
+    if window := entered.get("window"):
+        job.window_start, job.window_end = window.start, window.end
     found = services.find_candidates(job)
     return {
         "fit": found.fit,
         "first": next((row.technician for row in found.ranked if row.technician.is_in), None),
         "radius_m": found.radius_m,
         "may_widen": found.may_widen,
-        "quiet_end": services.quiet_end_words(job),
+        "hold": services.describe_hold(job),
     }
 
 

@@ -49,7 +49,9 @@ class ServiceTypeAdmin(ConfigAdmin):
     list_display = ["name", "code", "spoken_name", "is_active"]
     list_filter = ["is_active", "required_skills"]
     search_fields = ["name", "code"]
-    fields = ["name", "code", "spoken_name", "required_skills", "preferred_skills", "is_active"]
+    fields = [
+        "name", "code", "spoken_name", "required_skills", "preferred_skills", "expected_minutes", "is_active",
+    ]  # fmt: skip
     prepopulated_fields = {"code": ["name"]}
     autocomplete_fields = ["required_skills", "preferred_skills"]
 
@@ -126,6 +128,7 @@ class DispatchPolicyAdmin(ConfigAdmin):
                 "description": "When jobs that can wait call nobody. A dispatcher can still call now.",
             },
         ),
+        ("Arrival windows", {"fields": ["window_lead_s"]}),
         ("Duplicates", {"fields": ["duplicate_hours"]}),
         (
             "By text",

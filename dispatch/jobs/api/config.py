@@ -54,7 +54,16 @@ class ServiceTypeSerializer(OwnedSerializer):
 
     class Meta:
         model = ServiceType
-        fields = ["id", "code", "name", "spoken_name", "required_skills", "preferred_skills", "is_active"]
+        fields = [
+            "id",
+            "code",
+            "name",
+            "spoken_name",
+            "required_skills",
+            "preferred_skills",
+            "expected_minutes",
+            "is_active",
+        ]
 
 
 class ServiceTypeViewSet(ConfigViewSet):

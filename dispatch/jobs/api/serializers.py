@@ -12,10 +12,12 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from accounts.api.base import OwnedRelatedField, OwnedSlugRelatedField
+from dispatch.core import clock
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.jobs import rules, timeline
 from dispatch.jobs.action_forms import allowed_actions
 from dispatch.jobs.models import Candidate, Job, JobText, Offer, Priority, ServiceType, Submission
+from dispatch.jobs.rules.arrival_window import ArrivalWindow
 from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES, MAX_LATE_MINUTES
 from dispatch.jobs.services import threads
 from dispatch.technicians.models import Technician
@@ -70,6 +72,22 @@ class ExtraField(serializers.JSONField):
         return value
 
 
+class ArrivalWindowSerializer(StrictSerializer):
+    """The time between which the technician should arrive. At most 24 hours long, and within a year."""
+
+    start = serializers.DateTimeField()
+    end = serializers.DateTimeField()
+
+    def validate(self, attrs: dict[str, Any]) -> ArrivalWindow:
+        window = ArrivalWindow(attrs["start"], attrs["end"])
+        if problem := window.problem(clock.now()):
+            raise serializers.ValidationError({"start" if "start within" in problem else "end": problem})
+        return window
+
+    def to_representation(self, instance: ArrivalWindow) -> dict[str, Any]:
+        return {"start": instance.start, "end": instance.end}
+
+
 class SubmissionFormSerializer(StrictSerializer):
     """A request for service. Give an address, both coordinates, or all three. Put other fields in `extra`."""
 
@@ -93,6 +111,20 @@ class SubmissionFormSerializer(StrictSerializer):
         default=None,
         help_text="The id of the technician whom the customer prefers: called first if eligible.",
     )
+    arrival_window = ArrivalWindowSerializer(
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="When the technician should arrive. Technicians are called in time for it (`window_lead_s`).",
+    )
+    expected_minutes = serializers.IntegerField(
+        min_value=5,
+        max_value=1440,
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="How long the work should take. Null: as usual for the service type.",
+    )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         lat, lng = attrs.get("lat"), attrs.get("lng")
@@ -102,7 +134,8 @@ class SubmissionFormSerializer(StrictSerializer):
         if lat is None and not attrs["address"].strip():
             raise serializers.ValidationError({"address": "Enter an address, or lat and lng."})
         attrs["customer_phone"] = str(attrs["customer_phone"])
-        return attrs
+        window = attrs.pop("arrival_window", None)
+        return attrs | {"window_start": window and window.start, "window_end": window and window.end}
 
 
 class AcceptedSerializer(serializers.Serializer):
@@ -133,13 +166,15 @@ class SubmissionSerializer(serializers.ModelSerializer):
     service_type = serializers.CharField(source="service_type.code", read_only=True)
     priority = PriorityField(read_only=True)
     customer_phone = serializers.CharField(read_only=True)
+    arrival_window = ArrivalWindowSerializer(read_only=True, allow_null=True)
     job = serializers.SerializerMethodField()
 
     class Meta:
         model = Submission
         fields = [
             "id", "status", "job", "customer_name", "customer_phone", "service_type", "priority", "address",
-            "lat", "lng", "notes", "extra", "preferred_technician", "starts", "last_error", "created_at",
+            "lat", "lng", "notes", "extra", "preferred_technician", "arrival_window", "expected_minutes", "starts",
+            "last_error", "created_at",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -165,6 +200,7 @@ class JobSerializer(serializers.ModelSerializer):
     customer_phone = serializers.CharField(read_only=True)
     technician = TechnicianReferenceSerializer(read_only=True, allow_null=True)
     preferred_technician = TechnicianReferenceSerializer(read_only=True, allow_null=True)
+    arrival_window = ArrivalWindowSerializer(read_only=True, allow_null=True)
     paused = serializers.SerializerMethodField()
 
     class Meta:
@@ -172,7 +208,8 @@ class JobSerializer(serializers.ModelSerializer):
         fields = [
             "id", "submission", "status", "pending_reason", "waiting_for", "waiting_since", "next_action_at",
             "paused", "version", "service_type", "priority", "customer_name", "customer_phone", "address", "lat",
-            "lng", "technician", "preferred_technician", "round", "duplicate_of", "duplicate_state", "created_at",
+            "lng", "technician", "preferred_technician", "arrival_window", "expected_minutes", "round",
+            "duplicate_of", "duplicate_state", "created_at",
             "assigned_at", "on_the_way_at", "eta_at", "started_at", "late_minutes", "late_reported_at", "ended_at",
         ]  # fmt: skip
         read_only_fields = fields
@@ -326,12 +363,16 @@ class DispatchAgainSerializer(DecisionSerializer):
 
 
 class CorrectSerializer(DispatchAgainSerializer):
-    """What was wrong: the location, the customer's phone, the priority."""
+    """What was wrong. Fields that are left out stay as they are; a null arrival window removes it."""
 
     customer_phone = PhoneField(
         required=False, default="", help_text="E.164, or a national number of the organization's country."
     )
     priority = PriorityField(required=False)
+    customer_name = serializers.CharField(max_length=120, required=False)
+    notes = serializers.CharField(max_length=4000, required=False, allow_blank=True)
+    arrival_window = ArrivalWindowSerializer(required=False, allow_null=True)
+    expected_minutes = serializers.IntegerField(min_value=5, max_value=1440, required=False, allow_null=True)
 
 
 class ExtendSerializer(DecisionSerializer):

@@ -267,7 +267,7 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
 
     @_job_action(CorrectSerializer)
     def correct(self, request: Request, **kwargs: Any) -> Response:
-        """Correct the location or the customer's phone, and notify the assigned technician; correct the priority.
+        """Correct a job. Its technician is notified of a new location, phone or arrival window.
 
         A job that becomes an emergency while it is being offered is offered to several technicians at once, if its
         policy says so.
@@ -275,7 +275,15 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
         given = self._decision(CorrectSerializer)
         better = services.Correction(given.pop("address"), given.pop("lat"), given.pop("lng"))
         phone = str(given.pop("customer_phone") or "")
-        services.correct(self._pk, actor=request.actor, correction=better, customer_phone=phone, **given)
+        details = services.Details(
+            customer_name=given.pop("customer_name", services.KEEP),
+            notes=given.pop("notes", services.KEEP),
+            window=given.pop("arrival_window", services.KEEP),
+            expected_minutes=given.pop("expected_minutes", services.KEEP),
+        )
+        services.correct(
+            self._pk, actor=request.actor, correction=better, customer_phone=phone, details=details, **given
+        )
         return self._answer()
 
     @_job_action(DecisionSerializer)

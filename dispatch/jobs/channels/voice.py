@@ -83,6 +83,7 @@ def prompt_context(offer: Offer) -> phrases.PromptContext:
         customer_name=job.customer_name,
         customer_phone=str(job.customer_phone),
         region=job.organization.default_region,
+        arrival=job.arrival_words,
     )
 
 

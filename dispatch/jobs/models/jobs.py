@@ -16,6 +16,7 @@ from dispatch.core import clock
 from dispatch.jobs.models.policies import ServiceType
 from dispatch.jobs.models.threads import JobText
 from dispatch.jobs.rules import duplicates
+from dispatch.jobs.rules.arrival_window import ArrivalWindow
 from dispatch.technicians.models import Technician
 
 # A next action is overdue after this time: the auditor should have advanced it (invariant 3).
@@ -30,7 +31,25 @@ class Priority(models.IntegerChoices):
     NORMAL = 3, "Normal"
 
 
-class Submission(OwnedModel):
+class WithWindow(models.Model):
+    """A row with an arrival window and an expected duration, both optional."""
+
+    window_start = models.DateTimeField("arrival from", null=True, blank=True)
+    window_end = models.DateTimeField("arrival until", null=True, blank=True)
+    expected_minutes = models.IntegerField(null=True, blank=True, help_text="How long the work should take.")
+
+    class Meta:
+        abstract = True
+
+    @property
+    def arrival_window(self) -> ArrivalWindow | None:
+        """The time between which the technician should arrive, if the customer was told one."""
+        if self.window_start is None or self.window_end is None:
+            return None
+        return ArrivalWindow(self.window_start, self.window_end)
+
+
+class Submission(WithWindow, OwnedModel):
     """The form as received. Once answered 2xx, it becomes exactly one job, even if any process dies."""
 
     class Status(models.TextChoices):
@@ -105,7 +124,7 @@ class JobQuerySet(OwnedQuerySet):
         return self.filter(Q(status="pending") | paused | overdue | has_left | not_started | texted)
 
 
-class Job(OwnedModel):
+class Job(WithWindow, OwnedModel):
     """The service job made from a submission.
 
     `next_action_at` and `step_token` are the truth behind every timer. `version` is incremented by every visible
@@ -130,6 +149,7 @@ class Job(OwnedModel):
         PERSON = "person", "A dispatcher"
         QUIET_HOURS = "quiet_hours", "The end of quiet hours"
         SPEND_CAP = "spend_cap", "The daily spending cap, which is reached"
+        WINDOW = "window", "Its arrival window"
 
     class PendingReason(models.TextChoices):
         NONE = "", "—"
@@ -296,6 +316,18 @@ class Job(OwnedModel):
     def duplicate_words(self) -> str:
         """The flag in words, for badges."""
         return f"Possible duplicate of #{self.duplicate_of_id}"
+
+    @property
+    def arrival_words(self) -> str:
+        """The arrival window in the active language, such as "between 2:00 PM and 4:00 PM"; empty without one."""
+        window = self.arrival_window
+        return window.words(self.organization.time_zone, clock.now()) if window else ""
+
+    @property
+    def window_words(self) -> str:
+        """The arrival window as the board shows it; empty without one."""
+        window = self.arrival_window
+        return window.short_words(self.organization.time_zone, clock.now()) if window else ""
 
     @property
     def is_possible_duplicate(self) -> bool:

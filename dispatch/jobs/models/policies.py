@@ -26,6 +26,13 @@ class ServiceType(OwnedModel):
     preferred_skills = models.ManyToManyField(
         Skill, blank=True, related_name="+", help_text="Technicians who have these are called earlier."
     )
+    expected_minutes = models.IntegerField(
+        "usual duration (min)",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(5), MaxValueValidator(1440)],
+        help_text="How long the work usually takes, for the timeline of technicians.",
+    )
     is_active = models.BooleanField(default=True)
 
     class Meta:
@@ -122,6 +129,13 @@ class DispatchPolicy(OwnedModel):
         blank=True,
         validators=[MaxValueValidator(604_800)],
         help_text="An assigned job that is not started by then needs attention. 0: no limit.",
+    )
+    window_lead_s = models.IntegerField(
+        "call technicians before an arrival window (s)",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0), MaxValueValidator(604_800)],
+        help_text="A job with an arrival window calls nobody until this long before it.",
     )
     quiet_for = models.CharField(
         "quiet hours",

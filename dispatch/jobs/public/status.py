@@ -104,6 +104,7 @@ def _render(
             "address": job.address if job is not None else submission.address,
             "phone_end": str(submission.customer_phone if job is None else job.customer_phone)[-2:],
             "status": status,
+            "arrival": job.arrival_words if job is not None and job.ended_at is None else "",
             "refresh_s": 0 if status.final else REFRESH_S,
             "steps": translated(STEPS),
             "form": form,
@@ -170,6 +171,10 @@ def describe_status(submission: Submission) -> RequestStatus:
         end = job.next_action_at.astimezone(ZoneInfo(submission.organization.time_zone))
         text = _("We'll call technicians at {time}.").format(time=f"{end.hour}:{end.minute:02d}")
         return RequestStatus("waiting", "clock", _("We have your request"), text, 1)
+    if job.waiting_for == Job.WaitingFor.WINDOW:
+        return RequestStatus(
+            "waiting", "clock", _("We have your request"), _("We'll find a technician in time."), 1
+        )
     text = _("We'll send the first available technician. You'll see their name here.")
     return RequestStatus("calling", "phone", _("We are calling technicians"), text, 2)
 

@@ -61,7 +61,8 @@ class PromptContext:
     """The facts of a job that a prompt or text may name.
 
     `unit` is `mi` or `km`; `distance_m` is in meters. `region`: the ISO code of the country in whose format phone
-    numbers are spoken.
+    numbers are spoken. `arrival`: the arrival window in words and in the active language, such as "between 2:00 PM
+    and 4:00 PM", or empty.
     """
 
     service: str
@@ -72,6 +73,7 @@ class PromptContext:
     customer_name: str
     customer_phone: str
     region: str = "US"
+    arrival: str = ""
 
 
 def offer_prompt(context: PromptContext, *, has_pin: bool = False, has_menu: bool = False) -> tuple[str, ...]:
@@ -84,6 +86,7 @@ def offer_prompt(context: PromptContext, *, has_pin: bool = False, has_menu: boo
         f"{_service(context)}.",
         _place_sentence(context),
         _("{distance} from you.").format(distance=spoken_distance(context.distance_m, context.unit)),
+        _arrival_sentence(context),
         _("Press 1 to accept, 2 to decline, star to repeat."),
         _("To hear the address, press 3.") if has_pin else "",
         _("For your open jobs, press 5.") if has_menu else "",
@@ -96,6 +99,7 @@ def job_sentences(context: PromptContext) -> tuple[str, ...]:
     name = context.customer_name
     sentences = [
         f"{_service(context)}.",
+        _arrival_sentence(context),
         _place_sentence(context),
         _("The customer is {name}.").format(name=name) if name else "",
         _number_sentence(context),
@@ -109,6 +113,7 @@ def accepted_prompt(context: PromptContext) -> tuple[str, ...]:
         _(THE_JOB_IS_YOURS),
         f"{context.customer_name}." if context.customer_name else "",
         _place_sentence(context),
+        _arrival_sentence(context),
         _number_sentence(context),
         _("Goodbye."),
     ]
@@ -127,6 +132,7 @@ def news_prompt(organization: str, news: str, context: PromptContext) -> tuple[s
         f"{context.service}.",
         f"{context.customer_name}." if theirs and context.customer_name else "",
         _place_sentence(context),
+        _arrival_sentence(context) if theirs else "",
         _number_sentence(context) if theirs else "",
         "" if theirs else _("You don't need to go there."),
         _("Press 1 to confirm, star to repeat."),
@@ -149,6 +155,10 @@ def _service(context: PromptContext) -> str:
 
 def _place_sentence(context: PromptContext) -> str:
     return fill("{place}.", place=spoken_place(context.address, context.region)) if context.address else ""
+
+
+def _arrival_sentence(context: PromptContext) -> str:
+    return _("Arrive {window}.").format(window=context.arrival) if context.arrival else ""
 
 
 def _number_sentence(context: PromptContext) -> str:
@@ -315,13 +325,15 @@ def word_of(body: str) -> str:
 def offer_text(organization: str, context: PromptContext, url: str) -> str:
     """Return an offer as one text."""
     place = f", {shorten(context.address)}" if context.address else ""
+    arrival = f" {_arrival_sentence(context)}" if context.arrival else ""
     return _(
-        "{organization}: {service}{place}, {distance} from you. Reply 1 to accept, 2 to decline. {url}"
+        "{organization}: {service}{place}, {distance} from you.{arrival} Reply 1 to accept, 2 to decline. {url}"
     ).format(
         organization=organization,
         service=_service(context),
         place=place,
         distance=written_distance(context.distance_m, context.unit),
+        arrival=arrival,
         url=url,
     )
 
@@ -331,6 +343,7 @@ def job_text(organization: str, context: PromptContext, url: str, *, is_manual: 
     began = _("you have a new job") if is_manual else _("the job is yours")
     parts = [
         f"{organization}: {began}. {context.service}",
+        _arrival_sentence(context).rstrip("."),
         _customer(context),
         context.address or _("No address given"),
     ]
@@ -341,7 +354,8 @@ def news_text(organization: str, news: str, context: PromptContext, url: str) ->
     """Return the text about a change of a job, with the technician's page."""
     opening = f"{organization}: {_(_NEWS[news]).lower()}"
     if news in _THEIRS:
-        return _with_page([opening, context.service, _customer(context), context.address], url)
+        arrival = _arrival_sentence(context).rstrip(".")
+        return _with_page([opening, context.service, arrival, _customer(context), context.address], url)
     return _with_page(
         [opening, context.service, shorten(context.address), _("You don't need to go there")],
         url,

@@ -16,6 +16,7 @@ class CascadePolicy:
     each round widens the radius of the round before, up to `max_radius_m`; 0: all rounds search the same radius.
     `weight_skills`: of the missing share of the service type's preferred skills.
     `offers_at_once_for_emergencies`: how many technicians are offered an emergency at once, 1 to 5.
+    `window_lead_s`: how long before its arrival window a job calls the first technician.
     """
 
     answer_timeout_s: int
@@ -44,6 +45,7 @@ class CascadePolicy:
     max_radius_m: int = 150_000
     weight_skills: float = 0.5
     offers_at_once_for_emergencies: int = 1
+    window_lead_s: int = 7200
 
     def radius_in_round(self, nth: int) -> int:
         """Return the search radius of the `nth` round of a dispatch (the first is 1), in meters."""

@@ -116,13 +116,13 @@ def assign(
 def call_next_now(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
     """Withdraw the live offers, hang up, and offer the job to the next technicians immediately.
 
-    A job that waits for the end of quiet hours calls from now on.
+    A job that waits for the end of quiet hours or for its arrival window calls from now on.
     """
     with locked_for_action(job_id, Action.CALL_NEXT, version) as job:
         slots.withdraw_offers(job, Outcome.SKIPPED, f"{actor.label} called the next technician", actor)
         slots.release_holds(job)
         is_quiet = job.waiting_for == transitions.Waiting.QUIET_HOURS
-        if is_quiet:
+        if job.waiting_for in ranking.HELD:
             job.calls_at_any_hour = True
             ranking.begin_dispatch(job)
         if job.status == Job.Status.DISPATCHING:
@@ -243,7 +243,7 @@ def cannot_make_it(
 
 
 def begin_dispatch_again(job: Job) -> None:
-    """Dispatch the locked job from the beginning, or at the end of quiet hours.
+    """Dispatch the locked job from the beginning, or when quiet hours or its arrival window allow it.
 
     Offers made so far count only if they were declined.
     """
@@ -253,7 +253,7 @@ def begin_dispatch_again(job: Job) -> None:
     job.late_minutes = job.late_reported_at = None
     job.first_round = job.round = job.round + 1
     ranking.begin_dispatch(job)
-    if job.status == Job.Status.DISPATCHING and job.waiting_for != transitions.Waiting.QUIET_HOURS:
+    if job.status == Job.Status.DISPATCHING and job.waiting_for not in ranking.HELD:
         transitions.advance_job(job)
         transitions.save_job(job)
 
@@ -342,7 +342,7 @@ def dispatch_again(
         customer_texts.withdraw(job, CustomerTextKind.CANCELLED)
         job.technician, job.assigned_at, job.ended_at = None, None, None
         quiet = policies.quiet_hours(job.organization_id, job.service_type_id)
-        job.calls_at_any_hour = ranking.quiet_end_of(job, quiet) is not None  # a person decided to call now
+        job.calls_at_any_hour = ranking.hold_of(job, quiet) is not None  # a person decided to call now
         transitions.append_job_event(job, "job.dispatch_again", actor=actor, note=note)
         begin_dispatch_again(job)
     return job

@@ -15,8 +15,8 @@ from dispatch.jobs.models import Job
 from dispatch.jobs.rules import Action, status_after
 from dispatch.jobs.services import transitions
 from dispatch.jobs.services.actions import Correction, cancel
+from dispatch.jobs.services.corrections import BY_CUSTOMER, correct
 from dispatch.jobs.services.customer_texts import CUSTOMER, load_policy
-from dispatch.jobs.services.follow_up import BY_CUSTOMER, correct
 
 NOT_FOUND = mark("We can't find this address. Add the city and the ZIP code.")
 

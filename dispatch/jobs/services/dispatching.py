@@ -100,11 +100,11 @@ def _run_step(job_id: int, token: uuid.UUID, busy: set[int]) -> _Step:
     state = CascadeState(policy, readiness, in_use, pending)
     if in_use.free is None:
         return _wait_for_slot(job, state)
-    if (quiet_end := ranking.quiet_end_of(job, readiness.quiet)) is not None:
-        waits.wait_for_quiet_hours(job, quiet_end)
+    if (hold := ranking.hold_of(job, readiness.quiet)) is not None:
+        waits.wait_for_hold(job, hold)
         return _DONE
-    if job.waiting_for == Waiting.QUIET_HOURS:
-        return _start_after_quiet_hours(job, token)
+    if job.waiting_for in ranking.HELD:
+        return _start_after_hold(job, token)
     candidates = {row.technician_id: row for row in readiness.candidates}
     waited = job.technician_wait_until is not None and now >= job.technician_wait_until
     set_aside = _set_aside(job, readiness.pool, offers, now)
@@ -297,8 +297,8 @@ def _defer_candidate(candidate: CandidateRow, reason: str, busy: set[int]) -> _S
     return _AGAIN
 
 
-def _start_after_quiet_hours(job: Job, token: uuid.UUID) -> _Step:
-    """Rank afresh after quiet hours: others are on duty now. Earlier answers still count."""
+def _start_after_hold(job: Job, token: uuid.UUID) -> _Step:
+    """Rank afresh when the job is no longer held back: others are on duty now. Earlier answers still count."""
     ranking.begin_dispatch(job)
     if job.status != Job.Status.DISPATCHING:
         return _DONE

@@ -6,33 +6,22 @@ The rules of `actions` apply.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
 
-from django.conf import settings
 from django.core.exceptions import ValidationError
 
-from accounts.auth.throttling import parse_rate
 from dispatch.core import clock
 from dispatch.core.events import Actor
-from dispatch.core.models import Event
-from dispatch.jobs import geocoding, policies
 from dispatch.jobs.models import CustomerTextKind, Job
-from dispatch.jobs.rules import Action, Outcome
+from dispatch.jobs.rules import Action
 from dispatch.jobs.rules.customer_phrases import local_time
-from dispatch.jobs.rules.duplicates import address_key
 from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES, MAX_LATE_MINUTES, attention_while_on_the_way
-from dispatch.jobs.services import customer_texts, notices, ranking, slots, transitions
+from dispatch.jobs.services import customer_texts, notices, transitions
 from dispatch.jobs.services.actions import (
-    Correction,
-    begin_dispatch_again,
     locked_for_action,
     raise_illegal_transition,
 )
 from dispatch.jobs.services.notices import News
 from dispatch.technicians import services as technicians
-
-# Recorded in the Event as the origin of a customer's change, so that dispatchers are notified.
-BY_CUSTOMER = "customer"
 
 
 def report_on_the_way(
@@ -166,110 +155,3 @@ def mark_technician_told(
         if was_deferred and not notices.is_assignment_deferred(job):
             customer_texts.inform_of_technician(job)
     return job
-
-
-def correct(
-    job_id: int,
-    *,
-    actor: Actor,
-    version: int | None = None,
-    note: str = "",
-    correction: Correction,
-    customer_phone: str = "",
-    priority: int | None = None,
-    by: str = "",
-) -> Job:
-    """Correct the location, the customer's phone or the priority of an open job.
-
-    Its technician is informed of a new location or phone. A job that is being offered is dispatched again if its
-    location changes; a paused one can't be moved. A job that becomes an emergency while it is being offered is
-    offered to as many technicians at once as its policy says.
-    `customer_phone`: E.164; empty keeps the current one, as None does for `priority`. A new phone gets the
-    customer's link by text, and links for the former phone end. `by` is "customer" if the customer did it, which
-    notifies the dispatchers; a job that they move more often than CUSTOMER_MOVE_RATE becomes `pending`, and a
-    dispatcher decides.
-
-    Call it outside any transaction, because it may call a geocoder. Raises, besides the module's exceptions,
-    ValidationError {address} if the new location can't be found, and {address} if nothing would change.
-    """
-    before = Job.objects.select_related("organization").get(pk=job_id)
-    where = None
-    if is_moved := bool(correction.address not in ("", before.address) or correction.lat is not None):
-        where = geocoding.geocode(
-            lat=correction.lat,
-            lng=correction.lng,
-            address=correction.address or before.address,
-            organization=before.organization,
-        )
-        if where is None:
-            raise ValidationError({"address": "Address not found. Enter a ZIP code or coordinates."})
-    with locked_for_action(job_id, Action.CORRECT, version) as job:
-        if is_moved and job.paused_at is not None:
-            raise_illegal_transition(job, "This job is paused, so it can't be moved. Resume it first.")
-        changed = []
-        if is_moved and where is not None:
-            job.address = correction.address or job.address
-            job.address_key = address_key(job.address)
-            job.lat, job.lng, job.position_source = where.lat, where.lng, where.source
-            changed.append("address")
-        if customer_phone and customer_phone != str(job.customer_phone):
-            Job.objects.filter(pk=job.pk).update(customer_phone=customer_phone)
-            job.customer_phone = customer_phone
-            changed.append("phone")
-        facts: dict[str, Any] = {}
-        if priority is not None and priority != job.priority:
-            Job.objects.filter(pk=job.pk).update(priority=priority)
-            job.priority = priority
-            changed.append("priority")
-            facts = _describe_priority(job)
-        if not changed:
-            fields = "the address or the phone number" if by else "the address, the phone number or the priority"
-            raise ValidationError({"address": f"Change {fields}."})
-        if "priority" in changed and not is_moved:
-            slots.call_more(job)
-        transitions.save_job(job)
-        transitions.append_job_event(job, "job.corrected", actor=actor, changed=changed, note=note, by=by, **facts)
-        if is_moved and job.status == Job.Status.DISPATCHING:
-            slots.withdraw_offers(job, Outcome.PAUSED, "the address was corrected", actor)
-            if by == BY_CUSTOMER and _was_moved_too_often(job):
-                ranking.replace_candidates(job)
-                transitions.mark_pending(job, Job.PendingReason.MOVED_OFTEN)
-            else:
-                begin_dispatch_again(job)
-        is_news = changed != ["priority"]
-        job.refresh_from_db(fields=["customer_phone"])
-        if is_news and job.status == Job.Status.ASSIGNED and job.technician_id is not None:
-            was_deferred = notices.is_assignment_deferred(job)
-            notices.inform(job, job.technician_id, News.CHANGED)
-            if was_deferred and "phone" not in changed and not notices.is_assignment_deferred(job):
-                customer_texts.inform_of_technician(job)
-        if "priority" in changed:
-            notices.check_deferred(job)
-        if "phone" in changed:
-            customer_texts.inform_new_phone(job)
-    return job
-
-
-def _was_moved_too_often(job: Job) -> bool:
-    """Return whether the customer has changed the address more often than CUSTOMER_MOVE_RATE allows.
-
-    Nobody is called during quiet hours, so the address may change then.
-    """
-    rate = parse_rate(settings.CUSTOMER_MOVE_RATE)
-    moves = Event.objects.filter(
-        subject_type="job",
-        subject_id=job.pk,
-        kind="job.corrected",
-        at__gt=clock.now() - timedelta(seconds=rate.period_s),
-        data__by=BY_CUSTOMER,
-        data__changed__contains=["address"],
-    )
-    quiet = policies.quiet_hours(job.organization_id, job.service_type_id)
-    return moves.count() > rate.limit and ranking.quiet_end_of(job, quiet) is None
-
-
-def _describe_priority(job: Job) -> dict[str, Any]:
-    """Return the job's new priority in words, and how many technicians are called at once, for the Event."""
-    facts = {"priority": job.get_priority_display().lower()}
-    at_once = slots.offers_wanted(job) if job.status == Job.Status.DISPATCHING and not job.paused_at else 1
-    return facts | ({"at_once": at_once} if at_once > 1 else {})

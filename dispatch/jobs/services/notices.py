@@ -143,8 +143,8 @@ def check_deferred(job: Job) -> None:
 def _begins(job: Job, news: str) -> list[datetime | None]:
     """Return when the work, or the trip to it, began or should begin, as far as known."""
     if news == News.REOPENED:  # an earlier beginning belongs to the work that was done
-        return [job.attention_at]
-    return [job.on_the_way_at, job.eta_at, job.started_at, job.attention_at]
+        return [job.window_start, job.attention_at]
+    return [job.window_start, job.on_the_way_at, job.eta_at, job.started_at, job.attention_at]
 
 
 def _is_awake(job: Job, notice: TechnicianNotice, quiet_from: datetime) -> bool:

@@ -1,4 +1,4 @@
-"""Rank the technicians near a job, and begin its dispatch: now, or after quiet hours."""
+"""Rank the technicians near a job, and begin its dispatch: now, or when quiet hours or its window allow it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
-from zoneinfo import ZoneInfo
+from typing import Any, NamedTuple
 
 from django.db import OperationalError
 from psycopg.errors import LockNotAvailable
@@ -17,6 +16,7 @@ from dispatch.core.db import prepared
 from dispatch.jobs import policies, rules, sql
 from dispatch.jobs.models import Job
 from dispatch.jobs.rules import CascadePolicy
+from dispatch.jobs.rules.arrival_window import local_moment
 from dispatch.jobs.rules.quiet_hours import QuietHours
 from dispatch.jobs.services import slots, transitions
 from dispatch.jobs.services.transitions import Waiting
@@ -30,6 +30,8 @@ from dispatch.technicians.services import Nearby
 CONSIDERED = 50
 # Part of a candidate's reason.
 PREFERRED = "the customer's preferred technician"
+# What holds back a job that could call technicians.
+HELD = frozenset({Waiting.QUIET_HOURS, Waiting.WINDOW})
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,8 @@ def find_candidates(job: Job) -> RankedTechnicians:
     policy, skills, quiet = policies.for_new_job(job.organization_id, job.service_type_id)
     job.policy = policy.to_json()
     job.line_wait_until = job.technician_wait_until = job.fill_at = None
-    if (quiet_end := quiet_end_of(job, quiet)) is not None:
-        hold_for_quiet_hours(job, quiet_end)
+    if (hold := hold_of(job, quiet)) is not None:
+        hold_job(job, hold)
     else:
         transitions.wait_for(job, transitions.Waiting.START, clock.now())
     radius_m = policies.search_radius(job)
@@ -245,15 +247,15 @@ def without_locked(ranking: RankedTechnicians, not_again: Sequence[int]) -> Rank
 def write_ranking(job: Job, ranking: RankedTechnicians) -> None:
     """Write the candidates of a saved job. If none is eligible in any round, the job becomes `pending`.
 
-    A job that waits for the end of quiet hours is ranked again at their end, so it never becomes `pending` here. A
-    job whose later rounds search a wider radius goes on to them.
+    A job that is held, by quiet hours or until its arrival window, is ranked again at the end, so it never becomes
+    `pending` here. A job whose later rounds search a wider radius goes on to them.
     """
     if job.lat is None:
         transitions.mark_pending(job, Job.PendingReason.NO_POSITION, address=job.address)
         return
     facts: dict[str, Any] = {"considered": len(ranking.ranked), **_radius_facts(job, ranking.radius_m)}
     goes_on = ranking.fit > 0 or ranking.may_widen
-    is_held = job.waiting_for == Waiting.QUIET_HOURS
+    is_held = job.waiting_for in HELD
     with prepared.pipeline():
         sql.write_candidates(job, ranking.ranked)
         if goes_on and not is_held:
@@ -261,7 +263,7 @@ def write_ranking(job: Job, ranking: RankedTechnicians) -> None:
             at_once = slots.describe_at_once(job, ranking.fit)
             transitions.append_job_event(job, "job.offering", fit=ranking.fit, **facts, **preferred, **at_once)
     if is_held:
-        announce_quiet_hours(job)
+        announce_hold(job)
     elif not goes_on:
         transitions.mark_pending(job, Job.PendingReason.NOBODY_NEAR, **facts)
 
@@ -293,39 +295,53 @@ def end_cascade(job: Job, readiness: DispatchReadiness) -> None:
     transitions.mark_pending(job, Job.PendingReason.NOBODY_NEAR, **facts)
 
 
-def quiet_end_of(job: Job, quiet: QuietHours) -> datetime | None:
-    """Return until when quiet hours hold back the job now, or None."""
+class Hold(NamedTuple):
+    """What holds back a job that could call technicians, and until when."""
+
+    waiting_for: Waiting
+    until: datetime
+
+
+def hold_of(job: Job, quiet: QuietHours) -> Hold | None:
+    """Return what holds back the job now: its arrival window, or else quiet hours.
+
+    None if nothing does, or if a dispatcher decided to call now.
+    """
     if job.calls_at_any_hour:
         return None
-    return quiet.end_for(job.priority, clock.now(), job.organization.time_zone)
+    now = clock.now()
+    if job.arrival_window is not None:
+        begin = job.arrival_window.calls_begin(policies.frozen_policy(job).window_lead_s)
+        if begin > now:
+            return Hold(Waiting.WINDOW, begin)
+    quiet_end = quiet.end_for(job.priority, now, job.organization.time_zone)
+    return Hold(Waiting.QUIET_HOURS, quiet_end) if quiet_end is not None else None
 
 
-def quiet_end_words(job: Job) -> str:
-    """Return the local time, "7:00", until which quiet hours would hold the job back if it were dispatched again.
+def describe_hold(job: Job) -> tuple[str, str]:
+    """Return what would hold the job back if it were dispatched again, and until when in local time.
 
-    Empty if they would not.
+    Such as ("quiet_hours", "7:00"); two empty strings if nothing would.
     """
-    quiet = policies.quiet_hours(job.organization_id, job.service_type_id)
-    quiet_end = quiet_end_of(job, quiet)
-    return _local_time(job, quiet_end) if quiet_end else ""
+    hold = hold_of(job, policies.quiet_hours(job.organization_id, job.service_type_id))
+    return (
+        (str(hold.waiting_for), local_moment(hold.until, job.organization.time_zone, clock.now()))
+        if hold
+        else ("", "")
+    )
 
 
-def _local_time(job: Job, moment: datetime) -> str:
-    local = moment.astimezone(ZoneInfo(job.organization.time_zone))
-    return f"{local.hour}:{local.minute:02d}"
-
-
-def hold_for_quiet_hours(job: Job, until: datetime) -> None:
-    """Make an unsaved or locked job wait for the end of quiet hours."""
+def hold_job(job: Job, hold: Hold) -> None:
+    """Make an unsaved or locked job wait for the end of what holds it back."""
     job.line_wait_until = job.technician_wait_until = None
-    transitions.wait_for(job, Waiting.QUIET_HOURS, until)
+    transitions.wait_for(job, hold.waiting_for, hold.until)
 
 
-def announce_quiet_hours(job: Job) -> None:
-    """Append the Event, and set the timer of a job that waits for the end of quiet hours."""
+def announce_hold(job: Job) -> None:
+    """Append the Event, and set the timer of a job that is held back."""
     assert job.next_action_at is not None
     transitions.append_job_event(
-        job, "job.waiting", waiting_for=str(Waiting.QUIET_HOURS), until=job.next_action_at.isoformat(),
-        until_words=_local_time(job, job.next_action_at),
+        job, "job.waiting", waiting_for=job.waiting_for, until=job.next_action_at.isoformat(),
+        until_words=local_moment(job.next_action_at, job.organization.time_zone, clock.now()),
     )  # fmt: skip
     transitions.set_timer(job)

@@ -133,4 +133,5 @@ def prompt_context(job: Job, distance_m: int = 0, *, is_spoken: bool = False) ->
         customer_name=without_links(job.customer_name),
         customer_phone=number,
         region=job.organization.default_region,
+        arrival=job.arrival_words,
     )

@@ -38,7 +38,7 @@ _blocked = RecentlyBlocked(10.0)
 # Fields that a job copies from its submission unchanged.
 _CARRIED = (
     "service_type_id", "priority", "customer_name", "customer_phone", "address", "notes", "extra",
-    "preferred_technician_id",
+    "preferred_technician_id", "window_start", "window_end", "expected_minutes",
 )  # fmt: skip
 
 

@@ -249,10 +249,15 @@ def stop_waiting(job: Job, waiting_for: Waiting) -> None:
 
 
 def expect_start(job: Job) -> None:
-    """Make the assigned job need attention unless it is started within the time of its policy."""
+    """Make the assigned job need attention unless it is started within its arrival window.
+
+    Without a window, or after it, within the time of its policy.
+    """
     start_within_s = policies.frozen_policy(job).start_within_s
     job.reminded_at = None
     job.attention_at = seconds_from_now(start_within_s) if start_within_s else None
+    if job.window_end is not None and job.window_end > clock.now():
+        job.attention_at = job.window_end
 
 
 def seconds_from_now(seconds: float) -> datetime:

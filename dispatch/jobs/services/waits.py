@@ -71,13 +71,13 @@ def wait_for_line(job: Job, state: CascadeState, retry_in_s: float) -> None:
     line_wakeups.mark_waiting()
 
 
-def wait_for_quiet_hours(job: Job, until: datetime) -> None:
-    """Wait for the end of quiet hours."""
-    if job.waiting_for == Waiting.QUIET_HOURS and job.next_action_at == until:
+def wait_for_hold(job: Job, hold: ranking.Hold) -> None:
+    """Wait for the end of quiet hours, or until it is time to call for the arrival window."""
+    if (job.waiting_for, job.next_action_at) == hold:
         return
-    ranking.hold_for_quiet_hours(job, until)
+    ranking.hold_job(job, hold)
     transitions.save_job(job)
-    ranking.announce_quiet_hours(job)
+    ranking.announce_hold(job)
 
 
 def wait_for_provider(job: Job, state: CascadeState, last: OfferRow | None) -> None:
