@@ -5,6 +5,7 @@ from django.urls import include, path
 from dispatch.console import page_context
 from dispatch.console.board import bulk, job_panel, new_job, thread, views
 from dispatch.console.reports import views as reports
+from dispatch.console.timeline import views as timeline
 
 app_name = "console"
 urlpatterns = [
@@ -20,6 +21,8 @@ urlpatterns = [
     path("board/crew/", views.technician_strip_view, name="crew"),
     path("board/crew/<int:technician_id>/back/", views.resume_technician, name="call_back"),
     path("board/map/", views.map_view, name="map"),
+    path("board/timeline/", timeline.show_timeline, name="timeline"),
+    path("board/timeline/jobs/<int:job_id>/", timeline.check_drop, name="timeline_drop"),
     path("board/new/", new_job.new_job, name="new_job"),
     path("board/new/facts/", new_job.describe_request, name="new_job_facts"),
     path("board/new/<int:submission_id>/", new_job.show_made_job, name="new_job_made"),

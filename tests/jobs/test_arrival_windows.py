@@ -197,7 +197,7 @@ def test_form_with_a_window_is_stored_with_it(desk):
     assert stored["expected_minutes"] == 45
 
 
-# --- what people read and hear ------------------------------------------------------------------------------------
+# --- what people read and hear ----------------------------------------------------------------------------------
 
 
 def test_technicians_hear_and_read_the_window(desk):

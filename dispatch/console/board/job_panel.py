@@ -33,6 +33,7 @@ from dispatch.jobs.models import Candidate, Job, Offer
 from dispatch.jobs.rules import Action
 from dispatch.jobs.services.notices import describe_deferred
 from dispatch.jobs.timeline import load_timeline
+from dispatch.jobs.window_fields import NAMES as WINDOW_FIELDS
 from dispatch.technicians.models import Technician
 from dispatch.technicians.rules import rest_words
 from notifications import services as notifications
@@ -251,7 +252,10 @@ def _offer(offer: Offer) -> dict[str, Any]:
 
 
 def _entered_values(entered: Any, *, form_of: Action) -> dict[str, Any]:
-    """Return the values that were entered before a search for another technician."""
+    """Return the values that were entered before a search for another technician, or chosen on the timeline."""
+    if form_of is Action.CORRECT:
+        names = (*WINDOW_FIELDS, "expected_minutes")
+        return {name: entered[name][:10] for name in names if entered.get(name)}
     if form_of is not Action.ASSIGN:
         return {}
     values = {name: entered[name] for name in ("note", "version") if entered.get(name)}

@@ -10,9 +10,10 @@ from dispatch.jobs.models import Job
 from dispatch.jobs.services import notices
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
+from dispatch.technicians.rules import distance_words
 
 MAX_CHOICES = 12
-MAX_CONSIDERED = 50
+MAX_CONSIDERED, MAX_CHECKED = 50, 200
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def _warn_unreachable(job: Job, shown: list[Choice]) -> list[Choice]:
     ]
 
 
-def _technicians_nearby(job: Job, text: str) -> list[Choice]:
+def _technicians_nearby(job: Job, text: str, limit: int = MAX_CONSIDERED) -> list[Choice]:
     """Return technicians within the radius, in the order in which they would be offered the job now."""
     assert job.lat is not None
     assert job.lng is not None
@@ -77,7 +78,7 @@ def _technicians_nearby(job: Job, text: str) -> list[Choice]:
         job.lng,
         radius_m=policies.search_radius(job),
         skill_ids=skills.required,
-        limit=MAX_CONSIDERED,
+        limit=limit,
     )
     preferences = policies.preferences_of(job, skills)
     ranked = rules.rank_candidates(policy, result.considered, clock.now(), preferences)
@@ -118,3 +119,18 @@ def _choice_of(job: Job, row: Technician) -> Choice:
         )
         distance, warning = fitness.distance_m, "" if fitness.is_in else fitness.reason
     return Choice(row.pk, row.name, distance, row.open_jobs, row.max_open_jobs, warning, not warning)
+
+
+def find_warnings(job: Job) -> tuple[dict[int, str], str]:
+    """Return why technicians are not eligible for the job, by id, and the words for those who are too far away.
+
+    Eligible technicians have an empty text. Without a position of the job, nothing is known about anybody.
+    """
+    if job.lat is None:
+        return {}, ""
+    choices = _technicians_nearby(job, "", limit=MAX_CHECKED)
+    warnings = {choice.technician_id: choice.warning for choice in choices}
+    if job.technician_id is not None:
+        warnings[job.technician_id] = ""
+    radius = distance_words(policies.search_radius(job), job.organization.distance_unit)
+    return warnings, f"more than {radius} away"

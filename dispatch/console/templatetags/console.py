@@ -89,6 +89,12 @@ def hour(moment: datetime, zone: str = "UTC") -> SafeString:
 
 
 @register.filter
+def hour_words(moment: datetime, zone: str = "UTC") -> str:
+    """Format the local time of day without seconds, as plain text."""
+    return f"{local(moment, zone):%H:%M}"
+
+
+@register.filter
 def countdown(moment: datetime | None, zone: str = "UTC") -> SafeString | str:
     """Format "1:42" until `moment`, or "2 h 5 min" if it is far, by the server's clock. The page counts on."""
     if moment is None:

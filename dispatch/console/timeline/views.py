@@ -1,0 +1,84 @@
+"""The timeline: technicians by time, with their shifts and jobs, and the jobs that nobody has."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.http import require_GET
+
+from dispatch.console import views_base
+from dispatch.console.board import job_panel, technician_picker
+from dispatch.console.timeline import plan
+from dispatch.console.views_base import console_view
+from dispatch.core import clock
+from dispatch.core.ids import read_id
+
+# Days from today that can be shown.
+FARTHEST = 366
+LENGTHS = (1, 7)
+
+
+@require_GET
+@console_view
+def show_timeline(request: HttpRequest) -> HttpResponse:
+    """Render one day (`day`, default today) or the week that begins with it (`days=7`).
+
+    `who` is part of the technicians' names. For htmx, render only the chart.
+    """
+    organization = request.organization
+    today = clock.now().astimezone(ZoneInfo(organization.time_zone)).date()
+    first = _read_day(request.GET.get("day", ""), today)
+    count = 7 if request.GET.get("days") == "7" else 1
+    who = request.GET.get("who", "").strip()[:80]
+    days, hidden = plan.load_days(organization, first, count, who)
+    context: dict[str, Any] = {
+        "current": "board",
+        "days": days,
+        "one": days[0] if count == 1 else None,
+        "week": _by_technician(days) if count > 1 else [],
+        "unassigned": plan.load_unassigned(organization, first, first + timedelta(days=count)),
+        "hidden": hidden,
+        "who": who,
+        "first": first,
+        "last": first + timedelta(days=count - 1),
+        "today": today,
+        "before": first - timedelta(days=count),
+        "after": first + timedelta(days=count),
+        "count": count,
+    }
+    if views_base.is_fragment(request):
+        return views_base.render_fragment(request, "console/timeline/_chart.html", context)
+    if (job_id := read_id(request.GET.get("job"))) is not None:
+        context |= job_panel.build_panel(request, job_panel.job_of(request, job_id))
+    return views_base.render_page(request, "console/timeline/timeline.html", context)
+
+
+@require_GET
+@console_view
+def check_drop(request: HttpRequest, job_id: int) -> HttpResponse:
+    """Return as JSON why technicians should not get the job: {"warnings": {id: words}, "others": words}.
+
+    `others` is for technicians who are too far away to be considered, or "" if the job has no position.
+    """
+    warnings, others = technician_picker.find_warnings(job_panel.job_of(request, job_id))
+    return JsonResponse({"warnings": warnings, "others": others})
+
+
+def _read_day(given: str, today: date) -> date:
+    """Return the day of the query. An invalid one, or one too far away, is today."""
+    try:
+        day = date.fromisoformat(given)
+    except ValueError:
+        return today
+    return day if abs((day - today).days) <= FARTHEST else today
+
+
+def _by_technician(days: list[plan.Day]) -> list[dict[str, Any]]:
+    """Return for each technician the rows of all days."""
+    return [
+        {"technician": row.technician, "cells": [(day, day.rows[nth]) for day in days]}
+        for nth, row in enumerate(days[0].rows)
+    ]

@@ -1,0 +1,283 @@
+/* The timeline: open jobs in the panel, keep the chart current, and drag jobs.
+
+   A job dropped on a technician opens the form that assigns it; a bar moved or resized opens the form that corrects the
+   arrival window or the duration. Warnings are shown before the drop. Nothing changes until the form is confirmed. */
+(() => {
+  "use strict";
+
+  const D = window.Dispatch;
+  const PAUSE_MS = 400;
+  const EVERY_MS = 60000;
+  const STEP_MIN = 15;
+  const FAR_PX = 5;
+  const SECOND = 1000;
+  let page = null;
+  let timer = 0;
+  let drag = null; // the drag in progress
+  const checks = new Map(); // job id → promise of its warnings
+
+  function slot() { return document.getElementById("drawer-slot"); }
+  function openJob() { return document.getElementById("drawer")?.dataset.job || ""; }
+
+  function address(changed) {
+    const query = new URLSearchParams(location.search);
+    for (const [name, value] of Object.entries(changed)) value ? query.set(name, value) : query.delete(name);
+    const text = query.toString();
+    return page.dataset.chart + (text ? "?" + text : "");
+  }
+
+  /* --- the panel ---------------------------------------------------------------------------------------------------- */
+  function markOpen() {
+    page.classList.toggle("with-drawer", slot().childElementCount > 0);
+    for (const link of page.querySelectorAll("a[data-open]")) {
+      if (openJob() && link.dataset.open === openJob()) link.setAttribute("aria-current", "true");
+      else link.removeAttribute("aria-current");
+    }
+  }
+
+  async function load(path) {
+    await window.htmx.ajax("GET", path, { target: "#drawer-slot", swap: "innerHTML" });
+  }
+
+  async function open(id, { act = "", query = "" } = {}) {
+    await load(page.dataset.job.replace("/0/", `/${id}/`) + (act ? `act/${act}/` : "") + query);
+    history.replaceState(null, "", address({ job: id }));
+  }
+
+  function close() {
+    const id = openJob();
+    slot().replaceChildren();
+    history.replaceState(null, "", address({ job: "" }));
+    markOpen();
+    (page.querySelector(`a[data-open="${id}"]`) || document.getElementById("main")).focus({ preventScroll: true });
+  }
+
+  function settled() {
+    markOpen();
+    for (const one of document.querySelectorAll(".no-script")) one.hidden = true;
+    const first = slot().querySelector("#refused") || slot().querySelector("#ask [data-do]") || slot().querySelector("#drawer-title");
+    first?.focus({ preventScroll: true });
+  }
+
+  function showNow() {
+    const now = page.querySelector(".now");
+    const rows = page.querySelector(".rows");
+    if (now) rows.scrollLeft = now.offsetLeft - rows.clientWidth / 3;
+  }
+
+  /* --- keeping current ------------------------------------------------------------------------------------------------ */
+  function refreshSoon() {
+    if (timer || document.hidden) return;
+    timer = setTimeout(refresh, PAUSE_MS);
+  }
+
+  async function refresh() {
+    timer = 0;
+    if (drag) return refreshSoon();
+    checks.clear();
+    const rows = page.querySelector(".rows");
+    const at = [rows?.scrollLeft, rows?.scrollTop, page.querySelector(".tray ol")?.scrollTop];
+    const had = document.activeElement?.closest?.("#chart a[data-open]")?.dataset.open;
+    await window.htmx.ajax("GET", address({ job: "" }), { target: "#chart", swap: "outerHTML" });
+    const now = page.querySelector(".rows");
+    if (now) [now.scrollLeft, now.scrollTop] = at;
+    const tray = page.querySelector(".tray ol");
+    if (tray) tray.scrollTop = at[2];
+    if (had) page.querySelector(`a[data-open="${had}"]`)?.focus({ preventScroll: true });
+    markOpen();
+  }
+
+  /* --- dragging ------------------------------------------------------------------------------------------------------- */
+  function check(job) {
+    if (!checks.has(job)) {
+      checks.set(job, fetch(page.dataset.check.replace("/0/", `/${job}/`), { headers: { "HX-Request": "true" } })
+        .then((answer) => (answer.ok ? answer.json() : { warnings: {}, others: "" }))
+        .catch(() => ({ warnings: {}, others: "" })));
+    }
+    return checks.get(job);
+  }
+
+  function began(event) {
+    const part = event.target.closest("[data-drag]");
+    if (!part || event.button || event.pointerType === "touch" || D.state === "stale") return;
+    drag = {
+      part, job: part.dataset.drag, minutes: Number(part.dataset.minutes), x: event.clientX, y: event.clientY,
+      resizes: Boolean(event.target.closest(".grip")), row: part.closest(".technician"), moved: false, found: null,
+    };
+    check(drag.job).then((found) => { if (drag) drag.found = found; });
+  }
+
+  function moved(event) {
+    if (!drag) return;
+    if (!drag.moved) {
+      if (Math.hypot(event.clientX - drag.x, event.clientY - drag.y) < FAR_PX) return;
+      start();
+    }
+    event.preventDefault();
+    const under = document.elementFromPoint(event.clientX, event.clientY);
+    const target = drag.resizes ? drag.row : under?.closest(".technician") || null;
+    if (target !== drag.target) {
+      drag.target?.classList.remove("is-target");
+      target?.classList.add("is-target");
+      drag.target = target;
+    }
+    place(event);
+    drag.label.style.left = `${Math.min(event.clientX + 14, innerWidth - 310)}px`;
+    drag.label.style.top = `${event.clientY + 14}px`;
+  }
+
+  function start() {
+    drag.moved = true;
+    drag.part.classList.add("is-dragging");
+    drag.label = document.createElement("div");
+    drag.label.className = "dragged";
+    drag.ghost = document.createElement("span");
+    drag.ghost.className = "drop-at";
+    document.body.append(drag.label);
+    document.body.style.userSelect = "none";
+  }
+
+  /* Find the time under the pointer, show it, and say what speaks against the drop. */
+  function place(event) {
+    const { target } = drag;
+    drag.ghost.remove();
+    drag.time = null;
+    const words = [drag.part.dataset.words];
+    let warning = "";
+    if (target) {
+      const track = target.querySelector(".track");
+      const box = track.getBoundingClientRect();
+      const rows = target.closest(".rows");
+      const [begin, end] = [Number(rows.dataset.begin), Number(rows.dataset.end)];
+      const perPx = (end - begin) / box.width;
+      const own = drag.part.dataset.start ? Number(drag.part.dataset.start) : null;
+      const snap = (time) => Math.round(time / (STEP_MIN * 60)) * STEP_MIN * 60;
+      if (drag.resizes) {
+        drag.length = Math.max(STEP_MIN, Math.round((begin + (event.clientX - box.left) * perPx - own) / 60 / STEP_MIN) * STEP_MIN);
+        drag.time = own;
+      } else {
+        drag.length = drag.minutes;
+        drag.time = snap(own === null ? begin + (event.clientX - box.left) * perPx : own + (event.clientX - drag.x) * perPx);
+      }
+      const percent = (time) => `${((time - begin) / (end - begin)) * 100}%`;
+      drag.ghost.style.setProperty("--l", percent(drag.time));
+      drag.ghost.style.setProperty("--w", `${((drag.length * 60) / (end - begin)) * 100}%`);
+      track.append(drag.ghost);
+      words.push(`${target.dataset.name}, ${clock(drag.time)}–${clock(drag.time + drag.length * 60)}`);
+      warning = against(target, drag.time, drag.time + drag.length * 60);
+    }
+    drag.label.replaceChildren(...words.map((text, nth) => line(text, nth ? "" : "quiet")));
+    if (target) drag.label.append(line(warning || (drag.found ? "Available" : "Checking…"), warning ? "bad" : "fine"));
+  }
+
+  function line(text, kind) {
+    const one = document.createElement("span");
+    one.className = kind;
+    one.textContent = text;
+    return one;
+  }
+
+  function against(target, begin, end) {
+    const id = target.dataset.technician;
+    const isOwn = target === drag.row;
+    const said = [];
+    if (!isOwn && drag.found) {
+      const known = drag.found.warnings[id];
+      if (known) said.push(known);
+      else if (known === undefined && drag.found.others) said.push(drag.found.others);
+    }
+    for (const bar of target.querySelectorAll(".bar-job:not(.off)")) {
+      if (bar === drag.part) continue;
+      const from = Number(bar.dataset.start);
+      if (from < end && from + Number(bar.dataset.minutes) * 60 > begin) said.push(`overlaps ${bar.dataset.words}`);
+    }
+    const shifts = [...target.querySelectorAll(".shift")];
+    const mine = drag.ghost.getBoundingClientRect();
+    if (shifts.length && !shifts.some((one) => { const box = one.getBoundingClientRect(); return box.left <= mine.left + 1 && box.right >= mine.right - 1; })) said.push("outside the shift");
+    const text = said.join(", ");
+    return text && text[0].toUpperCase() + text.slice(1);
+  }
+
+  function clock(time) {
+    const zone = page.dataset.zone;
+    return new Date(time * SECOND).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", timeZone: zone });
+  }
+
+  function day(time) {
+    return new Date(time * SECOND).toLocaleDateString("en-CA", { year: "numeric", month: "2-digit", day: "2-digit", timeZone: page.dataset.zone });
+  }
+
+  function dropped() {
+    const done = drag;
+    drag = null;
+    if (!done?.moved) return;
+    const swallow = (event) => { event.preventDefault(); event.stopPropagation(); };
+    document.addEventListener("click", swallow, true); // the click that ends the drag
+    setTimeout(() => document.removeEventListener("click", swallow, true), 0);
+    tidy(done);
+    if (!done.target || done.time === null) return;
+    if (done.resizes) open(done.job, { act: "correct", query: `?expected_minutes=${done.length}` });
+    else if (done.target !== done.row) open(done.job, { act: "assign", query: `?technician=${done.target.dataset.technician}` });
+    else if (Math.abs(done.time - Number(done.part.dataset.start)) >= STEP_MIN * 60) {
+      const minutes = Number(done.part.dataset.windowMinutes) || 60;
+      const query = new URLSearchParams({ window_day: day(done.time), window_from: clock(done.time), window_until: clock(done.time + minutes * 60) });
+      open(done.job, { act: "correct", query: `?${query}` });
+    }
+  }
+
+  function tidy(done) {
+    done.part.classList.remove("is-dragging");
+    done.target?.classList.remove("is-target");
+    done.label?.remove();
+    done.ghost?.remove();
+    document.body.style.userSelect = "";
+  }
+
+  function cancelDrag() {
+    if (!drag) return;
+    if (drag.moved) tidy(drag);
+    drag = null;
+  }
+
+  /* --- events --------------------------------------------------------------------------------------------------------- */
+  document.addEventListener("DOMContentLoaded", () => {
+    page = document.getElementById("timeline");
+    for (const one of document.querySelectorAll(".no-script")) one.hidden = true;
+    markOpen();
+    showNow();
+    page.addEventListener("pointerdown", began);
+    document.addEventListener("pointermove", moved);
+    document.addEventListener("pointerup", dropped);
+    document.addEventListener("pointercancel", cancelDrag);
+    document.addEventListener("click", (event) => {
+      if (event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
+      const link = event.target.closest("a[data-open]");
+      if (link) {
+        event.preventDefault();
+        open(link.dataset.open);
+      } else if (event.target.closest("#drawer-close, [data-close-drawer]")) {
+        event.preventDefault();
+        close();
+      }
+    });
+    document.addEventListener("keydown", (event) => {
+      if (document.querySelector("dialog[open]")) return;
+      if (event.key === "Escape" && drag) return cancelDrag();
+      if (event.key === "Escape" && document.getElementById("drawer")) {
+        const back = document.getElementById("ask-back");
+        if (back) back.click();
+        else close();
+      }
+      if (event.key === "?" && !event.target.closest("input, textarea, select")) document.getElementById("keys").showModal();
+    });
+    document.addEventListener("htmx:afterSettle", (event) => {
+      if (event.detail.target?.id === "drawer-slot") settled();
+    });
+    document.body.addEventListener("dispatch:events", (event) => {
+      if (event.detail.some((one) => one.job || one.subject === "technician")) refreshSoon();
+      if (event.detail.some((one) => String(one.job) === openJob())) window.htmx.trigger("#drawer-body", "refresh");
+    });
+    document.body.addEventListener("dispatch:refetch", refreshSoon);
+    setInterval(() => { if (!document.hidden) refreshSoon(); }, EVERY_MS);
+  });
+})();

@@ -1,0 +1,80 @@
+"""A dispatcher plans the day on the timeline in a real browser."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from playwright.sync_api import expect
+
+from dispatch.core import clock
+from dispatch.jobs import services
+from tests.e2e.screens import SCREENS
+from tests.e2e.test_attention import shot
+from tests.e2e.test_board import accessible, live
+from tests.harness.jobs import MARIA, Floor
+from tests.support import factories as make
+
+pytestmark = pytest.mark.browser
+
+
+def drag(page, source, target, x: float) -> None:
+    """Drag with the mouse from `source` to `x` (a share of the width) of `target`."""
+    begin, end = source.bounding_box(), target.bounding_box()
+    page.mouse.move(begin["x"] + 12, begin["y"] + 12)
+    page.mouse.down()
+    page.mouse.move(begin["x"] + 40, begin["y"] + 30, steps=3)
+    page.mouse.move(end["x"] + end["width"] * x, end["y"] + end["height"] / 2, steps=5)
+
+
+def test_a_job_is_dragged_onto_a_technician_and_then_moved(floor: Floor, sign_in):
+    _, bob = floor.crew("Ann", "Bob")
+    job = floor.started(
+        window_start=clock.now() + timedelta(days=2), window_end=clock.now() + timedelta(days=2, hours=2)
+    )
+    services.pause(job.pk, actor=MARIA)
+    dana = make.dispatcher(floor.organization, "Dana")
+    page = live(sign_in(dana, path=f"/board/timeline/?day={_local_day(floor, job.window_start)}"))
+    tray = page.locator(f'.tray [data-drag="{job.pk}"]')
+    row = page.locator(f'.technician[data-technician="{bob.pk}"] .track')
+    drag(page, tray, row, 0.5)
+    expect(page.locator(".dragged")).to_contain_text("Bob")
+    expect(page.locator(".dragged .fine, .dragged .bad")).not_to_have_text("Checking…")
+    page.mouse.up()
+    ask = page.locator("#ask")
+    expect(ask.get_by_label("Bob")).to_be_checked()
+    ask.get_by_role("button", name="Assign").click()
+    bar = page.locator(f'.technician[data-technician="{bob.pk}"] .bar-job')
+    expect(bar).to_have_count(1)
+    assert floor.job(job).technician == bob
+    before = floor.job(job).window_start
+    drag(page, bar, row, 0.95)
+    page.mouse.up()
+    expect(page.locator("#id_window_day")).to_have_value(_local_day(floor, before))
+    page.get_by_role("button", name="Correct").click()
+    expect(page.locator("#drawer-body")).to_contain_text("corrected the arrival window")
+    assert floor.job(job).window_start != before
+    page.keyboard.press("Escape")
+    expect(page.locator("#drawer")).to_have_count(0)
+
+
+def _local_day(floor: Floor, moment: datetime) -> str:
+    return f"{moment.astimezone(ZoneInfo(floor.organization.time_zone)):%Y-%m-%d}"
+
+
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
+def test_timeline_is_legible_and_accessible(floor: Floor, sign_in, width, scheme):
+    (ann,) = floor.crew("Ann")
+    job = floor.started()
+    services.assign(job.pk, ann.pk, actor=MARIA, confirm_unfit=True)
+    services.pause(floor.started().pk, actor=MARIA)
+    page = live(
+        sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/timeline/", width=width, scheme=scheme)
+    )
+    expect(page.locator(".bar-job")).to_have_count(1)
+    accessible(page)
+    shot(page, f"timeline-{width}-{scheme}")
+    page.get_by_role("link", name="Week").click()
+    expect(page.locator(".chip")).to_have_count(1)
+    accessible(page)
