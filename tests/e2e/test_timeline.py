@@ -19,13 +19,15 @@ from tests.support import factories as make
 pytestmark = pytest.mark.browser
 
 
-def drag(page, source, target, x: float) -> None:
-    """Drag with the mouse from `source` to `x` (a share of the width) of `target`."""
-    begin, end = source.bounding_box(), target.bounding_box()
-    page.mouse.move(begin["x"] + 12, begin["y"] + 12)
+def grab(page, part) -> tuple[float, float]:
+    """Press the mouse on the part and begin to drag it; return where."""
+    part.scroll_into_view_if_needed()
+    box = part.bounding_box()
+    x, y = box["x"] + 12, box["y"] + 12
+    page.mouse.move(x, y)
     page.mouse.down()
-    page.mouse.move(begin["x"] + 40, begin["y"] + 30, steps=3)
-    page.mouse.move(end["x"] + end["width"] * x, end["y"] + end["height"] / 2, steps=5)
+    page.mouse.move(x + 10, y + 4, steps=3)
+    return x, y
 
 
 def test_a_job_is_dragged_onto_a_technician_and_then_moved(floor: Floor, sign_in):
@@ -35,10 +37,12 @@ def test_a_job_is_dragged_onto_a_technician_and_then_moved(floor: Floor, sign_in
     )
     services.pause(job.pk, actor=MARIA)
     dana = make.dispatcher(floor.organization, "Dana")
-    page = live(sign_in(dana, path=f"/board/timeline/?day={_local_day(floor, job.window_start)}"))
+    page = live(sign_in(dana, path=f"/board/timeline/?day={_local(floor, job.window_start, '%Y-%m-%d')}"))
     tray = page.locator(f'.tray [data-drag="{job.pk}"]')
     row = page.locator(f'.technician[data-technician="{bob.pk}"] .track')
-    drag(page, tray, row, 0.5)
+    grab(page, tray)
+    box = row.bounding_box()
+    page.mouse.move(box["x"] + 200, box["y"] + box["height"] / 2, steps=5)
     expect(page.locator(".dragged")).to_contain_text("Bob")
     expect(page.locator(".dragged .fine, .dragged .bad")).not_to_have_text("Checking…")
     page.mouse.up()
@@ -48,19 +52,20 @@ def test_a_job_is_dragged_onto_a_technician_and_then_moved(floor: Floor, sign_in
     bar = page.locator(f'.technician[data-technician="{bob.pk}"] .bar-job')
     expect(bar).to_have_count(1)
     assert floor.job(job).technician == bob
-    before = floor.job(job).window_start
-    drag(page, bar, row, 0.95)
-    page.mouse.up()
-    expect(page.locator("#id_window_day")).to_have_value(_local_day(floor, before))
-    page.get_by_role("button", name="Correct").click()
-    expect(page.locator("#drawer-body")).to_contain_text("corrected the arrival window")
-    assert floor.job(job).window_start != before
     page.keyboard.press("Escape")
     expect(page.locator("#drawer")).to_have_count(0)
+    before = floor.job(job).window_start
+    x, y = grab(page, bar)
+    page.mouse.move(x - 100, y, steps=5)
+    page.mouse.up()
+    expect(page.locator("#id_window_from")).not_to_have_value(_local(floor, before, "%H:%M"))
+    page.get_by_role("button", name="Correct").click()
+    expect(page.locator("#drawer-body")).to_contain_text("corrected the arrival window")
+    assert floor.job(job).window_start < before
 
 
-def _local_day(floor: Floor, moment: datetime) -> str:
-    return f"{moment.astimezone(ZoneInfo(floor.organization.time_zone)):%Y-%m-%d}"
+def _local(floor: Floor, moment: datetime, shape: str) -> str:
+    return moment.astimezone(ZoneInfo(floor.organization.time_zone)).strftime(shape)
 
 
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
@@ -68,7 +73,7 @@ def test_timeline_is_legible_and_accessible(floor: Floor, sign_in, width, scheme
     (ann,) = floor.crew("Ann")
     job = floor.started()
     services.assign(job.pk, ann.pk, actor=MARIA, confirm_unfit=True)
-    services.pause(floor.started().pk, actor=MARIA)
+    floor.started()
     page = live(
         sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/timeline/", width=width, scheme=scheme)
     )

@@ -1,4 +1,4 @@
-"""A job with an arrival window calls technicians in time for it, and everyone is told the window."""
+"""A job with an arrival window calls technicians in time for it, and they hear and read the window."""
 
 from __future__ import annotations
 

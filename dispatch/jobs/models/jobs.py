@@ -43,7 +43,7 @@ class WithWindow(models.Model):
 
     @property
     def arrival_window(self) -> ArrivalWindow | None:
-        """The time between which the technician should arrive, if the customer was told one."""
+        """The time between which the technician should arrive, if one was promised."""
         if self.window_start is None or self.window_end is None:
             return None
         return ArrivalWindow(self.window_start, self.window_end)

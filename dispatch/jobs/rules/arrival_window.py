@@ -1,4 +1,4 @@
-"""Arrival windows: the time between which a customer was told that the technician will arrive."""
+"""Arrival windows: the time between which the technician should arrive, as the customer expects."""
 
 from __future__ import annotations
 
