@@ -44,7 +44,7 @@ def clean_window(form: forms.Form, values: dict[str, Any]) -> None:
     values["window"] = None
     if any(name in form.errors for name in NAMES):
         return
-    given = {name: values.get(name) for name in NAMES}
+    given: dict[str, Any] = {name: values.get(name) for name in NAMES}
     if not any(value is not None for value in given.values()):
         return
     for name, value in given.items():
