@@ -273,6 +273,10 @@ class Message(OwnedModel):
     )
     replays = models.IntegerField(default=0, db_default=0, help_text="How many times it was replayed.")
     replayed_at = models.DateTimeField(null=True)
+    erased_at = models.DateTimeField(null=True, help_text="When its content was erased. It cannot be sent again.")
+    held_until = models.DateTimeField(
+        null=True, editable=False, help_text="A router has its pointer until then, so it is not published again."
+    )
 
     class Meta:
         constraints = [

@@ -22,11 +22,11 @@ from dispatch.core import crypto
 from dispatch.core.api.problems import Conflict
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.core.http.ssrf import check_target_url
-from dispatch.outbox.api.messages import ManyDoneSerializer, ReplaySerializer, act_on_matching
+from dispatch.outbox.api.messages import ManyDoneSerializer, NoteSerializer, ReplaySerializer, act_on_matching
 from dispatch.outbox.models import Endpoint, Message
 from dispatch.outbox.rules.health import STATES
 from dispatch.outbox.services import endpoints as services
-from dispatch.outbox.services import target_health
+from dispatch.outbox.services import missed_events, target_health
 from dispatch.outbox.services.actions import Action
 from dispatch.outbox.services.creation_times import created_before, created_since
 from dispatch.outbox.validators import check_event_type, check_own_headers, check_permanent_code, longest_timeout_s
@@ -119,6 +119,35 @@ class ReasonSerializer(StrictSerializer):
     reason = serializers.CharField(max_length=200, required=False, allow_blank=True, default="")
 
 
+class MissedSerializer(NoteSerializer):
+    """Which missed events to send: those since a moment. With `preview`, they are only counted."""
+
+    since = serializers.DateTimeField()
+    until = serializers.DateTimeField(required=False)
+    after_event_id = serializers.IntegerField(
+        required=False, min_value=0, default=0, help_text="`next_after_id` of the request before."
+    )
+    preview = serializers.BooleanField(default=False)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if "until" in attrs and attrs["until"] <= attrs["since"]:
+            raise serializers.ValidationError({"until": "Must be later than since."})
+        return attrs
+
+
+class MissedDoneSerializer(serializers.Serializer):
+    """How many events, of which types, and when the first and the last happened.
+
+    `next_after_id` is null when these are all. Otherwise, repeat the request with it as `after_event_id`.
+    """
+
+    count = serializers.IntegerField()
+    types = serializers.DictField(child=serializers.IntegerField())
+    first_at = serializers.DateTimeField(allow_null=True)
+    last_at = serializers.DateTimeField(allow_null=True)
+    next_after_id = serializers.IntegerField(allow_null=True)
+
+
 class TestSentSerializer(serializers.Serializer):
     """The test message; its attempts show the result."""
 
@@ -165,6 +194,7 @@ class EndpointViewSet(
         "resume": _WORK,
         "test": _WORK,
         "replay": _REPLAY,
+        "send_missed": _REPLAY,
     }
 
     @extend_schema(request=EndpointSerializer, responses={201: NewEndpointSerializer})
@@ -278,6 +308,31 @@ class EndpointViewSet(
             if name in asked:
                 matching = matching.filter(**{column: asked[name]})
         return Response(act_on_matching(Action.REPLAY, matching, request.actor, asked["note"]))
+
+    @extend_schema(request=MissedSerializer, responses={200: MissedDoneSerializer, 202: MissedDoneSerializer})
+    @action(detail=True, methods=["post"], url_path="send-missed")
+    def send_missed(self, request: Request, **kwargs: Any) -> Response:
+        """Send the events since a moment that the endpoint subscribes to and has no message for.
+
+        They are sent in the order in which they happened, at most 2,000 per request, after the messages that wait
+        already. `preview` only counts them. A disabled endpoint returns 409.
+        """
+        endpoint = self.get_object()
+        given = MissedSerializer(data=request.data)
+        given.is_valid(raise_exception=True)
+        asked = given.validated_data
+        which = (endpoint, asked["since"], asked.get("until"), asked["after_event_id"])
+        if asked["preview"]:
+            found, code = missed_events.find_missed(*which), status.HTTP_200_OK
+        else:
+            found = missed_events.send_missed(*which, actor=request.actor, note=asked["note"])
+            code = status.HTTP_202_ACCEPTED
+        times = [event.at for event in found.events]
+        answer = {
+            "count": len(times), "types": dict(found.types), "first_at": times[0] if times else None,
+            "last_at": times[-1] if times else None, "next_after_id": found.next_after_id,
+        }  # fmt: skip
+        return Response(MissedDoneSerializer(answer).data, status=code)
 
     @extend_schema(responses=HealthSerializer)
     @action(detail=True, methods=["get"])
