@@ -7,14 +7,18 @@ from collections import defaultdict
 from datetime import timedelta
 from typing import Any
 
+import structlog
 from django.conf import settings
 
 from dispatch.core import clock
 from dispatch.core.events.readers import EventReader
 from dispatch.core.models import Event
 from dispatch.outbox.models import Endpoint
+from dispatch.outbox.rules import conditions
 from dispatch.outbox.rules.ordering import ABOUT_FAILURES, is_circular, passes_filter
 from dispatch.outbox.services.intake import NewMessage, accept_of_several
+
+log = structlog.get_logger(__name__)
 
 # Owners that determine an event's group if its data names one: an offer's event joins the group of its job.
 OWNERS = ("job", "lead")
@@ -64,8 +68,14 @@ def body_of(event: Event) -> dict[str, Any]:
 
 
 def is_wanted(event: Event, endpoint: Endpoint) -> bool:
-    """Return whether the endpoint receives the event."""
-    return passes_filter(endpoint.event_types, event.kind) and not is_circular(event.kind, event.data, endpoint.pk)
+    """Return whether the endpoint receives the event: by its types and its condition."""
+    if not passes_filter(endpoint.event_types, event.kind) or is_circular(event.kind, event.data, endpoint.pk):
+        return False
+    try:
+        return conditions.evaluate(endpoint.condition, body_of(event))
+    except (conditions.InvalidCondition, conditions.ConditionFailed) as error:
+        log.info("condition_failed", endpoint=endpoint.pk, event_id=event.pk, error=str(error))
+        return False
 
 
 def message_of(event: Event, endpoint: Endpoint) -> NewMessage:

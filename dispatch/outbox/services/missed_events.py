@@ -11,20 +11,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, Max, OuterRef, Q
 
 from dispatch.core import events
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
 from dispatch.core.models import Event, EventCursor
-from dispatch.outbox.event_reader import READER, is_wanted, message_of
+from dispatch.outbox.event_reader import READER, body_of, is_wanted, message_of
 from dispatch.outbox.models import Endpoint, Message
+from dispatch.outbox.rules import conditions
 from dispatch.outbox.rules.ordering import ABOUT_FAILURES
 from dispatch.outbox.services.creation_times import MARGIN, first_id, shifted
 from dispatch.outbox.services.intake import accept_messages
 
 MAX_EVENTS = 2000
 BATCH = 200
+# A condition is tried on events among the last so many of the installation.
+MAX_LOOKED_BACK = 100_000
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,33 @@ def send_missed(
             messages=len(missed.events), since=since.isoformat(), reason=note,
         )  # fmt: skip
     return missed
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A recent event of an endpoint's types, and whether a condition holds for it.
+
+    `error` says why the condition cannot be evaluated on it.
+    """
+
+    event: Event
+    holds: bool
+    error: str = ""
+
+
+def try_condition(endpoint: Endpoint, condition: str, count: int = 20) -> list[Tried]:
+    """Evaluate a condition on the latest events of the endpoint's types, newest first. Raises InvalidCondition."""
+    own = Event.objects.filter(organization_id=endpoint.organization_id)
+    last = own.aggregate(id=Max("id"))["id"] or 0
+    found = own.filter(_of_types(endpoint.event_types), pk__gt=last - MAX_LOOKED_BACK).order_by("-pk")[:count]
+    return [_try(condition, event) for event in found]
+
+
+def _try(condition: str, event: Event) -> Tried:
+    try:
+        return Tried(event, conditions.evaluate(condition, body_of(event)))
+    except conditions.ConditionFailed as error:
+        return Tried(event, False, str(error))
 
 
 def _batches(found: list[Event]) -> Iterable[list[Event]]:
