@@ -159,7 +159,6 @@ def test_messages_since_a_moment_are_replayed(dora, world, erp):
     assert "No matching messages" in text(dora.get("/outbox/messages/?since=yesterday"))
 
 
-@pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example/", "/outbox/\\evil", "/admin/", ""])
 def test_missed_events_are_counted_and_then_sent(dora, world, erp):
     events.append(world.organization.pk, "job.created", 1, name="before")
     all_readable()
@@ -192,6 +191,7 @@ def test_condition_is_tried_by_dispatchers_and_saved_by_admins(dora, world, erp,
     assert Endpoint.objects.get().condition == condition
 
 
+@pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example/", "/outbox/\\evil", "/admin/", ""])
 def test_anonymous_visitors_are_sent_to_sign_in(dora, world, erp, back):
     message = world.send_one(erp, "a")
     answer = dora.post("/outbox/messages/act/", {"action": "cancel", "ids": [message], "sure": "1", "back": back})

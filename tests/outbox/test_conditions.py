@@ -28,7 +28,7 @@ BODY = {"type": "job.created", "data": {"priority": "emergency", "n": 3, "tags":
         ("data.n > `3`", False),
         ("data.absent", False),
         ("data.empty", False),
-        ("!data.absent", True),
+        ("!(data.absent)", True),
         ("data.n", True),
         ("`0`", True),
         ("data.tags[?@ == 'b']", True),
@@ -50,7 +50,7 @@ def test_condition_holds_as_in_jmespath(text: str, holds: bool) -> None:
         ("!" * 400 + "a", "parts"),
         ("(" * 250 + "a" + ")" * 250, ""),
         ("a" * 501, "at most 500 characters"),
-        ("[@,@]" + "|[@,@]" * 50, "multi select list"),
+        ("[@,@]" + "|[@,@]" * 20, "multi select list"),
         ("{a: @}", "multi select dict"),
         ("a[]", "flatten"),
         ("sort_by(a, &b)", "sort_by"),
@@ -117,6 +117,6 @@ def test_condition_is_tried_and_saved_with_the_api(world: World) -> None:
     assert "length()" in failing[0]["error"]
     refused = api.patch(f"endpoints/{erp.pk}/", {"condition": "data."})
     assert refused.status_code == 400
-    assert refused.json()["errors"][0]["attr"] == "condition"
+    assert refused.json()["errors"][0]["field"] == "condition"
     saved = api.patch(f"endpoints/{erp.pk}/", {"condition": "data.name == 'a1'"})
     assert (saved.status_code, saved.json()["condition"]) == (200, "data.name == 'a1'")

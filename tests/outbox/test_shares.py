@@ -59,10 +59,11 @@ def test_what_waits_for_a_share_is_not_published_again(world: World, settings: A
     world.receiver.got("first")
     waiting = world.send_one(slow, "waiting", group="b")
     wait_until(lambda: world.message(waiting).held_until is not None)
-    queued_at = clock.now() - timedelta(hours=1)
-    Message.objects.filter(pk=waiting).update(queued_at=queued_at, held_until=clock.now() + timedelta(hours=1))
+    now = clock.now()
+    Message.objects.filter(pk=waiting).update(queued_at=now - timedelta(hours=1))
     assert publisher.publish_overdue() == 0
     assert recovery.recover_stale() == 0
+    Message.objects.filter(pk=waiting).update(queued_at=now)
     publisher.publish_again()  # a copy, as after a failover
     stream, delayed = redis.key("outbox", "pointers"), redis.key("outbox", "delayed")
     wait_until(lambda: redis.client().zcard(delayed) > 0, message="the copy was acknowledged")

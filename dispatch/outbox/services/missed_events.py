@@ -26,7 +26,7 @@ from dispatch.outbox.services.intake import accept_messages
 
 MAX_EVENTS = 2000
 BATCH = 200
-# A condition is tried on events among the last so many of the installation.
+# A condition is tried on events among this many of the last ones of the installation.
 MAX_LOOKED_BACK = 100_000
 
 
