@@ -153,6 +153,8 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
         "current": "schedules",
         "run": row,
         "tone": TONES[row.status],
+        "stands_for": f"{row.stretch_count:,}",
+        "most": backfill.MAX_BACKFILL,
         "is_runnable": row.status in ("missed", "skipped")
         and row.stretch_count <= backfill.MAX_BACKFILL
         and row.schedule.status != "deleted",
@@ -280,9 +282,15 @@ def _runs(request: HttpRequest) -> dict[str, Any]:
 
 
 def _describe_run(run: Run, zone: str) -> dict[str, Any]:
-    """Return a run as lists show it; `last` is the last occurrence of a stretch."""
+    """Return a run as lists show it; `more` occurrences until `last` belong to its stretch."""
     last = descriptions.moment(run.stretch_last_at, zone) if run.stretch_last_at else ""
-    return {"row": run, "tone": TONES[run.status], "at": descriptions.moment(run.trigger_at, zone), "last": last}
+    return {
+        "row": run,
+        "tone": TONES[run.status],
+        "at": descriptions.moment(run.trigger_at, zone),
+        "last": last,
+        "more": f"{run.stretch_count - 1:,}",
+    }
 
 
 def _page_number(request: HttpRequest) -> int:
