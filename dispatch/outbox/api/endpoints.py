@@ -366,15 +366,15 @@ class EndpointViewSet(
         asked = given.validated_data
         which = (endpoint, asked["since"], asked.get("until"), asked["after_event_id"])
         if asked["preview"]:
-            found, code = missed_events.find_missed(*which), status.HTTP_200_OK
+            found = missed_events.find_missed(*which)
         else:
             found = missed_events.send_missed(*which, actor=request.actor, note=asked["note"])
-            code = status.HTTP_202_ACCEPTED
         times = [event.at for event in found.events]
         answer = {
             "count": len(times), "types": dict(found.types), "first_at": times[0] if times else None,
             "last_at": times[-1] if times else None, "next_after_id": found.next_after_id,
         }  # fmt: skip
+        code = status.HTTP_200_OK if asked["preview"] else status.HTTP_202_ACCEPTED
         return Response(MissedDoneSerializer(answer).data, status=code)
 
     @extend_schema(responses=HealthSerializer)
