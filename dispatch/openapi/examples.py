@@ -118,6 +118,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "Note": _NOTE,
     "Many": {"action": "retry", "filter": {"status": "ERROR"}, **_NOTE},
     "Replay": {"since": "2026-01-05T00:00:00Z", "type": "invoice.due", "note": "Restored from a backup."},
+    "Missed": {"since": "2026-01-05T00:00:00Z", "preview": True},
+    "Condition": {"condition": "data.priority == 'emergency'"},
     # --- schedules
     "ScheduleForm": {
         "name": "Nightly report",
@@ -132,6 +134,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "schedules": [{"name": "Reminder 1", "trigger_at": "2027-01-04T09:00:00", "payload": {}}],
     },
     "ScheduleDecision": _DECISION,
+    "Backfill": {"since": "2026-01-05T00:00:00Z", "until": "2026-01-05T12:00:00Z", "preview": True},
     "ScheduleFeedForm": {"name": "Calendar of the office"},
     # --- notifications
     "Preference": {"email": True, "sms": True, "voice": False},

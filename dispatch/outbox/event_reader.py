@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from datetime import timedelta
 from typing import Any
 
+import structlog
+from django.conf import settings
+
+from dispatch.core import clock
 from dispatch.core.events.readers import EventReader
 from dispatch.core.models import Event
 from dispatch.outbox.models import Endpoint
+from dispatch.outbox.rules import conditions
 from dispatch.outbox.rules.ordering import ABOUT_FAILURES, is_circular, passes_filter
 from dispatch.outbox.services.intake import NewMessage, accept_of_several
+
+log = structlog.get_logger(__name__)
 
 # Owners that determine an event's group if its data names one: an offer's event joins the group of its job.
 OWNERS = ("job", "lead")
@@ -19,20 +27,21 @@ OWNERS = ("job", "lead")
 def create_messages(events: list[Event]) -> None:
     """Create the messages for these events, at most one per endpoint and event.
 
-    Paused and disabled endpoints get messages too; these wait until the endpoint is resumed or enabled.
+    Paused and disabled endpoints get messages too; these wait until the endpoint is resumed or enabled. An
+    endpoint that has been disabled for OUTBOX_DISABLED_KEEP_S gets no more: `services.missed_events` sends them.
     """
     wanted = [event for event in events if event.kind in ABOUT_FAILURES or not event.kind.startswith("message.")]
+    kept_since = clock.now() - timedelta(seconds=settings.OUTBOX_DISABLED_KEEP_S)
     endpoints: dict[int, list[Endpoint]] = defaultdict(list)
     candidates = Endpoint.objects.filter(organization_id__in={event.organization_id for event in wanted})
-    for endpoint in candidates.exclude(event_types=[]).defer(*Endpoint.CREDENTIALS).order_by("pk"):
+    candidates = candidates.exclude(event_types=[]).exclude(disabled_at__lt=kept_since)
+    for endpoint in candidates.defer(*Endpoint.CREDENTIALS).order_by("pk"):
         endpoints[endpoint.organization_id].append(endpoint)
     new_messages: dict[int, list[NewMessage]] = defaultdict(list)
     for event in wanted:
         for endpoint in endpoints[event.organization_id]:
-            if passes_filter(endpoint.event_types, event.kind) and not is_circular(
-                event.kind, event.data, endpoint.pk
-            ):
-                new_messages[event.organization_id].append(_message(event, endpoint))
+            if is_wanted(event, endpoint):
+                new_messages[event.organization_id].append(message_of(event, endpoint))
     accept_of_several(new_messages)
 
 
@@ -58,7 +67,19 @@ def body_of(event: Event) -> dict[str, Any]:
     }
 
 
-def _message(event: Event, endpoint: Endpoint) -> NewMessage:
+def is_wanted(event: Event, endpoint: Endpoint) -> bool:
+    """Return whether the endpoint receives the event: by its types and its condition."""
+    if not passes_filter(endpoint.event_types, event.kind) or is_circular(event.kind, event.data, endpoint.pk):
+        return False
+    try:
+        return conditions.evaluate(endpoint.condition, body_of(event))
+    except (conditions.InvalidCondition, conditions.ConditionFailed) as error:
+        log.info("condition_failed", endpoint=endpoint.pk, event_id=event.pk, error=str(error))
+        return False
+
+
+def message_of(event: Event, endpoint: Endpoint) -> NewMessage:
+    """Return the message that reports the event to the endpoint."""
     return NewMessage(
         type=event.kind,
         payload=json.dumps(body_of(event), separators=(",", ":")),

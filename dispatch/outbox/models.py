@@ -80,6 +80,16 @@ class Endpoint(OwnedModel):
             'Examples: "job.assigned", "job.*" or "*". Leave empty for messages addressed to it by name only.'
         ),
     )
+    condition = models.CharField(
+        max_length=500,
+        blank=True,
+        default="",
+        db_default="",
+        help_text=(
+            "A JMESPath expression over the message, such as data.priority == 'emergency'. Only events for which "
+            "it holds are sent. Leave empty for all events of these types."
+        ),
+    )
     secret = EncryptedTextField(help_text="Signs every request (whsec_…). Stored encrypted.")
     previous_secret = EncryptedTextField(blank=True, default="", help_text="Also signs until it expires.")
     previous_secret_until = models.DateTimeField(null=True, blank=True)
@@ -273,6 +283,10 @@ class Message(OwnedModel):
     )
     replays = models.IntegerField(default=0, db_default=0, help_text="How many times it was replayed.")
     replayed_at = models.DateTimeField(null=True)
+    erased_at = models.DateTimeField(null=True, help_text="When its content was erased. It cannot be sent again.")
+    held_until = models.DateTimeField(
+        null=True, editable=False, help_text="A router has its pointer until then, so it is not published again."
+    )
 
     class Meta:
         constraints = [

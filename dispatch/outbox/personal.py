@@ -10,6 +10,7 @@ from typing import Any
 
 from django.db.models import Q
 
+from dispatch.core import clock
 from dispatch.core.privacy import personal_data
 from dispatch.core.privacy.personal_data import DataSubject, PersonalDataHandler, StillNeeded
 from dispatch.outbox.models import Attempt, Message
@@ -50,7 +51,7 @@ def erase(person: DataSubject) -> int:
         raise StillNeeded(" ".join(_reason(pk) for pk in opened[:MAX_REASONS]))
     ids = list(ends)
     Attempt.objects.filter(message_id__in=ids).update(answer="", error="")
-    return Message.objects.filter(pk__in=ids).update(payload="{}", last_error="")
+    return Message.objects.filter(pk__in=ids).update(payload="{}", last_error="", erased_at=clock.now())
 
 
 PART = PersonalDataHandler(rows, erase, blocked_by=blocked_by)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -36,6 +37,8 @@ MAX_BATCH = 200
 # Pointers that may wait for shares of their organizations; more go back to the queue for a while.
 MAX_WAITING = 5000
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 5.0
+# How often the messages of waiting pointers are marked as held. A mark lasts three times as long.
+HOLD_RENEWAL_S = 5.0
 # Pause between tries to record a result while its group is locked. An intake locks it for milliseconds.
 FIRST_LOCK_PAUSE_S, MAX_LOCK_PAUSE_S = 0.01, 1.0
 
@@ -83,6 +86,7 @@ class Processor:
         self._publishing = _PublishThread()
         self._running: dict[tuple[int, int], _Running] = {}
         self._renewing: asyncio.Task[None] | None = None
+        self._holding: asyncio.Task[None] | None = None
 
     async def process(self, message_id: str, token: str) -> PointerRefused | None:
         """Process one pointer; return None after an attempt, else the reason why there was none.
@@ -108,12 +112,15 @@ class Processor:
     async def _start_later(self, ticket: _Ticket, organization_id: int) -> StartResult:
         """Wait for a share of the organization, then start the attempt."""
         assert self._shares
-        if ticket.pointer in self._waiting:  # a copy of a pointer that waits
-            return PointerRefused.OVER
+        if ticket.pointer in self._waiting:
+            # A copy of a pointer that waits. It stays on the queue: it may be the same entry, redelivered.
+            raise NotAdmitted
         if len(self._waiting) >= self.max_waiting:
             raise NotAdmitted
         self._waiting.add(ticket.pointer)
         self.on_wait()
+        if self._holding is None or self._holding.done():
+            self._holding = asyncio.create_task(self._keep_holds())
         try:
             await self._shares.take(organization_id)
         except SharesClosed:
@@ -140,10 +147,11 @@ class Processor:
 
     async def close(self) -> None:
         """Close what belongs to this event loop. No attempt may be in progress."""
-        if self._renewing:
-            self._renewing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._renewing
+        for task in (self._renewing, self._holding):
+            if task:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
         await client.close()
         for thread in (self._start_thread, self._finish_thread, self._publishing):
             await asyncio.to_thread(thread.close)
@@ -244,6 +252,16 @@ class Processor:
                     await self._renew_leases(due)
                 except DatabaseError as error:
                     log.warning("lease_renewal_failed", calls=len(due), error=str(error).strip())
+
+    async def _keep_holds(self) -> None:
+        """Record which pointers wait here, so that recovery neither publishes nor requeues their messages."""
+        while self._waiting:
+            pointers = sorted(self._waiting)
+            try:
+                await self._start_thread.run(functools.partial(attempts.hold_queued, pointers, 3 * HOLD_RENEWAL_S))
+            except DatabaseError as error:
+                log.warning("waiting_pointers_not_held", pointers=len(pointers), error=str(error).strip())
+            await asyncio.sleep(HOLD_RENEWAL_S)
 
     async def _renew_leases(self, running: Sequence[_Running]) -> None:
         renewed = await self._start_thread.run(lambda: attempts.renew_leases([r.call for r in running]))

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 
 from dispatch.core.http.client import check_headers
+from dispatch.outbox.rules import conditions
 
 MAX_HEADERS = 20
 MAX_HEADERS_LENGTH = 8000
@@ -21,6 +22,15 @@ def check_event_type(wanted: str) -> None:
     """Accept "job.assigned", "job.*" or "*"."""
     if not _EVENT_TYPE.fullmatch(wanted):
         raise ValidationError('Enter an event type such as "job.assigned", "job.*" or "*".', code="invalid")
+
+
+def check_condition(text: str) -> None:
+    """Accept a JMESPath expression within the limits of `rules.conditions`."""
+    if text:
+        try:
+            conditions.parse_condition(text)
+        except conditions.InvalidCondition as error:
+            raise ValidationError(str(error), code="invalid") from None
 
 
 def check_own_headers(headers: Mapping[str, str]) -> None:

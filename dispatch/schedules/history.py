@@ -35,10 +35,14 @@ class RunHistory(Machine):
         (self.raise_token if entry.verb == RunStatus.IN_PROGRESS else self.keep_token)(entry.data.get("epoch"))
 
 
-# The number of an occurrence is unique in its schedule; a damaged index would no longer notice.
+# The number of an occurrence is unique in its schedule; a damaged index would no longer notice. The index does not
+# know the further occurrences of a stretch.
 _REPEATED = """
-SELECT schedule_id, number, array_agg(id ORDER BY id) FROM schedules_run
-WHERE number IS NOT NULL GROUP BY schedule_id, number HAVING count(*) > 1 ORDER BY schedule_id, number
+SELECT schedule_id, number, array[before, id] FROM (
+    SELECT id, schedule_id, number, lag(id) OVER w AS before, lag(number + stretch_count) OVER w AS after_before
+    FROM schedules_run WHERE number IS NOT NULL WINDOW w AS (PARTITION BY schedule_id ORDER BY number, id)
+) r
+WHERE number < after_before ORDER BY schedule_id, number
 """
 
 

@@ -200,6 +200,15 @@ class Run(OwnedModel):
     shard = models.PositiveSmallIntegerField()
     number = models.PositiveIntegerField(null=True, help_text="Number of the occurrence. Empty for a manual run.")
     trigger_at = models.DateTimeField()
+    stretch_count = models.IntegerField(
+        "occurrences",
+        default=1,
+        db_default=1,
+        help_text="Consecutive occurrences that this row stands for. Only missed and skipped ones share a row.",
+    )
+    stretch_last_at = models.DateTimeField(
+        null=True, help_text="The last of these occurrences, if there are several."
+    )
     due_at = models.DateTimeField(null=True)
     status = models.CharField(max_length=16, choices=RunStatus, default=RunStatus.SCHEDULED)
     attempt = models.PositiveSmallIntegerField(default=1)

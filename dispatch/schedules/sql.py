@@ -81,16 +81,23 @@ WITH taken AS (
 )
 SELECT count(*) FROM taken
 """
+# A stretch of several occurrences says how many there are, and when the last one was.
+_SKIPPED_DATA = """
+           jsonb_strip_nulls(jsonb_build_object(
+               'schedule_id', schedule_id, 'reason', error,
+               'occurrences', CASE WHEN stretch_count > 1 THEN stretch_count END, 'last_at', stretch_last_at))
+"""
 SKIP_RUNS = f"""
 WITH passed AS (
-    UPDATE schedules_run r SET status = v.status, error = v.reason, ended_at = %(now)s, waiting_for = ''
-    FROM unnest(%(ids)s::bigint[], %(statuses)s::text[], %(reasons)s::text[]) AS v(id, status, reason)
+    UPDATE schedules_run r SET status = v.status, error = v.reason, ended_at = %(now)s, waiting_for = '',
+        stretch_count = v.count, stretch_last_at = v.last_at
+    FROM unnest(%(ids)s::bigint[], %(statuses)s::text[], %(reasons)s::text[], %(counts)s::int[],
+                %(lasts)s::timestamptz[]) AS v(id, status, reason, count, last_at)
     WHERE r.id = v.id
-    RETURNING r.id, r.organization_id, r.schedule_id, r.status, r.error
+    RETURNING r.id, r.organization_id, r.schedule_id, r.status, r.error, r.stretch_count, r.stretch_last_at
 ), appended AS (
     {EVENTS}
-    SELECT organization_id, 'run.' || status, 'run', id, {_SYSTEM},
-           jsonb_build_object('schedule_id', schedule_id, 'reason', error), %(now)s
+    SELECT organization_id, 'run.' || status, 'run', id, {_SYSTEM}, {_SKIPPED_DATA}, %(now)s
     FROM passed
 )
 SELECT count(*) FROM passed
@@ -127,32 +134,30 @@ STILL_OPEN = """
 SELECT DISTINCT schedule_id FROM schedules_run
 WHERE schedule_id = ANY(%(schedules)s::bigint[]) AND status IN ('in_progress', 'running', 'retrying')
 """
-_ADD = """
-INSERT INTO schedules_run
-    (organization_id, schedule_id, kind, shard, number, trigger_at, due_at, status, attempt, epoch, lapses,
-     waiting_for, ended_at, error, created_at)
-"""
-# Skipped occurrences get rows at once, like the next run.
+# Skipped occurrences get a row at once, like the next run.
 ADD_SKIPPED = f"""
 WITH added AS (
-    {_ADD}
+    INSERT INTO schedules_run
+        (organization_id, schedule_id, kind, shard, number, trigger_at, due_at, status, attempt, epoch, lapses,
+         waiting_for, ended_at, error, created_at, stretch_count, stretch_last_at)
     SELECT v.organization_id, v.schedule_id, v.kind, v.shard, v.number, v.trigger_at, v.trigger_at, v.status, 1,
-    0, 0,
-           '', %(now)s, v.reason, %(now)s
+           0, 0, '', %(now)s, v.reason, %(now)s, v.count, v.last_at
     FROM unnest(%(organizations)s::bigint[], %(schedules)s::bigint[], %(kinds)s::text[], %(shards)s::smallint[],
-                %(numbers)s::int[], %(triggers)s::timestamptz[], %(statuses)s::text[], %(reasons)s::text[])
-         AS v(organization_id, schedule_id, kind, shard, number, trigger_at, status, reason)
-    RETURNING id, organization_id, schedule_id, status, error
+                %(numbers)s::int[], %(triggers)s::timestamptz[], %(statuses)s::text[], %(reasons)s::text[],
+                %(counts)s::int[], %(lasts)s::timestamptz[])
+         AS v(organization_id, schedule_id, kind, shard, number, trigger_at, status, reason, count, last_at)
+    RETURNING id, organization_id, schedule_id, status, error, stretch_count, stretch_last_at
 ), appended AS (
     {EVENTS}
-    SELECT organization_id, 'run.' || status, 'run', id, {_SYSTEM},
-           jsonb_build_object('schedule_id', schedule_id, 'reason', error), %(now)s
+    SELECT organization_id, 'run.' || status, 'run', id, {_SYSTEM}, {_SKIPPED_DATA}, %(now)s
     FROM added
 )
 SELECT count(*) FROM added
 """
-ADD_NEXT = f"""
-{_ADD}
+ADD_NEXT = """
+INSERT INTO schedules_run
+    (organization_id, schedule_id, kind, shard, number, trigger_at, due_at, status, attempt, epoch, lapses,
+     waiting_for, ended_at, error, created_at)
 SELECT v.organization_id, v.schedule_id, v.kind, v.shard, v.number, v.trigger_at, v.due_at, 'scheduled', 1, 0, 0,
        '', NULL, '', %(now)s
 FROM unnest(%(organizations)s::bigint[], %(schedules)s::bigint[], %(kinds)s::text[], %(shards)s::smallint[],

@@ -15,12 +15,19 @@ from dispatch.schedules.models import Run, Schedule
 MAX_ENTRIES = 200
 Data = dict[str, Any]
 
+
+def _stretch(data: Data) -> str:
+    count = data.get("occurrences", 1)
+    return f"{count:,} occurrences" if count > 1 else "the run"
+
+
 _WORDS: dict[str, Callable[[Data], str]] = {
     "schedule.created": lambda d: "created the schedule",
     "schedule.changed": lambda d: "changed " + ", ".join(d.get("fields", [])).replace("_", " "),
     "schedule.paused": lambda d: "paused the schedule",
     "schedule.resumed": lambda d: "resumed the schedule",
     "schedule.run_now": lambda d: "requested a run now",
+    "schedule.backfilled": lambda d: f"requested runs for {d.get('runs', 0):,} past occurrences",
     "schedule.deleted": lambda d: "deleted the schedule",
     "schedule.moved": lambda d: "moved the next run",
     "schedule.ended": lambda d: "ended the schedule: no more occurrences",
@@ -31,8 +38,8 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "run.succeeded": lambda d: "finished the run",
     "run.retrying": lambda d: f"will retry after attempt {d.get('attempt', 1)}",
     "run.failed": lambda d: f"gave up after attempt {d.get('attempt', 1)}",
-    "run.skipped": lambda d: "skipped the run",
-    "run.missed": lambda d: "recorded the run as missed",
+    "run.skipped": lambda d: f"skipped {_stretch(d)}",
+    "run.missed": lambda d: f"recorded {_stretch(d)} as missed",
     "run.cancel_requested": lambda d: "requested the cancellation of the run",
     "run.cancelled": lambda d: "canceled the run",
 }

@@ -13,11 +13,12 @@ from django.test import Client
 
 from accounts.models import Organization
 from dispatch.capacity.models import DispatchPool
-from dispatch.core import clock
+from dispatch.core import clock, events
 from dispatch.core.events import SYSTEM
-from dispatch.core.models import Event
+from dispatch.core.models import Event, EventCursor
 from dispatch.outbox.models import Endpoint, Message
 from dispatch.outbox.services import target_health
+from tests.core.horizon import all_readable
 from tests.harness.outbox import World, open_world
 from tests.support import factories as make
 from tests.support.waiting import wait_until
@@ -156,6 +157,38 @@ def test_messages_since_a_moment_are_replayed(dora, world, erp):
     refused = dora.post("/outbox/messages/act/", {"action": "cancel", "ids": ours, "sure": "1"}, follow=True)
     assert "2 messages not canceled: only open messages can be, and these are completed." in text(refused)
     assert "No matching messages" in text(dora.get("/outbox/messages/?since=yesterday"))
+
+
+def test_missed_events_are_counted_and_then_sent(dora, world, erp):
+    events.append(world.organization.pk, "job.created", 1, name="before")
+    all_readable()
+    EventCursor.objects.update_or_create(name="outbox", defaults={"xid": 2**62})
+    page, since = f"/outbox/endpoints/{erp.pk}/missed/", "2020-01-01T00:00"
+    counted = text(dora.get(page, {"since": since}))
+    assert "1 event since" in counted
+    assert "job.created 1" in counted
+    assert not Message.objects.exists()
+    sent = dora.post(page, {"since": since, "note": "lost"}, follow=True)
+    assert "1 event queued for ERP." in text(sent)
+    assert Message.objects.get().endpoint_id == erp.pk
+    assert "No missed events" in text(dora.get(page, {"since": since}))
+    assert dora.get(page, {"since": "soon"}).status_code == 302
+
+
+def test_condition_is_tried_by_dispatchers_and_saved_by_admins(dora, world, erp, browser):
+    for name in ("pump", "roof"):
+        events.append(world.organization.pk, "job.created", 1, name=name)
+    page, condition = f"/outbox/endpoints/{erp.pk}/condition/", "contains(data.name, 'pump')"
+    assert "Holds for 2 of the last 2 events" in text(dora.get(page))
+    tried = text(dora.post(page, {"condition": condition}))
+    assert "Holds for 1 of the last 2 events" in tried
+    refused = dora.post(page, {"condition": "data."})
+    assert refused.status_code == 422
+    assert "Not a JMESPath expression" in refused.content.decode()
+    assert dora.post(page, {"condition": condition, "save": "1"}).status_code == 403
+    admin = browser(make.admin(world.organization, "Adam"))
+    assert "Condition saved" in text(admin.post(page, {"condition": condition, "save": "1"}, follow=True))
+    assert Endpoint.objects.get().condition == condition
 
 
 @pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example/", "/outbox/\\evil", "/admin/", ""])

@@ -76,12 +76,27 @@ def test_only_what_has_ended_and_still_has_content_is_replayed(world: World, api
     erp = world.endpoint(is_paused=True)
     waiting, erased, canceled = world.send(erp, "waiting", "erased", "canceled", mode="IMMEDIATE")
     world.act("cancel", erased, canceled)
-    Message.objects.filter(pk=erased).update(payload="{}")
+    Message.objects.filter(pk=erased).update(payload="{}", erased_at=clock.now())
     done = world.act("replay", waiting, erased, canceled)
     assert (done.changed, done.refused) == ([canceled], {waiting: "PENDING", erased: "CANCELLED"})
     refused = api.post(f"messages/{erased}/replay/")
     assert (refused.status_code, refused.json()["errors"][0]["code"]) == (409, "conflict")
     assert "erased" in refused.json()["errors"][0]["detail"]
+
+
+def test_an_erased_message_is_not_retried(world: World, api: Api) -> None:
+    phone = "+16025550123"
+    failed, empty = world.send(world.endpoint(is_paused=True), phone, "empty", mode="IMMEDIATE")
+    Message.objects.filter(pk=empty).update(payload="{}")
+    Message.objects.update(status="ERROR", last_error="HTTP 500", ended_at=clock.now())
+    erase_person(DataSubject(world.organization.pk, phone=phone), actor=MARIA)
+    refused = api.post(f"messages/{failed}/retry/")
+    assert refused.status_code == 409
+    assert refused.json()["errors"][0]["detail"].startswith(
+        "Only an ERROR whose content was not erased can be retried"
+    )
+    assert world.act("retry", failed, empty).changed == [empty]  # a client may send an empty object
+    assert world.act("ignore", failed).changed == [failed]
 
 
 def test_a_canceled_message_in_flight_is_not_replayed(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,7 +10,10 @@ import pytest
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.http import client
-from dispatch.outbox.models import Attempt, Endpoint, Target
+from dispatch.core.redis import client as redis
+from dispatch.outbox import processor, publisher
+from dispatch.outbox.models import Attempt, Endpoint, Message, Target
+from dispatch.outbox.services import recovery
 from dispatch.outbox.services.intake import default_pool
 from dispatch.outbox.services.scheduling import claim_next
 from tests.harness.outbox import World
@@ -43,6 +47,31 @@ def test_slow_receivers_of_one_organization_do_not_hold_the_router(
         world.receiver.let_go(name)
     world.all_end()
     assert sorted(world.receiver.names) == sorted([*names, "ours"])
+
+
+def test_what_waits_for_a_share_is_not_published_again(world: World, settings: Any, monkeypatch: Any) -> None:
+    settings.OUTBOX_ROUTER_CALLS = 2
+    monkeypatch.setattr(processor, "HOLD_RENEWAL_S", 0.2)
+    slow = world.endpoint("Slow", timeout_s=30)
+    world.receiver.hold("first")
+    world.send(slow, "first", group="a")
+    world.start()
+    world.receiver.got("first")
+    waiting = world.send_one(slow, "waiting", group="b")
+    wait_until(lambda: world.message(waiting).held_until is not None)
+    now = clock.now()
+    Message.objects.filter(pk=waiting).update(queued_at=now - timedelta(hours=1))
+    assert publisher.publish_overdue() == 0
+    assert recovery.recover_stale() == 0
+    Message.objects.filter(pk=waiting).update(queued_at=now)
+    publisher.publish_again()  # a copy, as after a failover
+    stream, delayed = redis.key("outbox", "pointers"), redis.key("outbox", "delayed")
+    wait_until(lambda: redis.client().zcard(delayed) > 0, message="the copy was acknowledged")
+    assert world.status(waiting) == "QUEUED"
+    assert redis.client().xlen(stream) > 0
+    world.receiver.let_go("first")
+    world.all_end()
+    assert world.receiver.names == ["first", "waiting"]
 
 
 def test_what_waits_for_a_share_keeps_its_order_and_ends_with_the_router(world: World, settings: Any) -> None:

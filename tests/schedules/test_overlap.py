@@ -15,7 +15,7 @@ from dispatch.schedules.kinds import base
 from dispatch.schedules.kinds import http as http_kind
 from dispatch.schedules.kinds.base import Assignment, LeaseCheck, Outcome
 from dispatch.schedules.models import Run, Schedule
-from dispatch.schedules.rules import due as rules
+from dispatch.schedules.rules import stretches
 from dispatch.schedules.rules.due import Due, Policy, Verdict, plan_due_run
 from dispatch.schedules.rules.outcomes import FAILED, SUCCEEDED
 from dispatch.schedules.rules.recurrence import Timing
@@ -56,8 +56,9 @@ def test_one_occurrence_waits_and_the_others_are_skipped(world: World) -> None:
     world.work()
     world.settle()
     world.execute()
-    assert world.statuses(schedule) == ["succeeded", "in_progress", "skipped", "skipped", "scheduled"]
+    assert world.statuses(schedule) == ["succeeded", "in_progress", "skipped", "scheduled"]
     assert "one was waiting" in world.run(schedule, 3).error
+    assert world.run(schedule, 3).stretch_count == 2
     assert world.again(schedule).next_at > clock.now()
     world.go()
     assert world.statuses(schedule)[1] == "succeeded"
@@ -82,20 +83,22 @@ def test_very_many_occurrences_that_passed_are_one_row() -> None:
     now = NOON + timedelta(seconds=10 * 4000 + 5)
     plan = plan_due_run(timing, Policy("last", 300, "buffer_one"), due, now, has_open=False)
     assert plan.verdict is Verdict.RUN
-    assert [(one.number, one.trigger_at) for one in plan.others] == [(4007, NOON + timedelta(seconds=40_000))]
-    assert "4,000 occurrences" in plan.others[0].reason
+    assert plan.passed is not None
+    assert (plan.passed.number, plan.passed.trigger_at) == (8, NOON + timedelta(seconds=10))
+    assert (plan.passed.count, plan.passed.last_at) == (4000, NOON + timedelta(seconds=40_000))
     assert plan.next == (4008, NOON + timedelta(seconds=40_010))
 
 
 def test_passed_occurrences_are_computed_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "MAX_PASSED", 3)
-    timing = Timing("UTC", every=10, unit="second", anchor=NOON)
+    monkeypatch.setattr(stretches, "MAX_COMPUTED", 2)
+    timing = Timing("UTC", cron="* * * * *")
     now = NOON + timedelta(hours=1)
     plan = plan_due_run(
         timing, Policy("last", 300, "buffer_one"), Due(NOON, 1, has_waited=True), now, has_open=False
     )
-    assert [one.number for one in plan.others] == [2, 3]
-    assert plan.next == (4, NOON + timedelta(seconds=30))
+    assert plan.passed is not None
+    assert (plan.passed.number, plan.passed.count) == (2, 3)
+    assert plan.next == (5, NOON + timedelta(minutes=4))
 
 
 def test_an_end_comes_while_an_occurrence_waits(world: World) -> None:

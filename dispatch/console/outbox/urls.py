@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from dispatch.console.outbox import actions, endpoints, groups, messages
+from dispatch.console.outbox import actions, conditions, endpoints, groups, messages, missed
 
 urlpatterns = [
     path("", groups.group_list, name="outbox"),
@@ -13,5 +13,7 @@ urlpatterns = [
     path("messages/<int:message_id>/", messages.message_detail, name="outbox_message"),
     path("endpoints/", endpoints.endpoint_list, name="outbox_endpoints"),
     path("endpoints/<int:endpoint_id>/", endpoints.endpoint_detail, name="outbox_endpoint"),
+    path("endpoints/<int:endpoint_id>/condition/", conditions.edit_condition, name="outbox_condition"),
+    path("endpoints/<int:endpoint_id>/missed/", missed.send_missed, name="outbox_missed"),
     path("endpoints/<int:endpoint_id>/act/", actions.act_on_endpoint, name="outbox_act_on_endpoint"),
 ]

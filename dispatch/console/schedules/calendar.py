@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import calendar
-from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from django.db.models import Count
+from django.db.models import F, Q, Sum
 from django.db.models.functions import TruncDate
 
 from accounts.models import Organization
@@ -41,7 +40,10 @@ class UpcomingRuns:
 
 @dataclass
 class Day:
-    """One day. `coming`: upcoming runs in order. `more`: number of unlisted runs. `ran`: past runs by status."""
+    """One day. `coming`: upcoming runs in order. `more`: number of unlisted runs. `ran`: past runs by status.
+
+    `stretches`: statuses of stretches of occurrences over several days, which are not counted by day.
+    """
 
     date: date
     in_month: bool
@@ -49,6 +51,7 @@ class Day:
     coming: list[UpcomingRuns] = field(default_factory=list)
     more: int = 0
     ran: dict[str, int] = field(default_factory=dict)
+    stretches: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -128,14 +131,23 @@ def _add_occurrences(
 def _count_past_runs(
     organization: Organization, days: dict[date, Day], begin: datetime, end: datetime, zone: ZoneInfo
 ) -> None:
-    ended = Run.objects.of(organization).filter(ended_at__gte=begin, trigger_at__gte=begin, trigger_at__lt=end)
-    counted = ended.annotate(day=TruncDate("trigger_at", tzinfo=zone)).values_list("day", "status")
-    by_day: dict[date, dict[str, int]] = defaultdict(dict)
-    for day, status, count in counted.annotate(count=Count("id")).order_by():
-        by_day[day][status] = count
-    for day, counts in by_day.items():
+    ended = Run.objects.of(organization).filter(ended_at__gte=begin, trigger_at__lt=end)
+    within = Q(stretch_last_at=None) | Q(first_day=F("last_day"))
+    ended = ended.annotate(
+        first_day=TruncDate("trigger_at", tzinfo=zone), last_day=TruncDate("stretch_last_at", tzinfo=zone)
+    )
+    counted = ended.filter(within, trigger_at__gte=begin).values_list("first_day", "status")
+    for day, status, count in counted.annotate(count=Sum("stretch_count")).order_by():
         if day in days:
-            days[day].ran = counts
+            days[day].ran[status] = count
+    long = ended.filter(stretch_last_at__gte=begin).exclude(first_day=F("last_day"))
+    for first, last, status in long.values_list("first_day", "last_day", "status").distinct().order_by():
+        for day in days.keys() & _days(max(first, min(days)), min(last, max(days))):
+            days[day].stretches.add(status)
+
+
+def _days(first: date, last: date) -> set[date]:
+    return {first + timedelta(days=n) for n in range((last - first).days + 1)}
 
 
 def _first(wanted: str, today: date) -> date:

@@ -24,7 +24,7 @@ from dispatch.schedules import kinds, timeline
 from dispatch.schedules.api.serializers import occurrences_of
 from dispatch.schedules.models import Run, RunStatus, Schedule
 from dispatch.schedules.rules import descriptions
-from dispatch.schedules.services import actions, schedules
+from dispatch.schedules.services import actions, backfill, schedules
 
 PAGE = 50
 VIEWS = (("coming", "Upcoming"), ("calendar", "Calendar"), ("runs", "Runs"), ("all", "All schedules"))
@@ -41,6 +41,7 @@ ACTIONS: dict[str, tuple[Callable[..., Any], str]] = {
 }
 RUN_ACTIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "retry": (actions.retry_run, "Retry queued."),
+    "run-missed": (backfill.run_missed, "Runs queued."),
     "cancel": (actions.cancel_run, "Run canceled. If it is in progress, it ends once its worker has stopped."),
 }
 
@@ -152,6 +153,11 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
         "current": "schedules",
         "run": row,
         "tone": TONES[row.status],
+        "stands_for": f"{row.stretch_count:,}",
+        "most": backfill.MAX_BACKFILL,
+        "is_runnable": row.status in ("missed", "skipped")
+        and row.stretch_count <= backfill.MAX_BACKFILL
+        and row.schedule.status != "deleted",
         "is_cancelable": row.status in ("in_progress", "retrying")
         or (row.status == "running" and row.cancel_requested_at is None),
         "reports": list(row.reports.order_by("-epoch")),
@@ -216,10 +222,7 @@ def _page_of(request: HttpRequest, schedule: Schedule, asks: str = "") -> HttpRe
         "schedule": describe_schedule(schedule),
         "asks": asks,
         "times": occurrences_of(schedule),
-        "runs": [
-            {"row": run, "tone": TONES[run.status], "at": descriptions.moment(run.trigger_at, zone)}
-            for run in last
-        ],
+        "runs": [_describe_run(run, zone) for run in last],
         "entries": list(reversed(timeline.of_schedule(schedule)))[:PAGE],
         "waiting": schedule.runs.filter(status__in=[RunStatus.IN_PROGRESS, RunStatus.RETRYING]).count(),
         "headers": sorted(schedule.headers or {}),
@@ -271,14 +274,23 @@ def _runs(request: HttpRequest) -> dict[str, Any]:
     rows = rows.filter(status=status) if status in RunStatus.values else rows
     page = _page_number(request)
     page_rows = list(rows.order_by("-pk")[(page - 1) * PAGE : page * PAGE + 1])
-    listed = [
-        {"row": run, "tone": TONES[run.status], "at": descriptions.moment(run.trigger_at, run.schedule.time_zone)}
-        for run in page_rows[:PAGE]
-    ]
+    listed = [_describe_run(run, run.schedule.time_zone) for run in page_rows[:PAGE]]
     return {
         "runs": listed, "page": page, "has_more": len(page_rows) > PAGE, "kind": kind, "status": status,
         "statuses": RunStatus.choices[1:], "filtered": bool(kind or status),
     }  # fmt: skip
+
+
+def _describe_run(run: Run, zone: str) -> dict[str, Any]:
+    """Return a run as lists show it; `more` occurrences until `last` belong to its stretch."""
+    last = descriptions.moment(run.stretch_last_at, zone) if run.stretch_last_at else ""
+    return {
+        "row": run,
+        "tone": TONES[run.status],
+        "at": descriptions.moment(run.trigger_at, zone),
+        "last": last,
+        "more": f"{run.stretch_count - 1:,}",
+    }
 
 
 def _page_number(request: HttpRequest) -> int:

@@ -24,7 +24,13 @@ from dispatch.outbox.admin.messages import shorten
 from dispatch.outbox.models import Endpoint
 from dispatch.outbox.services import endpoints as services
 from dispatch.outbox.services import target_health
-from dispatch.outbox.validators import check_event_type, check_own_headers, check_permanent_code, longest_timeout_s
+from dispatch.outbox.validators import (
+    check_condition,
+    check_event_type,
+    check_own_headers,
+    check_permanent_code,
+    longest_timeout_s,
+)
 
 STATE_LABELS = {
     "healthy": "success",
@@ -61,8 +67,8 @@ class EndpointForm(OwnedForm):
     class Meta:
         model = Endpoint
         fields = [
-            "organization", "name", "url", "event_types", "mode", "pool", "timeout_s", "retry_schedule_s",
-            "retry_jitter", "permanent_codes", "expire_after_s",
+            "organization", "name", "url", "event_types", "condition", "mode", "pool", "timeout_s",
+            "retry_schedule_s", "retry_jitter", "permanent_codes", "expire_after_s",
         ]  # fmt: skip
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -81,6 +87,10 @@ class EndpointForm(OwnedForm):
 
     def clean_event_types(self) -> list[str]:
         return _each(self.cleaned_data["event_types"], check_event_type)
+
+    def clean_condition(self) -> str:
+        check_condition(self.cleaned_data["condition"])
+        return str(self.cleaned_data["condition"])
 
     def clean_permanent_codes(self) -> list[int]:
         return _each(self.cleaned_data["permanent_codes"], check_permanent_code)
@@ -174,7 +184,7 @@ class EndpointAdmin(OwnedAdmin):
     actions_detail = ["test", "pause_this", "resume_this", "rotate_secret", "disable", "enable"]
     readonly_fields = ["health", "waiting", "header_names", "previous_secret_until", "created_at"]
     own_fields = [
-        "name", "url", "event_types", "new_headers", "mode", "pool", "timeout_s", "retry_schedule_s",
+        "name", "url", "event_types", "condition", "new_headers", "mode", "pool", "timeout_s", "retry_schedule_s",
         "retry_jitter", "permanent_codes", "expire_after_s",
     ]  # fmt: skip
     fieldsets = [(None, {"fields": [*readonly_fields[:2], *own_fields, *readonly_fields[2:]]})]

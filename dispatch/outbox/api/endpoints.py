@@ -22,14 +22,21 @@ from dispatch.core import crypto
 from dispatch.core.api.problems import Conflict
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.core.http.ssrf import check_target_url
-from dispatch.outbox.api.messages import ManyDoneSerializer, ReplaySerializer, act_on_matching
+from dispatch.outbox.api.messages import ManyDoneSerializer, NoteSerializer, ReplaySerializer, act_on_matching
 from dispatch.outbox.models import Endpoint, Message
+from dispatch.outbox.rules import conditions
 from dispatch.outbox.rules.health import STATES
 from dispatch.outbox.services import endpoints as services
-from dispatch.outbox.services import target_health
+from dispatch.outbox.services import missed_events, target_health
 from dispatch.outbox.services.actions import Action
 from dispatch.outbox.services.creation_times import created_before, created_since
-from dispatch.outbox.validators import check_event_type, check_own_headers, check_permanent_code, longest_timeout_s
+from dispatch.outbox.validators import (
+    check_condition,
+    check_event_type,
+    check_own_headers,
+    check_permanent_code,
+    longest_timeout_s,
+)
 
 _READ, _MANAGE = ApiKey.Scope.READ, ApiKey.Scope.MANAGE
 # Actions open to every role; a key needs "manage".
@@ -49,6 +56,13 @@ class EndpointSerializer(OwnedSerializer):
     url = serializers.CharField(max_length=2000, validators=[check_target_url])
     event_types = serializers.ListField(
         child=serializers.CharField(max_length=80, validators=[check_event_type]), max_length=100, required=False
+    )
+    condition = serializers.CharField(
+        max_length=conditions.MAX_LENGTH,
+        validators=[check_condition],
+        required=False,
+        allow_blank=True,
+        help_text="A JMESPath expression over the message. Only events for which it holds are sent.",
     )
     pool = OwnedSlugRelatedField("code", queryset=DispatchPool.objects.filter(kind="messages"), required=False)
     headers = serializers.DictField(
@@ -70,9 +84,9 @@ class EndpointSerializer(OwnedSerializer):
     class Meta:
         model = Endpoint
         fields = [
-            "id", "name", "url", "event_types", "mode", "pool", "headers", "header_names", "timeout_s",
-            "retry_schedule_s", "retry_jitter", "permanent_codes", "expire_after_s", "state", "is_paused",
-            "paused_reason", "disabled_at", "disabled_reason", "previous_secret_until", "created_at",
+            "id", "name", "url", "event_types", "condition", "mode", "pool", "headers", "header_names",
+            "timeout_s", "retry_schedule_s", "retry_jitter", "permanent_codes", "expire_after_s", "state",
+            "is_paused", "paused_reason", "disabled_at", "disabled_reason", "previous_secret_until", "created_at",
         ]  # fmt: skip
         read_only_fields = ["is_paused", "paused_reason", "previous_secret_until"]
 
@@ -117,6 +131,53 @@ class ReasonSerializer(StrictSerializer):
     """The reason, shown in the history."""
 
     reason = serializers.CharField(max_length=200, required=False, allow_blank=True, default="")
+
+
+class ConditionSerializer(StrictSerializer):
+    """A condition to try."""
+
+    condition = serializers.CharField(
+        max_length=conditions.MAX_LENGTH, validators=[check_condition], allow_blank=True
+    )
+
+
+class TriedSerializer(serializers.Serializer):
+    """Whether the condition holds for an event. `error` says why it cannot be evaluated; it does not hold then."""
+
+    event_id = serializers.IntegerField(source="event.pk")
+    type = serializers.CharField(source="event.kind")
+    at = serializers.DateTimeField(source="event.at")
+    holds = serializers.BooleanField()
+    error = serializers.CharField()
+
+
+class MissedSerializer(NoteSerializer):
+    """Which missed events to send: those since a moment. With `preview`, they are only counted."""
+
+    since = serializers.DateTimeField()
+    until = serializers.DateTimeField(required=False)
+    after_event_id = serializers.IntegerField(
+        required=False, min_value=0, default=0, help_text="`next_after_id` of the request before."
+    )
+    preview = serializers.BooleanField(default=False)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if "until" in attrs and attrs["until"] <= attrs["since"]:
+            raise serializers.ValidationError({"until": "Must be later than since."})
+        return attrs
+
+
+class MissedDoneSerializer(serializers.Serializer):
+    """How many events, of which types, and when the first and the last happened.
+
+    `next_after_id` is null when these are all. Otherwise, repeat the request with it as `after_event_id`.
+    """
+
+    count = serializers.IntegerField()
+    types = serializers.DictField(child=serializers.IntegerField())
+    first_at = serializers.DateTimeField(allow_null=True)
+    last_at = serializers.DateTimeField(allow_null=True)
+    next_after_id = serializers.IntegerField(allow_null=True)
 
 
 class TestSentSerializer(serializers.Serializer):
@@ -165,6 +226,8 @@ class EndpointViewSet(
         "resume": _WORK,
         "test": _WORK,
         "replay": _REPLAY,
+        "send_missed": _REPLAY,
+        "try_condition": _READ,
     }
 
     @extend_schema(request=EndpointSerializer, responses={201: NewEndpointSerializer})
@@ -278,6 +341,41 @@ class EndpointViewSet(
             if name in asked:
                 matching = matching.filter(**{column: asked[name]})
         return Response(act_on_matching(Action.REPLAY, matching, request.actor, asked["note"]))
+
+    @extend_schema(request=ConditionSerializer, responses=TriedSerializer(many=True))
+    @action(detail=True, methods=["post"], url_path="try-condition", pagination_class=None, filterset_fields=None)
+    def try_condition(self, request: Request, **kwargs: Any) -> Response:
+        """Evaluate a condition on the last 20 events of the endpoint's types, newest first. Changes nothing."""
+        endpoint = self.get_object()
+        given = ConditionSerializer(data=request.data)
+        given.is_valid(raise_exception=True)
+        tried = missed_events.try_condition(endpoint, given.validated_data["condition"])
+        return Response(TriedSerializer(tried, many=True).data)
+
+    @extend_schema(request=MissedSerializer, responses={200: MissedDoneSerializer, 202: MissedDoneSerializer})
+    @action(detail=True, methods=["post"], url_path="send-missed")
+    def send_missed(self, request: Request, **kwargs: Any) -> Response:
+        """Send the events since a moment that the endpoint subscribes to and has no message for.
+
+        They are sent in the order in which they happened, at most 2,000 per request, after the messages that wait
+        already. `preview` only counts them. A disabled endpoint returns 409.
+        """
+        endpoint = self.get_object()
+        given = MissedSerializer(data=request.data)
+        given.is_valid(raise_exception=True)
+        asked = given.validated_data
+        which = (endpoint, asked["since"], asked.get("until"), asked["after_event_id"])
+        if asked["preview"]:
+            found = missed_events.find_missed(*which)
+        else:
+            found = missed_events.send_missed(*which, actor=request.actor, note=asked["note"])
+        times = [event.at for event in found.events]
+        answer = {
+            "count": len(times), "types": dict(found.types), "first_at": times[0] if times else None,
+            "last_at": times[-1] if times else None, "next_after_id": found.next_after_id,
+        }  # fmt: skip
+        code = status.HTTP_200_OK if asked["preview"] else status.HTTP_202_ACCEPTED
+        return Response(MissedDoneSerializer(answer).data, status=code)
 
     @extend_schema(responses=HealthSerializer)
     @action(detail=True, methods=["get"])

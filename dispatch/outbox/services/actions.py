@@ -72,6 +72,7 @@ def act_on_one(action: Action, message: Message, *, actor: Actor, note: str = ""
         wanted = {
             Action.CANCEL: "a message that has not ended",
             Action.REPLAY: "a message that has ended without an error, and whose content was not erased,",
+            Action.RETRY: "an ERROR whose content was not erased",
         }.get(action, "an ERROR")
         last = Event.objects.filter(subject_type="message", subject_id=message.pk).order_by("-id").first()
         raise Conflict(

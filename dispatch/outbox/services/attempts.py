@@ -280,6 +280,12 @@ def _build_attempt(
     )  # fmt: skip
 
 
+def hold_queued(pointers: Sequence[tuple[int, int]], seconds: float) -> None:
+    """Record that this process has the pointers, (id, epoch), of these QUEUED messages for `seconds`."""
+    ids, epochs = sql.columns(pointers, 2)
+    sql.execute(sql.HOLD_QUEUED, {"ids": ids, "epochs": epochs, "seconds": seconds})
+
+
 # Endpoints as last read, by id, with the version of their row: decrypting secrets is expensive.
 _known: dict[int, tuple[str | None, Endpoint]] = {}
 

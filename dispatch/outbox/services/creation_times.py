@@ -1,4 +1,4 @@
-"""Find messages by their time of creation without an index on it: ids are assigned in that order.
+"""Find rows by their time of creation without an index on it: ids are assigned in that order.
 
 The clocks of the machines that accept messages may differ, so the id bound leaves a margin, and the time decides.
 """
@@ -19,31 +19,36 @@ MARGIN = timedelta(hours=1)
 
 def created_since(messages: M, organization_id: int, at: datetime) -> M:
     """Return those of the organization's messages that were created at `at` or later."""
-    return messages.filter(id__gte=_first_id(organization_id, _shifted(at, -MARGIN)), created_at__gte=at)
+    own = Message.objects.of(organization_id).order_by()
+    return messages.filter(id__gte=first_id(own, "created_at", shifted(at, -MARGIN)), created_at__gte=at)
 
 
 def created_before(messages: M, organization_id: int, at: datetime) -> M:
     """Return those of the organization's messages that were created before `at`."""
-    return messages.filter(id__lt=_first_id(organization_id, _shifted(at, MARGIN)), created_at__lt=at)
+    own = Message.objects.of(organization_id).order_by()
+    return messages.filter(id__lt=first_id(own, "created_at", shifted(at, MARGIN)), created_at__lt=at)
 
 
-def _shifted(at: datetime, by: timedelta) -> datetime:
+def shifted(at: datetime, by: timedelta) -> datetime:
+    """Return `at + by`, within the calendar."""
     try:
         return at + by
     except OverflowError:  # the first or last hour of the calendar
         return at
 
 
-def _first_id(organization_id: int, at: datetime) -> int:
-    """Return the lowest id whose message was created at `at` or later, by a binary search over the ids."""
-    own = Message.objects.of(organization_id).order_by()
+def first_id(own: QuerySet[Any], column: str, at: datetime) -> int:
+    """Return the lowest id of these rows whose time in `column` is `at` or later, by a binary search over the ids.
+
+    Ids must be assigned in the order of these times.
+    """
     ends = own.aggregate(low=Min("id"), high=Max("id"))
     if ends["low"] is None:
         return 0
     low, high = ends["low"], ends["high"] + 1
     while low < high:
         middle = (low + high) // 2
-        found = own.filter(id__gte=middle).order_by("id").values_list("id", "created_at").first()
+        found = own.filter(id__gte=middle).order_by("id").values_list("id", column).first()
         if found is None or found[1] >= at:
             high = middle
         else:

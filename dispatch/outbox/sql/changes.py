@@ -61,7 +61,9 @@ WITH changed AS (
         replayed_at = CASE WHEN %(replay)s THEN %(now)s ELSE replayed_at END
     WHERE id = ANY(%(ids)s::bigint[]) AND status = ANY(%(from)s::text[])
       -- An attempt of a canceled message may be in progress; what was erased must not be sent.
-      AND (NOT %(replay)s OR NOT in_flight AND payload <> '{{}}')
+      AND (NOT %(replay)s OR NOT in_flight)
+      -- An error without its text was erased before this was recorded.
+      AND (NOT %(fresh)s OR erased_at IS NULL AND NOT (status = 'ERROR' AND payload = '{{}}' AND last_error = ''))
     RETURNING id, organization_id, endpoint_id, group_id, mode
 ), unblocked AS (
     -- Groups whose last BLOCK error this is.

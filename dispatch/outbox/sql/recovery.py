@@ -5,9 +5,9 @@ from __future__ import annotations
 from dispatch.core.db.prepared import DB_NOW, EVENTS
 
 # Find the messages to recover and lock their groups; groups that are locked already are left for a later pass.
-STALE = """
+STALE = f"""
 SELECT m.id, m.epoch, m.group_id, m.mode FROM outbox_message m JOIN outbox_messagegroup g ON g.id = m.group_id
-WHERE m.status = 'QUEUED' AND m.queued_at <= %(before)s
+WHERE m.status = 'QUEUED' AND m.queued_at <= %(before)s AND (m.held_until IS NULL OR m.held_until <= {DB_NOW})
 ORDER BY m.queued_at LIMIT %(limit)s FOR UPDATE OF g SKIP LOCKED
 """
 LAPSED = f"""
@@ -64,11 +64,23 @@ JOIN outbox_messagegroup g ON g.id = m.group_id
 WHERE m.status = 'QUEUED' AND m.id > %(after)s ORDER BY m.id LIMIT %(limit)s
 """
 
-QUEUED_BEFORE = """
+QUEUED_BEFORE = f"""
 SELECT m.id, m.epoch, m.mode, m.group_id, p.code, g.key, m.queued_at
 FROM outbox_message m JOIN capacity_dispatchpool p ON p.id = m.pool_id
 JOIN outbox_messagegroup g ON g.id = m.group_id
-WHERE m.status = 'QUEUED' AND m.queued_at <= %(before)s AND m.id > %(after)s ORDER BY m.id LIMIT %(limit)s
+WHERE m.status = 'QUEUED' AND m.queued_at <= %(before)s AND m.id > %(after)s
+  AND (m.held_until IS NULL OR m.held_until <= {DB_NOW})
+ORDER BY m.id LIMIT %(limit)s
+"""
+# Record that this router has the pointers of these messages, which wait for the share of their organization.
+HOLD_QUEUED = f"""
+UPDATE outbox_message SET held_until = {DB_NOW} + make_interval(secs => %(seconds)s::float8)
+WHERE id = ANY(ARRAY(
+    SELECT m.id FROM outbox_message m
+    JOIN unnest(%(ids)s::bigint[], %(epochs)s::int[]) AS v(id, epoch) ON v.id = m.id AND v.epoch = m.epoch
+    WHERE m.id = ANY(%(ids)s::bigint[]) AND COALESCE(m.status, '') = 'QUEUED'
+    ORDER BY m.id FOR NO KEY UPDATE OF m SKIP LOCKED
+))
 """
 # The shortest time that a message spent on the queue, in seconds, among recently started attempts in progress.
 QUEUE_LAG = """

@@ -56,7 +56,8 @@ class RunAdmin(OwnedAdmin):
     actions = ["cancel", "retry"]
     actions_detail = ["cancel_this", "retry_this"]
     fields = [
-        "schedule", "status", "number", "trigger", "attempt", "due_at", "taken_at", "started_at",
+        "schedule", "status", "number", "trigger", "stretch_count", "stretch_last_at", "attempt",
+        "due_at", "taken_at", "started_at",
         "cancel_requested_at", "ended_at", "error",
         "answer", "log",
     ]  # fmt: skip
@@ -70,7 +71,8 @@ class RunAdmin(OwnedAdmin):
 
     @display(description="trigger time", ordering="trigger_at")
     def trigger(self, run: Run) -> str:
-        return descriptions.moment(run.trigger_at, run.schedule.time_zone)
+        first = descriptions.moment(run.trigger_at, run.schedule.time_zone)
+        return f"{first} and {run.stretch_count - 1:,} more" if run.stretch_count > 1 else first
 
     @display(description="result")
     def answer(self, run: Run) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import django_filters
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
-from rest_framework import mixins
+from rest_framework import mixins, status
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,7 +17,7 @@ from accounts.models import ApiKey
 from dispatch.outbox.api.messages import NoteSerializer
 from dispatch.schedules.api.serializers import RunDetailSerializer, RunSerializer
 from dispatch.schedules.models import Run, RunStatus, Schedule
-from dispatch.schedules.services import actions
+from dispatch.schedules.services import actions, backfill
 
 _READ, _WRITE = ApiKey.Scope.READ, ApiKey.Scope.SCHEDULES
 
@@ -40,7 +40,7 @@ class RunViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
 
     queryset: QuerySet = Run.objects.select_related("schedule").order_by("-id")
     filterset_class = RunFilter
-    required = {"list": _READ, "retrieve": _READ, "cancel": _WRITE, "retry": _WRITE}
+    required = {"list": _READ, "retrieve": _READ, "cancel": _WRITE, "retry": _WRITE, "run_missed": _WRITE}
 
     def get_queryset(self) -> QuerySet:
         runs = super().get_queryset()
@@ -66,6 +66,16 @@ class RunViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
         """Retry a run that has failed permanently."""
         actions.retry_run(self.get_object().pk, actor=request.actor, **self._note())
         return self._current()
+
+    @extend_schema(request=NoteSerializer, responses={202: RunSerializer(many=True)})
+    @action(detail=True, methods=["post"], url_path="run-missed", pagination_class=None, filterset_class=None)
+    def run_missed(self, request: Request, pk: str) -> Response:
+        """Run the occurrences that a missed or skipped run stands for, at most 1,000.
+
+        Returns the new manual runs.
+        """
+        runs = backfill.run_missed(self.get_object().pk, actor=request.actor, **self._note())
+        return Response(RunSerializer(runs, many=True).data, status=status.HTTP_202_ACCEPTED)
 
     def _note(self) -> dict[str, Any]:
         given = NoteSerializer(data=self.request.data)

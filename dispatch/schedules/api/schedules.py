@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,8 @@ from dispatch.core.api.idempotency import HEADER
 from dispatch.schedules import queries
 from dispatch.schedules.api.feeds import ComingSerializer, DaysSerializer, answer_coming, days_of
 from dispatch.schedules.api.serializers import (
+    BackfilledSerializer,
+    BackfillSerializer,
     PreviewSerializer,
     RunSerializer,
     ScheduleDecisionSerializer,
@@ -36,6 +39,7 @@ from dispatch.schedules.api.serializers import (
     preview_of,
 )
 from dispatch.schedules.models import Schedule
+from dispatch.schedules.services import backfill
 from dispatch.schedules.services import schedules as schedule_services
 
 _READ, _WRITE = ApiKey.Scope.READ, ApiKey.Scope.SCHEDULES
@@ -90,6 +94,7 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
         "pause": _WRITE,
         "resume": _WRITE,
         "run_now": _WRITE,
+        "backfill": _WRITE,
     }
 
     def get_serializer_class(self) -> Any:
@@ -183,6 +188,34 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
         answer["Location"] = settings.PUBLIC_BASE_URL + reverse("run-detail", args=[answer.data["id"]])
         return answer
 
+    @extend_schema(
+        request=BackfillSerializer,
+        responses={200: BackfilledSerializer, 202: BackfilledSerializer},
+        parameters=[IF_MATCH, IDEMPOTENCY],
+    )
+    @action(detail=True, methods=["post"])
+    def backfill(self, request: Request, **kwargs: Any) -> Response:
+        """Run the past occurrences of a range, at most 1,000, as manual runs in their order.
+
+        Occurrences that have run are run again. `preview` only counts them. A range with more occurrences returns
+        409 `too_many`.
+        """
+        schedule = self.get_object()
+        form = BackfillSerializer(data=request.data)
+        form.is_valid(raise_exception=True)
+        given: dict[str, Any] = dict(form.validated_data)
+        since, until = given.pop("since"), given.pop("until", clock.now())
+        if given.pop("preview"):
+            found = backfill.preview_backfill(schedule, since, until)
+            return Response(_backfilled(found.times, [], is_whole=found.is_whole))
+        given.setdefault("version", if_match(request))
+
+        def make() -> tuple[int, dict]:
+            runs = backfill.run_range(schedule.pk, since, until, actor=request.actor, **given)
+            return 202, _backfilled([run.trigger_at for run in runs], [run.pk for run in runs], is_whole=True)
+
+        return respond_idempotently(request, f"schedules.backfill.{schedule.pk}", make)
+
     @extend_schema(request=TimingSerializer, responses=PreviewSerializer)
     @action(detail=False, methods=["post"])
     def preview(self, request: Request) -> Response:
@@ -220,6 +253,13 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
     def _current(self) -> Response:
         schedule = self.get_object()
         return Response(self.get_serializer(schedule).data, headers={"ETag": f'"{schedule.version}"'})
+
+
+def _backfilled(times: Sequence[datetime], run_ids: list[int], *, is_whole: bool) -> dict[str, Any]:
+    """Return the fields of BackfilledSerializer."""
+    first, last = (times[0], times[-1]) if times else (None, None)
+    answer = {"count": len(times), "first_at": first, "last_at": last, "is_whole": is_whole, "run_ids": run_ids}
+    return dict(BackfilledSerializer(answer).data)
 
 
 def if_match(request: Request) -> int | None:

@@ -215,14 +215,19 @@ class PreviewSerializer(serializers.Serializer):
 
 
 class RunSerializer(serializers.ModelSerializer):
-    """A run in a list. `number` is null for a manual run."""
+    """A run in a list. `number` is null for a manual run.
+
+    Consecutive occurrences that were missed or skipped for the same reason are one run: there are
+    `stretch_count`, from `trigger_at` to `stretch_last_at`, and `number` is the first one's.
+    """
 
     schedule_name = serializers.CharField(source="schedule.name", read_only=True)
 
     class Meta:
         model = Run
         fields = [
-            "id", "schedule", "schedule_name", "kind", "number", "trigger_at", "due_at", "status", "attempt",
+            "id", "schedule", "schedule_name", "kind", "number", "trigger_at", "stretch_count", "stretch_last_at",
+            "due_at", "status", "attempt",
             "waiting_for", "started_at", "cancel_requested_at", "ended_at", "result", "error", "created_at",
         ]  # fmt: skip
         read_only_fields = fields
@@ -310,6 +315,32 @@ class ScheduleDecisionSerializer(StrictSerializer):
 
     version = serializers.IntegerField(min_value=1, required=False)
     note = serializers.CharField(max_length=500, required=False, allow_blank=True, default="")
+
+
+class BackfillSerializer(ScheduleDecisionSerializer):
+    """The range of past occurrences to run, both ends included. With `preview`, nothing is run."""
+
+    since = serializers.DateTimeField()
+    until = serializers.DateTimeField(required=False, help_text="Now, unless set.")
+    preview = serializers.BooleanField(default=False)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if "until" in attrs and attrs["until"] < attrs["since"]:
+            raise serializers.ValidationError({"until": "Must not be before since."})
+        return attrs
+
+
+class BackfilledSerializer(serializers.Serializer):
+    """The number of occurrences, the first and the last, and whether all of the range are counted.
+
+    `run_ids` are the new runs, in order; empty for a preview.
+    """
+
+    count = serializers.IntegerField()
+    first_at = serializers.DateTimeField(allow_null=True)
+    last_at = serializers.DateTimeField(allow_null=True)
+    is_whole = serializers.BooleanField()
+    run_ids = serializers.ListField(child=serializers.IntegerField())
 
 
 class BulkFormSerializer(StrictSerializer):

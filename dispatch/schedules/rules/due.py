@@ -12,6 +12,8 @@ all were behind. The schedule's policy decides about missed occurrences:
 
 Occurrences within a pause are recorded as skipped, regardless of the policy, because the pause was deliberate.
 
+Consecutive occurrences that do not run for the same reason are one row, with their number and the last of them.
+
 The overlap policy decides about an occurrence in time while an earlier run has not ended:
 
 - **allow**: it is run in parallel.
@@ -28,15 +30,13 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from dispatch.schedules.rules.recurrence import Timing, next_after
+from dispatch.schedules.rules.stretches import Stretch, measure_stretch
 
 ALL, LAST, SKIP = "all", "last", "skip"
 ALLOW, BUFFER_ONE, CANCEL_OTHER = "allow", "buffer_one", "cancel_other"
-# The maximum number skipped in one step, which bounds transactions; the next step skips more.
-MAX_SKIPPED = 200
-# The maximum number of occurrences that pass while one waits for an earlier run, which bounds the computation.
-MAX_PASSED = 5000
 # A run that waits for an earlier run is checked again after this time, in case no notification arrives.
 DEFERRAL = timedelta(seconds=60)
+_INSTANT = timedelta(microseconds=1)
 # A run that canceled earlier runs is checked again after this time: one of them may have been locked.
 CANCEL_RECHECK = timedelta(seconds=5)
 
@@ -84,28 +84,39 @@ class Due:
 
 
 @dataclass(frozen=True)
-class SkippedOccurrence:
-    """An occurrence that is not run, with its `status` (missed or skipped) and the reason."""
+class Skipped:
+    """Consecutive occurrences that are not run, with their `status` (missed or skipped) and the reason.
+
+    `trigger_at` and `number` are the first one's. There are `count`, up to the one at `last_at`.
+    """
 
     trigger_at: datetime
     number: int
     status: str
     reason: str
+    count: int
+    last_at: datetime
+
+    @property
+    def last_number(self) -> int:
+        """Return the number of the last one."""
+        return self.number + self.count - 1
 
 
 @dataclass(frozen=True)
 class Plan:
     """What to do with a due run.
 
-    `own` is the due run itself if it is skipped; `others` are later occurrences that are skipped as well and have
-    no row yet. If `advances`, `next` is (number, trigger time) of the new next run, or None if the schedule ends.
+    `own` is the stretch that begins with the due run if it is skipped; `passed` is a stretch of later occurrences
+    that are skipped while the due run runs, and have no row yet. If `advances`, `next` is (number, trigger time)
+    of the new next run, or None if the schedule ends.
     Retries and manual runs do not advance the schedule. `cancels_others`: the schedule's other open runs are
     canceled.
     """
 
     verdict: Verdict
-    own: SkippedOccurrence | None = None
-    others: tuple[SkippedOccurrence, ...] = ()
+    own: Skipped | None = None
+    passed: Skipped | None = None
     next: tuple[int, datetime] | None = None
     advances: bool = True
     cancels_others: bool = False
@@ -128,71 +139,51 @@ def plan_due_run(timing: Timing, policy: Policy, due: Due, now: datetime, *, has
     is_late = now - due_at > grace
     if is_late and policy.missed == SKIP:
         return _skip_until(timing, due, "missed", _lateness(due_at, now), before=now - grace)
-    if is_late and policy.missed == LAST and (last := _last_before(timing, due, now)) is not None:
-        return _skip_until(timing, due, "missed", _lateness(due_at, now), before=due.due_at(last))
+    if is_late and policy.missed == LAST:
+        late = _measure(timing, due, now + _INSTANT)
+        if late.count > 1:
+            return _skip(due, "missed", _lateness(due_at, now), late.without_last())
     following = _following(timing, due)
     if is_blocked:
         if is_late or policy.overlap in (BUFFER_ONE, CANCEL_OTHER):
             return waits
-        skipped = SkippedOccurrence(due.trigger_at, due.number, "skipped", "An earlier run had not ended.")
+        skipped = Skipped(
+            due.trigger_at, due.number, "skipped", "An earlier run had not ended.", 1, due.trigger_at
+        )
         return Plan(Verdict.SKIP, own=skipped, next=following)
     return Plan(Verdict.RUN, next=following)
 
 
 def _skip_until(timing: Timing, due: Due, status: str, reason: str, *, before: datetime) -> Plan:
     """Skip `due` and all later occurrences that are due before `before`."""
+    return _skip(due, status, reason, _measure(timing, due, before))
+
+
+def _skip(due: Due, status: str, reason: str, stretch: Stretch) -> Plan:
     assert due.number is not None
-    own = SkippedOccurrence(due.trigger_at, due.number, status, reason)
-    others: list[SkippedOccurrence] = []
-    number, at = due.number, due.trigger_at
-    while True:
-        next_at = next_after(timing, at, number)
-        if next_at is None:
-            return Plan(Verdict.SKIP, own=own, others=tuple(others), next=None)
-        number, at = number + 1, next_at
-        if due.due_at(at) >= before or len(others) == MAX_SKIPPED:
-            return Plan(Verdict.SKIP, own=own, others=tuple(others), next=(number, at))
-        others.append(SkippedOccurrence(at, number, status, reason))
+    own = Skipped(due.trigger_at, due.number, status, reason, stretch.count, stretch.last)
+    following = (own.last_number + 1, stretch.following) if stretch.following else None
+    return Plan(Verdict.SKIP, own=own, next=following)
 
 
 def _run_after_waiting(timing: Timing, due: Due, now: datetime) -> Plan:
-    """Run an occurrence that waited for an earlier run; skip the later ones that were due meanwhile.
-
-    More than MAX_SKIPPED of them become one row: the last of the stretch stands for it.
-    """
+    """Run an occurrence that waited for an earlier run; skip the later ones that were due meanwhile."""
     assert due.number is not None
-    passed: list[SkippedOccurrence] = []
-    number, at = due.number, due.trigger_at
-    following: tuple[int, datetime] | None = None
-    for _ in range(MAX_PASSED):
-        next_at = next_after(timing, at, number)
-        if next_at is None:
-            following = None
-            break
-        number, at = number + 1, next_at
-        following = (number, at)
-        if due.due_at(at) > now:
-            break
-        passed.append(SkippedOccurrence(at, number, "skipped", "An earlier run had not ended; one was waiting."))
-    if following and passed and following[0] == passed[-1].number:  # the limit: the next one waits as well
-        passed.pop()
-    if len(passed) > MAX_SKIPPED:
-        first, last = passed[0], passed[-1]
-        reason = f"{len(passed):,} occurrences since {first.trigger_at:%Y-%m-%d %H:%M:%S} UTC; one was waiting."
-        passed = [SkippedOccurrence(last.trigger_at, last.number, "skipped", reason)]
-    return Plan(Verdict.RUN, others=tuple(passed), next=following)
+    following = _following(timing, due)
+    if following is None or due.due_at(following[1]) > now:
+        return Plan(Verdict.RUN, next=following)
+    number, first = following
+    stretch = measure_stretch(timing, first, number, now + _INSTANT, due.due_at)
+    reason = "An earlier run had not ended; one was waiting."
+    passed = Skipped(first, number, "skipped", reason, stretch.count, stretch.last)
+    following = (passed.last_number + 1, stretch.following) if stretch.following else None
+    return Plan(Verdict.RUN, passed=passed, next=following)
 
 
-def _last_before(timing: Timing, due: Due, now: datetime) -> datetime | None:
-    """Return the trigger time of the last of the next few occurrences after `due` that are due now, or None."""
+def _measure(timing: Timing, due: Due, until: datetime) -> Stretch:
+    """Measure the stretch from `due` to the last occurrence that is due before `until`."""
     assert due.number is not None
-    number, at, last = due.number, due.trigger_at, None
-    for _ in range(MAX_SKIPPED):
-        next_at = next_after(timing, at, number)
-        if next_at is None or due.due_at(next_at) > now:
-            break
-        number, at, last = number + 1, next_at, next_at
-    return last
+    return measure_stretch(timing, due.trigger_at, due.number, until, due.due_at)
 
 
 def _following(timing: Timing, due: Due) -> tuple[int, datetime] | None:

@@ -5,6 +5,7 @@ Messages to workers are sent after the commit.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ log = structlog.get_logger(__name__)
 
 # Runs that have been due for longer than this are late.
 FRESH = timedelta(seconds=60)
+PLANNING_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -129,10 +131,17 @@ def _known_kinds() -> list[str]:
 
 
 def _plan(rows: Sequence[_Row], now: datetime) -> list[tuple[_Row, Plan]]:
-    """Plan each due run. A run claimed here counts as open for the schedule's other runs in this batch."""
+    """Plan each due run. A run claimed here counts as open for the schedule's other runs in this batch.
+
+    After PLANNING_S, the remaining runs are left to the next batch: long stretches of frequent schedules take
+    time, and this transaction holds the locks of all.
+    """
     opened: set[int] = set()
-    plans = []
+    plans: list[tuple[_Row, Plan]] = []
+    until = time.monotonic() + PLANNING_S
     for row in rows:
+        if plans and time.monotonic() > until:
+            break
         try:
             plan = plan_due_run(
                 row.timing, row.policy, row.due, now, has_open=row.has_open or row.schedule_id in opened
@@ -152,18 +161,30 @@ def _start_runs(taken: Sequence[_Row], now: datetime) -> None:
 
 
 def _skip_runs(plans: Sequence[tuple[_Row, Plan]], now: datetime) -> None:
-    own = [(row.id, plan.own.status, plan.own.reason) for row, plan in plans if plan.own]
-    _execute_for_rows(sql.SKIP_RUNS, ("ids", "statuses", "reasons"), own, now)
-    others = [
+    own = [
         (
-            row.organization_id, row.schedule_id, row.kind, row.shard, skipped.number, skipped.trigger_at,
-            skipped.status, skipped.reason,
+            row.id,
+            plan.own.status,
+            plan.own.reason,
+            plan.own.count,
+            plan.own.last_at if plan.own.count > 1 else None,
         )
         for row, plan in plans
-        for skipped in plan.others
+        if plan.own
+    ]
+    _execute_for_rows(sql.SKIP_RUNS, ("ids", "statuses", "reasons", "counts", "lasts"), own, now)
+    passed = [
+        (
+            row.organization_id, row.schedule_id, row.kind, row.shard, plan.passed.number, plan.passed.trigger_at,
+            plan.passed.status, plan.passed.reason, plan.passed.count,
+            plan.passed.last_at if plan.passed.count > 1 else None,
+        )
+        for row, plan in plans
+        if plan.passed
     ]  # fmt: skip
-    names = ("organizations", "schedules", "kinds", "shards", "numbers", "triggers", "statuses", "reasons")
-    _execute_for_rows(sql.ADD_SKIPPED, names, others, now)
+    names = ("organizations", "schedules", "kinds", "shards", "numbers", "triggers", "statuses", "reasons",
+             "counts", "lasts")  # fmt: skip
+    _execute_for_rows(sql.ADD_SKIPPED, names, passed, now)
 
 
 def _defer_runs(plans: Sequence[tuple[_Row, Plan]], now: datetime) -> None:
@@ -219,8 +240,8 @@ def _next_occurrence(row: _Row, plan: Plan) -> tuple[int, datetime | None]:
     """Return how many occurrences the schedule has, and when the next one is due."""
     if plan.next:
         return plan.next
-    last = plan.others[-1].number if plan.others else row.number
-    return last or 0, None
+    skipped = plan.passed or plan.own
+    return (skipped.last_number if skipped else row.number) or 0, None
 
 
 # Prevents a busy loop.

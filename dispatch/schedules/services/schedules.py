@@ -113,8 +113,8 @@ def change_schedule(
     """
     now = clock.now()
     with transaction.atomic():
-        schedule = _locked(schedule_id, version)
-        _refuse_in(schedule, (_STATUS.DELETED,), "changed")
+        schedule = lock_schedule(schedule_id, version)
+        refuse_in(schedule, (_STATUS.DELETED,), "changed")
         changed = sorted(name for name in given if getattr(schedule, name) != given[name])
         if not changed:
             return schedule
@@ -139,10 +139,10 @@ def pause_schedule(schedule_id: int, *, actor: Actor, version: int | None = None
     """Pause the schedule: no run is claimed until it is resumed. Claimed runs continue."""
     now = clock.now()
     with transaction.atomic():
-        schedule = _locked(schedule_id, version)
+        schedule = lock_schedule(schedule_id, version)
         if schedule.status == _STATUS.PAUSED:
             return schedule
-        _refuse_in(schedule, (_STATUS.DELETED, _STATUS.ENDED), "paused")
+        refuse_in(schedule, (_STATUS.DELETED, _STATUS.ENDED), "paused")
         schedule.status = _STATUS.PAUSED
         waiting = Run.objects.filter(schedule=schedule, status__in=[RunStatus.SCHEDULED, RunStatus.RETRYING])
         waiting.exclude(number=None, status=RunStatus.SCHEDULED).update(due_at=None)
@@ -158,10 +158,10 @@ def resume_schedule(schedule_id: int, *, actor: Actor, version: int | None = Non
     """
     now = clock.now()
     with transaction.atomic():
-        schedule = _locked(schedule_id, version)
+        schedule = lock_schedule(schedule_id, version)
         if schedule.status == _STATUS.ACTIVE:
             return schedule
-        _refuse_in(schedule, (_STATUS.DELETED, _STATUS.ENDED), "resumed")
+        refuse_in(schedule, (_STATUS.DELETED, _STATUS.ENDED), "resumed")
         schedule.status, schedule.paused_until = _STATUS.ACTIVE, now
         runs = Run.objects.filter(schedule=schedule, due_at=None)
         runs.filter(status=RunStatus.RETRYING).update(due_at=now)
@@ -179,8 +179,8 @@ def run_now(schedule_id: int, *, actor: Actor, version: int | None = None, note:
     """
     now = clock.now()
     with transaction.atomic():
-        schedule = _locked(schedule_id, version)
-        _refuse_in(schedule, (_STATUS.DELETED,), "run")
+        schedule = lock_schedule(schedule_id, version)
+        refuse_in(schedule, (_STATUS.DELETED,), "run")
         run = Run.objects.create(
             organization_id=schedule.organization_id,
             schedule=schedule,
@@ -203,7 +203,7 @@ def delete_schedule(schedule_id: int, *, actor: Actor, version: int | None = Non
     """
     now = clock.now()
     with transaction.atomic():
-        schedule = _locked(schedule_id, version)
+        schedule = lock_schedule(schedule_id, version)
         if schedule.status == _STATUS.DELETED:
             return schedule
         schedule.status, schedule.next_at, schedule.failures = _STATUS.DELETED, None, 0
@@ -328,7 +328,8 @@ def _notify_executors(at: datetime | None, now: datetime) -> None:
         queues.notify_loop(EXECUTOR)
 
 
-def _locked(schedule_id: int, version: int | None) -> Schedule:
+def lock_schedule(schedule_id: int, version: int | None) -> Schedule:
+    """Lock and return the schedule. Raises Conflict if it has another version (None: any)."""
     schedule = Schedule.objects.select_for_update(no_key=True).get(pk=schedule_id)
     if version is not None and version != schedule.version:
         raise Conflict(
@@ -337,7 +338,8 @@ def _locked(schedule_id: int, version: int | None) -> Schedule:
     return schedule
 
 
-def _refuse_in(schedule: Schedule, statuses: Sequence[str], participle: str) -> None:
+def refuse_in(schedule: Schedule, statuses: Sequence[str], participle: str) -> None:
+    """Raise NotInThisStatus if the schedule has one of these statuses: "it cannot be" `participle`."""
     if schedule.status in statuses:
         detail = f"This schedule is {schedule.get_status_display().lower()}, so it cannot be {participle}."
         raise NotInThisStatus(detail, **_last_change(schedule))

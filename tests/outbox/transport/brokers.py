@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from django.conf import settings as django_settings
 
 from dispatch.core.redis import client
@@ -179,6 +181,13 @@ class ActiveMq(Broker):
         self.server.stop()
         yield
         self.server.start()
+
+
+def require_activemq() -> None:
+    """Skip the test if ActiveMQ is not installed; fail it in CI, where `.ci/run` installs it."""
+    if not ActiveMqServer.installed():
+        reason = "ActiveMQ is not installed (Debian: apt install activemq)"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
 
 
 class ActiveMqServer:

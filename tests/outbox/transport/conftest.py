@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from moto.server import ThreadedMotoServer
 
 from dispatch.outbox.pointer import HTTP, MessagePointer, group_hash
 
@@ -32,8 +33,7 @@ def make_pointer() -> Make:
 def sqs_server() -> Iterator[str]:
     """Run an SQS-compatible server on a free port, with credentials that are valid nowhere else."""
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
-    moto = pytest.importorskip("moto.server", reason="needs the dev dependencies")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ACCESS_KEY_ID", "testing")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
@@ -46,8 +46,7 @@ def sqs_server() -> Iterator[str]:
 
 
 def _activemq(folder: Path, *, scheduler: bool) -> Iterator[brokers.ActiveMqServer]:
-    if not brokers.ActiveMqServer.installed():
-        pytest.skip("ActiveMQ is not installed (Debian: apt install activemq)")
+    brokers.require_activemq()
     server = brokers.ActiveMqServer(folder, scheduler=scheduler)
     server.start()
     yield server

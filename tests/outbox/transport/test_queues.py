@@ -23,7 +23,7 @@ ALL = [
     "embedded",
     "redis",
     "sqs",
-    pytest.param("activemq", marks=pytest.mark.soak),
+    "activemq",
     pytest.param("activemq_scheduler", marks=pytest.mark.soak),
 ]
 pytestmark = pytest.mark.parametrize("broker", ALL, indirect=True)

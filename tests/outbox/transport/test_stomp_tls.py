@@ -18,7 +18,7 @@ from dispatch.outbox import queues
 from dispatch.outbox.pointer import MessagePointer
 from dispatch.outbox.queues import QueueUnavailable
 
-from .brokers import KEYS_PASSWORD, ActiveMqServer
+from .brokers import KEYS_PASSWORD, ActiveMqServer, require_activemq
 from .conftest import Make
 
 pytestmark = pytest.mark.soak
@@ -51,8 +51,7 @@ def test_broker_certificate_is_verified(
     settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_pointer: Make,
     host: str, is_trusted: bool, works: bool,
 ) -> None:  # fmt: skip
-    if not ActiveMqServer.installed():
-        pytest.skip("ActiveMQ is not installed (Debian: apt install activemq)")
+    require_activemq()
     pem, store = certificate(tmp_path, host)
     server = ActiveMqServer(tmp_path, scheduler=False, keys=store)
     settings.OUTBOX_QUEUE_TYPE = "activemq"

@@ -1,0 +1,93 @@
+"""Evaluate an endpoint's condition, a JMESPath expression, on the payload of a message.
+
+The cost is bounded: an expression has at most MAX_LENGTH characters and MAX_NODES nodes, and is made only of parts
+whose result is never larger than their input. Multiselects, flattening, expression references and the other
+functions are refused: a few of them in a row grow exponentially.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jmespath
+from jmespath.exceptions import JMESPathError, LexerError, ParseError
+from jmespath.parser import ParsedResult
+
+MAX_LENGTH = 500
+MAX_NODES = 100
+NODES = frozenset(
+    {
+        "and_expression", "comparator", "current", "field", "filter_projection", "function_expression", "identity",
+        "index", "index_expression", "literal", "not_expression", "or_expression", "pipe", "projection", "slice",
+        "subexpression", "value_projection",
+    }
+)  # fmt: skip
+FUNCTIONS = frozenset(
+    {
+        "abs", "avg", "ceil", "contains", "ends_with", "floor", "keys", "length", "max", "min", "not_null",
+        "starts_with", "sum", "to_number", "type", "values",
+    }
+)  # fmt: skip
+
+
+class InvalidCondition(ValueError):
+    """The expression is malformed or uses a part that is not allowed. The message is for users."""
+
+
+class ConditionFailed(ValueError):
+    """The expression cannot be evaluated on this payload. The message is for users."""
+
+
+@functools.lru_cache(maxsize=500)
+def parse_condition(text: str) -> ParsedResult:
+    """Return the parsed expression. Raises InvalidCondition."""
+    if len(text) > MAX_LENGTH:
+        raise InvalidCondition(f"Must have at most {MAX_LENGTH} characters.")
+    try:
+        parsed = jmespath.compile(text)
+        nodes = list(_nodes_of(parsed.parsed))
+    except (LexerError, ParseError) as error:
+        raise InvalidCondition(f"Not a JMESPath expression: {_first_line(error)}") from None
+    except (RecursionError, JMESPathError, ValueError) as error:
+        raise InvalidCondition(f"Not a JMESPath expression: {type(error).__name__}.") from None
+    if len(nodes) > MAX_NODES:
+        raise InvalidCondition(f"Must have at most {MAX_NODES} parts; this expression has {len(nodes)}.")
+    for node in nodes:
+        if node["type"] not in NODES:
+            raise InvalidCondition(f"Not allowed in a condition: {node['type'].replace('_', ' ')}.")
+        if node["type"] == "function_expression" and node["value"] not in FUNCTIONS:
+            allowed = ", ".join(sorted(FUNCTIONS))
+            raise InvalidCondition(
+                f"Not allowed in a condition: the function {node['value']}. Allowed: {allowed}."
+            )
+    return parsed
+
+
+def evaluate(text: str, body: Mapping[str, Any]) -> bool:
+    """Return whether the condition holds for a payload. An empty condition always holds.
+
+    As in JMESPath, null, false and empty strings, lists and objects do not hold; 0 does. Raises InvalidCondition
+    and ConditionFailed.
+    """
+    if not text:
+        return True
+    try:
+        result = parse_condition(text).search(body)
+    except InvalidCondition:
+        raise
+    except (JMESPathError, ArithmeticError, RecursionError, TypeError, ValueError) as error:
+        raise ConditionFailed(_first_line(error)) from None
+    return not (result is None or result is False or (isinstance(result, (str, list, dict)) and not result))
+
+
+def _nodes_of(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield node
+    for child in node["children"]:
+        if isinstance(child, dict):  # the children of a slice are numbers
+            yield from _nodes_of(child)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200]
