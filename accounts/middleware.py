@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 
+from asgiref.sync import sync_to_async
 from django.contrib.auth.middleware import AuthenticationMiddleware
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -40,6 +42,7 @@ class SessionReachMiddleware(AuthenticationMiddleware):
     def process_request(self, request: HttpRequest) -> None:
         super().process_request(request)
         request.user = SimpleLazyObject(lambda: sso.user_of_session(request))  # type: ignore[assignment]
+        request.auser = functools.partial(sync_to_async(sso.user_of_session), request)  # type: ignore[assignment]
 
 
 class OrganizationMiddleware:

@@ -275,6 +275,7 @@ SECURE_HSTS_SECONDS = env.int("HSTS_SECONDS", default=31_536_000) if _https else
 # Both bind every other site under this host name, so only the operator turns them on.
 SECURE_HSTS_INCLUDE_SUBDOMAINS = env.bool("HSTS_INCLUDE_SUBDOMAINS", default=False)
 SECURE_HSTS_PRELOAD = env.bool("HSTS_PRELOAD", default=False)
+SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]  # they ask for both
 X_FRAME_OPTIONS = "DENY"
 # Maximum request body in bytes, and the few routes with a higher limit. Longer bodies are rejected unread.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2_621_440

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from allauth.mfa.models import Authenticator
+from allauth.mfa.recovery_codes.internal import flows
 from django.core import mail
 from django.test import Client
 from django.urls import reverse
@@ -26,6 +28,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    monkeypatch.setattr(flows, "transaction", SimpleNamespace(on_commit=lambda record: record()))
     return Steps(monkeypatch)
 
 
