@@ -42,7 +42,7 @@ class SessionReachMiddleware(AuthenticationMiddleware):
     def process_request(self, request: HttpRequest) -> None:
         super().process_request(request)
         request.user = SimpleLazyObject(lambda: sso.user_of_session(request))  # type: ignore[assignment]
-        request.auser = functools.partial(sync_to_async(sso.user_of_session), request)  # type: ignore[assignment]
+        request.auser = functools.partial(sync_to_async(sso.user_of_session), request)
 
 
 class OrganizationMiddleware:

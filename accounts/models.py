@@ -165,7 +165,7 @@ class User(AbstractBaseUser, PermissionsMixin):
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         self.email = self.email.strip().lower()
-        has_new_password = self.pk is not None and self._password is not None
+        has_new_password = self.pk is not None and getattr(self, "_password", None) is not None
         super().save(*args, **kwargs)
         if has_new_password:
             password_changed.send(User, user=self)

@@ -51,7 +51,8 @@ class GuardedSession:
         return response
 
     async def _send(self, prepared: requests.PreparedRequest) -> Response:
-        headers = {name: value for name, value in prepared.headers.items() if name.lower() != "content-length"}
+        own = prepared.headers.items()
+        headers = {name: str(value) for name, value in own if name.lower() != "content-length"}
         options: dict[str, Any] = {"organization": self._organization_id, "kept_bytes": MAX_BODY_BYTES}
         async with HttpClient() as client:
             assert prepared.url is not None

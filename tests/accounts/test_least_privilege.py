@@ -61,14 +61,19 @@ def admin_urls(rows: dict[type, Any]) -> list[str]:
     return urls
 
 
+def is_refused(answer: Any) -> bool:
+    """Return whether the page is denied, or the row does not exist for the reader (a redirect to the index)."""
+    return answer.status_code in (403, 404) or (answer.status_code == 302 and answer.url == "/admin/")
+
+
 def test_dispatcher_reaches_no_page_about_identity(acme: Organization, rows: dict[type, Any]) -> None:
     client = make.browser(make.dispatcher(acme))
     urls = admin_urls(rows)
     assert sum(url.rstrip("/").endswith(ACTIONS) for url in urls) == len(ACTIONS)
     before = list(User.objects.values()), list(ApiKey.objects.values()), list(IdentityProvider.objects.values())
     for url in urls:
-        assert client.get(url).status_code in (403, 404), url
-        assert client.post(url, {**CONFIRMED, "name": "x", "is_active": ""}).status_code in (403, 404), url
+        assert is_refused(client.get(url)), url
+        assert is_refused(client.post(url, {**CONFIRMED, "name": "x", "is_active": ""})), url
     assert before == (
         list(User.objects.values()),
         list(ApiKey.objects.values()),
