@@ -7,12 +7,13 @@ from typing import Any
 from allauth.socialaccount.models import SocialAccount, SocialApp, SocialToken
 from django import forms
 from django.contrib import admin
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
 from unfold.decorators import action, display
-from unfold.widgets import UnfoldAdminPasswordWidget
+from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 
 from accounts.admin.base import OwnedAdmin, OwnedForm
 from accounts.models import Membership, User
@@ -70,6 +71,7 @@ class IdentityProviderAdmin(OwnedAdmin):
         "email_must_be_verified", "newcomer_role", "second_factor", "acr_values", "tried_at", "is_required",
         "break_glass",
     ]  # fmt: skip
+    formfield_overrides = {ArrayField: {"widget": UnfoldAdminTextInputWidget}}
     actions_detail = ["try_configuration"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:

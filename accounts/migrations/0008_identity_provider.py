@@ -94,6 +94,7 @@ class Migration(migrations.Migration):
                         default="",
                         help_text="Requested from the provider, and accepted as a second factor, separated by spaces.",
                         max_length=200,
+                        verbose_name="ACR values",
                     ),
                 ),
                 (

@@ -76,6 +76,7 @@ class IdentityProvider(OwnedModel):
         help_text="When the provider's sign-in counts as a second factor.",
     )  # fmt: skip
     acr_values = models.CharField(
+        "ACR values",
         max_length=200, blank=True, default="",
         help_text="Requested from the provider, and accepted as a second factor, separated by spaces.",
     )  # fmt: skip

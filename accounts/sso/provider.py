@@ -18,6 +18,7 @@ from allauth.socialaccount.providers.oauth2.client import OAuth2Error
 from allauth.socialaccount.providers.oauth2.views import OAuth2CallbackView
 from allauth.socialaccount.providers.openid_connect.provider import OpenIDConnectProvider
 from allauth.socialaccount.providers.openid_connect.views import OpenIDConnectOAuth2Adapter
+from cryptography.exceptions import UnsupportedAlgorithm
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
@@ -31,6 +32,8 @@ SCOPES = ["openid", "email", "profile"]
 ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
 UNAVAILABLE = "The identity provider does not answer as expected. Try again later."
+# What parsing raises if a provider's response has an unexpected form.
+UNEXPECTED = (AttributeError, KeyError, TypeError, ValueError, UnsupportedAlgorithm)
 REFUSED = "The identity provider's response was not accepted. Start again."
 
 
@@ -107,9 +110,12 @@ class OrganizationProvider(OpenIDConnectProvider):
             parameters["acr_values"] = self.identity_provider.acr_values
         if process == "try":
             parameters["prompt"] = "login"
-        return self.redirect(
-            request, process, next_url=next_url or None, auth_params=parameters, nonce=nonce, **state
-        )
+        try:
+            return self.redirect(
+                request, process, next_url=next_url or None, auth_params=parameters, nonce=nonce, **state
+            )
+        except UNEXPECTED as error:
+            raise SignInFailed(UNAVAILABLE, f"{type(error).__name__}: {error}") from None
 
 
 class OrganizationOAuth2Adapter(OpenIDConnectOAuth2Adapter):
@@ -179,7 +185,7 @@ class OrganizationOAuth2Adapter(OpenIDConnectOAuth2Adapter):
 
     def _read_user_info(self, url: str, access_token: str, subject: str) -> dict[str, Any]:
         try:
-            check_provider_url(url)
+            check_provider_url(str(url))
         except ValidationError as error:
             raise SignInFailed(UNAVAILABLE, f"userinfo_endpoint: {error.messages[0]}") from None
         found = self._fetch(url, Authorization=f"Bearer {access_token}")
@@ -223,7 +229,7 @@ def read_identity(request: HttpRequest, identity_provider: IdentityProvider) -> 
         return identity
     except ImmediateHttpResponse:
         pass
-    except (KeyError, TypeError, ValueError) as error:  # a response of an unexpected form
+    except UNEXPECTED as error:
         raise SignInFailed(REFUSED, f"{type(error).__name__}: {error}") from None
     raise SignInFailed(REFUSED)
 

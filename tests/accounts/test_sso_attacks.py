@@ -239,6 +239,41 @@ def test_endpoints_of_discovery_are_guarded(row: Any, idp: OpenIdProvider, endpo
     assert Client().get(f"/account/sso/{row.pk}/").status_code == 403
 
 
+@pytest.mark.parametrize(
+    "misbehavior",
+    [
+        {"discovery": {"token_endpoint_auth_methods_supported": 5}},
+        {"discovery": {"token_endpoint": ["https://a.example/"]}},
+        {"published_keys": []},
+        {"published_keys": {"keys": 5}},
+        {"published_keys": {"keys": [5, None, {}]}},
+        {"published_keys": {"keys": [{"kty": "RSA", "kid": "key-0", "n": "!", "e": "AQAB"}]}},
+        {"published_keys": {"keys": [{"kty": "EC", "kid": "key-0", "crv": "P-256", "x": "AA", "y": "AA"}]}},
+        {"token_response": []},
+        {"token_response": "text"},
+        {"token_response": {"access_token": 5, "id_token": "a.b.c"}},
+        {"token_response": {"access_token": "at", "expires_in": "soon", "id_token": "x"}},
+        {"token_response": {"access_token": "at"}},
+        {"claims": {"sub": "1"}, "user_info": []},
+        {"claims": {"sub": "1"}, "discovery": {"userinfo_endpoint": 5}},
+        {"claims": {"sub": "1", "email": ["dana@acme.example"], "email_verified": True}},
+        {"claims": {"sub": ["1"], "email": "dana@acme.example", "email_verified": True}},
+    ],
+    ids=str,
+)
+def test_provider_that_misbehaves_gets_an_error_page(
+    row: Any, idp: OpenIdProvider, misbehavior: dict[str, Any]
+) -> None:
+    for name, value in misbehavior.items():
+        setattr(idp, name, value)
+    client = Client()
+    begun = client.get(f"/account/sso/{row.pk}/")
+    if begun.status_code == 302:
+        begun = come_back(client, idp.authorize(begun.url))
+    assert begun.status_code == 403
+    assert not is_signed_in(client)
+
+
 def test_private_addresses_and_http_are_refused_in_production(row: Any, acme: Organization, settings: Any) -> None:
     settings.DEVELOPMENT, settings.HTTP_ALLOWED_NETWORKS = False, []
     for url in (

@@ -44,7 +44,9 @@ class OpenIdProvider:
         self.claims: dict[str, Any] = {"sub": "4711", "email": "dana@acme.example", "email_verified": True}
         self.token_claims: dict[str, Any] = {}  # override what the ID token says; None removes a claim
         self.discovery: dict[str, Any] = {}  # override what discovery says
-        self.user_info: dict[str, Any] | None = None
+        self.user_info: Any = None
+        self.published_keys: Any = None  # instead of the key
+        self.token_response: Any = None  # instead of the tokens
         self.header: dict[str, Any] = {"alg": "RS256"}
         self.redirect_uris: list[str] = []  # empty: any
         self.codes: dict[str, dict[str, str]] = {}
@@ -89,7 +91,7 @@ class OpenIdProvider:
         self.codes[code] = asked
         return f"{asked['redirect_uri']}?{urlencode({'code': code, 'state': asked['state'], 'iss': self.issuer})}"
 
-    def redeem(self, given: dict[str, str]) -> tuple[int, dict[str, Any]]:
+    def redeem(self, given: dict[str, str]) -> tuple[int, Any]:
         """Answer a token request. Each code works once."""
         asked = self.codes.pop(given.get("code", ""), None)
         if (given.get("client_id"), given.get("client_secret")) != (CLIENT_ID, CLIENT_SECRET):
@@ -102,7 +104,7 @@ class OpenIdProvider:
         ):
             return 400, {"error": "invalid_grant"}
         token = {"access_token": "at", "token_type": "Bearer", "expires_in": 60, "id_token": self.sign(asked)}
-        return 200, token
+        return 200, token if self.token_response is None else self.token_response
 
     def sign(self, asked: dict[str, str]) -> str:
         now = int(time.time())
@@ -122,7 +124,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/.well-known/openid-configuration":
             self._answer(200, self.provider.configuration())
         elif path == "/keys":
-            self._answer(200, KeySet([self.provider.key]).as_dict(private=False))
+            keys = self.provider.published_keys
+            self._answer(200, keys if keys is not None else KeySet([self.provider.key]).as_dict(private=False))
         elif path == "/userinfo":
             self._answer(200, self.provider.user_info or {})
         elif path == "/authorize":
@@ -147,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
         page = f"<h1>Provider</h1><a href='{html.escape(target, quote=True)}'>Sign in as {email}</a>"
         self._send(200, "text/html; charset=utf-8", page.encode())
 
-    def _answer(self, status: int, content: dict[str, Any]) -> None:
+    def _answer(self, status: int, content: Any) -> None:
         self._send(status, "application/json", json.dumps(content).encode())
 
     def _send(self, status: int, kind: str, body: bytes) -> None:
