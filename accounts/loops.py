@@ -18,6 +18,7 @@ from django.contrib.sessions.models import Session
 from django.db import transaction
 from django.db.models import QuerySet
 
+from accounts.auth import security_mail
 from accounts.models import Organization, RetentionRule
 from dispatch.core import clock
 from dispatch.core.observability import metrics
@@ -117,6 +118,7 @@ def delete_expired() -> float | None:
 
 
 LOOPS = [
+    Loop("security_mail", security_mail.send_due, interval_s=2.0, elected=True),
     Loop("forget_sign_ins", delete_old_sign_ins, interval_s=60.0, elected=True),
     Loop("retention", delete_expired, interval_s=settings.RETENTION_INTERVAL_S, elected=True),
     Loop("shared_retention", delete_expired_shared, interval_s=settings.RETENTION_INTERVAL_S, elected=True),

@@ -1,8 +1,12 @@
-"""Define Organization, User, Membership, ApiKey, OrganizationLimits and RetentionRule."""
+"""Define Organization, User, Membership, ApiKey, OrganizationLimits and RetentionRule.
+
+`IdentityProvider` is in `sso.models`.
+"""
 
 from __future__ import annotations
 
 import zoneinfo
+from collections.abc import Callable
 from functools import cache
 from typing import Any, ClassVar
 
@@ -12,6 +16,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models.functions import Lower
+from django.dispatch import Signal
 from django.utils.crypto import salted_hmac
 from django.utils.functional import cached_property
 from phonenumber_field.modelfields import PhoneNumberField
@@ -36,6 +41,10 @@ def validate_time_zone(name: str) -> None:
 def default_countries() -> list[str]:
     """Return the initial `allowed_countries` of an organization."""
     return ["US", "CA"]
+
+
+# Sent with `user` when an existing user has a new password.
+password_changed = Signal()
 
 
 class Organization(models.Model):
@@ -140,6 +149,9 @@ class User(AbstractBaseUser, PermissionsMixin):
         null=True, editable=False, help_text="When all their sessions were ended last."
     )
 
+    # Which memberships this session may use (`sso.sessions`); None outside a session: all.
+    session_reach: Callable[[Membership], bool] | None = None
+
     objects: ClassVar[UserManager] = UserManager()
     USERNAME_FIELD = "email"
     REQUIRED_FIELDS: ClassVar[list[str]] = ["name"]
@@ -153,13 +165,21 @@ class User(AbstractBaseUser, PermissionsMixin):
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         self.email = self.email.strip().lower()
+        has_new_password = self.pk is not None and getattr(self, "_password", None) is not None
         super().save(*args, **kwargs)
+        if has_new_password:
+            password_changed.send(User, user=self)
 
     @cached_property
     def active_memberships(self) -> list[Membership]:
-        """Return the active memberships in active organizations. Cached per User object, that is, per request."""
+        """Return the active memberships in active organizations that the session may use.
+
+        Cached per User object, that is, per request.
+        """
         memberships = self.memberships.filter(is_active=True, organization__is_active=True)
-        return list(memberships.select_related("organization").order_by("pk"))
+        related = memberships.select_related("organization__identity_provider")
+        rows = related.defer("organization__identity_provider__client_secret").order_by("pk")
+        return [row for row in rows if self.session_reach is None or self.session_reach(row)]
 
     @property
     def is_staff(self) -> bool:
@@ -292,6 +312,23 @@ class OrganizationLimits(OwnedModel):
         return f"Limits of {self.organization}"
 
 
+class SecurityMail(models.Model):
+    """Store an e-mail about a user's sign-in or factors until it is sent (`auth.security_mail`).
+
+    `data` has the browser and address of the change. The text is written when it is sent.
+    """
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+")
+    kind = models.CharField(max_length=40)
+    data = models.JSONField(default=dict)
+    created_at = models.DateTimeField(default=clock.now)
+    next_attempt_at = models.DateTimeField(default=clock.now, db_index=True)
+    attempts = models.PositiveSmallIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"{self.kind} for user {self.user_id}"
+
+
 class RetentionRule(OwnedModel):
     """Store how long an organization keeps one kind of data, if that differs from the installation's default."""
 
@@ -313,3 +350,6 @@ class RetentionRule(OwnedModel):
             raise ValidationError(
                 {"days": f"Must be at least {kind.shortest_days} days, or 0 to keep the data forever."}
             )
+
+
+from accounts.sso.models import IdentityProvider  # noqa: E402, F401  (Django looks for models in this module)

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from allauth.mfa.models import Authenticator
+from allauth.socialaccount.models import SocialAccount
 from allauth.usersessions.models import UserSession
 from axes.models import AccessAttempt, AccessLog
 
 from accounts import services
-from accounts.models import ApiKey, Membership, User
+from accounts.models import ApiKey, Membership, SecurityMail, User
 from dispatch.core.events import SYSTEM
 from dispatch.core.privacy import personal_data
 from dispatch.core.privacy.personal_data import DataSubject, EventReference, PersonalDataHandler
@@ -44,6 +45,9 @@ def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
         )
     tables["sessions"] = personal_data.as_rows(
         UserSession.objects.filter(user__in=ids), "id", "created_at", "last_seen_at", "ip", "user_agent"
+    )
+    tables["single_sign_on"] = personal_data.as_rows(
+        SocialAccount.objects.filter(user__in=ids), "id", "provider", "uid", "date_joined", "last_login"
     )
     tables["second_factors"] = personal_data.as_rows(
         Authenticator.objects.filter(user__in=ids), "id", "type", "created_at", "last_used_at"
@@ -88,6 +92,8 @@ def erase(person: DataSubject) -> int:
         user.set_unusable_password()  # ends every session
         user.second_factor_at = None
         Authenticator.objects.filter(user=user).delete()
+        SocialAccount.objects.filter(user=user).delete()
+        SecurityMail.objects.filter(user=user).delete()
         for session in UserSession.objects.filter(user=user):
             session.end()  # deletes what the session stores too
         user.save()

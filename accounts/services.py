@@ -16,7 +16,7 @@ from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 
 from accounts import limits
-from accounts.auth import api_keys, second_factor, sessions
+from accounts.auth import api_keys, second_factor, security_mail, sessions
 from accounts.invitations import Invitation
 from accounts.models import ApiKey, Membership, Organization, OrganizationLimits, User
 from dispatch.core import clock, events
@@ -130,6 +130,7 @@ def reset_second_factor(user: User, *, actor: Actor) -> None:
         row.second_factor_at = None
         row.save(update_fields=["second_factor_at"])
         second_factor.append_event(row, "membership.second_factor_reset", actor)
+        security_mail.enqueue(row, "second_factor_reset")
         sessions.end_all_sessions(row, actor=actor)
 
 

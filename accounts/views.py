@@ -18,6 +18,7 @@ from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 from accounts import demo_logins, invitations, services
 from accounts.invitations import Invitation
 from accounts.models import User
+from accounts.sso import sessions as sso
 
 
 def admin_context(request: HttpRequest) -> dict[str, Any]:
@@ -80,6 +81,8 @@ class JoinView(View):
             return self._with_password(request, invitation)
         if not request.user.is_authenticated:
             return redirect_to_login(request.get_full_path(), reverse("admin:login"))
+        if sso.is_confined(request):  # another organization's provider does not join for the person
+            return TemplateResponse(request, "sso/confined.html", status=403)
         if request.user != invitation.user:
             return self._page(request, invitation, somebody_else=True, status=403)
         details = DetailsForm(invitation, request.POST if request.method == "POST" else None)

@@ -41,6 +41,7 @@ from django.http import HttpRequest
 from accounts import limits, tenancy
 from accounts.auth import second_factor, sessions
 from accounts.models import User
+from accounts.sso import sessions as sso
 from dispatch.core import clock
 from dispatch.core.ids import read_id
 from notifications import live_updates, services
@@ -260,7 +261,7 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         """Return 0 if the person may listen, else the close code. Reads session, user and membership again."""
         request = HttpRequest()
         request.session = import_module(settings.SESSION_ENGINE).SessionStore(self.scope["session"].session_key)
-        user = get_user(request)
+        user = sso.limit(get_user(request), request.session)
         if not isinstance(user, User) or second_factor.missing_step(user, request.session):
             return NOT_SIGNED_IN
         sessions.extend_session(request.session)  # an open page is in use

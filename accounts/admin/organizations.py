@@ -24,6 +24,7 @@ from accounts import invitations, services
 from accounts.admin.base import EVERYTHING, VIEW, OwnedAdmin, OwnedForm, OwnedTabularInline, render_secret_once
 from accounts.auth import sessions
 from accounts.models import Membership, Organization, User
+from accounts.sso import services as sso
 
 admin.site.unregister(Group)
 # Secrets and sessions: only services and their owner change them.
@@ -220,7 +221,7 @@ class MembershipAdmin(OwnedAdmin):
     ]
     add_fields = ["email", "name", "phone", "role"]
     readonly_fields = ["person", "email", "api_keys", "joined_at", "duty_changed_at"]
-    actions_detail = ["invite_again"]
+    actions_detail = ["invite_again", "reset_single_sign_on"]
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
         """Find people who have not joined only by e-mail: a search by name would disclose their name."""
@@ -301,6 +302,22 @@ class MembershipAdmin(OwnedAdmin):
         if sent.link:
             return HttpResponse(format_html('<div id="dialog-form"><p><code>{}</code></p></div>', sent.link))
         self._report_delivery(request, membership, sent)
+        return self.back_to(object_id)
+
+    @action(
+        description="Reset single sign-on",
+        permissions=["change"],
+        dialog={
+            "title": "Reset the single sign-on of this person?",
+            "description": "At the next sign-in, the identity with their e-mail address is linked again. Do this "
+            "only if their identity at the provider was replaced.",
+        },
+    )
+    def reset_single_sign_on(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        if sso.unlink(self.get_object(request, object_id), actor=request.actor):
+            messages.success(request, "The link was removed. The next sign-in makes a new one.")
+        else:
+            messages.warning(request, "This person has not signed in by single sign-on.")
         return self.back_to(object_id)
 
     def _report_delivery(

@@ -12,10 +12,12 @@ from django.conf import settings
 from django.contrib.auth import authenticate, login
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 
-from accounts.auth import second_factor
+from accounts.auth import devices, second_factor
 from accounts.auth.session_store import SIGNED_IN_AT
 from accounts.models import User
+from accounts.sso import sessions as sso
 from dispatch.core import clock, crypto
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
@@ -33,10 +35,29 @@ class AccountAdapter(DefaultAccountAdapter):
         return False
 
     def pre_login(self, request: HttpRequest, user: Any, **kwargs: Any) -> HttpResponse | None:
-        """Refuse people without an active membership, as the sign-in form does; a passkey skips that form."""
+        """Refuse people without an active membership, as the sign-in form does; a passkey skips that form.
+
+        Without an identity of a provider, also refuse those whose organizations require single sign-on.
+        """
         if not (user.is_active and user.is_staff):
             return self.respond_user_inactive(request, user)
+        is_by_provider = sso.SESSION_KEY in (kwargs.get("signal_kwargs") or {})
+        if not is_by_provider and (required := sso.required_provider(user)):
+            return TemplateResponse(request, "sso/required.html", {"provider": required}, status=403)
         return None
+
+    def post_login(self, request: HttpRequest, user: Any, **kwargs: Any) -> HttpResponse:
+        """Store in the session that a provider opened it, and report a new browser."""
+        if opened := (kwargs.get("signal_kwargs") or {}).get(sso.SESSION_KEY):
+            request.session[sso.SESSION_KEY] = opened
+        response: HttpResponse = super().post_login(request, user, **kwargs)
+        devices.recognize(request, response, user)
+        return response
+
+    def get_login_stages(self) -> list[str]:
+        """Return the steps of a sign-in: the second factor, unless the provider's counts."""
+        own = {"allauth.mfa.stages.AuthenticateStage": "accounts.auth.stages.SecondFactorStage"}
+        return [own.get(path, path) for path in super().get_login_stages()]
 
     def login(self, request: HttpRequest, user: AbstractBaseUser) -> None:
         login(request, user, backend=BACKEND)  # type: ignore[arg-type]

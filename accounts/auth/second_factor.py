@@ -18,7 +18,9 @@ from django.conf import settings
 from django.db import transaction
 from django.dispatch import receiver
 
-from accounts.models import User
+from accounts.auth import security_mail
+from accounts.models import Membership, User
+from accounts.sso import sessions as sso
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
 
@@ -44,11 +46,22 @@ def is_required(user: User) -> bool:
     """Return whether the user must have a second factor."""
     if user.is_superuser and settings.SECOND_FACTOR_FOR_SUPERUSERS:
         return True
-    return any(membership.organization.requires_second_factor for membership in user.active_memberships)
+    return any(
+        membership.organization.requires_second_factor or _is_break_glass(membership)
+        for membership in user.active_memberships
+    )
+
+
+def _is_break_glass(membership: Membership) -> bool:
+    """Return whether this member may sign in without the single sign-on that the others need."""
+    provider = sso.provider_of(membership)
+    return provider is not None and provider.is_required and provider.break_glass_id == membership.user_id
 
 
 def missing_step(user: User, session: SessionBase) -> Step | None:
     """Return what this session of the user lacks; None: it may go on."""
+    if session.get(sso.SESSION_KEY, {}).get("second_factor"):
+        return None  # the identity provider has asked for it
     if user.second_factor_at is not None:
         return None if session.get(SESSION_KEY) == _mark_of(user) else Step.VERIFY
     return Step.SET_UP if is_required(user) else None
@@ -76,7 +89,8 @@ def _mark_of(user: User) -> str:
     return f"{user.pk}:{user.second_factor_at.timestamp():.6f}"
 
 
-def _actor_of(user: User) -> Actor:
+def actor_of(user: User) -> Actor:
+    """Return the user as an event's actor."""
     return Actor(type="user", id=user.pk, label=str(user))
 
 
@@ -84,6 +98,7 @@ def _actor_of(user: User) -> Actor:
 def _record_set_up(request: Any, user: User, authenticator: Authenticator, **kwargs: Any) -> None:
     """Record a new factor. The session that added it has passed; the user's other sessions must enter it."""
     if authenticator.type == RECOVERY_CODES:
+        _record_recovery_codes(request, user)
         return
     with transaction.atomic():
         if user.second_factor_at is None:
@@ -92,7 +107,8 @@ def _record_set_up(request: Any, user: User, authenticator: Authenticator, **kwa
         if authenticator.type == Authenticator.Type.TOTP:
             authenticator.data[LAST_STEP] = current_step()  # the code that set it up is used
             authenticator.save(update_fields=["data"])
-        append_event(user, "membership.second_factor_added", _actor_of(user), factor=authenticator.type)
+        append_event(user, "membership.second_factor_added", actor_of(user), factor=authenticator.type)
+        security_mail.enqueue(user, f"{authenticator.type}_added", request)
     request.session[SESSION_KEY] = _mark_of(user)
 
 
@@ -105,7 +121,8 @@ def _record_removal(request: Any, user: User, authenticator: Authenticator, **kw
             user.second_factor_at = None
             user.save(update_fields=["second_factor_at"])
             request.session.pop(SESSION_KEY, None)
-        append_event(user, "membership.second_factor_removed", _actor_of(user), factor=authenticator.type)
+        append_event(user, "membership.second_factor_removed", actor_of(user), factor=authenticator.type)
+        security_mail.enqueue(user, f"{authenticator.type}_removed", request)
 
 
 @receiver(signals.authenticator_used)
@@ -116,7 +133,21 @@ def _record_use(request: Any, user: User, authenticator: Authenticator, **kwargs
         user.save(update_fields=["second_factor_at"])
     request.session[SESSION_KEY] = _mark_of(user)
     if authenticator.type == RECOVERY_CODES:
-        append_event(user, "membership.recovery_code_used", _actor_of(user))
+        with transaction.atomic():
+            append_event(user, "membership.recovery_code_used", actor_of(user))
+            security_mail.enqueue(user, "recovery_code_used", request)
+
+
+@receiver(signals.authenticator_reset)
+def _record_reset(request: Any, user: User, authenticator: Authenticator, **kwargs: Any) -> None:
+    if authenticator.type == RECOVERY_CODES:
+        _record_recovery_codes(request, user)
+
+
+def _record_recovery_codes(request: Any, user: User) -> None:
+    with transaction.atomic():
+        append_event(user, "membership.recovery_codes_created", actor_of(user))
+        security_mail.enqueue(user, "recovery_codes_created", request)
 
 
 @receiver(signals.authentication_failed)

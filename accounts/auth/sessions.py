@@ -19,6 +19,7 @@ from django.http import HttpRequest
 from accounts.auth import second_factor
 from accounts.auth.session_store import LIMITED_FROM, SIGNED_IN_AT, expiry_of, has_limits
 from accounts.models import User
+from accounts.sso import sessions as sso
 from dispatch.core import clock
 from dispatch.core.events import Actor
 
@@ -29,6 +30,7 @@ EXTEND_EVERY = timedelta(minutes=1)
 @receiver(user_logged_in)
 def _record_sign_in(request: HttpRequest, **kwargs: Any) -> None:
     request.session[SIGNED_IN_AT] = clock.now().timestamp()
+    request.session.pop(sso.SESSION_KEY, None)  # of an earlier sign-in; the adapter stores the one of this sign-in
 
 
 def extend_session(store: Any) -> bool:

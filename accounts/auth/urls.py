@@ -6,6 +6,7 @@ from django.views.decorators.http import require_POST
 from django.views.generic import RedirectView
 
 from accounts.auth.views import PasskeySignInView, RemovePasskeyView, SessionsView
+from accounts.sso import views as sso
 
 urlpatterns = [
     # django-allauth uses these names.
@@ -17,5 +18,8 @@ urlpatterns = [
     path("second-factor/webauthn/login/", PasskeySignInView.as_view(), name="mfa_login_webauthn"),
     path("second-factor/webauthn/keys/<int:pk>/remove/", RemovePasskeyView.as_view(), name="mfa_remove_webauthn"),
     path("second-factor/", include("allauth.mfa.urls")),
+    path("sso/", sso.StartView.as_view(), name="sso_start"),
+    path("sso/<int:pk>/", sso.begin, name="sso_begin"),
+    path("sso/<int:pk>/callback/", sso.callback, name="sso_callback"),
     path("sessions/", SessionsView.as_view(), name="usersessions_list"),
 ]

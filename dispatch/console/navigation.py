@@ -60,6 +60,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "accounts.Membership": "badge",
         "accounts.User": "person",
         "accounts.ApiKey": "key",
+        "accounts.IdentityProvider": "passkey",
         "accounts.RetentionRule": "auto_delete",
         "accounts.OrganizationLimits": "speed",
     },

@@ -150,6 +150,7 @@ INSTALLED_APPS = [
     "phonenumber_field",
     "allauth",
     "allauth.account",
+    "allauth.socialaccount",
     "allauth.mfa",
     "allauth.usersessions",
     "axes",
@@ -176,7 +177,7 @@ MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "accounts.middleware.SessionReachMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "accounts.middleware.SecondFactorMiddleware",
     "accounts.middleware.OrganizationMiddleware",
@@ -249,6 +250,12 @@ MFA_TOTP_ISSUER = "Dispatch"
 MFA_TOTP_PERIOD = 30
 MFA_TOTP_TOLERANCE = 1
 MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = DEVELOPMENT
+# Single sign-on: each organization's provider is a row (accounts.sso).
+SOCIALACCOUNT_ADAPTER = "accounts.sso.provider.SocialAccountAdapter"
+SOCIALACCOUNT_STORE_TOKENS = False
+# Sign-ins that one address, and all people of one organization, may begin.
+SSO_RATE = env.str("SSO_RATE", default="30/min")
+SSO_ORGANIZATION_RATE = env.str("SSO_ORGANIZATION_RATE", default="300/min")
 CACHES = {"default": {"BACKEND": "dispatch.core.redis.cache.RedisCache"}}
 
 _https = PUBLIC_BASE_URL.startswith("https://")
@@ -265,7 +272,10 @@ ALPINE_PATHS = ["/admin/", "/join/", "/set-password/"]
 API_KEY_DAYS = env.int("API_KEY_DAYS", default=365)
 SECURE_SSL_REDIRECT = _https and not DEVELOPMENT
 SECURE_HSTS_SECONDS = env.int("HSTS_SECONDS", default=31_536_000) if _https else 0
-SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = bool(SECURE_HSTS_SECONDS)
+# Both bind every other site under this host name, so only the operator turns them on.
+SECURE_HSTS_INCLUDE_SUBDOMAINS = env.bool("HSTS_INCLUDE_SUBDOMAINS", default=False)
+SECURE_HSTS_PRELOAD = env.bool("HSTS_PRELOAD", default=False)
+SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]  # they ask for both
 X_FRAME_OPTIONS = "DENY"
 # Maximum request body in bytes, and the few routes with a higher limit. Longer bodies are rejected unread.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2_621_440

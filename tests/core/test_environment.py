@@ -155,3 +155,14 @@ def test_invalid_arguments_are_rejected_without_a_traceback(arguments: list[str]
     assert done.returncode != 0
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_strict_transport_security_does_not_bind_other_sites_by_default() -> None:
+    names = ("SECONDS", "INCLUDE_SUBDOMAINS", "PRELOAD")
+    show = f"from dispatch import settings; print(*(getattr(settings, 'SECURE_HSTS_' + name) for name in {names}))"
+    done = subprocess.run(
+        [sys.executable, "-c", show],
+        cwd=ROOT, env={**os.environ, "PUBLIC_BASE_URL": "https://dispatch.example.com"}, capture_output=True,
+        text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.stdout.split() == ["31536000", "False", "False"], done.stderr

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 from django.db.models import Model
 
-from accounts.models import ApiKey, Membership, Organization, OrganizationLimits, RetentionRule, User
+from accounts.models import (
+    ApiKey,
+    IdentityProvider,
+    Membership,
+    Organization,
+    OrganizationLimits,
+    RetentionRule,
+    User,
+)
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core import clock
 from dispatch.jobs.models import (
@@ -173,6 +181,13 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
     Membership: lambda t: t.dispatcher.memberships.get(),
     ApiKey: lambda t: ApiKey.objects.get(organization=t.organization),
     OrganizationLimits: lambda t: OrganizationLimits.objects.create(organization=t.organization, api_keys=50),
+    IdentityProvider: lambda t: IdentityProvider.objects.create(
+        organization=t.organization,
+        issuer=f"https://{t.tag.lower()}.example",
+        client_id=f"{t.tag} client",
+        client_secret=f"{t.tag} secret",
+        allowed_domains=[f"{t.tag.lower()}.example"],
+    ),
     RetentionRule: lambda t: RetentionRule.objects.create(
         organization=t.organization, what="events", days=400 + t.organization.pk
     ),

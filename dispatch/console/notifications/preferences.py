@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import messages
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
 from accounts import services as accounts
 from accounts.models import Membership
+from accounts.sso import sessions as sso
 from accounts.tenancy import user_of
 from dispatch.console import views_base
 from dispatch.console.views_base import console_view
@@ -46,7 +48,9 @@ def reset_preferences(request: HttpRequest) -> HttpResponse:
 @require_POST
 @console_view
 def change_phone(request: HttpRequest) -> HttpResponse:
-    """Change the user's phone number; empty removes it."""
+    """Change the user's phone number; empty removes it. A provider's session changes only an unshared one."""
+    if not sso.may_change_account(request):
+        raise PermissionDenied
     entered = request.POST.get("phone", "").strip()
     error, number = "", ""
     if entered:

@@ -95,7 +95,7 @@ class LookupDelayed(TargetError):
 class Response:
     """A response. Names in `headers` are in lower case.
 
-    `body_start` has at most KEPT_BYTES; `truncated` means that the body was longer.
+    `body_start` has at most `kept_bytes` of the request; `truncated` means that the body was longer.
     """
 
     status: int
@@ -150,6 +150,7 @@ class HttpClient:
         *,
         allow_private: bool = False,
         organization: int = 0,
+        kept_bytes: int = KEPT_BYTES,
     ) -> Response:
         """Send one POST, once. `timeout_s` covers everything: resolving, connecting, sending and reading.
 
@@ -158,7 +159,7 @@ class HttpClient:
         """
         if len(body) > MAX_BODY_BYTES:
             raise ValueError(f"the body is larger than {MAX_BODY_BYTES} bytes")
-        return await self._send("POST", url, body, headers, timeout_s, allow_private, organization)
+        return await self._send("POST", url, body, headers, timeout_s, allow_private, organization, kept_bytes)
 
     async def get(
         self,
@@ -168,9 +169,10 @@ class HttpClient:
         *,
         allow_private: bool = False,
         organization: int = 0,
+        kept_bytes: int = KEPT_BYTES,
     ) -> Response:
         """Send one GET, like `post` without a body."""
-        return await self._send("GET", url, None, headers, timeout_s, allow_private, organization)
+        return await self._send("GET", url, None, headers, timeout_s, allow_private, organization, kept_bytes)
 
     async def close(self) -> None:
         for session in self._sessions.values():
@@ -193,6 +195,7 @@ class HttpClient:
         timeout_s: float,
         allow_private: bool,
         organization: int,
+        kept_bytes: int,
     ) -> Response:
         check_headers(headers)
         target = check_url(url, settings.HTTP_ALLOWED_PORTS)
@@ -208,7 +211,7 @@ class HttpClient:
                     method, target, data=body, headers=headers, allow_redirects=False, trace_request_ctx=progress
                 ) as answer,
             ):
-                kept, truncated = await _read(answer)
+                kept, truncated = await _read(answer, kept_bytes)
         except TimeoutError:
             if lookup.is_waiting:
                 raise LookupDelayed("the name was not looked up in time", sent=False) from None
@@ -273,19 +276,19 @@ def check_headers(headers: Mapping[str, str]) -> None:
             raise ValueError(f"the header {name} contains a character that cannot be sent")
 
 
-async def _read(answer: aiohttp.ClientResponse) -> tuple[bytes, bool]:
-    """Return the first bytes of the body and whether there were more.
+async def _read(answer: aiohttp.ClientResponse, kept_bytes: int) -> tuple[bytes, bool]:
+    """Return the first `kept_bytes` of the body and whether there were more.
 
     Nothing beyond READ_BYTES is read: the connection is closed instead of reused.
     """
     kept, read = bytearray(), 0
     async for part in answer.content.iter_any():
         read += len(part)
-        kept += part[: KEPT_BYTES - len(kept)]
+        kept += part[: kept_bytes - len(kept)]
         if read > READ_BYTES:
             answer.close()
             break
-    return bytes(kept), read > KEPT_BYTES
+    return bytes(kept), read > kept_bytes
 
 
 class _CheckingResolver(AbstractResolver):

@@ -1,0 +1,121 @@
+"""Mail users about changes of their sign-in, in the language of their organization, without secrets.
+
+A row is written in the transaction of the change, and an elected loop sends it, so that an unavailable mail server
+delays no change and loses no mail.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import structlog
+from allauth.core import context
+from django.conf import settings
+from django.core import mail
+from django.db import transaction
+from django.dispatch import receiver
+from django.urls import reverse
+
+from accounts.models import Organization, SecurityMail, User, password_changed
+from dispatch.core import clock
+from dispatch.core.languages import gettext, mark, override
+
+log = structlog.get_logger(__name__)
+
+BATCH = 50
+MAX_ATTEMPTS = 12
+# The delay before the second attempt; each further delay is twice as long.
+RETRY_DELAY = timedelta(seconds=30)
+# Longer than the time limit of the mail server.
+CLAIM = timedelta(minutes=2)
+MAX_BROWSER_LENGTH = 200
+
+SUBJECTS = {
+    "totp_added": mark("An authenticator app was added to your account"),
+    "totp_removed": mark("The authenticator app was removed from your account"),
+    "webauthn_added": mark("A passkey was added to your account"),
+    "webauthn_removed": mark("A passkey was removed from your account"),
+    "recovery_codes_created": mark("New recovery codes were created for your account"),
+    "recovery_code_used": mark("A recovery code of your account was used"),
+    "second_factor_reset": mark("An Admin reset the second factor of your account"),
+    "password_changed": mark("The password of your account was changed"),
+    "sso_linked": mark("Your account was linked to single sign-on"),
+    "new_device": mark("New sign-in to your account"),
+}
+
+
+def enqueue(user: User, kind: str, request: Any = None) -> None:
+    """Store an e-mail to the user in the transaction of the change. `request`: where the change came from."""
+    if not settings.EMAIL_IS_SET_UP:
+        return
+    meta = getattr(request, "META", {})
+    data = {
+        "browser": meta.get("HTTP_USER_AGENT", "")[:MAX_BROWSER_LENGTH],
+        "address": meta.get("REMOTE_ADDR", ""),
+    }
+    SecurityMail.objects.create(user=user, kind=kind, data=data if any(data.values()) else {})
+
+
+def send_due() -> float | None:
+    """Send a batch of e-mails that are due. Ask to run again immediately if it was full."""
+    due = SecurityMail.objects.filter(next_attempt_at__lte=clock.now()).order_by("next_attempt_at", "pk")
+    ids = list(due.values_list("pk", flat=True)[:BATCH])
+    for pk in ids:
+        _send(pk)
+    return 0 if len(ids) == BATCH else None
+
+
+def _send(pk: int) -> None:
+    """Send one e-mail and delete its row, or retry later."""
+    with transaction.atomic():
+        row = SecurityMail.objects.select_for_update(skip_locked=True, of=("self",)).filter(pk=pk).first()
+        if row is None or row.next_attempt_at > clock.now():
+            return
+        row.attempts += 1
+        row.next_attempt_at = clock.now() + CLAIM
+        row.save(update_fields=["attempts", "next_attempt_at"])
+    subject, text = write(row)
+    try:
+        mail.send_mail(subject, text, None, [row.user.email])
+    except Exception as error:  # any failure of a mail server
+        log.warning("security_mail_failed", user=row.user_id, kind=row.kind, error=str(error)[:200])
+        if row.attempts < MAX_ATTEMPTS:
+            again = clock.now() + RETRY_DELAY * 2 ** (row.attempts - 1)
+            SecurityMail.objects.filter(pk=pk).update(next_attempt_at=again)
+            return
+    SecurityMail.objects.filter(pk=pk).delete()
+
+
+def write(row: SecurityMail) -> tuple[str, str]:
+    """Return the subject and the text."""
+    joined = row.user.memberships.filter(joined_at__isnull=False).select_related("organization")
+    first = joined.order_by("pk").first()
+    organization = first.organization if first else Organization()
+    local = row.created_at.astimezone(ZoneInfo(organization.time_zone))
+    sessions = settings.PUBLIC_BASE_URL + reverse("usersessions_list")
+    with override(organization.language):
+        subject = gettext(SUBJECTS[row.kind])
+        lines = [f"{subject}.", "", gettext("When: {time}").format(time=f"{local:%Y-%m-%d %H:%M %Z}")]
+        if row.data:
+            lines.append(gettext("Where: {address}").format(address=row.data["address"]))
+            lines.append(gettext("Browser: {browser}").format(browser=row.data["browser"]))
+        lines += [
+            "",
+            gettext("If this was you, there is nothing to do."),
+            gettext(
+                "If this was not you, end all other sessions at {link}, and ask an Admin of your organization "
+                "for a new password."
+            ).format(link=sessions),
+        ]
+    return f"Dispatch: {subject}", "\n".join(lines) + "\n"
+
+
+@receiver(password_changed)
+def _record_password(user: User, **kwargs: Any) -> None:
+    from accounts.auth import second_factor
+
+    with transaction.atomic():
+        second_factor.append_event(user, "membership.password_changed", second_factor.actor_of(user))
+        enqueue(user, "password_changed", context.request)

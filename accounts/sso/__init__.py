@@ -1,0 +1,6 @@
+"""Sign members in by their organization's OpenID Connect provider.
+
+`models`: its configuration. `provider`: the requests to it, through the guarded client (`requests_session`).
+`id_tokens`: verification. `admission`: whom a verified identity may sign in. `sessions`: what such a session may
+do. `services`: changes of the configuration. `views`: the pages.
+"""

@@ -1,0 +1,75 @@
+"""Change the configuration of single sign-on. Every change appends an Event without secrets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from allauth.socialaccount.models import SocialAccount
+from django.db import transaction
+
+from accounts.models import Membership
+from accounts.sso.models import IdentityProvider
+from dispatch.core import clock, events
+from dispatch.core.events import Actor
+
+# A change of these may lead to another provider: its identities are other ones, and it must be tried again.
+IDENTITY = ("issuer", "client_id")
+TRIED = (*IDENTITY, "client_secret")
+
+
+def save_provider(provider: IdentityProvider, changed: list[str], *, actor: Actor) -> None:
+    """Save a new or changed configuration. `changed` names the changed fields.
+
+    Another issuer or client deletes the links of accounts, which are subjects of the former one.
+    """
+    with transaction.atomic():
+        if set(TRIED) & set(changed):
+            provider.tried_at = None
+            provider.is_required = False
+        provider.save()
+        if set(IDENTITY) & set(changed):
+            SocialAccount.objects.filter(provider=provider.provider_id).delete()
+        shown = {
+            name: getattr(provider, name)
+            for name in (
+                "is_active", "issuer", "client_id", "allowed_domains", "verified_domains", "newcomer_role",
+                "email_must_be_verified", "second_factor", "acr_values", "is_required", "break_glass_id",
+            )
+        }  # fmt: skip
+        _append_event(provider, "organization.sso_changed", actor, changed=sorted(changed), **shown)
+
+
+def delete_provider(provider: IdentityProvider, *, actor: Actor) -> None:
+    """Delete the configuration and the links of accounts. Sessions that the provider opened end."""
+    with transaction.atomic():
+        SocialAccount.objects.filter(provider=provider.provider_id).delete()
+        _append_event(provider, "organization.sso_removed", actor, issuer=provider.issuer)
+        provider.delete()
+
+
+def record_trial(provider: IdentityProvider, *, actor: Actor) -> None:
+    """Record that an Admin completed a sign-in with the current configuration."""
+    with transaction.atomic():
+        unchanged = {name: getattr(provider, name) for name in IDENTITY}
+        if IdentityProvider.objects.filter(pk=provider.pk, **unchanged).update(tried_at=clock.now()):
+            _append_event(provider, "organization.sso_tried", actor)
+
+
+def unlink(membership: Membership, *, actor: Actor) -> bool:
+    """Delete the link of a member to an identity of the provider. Return whether there was one."""
+    provider = IdentityProvider.objects.of(membership.organization_id).first()
+    if provider is None:
+        return False
+    with transaction.atomic():
+        links = SocialAccount.objects.filter(provider=provider.provider_id, user_id=membership.user_id)
+        count, _ = links.delete()
+        if count:
+            events.append(
+                membership.organization_id, "membership.sso_unlinked", membership.pk, actor=actor,
+                user_id=membership.user_id,
+            )  # fmt: skip
+    return bool(count)
+
+
+def _append_event(provider: IdentityProvider, kind: str, actor: Actor, **data: Any) -> None:
+    events.append(provider.organization_id, kind, provider.organization_id, actor=actor, **data)

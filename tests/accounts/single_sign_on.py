@@ -1,0 +1,53 @@
+"""Configure an organization's provider, and sign in by it as a browser does."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.test import Client
+
+from accounts.models import IdentityProvider, Organization
+from dispatch.core import clock
+from tests.support.openid_provider import CLIENT_ID, CLIENT_SECRET, OpenIdProvider
+
+
+def configure(organization: Organization, provider: OpenIdProvider, **fields: Any) -> IdentityProvider:
+    """Create the configuration, tried, with the domain acme.example allowed and verified."""
+    fields.setdefault("allowed_domains", ["acme.example"])
+    fields.setdefault("verified_domains", list(fields["allowed_domains"]))
+    return IdentityProvider.objects.create(
+        organization=organization,
+        issuer=provider.issuer,
+        client_id=CLIENT_ID,
+        client_secret=CLIENT_SECRET,
+        tried_at=clock.now(),
+        **fields,
+    )
+
+
+def begin(row: IdentityProvider, client: Client, query: str = "") -> str:
+    """Begin a sign-in. Return the address of the provider's page."""
+    answer = client.get(f"/account/sso/{row.pk}/{query}")
+    assert answer.status_code == 302, answer.content.decode()
+    return str(answer.url)
+
+
+def come_back(client: Client, url: str) -> Any:
+    """Open the address to which the provider sends the browser."""
+    parts = urlsplit(url)
+    return client.get(f"{parts.path}?{parts.query}")
+
+
+def sign_in(
+    row: IdentityProvider, provider: OpenIdProvider, client: Client | None = None, query: str = ""
+) -> Client:
+    """Sign in by the provider. The last response is `client.answer`."""
+    client = client or Client()
+    client.answer = come_back(client, provider.authorize(begin(row, client, query)))  # type: ignore[attr-defined]
+    return client
+
+
+def text_of(client: Client) -> str:
+    """Return the text of the last response."""
+    return " ".join(client.answer.content.decode().split())  # type: ignore[attr-defined]
