@@ -284,6 +284,7 @@ class Watch:
         self._counts = {name: count() for name, count in self._progress.items()}
         self.grew_at = dict.fromkeys(self._progress, 0.0)
         self.silence_s = dict.fromkeys(self._progress, 0.0)
+        self.first_growth: dict[str, float] = {}
 
     def look(self) -> None:
         """Count. `silence_s` is the longest time that each part has stood still since `restart()`."""
@@ -292,13 +293,18 @@ class Watch:
             self.silence_s[name] = max(self.silence_s[name], now - self.grew_at[name])
             if found > self._counts[name]:
                 self._counts[name], self.grew_at[name] = found, now
+                self.first_growth.setdefault(name, now)
 
     def restart(self) -> None:
-        self.silence_s = dict.fromkeys(self._progress, 0.0)
-
-    def all_grew_since(self, moment: float) -> bool:
+        """Forget what was seen; from now on, `first_growth` says when each part goes on."""
         self.look()
-        return all(at > moment for at in self.grew_at.values())
+        self.silence_s = dict.fromkeys(self._progress, 0.0)
+        self.first_growth = {}
+
+    def all_grew(self) -> bool:
+        """Return whether every part has gone on since `restart()`."""
+        self.look()
+        return len(self.first_growth) == len(self._progress)
 
 
 def _missing(what: str, wanted: set[int], found: Any) -> list[str]:

@@ -3,8 +3,8 @@
 Leaderships are renewed in a dedicated thread, so that a long step does not lose its leadership. A step whose
 leadership is lost is not started again, and its late writes are fenced by its epoch. A leader whose steps all
 fail, or whose step exceeds its limit, gives up its leadership and stands back for a while, since another process
-may succeed. One that has lost the Redis that its loop needs hands the leadership over once, and keeps it if it gets
-it back, since then no other process has Redis either.
+may succeed. One that has lost the Redis that its loop needs hands the leadership over once, and keeps it if it
+gets it back, since then no other process has Redis either.
 """
 
 from __future__ import annotations
