@@ -277,34 +277,51 @@ class Sending:
 
 
 class Watch:
-    """When each part of the site was last seen to go on, in seconds of time.monotonic()."""
+    """Count in a thread what each part of the site has done, while the test causes faults.
+
+    `silence_s`: the longest time that each part has stood still since `restart()`. `first_growth`: when each went on
+    after it, in seconds of time.monotonic().
+    """
+
+    EVERY_S = 0.25
 
     def __init__(self, sending: Sending) -> None:
         self._progress = sending.progress()
         self._counts = {name: count() for name, count in self._progress.items()}
-        self.grew_at = dict.fromkeys(self._progress, 0.0)
+        self._grew_at = dict.fromkeys(self._progress, time.monotonic())
         self.silence_s = dict.fromkeys(self._progress, 0.0)
         self.first_growth: dict[str, float] = {}
-
-    def look(self) -> None:
-        """Count. `silence_s` is the longest time that each part has stood still since `restart()`."""
-        for name, count in self._progress.items():
-            found, now = count(), time.monotonic()
-            self.silence_s[name] = max(self.silence_s[name], now - self.grew_at[name])
-            if found > self._counts[name]:
-                self._counts[name], self.grew_at[name] = found, now
-                self.first_growth.setdefault(name, now)
+        self._lock, self._is_over = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._look_on, name="watch", daemon=True)
+        self._thread.start()
 
     def restart(self) -> None:
-        """Forget what was seen; from now on, `first_growth` says when each part goes on."""
-        self.look()
-        self.silence_s = dict.fromkeys(self._progress, 0.0)
-        self.first_growth = {}
+        """Forget what was seen so far."""
+        with self._lock:
+            self.silence_s = dict.fromkeys(self._progress, 0.0)
+            self.first_growth = {}
 
     def all_grew(self) -> bool:
         """Return whether every part has gone on since `restart()`."""
-        self.look()
-        return len(self.first_growth) == len(self._progress)
+        assert self._thread.is_alive() or self._is_over.is_set(), "the watch has died"
+        with self._lock:
+            return len(self.first_growth) == len(self._progress)
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _look_on(self) -> None:
+        while not self._is_over.wait(self.EVERY_S):
+            for name, count in self._progress.items():
+                self._record(name, count(), time.monotonic())
+
+    def _record(self, name: str, found: int, now: float) -> None:
+        with self._lock:
+            self.silence_s[name] = max(self.silence_s[name], now - self._grew_at[name])
+            if found > self._counts[name]:
+                self._counts[name], self._grew_at[name] = found, now
+                self.first_growth.setdefault(name, now)
 
 
 def _missing(what: str, wanted: set[int], found: Any) -> list[str]:

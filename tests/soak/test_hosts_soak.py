@@ -32,7 +32,6 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
 BEFORE_S = 6.0  # of load before the fault
-LOOK_EVERY_S = 0.25
 GOES_ON_WITHIN_S = 60.0  # after the fault, as docs/architecture.md promises
 CALM_WITHIN_S = 240.0  # a call whose end was not reported is asked about after its longest time and a minute
 
@@ -78,21 +77,22 @@ def test_a_fault_between_hosts_loses_nothing_and_doubles_nothing(site: Site, fau
     hosts, load = site.hosts, site.load
     hosts.restarts.clear()
     sending = load.start(hosts.base_url)
+    watch, moment = Watch(sending), threading.Event()
     try:
-        watch = Watch(sending)
-        wait_until(watch.all_grew, message=hosts.logs, interval=LOOK_EVERY_S)
-        look_for(BEFORE_S, watch)
+        wait_until(watch.all_grew, message=hosts.logs)
+        moment.wait(BEFORE_S)
         watch.restart()
         with fault.during(hosts, hosts.leader()):
-            look_for(fault.seconds, watch)
+            moment.wait(fault.seconds)
             silences = dict(watch.silence_s)
         watch.restart()
         ended_at = time.monotonic()
-        wait_until(lambda: goes_on(hosts, watch), CALM_WITHIN_S, hosts.logs, LOOK_EVERY_S)
+        wait_until(lambda: goes_on(hosts, watch), CALM_WITHIN_S, hosts.logs)
         after = {name: at - ended_at for name, at in watch.first_growth.items()}
         sending.finish()
         wait_until(lambda: sending.done, CALM_WITHIN_S, hosts.logs)
     finally:
+        watch.stop()
         sending.stop()
     wait_until(lambda: is_calm(site), CALM_WITHIN_S, lambda: f"{load.left()}\n{hosts.logs()}", 0.5)
     lost, doubled, history = load.lost(), load.doubled(), history_is_legal()
@@ -102,13 +102,6 @@ def test_a_fault_between_hosts_loses_nothing_and_doubles_nothing(site: Site, fau
     print("\n", site.table[-1])  # noqa: T201
     assert (lost, doubled) == ([], [])
     assert max(after.values()) < GOES_ON_WITHIN_S
-
-
-def look_for(seconds: float, watch: Watch) -> None:
-    until, moment = time.monotonic() + seconds, threading.Event()
-    while time.monotonic() < until:
-        watch.look()
-        moment.wait(LOOK_EVERY_S)
 
 
 def goes_on(hosts: Hosts, watch: Watch) -> bool:
