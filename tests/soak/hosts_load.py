@@ -279,8 +279,8 @@ class Sending:
 class Watch:
     """Count in a thread what each part of the site has done, while the test causes faults.
 
-    `silence_s`: the longest time that each part has stood still since `restart()`. `first_growth`: when each went on
-    after it, in seconds of time.monotonic().
+    `silence_s`: the longest time that each part has stood still since `restart()`. `first_growth`: when each went
+    on after it, in seconds of time.monotonic().
     """
 
     EVERY_S = 0.25
