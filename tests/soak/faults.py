@@ -12,16 +12,12 @@ Begin = Callable[[Hosts, str], AbstractContextManager[None]]
 
 
 class Fault(NamedTuple):
-    """`during(hosts, victim)` holds for the block; the victim is the host that leads, except where named.
-
-    `halts`: work may stand still until the fault ends; otherwise it goes on during the fault.
-    """
+    """A fault that lasts while the block of `during(hosts, victim)` runs; the victim is the host that leads."""
 
     name: str
     promise: str
     seconds: float
     during: Begin
-    halts: bool = False
 
     @property
     def missing(self) -> str:
@@ -124,18 +120,18 @@ GOES_ON_AFTER = "goes on by itself afterwards"
 FAULTS = (
     Fault("the leading host is cut from PostgreSQL", GOES_ON_ELSEWHERE, 40, cut("victim", "database")),
     Fault("a host is cut from Redis", GOES_ON_ELSEWHERE, 30, cut("victim", "redis")),
-    Fault("the leading host is cut from the provider", GOES_ON_AFTER, 30, cut("victim", "provider"), halts=True),
-    Fault("the provider is cut from all", GOES_ON_AFTER, 30, cut("provider", *APPS, "proxy"), halts=True),
-    Fault("PostgreSQL is cut from all", GOES_ON_AFTER, 25, cut("database", *APPS), halts=True),
-    Fault("Redis is cut from all", GOES_ON_AFTER, 30, cut("redis", *APPS), halts=True),
+    Fault("the leading host is cut from the provider", GOES_ON_AFTER, 30, cut("victim", "provider")),
+    Fault("the provider is cut from all", GOES_ON_AFTER, 30, cut("provider", *APPS, "proxy")),
+    Fault("PostgreSQL is cut from all", GOES_ON_AFTER, 25, cut("database", *APPS)),
+    Fault("Redis is cut from all", GOES_ON_AFTER, 30, cut("redis", *APPS)),
     Fault("replies of PostgreSQL to a host are lost", GOES_ON_ELSEWHERE, 30, replies_of_the_database_lost),
     Fault("requests of a host to PostgreSQL are lost", GOES_ON_ELSEWHERE, 30, requests_to_the_database_lost),
     Fault("PostgreSQL is 300 ms away and packets are lost", "works, slowly", 40, database_far_away),
     Fault("a host's clock is 3 minutes ahead", "works as before", 40, clock_moved(180)),
     Fault("a host's clock is 3 minutes behind", "works as before", 40, clock_moved(-180)),
     Fault("the leading dispatcher pauses and wakes", GOES_ON_ELSEWHERE, 40, leader_paused),
-    Fault("the disk of PostgreSQL is full", GOES_ON_AFTER, 25, disk_full, halts=True),
-    Fault("all connections are taken", GOES_ON_ELSEWHERE, 30, connections_taken, halts=True),
+    Fault("the disk of PostgreSQL is full", GOES_ON_AFTER, 25, disk_full),
+    Fault("all connections are taken", GOES_ON_ELSEWHERE, 30, connections_taken),
     Fault("everything on the leading host is killed", GOES_ON_ELSEWHERE, 25, host_killed),
     Fault("the leading host loses power", GOES_ON_ELSEWHERE, 25, host_without_power),
 )
