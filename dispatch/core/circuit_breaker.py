@@ -32,6 +32,7 @@ class CircuitBreaker:
     def __init__(self, name: str, pause_s: float = 1.0) -> None:
         self.name, self.pause_s = name, pause_s
         self._open_until: float | None = None  # None: closed
+        self._failing_since: float | None = None
         self.last_failure: tuple[type[BaseException], str] | None = (
             None  # without its traceback, which holds frames
         )
@@ -48,6 +49,11 @@ class CircuitBreaker:
         """Return whether a caller would be rejected now."""
         until = self._open_until
         return until is not None and time.monotonic() < until
+
+    def failing_s(self) -> float:
+        """Return for how many seconds the server has failed without a success between; 0 if it works."""
+        since = self._failing_since
+        return 0.0 if since is None else time.monotonic() - since
 
     def admit(self) -> bool:
         """Return whether the caller may use the server now. The first caller after the pause is the probe."""
@@ -68,6 +74,7 @@ class CircuitBreaker:
             return
         with self._lock:
             was_open, self._open_until = self._open_until is not None, None
+            self._failing_since = None
         if was_open:
             log.info("circuit_closed", server=self.name)
 
@@ -75,6 +82,8 @@ class CircuitBreaker:
         """Open the circuit for `pause_s`."""
         with self._lock:
             was_closed = self._open_until is None
+            if self._failing_since is None:
+                self._failing_since = time.monotonic()
             self._open_until = time.monotonic() + self.pause_s
             self.last_failure = (type(error), str(error)) if error else None
         metrics.circuit_failures.labels(self.name).inc()
@@ -90,7 +99,7 @@ class CircuitBreaker:
     def reset(self) -> None:
         """Close the circuit without contacting the server."""
         with self._lock:
-            self._open_until = None
+            self._open_until = self._failing_since = None
 
     @classmethod
     def reset_all(cls) -> None:

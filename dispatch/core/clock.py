@@ -7,11 +7,29 @@ from datetime import UTC, datetime, timedelta
 
 # Seconds added to the machine's clock. A test's child process inherits it through the environment.
 _offset = float(os.environ.get("DISPATCH_CLOCK_OFFSET_S", "0") or 0)
+# Seconds by which PostgreSQL's clock is ahead of the machine's (`dispatch.core.db.clock_difference`).
+_correction = 0.0
 
 
 def now() -> datetime:
     """Return the current time, aware, in UTC."""
-    return datetime.now(UTC) + timedelta(seconds=_offset)
+    return machine_now() + timedelta(seconds=_offset + _correction)
+
+
+def machine_now() -> datetime:
+    """Return the time of the machine's clock, without corrections."""
+    return datetime.now(UTC)
+
+
+def correction_s() -> float:
+    """Return the seconds that are added to the machine's clock."""
+    return _correction
+
+
+def correct(seconds: float) -> None:
+    """Add this to the machine's clock from now on, instead of an earlier correction."""
+    global _correction
+    _correction = seconds
 
 
 def now_ms() -> int:

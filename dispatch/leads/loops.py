@@ -8,7 +8,7 @@ import structlog
 from django.conf import settings
 
 from dispatch.core.redis import generation
-from dispatch.core.redis.client import REDIS_ERRORS
+from dispatch.core.redis.client import LEADS, REDIS_ERRORS
 from dispatch.core.runtime.loops import Loop, Service
 from dispatch.leads import counters, dialer, redis_queue
 from dispatch.leads.models import EngineSwitch
@@ -101,11 +101,11 @@ def release_lifted() -> None:
 
 
 LOOPS: list[Loop | Service] = [
-    Loop(redis_queue.PROMOTER, promote_due, settings.LEADS_TICK_S, elected=True),
+    Loop(redis_queue.PROMOTER, promote_due, settings.LEADS_TICK_S, elected=True, needs_redis=LEADS),
     Service("leads_dialer", dialer.run_dialer),
-    Loop("leads_near", schedule_near, settings.LEADS_NEAR_INTERVAL_S, elected=True),
-    Loop("leads_sweep", sweep_backlog, settings.LEADS_SWEEP_INTERVAL_S, elected=True),
-    Loop("leads_workers", reap_batches, settings.LEADS_WORKERS_INTERVAL_S, elected=True),
+    Loop("leads_near", schedule_near, settings.LEADS_NEAR_INTERVAL_S, elected=True, needs_redis=LEADS),
+    Loop("leads_sweep", sweep_backlog, settings.LEADS_SWEEP_INTERVAL_S, elected=True, needs_redis=LEADS),
+    Loop("leads_workers", reap_batches, settings.LEADS_WORKERS_INTERVAL_S, elected=True, needs_redis=LEADS),
     Loop(switches.LIFTED, release_lifted, settings.LEADS_LIFTED_INTERVAL_S, elected=True),
     Loop("leads_stale", end_stale_claims, settings.LEADS_STALE_INTERVAL_S, elected=True),
 ]

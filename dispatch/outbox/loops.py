@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.conf import settings
 
+from dispatch.core.redis.client import OUTBOX
 from dispatch.core.runtime.loops import Loop, Service
 from dispatch.outbox import publisher, router
 from dispatch.outbox.checks import refuse_contradictions
@@ -46,10 +47,12 @@ def recover_pointers() -> float | None:
     return 0.0 if stale == settings.OUTBOX_STALE_BATCH else None
 
 
+# Pointers of the other kinds of queue do not travel through Redis.
+_REDIS = OUTBOX if settings.OUTBOX_QUEUE_TYPE == "redis" else None
 LOOPS: list[Loop | Service] = [
-    Loop(target_health.POLLER, poll_once, interval_s=settings.OUTBOX_POLL_INTERVAL_S, elected=True),
+    Loop(target_health.POLLER, poll_once, settings.OUTBOX_POLL_INTERVAL_S, elected=True, needs_redis=_REDIS),
     Loop("outbox_reader", read_events, interval_s=settings.EVENT_READER_INTERVAL_S, elected=True),
-    Loop("outbox_leases", recover_calls, interval_s=settings.OUTBOX_LEASE_INTERVAL_S, elected=True),
+    Loop("outbox_leases", recover_calls, settings.OUTBOX_LEASE_INTERVAL_S, elected=True, needs_redis=_REDIS),
     Loop("outbox_stale", recover_pointers, interval_s=settings.OUTBOX_STALE_INTERVAL_S, elected=True),
     Service("outbox_router", router.run_router),
 ]

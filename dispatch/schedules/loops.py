@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.conf import settings
 
+from dispatch.core.redis.client import QUEUES
 from dispatch.core.runtime.loops import Loop, Service
 from dispatch.schedules.services import bulk_import, executor, reconciliation, shards, time_zones
 
@@ -18,6 +19,12 @@ LOOPS: list[Loop | Service] = [
     # Every dispatcher runs these two: it holds its share of the shards, and its executor claims their due runs.
     Service("schedules_shards", shards.renew_shards_forever),
     Loop(shards.EXECUTOR, executor.run_executor_step, interval_s=settings.SCHEDULE_POLL_INTERVAL_S),
-    Loop("schedules_reconciler", reconcile, interval_s=settings.SCHEDULE_RECONCILE_INTERVAL_S, elected=True),
+    Loop(
+        "schedules_reconciler",
+        reconcile,
+        interval_s=settings.SCHEDULE_RECONCILE_INTERVAL_S,
+        elected=True,
+        needs_redis=QUEUES,
+    ),
     Loop("schedules_time_zones", time_zones.walk.step, interval_s=time_zones.INTERVAL_S, elected=True),
 ]

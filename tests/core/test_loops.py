@@ -22,6 +22,7 @@ from dispatch.console import health
 from dispatch.core import clock
 from dispatch.core.models import Leadership
 from dispatch.core.observability import gauges, metrics
+from dispatch.core.redis.client import LEADS, breaker, server_url
 from dispatch.core.runtime import loop_runner
 from dispatch.core.runtime.leader_election import Election
 from dispatch.core.runtime.loop_runner import Runner, leading
@@ -245,6 +246,26 @@ def test_leader_that_fails_occasionally_keeps_leading() -> None:
     with runs(Loop("alone", fails_mostly, 0.01, elected=True)):
         wait_until(lambda: len(tries) > 4 * loop_runner.GIVE_UP_FAILURES)
     assert given_up("alone", "failing") == before
+
+
+@pytest.mark.usefixtures("gives_up_soon")
+def test_a_leader_that_has_lost_redis_hands_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_runner, "REDIS_LOST_AFTER_S", 0.05)
+    steps: list[int] = []
+    candidate = Election("loop:alone")
+    needy = Loop("alone", lambda: steps.append(1), 0.01, elected=True, needs_redis=LEADS)
+    server = breaker(server_url(LEADS))
+    with runs(needy, Loop("neighbour", lambda: None, 0.01, elected=True)):
+        wait_until(lambda: steps)
+        server.record_failure(ConnectionError("unplugged"))
+        wait_until(candidate.step, message="the leader without Redis does not hand over")
+        assert Election("loop:neighbour").step() is None  # it needs no Redis
+        candidate.resign()
+        steps.clear()
+        wait_until(lambda: steps, message="nobody leads, although no other process wants to")
+        regained = Leadership.objects.get(name="loop:alone").epoch
+        wait_until(lambda: len(steps) > 30)  # several renewals later
+        assert Leadership.objects.get(name="loop:alone").epoch == regained
 
 
 @pytest.mark.usefixtures("gives_up_soon")

@@ -108,5 +108,5 @@ def test_a_dispatcher_process_has_the_limits_of_its_kind(test_environment: dict[
 def test_migrations_are_not_cut_off() -> None:
     assert session_limits._kind == ""  # this process is a management command
     assert set(session_limits.parameters()) == {
-        "tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"
+        "tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout"
     }  # fmt: skip

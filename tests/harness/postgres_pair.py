@@ -39,14 +39,17 @@ SYSTEM_USER = "pgserver" if os.geteuid() == 0 else None
 
 
 class Server:
-    """One PostgreSQL server on a port of this machine, with its data in `folder`."""
+    """One PostgreSQL server at `host`, by default this machine, with its data in `folder`.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, free_port()
+    `options` are further ones of its command line.
+    """
+
+    def __init__(self, folder: Path, host: str = "127.0.0.1", options: str = "") -> None:
+        self.folder, self.host, self.port, self._options = folder, host, free_port(), options
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def url(self, database: str) -> str:
         return f"postgresql://postgres@{self.address}/{database}"
@@ -61,7 +64,7 @@ class Server:
         _run("pg_basebackup", "-d", source, "-D", str(self.folder), *options)
 
     def start(self) -> None:
-        options = f"-h 127.0.0.1 -p {self.port} -c unix_socket_directories= -c fsync=off -c max_connections=200"
+        options = f"-h {self.host} -p {self.port} -c unix_socket_directories= -c fsync=off -c max_connections=200"
         log = self.folder.with_suffix(".log")
         _run(
             "pg_ctl",
@@ -73,7 +76,7 @@ class Server:
             "-l",
             str(log),
             "-o",
-            options,
+            f"{options} {self._options}",
             "start",
         )
 
@@ -136,15 +139,20 @@ class PostgresPair:
         self.standby.kill()
 
 
-@contextmanager
-def postgres_pair(database: str) -> Iterator[PostgresPair]:
-    """Yield a running pair whose database `database` has what the tests' database of that name has."""
-    folder = Path(tempfile.mkdtemp(prefix="pair-"))
+def prepare_folder(folder: Path) -> None:
+    """Let the servers' user write in this folder."""
     if SYSTEM_USER:
         ensure_user_exists(SYSTEM_USER)
         ensure_prefix_permissions(BIN)
         user = pwd.getpwnam(SYSTEM_USER)
         os.chown(folder, user.pw_uid, user.pw_gid)
+
+
+@contextmanager
+def postgres_pair(database: str) -> Iterator[PostgresPair]:
+    """Yield a running pair whose database `database` has what the tests' database of that name has."""
+    folder = Path(tempfile.mkdtemp(prefix="pair-"))
+    prepare_folder(folder)
     made = PostgresPair(folder, database)
     try:
         made.start()
@@ -162,18 +170,27 @@ def pair(transactional_db: None) -> Iterator[PostgresPair]:
 
 
 @pytest.fixture
-def database_pair(pair: PostgresPair, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresPair]:
+def database_pair(pair: PostgresPair) -> Iterator[PostgresPair]:
     """Make this process use the pair's database, which child processes get with DATABASE_URL=pair.url()."""
-    config = postgres_settings(pair.url())
+    with using(pair.url()):
+        yield pair
+
+
+@contextmanager
+def using(url: str) -> Iterator[None]:
+    """Make this process use the database at `url` while the block runs."""
+    config = postgres_settings(url)
     options = {**session_limits.CLIENT, **config.pop("OPTIONS")}
     options["pool"] = {"min_size": 0, "max_size": 60, "timeout": 5}
     reconnect()
-    for name in ("USER", "PASSWORD", "HOST", "PORT"):
-        monkeypatch.setitem(connection.settings_dict, name, config[name])
-    monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
-    yield pair
-    reconnect()
-    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("NAME", "USER", "PASSWORD", "HOST", "PORT"):
+            patch.setitem(connection.settings_dict, name, config[name])
+        patch.setitem(connection.settings_dict, "OPTIONS", options)
+        try:
+            yield
+        finally:
+            reconnect()
 
 
 def _copy_database(source: str, target: str) -> None:

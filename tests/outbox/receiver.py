@@ -43,7 +43,8 @@ class Answer:
 
 
 class Receiver:
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.host = host
         self.visits: list[Visit] = []
         self.default = Answer()
         self.on_visit: Callable[[Visit], None] | None = None
@@ -60,7 +61,7 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/hook"
+        return f"http://{self.host}:{self.port}/hook"
 
     # --- Responses
     def answer(
@@ -148,7 +149,7 @@ class Receiver:
         app.router.add_route("POST", "/{path:.*}", self._take)
         runner = web.AppRunner(app, access_log=None)
         self._loop.run_until_complete(runner.setup())
-        site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
+        site = web.TCPSite(runner, self.host, 0, backlog=1024)
         self._loop.run_until_complete(site.start())
         self.port = runner.addresses[0][1]
         self._started.set()

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,11 +56,13 @@ class Simulator:
         max_concurrent: int | None = None,
         numbers: list[str | dict[str, Any]] | None = None,
         countries: list[str] | None = None,
+        arguments: Sequence[str] = (),
         **config: Any,
     ) -> Simulator:
         """Start a simulator on a free port, and return when it is ready.
 
-        `port` restarts a stopped one at its address. Further keys of its configuration go in `config`.
+        `port` restarts a stopped one at its address. `arguments` are further ones of its command. Further keys of
+        its configuration go in `config`.
         """
         folder = Path(tempfile.mkdtemp(prefix="simulator-"))
         account = {
@@ -92,7 +94,7 @@ class Simulator:
             str(port),
         ]
         command += ["--speed", str(speed), "--seed", str(seed), "--ready-file", str(ready)]
-        command += ["--config", str(folder / "config.json")]
+        command += ["--config", str(folder / "config.json"), *arguments]
         with log.open("wb") as out:
             process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=out, stderr=out)
 

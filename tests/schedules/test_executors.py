@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from unittest import mock
 
 from django.db import connection, connections
 from structlog.testing import capture_logs
 
 from dispatch.core import clock
 from dispatch.core.db.prepared import fetch_all
-from dispatch.core.redis.client import client
+from dispatch.core.redis.client import QUEUES, breaker, client, server_url
+from dispatch.core.runtime.loop_runner import REDIS_LOST_AFTER_S
 from dispatch.core.runtime.loops import Service
 from dispatch.core.runtime.queues import notification_channel
 from dispatch.schedules import sql
@@ -41,6 +45,31 @@ def test_executors_share_the_shards(world: World) -> None:
     held = [keeper.held() for keeper in keepers]
     assert sorted(shard for shards in held for shard in shards) == list(ALL)
     assert all(20 <= len(shards) <= 22 for shards in held)
+
+
+def test_executor_without_redis_leaves_its_shards_to_another(world: World) -> None:
+    one, two = ShardLeaseManager("one", lease_s=60), ShardLeaseManager("two", lease_s=60)
+    for keeper in (one, two, one, two):
+        keeper.step()
+    with redis_lost():
+        assert one.step_or_stand_back() == one.held() == []
+        assert two.step() == list(ALL)
+        world.travel(61)
+        two.step()
+        assert one.step_or_stand_back() == []
+        two.leave()
+        assert one.step_or_stand_back() == list(ALL)  # no other executor is left
+        assert one.step_or_stand_back() == list(ALL)
+    two.step()
+    assert len(one.step_or_stand_back()) == len(two.step()) == SHARDS // 2
+
+
+@contextmanager
+def redis_lost() -> Iterator[None]:
+    """Make this process believe that its Redis has failed for a while."""
+    server = breaker(server_url(QUEUES))
+    with mock.patch.object(server, "failing_s", return_value=REDIS_LOST_AFTER_S):
+        yield
 
 
 def test_shards_of_a_dead_executor_are_taken_over_after_its_lease(world: World) -> None:

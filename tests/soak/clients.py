@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,12 +19,13 @@ WAIT_S = 5.0  # for an answer
 class Clients:
     """`forms` are (idempotency key, body), which are answered with a 202 or 201.
 
-    `answered` holds the ids that each key was ever answered with, `last_at` when that was (time.monotonic()).
+    An iterator may make them as they are sent. `answered` holds the ids that each key was ever answered with,
+    `last_at` when that was (time.monotonic()).
     """
 
     url: str
     key: str
-    forms: Sequence[tuple[str, dict[str, Any]]]
+    forms: Iterable[tuple[str, dict[str, Any]]]
     every_s: float
     seed: int
     at_once: int = 3

@@ -20,7 +20,13 @@ CLIENT: dict[str, int] = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
 }
-_SERVER = {"tcp_keepalives_idle": "10s", "tcp_keepalives_interval": "5s", "tcp_keepalives_count": "3"}
+# Keepalives detect a lost client that owes nothing; the last limit one that does not acknowledge an answer.
+_SERVER = {
+    "tcp_keepalives_idle": "10s",
+    "tcp_keepalives_interval": "5s",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "15s",
+}
 
 WEB, BACKGROUND = "web", "background"
 _kind = ""

@@ -3,7 +3,8 @@
 Leaderships are renewed in a dedicated thread, so that a long step does not lose its leadership. A step whose
 leadership is lost is not started again, and its late writes are fenced by its epoch. A leader whose steps all
 fail, or whose step exceeds its limit, gives up its leadership and stands back for a while, since another process
-may succeed.
+may succeed. One that has lost the Redis that its loop needs hands the leadership over once, and keeps it if it
+gets it back, since then no other process has Redis either.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from django.db import Error, close_old_connections, connections
 
 from dispatch.core.db import blockers
 from dispatch.core.observability import metrics
-from dispatch.core.redis.client import LEADS, REDIS_ERRORS, connect
+from dispatch.core.redis.client import LEADS, REDIS_ERRORS, breaker, connect, server_url
 from dispatch.core.runtime import leader_election
 from dispatch.core.runtime.leader_election import Election, renew, resign
 from dispatch.core.runtime.loops import Loop, NothingSucceeded, Service
@@ -38,6 +39,8 @@ RESIGN_GRACE_S = 5.0
 # A leader gives up its leadership after this many consecutive failures over this much time.
 GIVE_UP_FAILURES, GIVE_UP_AFTER_S = 5, 15.0
 STAND_BACK_S = 60.0
+# A process has lost Redis when it has failed for this long.
+REDIS_LOST_AFTER_S = 5.0
 
 # The leadership of the current step: (name, epoch), for `leader_election.fence(*leading.get())`.
 leading: contextvars.ContextVar[tuple[str, int]] = contextvars.ContextVar("leading")
@@ -95,6 +98,7 @@ class Runner:
         self._renewals = ThreadPoolExecutor(1, thread_name_prefix="election")
         self._records = {name: _Record() for name in self._elections}
         self._loops = {loop.name: loop for loop in loops if isinstance(loop, Loop)}
+        self._handed_over: set[str] = set()  # since Redis was lost
 
     async def run(self) -> None:
         """Run until `stop()`; return when the running steps have ended or the grace period is over.
@@ -228,6 +232,7 @@ class Runner:
                         blocked_by=blocked_by or None,
                         oldest_transaction=oldest or None,
                     )
+            await self._hand_over_without_redis()
             led = {name for name, election in self._elections.items() if election.is_leader}
             # A step beyond its limit is still running: as the leader, its loop could not run another step.
             standing = [
@@ -244,6 +249,29 @@ class Runner:
                 if election.is_leader and name not in led:
                     self.trigger(name)
             await _wait(self._stopping, settings.LEADER_RENEW_S)
+
+    async def _hand_over_without_redis(self) -> None:
+        """Release the leaderships of loops whose Redis this process has lost, once in each outage."""
+        leaving: list[Election] = []
+        for name, election in self._elections.items():
+            purpose = self._loops[name].needs_redis
+            if purpose is None:
+                continue
+            failing_s = breaker(server_url(purpose)).failing_s()
+            if not failing_s and name in self._handed_over:
+                self._handed_over.remove(name)
+                election.stand_back(0)
+            if failing_s >= REDIS_LOST_AFTER_S and name not in self._handed_over and election.is_leader:
+                self._handed_over.add(name)
+                election.stand_back(STAND_BACK_S)
+                leaving.append(election)
+        if leaving:
+            loops = " ".join(election.name.removeprefix("loop:") for election in leaving)
+            log.warning("leaderships_handed_over", loops=loops, reason="Redis cannot be reached")
+            try:
+                await self._in_renewal_thread(resign, leaving)
+            except Exception as error:
+                log.warning("leadership_release_failed", loop=loops, error=str(error).strip())
 
     async def _give_up(self, election: Election, reason: str, **fields: Any) -> None:
         """Release the leadership, and stand back for a while."""

@@ -22,7 +22,8 @@ class Loop:
     `step` does one pass and returns the seconds until the next (0: immediately; None: `interval_s`). It runs in a
     thread with dedicated database connections and must be idempotent. An exception is logged and counted, and the
     step is retried with backoff. `elected` means that only one process at a time runs the loop; a step longer than
-    `limit_s` loses its leadership.
+    `limit_s` loses its leadership. `needs_redis` names the purpose of the Redis without which an elected loop gets
+    nothing done: a process that cannot reach it hands the leadership over.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Loop:
     interval_s: float
     elected: bool = False
     limit_s: float = 60.0
+    needs_redis: str | None = None
 
 
 class NothingSucceeded(Exception):

@@ -23,7 +23,9 @@ from django.db import transaction
 from dispatch.core import clock
 from dispatch.core.db.batcher import DatabaseThread
 from dispatch.core.db.prepared import execute, fetch_all
+from dispatch.core.redis.client import QUEUES, breaker, server_url
 from dispatch.core.runtime import queues
+from dispatch.core.runtime.loop_runner import REDIS_LOST_AFTER_S
 from dispatch.schedules import sql
 from dispatch.schedules.models import SHARDS
 
@@ -41,6 +43,8 @@ class ShardLeaseManager:
         self._lock = threading.Lock()
         self._held: frozenset[int] = frozenset()
         self._until = 0.0
+        self._stood_back_at: float | None = None  # since Redis was lost
+        self._is_alone = False  # then: no other executor is alive
 
     def held(self) -> list[int]:
         """Return the shards whose lease has not expired, according to the last step."""
@@ -73,6 +77,24 @@ class ShardLeaseManager:
         if before != self._held:
             log.info("shards_rebalanced", shards=len(held), executors=alive)
         return sorted(held)
+
+    def step_or_stand_back(self) -> list[int]:
+        """Take part as `step` does. Without Redis, leave the shards to the other executors, if there are any.
+
+        A run that is claimed without Redis reaches no worker until it is found to be lost.
+        """
+        if breaker(server_url(QUEUES)).failing_s() < REDIS_LOST_AFTER_S:
+            self._stood_back_at = None
+            return self.step()
+        if self._stood_back_at is None:
+            self._stood_back_at, self._is_alone = _ticks(), False
+            log.warning("shards_left", reason="Redis cannot be reached")
+            self.leave()
+        if not self._is_alone:
+            if _ticks() - self._stood_back_at < self.lease_s or fetch_all(sql.COUNT_ALIVE)[0][0]:
+                return []
+            self._is_alone = True
+        return self.step()
 
     def leave(self) -> None:
         """Release all shards at once."""
@@ -112,7 +134,7 @@ async def renew_shards_forever(stopping: asyncio.Event) -> None:
 
 def _renew_and_notify() -> None:
     had = keeper.held()
-    if set(keeper.step()) - set(had):
+    if set(keeper.step_or_stand_back()) - set(had):
         queues.notify_loop(EXECUTOR)
 
 
