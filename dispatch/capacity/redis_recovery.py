@@ -1,9 +1,9 @@
 """Bring Redis up to date with the decisions that Postgres made meanwhile, outside of every transaction.
 
 Lines and rates are decided within the transactions of jobs, leads and alerts. Such a transaction never rebuilds
-Redis: it decides in Postgres. The loop `redis_generation` of each dispatcher rebuilds a Redis that has lost its data,
-and a thread of each process that decided without Redis adds its decisions when Redis is valid again. Until then
-the process goes on without Redis.
+Redis: it decides in Postgres. The loop `redis_generation` of each dispatcher rebuilds a Redis that has lost its
+data, and a thread of each process that decided without Redis adds its decisions when Redis is valid again. Until
+then the process goes on without Redis.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RedisRecovery:
         return self._since is not None
 
     def start(self, since: datetime) -> None:
-        """Recover in a thread: Redis may not know the decisions of this process since then. Returns immediately."""
+        """Recover in a thread, without waiting for it: Redis may not know this process's decisions since then."""
         with self._lock:
             self._since = since if self._since is None else min(self._since, since)
             if self._thread is None or not self._thread.is_alive():

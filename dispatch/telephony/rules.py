@@ -97,14 +97,15 @@ def find_our_call(
 
 
 def match_requests(listed: Sequence[ListedCall], requested: Sequence[datetime]) -> list[ListedCall | None]:
-    """Match equal requests, in the order of their times, to what the provider lists, newest first. None: not listed.
+    """Match equal requests, in the order of their times, to what the provider lists, newest first.
 
-    As many as possible are matched, in the order of time, with the least sum of differences. Nothing that was
-    created long before a request is matched to it.
+    None: it is not listed. As many as possible are matched, in the order of time, with the least sum of
+    differences. Nothing that was created long before a request is matched to it.
     """
     if not requested:
         return []
-    ordered = sorted(reversed(listed), key=lambda one: one.created_at or requested[0])
+    ordered = list(reversed(listed))
+    ordered.sort(key=lambda one: one.created_at or requested[0])
     # best[i][j]: (unmatched, sum of seconds, pairs) of the first i requests and the first j listed.
     best: list[list[tuple[int, float, tuple[tuple[int, int], ...]]]] = []
     for i in range(len(requested) + 1):

@@ -11,6 +11,7 @@ from phonenumber_field.modelfields import PhoneNumberField
 
 from accounts.models import ApiKey
 from accounts.scoping import OwnedModel, OwnedQuerySet
+from accounts.speech_fields import own_language
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.jobs.models.policies import ServiceType
@@ -48,6 +49,7 @@ class Submission(OwnedModel):
     lng = models.FloatField(null=True)
     notes = models.TextField(max_length=4000, blank=True)
     extra = models.JSONField(default=dict, blank=True)
+    language = own_language("Of the customer's pages and texts. Empty: the organization's.")
     # No constraint in the database: a locked technician must not hold back the customer's form.
     preferred_technician = models.ForeignKey(
         Technician,
@@ -85,6 +87,11 @@ class Submission(OwnedModel):
 
     def __str__(self) -> str:
         return f"Submission {self.pk}"
+
+    @property
+    def customer_language(self) -> str:
+        """The language of the customer's texts: their own, or the organization's."""
+        return self.language or self.organization.language
 
 
 class JobQuerySet(OwnedQuerySet):

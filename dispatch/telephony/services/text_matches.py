@@ -1,7 +1,7 @@
 """Decide which text at the provider belongs to which of our rows.
 
-Several rows may be equal to the recipient: the same body, sender and phone. Their listed texts are matched to them by
-time, all rows at once. A webhook or a response names the row, and corrects a wrong match.
+Several rows may be equal to the recipient: the same body, sender and phone. Their listed texts are matched to them
+by time, all rows at once. A webhook or a response names the row, and corrects a wrong match.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def find_listed_text(text: Text, listed: Sequence[ListedText]) -> ListedText | N
 
 
 def take_sid(text: Text, sid: str) -> bool:
-    """Give a locked text the SID that the provider named for it. Return False if another text has proved it is its.
+    """Give a locked text the SID that the provider named for it. Return False if it belongs to another text.
 
     An equal text that had the SID from a listing gets that of `text`, or is looked up again.
     """
