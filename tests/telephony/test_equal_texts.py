@@ -21,7 +21,7 @@ NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 
 
 def listed(*seconds: float | None) -> list[ListedText]:
-    """Texts that were created so many seconds after noon, in the order of creation, listed newest first."""
+    """Texts that were created these seconds after noon, in the order of creation, listed newest first."""
     texts = [
         ListedText(f"SM{n}", "sent", None if second is None else NOON + timedelta(seconds=second), BODY)
         for n, second in enumerate(seconds)
