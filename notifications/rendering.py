@@ -26,7 +26,14 @@ MAX_TEXT_LENGTH = 300
 ABOUT_CUSTOMERS = frozenset({"job", "technician"})
 # Kinds whose details are only names and places, which need no translation.
 KINDS_WITH_PLAIN_DETAILS = frozenset(
-    {"job.pending", "job.pause_overdue", "job.not_started", "job.corrected", "job.possible_duplicate"}
+    {
+        "job.pending",
+        "job.pause_overdue",
+        "job.not_started",
+        "job.not_completed",
+        "job.corrected",
+        "job.possible_duplicate",
+    }
 )
 # GSM-7 lacks these letters. One of them makes a text more than twice as expensive.
 PLAIN_VOWELS = str.maketrans("áíóúÁÍÓÚ", "aiouAIOU")

@@ -147,6 +147,17 @@ TABLE: tuple[Rule, ...] = (
         },
     ),
     Rule(
+        "job.not_completed", TOAST, mark("A job was not completed in time"),
+        "Job {id}: {technician|the technician} started {minutes} minutes ago and has not completed it",
+        ("{service}", "{customer}", "{place}"),
+        ends={
+            "job.completed": "completed the job",
+            "job.assigned": "assigned the job{to}",
+            "job.cannot_make_it": "gave the job back",
+            "job.cancelled": "canceled the job",
+        },
+    ),
+    Rule(
         "job.running_late", TOAST, mark("A technician is running late"),
         "Job {id}: {technician|the technician} is running late {minutes} min",
         ("{service}", "{customer}", "{place}"), when=lambda data: data.get("by") != "user",

@@ -149,6 +149,7 @@ DISPATCH_POLICY_DEFAULTS = {
     "auto_pause_misses": env.int("OFFER_AUTO_PAUSE_MISSES", default=3),
     "pause_reminder_s": env.int("JOB_PAUSE_REMINDER_S", default=3600),
     "start_within_s": env.int("JOB_START_WITHIN_S", default=0),
+    "finish_within_s": env.int("JOB_FINISH_WITHIN_S", default=0),
     "technician_wait_s": env.int("OFFER_TECHNICIAN_WAIT_S", default=600),
     "weight_distance": 1.0,
     "weight_workload": 0.5,

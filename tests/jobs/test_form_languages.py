@@ -41,7 +41,12 @@ def test_form_is_in_the_language_of_the_browser(site: Site) -> None:
     assert answer.status_code == 400
     shown = page(answer)
     assert is_spanish(shown)
-    for error in ("Corrija los errores", "obligatorio", "Escriba un código postal válido.", "teléfono válido"):
+    for error in (
+        "Corrija los errores",
+        "Este campo es obligatorio.",
+        "Escriba un código postal válido.",
+        "teléfono válido",
+    ):
         assert error in shown
 
 

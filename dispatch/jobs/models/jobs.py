@@ -100,16 +100,16 @@ class JobQuerySet(OwnedQuerySet):
     def needing_attention(self) -> Self:
         """Filter jobs that need a person.
 
-        They are pending, paused, overdue or not started in time, have an unanswered text, or their technician has
-        left.
+        They are pending, paused, overdue, not started or not completed in time, have an unanswered text, or their
+        technician has left.
         """
         overdue = Q(status="dispatching", next_action_at__lt=clock.now() - OVERDUE)
         paused = Q(status="dispatching", paused_at__isnull=False)
         has_left = Q(status="assigned", technician__is_active=False)
-        not_started = Q(status="assigned", attention_at__lte=clock.now())
+        late = Q(status="assigned", attention_at__lte=clock.now())
         unanswered = JobText.objects.filter(handled_at=None).values("job_id")
         texted = Q(status__in=("dispatching", "assigned"), pk__in=unanswered)
-        return self.filter(Q(status="pending") | paused | overdue | has_left | not_started | texted)
+        return self.filter(Q(status="pending") | paused | overdue | has_left | late | texted)
 
 
 class Job(OwnedModel):
@@ -207,7 +207,8 @@ class Job(OwnedModel):
         default=False, db_default=False, help_text="Resumed to try whether the phone provider works again."
     )
     attention_at = models.DateTimeField(
-        null=True, help_text="When a paused job, or an assigned one that was not started, needs attention."
+        null=True,
+        help_text="When a paused job, or an assigned one that was not started or completed, needs attention.",
     )
     reminded_at = models.DateTimeField(null=True, help_text="When dispatchers were reminded of it.")
     on_the_way_at = models.DateTimeField(
