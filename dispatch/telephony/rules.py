@@ -96,6 +96,10 @@ def find_our_call(
     return min(candidates, key=lambda call: call.created_at or requested_at, default=None)
 
 
+# (unmatched requests, sum of the differences in seconds, (request, listed) of each match).
+_Match = tuple[int, float, tuple[tuple[int, int], ...]]
+
+
 def match_requests(listed: Sequence[ListedCall], requested: Sequence[datetime]) -> list[ListedCall | None]:
     """Match equal requests, in the order of their times, to what the provider lists, newest first.
 
@@ -106,12 +110,11 @@ def match_requests(listed: Sequence[ListedCall], requested: Sequence[datetime]) 
         return []
     ordered = list(reversed(listed))
     ordered.sort(key=lambda one: one.created_at or requested[0])
-    # best[i][j]: (unmatched, sum of seconds, pairs) of the first i requests and the first j listed.
-    best: list[list[tuple[int, float, tuple[tuple[int, int], ...]]]] = []
+    best: list[list[_Match]] = []  # best[i][j]: of the first i requests and the first j listed
     for i in range(len(requested) + 1):
-        row: list[tuple[int, float, tuple[tuple[int, int], ...]]] = []
+        row: list[_Match] = []
         for j in range(len(ordered) + 1):
-            options = [(i, 0.0, ())] if i == 0 or j == 0 else []
+            options: list[_Match] = [(i, 0.0, ())] if i == 0 or j == 0 else []
             if i and j:
                 options = [row[j - 1], (best[i - 1][j][0] + 1, *best[i - 1][j][1:])]
                 created_at = ordered[j - 1].created_at

@@ -88,7 +88,7 @@ class SubmissionFormSerializer(StrictSerializer):
     notes = serializers.CharField(max_length=4000, required=False, allow_blank=True, default="")
     extra = ExtraField(required=False, default=dict)
     language = serializers.ChoiceField(
-        choices=Organization.Language,
+        choices=Organization.Language.choices,
         required=False,
         allow_blank=True,
         default="",
