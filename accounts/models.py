@@ -136,6 +136,14 @@ class User(AbstractBaseUser, PermissionsMixin):
     phone = PhoneNumberField(blank=True)
     is_active = models.BooleanField(default=True)
     created_at = models.DateTimeField(default=clock.now, editable=False)
+    language = models.CharField(
+        max_length=2,
+        choices=Organization.Language,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Of their alerts. Empty: the organization's.",
+    )
     email_confirmed_at = models.DateTimeField(
         null=True, editable=False, help_text="When they first opened a link sent to this address."
     )

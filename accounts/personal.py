@@ -29,7 +29,7 @@ def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
     """Return the account, memberships, created API keys and sign-in records, by table."""
     users = list(_users_of(person))
     emails, ids = [user.email for user in users], [user.pk for user in users]
-    names = ("id", "email", "name", "phone", "is_active", "created_at", "last_login")
+    names = ("id", "email", "name", "phone", "language", "is_active", "created_at", "last_login")
     own = Membership.objects.of(person.organization_id).filter(user_id__in=ids)
     tables = {
         "users": personal_data.as_rows(User.objects.filter(pk__in=ids), *names),

@@ -182,6 +182,24 @@ def change_own_phone(user: User, phone: str, *, actor: Actor) -> bool:
     return True
 
 
+def change_own_language(user: User, language: str, *, actor: Actor) -> bool:
+    """Change the language of the person's alerts (empty: the organization's). Return whether it changed."""
+    with transaction.atomic():
+        if not User.objects.filter(pk=user.pk).exclude(language=language).update(language=language):
+            return False
+        for membership in user.active_memberships:
+            events.append(
+                membership.organization_id,
+                "membership.language_changed",
+                membership.pk,
+                actor=actor,
+                user_id=user.pk,
+                language=language,
+            )
+    user.language = language
+    return True
+
+
 def add_member(
     organization: Organization, *, email: str, name: str, role: str, actor: Actor, phone: str = ""
 ) -> tuple[Membership, bool]:

@@ -1,4 +1,8 @@
-"""Render a notification for each channel, from the templates in templates/notifications/."""
+"""Render a notification for each channel, from the templates in templates/notifications/.
+
+Each is in the language of its recipient (`language_of`). Titles and details are stored in English. In another
+language, a notification names the kind of event and its job, and leaves out details that are sentences.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +24,19 @@ from notifications.rules import BY_KIND, SEPARATOR
 MAX_TEXT_LENGTH = 300
 # Subjects whose notifications contain what a customer entered: a name, an address, a text.
 ABOUT_CUSTOMERS = frozenset({"job", "technician"})
-# Alerts whose details are only names and places, which need no translation.
-KINDS_WITH_PLAIN_DETAILS = frozenset({"job.pending", "job.pause_overdue"})
+# Kinds whose details are only names and places, which need no translation.
+KINDS_WITH_PLAIN_DETAILS = frozenset(
+    {
+        "job.pending",
+        "job.pause_overdue",
+        "job.not_started",
+        "job.not_completed",
+        "job.corrected",
+        "job.possible_duplicate",
+    }
+)
+# GSM-7 lacks these letters. One of them makes a text more than twice as expensive.
+PLAIN_VOWELS = str.maketrans("áíóúÁÍÓÚ", "aiouAIOU")
 # The console page for a subject: its own page, or the list of its kind.
 PAGES = {
     "schedule": "console:schedule",
@@ -44,9 +59,20 @@ class Mail:
     html: str
 
 
+def language_of(row: Notification) -> str:
+    """Return the language of the recipient: their own, else the organization's."""
+    return row.user.language or row.organization.language
+
+
 def render_email(row: Notification) -> Mail:
-    """Render the subject, the text and the HTML of an email."""
-    context = _context(row)
+    """Render the subject, the text and the HTML of an email in the recipient's language."""
+    with languages.override(language_of(row)):
+        return _render_email(row)
+
+
+def _render_email(row: Notification) -> Mail:
+    title, body = _title_and_body(row)
+    context = {**_context(row), "title": title, "details": body}
     subject = " ".join(render_to_string("notifications/email_subject.txt", context).split())
     return Mail(
         subject,
@@ -56,11 +82,18 @@ def render_email(row: Notification) -> Mail:
 
 
 def render_text(row: Notification) -> str:
-    """Render the body of an SMS. Links that a customer entered don't work as links."""
+    """Render the body of an SMS in the recipient's language. Links that a customer entered don't work as links."""
+    with languages.override(language_of(row)):
+        body = _render_text(row)
+        return body if languages.is_english() else body.translate(PLAIN_VOWELS)
+
+
+def _render_text(row: Notification) -> str:
     plain = without_links if row.subject_type in ABOUT_CUSTOMERS else str
+    title, details = _title_and_body(row)
     # the separator would make a text with Latin letters twice as long
-    details = plain(row.body.replace(SEPARATOR, ", "))
-    context = {**_context(row), "title": plain(row.title), "details": details}
+    details = plain(details.replace(SEPARATOR, ", "))
+    context = {**_context(row), "title": plain(title), "details": details}
     body = " ".join(render_to_string("notifications/sms.txt", context).split())
     if len(body) <= MAX_TEXT_LENGTH:
         return body
@@ -72,13 +105,9 @@ def render_text(row: Notification) -> str:
 def render_call(prompt: str, row: Notification) -> tuple[str, ...]:
     """Render the sentences of a call in the active language, one per line of `voice_<prompt>.txt`.
 
-    The prompt is alert, acknowledged or over. Titles and details are stored in English, so a call in another
-    language names the kind of alert and its job, and leaves out details that are sentences.
+    The prompt is alert, acknowledged or over.
     """
-    if languages.is_english():
-        title, body = row.title, row.body
-    else:
-        title, body = _spoken_title(row), row.body if row.kind in KINDS_WITH_PLAIN_DETAILS else ""
+    title, body = _title_and_body(row)
     context = {
         **_context(row),
         "spoken_title": title,
@@ -89,8 +118,20 @@ def render_call(prompt: str, row: Notification) -> tuple[str, ...]:
     return tuple(line.strip() for line in lines if line.strip())
 
 
-def _spoken_title(row: Notification) -> str:
-    """Return the translated name of the kind of alert, with the number of its job."""
+def _title_and_body(row: Notification) -> tuple[str, str]:
+    """Return the title and the details in the active language."""
+    if languages.is_english():
+        return row.title, row.body
+    return _translated_title(row), row.body if row.kind in KINDS_WITH_PLAIN_DETAILS else ""
+
+
+def title_of(row: Notification) -> str:
+    """Return the title in the active language."""
+    return _title_and_body(row)[0]
+
+
+def _translated_title(row: Notification) -> str:
+    """Return the translated name of the kind of event, with the number of its job."""
     rule = BY_KIND.get(row.kind)
     label = _(rule.label) if rule else ""
     if row.subject_type != "job":

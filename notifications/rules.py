@@ -111,7 +111,7 @@ TABLE: tuple[Rule, ...] = (
         email=True,
     ),
     Rule(
-        "job.cannot_make_it", TOAST, "A technician can't make it",
+        "job.cannot_make_it", TOAST, mark("A technician can't make it"),
         "Job {id}: {technician|the technician} can't make it", ("{note}", "{service}", "{place}"),
     ),
     Rule(
@@ -135,7 +135,7 @@ TABLE: tuple[Rule, ...] = (
         },
     ),
     Rule(
-        "job.not_started", TOAST, "A job was not started in time",
+        "job.not_started", TOAST, mark("A job was not started in time"),
         "Job {id}: {technician|the technician} has not started", ("{service}", "{customer}", "{place}"),
         ends={
             "job.on_the_way": "reported that the technician is on the way",
@@ -147,44 +147,55 @@ TABLE: tuple[Rule, ...] = (
         },
     ),
     Rule(
-        "job.running_late", TOAST, "A technician is running late",
+        "job.not_completed", TOAST, mark("A job was not completed in time"),
+        "Job {id}: {technician|the technician} started {minutes} minutes ago and has not completed it",
+        ("{service}", "{customer}", "{place}"),
+        ends={
+            "job.completed": "completed the job",
+            "job.assigned": "assigned the job{to}",
+            "job.cannot_make_it": "gave the job back",
+            "job.cancelled": "canceled the job",
+        },
+    ),
+    Rule(
+        "job.running_late", TOAST, mark("A technician is running late"),
         "Job {id}: {technician|the technician} is running late {minutes} min",
         ("{service}", "{customer}", "{place}"), when=lambda data: data.get("by") != "user",
     ),
     Rule(
-        "job.cancelled", TOAST, "A customer canceled a request",
+        "job.cancelled", TOAST, mark("A customer canceled a request"),
         "The customer canceled job {id}", ("{reason}", "{service}", "{customer}", "{place}"),
         when=lambda data: data.get("by") == "customer",
     ),
     Rule(
-        "job.corrected", TOAST, "A customer corrected a request",
+        "job.corrected", TOAST, mark("A customer corrected a request"),
         "The customer corrected the {what|request} of job {id}", ("{service}", "{customer}", "{place}"),
         when=lambda data: data.get("by") == "customer",
         says=lambda data: {"what": " and the ".join(data.get("changed", []))},
     ),
     Rule(
-        "job.customer_replied", TOAST, "A customer texted about a job",
+        "job.customer_replied", TOAST, mark("A customer texted about a job"),
         "The customer of job {id} texted", ("“{body}”", "{service}", "{customer}"),
         many="{count} new texts from {customer|the customer} about job {id}",
     ),
     Rule(
-        "job.customer_opted_out", TOAST, "A customer with an open job opted out of texts",
+        "job.customer_opted_out", TOAST, mark("A customer with an open job opted out of texts"),
         "The customer of job {id} texted “{body}” and opted out of texts",
         ("They may want to cancel.", "{service}", "{customer}"),
         many="The customer of job {id} opted out of texts {count} times",
     ),
     Rule(
-        "job.possible_duplicate", TOAST, "A job may be a duplicate",
+        "job.possible_duplicate", TOAST, mark("A job may be a duplicate"),
         "Job {id} may be a duplicate of job {of}", ("{service}", "{customer}", "{place}"),
     ),
     Rule(
-        "job.text_received", TOAST, "A technician texted about a job",
+        "job.text_received", TOAST, mark("A technician texted about a job"),
         "{technician} texted about job {id}", ("“{body}”", "Also on {also}", "{service}", "{place}"),
         when=lambda data: bool(data.get("is_main")),
         many="{count} new texts from {technician} about job {id}", same="technician_id",
     ),
     Rule(
-        "job.text_failed", TOAST, "A text to a technician was not delivered",
+        "job.text_failed", TOAST, mark("A text to a technician was not delivered"),
         "Your text to {technician} about job {id} was not delivered", ("{reason}", "Call {phone}"),
     ),
     Rule(
@@ -192,11 +203,11 @@ TABLE: tuple[Rule, ...] = (
         "{name} texted “{word}”, opted out of texts, and may not come", ("Call {phone}", "{jobs}"),
     ),
     Rule(
-        "technician.opted_out", TOAST, "A technician opted out of texts",
+        "technician.opted_out", TOAST, mark("A technician opted out of texts"),
         "{name} opted out of texts", ("They still get calls.",), when=lambda data: not data.get("jobs"),
     ),
     Rule(
-        "technician.pin_locked", TOAST, "Wrong PINs were entered for a technician",
+        "technician.pin_locked", TOAST, mark("Wrong PINs were entered for a technician"),
         "{failures} wrong PINs were entered for {name}",
         (
             "The PIN is locked for {minutes} minutes for callers with the same attestation",
@@ -204,23 +215,23 @@ TABLE: tuple[Rule, ...] = (
         ),
     ),
     Rule(
-        "technician.auto_paused", TOAST, "A technician was paused for missed calls",
+        "technician.auto_paused", TOAST, mark("A technician was paused for missed calls"),
         "{name} was paused",
         ("Missed {misses} calls in a row", "Resume this technician on the board."),
         ends={"technician.back": "resumed the technician"},
     ),
     Rule(
-        "endpoint.disabled", TOAST, "An endpoint was disabled",
+        "endpoint.disabled", TOAST, mark("An endpoint was disabled"),
         "Endpoint {name} was disabled", ("{reason}", "Its messages are kept until you enable it."),
         to=ADMINS, ends={"endpoint.enabled": "enabled the endpoint"}, email=True,
     ),
     Rule(
-        "endpoint.circuit_opened", QUIET, "An endpoint isn't responding",
+        "endpoint.circuit_opened", QUIET, mark("An endpoint isn't responding"),
         "An endpoint is failing, so delivery to it is paused", ("{error}",),
         to=ADMINS, ends={"endpoint.circuit_closed": "reported that the endpoint responds again"},
     ),
     Rule(
-        "endpoint.deferring", TOAST, "An endpoint keeps deferring its messages",
+        "endpoint.deferring", TOAST, mark("An endpoint keeps deferring its messages"),
         "Endpoint {name} accepts no messages at the moment", ("{error}", "{since_text}"),
         to=ADMINS, email=True,
         ends={
@@ -229,13 +240,13 @@ TABLE: tuple[Rule, ...] = (
         },
     ),
     Rule(
-        "group.blocked", TOAST, "A message failed and blocks its group",
+        "group.blocked", TOAST, mark("A message failed and blocks its group"),
         "Message {message_id} failed, so its group {group} waits",
         ("{error}", "{to}", "Retry, ignore or resolve it."),
         to=ADMINS, email=True, ends={"group.unblocked": "decided about the message"},
     ),
     Rule(
-        "message.failed", TOAST, "A message failed",
+        "message.failed", TOAST, mark("A message failed"),
         "Message {id} was not delivered: {error|no reason given}", ("{to}", "{type}"),
         to=ADMINS, once_in_s=3600, email=True,
         when=lambda data: data.get("mode") != "BLOCK_ON_ERROR" and data.get("type") != "endpoint.test",
@@ -246,7 +257,7 @@ TABLE: tuple[Rule, ...] = (
         },
     ),
     Rule(
-        "call.rejected", TOAST, "The phone provider rejects calls",
+        "call.rejected", TOAST, mark("The phone provider rejects calls"),
         "The phone provider rejects calls: {message|no reason given}", ("{code}",),
         to=EVERYBODY, when=lambda data: data.get("about") in ("configuration", "permission"), once_in_s=900,
         email=True,
@@ -265,32 +276,32 @@ TABLE: tuple[Rule, ...] = (
         to=EVERYBODY, email=True, ends={"spend_cap.resumed": "allowed calls and texts again"},
     ),
     Rule(
-        "spend_cap.warned", TOAST, "The daily spending cap is nearly reached",
+        "spend_cap.warned", TOAST, mark("The daily spending cap is nearly reached"),
         "{percent} % of the daily spending cap of {amount} {currency} is used",
         ("Spent: {spent} {currency}", "{note}", "At 100 %, everything but alert calls stops."),
         to=EVERYBODY, email=True,
     ),
     Rule(
-        "spend_cap.uncovered", TOAST, "The daily spending cap does not count another currency",
+        "spend_cap.uncovered", TOAST, mark("The daily spending cap does not count another currency"),
         "The daily spending cap does not count {others}",
         ("The cap: {amount} {currency}", "Amounts are not converted, so the cap doesn't stop what costs {others}.",
          "An admin can choose the provider's currency under Daily spending caps."),
         to=EVERYBODY, email=True,
     ),
     Rule(
-        "number.rested", TOAST, "A caller number is unhealthy",
+        "number.rested", TOAST, mark("A caller number is unhealthy"),
         "Caller number {name} is avoided: {reason}",
         ("until {until_words}", "The other numbers of its pool are used. It returns by itself."),
         to=ADMINS, email=True,
     ),
     Rule(
-        "account.signature_refused", TOAST, "Webhooks from the phone provider are rejected",
+        "account.signature_refused", TOAST, mark("Webhooks from the phone provider are rejected"),
         "Webhooks from the phone provider are rejected: invalid signature",
         ("Account {name}", "Address {url}", "Check PUBLIC_BASE_URL and the auth token."),
         to=ADMINS, email=True,
     ),
     Rule(
-        "account.texts_refused", TOAST, "Texts are not delivered",
+        "account.texts_refused", TOAST, mark("Texts are not delivered"),
         "Texts are not delivered: {message|no reason given}", ("error {code}", "from {number}", "Account {name}"),
         to=ADMINS, email=True,
     ),
@@ -304,26 +315,26 @@ TABLE: tuple[Rule, ...] = (
         email=True,
     ),
     Rule(
-        "campaign.paused", QUIET, "A campaign was paused",
+        "campaign.paused", QUIET, mark("A campaign was paused"),
         "Campaign {name} is paused", ("by {actor}", "Its leads wait until it is resumed."),
         ends={"campaign.resumed": "resumed the campaign"},
     ),
     Rule(
-        "lead_dispatch.switched", TOAST, "Lead calling was turned on or off",
+        "lead_dispatch.switched", TOAST, mark("Lead calling was turned on or off"),
         "Lead calling is {now}", ("by {actor}",), says=_leads_now,
     ),
     Rule(
-        "lead_engine.switched", TOAST, "Lead calling was stopped or started for all organizations",
+        "lead_engine.switched", TOAST, mark("Lead calling was stopped or started for all organizations"),
         "{actor} {did}", ("in every organization",), says=_engine_did,
     ),
     Rule(
-        "event.quarantined", TOAST, "An event could not be processed",
+        "event.quarantined", TOAST, mark("An event could not be processed"),
         "An event could not be processed: {kind_of_event|unknown}",
         ("for {reader}", "{error}", "It is retried every few minutes. An operator can retry or discard it."),
         to=ADMINS, ends={"event.released": "resolved the failure"}, email=True,
     ),
     Rule(
-        "account.token_changed", QUIET, "A phone provider account has a new token",
+        "account.token_changed", QUIET, mark("A phone provider account has a new token"),
         "Account {name} has a new token", ("by {actor}",), to=ADMINS,
     ),
 )  # fmt: skip

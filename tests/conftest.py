@@ -19,6 +19,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from dispatch.core import clock
+from dispatch.core.redis import generation
 from dispatch.core.redis.client import client
 from tests.support import patient_batches, prompt_hang_ups
 from tests.support.caches import as_if_just_started
@@ -94,6 +95,7 @@ def app_url(_app_server: tuple[str, Any], transactional_db: None, settings: djan
     """
     url, server = _app_server
     settings.PUBLIC_BASE_URL = url
+    generation.ensure_generation()  # as a dispatcher does each second
     yield url
     with suppress(AssertionError):  # requests in progress would collide with emptying the database
         wait_until(lambda: not server.server_state.tasks)

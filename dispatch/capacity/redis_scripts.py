@@ -20,6 +20,7 @@ from typing import Any
 
 import structlog
 
+from dispatch.capacity.redis_recovery import RedisRecovery
 from dispatch.core import clock
 from dispatch.core.redis import generation
 from dispatch.core.redis.client import (
@@ -292,8 +293,7 @@ return 1
 
 log = structlog.get_logger(__name__)
 
-_away_since: datetime | None = None  # since when Redis does not know the decisions
-_catch_up: Callable[[datetime], None] | None = None
+_recovery: RedisRecovery | None = None
 
 
 def base_key() -> str:
@@ -303,31 +303,34 @@ def base_key() -> str:
 
 def on_redis_recovery(catch_up: Callable[[datetime], None]) -> None:
     """Register the function that updates Redis with the decisions that Postgres made during an outage."""
-    global _catch_up
-    _catch_up = catch_up
+    global _recovery
+    _recovery = RedisRecovery(catch_up)
+
+
+def is_recovering() -> bool:
+    """Return whether this process decides without Redis at present."""
+    return _recovery is not None and _recovery.is_pending
 
 
 def run_or_none(script: Script, *args: Any) -> Any | None:
-    """Return the script's reply, or None if Redis is unavailable or incomplete.
+    """Return the script's reply, or None if Redis is unavailable, incomplete or not up to date yet.
 
-    If None, the caller uses Postgres instead.
+    If None, the caller uses Postgres instead. Callers hold transactions open: nothing is rebuilt here.
     """
-    global _away_since
-    began, away_since = clock.now(), _away_since
+    began = clock.now()
+    if _recovery is not None and _recovery.is_pending:
+        _recovery.resume()
+        return None
     try:
-        if away_since is not None and _catch_up is not None:
-            _catch_up(away_since)
-            _away_since = None
         answer = run_script(script, args)
-        if answer == generation.NOT_READY and generation.ensure_generation():
-            answer = run_script(script, args)
-        return None if answer == generation.NOT_READY else answer
+        if answer != generation.NOT_READY:
+            return answer
     except REDIS_ERRORS as error:
         if not isinstance(error, CircuitOpen):
             log.warning("line_scripts_unavailable", script=script.name, error=str(error))
-        if _away_since is None:
-            _away_since = began
-        return None
+    if _recovery is not None:
+        _recovery.start(began)
+    return None
 
 
 def run_script(script: Script, args: Sequence[Any]) -> Any:
@@ -342,6 +345,6 @@ def offset_ms() -> int:
 
 def reset() -> None:
     """Reset the outage state, for tests that start and stop Redis."""
-    global _away_since
     breaker(server_url(LEADS)).reset()
-    _away_since = None
+    if _recovery is not None:
+        _recovery.reset()

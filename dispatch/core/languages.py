@@ -13,8 +13,11 @@ from django.utils.translation import gettext_noop as mark
 
 __all__ = [
     "CHOICES",
+    "CODES",
     "DEFAULT",
+    "OWN_NAMES",
     "SPANISH",
+    "active",
     "clock_time",
     "gettext",
     "is_english",
@@ -26,6 +29,14 @@ __all__ = [
 
 DEFAULT, SPANISH = "en", "es"
 CHOICES = ((DEFAULT, "English"), (SPANISH, "Spanish"))
+# As people who speak them call them.
+OWN_NAMES = ((DEFAULT, "English"), (SPANISH, "Español"))
+CODES = frozenset(code for code, _ in CHOICES)
+
+
+def active() -> str:
+    """Return the code of the active language, such as `es`."""
+    return (get_language() or DEFAULT)[:2]
 
 
 def translated(sentences: tuple[str, ...]) -> tuple[str, ...]:

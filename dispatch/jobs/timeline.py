@@ -106,6 +106,7 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.reopened": lambda d: "reopened the job" + _note(d),
     "job.pause_overdue": lambda d: f"reminded dispatchers: paused for {d.get('minutes')} minutes",
     "job.not_started": lambda d: f"reminded dispatchers: {_who(d)} has not started the work",
+    "job.not_completed": lambda d: f"reminded dispatchers: {_who(d)} has not completed the work",
     "job.corrected": lambda d: (
         f"corrected the {join_names(d.get('changed') or ['job'])}"
         + _of(d, "priority", ": {}")
@@ -200,6 +201,7 @@ _TONES = {
     "job.notice_dropped": "off",
     "job.pause_overdue": "attention",
     "job.not_started": "late",
+    "job.not_completed": "late",
     "job.started": "good",
     "job.on_the_way": "good",
     "job.customer_text_failed": "late",
@@ -242,6 +244,7 @@ _NO_CHANGE = (
     "job.notice_dropped",
     "job.pause_overdue",
     "job.not_started",
+    "job.not_completed",
     "job.possible_duplicate",
     "job.alert_raised",
     "job.alert_escalated",

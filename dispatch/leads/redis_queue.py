@@ -171,12 +171,7 @@ def sync_missing(page: str) -> int:
 
 def _run_if_available(script: Script, args: Sequence[Any]) -> int:
     try:
-        try:
-            return int(run_script(script, args))
-        except NotReady:
-            if generation.ensure_generation():
-                return int(run_script(script, args))
-            raise
+        return int(run_script(script, args))
     except UNAVAILABLE as error:
         counters.unscheduled.inc()
         if not isinstance(error, CircuitOpen):

@@ -151,6 +151,7 @@ DISPATCH_POLICY_DEFAULTS = {
     "pause_reminder_s": env.int("JOB_PAUSE_REMINDER_S", default=3600),
     "start_within_s": env.int("JOB_START_WITHIN_S", default=0),
     "window_lead_s": env.int("JOB_WINDOW_LEAD_S", default=7200),
+    "finish_within_s": env.int("JOB_FINISH_WITHIN_S", default=0),
     "technician_wait_s": env.int("OFFER_TECHNICIAN_WAIT_S", default=600),
     "weight_distance": 1.0,
     "weight_workload": 0.5,

@@ -22,8 +22,9 @@ from dispatch.telephony.services import spend_caps
 class SpendCapSerializer(StrictSerializer, serializers.ModelSerializer):
     """What the organization's calls and texts may cost in one of its local days; `amount` null: no cap.
 
-    `spent` is the cost of the day `day` in the cap's `currency`, with an estimate where no price is known. Amounts
-    are not converted: what was billed in other currencies is in `not_counted`, and the cap does not stop it.
+    `spent` is the cost of the day `day` in the cap's `currency`, with an estimate where no price is known. What
+    was billed in other currencies counts by the exchange rates that admins enter; what has no rate is in
+    `not_counted`, and the cap does not stop it.
     `is_stopped`: calls and texts wait, because the cap is reached.
     """
 

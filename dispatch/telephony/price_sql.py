@@ -140,11 +140,18 @@ _WAITING_BY_DAY = f"""
 SELECT (at AT TIME ZONE %(zone)s)::date, count(*) FROM ({_UNKNOWN}) AS waiting GROUP BY 1
 """
 
+_RATES = """
+SELECT from_currency, rate FROM telephony_exchangerate
+WHERE organization_id = %(organization)s AND to_currency = %(currency)s
+"""
 _AVERAGE = """
 SELECT avg(GREATEST(price, 0)) FROM (
     SELECT price, ntile(10) OVER (ORDER BY price) AS tenth, count(*) OVER () AS prices FROM (
-        SELECT price FROM {table} WHERE organization_id = %(organization)s AND price IS NOT NULL
-            AND price_unit IN ('', %(currency)s::text) AND {began} >= %(since)s
+        SELECT price * COALESCE(x.rate, 1) AS price FROM {table} p
+        LEFT JOIN telephony_exchangerate x ON x.organization_id = p.organization_id
+            AND x.from_currency = p.price_unit AND x.to_currency = %(currency)s::text
+        WHERE p.organization_id = %(organization)s AND price IS NOT NULL
+            AND (price_unit IN ('', %(currency)s::text) OR x.rate IS NOT NULL) AND {began} >= %(since)s
         ORDER BY {began} DESC LIMIT %(limit)s
     ) AS latest
 ) AS ranked WHERE tenth < 10 AND prices >= 10
@@ -155,9 +162,9 @@ SELECT avg(GREATEST(price, 0)) FROM (
 class Spent:
     """What calls and texts of a span cost.
 
-    `known`: the sum of the prices in one currency, without credits. `others`: such sums of other currencies, which
-    are never added to it. `open_calls`, `calls`, `texts`: how many have no price: calls in progress, ended calls,
-    and outbound texts.
+    `known`: the sum of the prices in one currency, and of those that an exchange rate converts into it, without
+    credits. `others`: such sums of other currencies, which are never added to it. `open_calls`, `calls`, `texts`:
+    how many have no price: calls in progress, ended calls, and outbound texts.
     """
 
     known: Decimal
@@ -176,6 +183,8 @@ def spent_between(organization_id: int, since: datetime, until: datetime, curren
     by_currency: dict[str, Decimal] = dict(prepared.fetch_all(_SPENT, {**given, "currency": currency}))
     waiting: dict[str, int] = dict(prepared.fetch_all(_WAITING, given))
     known = by_currency.pop(currency, Decimal(0))
+    for unit, rate in prepared.fetch_all(_RATES, {"organization": organization_id, "currency": currency}):
+        known += by_currency.pop(unit, Decimal(0)) * rate
     others = {unit: amount for unit, amount in by_currency.items() if amount}
     return Spent(known, others, waiting.get("open", 0), waiting.get("call", 0), waiting.get("text", 0))
 
@@ -183,8 +192,9 @@ def spent_between(organization_id: int, since: datetime, until: datetime, curren
 def average_price(
     source: Source, organization_id: int, since: datetime, limit: int, currency: str
 ) -> Decimal | None:
-    """Return the average of the latest prices in the currency since then, or None if they are fewer than ten.
+    """Return the average of the latest prices since then, in the currency, or None if they are fewer than ten.
 
+    Prices in another currency count if there is an exchange rate.
     The highest tenth is left out, so that a single huge price does not make all later calls look expensive. A
     credit counts as zero.
     """

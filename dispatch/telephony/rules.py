@@ -96,6 +96,38 @@ def find_our_call(
     return min(candidates, key=lambda call: call.created_at or requested_at, default=None)
 
 
+# (unmatched requests, sum of the differences in seconds, (request, listed) of each match).
+_Match = tuple[int, float, tuple[tuple[int, int], ...]]
+
+
+def match_requests(listed: Sequence[ListedCall], requested: Sequence[datetime]) -> list[ListedCall | None]:
+    """Match equal requests, in the order of their times, to what the provider lists, newest first.
+
+    None: it is not listed. As many as possible are matched, in the order of time, with the least sum of
+    differences. Nothing that was created long before a request is matched to it.
+    """
+    if not requested:
+        return []
+    ordered = list(reversed(listed))
+    ordered.sort(key=lambda one: one.created_at or requested[0])
+    best: list[list[_Match]] = []  # best[i][j]: of the first i requests and the first j listed
+    for i in range(len(requested) + 1):
+        row: list[_Match] = []
+        for j in range(len(ordered) + 1):
+            options: list[_Match] = [(i, 0.0, ())] if i == 0 or j == 0 else []
+            if i and j:
+                options = [row[j - 1], (best[i - 1][j][0] + 1, *best[i - 1][j][1:])]
+                created_at = ordered[j - 1].created_at
+                after_s = (created_at - requested[i - 1]).total_seconds() if created_at else 0.0
+                if after_s >= -LISTING_SKEW.total_seconds():
+                    unmatched, seconds, pairs = best[i - 1][j - 1]
+                    options.append((unmatched, seconds + abs(after_s), (*pairs, (i - 1, j - 1))))
+            row.append(min(options, key=lambda option: option[:2]))
+        best.append(row)
+    found = dict(best[-1][-1][2])
+    return [ordered[found[i]] if i in found else None for i in range(len(requested))]
+
+
 def listing_counts(
     now: datetime, send_by: datetime, checked_at: datetime | None, provider_s: float, gap_s: float
 ) -> bool:

@@ -8,10 +8,13 @@ from __future__ import annotations
 from datetime import datetime
 
 from accounts.tenancy import actor_of
+from dispatch.core import languages
+from dispatch.core.languages import gettext as _
 from dispatch.core.words import without_accents
 from dispatch.telephony import handlers
 from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.models import InboundCall, Text
+from notifications import rendering
 from notifications.channels.voice import ACKNOWLEDGE_KEY, acknowledge_by_key, load_delivery, speak
 from notifications.models import Alert, Delivery
 from notifications.services import acknowledge_alert
@@ -38,12 +41,18 @@ class AlertSmsHandler:
         if without_accents(text.body).strip().strip(".!").upper() not in ACKNOWLEDGING_REPLIES:
             return None
         last = _last_to(text.organization_id, text.from_phone)
-        return _acknowledge_by_text(last, TEXT) if last else None
+        if last is None:
+            return None
+        with languages.override(rendering.language_of(last.notification)):
+            return _acknowledge_by_text(last, TEXT)
 
     def on_help(self, text: Text) -> str | None:
-        if _last_to(text.organization_id, text.from_phone) is None:
+        last = _last_to(text.organization_id, text.from_phone)
+        if last is None:
             return None
-        return f"{text.organization.name}: alerts. Reply 1 to acknowledge an alert, STOP to stop receiving texts."
+        with languages.override(rendering.language_of(last.notification)):
+            words = _("{name}: alerts. Reply 1 to acknowledge an alert, STOP to stop receiving texts.")
+            return words.format(name=text.organization.name)
 
     def on_stop(self, text: Text) -> None:
         """Do nothing: an opted-out user still gets calls."""
@@ -87,10 +96,12 @@ def _acknowledge_by_text(row: Delivery, via: str) -> str:
     assert row.notification.alert_id is not None
     alert, is_first = acknowledge_alert(row.notification.alert_id, user=user, actor=actor_of(user), via=via)
     if is_first or (alert.status == Alert.Status.ACKNOWLEDGED and alert.acknowledged_by_id == user.pk):
-        return f"Thank you. You acknowledged: {alert.title}"
+        title = rendering.title_of(row.notification)
+        return _("Thank you. You acknowledged: {title}").format(title=title)
     if alert.status == Alert.Status.ACKNOWLEDGED:
-        return f"{alert.acknowledged_by or 'Someone'} already acknowledged this alert."
-    return f"This alert is resolved. {alert.settled_how}".strip()
+        name = alert.acknowledged_by or _("Someone")
+        return _("{name} already acknowledged this alert.").format(name=name)
+    return f"{_('This alert is resolved.')} {alert.settled_how if languages.is_english() else ''}".strip()
 
 
 def register() -> None:

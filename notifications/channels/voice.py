@@ -1,6 +1,7 @@
 """Handle alert calls: the spoken alert and the key that acknowledges it.
 
-It is in the language and voice of the organization. Registered with telephony's handlers for purpose `alert`.
+It is in the language of the member, else in that of the organization. Registered with telephony's handlers for
+purpose `alert`.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def acknowledge_by_key(row: Delivery, call_id: int | None = None) -> VoicePrompt
 
 def speak(prompt: str, row: Delivery, keys: str = "") -> VoicePrompt:
     """Return the prompt of this name (see `rendering.render_call`) about the delivery's alert."""
-    with speaking(speech_for(row.notification.organization)):
+    with speaking(speech_for(row.notification.organization, language=rendering.language_of(row.notification))):
         return VoicePrompt(rendering.render_call(prompt, row.notification), keys=keys)
 
 

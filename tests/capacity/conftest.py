@@ -16,14 +16,17 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from accounts.models import Organization
+from dispatch.capacity import redis_scripts
 from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.core import clock
+from dispatch.core.redis import generation
 from dispatch.core.redis.client import client
 from dispatch.dev import embedded_servers
 from dispatch.telephony import services
 from dispatch.telephony.models import Call
 from dispatch.telephony.services.calls import lock_call, transition
 from tests.support import factories
+from tests.support.waiting import wait_until
 
 
 class OwnRedis:
@@ -57,10 +60,11 @@ class OwnRedis:
 
 
 @pytest.fixture
-def own_redis(settings: Any) -> Iterator[OwnRedis]:
+def own_redis(settings: Any, transactional_db: None) -> Iterator[OwnRedis]:
     server = OwnRedis()
     settings.REDIS_URL = server.url
     client.cache_clear()
+    generation.ensure_generation()
     yield server
     client.cache_clear()
     server.remove()
@@ -118,6 +122,14 @@ class Lines:
         except services.NoLine as none:
             return none.reason
 
+    def until_redis_is_valid(self) -> None:
+        """Do what the dispatcher does each second, until this process decides with Redis again."""
+
+        def is_valid() -> bool:
+            return generation.ensure_generation() and not redis_scripts.is_recovering()
+
+        wait_until(is_valid)
+
     def end(self, call: Call) -> None:
         with transaction.atomic():
             transition(lock_call(call.pk), "completed")
@@ -125,6 +137,7 @@ class Lines:
 
 @pytest.fixture
 def lines(transactional_db: None) -> Lines:
+    generation.ensure_generation()
     return Lines()
 
 

@@ -34,13 +34,14 @@ def really() -> dict[str, str]:
     }
 
 
-def test_flushed_during_calls_it_is_rebuilt_before_the_next_line(lines: Lines, own_redis: OwnRedis) -> None:
+def test_flushed_during_calls_postgres_decides_until_it_is_rebuilt(lines: Lines, own_redis: OwnRedis) -> None:
     lines.number(3)
     first, _ = lines.call(), lines.call()
 
     own_redis.flush()
 
     assert [lines.slot(), lines.slot()] == [3, "lines_busy"]
+    lines.until_redis_is_valid()
     assert believed() == really()
     assert generation.current_generation()
     lines.end(first)
@@ -61,6 +62,7 @@ def test_postgres_continues_without_redis_which_is_rebuilt_later(lines: Lines, o
     CircuitBreaker.reset_all()  # the circuit of the lost server is closed again
     lines.end(during)
     assert [lines.slot(), lines.slot()] == [2, "lines_busy"]
+    lines.until_redis_is_valid()
     assert believed() == really()
 
 

@@ -219,6 +219,18 @@ def test_own_number_is_changed_and_the_event_omits_it(browser: Browser, dora: Us
     assert not User.objects.get(pk=dora.pk).phone
 
 
+def test_language_of_own_alerts_is_chosen_with_an_event(browser: Browser, dora: User) -> None:
+    here = browser(dora)
+    assert "Desert Air's: English" in text(here.get(CHOICES))
+    for chosen in ("es", "es", "", "xx"):
+        assert here.post("/notifications/language/", {"language": chosen}).status_code == (
+            400 if chosen == "xx" else 302
+        )
+    assert User.objects.get(pk=dora.pk).language == ""
+    changes = Event.objects.filter(kind="membership.language_changed").order_by("id")
+    assert list(changes.values_list("data__language", flat=True)) == ["es", ""]
+
+
 def test_anonymous_visitors_are_sent_to_sign_in(browser: Browser) -> None:
     for address in (LIST, CHOICES):
         answer = browser(None).get(address)

@@ -21,7 +21,7 @@ from tests.support.waiting import PATIENCE
 
 
 def reminders(job: Job) -> list[str]:
-    kinds = ("job.pause_overdue", "job.not_started")
+    kinds = ("job.pause_overdue", "job.not_started", "job.not_completed")
     return list(Event.objects.filter(kind__in=kinds, subject_id=job.pk).values_list("kind", flat=True))
 
 
@@ -113,6 +113,30 @@ def test_assigned_job_that_is_not_started_needs_attention(floor):
     assert not Job.objects.needing_attention().exists()
     with pytest.raises(IllegalTransition, match="already been started"):
         services.mark_started(job.pk, actor=MARIA)
+
+
+def test_started_job_that_is_not_completed_needs_attention(floor):
+    floor.set_policy(finish_within_s=7200)
+    (ann,) = floor.crew("Ann")
+    job = assigned_to(floor, ann)
+    later(8000)
+    assert reminders(job) == [], "it has not begun"
+    services.mark_started(job.pk, actor=MARIA)
+    later(7000)
+    assert not Job.objects.needing_attention().exists()
+    later(300)
+    later(300)
+    assert reminders(job) == ["job.not_completed"]
+    assert list(Job.objects.needing_attention()) == [job]
+    event = Event.objects.get(kind="job.not_completed")
+    rule = notification_rules.BY_KIND["job.not_completed"]
+    assert notification_rules.message_of(rule, {"id": job.pk, **event.data}).title == (
+        f"Job {job.pk}: Ann started 121 minutes ago and has not completed it"
+    )
+    services.complete(job.pk, actor=MARIA)
+    assert not Job.objects.needing_attention().exists()
+    services.reopen(job.pk, actor=MARIA)
+    assert floor.job(job).attention_at > clock.now()
 
 
 def test_assigned_job_without_a_target_has_no_clock(floor):

@@ -50,6 +50,39 @@ def test_end_of_an_alert_is_said_in_the_language():
         assert rendering.render_call("over", row) == ("Esta alerta está resuelta.", "Adiós.")
 
 
+@pytest.mark.parametrize("rule", TABLE, ids=lambda rule: rule.kind)
+@pytest.mark.parametrize(("own", "organization"), [("es", "en"), ("", "es")])
+def test_every_text_and_email_is_in_the_language_of_its_recipient(rule, own: str, organization: str):
+    row = row_of(rule.kind)
+    row.user.language, row.organization.language = own, organization
+    with languages.override(languages.SPANISH):
+        label = languages.gettext(rule.label)
+    assert label != rule.label
+    text, mail = rendering.render_text(row), rendering.render_email(row)
+    assert text.startswith(f"Copper State Plumbing: {label.translate(rendering.PLAIN_VOWELS)}.")
+    assert "Responda 1 para confirmar." in text
+    assert "Something happened" not in text + mail.subject + mail.text + mail.html
+    assert label in mail.subject
+    assert "Cambiar la configuración de avisos" in mail.text
+    assert '<html lang="es">' in mail.html
+    row.user.language = "en"
+    assert "Something happened" in rendering.render_text(row)
+    assert "Reply 1 to acknowledge." in rendering.render_text(row)
+    assert rendering.render_email(row).subject == "[Copper State Plumbing] Something happened"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_alert_call_and_text_reply_are_in_the_language_of_the_member(watch: Watch):
+    ana = watch.dispatcher("Ana")
+    User.objects.filter(pk=ana.pk).update(language="es")
+    watch.alert()
+    watch.after(121)
+    call = watch.rings(ana).answer()
+    call.hears("Para confirmar, oprima 1.")
+    assert {words["language"] for words in call.now["said"]} == {"es-US"}
+    call.press("1").hears("Gracias, Ana. Usted confirmó esta alerta. No se llamará a nadie más.").ended()
+
+
 @pytest.mark.django_db(transaction=True)
 def test_alert_call_is_in_the_language_and_voice_of_the_organization(watch: Watch):
     Organization.objects.filter(pk=watch.floor.organization.pk).update(language="es", voice=LUPE)

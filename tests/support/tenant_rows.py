@@ -39,6 +39,7 @@ from dispatch.technicians.models import Shift, Skill, Technician
 from dispatch.telephony.models import (
     Call,
     CallEvent,
+    ExchangeRate,
     InboundCall,
     NumberHealthPolicy,
     OptOut,
@@ -255,6 +256,9 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
         organization=t.organization, job=t.row(Job), text=t.row(Text), technician=t.row(Technician)
     ),
     OptOut: lambda t: OptOut.objects.create(organization=t.organization, phone=make.phone()),
+    ExchangeRate: lambda t: ExchangeRate.objects.create(
+        organization=t.organization, from_currency="EUR", to_currency="USD", rate=1
+    ),
     SpendCap: lambda t: SpendCap.objects.create(organization=t.organization, other_currencies=t.tag[:60]),
     NumberHealthPolicy: lambda t: NumberHealthPolicy.objects.create(organization=t.organization),
     InboundCall: lambda t: InboundCall.objects.create(

@@ -9,13 +9,14 @@ from django.test import Client
 
 from accounts.models import Organization
 from dispatch.core.models import Event
-from dispatch.telephony.models import NumberHealthPolicy, SpendCap
+from dispatch.telephony.models import ExchangeRate, NumberHealthPolicy, SpendCap
 from tests.api.client import Api
 from tests.support import factories
 
 pytestmark = pytest.mark.django_db
 
 CAPS, POLICIES = "/admin/telephony/spendcap/", "/admin/telephony/numberhealthpolicy/"
+RATES = "/admin/telephony/exchangerate/"
 CAP = {"amount": "25.00", "currency": "USD", "warn_percent": "80"}
 POLICY = {
     "window_hours": "12", "min_calls": "30", "min_answer_percent": "5", "max_error_percent": "40",
@@ -95,7 +96,32 @@ def test_thresholds_are_edited_with_an_event(organization: Organization, admin: 
 def test_admin_page_names_what_the_cap_does_not_count(organization: Organization, admin: Client) -> None:
     cap = SpendCap.objects.create(organization=organization, amount=Decimal(25), other_currencies="0.70 EUR")
     page = admin.get(f"{CAPS}{cap.pk}/change/").content.decode()
-    assert "Not counted: 0.70 EUR. Amounts are not converted" in page
+    assert "Not counted, because there is no exchange rate into USD: 0.70 EUR." in page
+
+
+def test_exchange_rate_is_entered_by_an_admin_and_named_on_the_cap(
+    organization: Organization, admin: Client
+) -> None:
+    dispatcher = factories.browser(factories.dispatcher(organization, "Dora"))
+    cap = SpendCap.objects.create(organization=organization, amount=Decimal(25))
+    rate = {"from_currency": "EUR", "to_currency": "USD", "rate": "1.08", "as_of": "2026-01-02"}
+    assert admin.post(f"{RATES}add/", new({**rate, "from_currency": "USD"})).status_code == 200, (
+        "the same currency"
+    )
+    assert admin.post(f"{RATES}add/", new({**rate, "rate": "0"})).status_code == 200
+    assert admin.post(f"{RATES}add/", new(rate)).status_code == 302
+    row = ExchangeRate.objects.get(organization=organization)
+    assert "Counted with: 1 EUR = 1.08 USD (2026-01-02, old)." in page_of(admin, cap)
+    assert dispatcher.get(RATES).status_code == 200
+    assert dispatcher.post(f"{RATES}{row.pk}/change/", {**rate, "rate": "2"}).status_code == 403
+    assert admin.post(f"{RATES}{row.pk}/change/", {**rate, "rate": "1.10"}).status_code == 302
+    assert admin.post(f"{RATES}{row.pk}/delete/", {"post": "yes"}).status_code == 302
+    assert not ExchangeRate.objects.exists()
+    assert "Counted with" not in page_of(admin, cap)
+
+
+def page_of(browser: Client, cap: SpendCap) -> str:
+    return browser.get(f"{CAPS}{cap.pk}/change/").content.decode()
 
 
 # --- the API ----------------------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.telephony import handlers, price_sql, services
 from dispatch.telephony.errors import NoLine
-from dispatch.telephony.models import Call, SpendCap, Text
-from dispatch.telephony.services import spend_caps
+from dispatch.telephony.models import Call, ExchangeRate, SpendCap, Text
+from dispatch.telephony.services import exchange_rates, spend_caps
 from notifications.models import Notification
 from notifications.rules import BY_KIND, EVERYBODY
 from tests.api.client import Api
@@ -284,7 +284,7 @@ def test_prices_in_another_currency_are_not_added_but_reported(caller: Caller) -
     assert stored(cap).stopped_at is not None
     reached = Event.objects.get(kind="spend_cap.reached")
     assert reached.data["spent"] == "1.10"
-    assert reached.data["note"] == "Not counted, because amounts are not converted: 0.70 EUR, 2.00 GBP."
+    assert reached.data["note"] == "Not counted, because there is no exchange rate: 0.70 EUR, 2.00 GBP."
 
 
 def test_other_currency_is_reported_once_a_day_and_when_another_appears(caller: Caller) -> None:
@@ -301,6 +301,62 @@ def test_other_currency_is_reported_once_a_day_and_when_another_appears(caller: 
     spend(caller, "0.70", "EUR")
     spend_caps.count_all()
     assert (kinds(cap).count("uncovered"), stored(cap).other_currencies) == (3, "0.70 EUR")
+
+
+def rate_of(cap: SpendCap, rate: str, currency: str = "EUR", **fields: Any) -> ExchangeRate:
+    row = ExchangeRate(
+        organization_id=cap.organization_id,
+        from_currency=currency,
+        to_currency="USD",
+        rate=Decimal(rate),
+        **fields,
+    )
+    exchange_rates.save_rate(row, {"rate": row.rate}, actor=SYSTEM)
+    return row
+
+
+def test_other_currency_counts_by_its_exchange_rate(caller: Caller) -> None:
+    cap = cap_of(caller.organization, "10.00")
+    spend(caller, "1.00")
+    spend(caller, "2.00", "EUR")
+    spend(caller, "5.00", "GBP")
+    spend_caps.count_all()
+    assert stored(cap).other_currencies == "2.00 EUR, 5.00 GBP"
+    rate = rate_of(cap, "1.5")
+    row = stored(cap)
+    assert (row.settled, row.other_currencies) == (Decimal("4.00"), "5.00 GBP")
+    rate.rate = Decimal("4.6")
+    exchange_rates.save_rate(rate, {"rate": rate.rate}, actor=SYSTEM)
+    assert stored(cap).stopped_at is not None
+    assert spend_caps.reserve(caller.organization.pk, price_sql.CALLS) == 0
+    exchange_rates.delete_rate(rate, actor=SYSTEM)
+    row = stored(cap)
+    assert (row.settled, row.stopped_at, row.other_currencies) == (Decimal("1.00"), None, "2.00 EUR, 5.00 GBP")
+    verbs = Event.objects.filter(subject_type="exchange_rate").order_by("id").values_list("kind", "data__rate")
+    assert list(verbs) == [
+        ("exchange_rate.added", "1.5"),
+        ("exchange_rate.changed", "4.6"),
+        ("exchange_rate.deleted", "4.6"),
+    ]
+
+
+def test_rates_of_another_pair_or_organization_do_not_count(caller: Caller) -> None:
+    cap = cap_of(caller.organization, "10.00")
+    other = cap_of(factories.organization("Other"), "10.00")
+    rate_of(other, "1.5")
+    rate_of(cap, "1.5", "GBP")
+    spend(caller, "2.00", "EUR")
+    spend_caps.count_all()
+    assert (stored(cap).settled, stored(cap).other_currencies) == (0, "2.00 EUR")
+
+
+def test_estimate_converts_prices_with_a_rate(caller: Caller) -> None:
+    cap = cap_of(caller.organization, "100.00")
+    rate_of(cap, "2")
+    for _ in range(20):
+        spend(caller, "0.05", "EUR")
+    spend_caps.count_all()
+    assert stored(cap).call_average == Decimal("0.10")
 
 
 def test_estimate_ignores_prices_in_another_currency(caller: Caller) -> None:

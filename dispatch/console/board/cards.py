@@ -275,7 +275,7 @@ def state_of(job: Job, live: Sequence[Offer] = ()) -> tuple[str, str]:
         case Job.Status.ASSIGNED if job.technician is not None and not job.technician.is_active:
             return "attention", "Assigned to a technician who left"
         case Job.Status.ASSIGNED if job.attention_at is not None and job.attention_at <= clock.now():
-            return "late", "Not started"
+            return "late", "Not started" if job.started_at is None else "Not completed in time"
         case Job.Status.ASSIGNED if job.late_words:
             return "late", job.late_words
         case Job.Status.ASSIGNED if job.started_at is not None:

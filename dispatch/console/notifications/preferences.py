@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
@@ -16,6 +16,7 @@ from accounts.sso import sessions as sso
 from accounts.tenancy import user_of
 from dispatch.console import views_base
 from dispatch.console.views_base import console_view
+from dispatch.core import languages
 from dispatch.core.phone_numbers import InvalidPhone, parse_phone
 from dispatch.telephony import services as telephony
 from dispatch.telephony.rules import why_not_callable
@@ -62,6 +63,18 @@ def change_phone(request: HttpRequest) -> HttpResponse:
     return views_base.back_to(request, reverse("console:notification_choices"))
 
 
+@require_POST
+@console_view
+def change_language(request: HttpRequest) -> HttpResponse:
+    """Change the language of the user's alerts; empty: the organization's."""
+    language = request.POST.get("language", "")
+    if language and language not in languages.CODES:
+        raise BadRequest("Unknown language.")
+    if accounts.change_own_language(user_of(request), language, actor=request.actor):
+        messages.success(request, "Language saved.")
+    return views_base.back_to(request, reverse("console:notification_choices"))
+
+
 def _read_phone(entered: str, request: HttpRequest) -> tuple[str, str]:
     """Return (E.164, "") or ("", error)."""
     try:
@@ -88,6 +101,7 @@ def _render_settings(request: HttpRequest, *, status: int = 200, **more: Any) ->
         "may_text": telephony.may_text(request.organization.pk, user.phone) if user.phone else True,
         "opted_out": bool(user.phone) and telephony.is_opted_out(request.organization.pk, user.phone),
         "phone": str(user.phone or ""),
+        "languages": languages.CHOICES,
         **more,
     }
     return views_base.render_page(request, "console/notices/choosing.html", context, status=status)

@@ -11,4 +11,5 @@ urlpatterns = [
     path("choices/", preferences.page, name="notification_choices"),
     path("choices/usual/", preferences.reset_preferences, name="notification_usual"),
     path("phone/", preferences.change_phone, name="own_phone"),
+    path("language/", preferences.change_language, name="own_language"),
 ]

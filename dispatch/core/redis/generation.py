@@ -2,8 +2,9 @@
 
 The key is stored in Redis beside the data and vanishes with it (a flush, a new server). Every script begins with
 `GUARD` and has `key_name()` as KEYS[1]. Without the key it returns NOT_READY, and its caller falls back to
-PostgreSQL and calls `ensure_generation()`. Rebuilding happens under a lock in the same Redis: if the lock is lost
-during the rebuild, so is the rebuilt data, and the key is not set.
+PostgreSQL. The loop `redis_generation` of each dispatcher calls `ensure_generation()` every second; transactions
+and web requests never do, because a rebuild may take long. It happens under a lock in the same Redis: if the lock
+is lost during the rebuild, so is the rebuilt data, and the key is not set.
 """
 
 from __future__ import annotations

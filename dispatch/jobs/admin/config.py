@@ -120,7 +120,7 @@ class DispatchPolicyAdmin(ConfigAdmin):
         (None, {"fields": ["service_type", "call_pool"]}),
         ("Time", {"fields": [("answer_timeout_s", "ring_timeout_s"), "answered_extension_s"]}),
         ("Waiting", {"fields": [("line_wait_s", "technician_wait_s"), "auto_pause_misses"]}),
-        ("Reminders", {"fields": [("pause_reminder_s", "start_within_s")]}),
+        ("Reminders", {"fields": [("pause_reminder_s", "start_within_s", "finish_within_s")]}),
         (
             "Quiet hours",
             {

@@ -12,6 +12,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from accounts.api.base import OwnedRelatedField, OwnedSlugRelatedField
+from accounts.models import Organization
 from dispatch.core import clock
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.jobs import rules, timeline
@@ -104,6 +105,13 @@ class SubmissionFormSerializer(StrictSerializer):
     lng = Degrees(180)
     notes = serializers.CharField(max_length=4000, required=False, allow_blank=True, default="")
     extra = ExtraField(required=False, default=dict)
+    language = serializers.ChoiceField(
+        choices=Organization.Language.choices,
+        required=False,
+        allow_blank=True,
+        default="",
+        help_text="Of the customer's page and texts. Empty: the organization's.",
+    )
     preferred_technician = OwnedRelatedField(
         queryset=Technician.objects.all(),
         required=False,
@@ -173,8 +181,8 @@ class SubmissionSerializer(serializers.ModelSerializer):
         model = Submission
         fields = [
             "id", "status", "job", "customer_name", "customer_phone", "service_type", "priority", "address",
-            "lat", "lng", "notes", "extra", "preferred_technician", "arrival_window", "expected_minutes", "starts",
-            "last_error", "created_at",
+            "lat", "lng", "notes", "extra", "language", "preferred_technician", "arrival_window",
+            "expected_minutes", "starts", "last_error", "created_at",
         ]  # fmt: skip
         read_only_fields = fields
 

@@ -78,7 +78,7 @@ def _job_of(text: Text) -> Job | None:
 
 def _describe_page(job: Job, phrase: Callable[[str, str], str]) -> str:
     url = signed_links.request_url(job.submission_id)
-    with languages.override(job.organization.language):
+    with languages.override(job.submission.customer_language):
         return phrase(customer_texts.sender_name(job), url)
 
 

@@ -11,6 +11,7 @@ from phonenumber_field.modelfields import PhoneNumberField
 
 from accounts.models import ApiKey
 from accounts.scoping import OwnedModel, OwnedQuerySet
+from accounts.speech_fields import own_language
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.jobs.models.policies import ServiceType
@@ -67,6 +68,7 @@ class Submission(WithWindow, OwnedModel):
     lng = models.FloatField(null=True)
     notes = models.TextField(max_length=4000, blank=True)
     extra = models.JSONField(default=dict, blank=True)
+    language = own_language("Of the customer's pages and texts. Empty: the organization's.")
     # No constraint in the database: a locked technician must not hold back the customer's form.
     preferred_technician = models.ForeignKey(
         Technician,
@@ -105,6 +107,11 @@ class Submission(WithWindow, OwnedModel):
     def __str__(self) -> str:
         return f"Submission {self.pk}"
 
+    @property
+    def customer_language(self) -> str:
+        """The language of the customer's texts: their own, or the organization's."""
+        return self.language or self.organization.language
+
 
 class JobQuerySet(OwnedQuerySet):
     """Queries on jobs."""
@@ -112,16 +119,16 @@ class JobQuerySet(OwnedQuerySet):
     def needing_attention(self) -> Self:
         """Filter jobs that need a person.
 
-        They are pending, paused, overdue or not started in time, have an unanswered text, or their technician has
-        left.
+        They are pending, paused, overdue, not started or not completed in time, have an unanswered text, or their
+        technician has left.
         """
         overdue = Q(status="dispatching", next_action_at__lt=clock.now() - OVERDUE)
         paused = Q(status="dispatching", paused_at__isnull=False)
         has_left = Q(status="assigned", technician__is_active=False)
-        not_started = Q(status="assigned", attention_at__lte=clock.now())
+        late = Q(status="assigned", attention_at__lte=clock.now())
         unanswered = JobText.objects.filter(handled_at=None).values("job_id")
         texted = Q(status__in=("dispatching", "assigned"), pk__in=unanswered)
-        return self.filter(Q(status="pending") | paused | overdue | has_left | not_started | texted)
+        return self.filter(Q(status="pending") | paused | overdue | has_left | late | texted)
 
 
 class Job(WithWindow, OwnedModel):
@@ -220,7 +227,8 @@ class Job(WithWindow, OwnedModel):
         default=False, db_default=False, help_text="Resumed to try whether the phone provider works again."
     )
     attention_at = models.DateTimeField(
-        null=True, help_text="When a paused job, or an assigned one that was not started, needs attention."
+        null=True,
+        help_text="When a paused job, or an assigned one that was not started or completed, needs attention.",
     )
     reminded_at = models.DateTimeField(null=True, help_text="When dispatchers were reminded of it.")
     on_the_way_at = models.DateTimeField(

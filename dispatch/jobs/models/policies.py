@@ -130,6 +130,13 @@ class DispatchPolicy(OwnedModel):
         validators=[MaxValueValidator(604_800)],
         help_text="An assigned job that is not started by then needs attention. 0: no limit.",
     )
+    finish_within_s = models.PositiveIntegerField(
+        "work must end within (s)",
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(604_800)],
+        help_text="A started job that is not completed by then needs attention. 0: no limit.",
+    )
     window_lead_s = models.IntegerField(
         "call technicians before an arrival window (s)",
         null=True,

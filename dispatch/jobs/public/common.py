@@ -12,6 +12,7 @@ from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.cache import add_never_cache_headers
+from django.utils.translation.trans_real import parse_accept_lang_header
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_http_methods
 
@@ -42,7 +43,7 @@ def with_signed_link(
 ) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
     """Decorate a view to receive the row that its signed link refers to. Guessing links is rate limited.
 
-    The page is in the language that `language_of` returns for the row.
+    The page is in the language that `language_of` returns for the row; if that is empty, in the request's.
 
     The view is exempt from the CSRF check because there is no session: the link in the URL is the only credential,
     and browsers don't send it automatically as they send a cookie.
@@ -58,12 +59,30 @@ def with_signed_link(
             except InvalidLink as error:
                 return _no_page(request, error)
             reject_nul(request)
-            with languages.override(language_of(row)):
+            language = language_of(row) or requested_language(request, row.organization.language)
+            with languages.override(language):
                 return without_caching(view(request, row))
 
         return page
 
     return decorate
+
+
+def requested_language(request: HttpRequest, default: str) -> str:
+    """Return the language of a page: of the switch (`?lang=es`), else the browser's, else `default`."""
+    chosen = request.GET.get("lang", "")
+    if chosen in languages.CODES:
+        return chosen
+    for code, _ in parse_accept_lang_header(request.headers.get("Accept-Language", "").lower()[:500]):
+        if code[:2] in languages.CODES and code[2:3] in ("", "-"):
+            return code[:2]
+    return default
+
+
+def language_choices() -> list[dict[str, Any]]:
+    """Return the languages for the switch, each in its own words."""
+    active = languages.active()
+    return [{"code": code, "name": name, "is_active": code == active} for code, name in languages.OWN_NAMES]
 
 
 def choose_words(words: str, otherwise: str) -> str:
@@ -98,8 +117,13 @@ def _no_page(request: HttpRequest, error: InvalidLink) -> HttpResponse:
             f"link:{address_of(request)}", throttling.parse_rate(settings.LINK_GUESS_RATE)
         )
         if taken.wait_ms:
-            response = render(request, "pages/wait.html", {"minutes": 1}, status=429)
+            response = _render_error(request, "pages/wait.html", {"minutes": 1}, 429)
             response["Retry-After"] = str(-(-taken.wait_ms // 1000))
-            return without_caching(response)
-    status = 410 if error.expired else 404
-    return without_caching(render(request, "pages/gone.html", {"expired": error.expired}, status=status))
+            return response
+    return _render_error(request, "pages/gone.html", {"expired": error.expired}, 410 if error.expired else 404)
+
+
+def _render_error(request: HttpRequest, template: str, context: dict[str, Any], status: int) -> HttpResponse:
+    """Render a page of no organization, in the browser's language."""
+    with languages.override(requested_language(request, languages.DEFAULT)):
+        return without_caching(render(request, template, context, status=status))

@@ -9,45 +9,54 @@ from phonenumber_field.formfields import PhoneNumberField
 
 from accounts.models import Organization
 from dispatch.core import zips
+from dispatch.core.languages import active, mark
 from dispatch.core.languages import gettext as _
 from dispatch.jobs.models import Job, Priority, PublicForm, ServiceType
 
 URGENCY = (
-    (str(Priority.NORMAL.value), "It can wait a day or two"),
-    (str(Priority.URGENT.value), "Today"),
-    (str(Priority.EMERGENCY.value), "Emergency: damage or danger right now"),
+    (str(Priority.NORMAL.value), mark("It can wait a day or two")),
+    (str(Priority.URGENT.value), mark("Today")),
+    (str(Priority.EMERGENCY.value), mark("Emergency: damage or danger right now")),
 )
 
 
 class CustomerForm(forms.Form):
-    """The request form of one organization. In the US, an unknown ZIP code is an error: it can't be located."""
+    """The request form of one organization, in the active language.
+
+    In the US, an unknown ZIP code is an error: it can't be located.
+    """
 
     service = forms.ModelChoiceField(
         queryset=ServiceType.objects.none(),
         to_field_name="code",
-        label="What do you need help with?",
-        empty_label="Choose",
+        label=mark("What do you need help with?"),
+        empty_label=mark("Choose"),
     )
     urgency = forms.ChoiceField(
-        choices=URGENCY, initial=str(Priority.NORMAL.value), widget=forms.RadioSelect, label="How urgent is it?"
+        choices=URGENCY,
+        initial=str(Priority.NORMAL.value),
+        widget=forms.RadioSelect,
+        label=mark("How urgent is it?"),
     )
     name = forms.CharField(
-        max_length=120, label="Your name", widget=forms.TextInput(attrs={"autocomplete": "name"})
+        max_length=120, label=mark("Your name"), widget=forms.TextInput(attrs={"autocomplete": "name"})
     )
-    phone = PhoneNumberField(label="Phone", help_text="Your technician will call this number.")
+    phone = PhoneNumberField()
     street = forms.CharField(
-        max_length=160, label="Street address", widget=forms.TextInput(attrs={"autocomplete": "street-address"})
+        max_length=160,
+        label=mark("Street address"),
+        widget=forms.TextInput(attrs={"autocomplete": "street-address"}),
     )
     city = forms.CharField(
-        max_length=80, label="City", widget=forms.TextInput(attrs={"autocomplete": "address-level2"})
+        max_length=80, label=mark("City"), widget=forms.TextInput(attrs={"autocomplete": "address-level2"})
     )
     postcode = forms.CharField(
-        max_length=12, label="ZIP code", widget=forms.TextInput(attrs={"autocomplete": "postal-code"})
+        max_length=12, label=mark("ZIP code"), widget=forms.TextInput(attrs={"autocomplete": "postal-code"})
     )
     notes = forms.CharField(
         max_length=2000,
         required=False,
-        label="Anything we should know?",
+        label=mark("Anything we should know?"),
         widget=forms.Textarea(attrs={"rows": 4}),
     )
 
@@ -59,18 +68,23 @@ class CustomerForm(forms.Form):
         self.has_services = offered.queryset.exists()
         self.fields["phone"] = PhoneNumberField(
             region=organization.default_region,
-            label="Phone",
-            help_text="Your technician will call this number.",
+            label=mark("Phone"),
+            help_text=_("Your technician will call this number."),
             widget=forms.TextInput(attrs={"type": "tel", "autocomplete": "tel"}),
-            error_messages={"invalid": "Enter a valid phone number."},
+            error_messages={"invalid": _("Enter a valid phone number.")},
         )
+        offered.empty_label = _(offered.empty_label)
+        urgency: Any = self.fields["urgency"]
+        urgency.choices = [(value, _(words)) for value, words in URGENCY]
         if not public.asks_urgency:
             del self.fields["urgency"]
         self._has_zips = organization.default_region == "US"
         if self._has_zips:
             self.fields["postcode"].widget.attrs["inputmode"] = "numeric"
         else:
-            self.fields["postcode"].label = "Postcode"
+            self.fields["postcode"].label = mark("Postcode")
+        for field in self.fields.values():  # before anything is validated, which keeps the labels
+            field.label = _(str(field.label))
         for name, field in self.fields.items():
             if name != "urgency":
                 field.widget.attrs.setdefault("id", f"id_{name}")
@@ -80,7 +94,7 @@ class CustomerForm(forms.Form):
     def clean_postcode(self) -> str:
         code: str = self.cleaned_data["postcode"].strip()
         if self._has_zips and zips.zip_position(code[:5]) is None:
-            raise forms.ValidationError("Enter a valid ZIP code.")
+            raise forms.ValidationError(_("Enter a valid ZIP code."))
         return code
 
     def submission(self) -> dict[str, Any]:
@@ -93,6 +107,7 @@ class CustomerForm(forms.Form):
             "priority": int(data.get("urgency") or Priority.NORMAL),
             "address": ", ".join(data[part].strip() for part in ("street", "city", "postcode")),
             "notes": data["notes"],
+            "language": active(),
         }
 
 

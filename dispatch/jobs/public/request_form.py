@@ -21,12 +21,13 @@ from django.views.decorators.http import require_http_methods
 
 from accounts.auth import throttling
 from accounts.models import Organization
-from dispatch.core import clock
+from dispatch.core import clock, languages
 from dispatch.core.api import idempotency
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
 from dispatch.jobs import signed_links
 from dispatch.jobs.models import PublicForm, Submission
-from dispatch.jobs.public.common import address_of, without_caching
+from dispatch.jobs.public.common import address_of, language_choices, requested_language, without_caching
 from dispatch.jobs.public.forms import CustomerForm
 from dispatch.jobs.services import accept_submission
 
@@ -50,7 +51,9 @@ class FormRejected(Exception):
 @require_http_methods(["GET", "HEAD", "POST"])
 def form_page(request: HttpRequest, slug: str) -> HttpResponse:
     """Show the form; on POST, store the submission."""
-    return without_caching(_handle_form(request, _load_form(slug), embedded=False))
+    public = _load_form(slug)
+    with languages.override(_language_of(request, public)):
+        return without_caching(_handle_form(request, public, embedded=False))
 
 
 @csrf_exempt
@@ -59,7 +62,8 @@ def form_page(request: HttpRequest, slug: str) -> HttpResponse:
 def embedded_form(request: HttpRequest, slug: str) -> HttpResponse:
     """Show and process the form for a frame on one of the allowed websites."""
     public = _load_form(slug)
-    return without_caching(_handle_form(request, public, embedded=True), frames=public.frame_ancestors())
+    with languages.override(_language_of(request, public)):
+        return without_caching(_handle_form(request, public, embedded=True), frames=public.frame_ancestors())
 
 
 @require_http_methods(["GET", "HEAD"])
@@ -74,6 +78,14 @@ def embedded_thanks(request: HttpRequest, slug: str, token: str) -> HttpResponse
     """Show the confirmation for a frame on one of the allowed websites."""
     public = _load_form(slug)
     return without_caching(_render_thanks(request, public, token, embedded=True), frames=public.frame_ancestors())
+
+
+def _language_of(request: HttpRequest, public: PublicForm) -> str:
+    """Return the language of the form: the one it was shown in, else the switch's or the browser's."""
+    shown_in = request.POST.get("language", "")
+    if shown_in in languages.CODES:
+        return shown_in
+    return requested_language(request, public.organization.language)
 
 
 def _load_form(slug: str) -> PublicForm:
@@ -98,7 +110,7 @@ def _handle_form(request: HttpRequest, public: PublicForm, *, embedded: bool) ->
     try:
         nonce = _check_form_token(ticket, organization, request)
         if not form.is_valid():
-            raise FormRejected("Please fix the errors below.")
+            raise FormRejected(_("Please fix the errors below."))
         submission_id = _accept_form(public, form, nonce, request)
     except FormRejected as rejection:
         next_ticket = (
@@ -134,7 +146,7 @@ def _accept_form(public: PublicForm, form: CustomerForm, nonce: str, request: Ht
         return int(idempotency.run_once(organization.pk, ENDPOINT, nonce, raw, make)[1]["id"])
     except idempotency.KeyReused:
         raise FormRejected(
-            "You already sent this form. To make another request, check your details and send again.", 409
+            _("You already sent this form. To make another request, check your details and send again."), 409
         ) from None
 
 
@@ -148,7 +160,7 @@ def _check_rate_limits(public: PublicForm, request: HttpRequest) -> None:
         if taken.wait_ms:
             wait_s = -(-taken.wait_ms // 1000)
             raise FormRejected(
-                "We're receiving too many requests right now. Please try again later, or call us.", 429, wait_s
+                _("We're receiving too many requests right now. Please try again later, or call us."), 429, wait_s
             )
 
 
@@ -163,13 +175,13 @@ def _check_form_token(ticket: str, organization: Organization, request: HttpRequ
     try:
         owner, given_at, number = signed_links.read_token("form", ticket, 3)
     except signed_links.InvalidLink:
-        raise FormRejected("This page expired. Please send the form again.") from None
+        raise FormRejected(_("This page expired. Please send the form again.")) from None
     if owner != organization.pk:
-        raise FormRejected("Please send the form again.")
+        raise FormRejected(_("Please send the form again."))
     if request.POST.get("website"):
-        raise FormRejected("Please leave the “Website” field empty (spam protection).")
+        raise FormRejected(_("Please leave the “Website” field empty (spam protection)."))
     if clock.now().timestamp() - given_at < MIN_FILL_TIME.total_seconds():
-        raise FormRejected("Please check your details and send again.")
+        raise FormRejected(_("Please check your details and send again."))
     return str(number)
 
 
@@ -199,6 +211,8 @@ def _render_form(
         "problem": problem,
         "show_trap": bool(request.POST.get("website")),
         "has_services": form.has_services,
+        "languages": language_choices(),
+        "service": request.GET.get("service", "")[:64],
     }
     return render(request, "pages/form.html", context, status=status)
 
@@ -217,4 +231,5 @@ def _render_thanks(request: HttpRequest, public: PublicForm, token: str, *, embe
         "status_url": reverse("pages:status", args=[token]),
         "embedded": embedded,
     }
-    return render(request, "pages/thanks.html", context)
+    with languages.override(submission.customer_language):
+        return render(request, "pages/thanks.html", context)

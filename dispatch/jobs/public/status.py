@@ -13,12 +13,12 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 
 from accounts.auth import throttling
-from dispatch.core import clock
+from dispatch.core import clock, languages
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark, translated
 from dispatch.jobs import services, signed_links
 from dispatch.jobs.models import Job, Submission
-from dispatch.jobs.public.common import confirmation_of, with_signed_link
+from dispatch.jobs.public.common import confirmation_of, language_choices, with_signed_link
 from dispatch.jobs.public.forms import CorrectionForm
 from dispatch.jobs.rules.customer_phrases import first_name, local_time
 from dispatch.jobs.services import customer_actions, notices
@@ -58,7 +58,7 @@ class RequestStatus:
     final: bool = False
 
 
-@with_signed_link(signed_links.submission_of, lambda submission: submission.organization.language)
+@with_signed_link(signed_links.submission_of, lambda submission: submission.language)
 def status_page(request: HttpRequest, submission: Submission) -> HttpResponse:
     """Show the progress of a request; on POST, cancel or correct it.
 
@@ -69,8 +69,12 @@ def status_page(request: HttpRequest, submission: Submission) -> HttpResponse:
     problem, status_code, wait_s = "", 200, 0
     if request.method == "POST":
         act = _ACTIONS.get(request.POST.get("do", "")) if job is not None else None
+        chosen = request.POST.get("language", "") if request.POST.get("do") == "language" else ""
         if wait_s := _wait_s(submission):
             problem, status_code = _("Too many changes. Please wait and try again, or call us."), 429
+        elif chosen in languages.CODES:
+            customer_actions.change_language(submission, chosen)
+            return HttpResponseRedirect(request.path, status=303)
         elif job is None or act is None:
             problem, status_code = _("The page was out of date. Please try again."), 400
         else:
@@ -106,6 +110,7 @@ def _render(
             "status": status,
             "arrival": job.arrival_words if job is not None and job.ended_at is None else "",
             "refresh_s": 0 if status.final else REFRESH_S,
+            "languages": language_choices(),
             "steps": translated(STEPS),
             "form": form,
             "can_cancel": job is not None and customer_actions.can_cancel(job),

@@ -1,7 +1,7 @@
 """Build the texts that keep a customer informed about their request.
 
 They contain nothing that a customer entered, so that nobody can use an organization to text others. They are in
-the active language, which is the organization's.
+the active language, which is the customer's.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ class CascadePolicy:
 
     `advance_on_…`: True calls the next technician immediately after that outcome; False waits for the deadline.
     `missed_call_grace_s`: how long an offer stays open for an answer by text, link or call-back after a missed
-    call; 0: the offer ends with the call. `pause_reminder_s`, `start_within_s`: after this time a paused
-    job, and an assigned job that was not started, needs attention; 0: never. `radius_growth`: percent by which
+    call; 0: the offer ends with the call. `pause_reminder_s`, `start_within_s`, `finish_within_s`: after this
+    time a paused job, an assigned job that was not started, and a started job that was not completed, needs
+    attention; 0: never. `radius_growth`: percent by which
     each round widens the radius of the round before, up to `max_radius_m`; 0: all rounds search the same radius.
     `weight_skills`: of the missing share of the service type's preferred skills.
     `offers_at_once_for_emergencies`: how many technicians are offered an emergency at once, 1 to 5.
@@ -41,6 +42,7 @@ class CascadePolicy:
     advance_on_hangup: bool
     pause_reminder_s: int = 3600
     start_within_s: int = 0
+    finish_within_s: int = 0
     radius_growth: int = 0
     max_radius_m: int = 150_000
     weight_skills: float = 0.5

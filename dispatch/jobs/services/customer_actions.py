@@ -1,4 +1,4 @@
-"""What customers do on their page: cancel or correct their request.
+"""What customers do on their page: cancel or correct their request, and choose its language.
 
 A refusal gives the customer a reason in plain words and never names a dispatcher.
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
+from dispatch.core import events
 from dispatch.core.api.problems import Conflict
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import is_english, mark
-from dispatch.jobs.models import Job
+from dispatch.jobs.models import Job, Submission
 from dispatch.jobs.rules import Action, status_after
 from dispatch.jobs.services import transitions
 from dispatch.jobs.services.actions import Correction, cancel
@@ -86,6 +87,15 @@ def correct_request(job_id: int, *, address: str = "", phone: str = "") -> Job:
         if is_english():
             raise
         raise ValidationError({"address": _("Please check the address and the phone number.")}) from None
+
+
+def change_language(submission: Submission, language: str) -> None:
+    """Change the language of the customer's page and texts."""
+    with transaction.atomic():
+        changed = Submission.objects.filter(pk=submission.pk).exclude(language=language).update(language=language)
+        if changed:
+            kind = "submission.language_changed"
+            events.append(submission.organization_id, kind, submission.pk, actor=CUSTOMER, language=language)
 
 
 def _require(job: Job, is_allowed: bool, what: str) -> None:

@@ -234,7 +234,7 @@ def _create_text(job: Job, row: CustomerText, policy: CustomerTextPolicy) -> Tex
     if row.kind == Kind.ON_THE_WAY and job.eta_at is not None:
         lifetime = min(lifetime, max(job.eta_at - now, timedelta(minutes=1)))
     technician = job.technician if row.kind in ABOUT_COMING else None
-    with languages.override(job.organization.language):
+    with languages.override(job.submission.customer_language):
         facts = CustomerFacts(
             sender=policy.sender_name or job.organization.name,
             service=job.service_type.name,

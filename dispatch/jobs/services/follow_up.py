@@ -70,7 +70,8 @@ def mark_started(job_id: int, *, actor: Actor, version: int | None = None, note:
     with locked_for_action(job_id, Action.MARK_STARTED, version) as job:
         if job.started_at is not None:
             raise_illegal_transition(job, "This job has already been started.")
-        job.started_at, job.attention_at, job.reminded_at = clock.now(), None, None
+        job.started_at = clock.now()
+        transitions.expect_end(job)
         transitions.save_job(job)
         transitions.append_job_event(job, "job.started", actor=actor, technician_id=job.technician_id, note=note)
         customer_texts.withdraw(job, *customer_texts.ABOUT_COMING)
@@ -122,6 +123,8 @@ def reopen(job_id: int, *, actor: Actor, version: int | None = None, note: str =
         job.late_minutes = job.late_reported_at = None
         if job.started_at is None:
             transitions.expect_start(job)
+        else:
+            transitions.expect_end(job)
         transitions.save_job(job)
         transitions.append_job_event(job, "job.reopened", actor=actor, technician_id=job.technician_id, note=note)
         notices.inform(job, job.technician_id, News.REOPENED)

@@ -143,7 +143,7 @@ def check_deferred(job: Job) -> None:
 def _begins(job: Job, news: str) -> list[datetime | None]:
     """Return when the work, or the trip to it, began or should begin, as far as known."""
     if news == News.REOPENED:  # an earlier beginning belongs to the work that was done
-        return [job.window_start, job.attention_at]
+        return [job.window_start, job.attention_at if job.started_at is None else None]
     return [job.window_start, job.on_the_way_at, job.eta_at, job.started_at, job.attention_at]
 
 

@@ -1,4 +1,4 @@
-"""Remind dispatchers of jobs that were paused for too long, or that were not started in time."""
+"""Remind dispatchers of jobs that were paused for too long, or not started or completed in time."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def _remind(job_id: int) -> int:
         minutes = int((now - job.paused_at).total_seconds() // 60)
         transitions.append_job_event(job, "job.pause_overdue", minutes=minutes)
     elif job.status == Job.Status.ASSIGNED and job.assigned_at is not None and job.technician is not None:
-        minutes = int((now - job.assigned_at).total_seconds() // 60)
+        minutes = int((now - (job.started_at or job.assigned_at)).total_seconds() // 60)
         transitions.append_job_event(
             job,
-            "job.not_started",
+            "job.not_started" if job.started_at is None else "job.not_completed",
             minutes=minutes,
             technician_id=job.technician_id,
             technician=job.technician.name,

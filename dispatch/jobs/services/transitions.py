@@ -260,6 +260,13 @@ def expect_start(job: Job) -> None:
         job.attention_at = job.window_end
 
 
+def expect_end(job: Job) -> None:
+    """Make the started job need attention unless it is completed within the time of its policy."""
+    finish_within_s = policies.frozen_policy(job).finish_within_s
+    job.reminded_at = None
+    job.attention_at = seconds_from_now(finish_within_s) if finish_within_s else None
+
+
 def seconds_from_now(seconds: float) -> datetime:
     """Return the time `seconds` from now."""
     return clock.now() + timedelta(seconds=seconds)

@@ -1,4 +1,4 @@
-"""Administer the daily spending cap of an organization."""
+"""Administer the daily spending cap of an organization, and the exchange rates that it counts with."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from django.http import HttpRequest
 from unfold.decorators import display
 
 from accounts.admin.base import VIEW, OwnedAdmin
-from dispatch.telephony.models import SpendCap
-from dispatch.telephony.services import spend_caps
+from dispatch.telephony.models import ExchangeRate, SpendCap
+from dispatch.telephony.services import exchange_rates, spend_caps
 
 
 @admin.register(SpendCap)
@@ -45,12 +45,15 @@ class SpendCapAdmin(OwnedAdmin):
 
     @display(description="note")
     def note(self, row: SpendCap) -> str:
+        notes = []
         if row.other_currencies and row.amount is not None:
-            return (
-                f"Not counted: {row.other_currencies}. Amounts are not converted, so the cap holds back nothing "
-                f"that is billed in another currency than {row.currency}."
+            notes.append(
+                f"Not counted, because there is no exchange rate into {row.currency}: {row.other_currencies}. "
+                "Until you add one under Exchange rates, the cap holds back nothing that is billed in these."
             )
-        return "—"
+        if rates := exchange_rates.describe_rates(row.organization_id, row.currency):
+            notes.append(f"Counted with: {rates}.")
+        return " ".join(notes) or "—"
 
     def save_model(self, request: Any, obj: SpendCap, form: Any, change: bool) -> None:
         spend_caps.save_cap(
@@ -59,3 +62,32 @@ class SpendCapAdmin(OwnedAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False  # empty the amount instead, so that the log says who removed the cap
+
+
+@admin.register(ExchangeRate)
+class ExchangeRateAdmin(OwnedAdmin):
+    """Admins enter what one unit of a currency billed is worth; dispatchers see it."""
+
+    subject = "exchange_rate"
+    dispatcher_may = VIEW
+    list_display = ["pair", "as_of", "age"]
+    fields = ["from_currency", "to_currency", "rate", "as_of"]
+
+    @display(description="rate")
+    def pair(self, row: ExchangeRate) -> str:
+        return str(row)
+
+    @display(description="age", label={"current": "success", "old: check it": "warning"})
+    def age(self, row: ExchangeRate) -> str:
+        return "old: check it" if exchange_rates.is_old(row) else "current"
+
+    def save_model(self, request: Any, obj: ExchangeRate, form: Any, change: bool) -> None:
+        changed = {name: form.cleaned_data[name] for name in form.changed_data}
+        exchange_rates.save_rate(obj, changed, actor=request.actor)
+
+    def delete_model(self, request: Any, obj: ExchangeRate) -> None:
+        exchange_rates.delete_rate(obj, actor=request.actor)
+
+    def delete_queryset(self, request: Any, queryset: Any) -> None:
+        for row in queryset:
+            exchange_rates.delete_rate(row, actor=request.actor)

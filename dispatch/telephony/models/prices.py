@@ -1,5 +1,6 @@
 """The price of a call or text, and an organization's limit of what they may cost in a day."""
 
+from datetime import date
 from decimal import Decimal
 
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
@@ -7,8 +8,15 @@ from django.db import models
 
 from accounts.models import Organization
 from accounts.scoping import OwnedModel
+from dispatch.core import clock
 
 CURRENCY = r"^[A-Z]{3}\Z"
+_CURRENCY = [RegexValidator(CURRENCY, "Enter three capital letters, such as USD.")]
+
+
+def today() -> date:
+    """Return the current date in UTC."""
+    return clock.now().date()
 
 
 class Priced(models.Model):
@@ -53,9 +61,9 @@ class SpendCap(OwnedModel):
     currency = models.CharField(
         max_length=3,
         default="USD",
-        validators=[RegexValidator(CURRENCY, "Enter three capital letters, such as USD.")],
-        help_text="The currency in which the phone provider bills. The cap counts only amounts in this currency: "
-        "amounts in others are not converted.",
+        validators=_CURRENCY,
+        help_text="The currency in which the phone provider bills. Amounts in others count by your exchange "
+        "rates, or not at all.",
     )
     warn_percent = models.PositiveSmallIntegerField(
         "warn at (%)",
@@ -99,3 +107,36 @@ class SpendCap(OwnedModel):
 
     def __str__(self) -> str:
         return f"{self.amount} {self.currency} a day" if self.amount is not None else "No cap"
+
+
+class ExchangeRate(OwnedModel):
+    """What one unit of a currency costs in another: a spending cap counts amounts in other currencies with it."""
+
+    from_currency = models.CharField(
+        "currency billed", max_length=3, validators=_CURRENCY, help_text="The currency of the prices, such as EUR."
+    )
+    to_currency = models.CharField("currency of the cap", max_length=3, default="USD", validators=_CURRENCY)
+    rate = models.DecimalField(
+        max_digits=18,
+        decimal_places=8,
+        validators=[MinValueValidator(Decimal("0.00000001"))],
+        help_text="What one unit of the currency billed is worth in the currency of the cap, such as 1.08.",
+    )
+    as_of = models.DateField("date of the rate", default=today)
+
+    class Meta:
+        ordering = ["from_currency", "to_currency"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["organization", "from_currency", "to_currency"], name="one_rate_per_pair"
+            ),
+            models.CheckConstraint(
+                condition=~models.Q(from_currency=models.F("to_currency")),
+                name="a_rate_has_two_currencies",
+                violation_error_message="Choose two different currencies.",
+            ),
+            models.CheckConstraint(condition=models.Q(rate__gt=0), name="a_rate_is_positive"),
+        ]
+
+    def __str__(self) -> str:
+        return f"1 {self.from_currency} = {self.rate.normalize():f} {self.to_currency}"

@@ -33,6 +33,7 @@ from dispatch.telephony.services.sms import (
     update_fields,
 )
 from dispatch.telephony.services.text_failures import report_failure
+from dispatch.telephony.services.text_matches import take_sid
 from dispatch.telephony.speech import speaking, speech_for
 
 log = structlog.get_logger(__name__)
@@ -60,11 +61,7 @@ def apply_text_report(text_id: int, report: TextReport) -> Text:
             or report.account_sid != text.account.account_sid
         ):
             raise WrongCall
-        if text.sid is None:
-            if Text.objects.filter(account_id=text.account_id, sid=report.sid).exists():
-                raise WrongCall
-            update_fields(text, sid=report.sid)
-        elif text.sid != report.sid:
+        if text.sid != report.sid and not take_sid(text, report.sid):
             raise WrongCall
         errors = {"error_code": report.error_code, "error_message": report.error_message}
         changed = bool(report.status) and transition(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
 import structlog
 from django.conf import settings
@@ -45,6 +44,7 @@ from dispatch.telephony.services.sms import (
     update_fields,
 )
 from dispatch.telephony.services.text_failures import report_failure
+from dispatch.telephony.services.text_matches import MatchUncertain, find_listed_text, take_sid
 
 log = structlog.get_logger(__name__)
 
@@ -192,10 +192,8 @@ def _record_outcome(text_id: int, outcome: Outcome) -> Text:
     with transaction.atomic():
         text = lock_text(text_id, "account", "number")
         if isinstance(outcome, Submitted):
-            if text.sid is None:
-                text.sid = outcome.sid
-                if not transition(text, Status.SUBMITTED, actor=PROVIDER, sid=outcome.sid):
-                    update_fields(text, sid=outcome.sid)
+            if text.sid != outcome.sid and take_sid(text, outcome.sid):
+                transition(text, Status.SUBMITTED, actor=PROVIDER)
         elif isinstance(outcome, RateLimited):
             if text.status == Status.REQUESTING and text.sid is None:
                 retry_at = clock.now() + timedelta(seconds=outcome.retry_after_s)
@@ -321,11 +319,10 @@ def _resolve(text_id: int, listed: list[ListedText], asked_at: datetime) -> bool
         text = lock_text(text_id)
         if text.status != Status.UNKNOWN or text.sid is not None or text.requested_at is None:
             return False
-        same = Text.objects.filter(account__account_sid=text.account.account_sid)
-        known: set[Any] = set(same.filter(sid__in=[one.sid for one in listed]).values_list("sid", flat=True))
-        same_body = sms_rules.comparable(text.body)
-        alike = [one for one in listed if sms_rules.comparable(one.body) == same_body]
-        ours = rules.find_our_call(alike, text.requested_at, known)
+        try:
+            ours = find_listed_text(text, listed)
+        except MatchUncertain:  # it will be known soon
+            return False
         if ours is not None:
             text.sid = ours.sid
             changed = transition(text, ours.status, actor=PROVIDER, sid=ours.sid)

@@ -6,8 +6,8 @@ estimate for everything without a price. What exceeds the cap is therefore bound
 in progress cost more than their estimates, and by alert calls and inbound calls and texts, which are counted but
 never held.
 
-A cap counts only prices in its currency, because amounts are not converted. When another currency appears, the
-dispatchers and admins are notified of what the cap does not count.
+A cap counts prices in its currency, and those in others for which the organization has an exchange rate. When a
+currency without a rate appears, the dispatchers and admins are notified of what the cap does not count.
 
 When what was spent leaves too little for another call, everything but alert calls stops, until the next local day,
 or until the cap is raised or removed.
@@ -167,6 +167,13 @@ def save_cap(cap: SpendCap, changed: Mapping[str, Any], *, actor: Actor) -> None
             _count(stored, is_edited=True, actor=actor)
 
 
+def count_again(organization_id: int, *, actor: Actor = SYSTEM) -> None:
+    """Count with changed exchange rates, in the caller's transaction."""
+    cap = _locked(organization_id)
+    if cap is not None and cap.amount is not None:
+        _count(cap, is_edited=True, actor=actor)
+
+
 def _count(cap: SpendCap, *, is_edited: bool = False, actor: Actor = SYSTEM) -> None:
     """Count what the locked cap's organization has spent today, and act on it."""
     assert cap.amount is not None
@@ -228,7 +235,7 @@ def _resume(cap: SpendCap, actor: Actor) -> None:
 def _facts(cap: SpendCap) -> dict[str, Any]:
     facts: dict[str, Any] = {"amount": str(cap.amount), "currency": cap.currency}
     if cap.other_currencies:
-        facts["note"] = f"Not counted, because amounts are not converted: {cap.other_currencies}."
+        facts["note"] = f"Not counted, because there is no exchange rate: {cap.other_currencies}."
     return facts
 
 

@@ -1,0 +1,91 @@
+"""A rebuild of Redis runs outside of every transaction and delays none."""
+
+from __future__ import annotations
+
+from django.db import connection, transaction
+
+from dispatch.capacity import bulk, rate_limits, redis_scripts
+from dispatch.core.circuit_breaker import CircuitBreaker
+from dispatch.core.redis import generation
+from dispatch.telephony.models import Call
+from tests.capacity.conftest import Lines, OwnRedis
+from tests.capacity.test_redis_outages import believed, really
+from tests.conftest import forget_redis
+from tests.harness.slow_rebuild import SlowRebuild, slow_rebuild
+
+__all__ = ["slow_rebuild"]
+
+
+def test_transactions_that_need_lines_never_rebuild_redis(lines: Lines, monkeypatch) -> None:
+    lines.number(3)
+    rebuilt: list[bool] = []
+    monkeypatch.setattr(generation, "_rebuilders", [lambda: rebuilt.append(connection.in_atomic_block)])
+    forget_redis()
+    call = lines.call("offer")
+    lines.call("alert")
+    with transaction.atomic():
+        assert rate_limits.take_request_token(lines.account, lines.pool) == 0
+        assert bulk.take_rate_tokens(lines.account.pk, 10.0, lines.pool.pk, 0, 5) == []
+    lines.end(call)
+    assert rebuilt == []
+    lines.until_redis_is_valid()
+    assert rebuilt == [False]
+
+
+def test_lines_are_decided_while_a_rebuild_is_held(lines: Lines, slow_rebuild: SlowRebuild) -> None:
+    lines.number(3)
+    before = lines.call()
+    slow_rebuild.begin()
+    assert slow_rebuild.open_transactions() == 0
+
+    assert [lines.slot("offer"), lines.slot("alert")] == [2, 3]
+    assert lines.slot() == "lines_busy"
+    lines.end(before)
+    assert lines.slot() == 1
+    assert slow_rebuild.is_held
+    assert slow_rebuild.open_transactions() == 0
+
+    slow_rebuild.finish()
+    assert believed() == really()
+    assert lines.slot() == "lines_busy"
+    assert (slow_rebuild.runs, slow_rebuild.in_transactions) == (1, [False])
+
+
+def test_requests_during_a_rebuild_count_toward_the_rate_after_it(lines: Lines, slow_rebuild: SlowRebuild) -> None:
+    number = lines.number(5)
+    lines.pool.rate_per_minute = 2
+    lines.pool.save()
+    slow_rebuild.begin()
+    for _ in range(2):
+        call = lines.call()
+        with transaction.atomic():
+            assert rate_limits.take_request_token(lines.account, lines.pool) == 0
+            Call.objects.filter(pk=call.pk).update(requested_at=call.created_at)
+    slow_rebuild.finish()
+    with transaction.atomic():
+        assert rate_limits.take_request_token(number.account, lines.pool) > 30
+
+
+def test_outage_is_caught_up_on_by_a_thread_in_no_transaction(
+    lines: Lines, own_redis: OwnRedis, monkeypatch
+) -> None:
+    lines.number(3)
+    own_redis.stop()
+    lines.call()
+    own_redis.start()
+    CircuitBreaker.reset_all()
+    recovery = redis_scripts._recovery
+    assert recovery is not None
+    in_transaction: list[bool] = []
+    catch_up = recovery._catch_up
+
+    def record(since) -> None:
+        in_transaction.append(connection.in_atomic_block)
+        catch_up(since)
+
+    monkeypatch.setattr(recovery, "_catch_up", record)
+    with transaction.atomic():
+        assert lines.slot() == 2
+    lines.until_redis_is_valid()
+    assert set(in_transaction) == {False}
+    assert believed() == really()
