@@ -114,7 +114,7 @@ class UserManager(BaseUserManager["User"]):
         return user
 
     def create_superuser(self, email: str, password: str | None = None, **extra: Any) -> User:
-        """Create a superuser, as `manage.py createsuperuser` does, and record it in the installation's audit log."""
+        """Create a superuser, for `manage.py createsuperuser`. The installation's audit log records it."""
         with transaction.atomic(using=self._db):
             user = self.create_user(email, password, is_superuser=True, **extra)
             events.append(INSTALLATION, "user.superuser_created", user.pk)

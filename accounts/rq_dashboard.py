@@ -1,4 +1,4 @@
-"""Restrict django-rq's dashboard to superusers, and log what they do. By default it admits everyone in the admin."""
+"""Restrict django-rq's dashboard to superusers, who are logged. By default it admits everyone in the admin."""
 
 from __future__ import annotations
 

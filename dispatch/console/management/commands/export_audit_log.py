@@ -13,7 +13,7 @@ from dispatch.core.audit import export
 
 
 class Command(BaseCommand):
-    """`manage.py export_audit_log (--organization SLUG | --installation) [--since DAY] [--until DAY] [--output F]`."""
+    """`manage.py export_audit_log (--organization SLUG | --installation) [--since DAY] [--output FILE]`."""
 
     help = "Export an audit log as JSON Lines: one event a line, with its place in the hash chain."
 
