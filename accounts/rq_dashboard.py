@@ -26,7 +26,7 @@ def for_superusers(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpR
             raise PermissionDenied
         response = view(request, *args, **kwargs)
         if request.method == "POST" and response.status_code < 400:
-            actor = request.actor  # type: ignore[attr-defined]
+            actor = request.actor
             installation_log.append_event("installation.queue_changed", 0, actor=actor, path=request.path)
         return response
 

@@ -37,18 +37,18 @@ class EventHistoryMixin:
     # --- the installation's audit log (Django calls these with each change that the admin's log records) ---------
     def log_addition(self, request: HttpRequest, obj: models.Model, message: Any) -> Any:
         if organization_id_of(obj) is None or isinstance(obj, Organization):
-            installation_log.record_change(obj, "added", message, actor=request.actor)  # type: ignore[attr-defined]
+            installation_log.record_change(obj, "added", message, actor=request.actor)
         return super().log_addition(request, obj, message)  # type: ignore[misc]
 
     def log_change(self, request: HttpRequest, obj: models.Model, message: Any) -> Any:
         if organization_id_of(obj) is None:
-            installation_log.record_change(obj, "changed", message, actor=request.actor)  # type: ignore[attr-defined]
+            installation_log.record_change(obj, "changed", message, actor=request.actor)
         return super().log_change(request, obj, message)  # type: ignore[misc]
 
     def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
         for row in queryset:
             if organization_id_of(row) is None:
-                installation_log.record_change(row, "deleted", [], actor=request.actor)  # type: ignore[attr-defined]
+                installation_log.record_change(row, "deleted", [], actor=request.actor)
         return super().log_deletions(request, queryset)  # type: ignore[misc]
 
     def _events_of(self, row: Any) -> list[dict[str, Any]]:
