@@ -14,7 +14,7 @@ from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager
 from django.contrib.auth.models import PermissionsMixin
 from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import ValidationError
-from django.db import models
+from django.db import models, transaction
 from django.db.models.functions import Lower
 from django.dispatch import Signal
 from django.utils.crypto import salted_hmac
@@ -22,7 +22,8 @@ from django.utils.functional import cached_property
 from phonenumber_field.modelfields import PhoneNumberField
 
 from accounts.scoping import OwnedModel
-from dispatch.core import clock, languages, voices
+from dispatch.core import clock, events, languages, voices
+from dispatch.core.audit.chain import INSTALLATION
 from dispatch.core.privacy import retention
 
 
@@ -122,7 +123,11 @@ class UserManager(BaseUserManager["User"]):
         return user
 
     def create_superuser(self, email: str, password: str | None = None, **extra: Any) -> User:
-        return self.create_user(email, password, is_superuser=True, **extra)
+        """Create a superuser, for `manage.py createsuperuser`. The installation's audit log records it."""
+        with transaction.atomic(using=self._db):
+            user = self.create_user(email, password, is_superuser=True, **extra)
+            events.append(INSTALLATION, "user.superuser_created", user.pk)
+        return user
 
     def get_by_natural_key(self, email: str | None) -> User:
         return self.get(email=(email or "").strip().lower())

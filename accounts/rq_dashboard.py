@@ -1,4 +1,4 @@
-"""Restrict django-rq's dashboard to superusers. By default it admits everyone who may open the admin."""
+"""Restrict django-rq's dashboard to superusers, who are logged. By default it admits everyone in the admin."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from django.http import HttpRequest, HttpResponseBase
 from django.urls import URLPattern
 from django_rq import urls
 
+from accounts import installation_log
+
 
 def for_superusers(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
     """Wrap `view` so that it asks for sign-in and rejects everyone except superusers."""
@@ -22,7 +24,11 @@ def for_superusers(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpR
             return redirect_to_login(request.get_full_path(), "admin:login")
         if not (request.user.is_active and request.user.is_superuser):
             raise PermissionDenied
-        return view(request, *args, **kwargs)
+        response = view(request, *args, **kwargs)
+        if request.method == "POST" and response.status_code < 400:
+            actor = request.actor
+            installation_log.append_event("installation.queue_changed", 0, actor=actor, path=request.path)
+        return response
 
     return guarded
 

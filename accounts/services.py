@@ -347,12 +347,13 @@ def _require_an_admin(leaving: Membership) -> None:
 
 
 def _append_event(membership: Membership, kind: str, actor: Actor) -> None:
+    """Append an event. Before the person has joined, it does not tell whether they already have an account."""
     events.append(
         membership.organization_id,
         kind,
         membership.pk,
         actor=actor,
-        user_id=membership.user_id,
+        **({"user_id": membership.user_id} if membership.joined_at else {}),
         role=membership.role,
         is_active=membership.is_active,
     )

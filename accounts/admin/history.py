@@ -1,13 +1,16 @@
-"""Show a row's history in the admin: its events and the saved forms."""
+"""Show a row's history in the admin: its events and the saved forms. Log changes of rows of no organization."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from django.db import models
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 
+from accounts import installation_log
 from accounts.admin.tenant_scope import organization_id_of
+from accounts.models import Organization
 from dispatch.core.models import Event
 
 MAX_EVENTS = 200
@@ -30,6 +33,23 @@ class EventHistoryMixin:
             events = self._events_of(answer.context_data["object"])
             answer.context_data |= {"events": events[:MAX_EVENTS], "more_events": len(events) > MAX_EVENTS}
         return answer
+
+    # --- the installation's audit log (Django calls these with each change that the admin's log records) ---------
+    def log_addition(self, request: HttpRequest, obj: models.Model, message: Any) -> Any:
+        if organization_id_of(obj) is None or isinstance(obj, Organization):
+            installation_log.record_change(obj, "added", message, actor=request.actor)
+        return super().log_addition(request, obj, message)  # type: ignore[misc]
+
+    def log_change(self, request: HttpRequest, obj: models.Model, message: Any) -> Any:
+        if organization_id_of(obj) is None:
+            installation_log.record_change(obj, "changed", message, actor=request.actor)
+        return super().log_change(request, obj, message)  # type: ignore[misc]
+
+    def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
+        for row in queryset:
+            if organization_id_of(row) is None:
+                installation_log.record_change(row, "deleted", [], actor=request.actor)
+        return super().log_deletions(request, queryset)  # type: ignore[misc]
 
     def _events_of(self, row: Any) -> list[dict[str, Any]]:
         subject = self.subject or row._meta.model_name

@@ -22,7 +22,7 @@ from unfold.widgets import (
 
 from accounts import invitations, services
 from accounts.admin.base import EVERYTHING, VIEW, OwnedAdmin, OwnedForm, OwnedTabularInline, render_secret_once
-from accounts.auth import sessions
+from accounts.auth import second_factor, sessions
 from accounts.models import Membership, Organization, User
 from accounts.sso import services as sso
 
@@ -124,6 +124,7 @@ class UserAdmin(OwnedAdmin):
     def new_password_link(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         user = self.get_object(request, object_id)
         link = request.build_absolute_uri(services.password_path(user))
+        second_factor.append_event(user, "membership.password_link_created", request.actor)
         self.log_change(request, user, "Created a link for setting a password.")
         if not invitations.sends_mail():
             return HttpResponse(format_html('<div id="dialog-form"><p><code>{}</code></p></div>', link))

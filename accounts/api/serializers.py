@@ -31,6 +31,7 @@ class OrganizationSerializer(StrictSerializer, serializers.ModelSerializer):
 class PersonSerializer(serializers.ModelSerializer):
     """A user as colleagues see them."""
 
+    id = serializers.IntegerField(read_only=True, allow_null=True)
     phone = serializers.CharField(read_only=True)
 
     class Meta:
@@ -42,7 +43,7 @@ class PersonSerializer(serializers.ModelSerializer):
 class MemberSerializer(OwnedSerializer):
     """A membership: the user, their role and whether they are on duty.
 
-    Until an invited person has joined (`joined_at` is null), only their e-mail address is included.
+    Until an invited person has joined (`joined_at` is null), only their e-mail address is included: `id` is null.
     """
 
     user = PersonSerializer(read_only=True)
@@ -55,7 +56,8 @@ class MemberSerializer(OwnedSerializer):
     def to_representation(self, membership: Membership) -> dict[str, Any]:
         shown = super().to_representation(membership)
         if membership.joined_at is None:
-            shown["user"] = {**shown["user"], "name": "", "phone": ""}
+            # An id would tell whether the address already has an account in another organization.
+            shown["user"] = {**shown["user"], "id": None, "name": "", "phone": ""}
         return shown
 
 

@@ -18,6 +18,7 @@ from django.conf import settings
 from django.db import transaction
 from django.dispatch import receiver
 
+from accounts import installation_log
 from accounts.auth import security_mail
 from accounts.models import Membership, User
 from accounts.sso import sessions as sso
@@ -78,7 +79,9 @@ def current_step() -> int:
 
 
 def append_event(user: User, kind: str, actor: Actor, **data: Any) -> None:
-    """Append an event about the user in each of their organizations."""
+    """Append an event about the user in each of their organizations; about a superuser also in no organization."""
+    if user.is_superuser:
+        installation_log.append_event(f"user.{kind.partition('.')[2]}", user.pk, actor=actor, **data)
     for membership in user.memberships.filter(joined_at__isnull=False).order_by("pk"):
         events.append(membership.organization_id, kind, membership.pk, actor=actor, user_id=user.pk, **data)
     log.info(kind.replace(".", "_"), user=user.pk, **data)

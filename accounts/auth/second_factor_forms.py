@@ -28,6 +28,7 @@ from django.db import transaction
 
 from accounts.auth.second_factor import LAST_STEP
 from accounts.models import User
+from dispatch.core.web.form_fields import BoundedJSONField
 
 MAX_CODE_LENGTH = 32
 
@@ -108,6 +109,7 @@ def _parse(parse: Callable[[Any], Any], credential: Any) -> Any:
 class AddPasskeyForm(AddWebAuthnForm):
     """Add a passkey. It may sign in without a password if the device checks its owner."""
 
+    credential = BoundedJSONField(widget=forms.HiddenInput)
     name = forms.CharField(max_length=80, required=False, label="Name")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -123,6 +125,7 @@ class AddPasskeyForm(AddWebAuthnForm):
 
 
 class _PasskeyMixin(AuthenticateWebAuthnForm):
+    credential = BoundedJSONField(widget=forms.HiddenInput)
     parsed: Any
 
     def clean_credential(self) -> Authenticator:

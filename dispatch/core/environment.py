@@ -5,6 +5,7 @@ Settings import this module, so it must not import models or apps.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -65,10 +66,15 @@ def site_port(url: str) -> int | None:
         raise ImproperlyConfigured(f"PUBLIC_BASE_URL is not a valid URL: {error}.") from error
 
 
-def made_folder(path: Path) -> Path:
-    """Return the folder below DISPATCH_DATA_DIR, creating it if needed. Raises ImproperlyConfigured."""
+def made_folder(path: Path, *, mode: int = 0o700) -> Path:
+    """Return the folder below DISPATCH_DATA_DIR, creating it if needed. Raises ImproperlyConfigured.
+
+    Only this user may open it: it holds keys, data or figures.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
+        if path.stat().st_uid == os.getuid():
+            path.chmod(mode)
     except OSError as error:
         raise ImproperlyConfigured(
             f"{path} can't be created ({error.strerror}). Set DISPATCH_DATA_DIR to a writable folder."

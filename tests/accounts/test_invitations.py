@@ -335,3 +335,19 @@ def test_password_link_ends_when_the_account_gains_access(organization, admin, c
     else:
         User.objects.filter(pk=person.pk).update(is_superuser=True)
     assert Client().get(link[0]).status_code == 200, "it still opens the form"
+
+
+def test_an_invitation_does_not_tell_whether_the_address_has_an_account(organization, admin, mailing):
+    known = make.dispatcher(make.organization())
+    api = Api(user=admin)
+    answers = [
+        api.post("members/", {"email": email, "name": "Pat", "role": "dispatcher"}).json()
+        for email in (known.email, "unknown@example.com")
+    ]
+    assert [answer["user"]["id"] for answer in answers] == [None, None]
+    assert {tuple(sorted(answer)) for answer in answers} == {tuple(sorted(answers[0]))}
+    added = Event.objects.filter(organization_id=organization.pk, kind="membership.added")
+    assert [event.data for event in added] == [{"role": "dispatcher", "is_active": False}] * 2
+    api.delete(f"members/{answers[0]['id']}/")
+    removed = Event.objects.get(organization_id=organization.pk, kind="membership.removed")
+    assert "user_id" not in removed.data

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from allauth.mfa.models import Authenticator
 from cryptography.fernet import Fernet
+from django.core.exceptions import ValidationError
 from django.test import Client
 from django.urls import reverse
 
@@ -17,6 +18,7 @@ from accounts.models import Membership, Organization, User
 from dispatch.core import crypto, reencryption
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
+from dispatch.core.web.form_fields import BoundedJSONField
 from tests.accounts.second_factor import (
     SET_UP,
     VERIFY,
@@ -383,3 +385,35 @@ def test_mark_of_one_person_does_not_count_for_another(dana: User, steps: Steps)
     session[second_factor.SESSION_KEY] = mark
     session.save()
     assert held_back(browser, VERIFY)
+
+
+HOSTILE_CREDENTIALS = [
+    "9" * 5000,
+    '{"a":' * 5000,
+    "[" * 100_000,
+    '{"id": "' + "x" * 200_000 + '"}',
+    "null",
+    "[]",
+    "{}",
+]
+
+
+@pytest.mark.parametrize("page", ["mfa_login_webauthn", "mfa_add_webauthn", "mfa_reauthenticate_webauthn"])
+def test_credential_of_any_form_is_no_server_error(dana: User, steps: Steps, page: str) -> None:
+    client = Client(raise_request_exception=False)
+    if page != "mfa_login_webauthn":
+        client = make.browser(dana)
+        client.raise_request_exception = False
+    for credential in HOSTILE_CREDENTIALS:
+        answer = client.post(reverse(page), {"credential": credential, "name": "key"})
+        assert answer.status_code < 500, credential[:20]
+    assert not Authenticator.objects.exists()
+
+
+def test_headers_of_an_endpoint_are_bounded() -> None:
+    field = BoundedJSONField(required=False)
+    assert field.clean('{"Authorization": "Bearer x"}') == {"Authorization": "Bearer x"}
+    assert field.clean("") is None
+    for hostile in HOSTILE_CREDENTIALS[:4]:
+        with pytest.raises(ValidationError):
+            field.clean(hostile)

@@ -190,6 +190,16 @@ def test_probes_of_web_have_time_limits_and_readiness_needs_the_database() -> No
     assert healthcheck["timeout"]
 
 
+def test_every_other_process_is_restarted_when_it_is_stuck() -> None:
+    port = int(OURS["config/ConfigMap/dispatch-config"]["data"]["METRICS_PORT"])
+    others = [container for _, container in containers() if container["name"] not in ("web", "migrate")]
+    assert len(others) == 10
+    for container in others:
+        probe = container["livenessProbe"]
+        assert probe["httpGet"] == {"path": "/healthz", "port": port}, container["name"]
+        assert probe["timeoutSeconds"] >= 5, container["name"]
+
+
 def test_the_files_trust_only_their_proxy(settings: Any) -> None:
     from dispatch.core import checks
 

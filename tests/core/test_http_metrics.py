@@ -50,6 +50,15 @@ def test_a_request_is_counted_with_its_status_and_duration() -> None:
     assert (seen, value("dispatch_http_requests_in_progress")) == ([1.0], 0.0)
 
 
+def test_the_application_counts_its_requests() -> None:
+    from dispatch import asgi
+
+    before = value("dispatch_http_requests_total", area="probes", method="GET", status="200")
+    scope = {"type": "http", "path": "/healthz", "method": "GET", "headers": [], "query_string": b""}
+    asyncio.run(asgi.application(scope, receive, send))
+    assert value("dispatch_http_requests_total", area="probes", method="GET", status="200") == before + 1
+
+
 def test_a_request_without_a_response_is_counted_too() -> None:
     async def fail(scope: Any, receive: Any, send: Any) -> None:
         raise RuntimeError

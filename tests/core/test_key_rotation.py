@@ -20,6 +20,7 @@ from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock, crypto
 from dispatch.core.http import webhook_signing
 from dispatch.jobs import signed_links
+from dispatch.jobs.models import Submission
 from dispatch.outbox import pointer
 from dispatch.outbox.models import Endpoint
 from tests.support import factories as make
@@ -150,14 +151,26 @@ def test_the_guide_replaces_the_secret_key_and_links_and_tokens_stay_valid(setti
     old = settings.SECRET_KEY
     technician = make.technician(make.organization(), "Ann Lee")
     link = signed_links.technician_url(technician).rpartition("/t/")[2].strip("/")
+    service = make.service_type(technician.organization, "drain")
+    submission = Submission.objects.create(
+        organization=technician.organization,
+        service_type=service,
+        status="processed",
+        form={},
+        customer_phone=make.phone(),
+    )
+    status = signed_links.status_url(submission).rpartition("/s/")[2].strip("/")
     token = pointer.make_token(7, 1, clock.now() + timedelta(minutes=1))
     steps = follow("SECRET_KEY", settings, {"old": old, "new": "a new secret key that is long enough to be one"})
     next(steps)
     assert signed_links.technician_of(link) == technician
+    assert signed_links.submission_of(status) == submission
     assert pointer.check_token(token, 7) == 1
     next(steps)
     assert settings.SECRET_KEY_FALLBACKS == []
     with pytest.raises(signed_links.InvalidLink):
         signed_links.technician_of(link)
+    with pytest.raises(signed_links.InvalidLink):
+        signed_links.submission_of(status)
     with pytest.raises(pointer.BadToken):
         pointer.check_token(token, 7)

@@ -154,6 +154,28 @@ def test_too_many_from_one_address_or_for_one_organization_wait(site: Site, sett
     assert Submission.objects.count() <= 3
 
 
+@pytest.mark.parametrize(
+    ("addresses", "accepted"),
+    [
+        (["2001:db8:1:1::1", "2001:db8:1:1:ffff::2"], 1),
+        (["2001:db8:1:10::1", "2001:db8:1:11::1", "2001:db8:1:12::1"], 2),
+        ([f"2001:db8:1:{number:x}00::1" for number in range(6)], 4),
+        ([f"203.0.113.{number}" for number in range(6)], 4),
+        (["203.0.113.1", "198.51.100.1", "2001:db8:1::1", "2001:db8:2::1"], 4),
+    ],
+    ids=["/64", "/56", "/48", "IPv4 /24", "strangers"],
+)
+def test_addresses_of_one_network_share_a_limit(
+    site: Site, settings: Any, addresses: list[str], accepted: int
+) -> None:
+    settings.PUBLIC_FORM_RATE = "1/hour"
+    sent = []
+    for address in addresses:
+        site.browser.defaults["REMOTE_ADDR"] = address
+        sent.append(site.send().status_code)
+    assert sent == [303] * accepted + [429] * (len(addresses) - accepted)
+
+
 def test_only_the_fields_of_the_form_are_stored(site: Site) -> None:
     assert site.send(padding="x" * 100_000, email="eve@example.com").status_code == 303
     assert set(Submission.objects.get().form) == set(GOOD)

@@ -18,7 +18,7 @@ from typing import Any
 
 from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
 from django.core.exceptions import ValidationError as ModelValidationError
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.template import loader
 from django.urls import Resolver404, resolve
 from django.views import defaults
@@ -214,6 +214,11 @@ def unknown_path(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpRespons
         except Resolver404:
             pass
     return problem_response(404, "not_found", detail)
+
+
+def no_page(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    """Raise Http404, in place of a page of Django that is not used here."""
+    raise Http404
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponseBase:

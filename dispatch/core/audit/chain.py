@@ -6,9 +6,12 @@ the event's contents, and the hash of the previous seal. The chain's end is stor
 so that somebody who can write to the database, but does not have FIELD_ENCRYPTION_KEYS, can neither change,
 remove, insert nor truncate without being detected (`verification`).
 
-Two legitimate changes are known to the chain. Erasing a person changes the contents of sealed events: the event
-`person.erased`, itself sealed, lists their new digests, and the salts are deleted, so that the former contents
-cannot be guessed from their digests. Retention deletes expired events: the anchor says up to which time.
+Two legitimate changes are known to the chain. Erasing a person changes the contents of sealed events: their new
+digests are stored under keyed hashes (`AuditRedaction`) and listed in the sealed event `person.erased`, and the
+salts are deleted, so that the former contents cannot be guessed from their digests. Retention deletes expired
+events: the anchor says up to which time. A broken chain is continued only after a restart (`restarts`).
+
+What superusers change outside of any organization is in the chain of the installation.
 """
 
 from __future__ import annotations
@@ -17,21 +20,22 @@ import hashlib
 import json
 import secrets
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import connection
 
-from dispatch.core import keyed_hashes
+from dispatch.core.audit.signatures import format_moment, is_authentic, sign_row
 from dispatch.core.events.readers import EventReader
-from dispatch.core.models import AuditAnchor, AuditSeal, Event, EventCursor
+from dispatch.core.models import AuditAnchor, AuditRedaction, AuditRestart, AuditSeal, Event, EventCursor
 
 # Subjects of the events in the audit log. Retention rules of organizations do not apply to them. After an
 # addition, earlier events of the new subjects count as unsealed: give them seals in a migration.
-SUBJECTS = ("api_key", "limits", "membership", "organization", "person", "retention", "user")
+SUBJECTS = ("api_key", "installation", "limits", "membership", "organization", "person", "retention", "user")
 READER_NAME = "audit_log"
-PURPOSE = "audit log anchor"
+# The organization_id of events that belong to no organization.
+INSTALLATION = 0
 
 _PRUNE = """
 DELETE FROM core_auditseal WHERE organization_id = %(organization)s AND position < COALESCE(
@@ -41,6 +45,10 @@ DELETE FROM core_auditseal WHERE organization_id = %(organization)s AND position
 )
 RETURNING position
 """
+_PRUNE_REDACTIONS = """
+DELETE FROM core_auditredaction r WHERE r.organization_id = %(organization)s
+AND NOT EXISTS (SELECT FROM core_event e WHERE e.id = r.event_id)
+"""
 
 
 class InvalidAnchor(RuntimeError):
@@ -48,9 +56,14 @@ class InvalidAnchor(RuntimeError):
 
     def __init__(self, organization_id: int) -> None:
         super().__init__(
-            f"The anchor of organization {organization_id}'s audit log is not authentic. "
-            "Run `manage.py verify_audit_log`."
+            f"{name_chain(organization_id)}: the anchor of the audit log is missing or not authentic. "
+            "Run `manage.py verify_audit_log`, then `manage.py restart_audit_log`."
         )
+
+
+def name_chain(organization_id: int) -> str:
+    """Return the owner of a chain, for messages."""
+    return "Installation" if organization_id == INSTALLATION else f"Organization {organization_id}"
 
 
 # --- hashes -----------------------------------------------------------------------------------------------------
@@ -76,35 +89,23 @@ def event_contents(event: Event) -> dict[str, Any]:
         "actor_id": event.actor_id,
         "actor_label": event.actor_label,
         "data": event.data,
-        "at": _moment(event.at),
+        "at": format_moment(event.at),
     }
 
 
 def hash_seal(seal: AuditSeal) -> str:
     """Return the hash of a seal, which the next seal holds."""
     return _sha256(
-        [seal.previous, seal.organization_id, seal.position, seal.event_id, _moment(seal.at), seal.digest]
+        [seal.previous, seal.organization_id, seal.position, seal.event_id, format_moment(seal.at), seal.digest]
     )
 
 
-def sign_anchor(anchor: AuditAnchor) -> None:
-    """Set the keyed hash of the anchor's values."""
-    anchor.keyed_hash = keyed_hashes.make_hash(PURPOSE, anchor_values(anchor))
-
-
-def is_authentic(anchor: AuditAnchor) -> bool:
-    """Return whether this installation wrote the anchor's values."""
-    return keyed_hashes.is_hash_of(PURPOSE, anchor_values(anchor), anchor.keyed_hash)
-
-
-def anchor_values(anchor: AuditAnchor) -> str:
-    """Return the text under the keyed hash."""
-    pruned = _moment(anchor.pruned_before) if anchor.pruned_before else ""
-    return json.dumps([anchor.organization_id, anchor.position, anchor.head, anchor.start, pruned])
-
-
-def _moment(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="microseconds")
+def hash_restart(restart: AuditRestart) -> str:
+    """Return the hash of a restart's record, which the first seal after it holds."""
+    return _sha256(
+        ["restart", restart.organization_id, restart.number, restart.position, format_moment(restart.at),
+         restart.operator, restart.reason, restart.found, restart.former_seals, restart.former_digest]
+    )  # fmt: skip
 
 
 def _sha256(value: Any) -> str:
@@ -126,13 +127,14 @@ def seal_events(events: Sequence[Event]) -> None:
         (event for event in events if event.pk not in sealed), key=lambda event: event.organization_id
     )
     for organization_id, group in groupby(by_organization, key=lambda event: event.organization_id):
-        _extend(organization_id, list(group))
+        extend_chain(organization_id, list(group))
 
 
 READER = EventReader(READER_NAME, seal_events, subjects=SUBJECTS)
 
 
-def _extend(organization_id: int, events: Iterable[Event]) -> None:
+def extend_chain(organization_id: int, events: Iterable[Event]) -> None:
+    """Append a seal for each event. Raises InvalidAnchor."""
     anchor = lock_anchor(organization_id)
     seals = []
     for event in events:
@@ -149,19 +151,32 @@ def _extend(organization_id: int, events: Iterable[Event]) -> None:
         anchor.position, anchor.head = seal.position, hash_seal(seal)
         seals.append(seal)
     AuditSeal.objects.bulk_create(seals)
-    sign_anchor(anchor)
+    sign_row(anchor)
     anchor.save()
 
 
 def lock_anchor(organization_id: int) -> AuditAnchor:
-    """Lock the organization's anchor, and create it if there is none. Raises InvalidAnchor."""
-    new = AuditAnchor(organization_id=organization_id)
-    sign_anchor(new)
-    AuditAnchor.objects.bulk_create([new], ignore_conflicts=True)
-    anchor = AuditAnchor.objects.select_for_update(no_key=True).get(pk=organization_id)
+    """Lock the organization's anchor, and create it for a new chain. Raises InvalidAnchor."""
+    anchors = AuditAnchor.objects.select_for_update(no_key=True)
+    anchor = anchors.filter(pk=organization_id).first()
+    if anchor is None:
+        if AuditSeal.objects.filter(organization_id=organization_id).exists():
+            raise InvalidAnchor(organization_id)
+        new = AuditAnchor(organization_id=organization_id)
+        sign_row(new)
+        AuditAnchor.objects.bulk_create([new], ignore_conflicts=True)
+        anchor = anchors.get(pk=organization_id)
     if not is_authentic(anchor):
         raise InvalidAnchor(organization_id)
     return anchor
+
+
+def has_valid_anchor(organization_id: int) -> bool:
+    """Return whether the chain can be continued and shortened."""
+    anchor = AuditAnchor.objects.filter(pk=organization_id).first()
+    if anchor is None:
+        return not AuditSeal.objects.filter(organization_id=organization_id).exists()
+    return is_authentic(anchor)
 
 
 # --- legitimate changes -----------------------------------------------------------------------------------------
@@ -170,14 +185,27 @@ def lock_anchor(organization_id: int) -> AuditAnchor:
 def redact_events(events: Sequence[Event]) -> dict[str, str]:
     """Delete the salts of events whose contents were changed, and return the new digests by the event's id.
 
-    The caller records them in the event `person.erased`. The lock keeps the sealer from sealing former contents
-    until the transaction ends.
+    The digests are signed: verification accepts no others. The caller also records them in the event
+    `person.erased`. The lock keeps the sealer from sealing former contents until the transaction ends.
     """
     audited = [event for event in events if event.subject_type in SUBJECTS]
-    if audited:
-        EventCursor.objects.select_for_update(no_key=True).filter(name=READER_NAME).first()
-        AuditSeal.objects.filter(event_id__in=[event.pk for event in audited]).update(salt="")
-    return {str(event.pk): digest_event(event, "") for event in audited}
+    if not audited:
+        return {}
+    EventCursor.objects.select_for_update(no_key=True).filter(name=READER_NAME).first()
+    AuditSeal.objects.filter(event_id__in=[event.pk for event in audited]).update(salt="")
+    rows = [
+        AuditRedaction(organization_id=event.organization_id, event_id=event.pk, digest=digest_event(event, ""))
+        for event in audited
+    ]
+    for row in rows:
+        sign_row(row)
+    AuditRedaction.objects.bulk_create(
+        rows,
+        update_conflicts=True,
+        unique_fields=["event_id"],
+        update_fields=["organization_id", "digest", "keyed_hash"],
+    )
+    return {str(row.event_id): row.digest for row in rows}
 
 
 def prune_seals(organization_id: int, before: datetime) -> None:
@@ -190,26 +218,7 @@ def prune_seals(organization_id: int, before: datetime) -> None:
     with connection.cursor() as cursor:
         cursor.execute(_PRUNE, {"organization": organization_id, "before": anchor.pruned_before})
         positions = [position for (position,) in cursor.fetchall()]
+        cursor.execute(_PRUNE_REDACTIONS, {"organization": organization_id})
     anchor.start = max([anchor.start, *positions])
-    sign_anchor(anchor)
+    sign_row(anchor)
     anchor.save()
-
-
-def sign_anchors_again(*, write: bool) -> tuple[int, int, list[int]]:
-    """Count the anchors, those signed with a former key, and list those that no key signed.
-
-    With `write`, sign those of former keys with the newest key.
-    """
-    count, old, unreadable = 0, 0, []
-    for organization_id in AuditAnchor.objects.order_by("pk").values_list("pk", flat=True):
-        with transaction.atomic():
-            anchor = AuditAnchor.objects.select_for_update(no_key=True).get(pk=organization_id)
-            count += 1
-            if not is_authentic(anchor):
-                unreadable.append(organization_id)
-            elif not keyed_hashes.is_under_first_key(PURPOSE, anchor_values(anchor), anchor.keyed_hash):
-                old += 1
-                if write:
-                    sign_anchor(anchor)
-                    anchor.save()
-    return count, old, unreadable

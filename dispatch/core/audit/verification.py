@@ -9,7 +9,8 @@ from typing import Any
 from django.db import connection, transaction
 
 from dispatch.core.audit import chain
-from dispatch.core.models import AuditAnchor, AuditSeal, Event
+from dispatch.core.audit.signatures import is_authentic
+from dispatch.core.models import AuditAnchor, AuditRedaction, AuditRestart, AuditSeal, Event
 
 BATCH = 1000
 
@@ -30,49 +31,67 @@ class BrokenChain(Exception):
 
 @dataclass(frozen=True)
 class ChainReport:
-    """The result of a successful verification. `unsealed` counts recent events that wait for the sealer."""
+    """The result of a successful verification.
+
+    `unsealed` counts recent events that wait for the sealer. `restarts` are the records of former breaks.
+    """
 
     organization_id: int
     position: int
     head: str
     sealed: int
     unsealed: int
+    restarts: tuple[AuditRestart, ...] = ()
 
 
 def chained_organizations() -> list[int]:
     """Return the ids of organizations that have audit events, seals or an anchor."""
     ids = {*AuditAnchor.objects.values_list("pk", flat=True)}
+    ids |= {*AuditRestart.objects.values_list("organization_id", flat=True)}
     ids |= {*AuditSeal.objects.values_list("organization_id", flat=True).distinct()}
     audited = Event.objects.filter(subject_type__in=chain.SUBJECTS)
     return sorted(ids | {*audited.order_by().values_list("organization_id", flat=True).distinct()})
 
 
-def verify_chain(organization_id: int, heads: Mapping[int, str] | None = None) -> ChainReport:
+def verify_chain(
+    organization_id: int, heads: Mapping[int, str] | None = None, known_restarts: int = 0
+) -> ChainReport:
     """Verify the audit log of one organization, in one snapshot of the database. Raises BrokenChain.
 
-    `heads` are hashes by position that an earlier verification reported: they must still be in the chain.
+    `heads` are hashes by position that an earlier verification reported when there had been `known_restarts`: they
+    must still be in the chain, unless it was restarted since.
     """
     is_outermost = not connection.in_atomic_block
     with transaction.atomic():
         if is_outermost:
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        return _verify(organization_id, heads or {})
+        return _verify(organization_id, heads or {}, known_restarts)
 
 
-def _verify(organization_id: int, heads: Mapping[int, str]) -> ChainReport:
+def _verify(organization_id: int, heads: Mapping[int, str], known_restarts: int) -> ChainReport:
+    name = chain.name_chain(organization_id)
     anchor = AuditAnchor.objects.filter(pk=organization_id).first()
     seals = AuditSeal.objects.filter(organization_id=organization_id)
     if anchor is None:
         if heads or seals.exists():
-            raise BrokenChain(f"Organization {organization_id}: the anchor is missing.")
+            raise BrokenChain(f"{name}: the anchor is missing.")
         anchor = AuditAnchor(organization_id=organization_id)
-    elif not chain.is_authentic(anchor):
-        raise BrokenChain(f"Organization {organization_id}: the anchor was changed.")
+    elif not is_authentic(anchor):
+        raise BrokenChain(f"{name}: the anchor was changed.")
+    restarts = _read_restarts(anchor)
+    if len(restarts) < known_restarts:
+        raise BrokenChain(
+            f"{name}: {known_restarts} restarts were verified before, but {len(restarts)} records exist."
+        )
+    if len(restarts) > known_restarts:
+        heads = {}  # they are hashes of the chain before the restart
     position, head, sealed = anchor.start, "", 0
+    if restarts and restarts[-1].position == anchor.start:
+        head = chain.hash_restart(restarts[-1])
     redactions = _redactions(organization_id)
     for seal, event in _pairs(organization_id):
-        place = f"Organization {organization_id}, position {position + 1}"
+        place = f"{name}, position {position + 1}"
         if seal.position != position + 1:
             raise BrokenChain(f"{place}: the seal is missing.")
         if seal.previous != head and (head or not anchor.start):
@@ -82,16 +101,26 @@ def _verify(organization_id: int, heads: Mapping[int, str]) -> ChainReport:
         if heads.get(position, head) != head:
             raise BrokenChain(f"{place}: the chain is not the one that was verified before.")
     if position < anchor.position:
-        raise BrokenChain(f"Organization {organization_id}, position {position + 1}: the seal is missing.")
+        raise BrokenChain(f"{name}, position {position + 1}: the seal is missing.")
     if position > anchor.position:
-        raise BrokenChain(
-            f"Organization {organization_id}, position {anchor.position + 1}: the seal was inserted."
-        )
+        raise BrokenChain(f"{name}, position {anchor.position + 1}: the seal was inserted.")
     if head != anchor.head:
-        raise BrokenChain(f"Organization {organization_id}, position {position}: the seal was changed.")
+        raise BrokenChain(f"{name}, position {position}: the seal was changed.")
     if ahead := [known for known in heads if known > position]:
-        raise BrokenChain(f"Organization {organization_id}, position {min(ahead)}: the seal is missing.")
-    return ChainReport(organization_id, position, head, sealed, _count_unsealed(organization_id))
+        raise BrokenChain(f"{name}, position {min(ahead)}: the seal is missing.")
+    return ChainReport(organization_id, position, head, sealed, _count_unsealed(organization_id), tuple(restarts))
+
+
+def _read_restarts(anchor: AuditAnchor) -> list[AuditRestart]:
+    """Return the records of restarts. Raises BrokenChain unless all are there and authentic."""
+    rows = list(AuditRestart.objects.filter(organization_id=anchor.organization_id).order_by("number"))
+    name = chain.name_chain(anchor.organization_id)
+    for row in rows:
+        if not is_authentic(row):
+            raise BrokenChain(f"{name}: the record of restart {row.number} was changed.")
+    if len(rows) != anchor.restarts:
+        raise BrokenChain(f"{name}: {anchor.restarts} restarts were recorded, but {len(rows)} records exist.")
+    return rows
 
 
 def _pairs(organization_id: int) -> Iterator[tuple[AuditSeal, Event | None]]:
@@ -119,14 +148,9 @@ def _check_event(
 
 
 def _redactions(organization_id: int) -> dict[int, str]:
-    """Return the digests of erased contents by the event's id, as the events about erasures list them."""
-    about = Event.objects.filter(
-        organization_id=organization_id, subject_type="person", kind="person.erased", data__has_key="redacted"
-    )
-    found: dict[int, str] = {}
-    for data in about.order_by("id").values_list("data", flat=True):
-        found |= {int(event_id): digest for event_id, digest in data["redacted"].items()}
-    return found
+    """Return the signed digests of erased contents by the event's id."""
+    rows = AuditRedaction.objects.filter(organization_id=organization_id)
+    return {row.event_id: row.digest for row in rows.iterator(chunk_size=BATCH) if is_authentic(row)}
 
 
 def _count_unsealed(organization_id: int) -> int:
@@ -141,7 +165,6 @@ def _count_unsealed(organization_id: int) -> int:
         rows: Iterable[tuple[int, bool]] = cursor.fetchall()
     for event_id, is_passed in rows:
         if is_passed:
-            raise BrokenChain(
-                f"Organization {organization_id}: event {event_id} was inserted, or its seal removed."
-            )
+            name = chain.name_chain(organization_id)
+            raise BrokenChain(f"{name}: event {event_id} was inserted, or its seal removed.")
     return len(list(rows))

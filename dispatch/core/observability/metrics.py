@@ -28,6 +28,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from prometheus_client.registry import Collector
 
 from dispatch.core.environment import made_folder
+from dispatch.core.observability import liveness
 
 log = structlog.get_logger(__name__)
 
@@ -170,23 +171,33 @@ class _QuietHandler(WSGIRequestHandler):
         """Log nothing: scrapes are frequent."""
 
 
-def serve() -> None:
-    """Export this process's counters at METRICS_PORT, if it is set, from a thread.
-
-    The gauges are exported by the web process. Raises CommandError if the port cannot be used.
-    """
-    if not settings.METRICS_PORT:
-        return
+def make_application() -> Callable[..., Iterable[bytes]]:
+    """Return the WSGI application of METRICS_PORT: /healthz for everyone, counters for those with the token."""
     exported = make_wsgi_app(_counters())
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ.get("PATH_INFO") == "/healthz":
+            late = liveness.overdue()
+            start_response("503 Stuck" if late else "200 OK", [("Content-Type", "text/plain")])
+            return [f"stuck: {', '.join(late)}\n".encode() if late else b"ok\n"]
         if may_read(environ.get("HTTP_AUTHORIZATION", "")):
             return exported(environ, start_response)
         start_response("401 Unauthorized", [("WWW-Authenticate", "Bearer"), ("Content-Length", "0")])
         return [b""]
 
+    return application
+
+
+def serve() -> None:
+    """Serve `make_application` at METRICS_PORT, if it is set, from a thread.
+
+    The gauges are exported by the web process. Raises CommandError if the port cannot be used.
+    """
+    if not settings.METRICS_PORT:
+        return
+    address = (settings.METRICS_HOST, settings.METRICS_PORT)
     try:
-        server = make_server(settings.METRICS_HOST, settings.METRICS_PORT, application, _Server, _QuietHandler)
+        server = make_server(*address, make_application(), _Server, _QuietHandler)
     except (OSError, OverflowError) as error:
         raise CommandError(f"METRICS_PORT {settings.METRICS_PORT} can't be used: {error}") from error
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()

@@ -59,12 +59,15 @@ def delete_expired_events(organization_id: int, before: datetime, limit: int) ->
     """Delete expired events that every reader has read and no open subject needs; return how many.
 
     Events of the audit log (`core.audit`) are kept at least as long as the installation's rule requires, even if
-    the organization's period is shorter. The hash chain records that they are gone.
+    the organization's period is shorter. The hash chain records that they are gone. While its end is not
+    authentic, they are kept, and all others are deleted.
     """
     first = _lowest_cursor()
     if first is None:
         return 0
     audit_before = min(before, _audit_horizon())
+    if not chain.has_valid_anchor(organization_id):
+        audit_before = datetime.min.replace(tzinfo=UTC)
     given: dict[str, Any] = {
         "organization": organization_id, "before": before, "limit": limit, "xid": first.xid, "id": first.event_id,
         "audit": list(chain.SUBJECTS), "audit_before": audit_before,
@@ -75,6 +78,11 @@ def delete_expired_events(organization_id: int, before: datetime, limit: int) ->
         if not set(chain.SUBJECTS).isdisjoint(subjects):
             chain.prune_seals(organization_id, audit_before)
     return len(subjects)
+
+
+def delete_installation_events(before: datetime, limit: int) -> int:
+    """Delete expired events of no organization; return how many."""
+    return delete_expired_events(chain.INSTALLATION, before, limit)
 
 
 def delete_system_events(organization_id: int, subject_type: str, subject_ids: Sequence[int], days: int) -> int:
@@ -145,3 +153,4 @@ def register() -> None:
         "idempotency_keys", promised, delete_expired_responses, label="Idempotency keys", shortest_days=promised
     )
     retention.register_shared("replay_list", replay.KEPT_DAYS, replay.delete_old_entries)
+    retention.register_shared("installation_events", EVENT_DAYS, delete_installation_events)

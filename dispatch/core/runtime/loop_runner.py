@@ -23,7 +23,7 @@ from django.conf import settings
 from django.db import Error, close_old_connections, connections
 
 from dispatch.core.db import blockers
-from dispatch.core.observability import metrics
+from dispatch.core.observability import liveness, metrics
 from dispatch.core.redis.client import LEADS, REDIS_ERRORS, breaker, connect, server_url
 from dispatch.core.runtime import leader_election
 from dispatch.core.runtime.leader_election import Election, renew, resign
@@ -123,6 +123,7 @@ class Runner:
         ]
         if self._elections:
             tasks.append(asyncio.create_task(self._hold_leadership(), name="elections"))
+        beat = asyncio.create_task(self._report_liveness(), name="liveness")
         stopped = asyncio.create_task(self._stopping.wait(), name="stop")
         try:
             await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -137,6 +138,8 @@ class Runner:
                 task.result()
         finally:
             stopped.cancel()
+            beat.cancel()
+            liveness.release("event loop")
             await self._resign()
             if hear:
                 await asyncio.to_thread(hear.join, 2)
@@ -153,6 +156,11 @@ class Runner:
         """Run this loop now, or again if it is running. Unknown names are ignored: other processes run them."""
         if name in self._triggers:
             self._triggers[name].set()
+
+    async def _report_liveness(self) -> None:
+        while True:
+            liveness.expect("event loop", liveness.EVENT_LOOP_S)
+            await asyncio.sleep(liveness.EVENT_LOOP_BEAT_S)
 
     async def _run_service(self, service: Service) -> None:
         failures = 0
@@ -182,6 +190,7 @@ class Runner:
             failed = False
             record = self._records.get(loop.name, _Record())
             record.began = time.monotonic()
+            liveness.expect(f"loop:{loop.name}", max(liveness.STEP_S, 2 * loop.limit_s))
             try:
                 wish = await self._in_thread(self._steps, self._step, loop, election)
                 failures = 0
@@ -195,6 +204,7 @@ class Runner:
                 pause = backoff(failures)
                 log.exception("step_failed", loop=loop.name, failures=failures, again_in_s=round(pause, 1))
             record.end(failed)
+            liveness.release(f"loop:{loop.name}")
             if election and record.is_failing():
                 await self._give_up(election, "failing", failures=record.failures)
                 record.reset()

@@ -18,7 +18,7 @@ from rq.utils import current_timestamp
 from rq.utils import now as rq_now
 from rq.worker import SimpleWorker
 
-from dispatch.core.observability import metrics
+from dispatch.core.observability import liveness, metrics
 from dispatch.core.redis.client import QUEUES, REDIS_ERRORS, connect
 from dispatch.core.runtime import supervisor
 from dispatch.core.runtime.fair_queue import FairQueue
@@ -30,6 +30,8 @@ log = structlog.get_logger(__name__)
 BEAT_S, SUSPENSION_S, CONNECTIONS_S = 5.0, 1.0, 5.0
 MAINTENANCE_INTERVAL_S = 30  # a dead worker's scheduler is replaced, and its jobs are found again, within this
 WORKER_TTL_S = 45
+# Between two heartbeats, apart from the time limit of a job.
+LIVENESS_S = 5.0 * WORKER_TTL_S
 
 
 class _Scheduler(RQScheduler):
@@ -117,6 +119,7 @@ class DispatchWorker(SimpleWorker):
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
         """Send RQ's heartbeat, but no more often than needed. Re-register with Redis if it was flushed."""
+        liveness.expect("worker", LIVENESS_S)
         if pipeline is None and timeout is None:
             if not self._is_due("beat", BEAT_S):
                 return
@@ -135,6 +138,7 @@ class DispatchWorker(SimpleWorker):
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Run a job like RQ. The worker becomes idle only when it looks for the next job."""
+        liveness.expect("worker", (job.timeout or 0) + LIVENESS_S)
         self.prepare_execution(job)
         self.perform_job(job, queue)
 

@@ -25,6 +25,9 @@ _POLICY = (
     "form-action 'self'; base-uri 'none'; frame-ancestors {frames}"
 )
 
+# By version of IP: prefix of a network, and how many times the rate of one address it has.
+NETWORKS = {4: ((24, 4),), 6: ((56, 2), (48, 4))}
+
 
 def address_of(request: HttpRequest) -> str:
     """Return the client's address as a rate limit key. An IPv6 client is its /64 network."""
@@ -36,6 +39,22 @@ def address_of(request: HttpRequest) -> str:
     if address.version == 4:
         return str(address)
     return str(ipaddress.ip_network((address, 64), strict=False).network_address)
+
+
+def limits_of_networks(request: HttpRequest, rate: throttling.Rate) -> list[tuple[str, throttling.Rate]]:
+    """Return the rate limits by the client's address and by the networks that one customer of a provider may hold.
+
+    A provider gives one customer a /56 or /48 of IPv6, or some neighboring IPv4 addresses.
+    """
+    limits = [(address_of(request), rate)]
+    try:
+        address = ipaddress.ip_address(request.META.get("REMOTE_ADDR") or "")
+    except ValueError:
+        return limits
+    for prefix, factor in NETWORKS[address.version]:
+        network = ipaddress.ip_network((address, prefix), strict=False)
+        limits.append((str(network), throttling.Rate(rate.limit * factor, rate.period_s)))
+    return limits
 
 
 def with_signed_link(

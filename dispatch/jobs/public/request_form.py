@@ -27,7 +27,7 @@ from dispatch.core.events import Actor
 from dispatch.core.languages import gettext as _
 from dispatch.jobs import signed_links
 from dispatch.jobs.models import PublicForm, Submission
-from dispatch.jobs.public.common import address_of, language_choices, requested_language, without_caching
+from dispatch.jobs.public.common import language_choices, limits_of_networks, requested_language, without_caching
 from dispatch.jobs.public.forms import CustomerForm
 from dispatch.jobs.services import accept_submission
 
@@ -151,17 +151,16 @@ def _accept_form(public: PublicForm, form: CustomerForm, nonce: str, request: Ht
 
 
 def _check_rate_limits(public: PublicForm, request: HttpRequest) -> None:
-    limits = (
-        (f"form:{address_of(request)}", settings.PUBLIC_FORM_RATE),
-        (f"form:organization:{public.organization_id}", f"{public.per_hour}/hour"),
-    )
-    for name, rate in limits:
-        taken = throttling.take_token(name, throttling.parse_rate(rate))
-        if taken.wait_ms:
-            wait_s = -(-taken.wait_ms // 1000)
-            raise FormRejected(
-                _("We're receiving too many requests right now. Please try again later, or call us."), 429, wait_s
-            )
+    rate = throttling.parse_rate(settings.PUBLIC_FORM_RATE)
+    limits = [(f"form:{network}", allowed) for network, allowed in limits_of_networks(request, rate)]
+    hourly = throttling.parse_rate(f"{public.per_hour}/hour")
+    limits.append((f"form:organization:{public.organization_id}", hourly))
+    if wait_ms := max(taken.wait_ms for taken in throttling.take_tokens(*limits)):
+        raise FormRejected(
+            _("We're receiving too many requests right now. Please try again later, or call us."),
+            429,
+            -(-wait_ms // 1000),
+        )
 
 
 def _make_form_token(organization: Organization) -> str:

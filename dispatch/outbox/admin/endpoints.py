@@ -20,6 +20,7 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextareaWid
 from accounts.admin.base import ACT, OwnedAdmin, OwnedForm, render_secret_once
 from dispatch.core import clock
 from dispatch.core.http.ssrf import check_target_url
+from dispatch.core.web.form_fields import BoundedJSONField
 from dispatch.outbox.admin.messages import shorten
 from dispatch.outbox.models import Endpoint
 from dispatch.outbox.services import endpoints as services
@@ -44,7 +45,7 @@ STATE_LABELS = {
 HOURS = 3600
 
 
-class HeadersField(forms.JSONField):
+class HeadersField(BoundedJSONField):
     """Show nothing instead of null. An empty value means "leave the headers unchanged"."""
 
     def prepare_value(self, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Export the audit log of an organization as JSON Lines."""
+"""Export the audit log of an organization, or of the installation, as JSON Lines."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandParser
 
-from accounts.models import Organization
+from dispatch.console.privacy.chains import add_chain_arguments, read_chain
 from dispatch.core.audit import export
 
 
 class Command(BaseCommand):
-    """`manage.py export_audit_log --organization SLUG [--since DAY] [--until DAY] [--output FILE]`."""
+    """`manage.py export_audit_log (--organization SLUG | --installation) [--since DAY] [--output FILE]`."""
 
-    help = "Export an organization's audit log as JSON Lines: one event a line, with its place in the hash chain."
+    help = "Export an audit log as JSON Lines: one event a line, with its place in the hash chain."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--organization", required=True, help="The organization's slug.")
+        add_chain_arguments(parser, required=True)
         parser.add_argument("--since", type=_day, help="First day, such as 2026-11-01, in UTC.")
         parser.add_argument("--until", type=_day, help="Day before which the export ends.")
         parser.add_argument("--output", default="-", help="The file to write, or - for standard output.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        organization = Organization.objects.filter(slug=options["organization"]).first()
-        if organization is None:
-            raise CommandError(f"Unknown organization: {options['organization']!r}.")
-        rows = export.export_events(organization.pk, options["since"], options["until"])
+        chain_id = read_chain(options)
+        assert chain_id is not None
+        rows = export.export_events(chain_id, options["since"], options["until"])
         if options["output"] == "-":
             for row in rows:
                 self.stdout.write(row, ending="")

@@ -1,0 +1,42 @@
+"""Form fields that reject hostile texts instead of failing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.forms.fields import InvalidJSONInput
+
+from dispatch.core.api.parsers import MAX_DEPTH, is_too_deep, load_json
+
+MAX_JSON_LENGTH = 100_000
+
+
+class BoundedJSONField(forms.JSONField):
+    """Parse JSON of limited length and depth.
+
+    Django's field fails with a server error for deep nesting and for numbers of thousands of digits.
+    """
+
+    def to_python(self, value: Any) -> Any:
+        if isinstance(value, str) and value not in self.empty_values:
+            if len(value) > MAX_JSON_LENGTH:
+                raise ValidationError(f"At most {MAX_JSON_LENGTH:,} characters allowed.", code="max_length")
+            try:
+                parsed = load_json(value)
+            except ValueError:
+                raise ValidationError(
+                    self.error_messages["invalid"], code="invalid", params={"value": ""}
+                ) from None
+            if is_too_deep(parsed):
+                raise ValidationError(f"Nested too deeply. The maximum is {MAX_DEPTH} levels.", code="too_deep")
+        return super().to_python(value)
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        """Return what the form shows again: the parsed value, or a rejected text as it was entered."""
+        try:
+            self.to_python(data)
+        except ValidationError:
+            return InvalidJSONInput(str(data)[:MAX_JSON_LENGTH])
+        return super().bound_data(data, initial)
