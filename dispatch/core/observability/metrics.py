@@ -28,6 +28,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from prometheus_client.registry import Collector
 
 from dispatch.core.environment import made_folder
+from dispatch.core.observability import liveness
 
 log = structlog.get_logger(__name__)
 
@@ -171,7 +172,7 @@ class _QuietHandler(WSGIRequestHandler):
 
 
 def serve() -> None:
-    """Export this process's counters at METRICS_PORT, if it is set, from a thread.
+    """Export this process's counters and its liveness (/healthz) at METRICS_PORT, if it is set, from a thread.
 
     The gauges are exported by the web process. Raises CommandError if the port cannot be used.
     """
@@ -180,6 +181,12 @@ def serve() -> None:
     exported = make_wsgi_app(_counters())
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ.get("PATH_INFO") == liveness.PATH:
+            is_alive = liveness.is_alive()
+            body = b"ok\n" if is_alive else b"stuck\n"
+            headers = [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))]
+            start_response("200 OK" if is_alive else "503 Service Unavailable", headers)
+            return [body]
         if may_read(environ.get("HTTP_AUTHORIZATION", "")):
             return exported(environ, start_response)
         start_response("401 Unauthorized", [("WWW-Authenticate", "Bearer"), ("Content-Length", "0")])

@@ -14,6 +14,7 @@ from django.conf import settings
 from django.db import connection
 
 from dispatch.core import clock
+from dispatch.core.observability import liveness
 from dispatch.core.redis.client import REDIS_ERRORS, client, key
 from dispatch.core.runtime.autoscaling_rules import Decision, Policy, cap_workers, decide
 from dispatch.core.runtime.queues import read_queue
@@ -51,6 +52,7 @@ class Autoscaler:
         """Step until `wait(seconds)` returns true."""
         while True:
             self.step(time.monotonic())
+            liveness.beat()
             if wait(TICK_S):
                 return
 

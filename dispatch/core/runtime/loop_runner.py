@@ -22,7 +22,7 @@ from django.conf import settings
 from django.db import Error, close_old_connections, connections
 
 from dispatch.core.db import blockers
-from dispatch.core.observability import metrics
+from dispatch.core.observability import liveness, metrics
 from dispatch.core.redis.client import LEADS, REDIS_ERRORS, connect
 from dispatch.core.runtime import leader_election
 from dispatch.core.runtime.leader_election import Election, renew, resign
@@ -35,6 +35,9 @@ FIRST_BACKOFF_S = 0.5
 MAX_BACKOFF_S = 30.0
 STOP_GRACE_S = 10.0
 RESIGN_GRACE_S = 5.0
+# How often the event loop beats, and after how long without a beat it is stuck. Not even a step of a loop runs in
+# it.
+BEAT_S, STUCK_AFTER_S = 1.0, 60.0
 # A leader gives up its leadership after this many consecutive failures over this much time.
 GIVE_UP_FAILURES, GIVE_UP_AFTER_S = 5, 15.0
 STAND_BACK_S = 60.0
@@ -117,6 +120,7 @@ class Runner:
             )
             for loop in self.loops
         ]
+        tasks.append(asyncio.create_task(self._beat(), name="liveness"))
         if self._elections:
             tasks.append(asyncio.create_task(self._hold_leadership(), name="elections"))
         stopped = asyncio.create_task(self._stopping.wait(), name="stop")
@@ -149,6 +153,13 @@ class Runner:
         """Run this loop now, or again if it is running. Unknown names are ignored: other processes run them."""
         if name in self._triggers:
             self._triggers[name].set()
+
+    async def _beat(self) -> None:
+        """Show the liveness probe that the event loop runs."""
+        liveness.expect_beats(STUCK_AFTER_S)
+        while not self._stopping.is_set():
+            liveness.beat()
+            await _wait(self._stopping, BEAT_S)
 
     async def _run_service(self, service: Service) -> None:
         failures = 0

@@ -18,7 +18,7 @@ from rq.utils import current_timestamp
 from rq.utils import now as rq_now
 from rq.worker import SimpleWorker
 
-from dispatch.core.observability import metrics
+from dispatch.core.observability import liveness, metrics
 from dispatch.core.redis.client import QUEUES, REDIS_ERRORS, connect
 from dispatch.core.runtime import supervisor
 from dispatch.core.runtime.fair_queue import FairQueue
@@ -116,7 +116,11 @@ class DispatchWorker(SimpleWorker):
         return True
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """Send RQ's heartbeat, but no more often than needed. Re-register with Redis if it was flushed."""
+        """Send RQ's heartbeat, but no more often than needed. Re-register with Redis if it was flushed.
+
+        RQ calls it before and after each job, and whenever it has waited for one.
+        """
+        liveness.beat()
         if pipeline is None and timeout is None:
             if not self._is_due("beat", BEAT_S):
                 return

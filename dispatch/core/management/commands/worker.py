@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from dispatch.core.db import session_limits
-from dispatch.core.observability import metrics
+from dispatch.core.observability import liveness, metrics
 from dispatch.core.redis.client import QUEUES, REDIS_ERRORS, connect
 from dispatch.core.runtime import preflight
 from dispatch.core.runtime.fair_threads import REQUESTS_END_S, FairThreads
@@ -57,6 +57,8 @@ class Command(BaseCommand):
                 slot=options["slot"],
                 default_result_ttl=settings.RQ_QUEUES[name]["DEFAULT_RESULT_TTL"],
             )
+            # One job, the wait for the next one, and a Redis that hangs.
+            liveness.expect_beats(settings.RQ_QUEUES[name]["DEFAULT_TIMEOUT"] + 2 * WORKER_TTL_S)
             connections.close_all()  # connections must not be shared with the scheduler's process
             worker.work(
                 burst=options["burst"],

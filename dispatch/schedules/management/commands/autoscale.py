@@ -11,10 +11,12 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 
 from dispatch.core.db import session_limits
-from dispatch.core.observability import metrics
+from dispatch.core.observability import liveness, metrics
 from dispatch.core.runtime import preflight
 from dispatch.core.runtime.autoscaler import Autoscaler, policies, worker_cap
 from dispatch.core.runtime.supervisor import Supervisor
+
+STUCK_AFTER_S = 60.0  # a step takes milliseconds, or some time-outs of Redis
 
 
 class Command(BaseCommand):
@@ -45,4 +47,5 @@ class Command(BaseCommand):
         metrics.serve()
         supervisor = Supervisor([], env, out=sys.stdout, grace_s=settings.AUTOSCALE_STOP_GRACE_S)
         with supervisor.interruptible(), supervisor:
+            liveness.expect_beats(STUCK_AFTER_S)
             Autoscaler(wanted, supervisor, cap).run(supervisor.wait)
