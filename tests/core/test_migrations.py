@@ -23,6 +23,7 @@ from psycopg import sql
 from dispatch.core.management.commands import migrate as command
 from tests.support.expand_only import SMALL_TABLES, find_contractions, find_table_scans
 from tests.support.processes import database_url, environment, running
+from tests.support.waiting import PATIENCE
 
 # Migrate every app of this project to its first migration only, as version 0.1.0 left it.
 FIRST_RELEASE = """
@@ -59,7 +60,7 @@ def test_database_of_first_release_is_migrated(empty_database: str) -> None:
         with running("migrate", "--lock-timeout", "0.1", env=env) as migrate:
             migrate.says("Locked by a running process (lock timeout). Attempt 2")
             busy.rollback()
-            assert migrate.ends() == 0, migrate.log()
+            assert migrate.ends(timeout=3 * PATIENCE) == 0, migrate.log()
     with running("check", "--database", "default", env=env) as check:
         assert check.ends() == 0, check.log()
 

@@ -137,21 +137,43 @@ class PostgresPair:
 
 
 @contextmanager
-def postgres_pair(database: str) -> Iterator[PostgresPair]:
-    """Yield a running pair whose database `database` has what the tests' database of that name has."""
-    folder = Path(tempfile.mkdtemp(prefix="pair-"))
+def _server_folder() -> Iterator[Path]:
+    """Yield an empty folder of the user that runs PostgreSQL, and delete it at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="postgres-"))
     if SYSTEM_USER:
         ensure_user_exists(SYSTEM_USER)
         ensure_prefix_permissions(BIN)
         user = pwd.getpwnam(SYSTEM_USER)
         os.chown(folder, user.pw_uid, user.pw_gid)
-    made = PostgresPair(folder, database)
     try:
-        made.start()
-        yield made
+        yield folder
     finally:
-        made.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def own_postgres() -> Iterator[Server]:
+    """Yield a running, empty server on a port of this machine."""
+    with _server_folder() as folder:
+        made = Server(folder / "data")
+        try:
+            made.create()
+            made.start()
+            yield made
+        finally:
+            made.kill()
+
+
+@contextmanager
+def postgres_pair(database: str) -> Iterator[PostgresPair]:
+    """Yield a running pair whose database `database` has what the tests' database of that name has."""
+    with _server_folder() as folder:
+        made = PostgresPair(folder, database)
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()
 
 
 @pytest.fixture
