@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ class Clients:
 
     url: str
     key: str
-    forms: Iterable[tuple[str, dict[str, Any]]]
+    forms: Sequence[tuple[str, dict[str, Any]]]
     every_s: float
     seed: int
     at_once: int = 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,8 +13,8 @@ from django.db import connection
 
 from tests.core.outages import OwnValkey, own_valkey
 from tests.phones import Simulator
-from tests.support.processes import ROOT, Process, environment
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.processes import Process, environment
+from tests.support.waiting import wait_until
 
 # Two of each where the design allows it, so that they also compete while nothing is wrong.
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -45,12 +44,7 @@ class Site:
     """The processes by name, their Redis, and the address of web."""
 
     def __init__(
-        self,
-        redis: OwnValkey,
-        env: Mapping[str, str],
-        listening: socket.socket,
-        names: Sequence[str],
-        source: Path = ROOT,
+        self, redis: OwnValkey, env: Mapping[str, str], listening: socket.socket, names: Sequence[str]
     ) -> None:
         self.redis = redis
         self._names = names
@@ -59,20 +53,13 @@ class Site:
         self._env = dict(env)
         self._running: dict[str, Process] = {}
         self.restarts = 0
-        self.source = source
 
     def start(self, name: str) -> None:
-        command, env, source = COMMANDS[name], self._env, self.source
+        command = COMMANDS[name]
         if name == "web":  # as under `manage.py up`: connections wait in the socket while it restarts
-            self._running[name] = Process((*command, "--fd", str(self._fd)), env, (self._fd,), source)
+            self._running[name] = Process((*command, "--fd", str(self._fd)), self._env, pass_fds=(self._fd,))
         else:
-            self._running[name] = Process(command, env, folder=source)
-
-    def replace(self, name: str) -> None:
-        """Stop a process as an operator does, and start it with the code in `source`."""
-        # uvicorn stops cleanly, then repeats the signal
-        assert self._running[name].stop() in (0, -signal.SIGTERM), self._running[name].log()
-        self.start(name)
+            self._running[name] = Process(command, self._env)
 
     def kill(self, *names: str) -> None:
         """As a power cut: at whatever each was doing."""
@@ -106,12 +93,10 @@ class Site:
 
 
 @contextmanager
-def site(
-    sim: Simulator, folder: Path, names: Sequence[str] = tuple(COMMANDS), source: Path = ROOT, **more: str
-) -> Iterator[Site]:
+def site(sim: Simulator, folder: Path, names: Sequence[str] = tuple(COMMANDS), **more: str) -> Iterator[Site]:
     """These processes up and ready, on the test's database, a Redis of their own and this simulator.
 
-    `source` has their code. `more` adds variables to their environment.
+    `more` adds variables to their environment.
     """
     with ExitStack() as stack:
         redis = stack.enter_context(own_valkey(folder))
@@ -124,8 +109,8 @@ def site(
             "DISPATCH_DATA_DIR": str(settings.DATA_DIR),
         }
         env = environment(connection.settings_dict["NAME"], **{**given, **more})
-        made = Site(redis, env, listening, names, source)
+        made = Site(redis, env, listening, names)
         stack.callback(made.stop)
         made.revive()
-        wait_until(made.ready, PATIENCE, made.logs)
+        wait_until(made.ready, 60, made.logs)
         yield made
