@@ -18,7 +18,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up demo stop test lint bench soak clean lock sbom
+.PHONY: help up demo stop test lint bench soak image-test clean lock sbom
 
 help: ## list the commands
 	@echo "Dispatch. Set DATABASE_URL and REDIS_URL to use your servers (docs/reference/configuration.md)."
@@ -34,7 +34,7 @@ stop: $(STAMP) ## stop unused embedded servers (left behind if `make up` was kil
 	@$(PY) -m dispatch.dev.embedded_servers "$${DISPATCH_DATA_DIR:-.data}"
 
 test: $(STAMP) ## run the whole suite (ARGS="-k offer" for a part)
-	$(PY) -m pytest -m "not soak" -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PY) -m pytest -m "not soak and not image" -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(STAMP) ## run ruff, mypy, import-linter and the prose check
 	$(VENV)/bin/ruff check .
@@ -48,6 +48,9 @@ bench: $(STAMP) ## run the benchmarks (SUITE=jobs for one suite); writes bench.j
 
 soak: $(STAMP) ## run the random and long tests
 	$(PY) -m pytest -m soak --timeout 3600 $(ARGS)
+
+image-test: $(STAMP) ## build the image with buildah, and run the services of the compose file from it
+	$(PY) -m pytest -m image tests/image $(ARGS)
 
 lock: $(STAMP) ## write deploy/requirements.txt: what the image installs, with hashes
 	$(PY) deploy/supply_chain.py lock

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
+from django.core.exceptions import ImproperlyConfigured
 
 from dispatch.capacity.models import OutboundNumber, ProviderAccount
 from dispatch.core import clock
@@ -142,7 +143,7 @@ def read_call_health(numbers: Iterable[OutboundNumber] | None = None) -> dict[in
     accounts = _accounts({row[0] for row in rows if row[3]})
     for number_id, is_answered, is_failed, code, count in rows:
         of_number = counted.setdefault(number_id, Counter())
-        kind = _about(accounts[number_id], code) if code else "other"
+        kind = _about(accounts.get(number_id), code) if code else "other"
         if is_failed and kind in NOT_THE_CALLER:
             continue
         of_number["calls"] += count
@@ -153,11 +154,20 @@ def read_call_health(numbers: Iterable[OutboundNumber] | None = None) -> dict[in
 
 
 def _accounts(number_ids: set[int]) -> dict[int, ProviderAccount]:
-    numbers = OutboundNumber.objects.filter(pk__in=number_ids).select_related("account")
-    return {number.pk: number.account for number in numbers}
+    """Return the accounts by number, without those whose credentials cannot be decrypted."""
+    numbers = dict(OutboundNumber.objects.filter(pk__in=number_ids).values_list("pk", "account_id"))
+    accounts: dict[int, ProviderAccount] = {}
+    for account_id in sorted(set(numbers.values())):
+        try:
+            accounts[account_id] = ProviderAccount.objects.get(pk=account_id)
+        except ImproperlyConfigured:
+            log.exception("provider_unusable", account=account_id)
+    return {number: accounts[account_id] for number, account_id in numbers.items() if account_id in accounts}
 
 
-def _about(account: ProviderAccount, code: str) -> str:
+def _about(account: ProviderAccount | None, code: str) -> str:
+    if account is None:
+        return "other"
     try:
         return providers.for_account(account).about(code)
     except Exception:

@@ -2,6 +2,7 @@
 
 import uuid
 
+from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models import Q
 
@@ -56,7 +57,7 @@ class Alert(OwnedModel):
     returns_at = models.DateTimeField(
         null=True, blank=True, help_text="When the acknowledged alert opens again, unless something happens."
     )
-    returns = models.PositiveIntegerField(default=0, db_default=0)
+    returns = models.IntegerField(default=0, db_default=0, validators=[MinValueValidator(0)])
     return_note = models.CharField(
         max_length=160, blank=True, default="", db_default="", help_text="Why it opened again."
     )

@@ -196,7 +196,8 @@ def test_every_other_process_is_restarted_when_it_is_stuck() -> None:
     assert len(others) == 10
     for container in others:
         probe = container["livenessProbe"]
-        assert probe["httpGet"] == {"path": "/healthz", "port": port}, container["name"]
+        assert probe["httpGet"] == {"path": "/healthz", "port": "metrics"}, container["name"]
+        assert {"containerPort": port, "name": "metrics"} in container["ports"], container["name"]
         assert probe["timeoutSeconds"] >= 5, container["name"]
 
 

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from functools import cache
+from io import StringIO
 from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection, models
+from django.apps import apps
+from django.contrib.postgres.operations import AddConstraintNotValid
+from django.core.management import CommandError, call_command
+from django.core.management.commands import migrate
+from django.db import OperationalError, connection, models
 from django.db.migrations import operations
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
 from psycopg import sql
 
-from tests.support.expand_only import find_contractions
+from dispatch.core.management.commands import migrate as command
+from tests.support.expand_only import SMALL_TABLES, find_contractions, find_table_scans
 from tests.support.processes import database_url, environment, running
+from tests.support.waiting import PATIENCE
 
 # Migrate every app of this project to its first migration only, as version 0.1.0 left it.
 FIRST_RELEASE = """
@@ -47,10 +55,65 @@ def test_database_of_first_release_is_migrated(empty_database: str) -> None:
         assert old.ends() == 0, old.log()
     with running("migrate", "--check", env=env) as pending:
         assert pending.ends() == 1, pending.log()
-    with running("migrate", env=env) as migrate:
-        assert migrate.ends() == 0, migrate.log()
+    with psycopg.connect(database_url(empty_database)) as busy:  # a process of the first release reads calls
+        busy.execute("LOCK TABLE telephony_call IN ACCESS SHARE MODE")
+        with running("migrate", "--lock-timeout", "0.1", env=env) as migrate:
+            migrate.says("Locked by a running process (lock timeout). Attempt 2")
+            busy.rollback()
+            assert migrate.ends(timeout=3 * PATIENCE) == 0, migrate.log()
     with running("check", "--database", "default", env=env) as check:
         assert check.ends() == 0, check.log()
+
+
+def refuse(times: int, error: type[psycopg.Error]) -> Any:
+    """Return a replacement of Django's migration that fails this many times, and then returns how often it ran."""
+    calls = []
+
+    def handle(self: Any, *args: Any, **options: Any) -> str:
+        calls.append(options)
+        if len(calls) <= times:
+            raise OperationalError("refused") from error("refused")
+        return f"{len(calls)} attempts"
+
+    return handle
+
+
+@pytest.mark.django_db
+def test_migration_is_repeated_after_a_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(migrate.Command, "handle", refuse(3, psycopg.errors.DeadlockDetected))
+    out = StringIO()
+    assert call_command("migrate", stdout=out) == "4 attempts"
+    assert out.getvalue().count("Locked by a running process (deadlock).") == 3
+
+
+@pytest.mark.django_db
+def test_migration_gives_up_after_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrate.Command, "handle", refuse(1, psycopg.errors.LockNotAvailable))
+    with pytest.raises(CommandError, match="Another session has locked a table for 0 s"):
+        call_command("migrate", give_up_after=0.0)
+
+
+@pytest.mark.django_db
+def test_migration_does_not_repeat_other_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrate.Command, "handle", refuse(1, psycopg.errors.UndefinedTable))
+    with pytest.raises(OperationalError):
+        call_command("migrate")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_only_statements_that_lock_others_out_have_a_lock_timeout() -> None:
+    def limit(comment: str = "") -> str:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT current_setting('lock_timeout') {comment}")
+            return str(cursor.fetchone()[0])
+
+    before = limit()
+    with command._lock_timeout(connection, 1.5):
+        assert limit() == "1500ms"
+        assert limit("-- CREATE INDEX CONCURRENTLY") == "0"
+        assert limit() == "1500ms"
+    assert limit() == before
 
 
 # What a migration takes away although the previous version runs beside it: (migration, what) → why it may.
@@ -64,8 +127,14 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 }
 
 
-def later_contractions() -> Iterator[tuple[str, str]]:
-    """Yield what this project's migrations after the first release take away, with the migration."""
+@cache
+def later_changes() -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+    """Return the contractions and the table scans of this project's migrations after the first release.
+
+    Each is a pair of the migration and what it does.
+    """
+    contractions: set[tuple[str, str]] = set()
+    scans: set[tuple[str, str]] = set()
     loader = MigrationLoader(None)
     created: set[tuple[str, str]] = set()
     for app, name in loader.graph._generate_plan(loader.graph.leaf_nodes(), at_end=True):
@@ -74,32 +143,71 @@ def later_contractions() -> Iterator[tuple[str, str]]:
             continue
         state = loader.project_state((app, name), at_end=False)
         for operation in migration.operations:
-            for found in find_contractions(app, operation, state, created):
-                yield f"{app}.{name}", found
+            found = find_contractions(app, operation, state, created)
+            contractions |= {(f"{app}.{name}", change) for change in found}
+            scans |= {(f"{app}.{name}", scan) for scan in find_table_scans(app, operation, state, created)}
             if isinstance(operation, operations.CreateModel):
                 created.add((app, operation.name.lower()))
             operation.state_forwards(app, state)
+    return contractions, scans
 
 
 def test_migrations_only_expand_the_schema() -> None:
     """Processes of the previous version keep working while the new version's migrations are applied."""
-    found = set(later_contractions())
+    found, _ = later_changes()
     assert found - set(EXCEPTIONS) == set(), "Expand now and contract a release later, or give an exception."
     assert set(EXCEPTIONS) <= found, "An exception is no longer needed."
     assert all(len(reason.split()) > 3 for reason in EXCEPTIONS.values())
 
 
-def test_no_column_added_to_a_large_table_has_a_check() -> None:
-    """PostgreSQL reads the whole table for a new CHECK, and nothing else can use the table meanwhile."""
-    large = {("leads", "lead"), ("outbox", "message"), ("schedules", "schedule"), ("schedules", "run")}
-    checked = []
-    for (app, name), migration in MigrationLoader(None).disk_migrations.items():
-        for operation in migration.operations:
-            if isinstance(operation, operations.AddField) and (app, operation.model_name_lower) in large:
-                field = operation.field.clone()
-                field.set_attributes_from_name(operation.name)  # a check names its column
-                checked += [f"{app}.{name}: {field.name}"] if field.db_check(connection) else []
-    assert checked == []
+def test_migrations_never_read_a_large_table_under_an_exclusive_lock() -> None:
+    _, found = later_changes()
+    assert found == set()
+
+
+def test_each_table_is_large_unless_people_fill_it() -> None:
+    """A new model is large by default; the list of small ones names only models that exist."""
+    models = {(model._meta.app_label, model._meta.model_name) for model in apps.get_models()}
+    assert models >= SMALL_TABLES
+
+
+@pytest.mark.parametrize(
+    ("operation", "found"),
+    [
+        (
+            operations.AddField("message", "extra", models.PositiveIntegerField(null=True)),
+            ["message.extra: CHECK"],
+        ),
+        (operations.AddField("message", "extra", models.IntegerField(null=True)), []),
+        (operations.AddField("endpoint", "extra", models.PositiveIntegerField(null=True)), []),  # a small table
+        (operations.AddField("new", "extra", models.PositiveIntegerField(null=True)), []),
+        (
+            operations.AlterField("message", "mode", models.PositiveIntegerField(default=0)),
+            ["message.mode: CHECK"],
+        ),
+        (operations.AlterField("message", "attempts", models.PositiveIntegerField(default=1)), []),
+        (
+            operations.AddConstraint("message", models.CheckConstraint(condition=models.Q(pk=1), name="one")),
+            ["message: CHECK one"],
+        ),
+        (
+            AddConstraintNotValid("message", models.CheckConstraint(condition=models.Q(pk=1), name="one")),
+            [],
+        ),
+        (operations.RunSQL("ALTER TABLE outbox_message ADD CONSTRAINT a CHECK (b > 0)"), ["SQL: CHECK"]),
+        (operations.RunSQL("ALTER TABLE outbox_message ADD CONSTRAINT a CHECK (b > 0) NOT VALID"), []),
+        (operations.RunSQL("ALTER TABLE outbox_message ADD COLUMN b int NULL CHECK (b > 0)"), ["SQL: CHECK"]),
+        (operations.RunSQL("ALTER TABLE outbox_message VALIDATE CONSTRAINT a"), []),
+        (
+            operations.SeparateDatabaseAndState(
+                [operations.AddField("message", "extra", models.PositiveIntegerField(null=True))]
+            ),
+            ["message.extra: CHECK"],
+        ),
+    ],
+)
+def test_what_reads_a_large_table_is_found(operation: Any, found: list[str], first_outbox: ProjectState) -> None:
+    assert list(find_table_scans("outbox", operation, first_outbox, {("outbox", "new")})) == found
 
 
 @pytest.fixture(scope="module")

@@ -149,17 +149,39 @@ def prepare_folder(folder: Path) -> None:
 
 
 @contextmanager
+def _server_folder() -> Iterator[Path]:
+    """Yield an empty folder of the user that runs PostgreSQL, and delete it at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="postgres-"))
+    prepare_folder(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def own_postgres() -> Iterator[Server]:
+    """Yield a running, empty server on a port of this machine."""
+    with _server_folder() as folder:
+        made = Server(folder / "data")
+        try:
+            made.create()
+            made.start()
+            yield made
+        finally:
+            made.kill()
+
+
+@contextmanager
 def postgres_pair(database: str) -> Iterator[PostgresPair]:
     """Yield a running pair whose database `database` has what the tests' database of that name has."""
-    folder = Path(tempfile.mkdtemp(prefix="pair-"))
-    prepare_folder(folder)
-    made = PostgresPair(folder, database)
-    try:
-        made.start()
-        yield made
-    finally:
-        made.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+    with _server_folder() as folder:
+        made = PostgresPair(folder, database)
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from django.db import connection
 
 from accounts.models import time_zones as all_zones
 from dispatch.core import clock
@@ -120,6 +121,31 @@ def test_all_schedules_are_walked_in_batches(
     two_zones[DENVER] = "2"
     walked()
     assert [world.again(schedule).next_at for schedule in found] == [schedule.next_at for schedule in found]
+
+
+def test_unreadable_headers_and_a_failing_schedule_stop_no_walk(
+    world: World, two_zones: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked()
+    unreadable, failing, last = (shifted(world, 1, cron="0 9 * * *", time_zone=DENVER) for _ in range(3))
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE schedules_schedule SET headers = 'gAAAA-bad' WHERE id = %s", [unreadable.pk])
+    two_zones[DENVER] = "2"
+    move = time_zones.move_next_run
+
+    def fail(schedule_id: int) -> bool:
+        if schedule_id == failing.pk:
+            raise RuntimeError("on purpose")
+        return move(schedule_id)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(time_zones, "move_next_run", fail)
+        walked()
+    times = Schedule.objects.order_by("pk").values_list("next_at", flat=True)
+    assert list(times) == [unreadable.next_at, failing.next_at + timedelta(hours=1), last.next_at]
+    walked()  # the zone is not done before all have moved
+    assert list(times.all()) == [unreadable.next_at, failing.next_at, last.next_at]
+    assert ZoneRules.objects.get(pk=DENVER).digest == "2"
 
 
 def test_every_zone_has_rules() -> None:

@@ -9,6 +9,7 @@ from dispatch.console import health
 from dispatch.console.board import response_cache
 from dispatch.core.circuit_breaker import CircuitBreaker
 from dispatch.core.db.lock_waits import RecentlyBlocked
+from dispatch.core.observability import liveness
 from dispatch.core.privacy import replay
 from dispatch.leads import eligibility, progress
 from dispatch.leads import loops as leads_loops
@@ -34,5 +35,6 @@ def as_if_just_started() -> None:
     live_updates.reset()
     RecentlyBlocked.reset_all()
     replay.reset()
+    liveness.reset()
     notifications_loops.early.reset()
     backoff.reset_all()

@@ -1,5 +1,7 @@
 """Find what a migration takes away from processes of the previous version, which run until they are replaced.
 
+Also find what makes PostgreSQL read a large table while nobody else can use it: a CHECK of a column or a table.
+
 Expand first, contract a release later: a column may go, change its type or demand a value only when no process of
 the previous release uses it. What is found needs an exception with its reason (tests/core/test_migrations.py).
 """
@@ -10,10 +12,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from django.contrib.postgres.operations import AddConstraintNotValid
 from django.db import connection
 from django.db.migrations import operations
 from django.db.migrations.state import ProjectState
-from django.db.models import NOT_PROVIDED
+from django.db.models import NOT_PROVIDED, CheckConstraint
 
 _TAKES_AWAY = (
     operations.RemoveField,
@@ -28,6 +31,21 @@ _SQL = re.compile(
     r"|ADD\s+CONSTRAINT|CREATE\s+UNIQUE|TRUNCATE)\b",
     re.IGNORECASE,
 )
+# A CHECK that PostgreSQL validates at once.
+_CHECK = re.compile(r"\bCHECK\s*\((?!.*\bNOT\s+VALID\b)", re.IGNORECASE | re.DOTALL)
+# Tables that people fill, row by row. All others grow with the work.
+SMALL_TABLES = {
+    *(("accounts", name) for name in ("organization", "user", "membership", "apikey", "organizationlimits")),
+    ("accounts", "retentionrule"),
+    *(("capacity", name) for name in ("provideraccount", "dispatchpool", "outboundnumber")),
+    *(("jobs", name) for name in ("customertextpolicy", "servicetype", "dispatchpolicy", "publicform")),
+    *(("leads", name) for name in ("campaign", "engineswitch", "callingrule", "holiday", "closedday")),
+    *(("leads", name) for name in ("retryrule", "customerrate")),
+    *(("notifications", name) for name in ("preference", "route", "escalationpolicy", "escalationstep")),
+    *(("outbox", name) for name in ("endpoint", "target")),
+    *(("technicians", name) for name in ("skill", "technician", "shift")),
+    *(("telephony", name) for name in ("spendcap", "numberhealthpolicy")),
+}
 _TEXT = re.compile(r"varchar\((\d+)\)")
 
 
@@ -57,6 +75,38 @@ def find_contractions(
         old = before.apps.get_model(app, operation.model_name)._meta.get_field(operation.name)
         for change in _narrowed(old, operation.field):
             yield f"{operation.model_name}.{operation.name} {change}"
+
+
+def find_table_scans(
+    app: str, operation: Any, before: ProjectState, created: set[tuple[str, str]]
+) -> Iterator[str]:
+    """Yield which CHECKs of the operation read a large table under an exclusive lock, in words.
+
+    Use a field without a CHECK, or AddConstraintNotValid and, in a later migration, ValidateConstraint. `created`:
+    models that the previous version does not have.
+    """
+    if isinstance(operation, operations.SeparateDatabaseAndState):
+        for inner in operation.database_operations:
+            yield from find_table_scans(app, inner, before, created)
+    elif isinstance(operation, operations.RunSQL):
+        statements = [operation.sql] if isinstance(operation.sql, str) else operation.sql
+        for statement in statements:
+            if _CHECK.search(statement if isinstance(statement, str) else statement[0]):
+                yield "SQL: CHECK"
+    elif (model := (app, str(getattr(operation, "model_name", "")).lower())) in created | SMALL_TABLES:
+        return
+    elif isinstance(operation, operations.AddField | operations.AlterField):
+        field = operation.field.clone()
+        field.set_attributes_from_name(operation.name)  # a check names its column
+        had_check = isinstance(operation, operations.AlterField) and (
+            before.apps.get_model(*model)._meta.get_field(operation.name).db_check(connection)
+        )
+        if field.db_check(connection) and not had_check:
+            yield f"{operation.model_name}.{operation.name}: CHECK"
+    elif isinstance(operation, AddConstraintNotValid):
+        return
+    elif isinstance(operation, operations.AddConstraint) and isinstance(operation.constraint, CheckConstraint):
+        yield f"{operation.model_name}: CHECK {operation.constraint.name}"
 
 
 def _demands_a_value(field: Any) -> bool:

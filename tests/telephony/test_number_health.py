@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from dispatch.capacity import bulk, line_leases
 from dispatch.capacity.account_outages import Outage
@@ -94,6 +94,18 @@ def test_bad_number_rests_and_admins_are_notified_once(
     (event,) = Event.objects.filter(kind="number.rested")
     assert (event.subject_id, event.data["reason"]) == (bad.pk, reason)
     assert BY_KIND["number.rested"].to == ADMINS
+
+
+def test_unreadable_account_of_another_organization_stops_no_judgment(caller: Caller, bad: OutboundNumber) -> None:
+    other = factories.organization()
+    account = factories.account(other)
+    unreadable = factories.number(other, account=account, pool=factories.pool(other))
+    history(unreadable, 60, "failed", "32017")
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE capacity_provideraccount SET auth_token = 'gAAAA-bad' WHERE id = %s", [account.pk])
+    history(bad, 60, "failed", "32017")
+    assert number_rests.judge_numbers() == 1
+    assert fresh(bad).rest_reason == "carriers blocked 60 of 60 calls"
 
 
 def test_few_calls_are_no_evidence(caller: Caller, bad: OutboundNumber) -> None:

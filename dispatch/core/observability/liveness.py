@@ -9,10 +9,12 @@ from __future__ import annotations
 import threading
 import time
 
+# Where a process answers, at METRICS_PORT.
+PATH = "/healthz"
 # A step of a loop may take this long; leadership is given up long before.
 STEP_S = 900.0
 # The event loop is never occupied for this long.
-EVENT_LOOP_S, EVENT_LOOP_BEAT_S = 120.0, 5.0
+EVENT_LOOP_S, EVENT_LOOP_BEAT_S = 60.0, 1.0
 
 _lock = threading.Lock()
 _due: dict[str, float] = {}

@@ -176,10 +176,12 @@ def make_application() -> Callable[..., Iterable[bytes]]:
     exported = make_wsgi_app(_counters())
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        if environ.get("PATH_INFO") == "/healthz":
+        if environ.get("PATH_INFO") == liveness.PATH:
             late = liveness.overdue()
-            start_response("503 Stuck" if late else "200 OK", [("Content-Type", "text/plain")])
-            return [f"stuck: {', '.join(late)}\n".encode() if late else b"ok\n"]
+            body = f"stuck: {', '.join(late)}\n".encode() if late else b"ok\n"
+            headers = [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))]
+            start_response("503 Stuck" if late else "200 OK", headers)
+            return [body]
         if may_read(environ.get("HTTP_AUTHORIZATION", "")):
             return exported(environ, start_response)
         start_response("401 Unauthorized", [("WWW-Authenticate", "Bearer"), ("Content-Length", "0")])

@@ -14,6 +14,7 @@ from django.conf import settings
 from django.db import connection
 
 from dispatch.core import clock
+from dispatch.core.observability import liveness
 from dispatch.core.redis.client import REDIS_ERRORS, client, key
 from dispatch.core.runtime.autoscaling_rules import Decision, Policy, cap_workers, decide
 from dispatch.core.runtime.queues import read_queue
@@ -22,6 +23,7 @@ from dispatch.core.runtime.supervisor import ProcessSpec, Supervisor
 log = structlog.get_logger(__name__)
 
 TICK_S = 1.0
+STUCK_AFTER_S = 60.0  # a step takes milliseconds, or some time-outs of Redis
 # Metrics ignore reports that are older than this.
 REPORT_LIFETIME_S = 15.0
 # Without a limit, workers take at most this share of the database's connections.
@@ -50,6 +52,7 @@ class Autoscaler:
     def run(self, wait: Callable[[float], bool]) -> None:
         """Step until `wait(seconds)` returns true."""
         while True:
+            liveness.expect("autoscaler", STUCK_AFTER_S)
             self.step(time.monotonic())
             if wait(TICK_S):
                 return

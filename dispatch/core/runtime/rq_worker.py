@@ -118,7 +118,10 @@ class DispatchWorker(SimpleWorker):
         return True
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """Send RQ's heartbeat, but no more often than needed. Re-register with Redis if it was flushed."""
+        """Send RQ's heartbeat, but no more often than needed. Re-register with Redis if it was flushed.
+
+        RQ calls it before and after each job, and whenever it has waited for one.
+        """
         liveness.expect("worker", LIVENESS_S)
         if pipeline is None and timeout is None:
             if not self._is_due("beat", BEAT_S):

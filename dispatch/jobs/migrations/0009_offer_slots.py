@@ -29,10 +29,11 @@ class Migration(migrations.Migration):
         AddFieldOnce(
             model_name="offer",
             name="slot",
-            field=models.PositiveSmallIntegerField(
+            field=models.SmallIntegerField(  # no CHECK: PostgreSQL would read the whole table to validate it
                 db_default=0,
                 default=0,
                 help_text="Emergencies can have several offers at once: one per slot.",
+                validators=[django.core.validators.MinValueValidator(0)],
             ),
         ),
         AddFieldOnce(

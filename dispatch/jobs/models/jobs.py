@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, Self
 
 from django.contrib.postgres.fields import ArrayField
+from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models import Q
 from phonenumber_field.modelfields import PhoneNumberField
@@ -236,8 +237,10 @@ class Job(WithWindow, OwnedModel):
     )
     eta_at = models.DateTimeField(null=True, help_text="When the technician should arrive.")
     started_at = models.DateTimeField(null=True, help_text="When the technician started the work.")
-    late_minutes = models.PositiveSmallIntegerField(
-        null=True, help_text="By how many minutes the technician is late, as they last reported."
+    late_minutes = models.SmallIntegerField(
+        null=True,
+        validators=[MinValueValidator(0)],
+        help_text="By how many minutes the technician is late, as they last reported.",
     )
     late_reported_at = models.DateTimeField(null=True, help_text="When they reported it.")
     calls_at_any_hour = models.BooleanField(
@@ -396,8 +399,11 @@ class Offer(OwnedModel):
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="offers")
     technician = models.ForeignKey(Technician, on_delete=models.PROTECT, related_name="offers")
     attempt = models.PositiveSmallIntegerField(help_text="1 for the job's first offer.")
-    slot = models.PositiveSmallIntegerField(
-        default=0, db_default=0, help_text="Emergencies can have several offers at once: one per slot."
+    slot = models.SmallIntegerField(
+        default=0,
+        db_default=0,
+        validators=[MinValueValidator(0)],
+        help_text="Emergencies can have several offers at once: one per slot.",
     )
     round = models.PositiveSmallIntegerField(default=1)
     status = models.CharField(max_length=16, choices=Status, default=Status.PENDING)

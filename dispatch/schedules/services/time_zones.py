@@ -18,6 +18,7 @@ from django.db import transaction
 
 from accounts.models import time_zones
 from dispatch.core import clock, events
+from dispatch.core.db.isolation import FailureRule, run_each
 from dispatch.core.runtime import queues
 from dispatch.schedules.models import Run, RunStatus, Schedule, ZoneRules
 from dispatch.schedules.rules import recurrence
@@ -36,6 +37,7 @@ class ZoneWalk:
 
     def __init__(self) -> None:
         self._after = 0
+        self._failed: set[int] = set()
 
     def step(self) -> float | None:
         """Check a batch of schedules; return 0 while more are left, None when the rules are up to date."""
@@ -49,17 +51,19 @@ class ZoneWalk:
             return None
         rows = Schedule.objects.filter(pk__gt=self._after, status__in=_COMING, trigger_at=None).order_by("pk")
         batch = list(rows.values_list("pk", "time_zone", "unit")[:BATCH])
-        moved = sum(
-            move_next_run(pk) for pk, zone, unit in batch if zone in changed and unit not in recurrence.ELAPSED_S
-        )
+        ids = [pk for pk, zone, unit in batch if zone in changed and unit not in recurrence.ELAPSED_S]
+        moved = run_each(move_next_run, ids, event="next_run_not_moved", rule=FailureRule[int](self._failed.add))
         if moved:
             log.info("next_runs_moved", zones=sorted(changed), runs=moved)
         if len(batch) == BATCH:
             self._after = batch[-1][0]
             return 0.0
+        self._after = 0
+        if self._failed:  # locked, for example: the next walk tries them again
+            self._failed.clear()
+            return None
         for zone in changed:
             ZoneRules.objects.filter(zone=zone).update(digest=digests[zone])
-        self._after = 0
         return None
 
 
@@ -79,7 +83,8 @@ def move_next_run(schedule_id: int) -> bool:
     """
     now = clock.now()
     with transaction.atomic():
-        schedule = Schedule.objects.select_for_update(no_key=True).get(pk=schedule_id)
+        readable = Schedule.objects.defer("headers", "payload")  # headers may be under a lost key
+        schedule = readable.select_for_update(no_key=True).get(pk=schedule_id)
         waiting = Run.objects.filter(schedule=schedule, status=RunStatus.SCHEDULED, waiting_for="")
         run = waiting.exclude(number=None).select_for_update(no_key=True).first()
         if run is None or schedule.status not in _COMING or run.trigger_at <= now:

@@ -1,5 +1,6 @@
 """Models of outbound calls, their provider events, and inbound calls."""
 
+from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models import Q
 from phonenumber_field.modelfields import PhoneNumberField
@@ -69,8 +70,11 @@ class Call(OwnedModel, Priced):
     from_phone = PhoneNumberField()
     ring_timeout_s = models.PositiveSmallIntegerField(default=30)
     time_limit_s = models.PositiveSmallIntegerField(default=300)
-    priority = models.PositiveSmallIntegerField(
-        default=3, db_default=3, help_text="Calls of one purpose are placed in this order: 1 first."
+    priority = models.SmallIntegerField(
+        default=3,
+        db_default=3,
+        validators=[MinValueValidator(0)],
+        help_text="Calls of one purpose are placed in this order: 1 first.",
     )
     detect_machine = models.BooleanField(default=False, help_text="Have the provider detect who answered.")
     customer = models.CharField(

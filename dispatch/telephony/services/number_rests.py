@@ -17,6 +17,7 @@ from django.db.models import Q
 
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock, events
+from dispatch.core.db.isolation import run_each
 from dispatch.core.events import SYSTEM, Actor
 from dispatch.telephony import number_health
 from dispatch.telephony.models import NumberHealthPolicy
@@ -29,7 +30,9 @@ def judge_numbers() -> int:
     """Let unhealthy numbers rest, if another number of their pool is healthy. Return how many began to rest."""
     health = number_health.read_call_health()
     suspects = OutboundNumber.objects.filter(pk__in=health).values_list("pool_id", flat=True)
-    return sum(_judge_pool(pool_id, health) for pool_id in sorted(set(suspects)))
+    return run_each(
+        lambda pool_id: _judge_pool(pool_id, health), sorted(set(suspects)), event="number_health_not_judged"
+    )
 
 
 def _judge_pool(pool_id: int, health: Mapping[int, CallHealth]) -> int:

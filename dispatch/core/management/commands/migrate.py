@@ -1,0 +1,129 @@
+"""Migrate while the processes of the previous version run."""
+
+from __future__ import annotations
+
+import random
+import time
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import CommandError, CommandParser
+from django.core.management.commands import migrate
+from django.db import DatabaseError, OperationalError, connections
+from django.db.migrations.recorder import MigrationRecorder
+
+from dispatch.core.db import blockers
+from dispatch.core.db.errors import sqlstate
+
+# While a migration waits for a table, all statements on that table wait behind it: less than WEB_LOCK_TIMEOUT_S.
+LOCK_TIMEOUT_S = 2.0
+GIVE_UP_AFTER_S = 600.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 15.0
+_CONFLICTS = {"40P01": "deadlock", "55P03": "lock timeout"}
+
+
+class Command(migrate.Command):
+    """Django's command, which repeats a migration that met a lock of a running process.
+
+    Each migration is one transaction, or can be repeated if it is not. So whatever was applied stays, and the next
+    attempt continues there.
+    """
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument(
+            "--lock-timeout",
+            type=_seconds,
+            default=LOCK_TIMEOUT_S,
+            help="how long a migration waits for a lock until it is repeated, in seconds; 0: no limit "
+            "(default: %(default)s)",
+        )
+        parser.add_argument(
+            "--give-up-after",
+            type=_seconds,
+            default=GIVE_UP_AFTER_S,
+            help="end if the same migration is locked for this many seconds (default: %(default)s)",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> Any:
+        """Migrate. Raises CommandError if a migration cannot get its locks for `--give-up-after` seconds."""
+        connection = connections[options["database"]]
+        applied, since, failures = -1, 0.0, 0
+        while True:
+            try:
+                with _lock_timeout(connection, options["lock_timeout"]):
+                    return super().handle(*args, **options)
+            except OperationalError as error:
+                conflict = _CONFLICTS.get(sqlstate(error))
+                if conflict is None:
+                    raise
+                count = len(MigrationRecorder(connection).applied_migrations())
+                if count != applied:
+                    applied, since, failures = count, time.monotonic(), 0
+                if time.monotonic() - since >= options["give_up_after"]:
+                    raise CommandError(_give_up_message(conflict, options["give_up_after"])) from error
+            failures += 1
+            pause = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** min(failures - 1, 10)) * random.uniform(0.5, 1.0)
+            self.stdout.write(
+                f"\n  Locked by a running process ({conflict}). Attempt {failures + 1} in {pause:.1f} s."
+            )
+            time.sleep(pause)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return seconds
+
+
+def _give_up_message(conflict: str, after_s: float) -> str:
+    _, oldest = blockers.describe_wait(None)
+    return (
+        f"Another session has locked a table for {after_s:g} s ({conflict}). Migrations that were applied stay. "
+        f"End that session, then run `manage.py migrate` again. Oldest transaction: {oldest or 'none'}."
+    )
+
+
+@contextmanager
+def _lock_timeout(connection: Any, seconds: float) -> Iterator[None]:
+    """Limit how long each statement waits for locks, except those that lock nobody out while they wait.
+
+    Behind a pooler (DB_SESSION_LIMITS is off), sessions are shared, so nothing is set.
+    """
+    if not settings.DB_SESSION_LIMITS or connection.vendor != "postgresql":
+        yield
+        return
+
+    def set_timeout(limit: str) -> str:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, false)", [limit]
+            )
+            before: str = cursor.fetchone()[0]
+            return before
+
+    def execute(run: Callable[..., Any], statement: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
+        # CONCURRENTLY waits for the transactions that run, and others may use the table meanwhile.
+        if "CONCURRENTLY" not in str(statement).upper() or connection.in_atomic_block:
+            return run(statement, params, many, context)
+        set_timeout("0")
+        try:
+            return run(statement, params, many, context)
+        finally:
+            set_timeout(limit)
+
+    limit = f"{round(seconds * 1000)}ms"
+    before = set_timeout(limit)
+    try:
+        with connection.execute_wrapper(execute):
+            yield
+    finally:
+        with suppress(DatabaseError):  # the connection may be lost, which is what the caller reports
+            set_timeout(before)
