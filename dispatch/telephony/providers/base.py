@@ -209,7 +209,7 @@ class TooManyRequests(ProviderError):
 
 
 class Provider(ABC):
-    """A client of one account at one provider. Not shared between threads (see `providers.for_account`)."""
+    """A client of one account at one provider. Threads share it (see `providers.for_account`)."""
 
     # Whether the provider implements `place_async`. If not, bulk requests run `place` in threads.
     is_async = False
@@ -225,7 +225,7 @@ class Provider(ABC):
         raise NotImplementedError
 
     def close(self) -> None:  # noqa: B027  (a client without connections has nothing to close)
-        """Close the client's idle connections. The client stays usable."""
+        """Close the client's idle connections. The client stays usable, also for requests in progress."""
 
     @abstractmethod
     def hang_up(self, sid: str) -> StatusReport:

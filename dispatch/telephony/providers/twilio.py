@@ -342,8 +342,8 @@ class Twilio(Provider):
             if not self._token:
                 return Rejected(False, "20003", "the account has no token", "configuration", True)
             client = self._client()
-            self._http().connect_s = min(
-                leave_within_s or settings.PROVIDER_TIMEOUT_S, settings.PROVIDER_TIMEOUT_S
+            self._http().limit_connecting(
+                min(leave_within_s or settings.PROVIDER_TIMEOUT_S, settings.PROVIDER_TIMEOUT_S)
             )
         except Exception as error:  # nothing was sent
             log.exception("provider_client_failed")
