@@ -1,4 +1,4 @@
-"""Pools without free lines cost little: dialers check them only after a line of theirs has become free."""
+"""Pools without free lines cost little: dialers check them only after one of their lines has become free."""
 
 from __future__ import annotations
 

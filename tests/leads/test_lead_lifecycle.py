@@ -223,13 +223,42 @@ def test_a_cancelled_lead_leaves_the_schedule(floor: Floor) -> None:
     assert floor.told(waiting) == ["created", "finished"]
 
 
-def test_lead_in_a_call_cannot_be_cancelled(floor: Floor) -> None:
+def test_canceling_a_lead_hangs_up_its_call_and_ends_it(floor: Floor) -> None:
+    (lead,) = floor.add(ANN)
+    answered(floor, Submitted("CA1"))
+
+    for _ in range(2):
+        assert actions.cancel_lead(lead, actor=SYSTEM).status == "processing"
+
+    (call,) = floor.calls(lead)
+    assert call.cancel_requested_at is not None
+    assert call.hang_up_at is not None
+    Call.objects.filter(pk=call.pk).update(status="canceled", ended_at=clock.now())
+    completion.call_changed(Call.objects.get(pk=call.pk))
+    row = floor.lead(lead)
+    assert (row.status, row.outcome, row.last_outcome) == ("finished", "cancelled", "failed")
+    assert floor.told(lead) == ["created", "processing", "cancel_requested", "finished"]
+    assert floor.work() == 0, "a failed call has a retry"
+
+
+def test_a_canceled_lead_whose_call_was_answered_keeps_that_outcome(floor: Floor) -> None:
+    (lead,) = floor.add(ANN)
+    answered(floor, Submitted("CA1"))
+    actions.cancel_lead(lead, actor=SYSTEM)
+    floor.end_calls_unreported()
+    completion.call_changed(floor.calls(lead)[0])
+    assert floor.lead(lead).outcome == "answered"
+
+
+def test_a_lead_canceled_before_its_request_is_not_called_later(floor: Floor) -> None:
     (lead,) = floor.add(ANN)
     floor.promote()
-    floor.claim()
-    with pytest.raises(actions.LeadConflict, match="being called"):
-        actions.cancel_lead(lead, actor=SYSTEM)
-    assert floor.status(lead) == "processing"
+    claimed = floor.claim()
+    actions.cancel_lead(lead, actor=SYSTEM)
+    not_sent = RateLimited(0.0, "canceled before it was sent")
+    floor.settle([RequestResult(to_ask.call_id, to_ask.call, not_sent) for to_ask in claimed.calls])
+    assert floor.lead(lead).outcome == "cancelled"
+    floor.assert_nothing_held()
 
 
 def test_cancelled_between_taking_and_claiming_it_is_not_called(floor: Floor) -> None:
