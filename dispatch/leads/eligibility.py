@@ -213,9 +213,9 @@ def _load_calling_rules() -> CallingRules:
             row.delay_s, row.factor, row.longest_s, row.jitter, row.attempts
         )
     recycling: dict[int, dict[str, timedelta | None]] = defaultdict(dict)
-    for rule in DispositionRule.objects.all():
-        delay = timedelta(hours=rule.delay_h) if rule.then == DispositionRule.Then.AGAIN else None
-        recycling[rule.campaign_id][rule.disposition] = delay
+    for after in DispositionRule.objects.all():
+        delay = timedelta(hours=after.delay_h) if after.then == DispositionRule.Then.AGAIN else None
+        recycling[after.campaign_id][after.disposition] = delay
     return CallingRules(
         rules=tuple(
             RegionRule(country, region, hours_of(name, week, since=since, until=until), keeps)

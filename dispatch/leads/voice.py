@@ -131,7 +131,7 @@ def _sample(campaign_id: int, key: str = "") -> VoicePrompt:
         return VoicePrompt(tuple(filter(None, said)))
 
 
-_PREVIEWED = {
+_PREVIEWED: dict[str, str] = {
     Action.SAY: "",
     Action.CONNECT: mark("Preview: now a person would be called."),
     Action.LATER: mark("Preview: the lead would be called again later."),

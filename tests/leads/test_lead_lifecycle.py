@@ -16,12 +16,20 @@ from dispatch.leads.rules.states import Reason
 from dispatch.leads.services import actions, claims, completion
 from dispatch.leads.services.claim_batches import ClaimResult
 from dispatch.leads.services.intake import NewLead
-from dispatch.telephony.models import Call
-from dispatch.telephony.providers.base import Outcome, RateLimited, Rejected, Submitted, Unknown
+from dispatch.telephony.models import Call, CallEvent
+from dispatch.telephony.providers.base import (
+    Outcome,
+    RateLimited,
+    Rejected,
+    StatusReport,
+    Submitted,
+    Unknown,
+)
 from dispatch.telephony.services.bulk import RequestResult
 from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor, subscribe_to
 from tests.support import factories
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -226,27 +234,27 @@ def test_a_cancelled_lead_leaves_the_schedule(floor: Floor) -> None:
 def test_canceling_a_lead_hangs_up_its_call_and_ends_it(floor: Floor) -> None:
     (lead,) = floor.add(ANN)
     answered(floor, Submitted("CA1"))
-
     for _ in range(2):
-        assert actions.cancel_lead(lead, actor=SYSTEM).status == "processing"
-
-    (call,) = floor.calls(lead)
-    assert call.cancel_requested_at is not None
-    assert call.hang_up_at is not None
-    Call.objects.filter(pk=call.pk).update(status="canceled", ended_at=clock.now())
-    completion.call_changed(Call.objects.get(pk=call.pk))
+        actions.cancel_lead(lead, actor=SYSTEM)
+    wait_until(lambda: floor.status(lead) == "finished")
     row = floor.lead(lead)
-    assert (row.status, row.outcome, row.last_outcome) == ("finished", "cancelled", "failed")
+    assert (row.outcome, row.last_outcome, floor.calls(lead)[0].status) == ("cancelled", "failed", "canceled")
     assert floor.told(lead) == ["created", "processing", "cancel_requested", "finished"]
     assert floor.work() == 0, "a failed call has a retry"
 
 
-def test_a_canceled_lead_whose_call_was_answered_keeps_that_outcome(floor: Floor) -> None:
+def test_a_canceled_lead_whose_call_was_answered_keeps_that_outcome(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noop_provider.Noop, "hang_up", lambda self, sid: StatusReport(sid, "completed"))
     (lead,) = floor.add(ANN)
     answered(floor, Submitted("CA1"))
+    (call,) = floor.calls(lead)
+    CallEvent.objects.create(
+        organization_id=call.organization_id, call=call, key="voice:1", kind="voice", payload={}
+    )
     actions.cancel_lead(lead, actor=SYSTEM)
-    floor.end_calls_unreported()
-    completion.call_changed(floor.calls(lead)[0])
+    wait_until(lambda: floor.status(lead) == "finished")
     assert floor.lead(lead).outcome == "answered"
 
 

@@ -73,7 +73,7 @@ def call_me(request: HttpRequest, campaign_id: int) -> HttpResponse:
     """Call the member's own phone with the campaign's script. For admins only."""
     row = _campaign(request, campaign_id)
     back = views_base.back_to(request, reverse("console:campaign", args=[row.pk]))
-    phone = getattr(request.user, "phone", "")
+    phone: Any = getattr(request.user, "phone", "")
     number = voice_previews.find_number(request.organization.pk, row.pool_id)
     if request.role != Membership.Role.ADMIN:
         messages.warning(request, "Only admins can place test calls. Ask an admin.")

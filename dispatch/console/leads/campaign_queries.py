@@ -23,6 +23,7 @@ from dispatch.leads import progress
 from dispatch.leads.models import Campaign, Lead, LeadDispatch
 from dispatch.leads.services.branches import branches_of
 from dispatch.telephony.models import Call
+from dispatch.telephony.rules import NEVER_PLACED
 
 PAGE, MAX_LIVE = 50, 20
 FILTERS = ("show", "disposition", "phone")
@@ -73,12 +74,12 @@ def load_day(campaign: Campaign) -> DayFigures:
         rows = fetch_all(CALLS_OF_DAY, params)
     figures = DayFigures()
     keys: Counter[str] = Counter()
-    costs: Counter[str] = Counter()
+    costs: dict[str, Decimal] = {}
     by_hour: dict[datetime, list[int]] = {}
     for hour, purpose, status, pressed, unit, count, price in rows:
         if price is not None:
-            costs[unit] += price
-        if purpose != "lead":
+            costs[unit] = costs.get(unit, Decimal()) + price
+        if purpose != "lead" or status in NEVER_PLACED:
             continue
         figures.calls += count
         in_hour = by_hour.setdefault(hour, [0, 0])

@@ -115,7 +115,7 @@ def record_connection(lead: Lead, call: Call, is_connected: bool) -> None:
     about = {"subject_type": "lead", "subject_id": lead.pk, "kind": kind, "data__call": call.pk}
     with transaction.atomic():
         Lead.objects.select_for_update(no_key=True).get(pk=lead.pk)
-        if not Event.objects.filter(organization=lead.organization_id, **about).exists():
+        if not Event.objects.filter(organization_id=lead.organization_id, **about).exists():
             events.append(
                 lead.organization_id,
                 kind,
