@@ -123,7 +123,7 @@ def _sample(campaign_id: int, key: str = "") -> VoicePrompt:
     with speaking(_speech(campaign)):
         if not key:
             opening = gettext("This is a preview of a campaign.")
-            return VoicePrompt((opening, *script_sentences(campaign, names)), keys=_keys(campaign))
+            return VoicePrompt((opening, *script_sentences(campaign, names)), keys=_keys(campaign), times=1)
         branch = branches.branches_of(campaign).get(key)
         if branch is None or branch.action == Action.OPT_OUT:
             return VoicePrompt((gettext(OPTED_OUT),))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -169,3 +170,26 @@ def test_counts_of_the_page_are_those_of_its_campaign(campaign: Campaign) -> Non
     row, outcomes = campaign_queries.load_row(campaign)
     assert (row.waiting, row.finished, row.answered) == (1, 1, 1)
     assert [bar.count for bar in outcomes] == [1]
+
+
+def test_figures_that_take_long_are_shared(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign_queries, "_cached_days", {})
+    called(add(campaign, outcome="busy"), status="busy")
+    monkeypatch.setattr(campaign_queries, "SLOW_S", 3600.0)
+    assert campaign_queries.load_day(campaign) is not campaign_queries.load_day(campaign)
+    monkeypatch.setattr(campaign_queries, "SLOW_S", 0.0)
+    monkeypatch.setattr(campaign_queries, "_load_day", lambda _: campaign_queries.DayFigures(calls=1))
+    monkeypatch.setattr(
+        campaign_queries, "time", SimpleNamespace(monotonic=iter([0.0, 0.0, 9.0, 9.0, 10.0]).__next__)
+    )
+    first = campaign_queries.load_day(campaign)
+    assert campaign_queries.load_day(campaign) is first
+
+
+def test_calls_of_the_day_are_read_by_time_whatever_the_statistics(campaign: Campaign) -> None:
+    params = {"organization": campaign.organization_id, "campaign": campaign.pk, "since": clock.now()}
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute(f"EXPLAIN (FORMAT JSON) {campaign_queries.CALLS_OF_DAY}", params)
+        (plan,) = cursor.fetchone()
+    assert "call_of_organization" in json.dumps(plan)
