@@ -15,7 +15,7 @@ class LeadsConfig(AppConfig):
         from dispatch.core.privacy.personal_data import register
         from dispatch.core.redis import generation
         from dispatch.leads import eligibility, history, metrics, retention, voice  # noqa: F401
-        from dispatch.leads.models import CallingRule, ClosedDay, Holiday, RetryRule
+        from dispatch.leads.models import CallingRule, ClosedDay, DispositionRule, Holiday, RetryRule
         from dispatch.leads.personal import PART
         from dispatch.leads.services import reconciliation
 
@@ -23,7 +23,7 @@ class LeadsConfig(AppConfig):
         voice.register()
         generation.on_lost(reconciliation.rebuild_schedule)
         # Changed rules apply immediately in this process; other processes read them again within a second.
-        for model in (CallingRule, ClosedDay, Holiday, RetryRule):
+        for model in (CallingRule, ClosedDay, DispositionRule, Holiday, RetryRule):
             for changed in (post_save, post_delete):
                 changed.connect(lambda **_: eligibility.reset(), sender=model, weak=False)
         retention.register()

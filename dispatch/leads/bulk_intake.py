@@ -11,7 +11,7 @@ reported.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from typing import Any
 
 from django.utils import timezone
@@ -23,7 +23,9 @@ from dispatch.leads.services import intake
 from dispatch.leads.services.intake import NewLead
 
 MAX_ENTRIES = 10_000
-FIELDS = frozenset({"phone", "due_at", "lat", "lng", "customer", "external_id", "data"})
+FIELDS = frozenset(
+    {"phone", "due_at", "lat", "lng", "customer", "external_id", "data", "contact_from", "contact_until"}
+)
 MAX_AHEAD = timedelta(days=366 * 5)
 
 
@@ -110,6 +112,7 @@ def parse_entry(entry: Any) -> NewLead:
         _text(entry, "customer", 64),
         _text(entry, "external_id", 120),
         _data(entry),
+        *_contact_hours(entry),
     )
 
 
@@ -123,6 +126,20 @@ def _moment(text: Any) -> datetime:
     if moment > timezone.now() + MAX_AHEAD:
         raise InvalidEntry("due_at", "Must be at most five years from now.")
     return moment
+
+
+def _contact_hours(entry: dict[str, Any]) -> tuple[time | None, time | None]:
+    names = ("contact_from", "contact_until")
+    if not any(entry.get(name) for name in names):
+        return None, None
+    return _time(entry, names[0]), _time(entry, names[1])
+
+
+def _time(entry: dict[str, Any], name: str) -> time:
+    try:
+        return time.fromisoformat(entry.get(name) or "").replace(second=0, microsecond=0, tzinfo=None)
+    except (TypeError, ValueError):
+        raise InvalidEntry(name, "Contact hours need both times, such as 09:00.") from None
 
 
 def _number(entry: dict[str, Any], name: str, most: float) -> float | None:

@@ -21,7 +21,7 @@ from django.db import connection
 from dispatch.core.db.prepared import execute, fetch_all, fetch_later, integers, texts
 from dispatch.core.privacy import replay
 from dispatch.leads import eligibility_sql as sql
-from dispatch.leads.models import CallingRule, ClosedDay, Holiday, RetryRule
+from dispatch.leads.models import CallingRule, ClosedDay, DispositionRule, Holiday, RetryRule
 from dispatch.leads.models.calling_rules import RETRIED
 from dispatch.leads.rules.calling_hours import PermissionCache, hours_of
 from dispatch.leads.rules.eligibility import BatchContext, CustomerRateLimit, RegionRule
@@ -34,12 +34,13 @@ RULES_CACHE_S = 0.5
 
 @dataclass(frozen=True)
 class CallingRules:
-    """Rules that change rarely. `closed`: dates by organization; `retries`: by campaign."""
+    """Rules that change rarely. `closed`: dates by organization; `retries` and `recycling`: by campaign."""
 
     rules: tuple[RegionRule, ...]
     holidays: dict[tuple[str, str], frozenset[date]]
     closed: dict[int, frozenset[date]]
     retries: dict[int, dict[Outcome, RetryPolicy]]
+    recycling: dict[int, dict[str, timedelta | None]]
 
 
 _cached: tuple[float, CallingRules] | None = None
@@ -152,7 +153,7 @@ def _rules_of(row: Sequence[Any], calling_rules: CallingRules) -> CampaignRules:
         pk, organization_id, pool_id, is_paused, customer, window_from, window_until, weekdays, keeps_holidays,
         patience_h, max_attempts, max_attempts_24h, ring_timeout_s, time_limit_s, detect_machines, precheck_url,
         precheck_timeout_s, precheck_without_answer, precheck_secret, code, mode, organization_paused, countries,
-        has_words,
+        has_words, has_voicemail,
     ) = row  # fmt: skip
     return CampaignRules(
         id=pk,
@@ -163,7 +164,7 @@ def _rules_of(row: Sequence[Any], calling_rules: CallingRules) -> CampaignRules:
         time_limit_s=time_limit_s,
         detect_machines=detect_machines,
         precheck_url=precheck_url,
-        dial={"campaign_id": pk},
+        dial={"campaign_id": pk, **({"voicemail": True} if has_voicemail else {})},
         is_paused=is_paused,
         organization_paused=organization_paused,
         countries=frozenset(countries),
@@ -180,6 +181,7 @@ def _rules_of(row: Sequence[Any], calling_rules: CallingRules) -> CampaignRules:
         precheck_timeout_s=precheck_timeout_s,
         precheck_without_answer=precheck_without_answer,
         has_words=has_words,
+        recycling=calling_rules.recycling.get(pk, {}),
     )
 
 
@@ -210,6 +212,10 @@ def _load_calling_rules() -> CallingRules:
         retries[row.campaign_id][Outcome(row.outcome)] = RetryPolicy(
             row.delay_s, row.factor, row.longest_s, row.jitter, row.attempts
         )
+    recycling: dict[int, dict[str, timedelta | None]] = defaultdict(dict)
+    for after in DispositionRule.objects.all():
+        delay = timedelta(hours=after.delay_h) if after.then == DispositionRule.Then.AGAIN else None
+        recycling[after.campaign_id][after.disposition] = delay
     return CallingRules(
         rules=tuple(
             RegionRule(country, region, hours_of(name, week, since=since, until=until), keeps)
@@ -218,4 +224,5 @@ def _load_calling_rules() -> CallingRules:
         holidays={place: frozenset(days) for place, days in holidays.items()},
         closed={organization: frozenset(days) for organization, days in closed.items()},
         retries=dict(retries),
+        recycling=dict(recycling),
     )

@@ -20,6 +20,8 @@ def explain_lead(lead: Lead) -> str:
     if lead.status == Lead.Status.FINISHED:
         return descriptions.describe_outcome(lead.outcome)
     if lead.status == Lead.Status.PROCESSING:
+        if lead.cancel_requested_at is not None:
+            return "Canceled. Its call is being hung up."
         call = Call.objects.filter(purpose="lead", subject_id=lead.pk, attempt=lead.token).first()
         return f"Being called: {call.get_status_display().lower()}." if call else "Being called."
     if lead.reason == Reason.DRY_RUN:

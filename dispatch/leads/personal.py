@@ -52,7 +52,7 @@ def identifiers(person: DataSubject) -> Identifiers:
 
 def erase(person: DataSubject) -> int:
     """Erase the person's data from their leads, and return how many rows changed."""
-    return int(_leads_of(person).update(phone="", lat=None, lng=None, external_id="", data={}))
+    return int(_leads_of(person).update(phone="", lat=None, lng=None, external_id="", data={}, notes=""))
 
 
 PART = PersonalDataHandler(rows, erase, traces, blocked_by, identifiers, keeps=("leads.DoNotCall",))

@@ -33,6 +33,7 @@ def ready_leads(pool_ids: Iterable[int]) -> dict[int, int]:
 def due_leads() -> int:
     """Return the number of due leads in Redis: in the schedule, ready, or held by a batch."""
     pools: Any = client(LEADS).smembers(f"{base_key()}:rooms")
+    pools |= set(client(LEADS).zrange(f"{base_key()}:blocked", 0, -1))
     batches: Any = client(LEADS).zrange(f"{base_key()}:batches", 0, -1)
     names = [f"{base_key()}:room:{int(pool_id)}" for pool_id in pools]
     names += [f"{base_key()}:held:{name.decode()}" for name in batches]

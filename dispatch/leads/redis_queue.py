@@ -28,6 +28,9 @@ log = structlog.get_logger(__name__)
 PROMOTER = "leads_promoter"
 PURPOSE = "lead"
 CHUNK = 1000
+# After how long a pool without a free line is checked again (seconds), by one dialer of all, unless a line becomes
+# free. Otherwise thousands of busy pools would keep Redis busy.
+BLOCKED_S = 2.0
 
 
 class NotReady(Exception):
@@ -138,11 +141,10 @@ def dequeue(members: Sequence[str]) -> None:
 
 
 def notify_dialers(pool_ids: Iterable[int]) -> None:
-    """Notify the dialers of free lines in these pools."""
+    """Notify the dialers of free lines in these pools, which are ready again at once."""
     try:
-        for pool_id in pool_ids:
-            client(LEADS).publish(wakeup_channel(), f"line:{pool_id}")
-    except REDIS_ERRORS as error:
+        run_script(redis_scripts.LINES_FREED, [wakeup_channel(), *pool_ids])
+    except UNAVAILABLE as error:
         log.debug("dialers_not_notified", error=str(error))
 
 
@@ -193,9 +195,8 @@ def promote_due(most: int) -> tuple[int, float | None]:
 
 
 def ready_pools() -> list[int]:
-    """Return the pools whose ready queues may contain leads."""
-    pool_ids: Any = client(LEADS).smembers(f"{base_key()}:rooms")
-    return sorted(map(int, pool_ids))
+    """Return the pools whose ready queues may contain leads, without those that had no free line a moment ago."""
+    return sorted(map(int, run_script(redis_scripts.READY_POOLS, [clock.offset_ms()])))
 
 
 def new_batch(worker: str) -> str:
@@ -210,8 +211,9 @@ def reserve(batch: str, most: int, limits: PoolLimits) -> tuple[list[Reservation
     batch returns the same reservations.
     """
     lease_ms = int(settings.LEADS_CLAIM_LEASE_S * 1000)
+    blocked_ms = int(BLOCKED_S * 1000)
     answer = run_script(
-        redis_scripts.RESERVE, [clock.offset_ms(), batch, lease_ms, most, *limits.arguments(PURPOSE)]
+        redis_scripts.RESERVE, [clock.offset_ms(), batch, lease_ms, most, blocked_ms, *limits.arguments(PURPOSE)]
     )
     reservations = []
     for i in range(2, len(answer), 5):

@@ -5,7 +5,8 @@ Each script is one atomic step, and returns NOT_READY while the generation key i
 KEYS: the generation, capacity's base, ours = key("leads"). Below ours:
   schedule          sorted set  member → its due time (Unix ms)
   room:<pool>       sorted set  member → its due time: the ready queue of the pool, which may be called now
-  rooms             set of the pools whose ready queue may contain members
+  rooms             set of the pools whose ready queue may contain members, without those in `blocked`
+  blocked           sorted set  pool without a free line → when it is checked again (ms), unless a line is freed
   held:<batch>      sorted set  member → its due time: reserved and not completed. A batch is "<worker>:<id>"
   batches           sorted set  batch → the end of its lease (ms). Members not completed by then are ready again,
                     whether the worker is alive or not
@@ -27,15 +28,21 @@ from dispatch.core.redis.generation import GUARD
 _NAMES = """
 local ours = KEYS[3]
 local schedule, rooms, workers = ours .. ':schedule', ours .. ':rooms', ours .. ':workers'
-local batches = ours .. ':batches'
+local batches, blocked = ours .. ':batches', ours .. ':blocked'
 local function room_of(member) return ours .. ':room:' .. string.match(member, '^(%d+):') end
+local function open_room(pool)
+  if not redis.call('ZSCORE', blocked, pool) then redis.call('SADD', rooms, pool) end
+end
+local function unblock(pool)
+  if redis.call('ZREM', blocked, pool) == 1 then redis.call('SADD', rooms, pool) end
+end
 local function held_by(batch) return ours .. ':held:' .. batch end
 -- Requeue the members of a batch. The leads keep their lines, for the next dialer that reserves them.
 local function requeue(batch)
   local members = redis.call('ZRANGE', held_by(batch), 0, -1, 'WITHSCORES')
   for n = 1, #members, 2 do
     redis.call('ZADD', room_of(members[n]), members[n + 1], members[n])
-    redis.call('SADD', rooms, string.match(members[n], '^(%d+):'))
+    open_room(string.match(members[n], '^(%d+):'))
   end
   redis.call('DEL', held_by(batch))
   redis.call('ZREM', batches, batch)
@@ -140,10 +147,13 @@ if count > 0 then
     for i = 1, #entries, 2000 do
       redis.call('ZADD', ours .. ':room:' .. pool, unpack(entries, i, math.min(i + 1999, #entries)))
     end
-    redis.call('SADD', rooms, pool)
+    open_room(pool)
   end
   redis.call('ZREMRANGEBYRANK', schedule, 0, count - 1)
-  redis.call('PUBLISH', ARGV[3], count == 1 and 'one:' .. next(by_pool) or 'due')
+  -- A lead whose pool has no free line wakes nobody.
+  local pool = next(by_pool)
+  if count > 1 then redis.call('PUBLISH', ARGV[3], 'due')
+  elseif not redis.call('ZSCORE', blocked, pool) then redis.call('PUBLISH', ARGV[3], 'one:' .. pool) end
 end
 local first, time = head(), redis.call('TIME')
 local exactly = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000 + ARGV[1] + ARGV[4]
@@ -151,9 +161,37 @@ return {count, first and math.max(0, math.ceil((first - exactly) * 1000)) or -1}
 """,
 )
 
-# ARGV: clock offset, batch, lease (ms), maximum count, then the result of `PoolLimits.arguments`: pool,
-# concurrency, rate per minute, and per number: id, account, ms between requests, lines, number of ranges, their
-# ends. Pairs the ready members of the pool with free lines. Returns {why it stopped, ms until a retry makes sense,
+# ARGV: clock offset. Returns the pools whose ready queues may contain members, without those without a free line.
+READY_POOLS = Script(
+    "leads_ready_pools",
+    GUARD
+    + _NAMES
+    + """
+local now = string.format('%.0f', now_ms(ARGV[1]))
+local again = redis.call('ZRANGE', blocked, '-inf', now, 'BYSCORE')
+for i = 1, #again do unblock(again[i]) end
+return redis.call('SMEMBERS', rooms)
+""",
+)
+
+# ARGV: the dialers' wakeup channel, then pools. Lines of these pools have become free.
+LINES_FREED = Script(
+    "leads_lines_freed",
+    GUARD
+    + _NAMES
+    + """
+for i = 2, #ARGV do
+  unblock(ARGV[i])
+  redis.call('PUBLISH', ARGV[1], 'line:' .. ARGV[i])
+end
+return 1
+""",
+)
+
+# ARGV: clock offset, batch, lease (ms), maximum count, ms until a pool without a free line is checked again, then
+# the result of `PoolLimits.arguments`: pool, concurrency, rate per minute, and per number: id, account, ms between
+# requests, lines, number of ranges, their ends. Pairs the ready members of the pool with free lines. Returns {why
+# it stopped, ms until a retry makes sense,
 # then per pair: member, due time, number, line slot, pool slot}. Why it stopped: '' (as many as requested), empty,
 # pool_full, lines_busy, rate. If repeated for the same batch, it requeues the members that it reserved, and
 # reserves them again with the same lines.
@@ -165,7 +203,7 @@ RESERVE = Script(
     + _NAMES
     + """
 local now, batch, lease_ms, most = now_ms(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local pool, concurrency, rate = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
+local pool, concurrency, rate = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 requeue(batch)
 local room = ours .. ':room:' .. pool
 local ready = redis.call('ZCARD', room)
@@ -180,7 +218,7 @@ local wanted = math.min(most, ready, by_rate)
 local in_pool = slots_of('pool', pool)
 local pool_headroom = concurrency - redis.call('HLEN', in_pool)
 local numbers, by_id, accounts, rate_wait = {}, {}, {}, nil
-local i = 8
+local i = 9
 while i <= #ARGV do
   local ranges = {}
   for r = 0, tonumber(ARGV[i + 4]) - 1 do ranges[r + 1] = {ARGV[i + 5 + 2 * r], tonumber(ARGV[i + 6 + 2 * r])} end
@@ -299,6 +337,12 @@ if answer[1] == '' and wanted == ready then
   redis.call('SREM', rooms, pool)
   answer[1] = 'empty'
 end
+if #held > 0 then
+  unblock(pool)
+elseif answer[1] == 'pool_full' or answer[1] == 'lines_busy' then
+  redis.call('SREM', rooms, pool)
+  redis.call('ZADD', blocked, string.format('%.0f', now + ARGV[5]), pool)
+end
 return answer
 """,
 )
@@ -330,7 +374,7 @@ for i = 5, #ARGV, 5 do
       drop('lead:' .. string.match(member, ':(.+)$'))
       if outcome == 'again' then
         redis.call('ZADD', room_of(ARGV[i + 4]), ARGV[i + 3], ARGV[i + 4])
-        redis.call('SADD', rooms, string.match(ARGV[i + 4], '^(%d+):'))
+        open_room(string.match(ARGV[i + 4], '^(%d+):'))
       elseif outcome == 'later' then
         redis.call('ZADD', schedule, ARGV[i + 3], ARGV[i + 4])
       elseif outcome == 'early' then
@@ -383,6 +427,9 @@ for i = 1, #known do
   if string.sub(known[i], 1, #ARGV[1] + 1) == ARGV[1] .. ':' then back = back + requeue(known[i]) end
 end
 if back > 0 then redis.call('PUBLISH', ARGV[2], 'due') end
+-- A dialer of an earlier version does not know the blocked pools.
+local waiting = redis.call('ZRANGE', blocked, 0, -1)
+for i = 1, #waiting do unblock(waiting[i]) end
 return back
 """,
 )

@@ -16,13 +16,16 @@ __all__ = ["execute", "facts_of", "fetch_all", "integers", "texts"]
 
 # The columns of LeadFacts (`facts_of`), with times as Unix seconds, because the driver is slow with timestamps.
 _FACTS = """id, organization_id, campaign_id, phone, lat, lng, customer, external_id, attempts, token,
-       extract(epoch FROM wanted_at)::float8, extract(epoch FROM due_at)::float8, reason, refusals, sent_back"""
+       extract(epoch FROM wanted_at)::float8, extract(epoch FROM due_at)::float8, reason, refusals, sent_back,
+       cancel_requested_at IS NOT NULL, extract(epoch FROM call_back_at)::float8, disposition,
+       contact_from, contact_until"""
 
 
 def facts_of(row: Sequence[Any]) -> LeadFacts:
     """Build LeadFacts from a row of LOCK, without its status."""
     wanted_at, due_at = (datetime.fromtimestamp(moment, UTC) for moment in row[10:12])
-    return LeadFacts(*row[:10], wanted_at, due_at, *row[12:15])  # type: ignore[call-arg]
+    call_back_at = None if row[16] is None else datetime.fromtimestamp(row[16], UTC)
+    return LeadFacts(*row[:10], wanted_at, due_at, *row[12:16], call_back_at, *row[17:20])  # type: ignore[call-arg]
 
 
 # The same as in the condition of the index `lead_held`.
@@ -77,6 +80,11 @@ FROM unnest(%(ids)s::bigint[], %(dues)s::timestamptz[], %(reasons)s::text[], %(l
 WHERE l.id = v.id AND l.status = 'processing'
 """
 
+# Leads that are called back at the time that the person chose: their patience begins then.
+CALLED_BACK = """
+UPDATE leads_lead SET wanted_at = due_at, call_back_at = NULL WHERE id = ANY(%(ids)s::bigint[])
+"""
+
 # --- Intake
 
 NEXT_IDS = """
@@ -88,13 +96,15 @@ SELECT nextval(pg_get_serial_sequence('leads_lead', 'id')) FROM generate_series(
 INSERT = """
 INSERT INTO leads_lead
     (id, organization_id, campaign_id, phone, lat, lng, customer, external_id, data, status, outcome, reason,
-     wanted_at, due_at, attempts, token, worker, last_outcome, created_at, is_only_of_phone)
+     wanted_at, due_at, attempts, token, worker, last_outcome, created_at, is_only_of_phone, contact_from,
+     contact_until)
 SELECT v.id, %(organization)s, %(campaign)s, v.phone, v.lat, v.lng, v.customer, v.external_id, v.data::jsonb,
        'backlog', '', '', to_timestamp(v.due / 1000.0), to_timestamp(v.due / 1000.0), 0, 0, '', '', %(now)s,
-       CASE WHEN %(one_per_phone)s THEN true END
+       CASE WHEN %(one_per_phone)s THEN true END, v.contact_from, v.contact_until
 FROM unnest(%(ids)s::bigint[], %(phones)s::text[], %(lats)s::float8[], %(lngs)s::float8[], %(customers)s::text[],
-            %(externals)s::text[], %(data)s::text[], %(dues)s::float8[])
-     AS v(id, phone, lat, lng, customer, external_id, data, due)
+            %(externals)s::text[], %(data)s::text[], %(dues)s::float8[], %(contact_from)s::time[],
+            %(contact_until)s::time[])
+     AS v(id, phone, lat, lng, customer, external_id, data, due, contact_from, contact_until)
 WHERE NOT (%(one_per_phone)s AND EXISTS (
     SELECT FROM leads_lead o
     WHERE o.organization_id = %(organization)s AND o.phone = v.phone AND o.campaign_id = %(campaign)s

@@ -2,89 +2,153 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
-from dispatch.core.events import Actor
 from dispatch.core.languages import gettext, mark
-from dispatch.leads.models import Campaign, Lead
+from dispatch.leads.models import Campaign, KeyBranch, Lead
 from dispatch.leads.redis_queue import PURPOSE
-from dispatch.leads.services import completion, do_not_call
+from dispatch.leads.rules.script import VARIABLES, Action, fill_in, split_names
+from dispatch.leads.services import branches, completion
 from dispatch.telephony import handlers, voice_samples
-from dispatch.telephony.handlers import Redirect, VoicePrompt
+from dispatch.telephony import services as telephony
+from dispatch.telephony.handlers import Connection, Redirect, VoicePrompt
 from dispatch.telephony.models import Call
 from dispatch.telephony.speech import speaking, speech_for
 
 OPTED_OUT = mark("You will not be called again. Goodbye.")
+CONNECTING = mark("One moment, please.")
+NOBODY = mark("Nobody can take your call right now. Goodbye.")
+ACCEPT = mark("Press 1 to take the call.")
+ACCEPT_KEY = "1"
 SILENCE = VoicePrompt(say=())
-
-_PLACE = re.compile(r"\{(\w{1,40})\}")
 
 
 class LeadCallHandler:
     """The handler of calls with purpose `lead`. Their subject is a Lead."""
 
     def on_answer(self, call: Call) -> VoicePrompt | Redirect:
-        """Return the campaign's script, with the lead's data in its placeholders, or redirect to its TwiML URL."""
+        """Return the campaign's script, with the lead's data in its placeholders, or redirect to its TwiML URL.
+
+        A machine hears the message for voicemail.
+        """
         lead = _load_lead(call)
         campaign = lead.campaign
         if campaign.detect_machines and call.answered_by.startswith(("machine", "fax")):
-            return SILENCE
+            return VoicePrompt(say=_sentences(campaign.voicemail, lead.data), speech=_speech(campaign))
         if campaign.answer_url:
             return Redirect(
                 _with_query(campaign.answer_url, lead=lead.pk, external_id=lead.external_id, call=call.pk)
             )
-        with speaking(speech_for(campaign.organization, campaign)):
-            keys = "".join(sorted({*_keys(campaign), *campaign.opt_out_key}))
-            return VoicePrompt(say=script_sentences(campaign, lead.data), keys=keys)
+        with speaking(_speech(campaign)):
+            return VoicePrompt(say=script_sentences(campaign, lead.data), keys=_keys(campaign))
 
-    def on_key(self, call: Call, key: str) -> VoicePrompt | Redirect:
-        """Opt the person out, or return the campaign's response to the key."""
+    def on_key(self, call: Call, key: str) -> VoicePrompt | Redirect | Connection:
+        """Opt the person out, or do what the key's branch says."""
         lead = _load_lead(call)
-        speech = speech_for(lead.campaign.organization, lead.campaign)
-        if key and key == lead.campaign.opt_out_key:
-            caller = Actor("lead", lead.pk, "The person called")
-            do_not_call.add_to_list(
-                call.organization_id, str(call.to_phone), source="key", actor=caller, but=call.pk
-            )
-            with speaking(speech):
-                return VoicePrompt(say=(gettext(OPTED_OUT),))
-        if (answer := _keys(lead.campaign).get(key)) is not None:
-            return VoicePrompt(say=(answer,), speech=speech) if answer else SILENCE
-        return self.on_answer(call)
+        campaign = lead.campaign
+        if key and key == campaign.opt_out_key:
+            branch = KeyBranch(key=key, action=Action.OPT_OUT)
+        elif (found := branches.branches_of(campaign).get(key)) is not None:
+            branch = found
+        else:
+            return self.on_answer(call)
+        branches.apply_branch(lead, branch, call)
+        said = tuple(filter(None, (fill_in(branch.say, lead.data),)))
+        with speaking(_speech(campaign)):
+            if branch.action == Action.OPT_OUT:
+                return VoicePrompt(said or (gettext(OPTED_OUT),))
+            if branch.action == Action.CONNECT:
+                legs = branches.open_legs(branch, call)
+                if legs:
+                    return Connection(said or (gettext(CONNECTING),), tuple(legs), branch.ring_s)
+                return VoicePrompt(_otherwise(branch, lead))
+            return VoicePrompt(said) if said else SILENCE
+
+    def on_connected(self, call: Call, is_connected: bool) -> VoicePrompt:
+        """Record whether somebody took the call. If not, say what the branch says then."""
+        lead = _load_lead(call)
+        branch = branches.connecting_branch(lead.campaign, call.keys_pressed)
+        branches.record_connection(lead, call, is_connected)
+        if is_connected or branch is None:
+            return SILENCE
+        with speaking(_speech(lead.campaign)):
+            return VoicePrompt(_otherwise(branch, lead))
 
     def on_status_change(self, call: Call) -> None:
         """End the lead's attempt if its call has ended."""
         completion.call_changed(call)
 
 
+class LegCallHandler:
+    """The handler of calls with purpose `connect`, to people who may talk to a lead. Subject: the lead's Call."""
+
+    def on_answer(self, call: Call) -> VoicePrompt:
+        """Introduce the lead, and ask the person to accept. The lead does not hear it."""
+        lead_call = Call.objects.filter(pk=call.subject_id, purpose=PURPOSE, ended_at=None).first()
+        if lead_call is None:
+            return SILENCE
+        lead = _load_lead(lead_call)
+        branch = branches.connecting_branch(lead.campaign, lead_call.keys_pressed)
+        introduction = fill_in(branch.introduction, lead.data) if branch else ""
+        with speaking(_speech(lead.campaign)):
+            return VoicePrompt(tuple(filter(None, (introduction, gettext(ACCEPT)))), keys=ACCEPT_KEY, times=2)
+
+    def on_key(self, call: Call, key: str) -> VoicePrompt:
+        """Let the person talk to the lead: the document ends without a hang-up."""
+        return VoicePrompt((), hangs_up=False) if key == ACCEPT_KEY else self.on_answer(call)
+
+    def on_status_change(self, call: Call) -> None:
+        """Do nothing: the end of the connection is reported to the lead's call."""
+
+
 def script_sentences(campaign: Campaign, data: dict[str, Any]) -> tuple[str, ...]:
     """Return the campaign's script with the lead's data in its placeholders, one sentence per line."""
-    lines = (line.strip() for line in campaign.script.splitlines())
-    return tuple(_PLACE.sub(lambda place: _placeholder_value(data, place[1]), line) for line in lines if line)
+    return _sentences(campaign.script, data)
 
 
-def _sample(campaign_id: int) -> VoicePrompt:
-    """Return the script as the preview of a campaign. Placeholders show their names."""
+def _sentences(text: str, data: dict[str, Any]) -> tuple[str, ...]:
+    lines = (line.strip() for line in text.splitlines())
+    return tuple(fill_in(line, data) for line in lines if line)
+
+
+def _otherwise(branch: KeyBranch, lead: Lead) -> tuple[str, ...]:
+    return (fill_in(branch.otherwise, lead.data) or gettext(NOBODY),)
+
+
+def _sample(campaign_id: int, key: str = "") -> VoicePrompt:
+    """Return the script as the preview of a campaign, or what follows a key. Placeholders show their names."""
     campaign = Campaign.objects.select_related("organization").get(pk=campaign_id)
-    names = {name: name for name in _PLACE.findall(campaign.script)}
-    with speaking(speech_for(campaign.organization, campaign)):
-        opening = gettext("This is a preview of a campaign.")
-        return VoicePrompt((opening, *script_sentences(campaign, names)))
+    names = {name: name for name in (*VARIABLES, *split_names(campaign.variables))}
+    with speaking(_speech(campaign)):
+        if not key:
+            opening = gettext("This is a preview of a campaign.")
+            return VoicePrompt((opening, *script_sentences(campaign, names)), keys=_keys(campaign), times=1)
+        branch = branches.branches_of(campaign).get(key)
+        if branch is None or branch.action == Action.OPT_OUT:
+            return VoicePrompt((gettext(OPTED_OUT),))
+        said = (fill_in(branch.say, names), gettext(_PREVIEWED[branch.action]))
+        return VoicePrompt(tuple(filter(None, said)))
+
+
+_PREVIEWED: dict[str, str] = {
+    Action.SAY: "",
+    Action.CONNECT: mark("Preview: now a person would be called."),
+    Action.LATER: mark("Preview: the lead would be called again later."),
+    Action.TEXT: mark("Preview: a text would be sent."),
+}
+
+
+def _speech(campaign: Campaign) -> Any:
+    return speech_for(campaign.organization, campaign)
 
 
 def _load_lead(call: Call) -> Lead:
     return Lead.objects.select_related("campaign__organization").get(pk=call.subject_id)
 
 
-def _keys(campaign: Campaign) -> dict[str, str]:
-    return {str(key): str(response) for key, response in campaign.keys.items() if re.fullmatch("[0-9]", str(key))}
-
-
-def _placeholder_value(data: dict[str, Any], name: str) -> str:
-    value = data.get(name, "")
-    return str(value)[:200] if isinstance(value, str | int | float) else ""
+def _keys(campaign: Campaign) -> str:
+    return "".join(sorted({*branches.branches_of(campaign), *campaign.opt_out_key}))
 
 
 def _with_query(url: str, **params: Any) -> str:
@@ -94,6 +158,7 @@ def _with_query(url: str, **params: Any) -> str:
 
 
 def register() -> None:
-    """Register the lead purpose with telephony."""
+    """Register the lead purposes with telephony."""
     handlers.register_calls(PURPOSE, LeadCallHandler())
+    handlers.register_calls(telephony.CONNECT, LegCallHandler())
     voice_samples.register("campaign", _sample)

@@ -24,7 +24,8 @@ class VoicePrompt:
     `digits`: instead of one key, ask for a number of at most this many digits, ended by a pause or the pound key.
     `state`: in inbound calls, what the handler needs to interpret the answer (letters, digits and hyphens, at most
     64). It travels in the URL of the answer, so that a repeated request means the same. `speech`: the language and
-    voice, by default those of the surrounding `speech.speaking`; None leaves both to the provider.
+    voice, by default those of the surrounding `speech.speaking`; None leaves both to the provider. `hangs_up`:
+    False lets the called person of a Connection talk to the caller afterwards.
     """
 
     say: tuple[str, ...]
@@ -33,6 +34,22 @@ class VoicePrompt:
     times: int = 3
     digits: int = 1
     state: str = ""
+    speech: Speech | None = field(default_factory=current_speech)
+    hangs_up: bool = True
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Connect the call to the people of `legs`, who all ring at once. The first who accepts talks to the caller.
+
+    `legs`: open calls of purpose `connect`, which the provider requests because of this document. Their handler's
+    `on_answer` asks each person to accept. The result reaches the handler of the call as `on_connected`. `say`:
+    before they ring. `ring_s`: how long they ring.
+    """
+
+    say: tuple[str, ...]
+    legs: tuple[Call, ...]
+    ring_s: int
     speech: Speech | None = field(default_factory=current_speech)
 
 
@@ -49,7 +66,7 @@ class CallHandler(Protocol):
     def on_answer(self, call: Call) -> VoicePrompt | Redirect:
         """Return the prompt after the person answers or presses star. The provider repeats the prompt itself."""
 
-    def on_key(self, call: Call, key: str) -> VoicePrompt | Redirect:
+    def on_key(self, call: Call, key: str) -> VoicePrompt | Redirect | Connection:
         """Apply `key`, one of the last prompt's keys, and return the result as a prompt.
 
         The call may have ended meanwhile. The key counts as of its arrival (`services.keys_of`).
@@ -57,6 +74,13 @@ class CallHandler(Protocol):
 
     def on_status_change(self, call: Call) -> None:
         """React to a committed change of status: submitted, rejected, unknown, ringing, answered, or an end."""
+
+
+class ConnectingHandler(CallHandler, Protocol):
+    """A call handler whose `on_key` may return a Connection."""
+
+    def on_connected(self, call: Call, is_connected: bool) -> VoicePrompt:
+        """Return what follows after a Connection: it has ended (`is_connected`), or nobody has accepted."""
 
 
 _handlers: dict[str, CallHandler] = {}

@@ -42,7 +42,9 @@ class NumberCheckCalls:
             return VoicePrompt(translated(_GREETING), keys=CONFIRM_KEY)
 
     def on_key(self, call: Call, key: str) -> VoicePrompt:
-        """Confirm the key. The call's row already stores it."""
+        """Confirm the key, or say what follows it in the sample. The call's row already stores it."""
+        if kind := call.context.get("preview"):
+            return voice_samples.build(kind, call.context["preview_id"], key)
         if key != CONFIRM_KEY:
             return self.on_answer(call)
         with speaking(speech_for(call.organization)):

@@ -6,14 +6,17 @@ from collections.abc import Callable
 
 from dispatch.telephony.handlers import VoicePrompt
 
-_samples: dict[str, Callable[[int], VoicePrompt]] = {}
+_samples: dict[str, Callable[..., VoicePrompt]] = {}
 
 
-def register(kind: str, sample: Callable[[int], VoicePrompt]) -> None:
-    """Register the sample of a kind of row, by the row's id. Called from AppConfig.ready()."""
+def register(kind: str, sample: Callable[..., VoicePrompt]) -> None:
+    """Register the sample of a kind of row, by the row's id. Called from AppConfig.ready().
+
+    If its prompt asks for keys, the sample takes the pressed key as its second argument.
+    """
     _samples[kind] = sample
 
 
-def build(kind: str, subject_id: int) -> VoicePrompt:
-    """Return the sample of a row as it is now. Raises KeyError for an unknown kind."""
-    return _samples[kind](subject_id)
+def build(kind: str, subject_id: int, key: str = "") -> VoicePrompt:
+    """Return the sample of a row as it is now, or what follows a key. Raises KeyError for an unknown kind."""
+    return _samples[kind](subject_id, key) if key else _samples[kind](subject_id)

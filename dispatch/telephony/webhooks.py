@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from django.conf import settings
@@ -21,9 +21,16 @@ from dispatch.core.db import fast_rows
 from dispatch.core.db.errors import is_temporary
 from dispatch.telephony import providers, webhook_urls
 from dispatch.telephony.errors import WrongCall
-from dispatch.telephony.handlers import CallHandler, Redirect, VoicePrompt, handler_for
+from dispatch.telephony.handlers import (
+    CallHandler,
+    ConnectingHandler,
+    Connection,
+    Redirect,
+    VoicePrompt,
+    handler_for,
+)
 from dispatch.telephony.models import Call, Text
-from dispatch.telephony.providers.base import Provider, WebhookEvent
+from dispatch.telephony.providers.base import LegUrls, Provider, WebhookEvent
 from dispatch.telephony.providers.twilio_codes import parse_int
 from dispatch.telephony.services import inbound, keys, missed_reports
 from dispatch.telephony.services.call_status import receive_webhook
@@ -31,7 +38,7 @@ from dispatch.telephony.services.signatures import report_refusal
 
 log = structlog.get_logger(__name__)
 
-KINDS = ("voice", "gather", "status")
+KINDS = ("voice", "gather", "status", "connected")
 SILENCE = VoicePrompt(say=())
 MAX_STEPS = 100  # maximum number of documents in one call, far more than any menu needs
 
@@ -41,7 +48,7 @@ MAX_STEPS = 100  # maximum number of documents in one call, far more than any me
 def webhook(request: HttpRequest, provider: str, call_id: int, kind: str) -> HttpResponse:
     """Handle a webhook about an outbound call.
 
-    POST /telephony/<provider>/calls/<call id>/<voice|gather|status>
+    POST /telephony/<provider>/calls/<call id>/<voice|gather|status|connected>
     """
     structlog.contextvars.bind_contextvars(call=call_id)
     try:
@@ -91,7 +98,7 @@ def _handle(request: HttpRequest, provider: str, call_id: int, kind: str) -> Htt
 
 def _choose_prompt(
     handler: CallHandler, call: Call, event: WebhookEvent, step: int, accepted_keys: str
-) -> VoicePrompt | Redirect:
+) -> VoicePrompt | Redirect | Connection:
     is_accepted_key = event.kind == "gather" and len(event.digits) == 1 and event.digits in accepted_keys
     if call.ended_at is not None or step >= MAX_STEPS:
         if is_accepted_key:  # the call is over, but the key was pressed during the call and counts
@@ -102,12 +109,22 @@ def _choose_prompt(
         return replace(prompt, keys="") if isinstance(prompt, VoicePrompt) else SILENCE
     if is_accepted_key:
         return handler.on_key(call, event.digits)
+    if event.kind == "connected":
+        return cast(ConnectingHandler, handler).on_connected(call, event.is_connected)
     return handler.on_answer(call)  # the call was just answered, or star or an unknown key was pressed
 
 
-def _render_prompt(client: Provider, call: Call, prompt: VoicePrompt | Redirect, step: int) -> HttpResponse:
+def _render_prompt(
+    client: Provider, call: Call, prompt: VoicePrompt | Redirect | Connection, step: int
+) -> HttpResponse:
     if isinstance(prompt, Redirect):
         body, content_type = client.render_hand_over(prompt.url)
+    elif isinstance(prompt, Connection):
+        legs = [
+            LegUrls(webhook_urls.webhook(leg, "voice"), webhook_urls.webhook(leg, "status")) for leg in prompt.legs
+        ]
+        result_url = webhook_urls.webhook(call, "connected", step + 1)
+        body, content_type = client.render_connection(prompt, str(call.from_phone), legs, result_url)
     else:
         body, content_type = client.render(prompt, webhook_urls.webhook(call, "gather", step + 1, prompt.keys))
     return HttpResponse(body, content_type=content_type)

@@ -9,7 +9,17 @@ from typing import Any
 from django.db.models import Model
 
 from dispatch.capacity.models import DispatchPool
-from dispatch.leads.models import Campaign, ClosedDay, CustomerRate, DoNotCall, Lead, LeadDispatch, RetryRule
+from dispatch.leads.models import (
+    Campaign,
+    ClosedDay,
+    CustomerRate,
+    DispositionRule,
+    DoNotCall,
+    KeyBranch,
+    Lead,
+    LeadDispatch,
+    RetryRule,
+)
 from tests.support import factories as make
 
 
@@ -30,6 +40,12 @@ ROWS: dict[type[Model], Callable[[Any], Model]] = {
     DoNotCall: lambda t: DoNotCall.objects.create(organization=t.organization, phone=make.phone(), note=t.tag),
     ClosedDay: lambda t: ClosedDay.objects.create(
         organization=t.organization, date=date(2026, 12, 24), name=f"{t.tag} party"
+    ),
+    DispositionRule: lambda t: DispositionRule.objects.create(
+        organization=t.organization, campaign=t.row(Campaign), disposition=f"said_{t.tag.lower()}"
+    ),
+    KeyBranch: lambda t: KeyBranch.objects.create(
+        organization=t.organization, campaign=t.row(Campaign), key="1", say=t.tag
     ),
     RetryRule: lambda t: RetryRule.objects.create(
         organization=t.organization, campaign=t.row(Campaign), outcome="busy"

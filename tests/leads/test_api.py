@@ -110,7 +110,7 @@ def test_a_list_has_one_to_ten_thousand_lines(api, leads):
     assert [error["field"].split(".")[0] for error in answer.json()["errors"]] == ["leads"]
 
 
-def test_a_waiting_lead_can_be_cancelled_and_one_that_is_called_cannot(api, campaign):
+def test_a_waiting_lead_and_one_that_is_called_can_be_cancelled(api, campaign):
     waiting, called = (
         campaign.leads.create(organization=campaign.organization, phone=make.phone()) for _ in range(2)
     )
@@ -119,8 +119,12 @@ def test_a_waiting_lead_can_be_cancelled_and_one_that_is_called_cannot(api, camp
     waiting.refresh_from_db()
     assert (waiting.status, waiting.outcome) == ("finished", "cancelled")
     Lead.objects.filter(pk=called.pk).update(status="processing", claimed_at=clock.now(), attempts=1, token=1)
+    assert api.delete(f"leads/{called.pk}/").status_code == 204
+    called.refresh_from_db()
+    assert (called.status, called.cancel_requested_at is not None) == ("processing", True)
+    Lead.objects.filter(pk=called.pk).update(status="finished", outcome="answered", finished_at=clock.now())
     refused = api.delete(f"leads/{called.pk}/")
-    assert (refused.status_code, "being called" in refused.json()["detail"]) == (409, True)
+    assert (refused.status_code, "has ended (answered)" in refused.json()["detail"]) == (409, True)
 
 
 def test_call_now_passes_every_eligibility_check(api, campaign):

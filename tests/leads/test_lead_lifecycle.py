@@ -16,12 +16,20 @@ from dispatch.leads.rules.states import Reason
 from dispatch.leads.services import actions, claims, completion
 from dispatch.leads.services.claim_batches import ClaimResult
 from dispatch.leads.services.intake import NewLead
-from dispatch.telephony.models import Call
-from dispatch.telephony.providers.base import Outcome, RateLimited, Rejected, Submitted, Unknown
+from dispatch.telephony.models import Call, CallEvent
+from dispatch.telephony.providers.base import (
+    Outcome,
+    RateLimited,
+    Rejected,
+    StatusReport,
+    Submitted,
+    Unknown,
+)
 from dispatch.telephony.services.bulk import RequestResult
 from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor, subscribe_to
 from tests.support import factories
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -223,13 +231,42 @@ def test_a_cancelled_lead_leaves_the_schedule(floor: Floor) -> None:
     assert floor.told(waiting) == ["created", "finished"]
 
 
-def test_lead_in_a_call_cannot_be_cancelled(floor: Floor) -> None:
+def test_canceling_a_lead_hangs_up_its_call_and_ends_it(floor: Floor) -> None:
+    (lead,) = floor.add(ANN)
+    answered(floor, Submitted("CA1"))
+    for _ in range(2):
+        actions.cancel_lead(lead, actor=SYSTEM)
+    wait_until(lambda: floor.status(lead) == "finished")
+    row = floor.lead(lead)
+    assert (row.outcome, row.last_outcome, floor.calls(lead)[0].status) == ("cancelled", "failed", "canceled")
+    assert floor.told(lead) == ["created", "processing", "cancel_requested", "finished"]
+    assert floor.work() == 0, "a failed call has a retry"
+
+
+def test_a_canceled_lead_whose_call_was_answered_keeps_that_outcome(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noop_provider.Noop, "hang_up", lambda self, sid: StatusReport(sid, "completed"))
+    (lead,) = floor.add(ANN)
+    answered(floor, Submitted("CA1"))
+    (call,) = floor.calls(lead)
+    CallEvent.objects.create(
+        organization_id=call.organization_id, call=call, key="voice:1", kind="voice", payload={}
+    )
+    actions.cancel_lead(lead, actor=SYSTEM)
+    wait_until(lambda: floor.status(lead) == "finished")
+    assert floor.lead(lead).outcome == "answered"
+
+
+def test_a_lead_canceled_before_its_request_is_not_called_later(floor: Floor) -> None:
     (lead,) = floor.add(ANN)
     floor.promote()
-    floor.claim()
-    with pytest.raises(actions.LeadConflict, match="being called"):
-        actions.cancel_lead(lead, actor=SYSTEM)
-    assert floor.status(lead) == "processing"
+    claimed = floor.claim()
+    actions.cancel_lead(lead, actor=SYSTEM)
+    not_sent = RateLimited(0.0, "canceled before it was sent")
+    floor.settle([RequestResult(to_ask.call_id, to_ask.call, not_sent) for to_ask in claimed.calls])
+    assert floor.lead(lead).outcome == "cancelled"
+    floor.assert_nothing_held()
 
 
 def test_cancelled_between_taking_and_claiming_it_is_not_called(floor: Floor) -> None:

@@ -198,7 +198,7 @@ class LeadScripts(RuleBasedStateMachine):
         for pool, room in self.rooms.items():
             assert _sorted_set(f"{base}:room:{pool}") == room
             if room:
-                assert pool in redis_queue.ready_pools()
+                assert pool in redis_queue.ready_pools() or str(pool) in _sorted_set(f"{base}:blocked")
         for batch, held in self.held.items():
             assert _sorted_set(f"{base}:held:{batch}") == held
         assert set(_sorted_set(f"{base}:batches")) == set(self.held)

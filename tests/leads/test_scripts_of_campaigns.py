@@ -40,11 +40,14 @@ def form(floor: Floor, **fields: Any) -> dict[str, Any]:
     sent = {
         "organization": floor.organization.pk, "name": "Fall", "code": "fall", "pool": floor.pool.pk,
         "window_from": "08:00", "window_until": "21:00", "weekdays": ["0", "1"], "patience_h": "168",
-        "max_attempts": "3", "max_attempts_24h": "3", "keys": "{}", "opt_out_key": "9", "ring_timeout_s": "30",
+        "max_attempts": "3", "max_attempts_24h": "3", "opt_out_key": "9", "ring_timeout_s": "30",
         "time_limit_s": "300", "precheck_timeout_s": "2", "precheck_without_answer": "later",
     }  # fmt: skip
-    rules = {f"retry_rules-{name}": "0" for name in ("TOTAL_FORMS", "INITIAL_FORMS", "MIN_NUM_FORMS")}
-    return {**sent, **rules, "retry_rules-MAX_NUM_FORMS": "1000", **fields}
+    rows: dict[str, str] = {}
+    for prefix in ("retry_rules", "branches", "disposition_rules"):
+        rows |= {f"{prefix}-{name}": "0" for name in ("TOTAL_FORMS", "INITIAL_FORMS", "MIN_NUM_FORMS")}
+        rows[f"{prefix}-MAX_NUM_FORMS"] = "1000"
+    return {**sent, **rows, **fields}
 
 
 @pytest.mark.parametrize("script", ["", "   ", " \n\t "])

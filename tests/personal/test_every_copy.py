@@ -80,7 +80,7 @@ def ours(made: Tenant) -> Tenant:
     )  # fmt: skip
     Lead.objects.filter(**of).update(
         phone=OTHER_PHONE, data={"name": NAME, "contact": OTHER_EMAIL}, external_id=EVERYTHING[:120],
-        customer="acme", status="finished", finished_at=now, outcome="answered",
+        customer="acme", status="finished", finished_at=now, outcome="answered", notes=EVERYTHING,
     )  # fmt: skip
     Text.objects.filter(**of).update(body=EVERYTHING, context={"note": EVERYTHING}, ended_at=now)
     text(made, "job", job.pk)

@@ -128,9 +128,9 @@ def test_a_time_to_wait_may_be_a_date() -> None:
     from dispatch.telephony.providers.twilio_http import PooledHttp
 
     http = PooledHttp(trust_env=False)
-    http._headers = {"date": "Tue, 03 Nov 2026 14:05:09 GMT", "retry-after": "Tue, 03 Nov 2026 14:05:39 GMT"}
+    http._state.headers = {"date": "Tue, 03 Nov 2026 14:05:09 GMT", "retry-after": "Tue, 03 Nov 2026 14:05:39 GMT"}
     assert http.retry_after_s() == pytest.approx(30, abs=1)
-    http._headers = {"retry-after": "soon"}
+    http._state.headers = {"retry-after": "soon"}
     assert http.retry_after_s() is None
 
 

@@ -80,7 +80,8 @@ def test_admin_hears_the_script_of_a_campaign(caller: Caller, boss: Client) -> N
     fall = campaign(caller, script="Hola, {name}.\nOprima 1.", language="es")
     assert "Lupe, US Spanish (Amazon)" in boss.get(address(fall)).content.decode()
     boss.post(address(fall))
-    hears(caller).hears("Esta es una muestra de una campaña.").hears("Hola, name.").hears("Oprima 1.").ended()
+    call = hears(caller).hears("Esta es una muestra de una campaña.").hears("Hola, name.").hears("Oprima 1.")
+    call.press("9").hears("No le volveremos a llamar.").ended()
 
 
 def test_preview_is_for_admins_of_the_organization_only(caller: Caller) -> None:

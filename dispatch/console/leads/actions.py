@@ -50,7 +50,9 @@ def act_on_campaign(request: HttpRequest, campaign_id: int, action: str) -> Http
         messages.success(request, f"{row.name} is paused." if action == "pause" else f"{row.name} has resumed.")
     except switches.CampaignWithoutScript as error:
         messages.warning(request, str(error.detail))
-    return views_base.back_to(request, reverse("console:leads"))
+    is_own_page = request.POST.get("from") == "campaign"
+    url = reverse("console:campaign", args=[row.pk]) if is_own_page else reverse("console:leads")
+    return views_base.back_to(request, url)
 
 
 @require_POST
@@ -62,13 +64,14 @@ def act_on_lead(request: HttpRequest, lead_id: int, action: str) -> HttpResponse
     if do is None:
         raise Http404
     try:
-        do(row.pk, actor=request.actor)
-        messages.success(
-            request,
-            "Lead queued. It is called as soon as the calling rules allow."
-            if action == "now"
-            else "Lead canceled.",
-        )
+        done = do(row.pk, actor=request.actor)
+        if action == "now":
+            text = "Lead queued. It is called as soon as the calling rules allow."
+        elif done.status == Lead.Status.FINISHED:
+            text = "Lead canceled."
+        else:
+            text = "Lead canceled. Its call is being hung up."
+        messages.success(request, text)
     except actions.LeadConflict as error:
         messages.warning(request, str(error.detail))
     return views_base.back_to(request, views_base.return_url(request))

@@ -43,6 +43,17 @@ class CampaignRow:
     answered: int = 0
     called: int = 0
 
+    def add(self, counted: LeadCounts) -> None:
+        """Add a group of leads to the counts."""
+        if counted.status == Lead.Status.BACKLOG:
+            self.waiting += counted.leads
+        elif counted.status == Lead.Status.PROCESSING:
+            self.calling += counted.leads
+        else:
+            self.finished += counted.leads
+            self.answered += counted.leads if counted.outcome == Outcome.ANSWERED else 0
+            self.called += 0 if counted.outcome in _NOT_CALLED else counted.leads
+
     @property
     def total(self) -> int:
         return self.waiting + self.calling + self.finished
@@ -122,7 +133,7 @@ class Overview:
 def load_overview(organization: Organization) -> Overview:
     """Load the current state of an organization's leads."""
     now = clock.now()
-    hours = _next_hours(organization, now)
+    hours = next_hours(organization, now)
     counts = progress.count_leads(organization.pk, hours)
     dispatch = LeadDispatch.objects.of(organization).first() or LeadDispatch(organization=organization)
     lines = {
@@ -134,23 +145,18 @@ def load_overview(organization: Organization) -> Overview:
     for counted in counts:
         if (line := lines.get(counted.campaign_id)) is None:
             continue  # its campaign was added meanwhile
+        line.add(counted)
         if counted.status == Lead.Status.BACKLOG:
-            line.waiting += counted.leads
             if counted.leads > counted.due:
                 waits.setdefault(counted.reason, []).append((counted.leads - counted.due, counted.first))
-        elif counted.status == Lead.Status.PROCESSING:
-            line.calling += counted.leads
-        else:
-            line.finished += counted.leads
-            line.answered += counted.leads if counted.outcome == Outcome.ANSWERED else 0
-            line.called += 0 if counted.outcome in _NOT_CALLED else counted.leads
+        elif counted.status == Lead.Status.FINISHED:
             outcomes[counted.outcome] = outcomes.get(counted.outcome, 0) + counted.leads
     due = sum(counted.due for counted in counts)
     overview = Overview(
         dispatch=dispatch,
         campaigns=list(lines.values()),
         waits=_waits(waits, due, now),
-        outcomes=_bars(sorted(outcomes.items(), key=lambda item: -item[1])),
+        outcomes=build_bars(sorted(outcomes.items(), key=lambda item: -item[1])),
         hours=_hours(organization, hours, counts),
         numbers=_numbers(organization),
         due=due,
@@ -190,7 +196,8 @@ def _waits(reasons: dict[str, list[tuple[int, datetime]]], due: int, now: dateti
     )
 
 
-def _bars(counts: list[tuple[str, int]]) -> list[BarRow]:
+def build_bars(counts: list[tuple[str, int]]) -> list[BarRow]:
+    """Return a bar for each outcome and its count."""
     most = max((count for _, count in counts), default=0)
     return [
         BarRow(
@@ -203,7 +210,7 @@ def _bars(counts: list[tuple[str, int]]) -> list[BarRow]:
     ]
 
 
-def _next_hours(organization: Organization, now: datetime) -> list[datetime]:
+def next_hours(organization: Organization, now: datetime) -> list[datetime]:
     """Return the start of the current hour in the organization's time zone and the starts of the next `HOURS`."""
     here = now.astimezone(ZoneInfo(organization.time_zone))
     since = timedelta(minutes=here.minute, seconds=here.second, microseconds=here.microsecond)

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from dispatch.console.leads import actions, uploads, views
+from dispatch.console.leads import actions, campaign, uploads, views
 
 urlpatterns = [
     path("", views.overview, name="leads"),
@@ -11,6 +11,10 @@ urlpatterns = [
     path("upload/", uploads.upload_view, name="leads_upload"),
     path("live/", views.go_live, name="leads_go_live"),
     path("switch/", actions.switch_mode, name="leads_switch"),
+    path("campaigns/<int:campaign_id>/", campaign.campaign, name="campaign"),
+    path("campaigns/<int:campaign_id>/figures/", campaign.figures, name="campaign_figures"),
+    path("campaigns/<int:campaign_id>/export.csv", campaign.export, name="campaign_export"),
+    path("campaigns/<int:campaign_id>/call-me/", campaign.call_me, name="campaign_call_me"),
     path("campaigns/<int:campaign_id>/<slug:action>/", actions.act_on_campaign, name="leads_campaign"),
     path("<int:lead_id>/<slug:action>/", actions.act_on_lead, name="leads_act"),
 ]

@@ -36,8 +36,6 @@ FIRST_BACKOFF_S = 0.5
 MAX_BACKOFF_S = 30.0
 STOP_GRACE_S = 10.0
 RESIGN_GRACE_S = 5.0
-# How often the event loop beats, and after how long without a beat it is stuck. Not even a step of a loop runs in
-# it.
 # A leader gives up its leadership after this many consecutive failures over this much time.
 GIVE_UP_FAILURES, GIVE_UP_AFTER_S = 5, 15.0
 STAND_BACK_S = 60.0

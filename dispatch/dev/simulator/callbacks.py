@@ -27,6 +27,8 @@ def common_params(call: Call, status: str) -> dict[str, str]:
         "ApiVersion": API_VERSION,
         "Direction": call.direction,
     }
+    if call.parent_sid:
+        params["ParentCallSid"] = call.parent_sid
     if call.order.verstat:
         params["StirVerstat"] = call.order.verstat
     if call.answered_by:

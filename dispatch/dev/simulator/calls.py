@@ -62,8 +62,8 @@ class Order:
 class Signal:
     """Describe an event in a call.
 
-    `kind` is answer, busy, reject, fail, hang_up, key, cancel, complete, redirect or fetched. `by` is phone, api,
-    control or simulator.
+    `kind` is answer, busy, reject, fail, hang_up, key, cancel, complete, redirect, fetched or leg. `by` is phone,
+    api, control or simulator.
     """
 
     kind: str
@@ -118,6 +118,8 @@ class Call:
     story: list[str] = field(default_factory=list)
     changed: Callable[[Call, str], None] = lambda call, line: None
     next_document: tuple[str, str, str] | None = None
+    parent_sid: str = ""
+    is_bridged: bool = False  # a leg of a Dial whose person talks to the caller
     outbox: deque[Any] = field(default_factory=deque)
     held: list[Any] = field(default_factory=list)
     delivered: dict[str, asyncio.Event] = field(default_factory=dict)
@@ -235,7 +237,7 @@ class Call:
             "from": self.from_,
             "from_formatted": display(self.from_),
             "phone_number_sid": None,
-            "parent_call_sid": None,
+            "parent_call_sid": self.parent_sid or None,
             "status": self.status,
             "direction": self.direction,
             "start_time": rfc2822(self.started_date),

@@ -125,6 +125,33 @@ class Engine:
         callbacks.fire(world, call, "initiated", "initiated")
         world.spawn(self._outbound(call))
 
+    def dial(self, parent: Call, order: Order) -> Call:
+        """Start a leg of a Dial. It is not queued: the provider starts it at once."""
+        call = self._new(self.world.accounts[parent.account_sid], order, "outbound-dial")
+        call.parent_sid = parent.sid
+        call.set_status(QUEUED)
+        call.note(f"created by a Dial of {parent.sid[:10]}")
+        self.begin(call)
+        return call
+
+    def end_leg(self, call: Call) -> None:
+        """End a leg of a Dial: it rings no longer, or its conversation is over."""
+        if call.answered_at is None:
+            call.sip = 487
+        self.finish(call, CANCELED if call.answered_at is None else COMPLETED, "dial")
+        call.wake()
+
+    async def _bridge(self, call: Call) -> None:
+        """Let the person of a leg talk to the caller until either hangs up. Raises Over."""
+        parent = self.world.calls[call.parent_sid]
+        call.is_bridged = True
+        call.note(f"talks to {parent.phone}")
+        parent.signal("leg")
+        while True:
+            signal = await call.wait(None)
+            if signal is not None and signal.kind in {"hang_up", "complete"}:
+                raise Over(COMPLETED, signal.reason or signal.by)
+
     async def _outbound(self, call: Call) -> None:
         try:
             await self._ring(call)
@@ -136,7 +163,10 @@ class Engine:
             elif order.machine_detection:
                 await voice.detect()
             source = Next(order.url, order.method) if order.url else Next("", document=order.twiml)
-            await voice.run(source)
+            if order.url or not call.parent_sid:
+                await voice.run(source)
+            if call.parent_sid:
+                await self._bridge(call)
             self.finish(call, COMPLETED, "twiml")
         except Over as over:
             self._end(call, over)
@@ -210,6 +240,8 @@ class Engine:
         world.accounts[call.account_sid].open_calls -= 1
         world.lines_changed(call, open_=-1, live=-1 if call.started_at is not None else 0)
         call.note(f"over: {status}, by {by}" + (f", error {call.error_code}" if call.error_code else ""))
+        if call.parent_sid in world.calls:
+            world.calls[call.parent_sid].signal("leg")
         if tell:
             callbacks.fire(world, call, "completed", status)
 

@@ -25,6 +25,8 @@ ATTRIBUTES: dict[str, set[str]] = {
         "bargeIn",
         "profanityFilter",
     },
+    "Dial": {"action", "method", "timeout", "callerId", "answerOnBridge", "timeLimit"},
+    "Number": {"url", "method", "statusCallback", "statusCallbackMethod", "statusCallbackEvent"},
     "Redirect": {"method"},
     "Hangup": set(),
     "Reject": {"reason"},
@@ -45,10 +47,12 @@ SSML: dict[str, set[str]] = {
     "w": {"role"},
 }
 SAID_AS = {"address", "cardinal", "date", "digits", "fraction", "number", "ordinal", "telephone", "time", "unit"}
-VOICE_VERBS = {"Say", "Play", "Pause", "Gather", "Redirect", "Hangup", "Reject"}
+VOICE_VERBS = {"Say", "Play", "Pause", "Gather", "Dial", "Redirect", "Hangup", "Reject"}
+MAX_NUMBERS = 10  # of one Dial
 GATHER_VERBS = {"Say", "Play", "Pause"}
 MESSAGE_VERBS = {"Message", "Redirect"}
 METHODS = {"GET", "POST"}
+EVENTS = {"initiated", "ringing", "answered", "completed"}
 # Neural voices that the simulator knows, by Twilio's name, with their languages.
 LOCALES = {
     **{f"Polly.{name}-Neural": "en-US" for name in ("Danielle", "Joanna", "Kendra", "Matthew", "Ruth", "Salli")},
@@ -73,7 +77,7 @@ class TwimlError(Exception):
 
 @dataclass
 class Verb:
-    """Hold one verb. `text`: its words or URL. `inside`: verbs nested in a Gather, or bodies of a Message.
+    """Hold one verb. `text`: its words or URL. `inside`: verbs nested in a Gather or Dial, or bodies of a Message.
 
     `ssml`: what a Say contains, if it has marks.
     """
@@ -142,6 +146,9 @@ def _verb(element: ElementTree.Element, allowed: set[str], parent: str) -> Verb:
     if name == "Gather":
         _no_stray_text(element)
         verb.inside = [_verb(child, GATHER_VERBS, name) for child in element]
+    elif name == "Dial" and len(element):
+        _no_stray_text(element)
+        verb.inside = [_verb(child, {"Number"}, name) for child in element]
     elif name == "Message" and len(element):
         _no_stray_text(element)
         verb.inside = [_verb(child, {"Body"}, name) for child in element]
@@ -206,6 +213,12 @@ def _check(verb: Verb) -> None:
         raise TwimlError(12200, f"{verb.name} cannot contain text")
     if verb.name == "Reject" and verb.attributes.get("reason", "rejected") not in {"rejected", "busy"}:
         raise TwimlError(12200, f"Reject reason={verb.attributes['reason']!r} is neither rejected nor busy")
+    if verb.name == "Dial":
+        verb.number("timeout", 30, 5, 600)
+        if not verb.text and not 1 <= len(verb.inside) <= MAX_NUMBERS:
+            raise TwimlError(12200, f"Dial has {len(verb.inside)} numbers")
+    if verb.name == "Number" and set(verb.attributes.get("statusCallbackEvent", "completed").split()) - EVENTS:
+        raise TwimlError(12200, f"Number statusCallbackEvent={verb.attributes['statusCallbackEvent']!r}")
     for name, low, high in (("loop", 0, 1000), ("length", 0, 600), ("numDigits", 1, 64)):
         verb.number(name, low, low, high)
     if verb.name == "Gather":

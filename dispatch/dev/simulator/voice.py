@@ -8,6 +8,7 @@ from urllib.parse import urljoin
 
 from .callbacks import common_params, fire_detection
 from .calls import BUSY, CANCELED, COMPLETED, FAILED, NO_ANSWER, Call, Over, Signal
+from .dial import dial
 from .twiml import TwimlError, Verb, parse
 from .webhooks import Reply
 
@@ -29,6 +30,7 @@ class Next:
     digits: str | None = None
     finished_on: str = ""
     document: str = ""
+    params: tuple[tuple[str, str], ...] = ()
     failed_url: str = ""
 
 
@@ -93,6 +95,7 @@ class Voice:
         if source.document:
             return parse(source.document), source.url
         params = common_params(self.call, self.call.status)
+        params.update(source.params)
         if source.digits is not None:
             params["Digits"] = source.digits
             params["msg"] = "Gather End"
@@ -149,7 +152,11 @@ class Voice:
                 raise Over(COMPLETED, "twiml")
             if verb.name == "Redirect":
                 return Next(urljoin(base, verb.text), verb.method(), "redirect")
-            if verb.name == "Gather":
+            if verb.name == "Dial":
+                following = await dial(self, verb, base)
+                if following is not None:
+                    return following
+            elif verb.name == "Gather":
                 following = await self._gather(verb, base)
                 if following is not None:
                     return following
@@ -232,8 +239,12 @@ class Voice:
             if key:
                 return key
 
+    def handle(self, signal: Signal | None) -> None:
+        """Handle a signal while nothing listens to keys. Raises Over or Redirected."""
+        self._handle(signal, listening=False)
+
     def _handle(self, signal: Signal | None, listening: bool) -> str:
-        if signal is None or signal.kind == "fetched":
+        if signal is None or signal.kind in {"fetched", "leg"}:
             return ""
         call = self.call
         if signal.kind == "key":

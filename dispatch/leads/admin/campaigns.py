@@ -17,16 +17,26 @@ from django.utils.html import format_html, format_html_join
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldBooleanWidget
 
-from accounts.admin.base import ACT, OwnedAdmin, OwnedForm, OwnedTabularInline
+from accounts.admin.base import (
+    ACT,
+    OwnedAdmin,
+    OwnedForm,
+)
 from dispatch.core import clock
 from dispatch.core.http import webhook_signing
 from dispatch.core.http.ssrf import check_target_url
 from dispatch.leads.admin.calling_rules import WeekdaysMixin, describe_window
+from dispatch.leads.admin.campaign_rows import DispositionRuleInline, KeyBranchInline, RetryRuleInline
 from dispatch.leads.explain import explain_lead
 from dispatch.leads.go_live_preview import preview
-from dispatch.leads.models import Campaign, Lead, LeadDispatch, RetryRule
+from dispatch.leads.models import Campaign, Lead, LeadDispatch
 from dispatch.leads.rules import descriptions
-from dispatch.leads.rules.script import key_problem, script_problem
+from dispatch.leads.rules.script import (
+    placeholder_problem,
+    script_problem,
+    split_names,
+    variables_problem,
+)
 from dispatch.leads.services import actions as lead_actions
 from dispatch.leads.services import switches
 from dispatch.telephony.admin.voice_preview import VoicePreviewMixin
@@ -54,12 +64,19 @@ class CampaignForm(OwnedForm):
         fields = [
             "organization", "name", "code", "pool", "customer", "window_from", "window_until", "weekdays",
             "keeps_holidays", "patience_h", "max_attempts", "max_attempts_24h", "language", "voice", "script",
-            "keys", "opt_out_key", "answer_url", "detect_machines", "ring_timeout_s", "time_limit_s",
+            "variables", "opt_out_key", "answer_url", "detect_machines", "voicemail", "ring_timeout_s",
+            "time_limit_s",
             "precheck_url", "precheck_timeout_s", "precheck_without_answer", "allows_duplicates",
         ]  # fmt: skip
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        names = split_names(cleaned.get("variables") or "")
+        if problem := variables_problem(names):
+            self.add_error("variables", problem)
+        for name in ("script", "voicemail"):
+            if name in self.changed_data and (problem := placeholder_problem(cleaned.get(name) or "", names)):
+                self.add_error(name, problem)
         script, answer_url = cleaned.get("script"), cleaned.get("answer_url")
         if script is None or answer_url is None:
             return cleaned
@@ -72,12 +89,6 @@ class CampaignForm(OwnedForm):
 
     def clean_answer_url(self) -> str:
         return self._target("answer_url")
-
-    def clean_keys(self) -> Any:
-        keys = self.cleaned_data["keys"]
-        if problem := key_problem(keys if keys is not None else {}):
-            raise ValidationError(problem)
-        return keys if keys is not None else {}
 
     def clean_new_secret(self) -> str:
         secret: str = self.cleaned_data["new_secret"]
@@ -95,13 +106,6 @@ class CampaignForm(OwnedForm):
         return url
 
 
-class RetryRuleInline(OwnedTabularInline):
-    """The retry rules of a campaign."""
-
-    model = RetryRule
-    fields = ["outcome", "attempts", "delay_s", "factor", "longest_s", "jitter"]
-
-
 @admin.register(Campaign)
 class CampaignAdmin(VoicePreviewMixin, WeekdaysMixin, OwnedAdmin):
     """Manage campaigns. They are paused, never deleted, because leads refer to them."""
@@ -110,7 +114,7 @@ class CampaignAdmin(VoicePreviewMixin, WeekdaysMixin, OwnedAdmin):
 
     form = CampaignForm
     dispatcher_may = ACT
-    inlines = [RetryRuleInline]
+    inlines = [KeyBranchInline, DispositionRuleInline, RetryRuleInline]
     list_display = ["name", "code", "pool", "hours", "waiting", "done", "state"]
     list_filter = ["is_paused", "pool"]
     list_select_related = ["pool"]
@@ -134,8 +138,8 @@ class CampaignAdmin(VoicePreviewMixin, WeekdaysMixin, OwnedAdmin):
             "Script",
             {
                 "fields": [
-                    ("language", "voice"), "script", "keys", "opt_out_key", "answer_url", "detect_machines",
-                    ("ring_timeout_s", "time_limit_s"),
+                    ("language", "voice"), "script", "variables", "opt_out_key", "answer_url", "detect_machines",
+                    "voicemail", ("ring_timeout_s", "time_limit_s"),
                 ]
             },
         ),
@@ -170,6 +174,7 @@ class CampaignAdmin(VoicePreviewMixin, WeekdaysMixin, OwnedAdmin):
     def save_model(self, request: Any, obj: Campaign, form: Any, change: bool) -> None:
         if secret := form.cleaned_data.get("new_secret"):
             obj.precheck_secret = secret
+        obj.keys = {}  # the branches replace the keys of earlier versions
         super().save_model(request, obj, form, change)
         switches.wake_after_change()
 
@@ -234,7 +239,8 @@ class LeadAdmin(OwnedAdmin):
     readonly_fields = ["why_it_is_here", "calls", "phone_of_lead"]
     fields = [
         "why_it_is_here", "phone_of_lead", "campaign", "status", "outcome", "wanted_at", "due_at", "attempts",
-        "calls", "customer", "external_id", "lat", "lng", "data", "created_at", "finished_at",
+        "calls", "disposition", "notes", "call_back_at", "contact_from", "contact_until", "customer",
+        "external_id", "lat", "lng", "data", "created_at", "finished_at",
     ]  # fmt: skip
 
     @display(description="status", label=STATUS_LABELS)
@@ -292,7 +298,10 @@ class LeadAdmin(OwnedAdmin):
     @action(
         description="Cancel",
         permissions=["act"],
-        dialog={"title": "Cancel this lead?", "description": "It won't be called again. This can't be undone."},
+        dialog={
+            "title": "Cancel this lead?",
+            "description": "Its call, if any, is hung up. It won't be called again. This can't be undone.",
+        },
     )
     def cancel_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         lead_actions.cancel_lead(int(object_id), actor=request.actor)

@@ -36,7 +36,11 @@ class CampaignViewSet(
 ):
     """Campaigns. They are paused, never deleted, because leads refer to them. Changes apply from the next call."""
 
-    queryset = Campaign.objects.select_related("pool").prefetch_related("retry_rules").order_by("-id")
+    queryset = (
+        Campaign.objects.select_related("pool")
+        .prefetch_related("retry_rules", "branches", "disposition_rules")
+        .order_by("-id")
+    )
     serializer_class = CampaignSerializer
     http_method_names = ["get", "post", "patch"]
     filterset_fields = ["code", "is_paused"]

@@ -17,9 +17,14 @@ from accounts.api.filters import PhoneFilter
 from accounts.models import ApiKey
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.leads import bulk_intake
-from dispatch.leads.api.serializers import LeadDetailSerializer, LeadSerializer, NewLeadSerializer
+from dispatch.leads.api.serializers import (
+    LeadDetailSerializer,
+    LeadSerializer,
+    NewLeadSerializer,
+    OutcomeSerializer,
+)
 from dispatch.leads.models import Campaign, Lead
-from dispatch.leads.services import actions, intake
+from dispatch.leads.services import actions, intake, outcomes
 from dispatch.leads.services.intake import NewLead
 
 _READ, _WRITE = ApiKey.Scope.READ, ApiKey.Scope.LEADS
@@ -94,7 +99,7 @@ class LeadViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMod
     filterset_class = LeadFilter
     required = {
         "list": _READ, "retrieve": _READ, "create": _WRITE, "bulk": _WRITE, "destroy": _WRITE,
-        "dispatch_now": _WRITE,
+        "dispatch_now": _WRITE, "outcome": _WRITE,
     }  # fmt: skip
 
     def get_serializer_class(self) -> Any:
@@ -149,7 +154,7 @@ class LeadViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMod
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Request, pk: str) -> Response:
-        """Cancel the lead. Returns 409 if it is being called or has ended."""
+        """Cancel the lead. Its call is hung up, and then the lead ends. Returns 409 if it has ended."""
         actions.cancel_lead(self.get_object().pk, actor=request.actor)
         return Response(status=204)
 
@@ -158,6 +163,18 @@ class LeadViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMod
     def dispatch_now(self, request: Request, pk: str) -> Response:
         """Make the lead due now. All calling rules still apply."""
         lead = actions.dispatch_now(self.get_object().pk, actor=request.actor)
+        return Response(LeadSerializer(self.get_queryset().get(pk=lead.pk)).data)
+
+    @extend_schema(request=OutcomeSerializer, responses=LeadSerializer)
+    @action(detail=True, methods=["post"])
+    def outcome(self, request: Request, pk: str) -> Response:
+        """Report the outcome of a call, during it or afterwards.
+
+        409: the lead has ended and is to be called back, but the campaign has another open lead to its phone.
+        """
+        serializer = OutcomeSerializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        lead = outcomes.report_outcome(self.get_object().pk, **serializer.validated_data, actor=request.actor)
         return Response(LeadSerializer(self.get_queryset().get(pk=lead.pk)).data)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
@@ -9,6 +10,7 @@ from rest_framework import serializers
 
 from accounts.api.base import OwnedSerializer, OwnedSlugRelatedField
 from dispatch.capacity.models import DispatchPool
+from dispatch.core import clock
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.core.http import webhook_signing
 from dispatch.core.http.ssrf import check_target_url
@@ -17,16 +19,32 @@ from dispatch.leads.models import (
     Campaign,
     ClosedDay,
     CustomerRate,
+    DispositionRule,
     DoNotCall,
     EngineSwitch,
+    KeyBranch,
     Lead,
     LeadDispatch,
     RetryRule,
 )
-from dispatch.leads.rules.script import key_problem, script_problem
+from dispatch.leads.models.scripts import check_disposition
+from dispatch.leads.rules.script import (
+    Action,
+    branch_problems,
+    key_problem,
+    keys_problem,
+    placeholder_problem,
+    script_problem,
+    split_names,
+    variables_problem,
+)
 from dispatch.leads.services import switches
+from dispatch.leads.services.branches import branches_of
 from dispatch.technicians.serializers import Degrees, PhoneField, validate_voice
 from dispatch.telephony.models import Call
+
+# How far in the future a lead may be called back.
+MAX_AHEAD = timedelta(days=366)
 
 
 def check_target(url: str) -> None:
@@ -50,6 +68,12 @@ def check_keys(keys: Any) -> None:
         raise serializers.ValidationError(problem)
 
 
+def check_disposition_or_none(disposition: str) -> None:
+    """Accept an empty disposition, or a valid one. Raises ValidationError."""
+    if disposition:
+        check_disposition(disposition)
+
+
 def _url_field() -> serializers.CharField:
     return serializers.CharField(max_length=2000, required=False, allow_blank=True, validators=[check_target])
 
@@ -62,16 +86,51 @@ class RetryRuleSerializer(StrictSerializer, serializers.ModelSerializer):
         fields = ["outcome", "attempts", "delay_s", "factor", "longest_s", "jitter"]
 
 
+class KeyBranchSerializer(StrictSerializer, serializers.ModelSerializer):
+    """What a pressed key does: `say` some words, then an `action`, which uses some of the other fields.
+
+    `say`: the call ends. `connect`: the `phones` ring for `ring_s` seconds; each person hears the `introduction`
+    and accepts with key 1; the lead hears `otherwise` if nobody does. `later`: the lead is called again after
+    `call_back_h` hours. `text`: sends it. `opt_out`: the phone is never called again. `disposition` is recorded.
+    """
+
+    class Meta:
+        model = KeyBranch
+        fields = [
+            "key", "say", "action", "disposition", "phones", "introduction", "ring_s", "otherwise", "call_back_h",
+            "text",
+        ]  # fmt: skip
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        attrs = super().validate(attrs)
+        if "key" not in attrs:  # a PATCH does not require the fields of its parts
+            raise serializers.ValidationError({"key": "Each branch needs a key."})
+        if problems := branch_problems(KeyBranch(**attrs)):
+            raise serializers.ValidationError(problems)
+        return attrs
+
+
+class DispositionRuleSerializer(StrictSerializer, serializers.ModelSerializer):
+    """What follows a call if this `disposition` was recorded: a call `again` after `delay_h` hours, or none."""
+
+    class Meta:
+        model = DispositionRule
+        fields = ["disposition", "then", "delay_h"]
+
+
 class CampaignSerializer(OwnedSerializer):
     """A set of leads with its calling window, rules, script and pool (by its code).
 
-    A campaign that is not paused needs a script or an `answer_url`. `retry_rules`, if given, replaces all existing
-    rules; an outcome without a rule uses the defaults. With `allows_duplicates`, the campaign may have several
-    open leads to a phone. The secret is never returned.
+    A campaign that is not paused needs a script or an `answer_url`. `branches` say what pressed keys do, and
+    `retry_rules` when a lead is called again; if given, each replaces all existing rows. `keys` are branches that
+    only say something; given, they replace those. An outcome without a rule uses the defaults. With
+    `allows_duplicates`, the campaign may have several open leads to a phone. The secret is never returned.
     """
 
     pool = OwnedSlugRelatedField("code", queryset=DispatchPool.objects.filter(kind="calls"))
     retry_rules = RetryRuleSerializer(many=True, required=False)
+    branches = KeyBranchSerializer(many=True, required=False)
+    disposition_rules = DispositionRuleSerializer(many=True, required=False)
     precheck_url = serializers.CharField(
         max_length=2000, required=False, allow_blank=True, validators=[check_target]
     )
@@ -88,11 +147,19 @@ class CampaignSerializer(OwnedSerializer):
         fields = [
             "id", "code", "name", "pool", "is_paused", "customer", "window_from", "window_until", "weekdays",
             "keeps_holidays", "patience_h", "max_attempts", "max_attempts_24h", "language", "voice", "script",
-            "keys", "opt_out_key", "answer_url", "detect_machines", "ring_timeout_s", "time_limit_s",
+            "variables", "keys", "branches", "voicemail", "opt_out_key", "answer_url", "detect_machines",
+            "ring_timeout_s", "time_limit_s",
             "precheck_url", "precheck_secret",
-            "precheck_timeout_s", "precheck_without_answer", "allows_duplicates", "retry_rules", "created_at",
+            "precheck_timeout_s", "precheck_without_answer", "allows_duplicates", "retry_rules",
+            "disposition_rules", "created_at",
         ]  # fmt: skip
         read_only_fields = ["is_paused"]
+
+    def validate_disposition_rules(self, rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        dispositions = [rule.get("disposition") for rule in rules]
+        if not all(dispositions) or len(set(dispositions)) < len(dispositions):
+            raise serializers.ValidationError("Each rule needs a disposition, and each disposition one rule.")
+        return rules
 
     def validate_retry_rules(self, rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if any("outcome" not in rule for rule in rules):  # a PATCH does not require the fields of its parts
@@ -103,8 +170,12 @@ class CampaignSerializer(OwnedSerializer):
         return rules
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        rules = attrs.pop("retry_rules", None)
+        rules, branches = attrs.pop("retry_rules", None), attrs.pop("branches", None)
+        dispositions = attrs.pop("disposition_rules", None)
+        if (keys := attrs.pop("keys", None)) is not None:
+            branches = self._with_keys(keys, branches)
         attrs = super().validate(attrs)
+        self._check_texts(attrs, branches)
         script, answer_url = (
             attrs.get(name, getattr(self.instance, name, "")) for name in ("script", "answer_url")
         )
@@ -112,7 +183,50 @@ class CampaignSerializer(OwnedSerializer):
         is_paused = self.instance is not None and self.instance.is_paused
         if problem := script_problem(script, answer_url, is_paused=is_paused):
             raise serializers.ValidationError({"script": problem})
-        return attrs if rules is None else {**attrs, "retry_rules": rules}
+        rows = {"retry_rules": rules, "branches": branches, "disposition_rules": dispositions}
+        return {**attrs, **{name: given for name, given in rows.items() if given is not None}}
+
+    def _with_keys(self, keys: dict[str, str], branches: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+        """Return the branches with those of `keys`, which replace branches that only say something."""
+        if branches is None:
+            existing = branches_of(self.instance).values() if self.instance else ()
+            names = KeyBranchSerializer.Meta.fields
+            branches = [
+                {name: getattr(branch, name) for name in names}
+                for branch in existing
+                if branch.action != Action.SAY or branch.disposition
+            ]
+        return [*branches, *({"key": key, "say": say, "action": Action.SAY} for key, say in keys.items())]
+
+    def _check_texts(self, attrs: dict[str, Any], branches: list[dict[str, Any]] | None) -> None:
+        """Check the variables in all texts that are given, and the keys of the branches."""
+
+        def current(name: str) -> str:
+            return str(attrs.get(name, getattr(self.instance, name, "")))
+
+        names = split_names(current("variables"))
+        if problem := variables_problem(names):
+            raise serializers.ValidationError({"variables": problem})
+        for name in ("script", "voicemail"):
+            if name in attrs and (problem := placeholder_problem(attrs[name], names)):
+                raise serializers.ValidationError({name: problem})
+        if branches is None:
+            return
+        opt_out_key = current("opt_out_key") if self.instance or "opt_out_key" in attrs else "9"
+        if problem := keys_problem([branch["key"] for branch in branches], opt_out_key):
+            raise serializers.ValidationError({"branches": problem})
+        for branch in branches:
+            for name in ("say", "introduction", "otherwise", "text"):
+                if problem := placeholder_problem(branch.get(name, ""), names):
+                    raise serializers.ValidationError({"branches": f"Key {branch['key']}, {name}: {problem}"})
+
+    def to_representation(self, instance: Campaign) -> dict[str, Any]:
+        shown: dict[str, Any] = super().to_representation(instance)
+        branches = sorted(branches_of(instance).values(), key=lambda branch: branch.key)
+        shown["branches"] = KeyBranchSerializer(branches, many=True).data
+        says = [branch for branch in branches if branch.action == Action.SAY and not branch.disposition]
+        shown["keys"] = {branch.key: branch.say for branch in says}
+        return shown
 
     def create(self, validated_data: dict[str, Any]) -> Campaign:
         return self._write(super().create, validated_data)
@@ -121,13 +235,28 @@ class CampaignSerializer(OwnedSerializer):
         return self._write(lambda data: super(CampaignSerializer, self).update(instance, data), validated_data)
 
     def _write(self, write: Any, data: dict[str, Any]) -> Campaign:
-        rules = data.pop("retry_rules", None)
+        rules, branches = data.pop("retry_rules", None), data.pop("branches", None)
+        dispositions = data.pop("disposition_rules", None)
         with transaction.atomic():
+            if branches is not None:
+                data["keys"] = {}
             campaign: Campaign = write(data)
+            if branches is not None:
+                campaign.branches.all().delete()
+                KeyBranch.objects.bulk_create(
+                    KeyBranch(organization=campaign.organization, campaign=campaign, **branch)
+                    for branch in branches
+                )
             if rules is not None:
                 campaign.retry_rules.all().delete()
                 RetryRule.objects.bulk_create(
                     RetryRule(organization=campaign.organization, campaign=campaign, **rule) for rule in rules
+                )
+            if dispositions is not None:
+                campaign.disposition_rules.all().delete()
+                DispositionRule.objects.bulk_create(
+                    DispositionRule(organization=campaign.organization, campaign=campaign, **rule)
+                    for rule in dispositions
                 )
             switches.wake_after_change()
         return campaign
@@ -137,6 +266,7 @@ class NewLeadSerializer(StrictSerializer):
     """A lead to add.
 
     `due_at`: when to call it (default: now). `external_id`: your own ID for it, unique in the campaign.
+    `contact_from`, `contact_until`: local hours to which the person limits calls; all other hours still apply.
     """
 
     campaign = OwnedSlugRelatedField("code", queryset=Campaign.objects.select_related("organization"))
@@ -147,10 +277,38 @@ class NewLeadSerializer(StrictSerializer):
     customer = serializers.SlugField(max_length=64, required=False, allow_blank=True, default="")
     external_id = serializers.CharField(max_length=120, required=False, allow_blank=True, default="")
     data = serializers.DictField(required=False, default=dict)  # type: ignore[assignment]
+    contact_from = serializers.TimeField(required=False, allow_null=True)
+    contact_until = serializers.TimeField(required=False, allow_null=True)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if (attrs.get("contact_from") is None) != (attrs.get("contact_until") is None):
+            raise serializers.ValidationError({"contact_from": "Contact hours need both times, such as 09:00."})
+        return attrs
+
+
+class OutcomeSerializer(StrictSerializer):
+    """What your people or your voice agent found out. Fields that are not given stay unchanged.
+
+    `disposition`: the outcome in your words, such as `wants_quote`. `call_back_at`: when to call again, within all
+    calling rules; a lead that has ended is opened again.
+    """
+
+    disposition = serializers.CharField(
+        max_length=40, required=False, allow_blank=True, validators=[check_disposition_or_none]
+    )
+    notes = serializers.CharField(max_length=4000, required=False, allow_blank=True)
+    call_back_at = serializers.DateTimeField(required=False)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if not attrs:
+            raise serializers.ValidationError("Give a disposition, notes or call_back_at.")
+        if "call_back_at" in attrs and not clock.now() < attrs["call_back_at"] < clock.now() + MAX_AHEAD:
+            raise serializers.ValidationError({"call_back_at": "Must be in the future, within a year."})
+        return attrs
 
 
 class LeadSerializer(serializers.ModelSerializer):
-    """A lead. `reason`: why it waits, or why it ended."""
+    """A lead. `reason`: why it waits, or why it ended. `disposition` and `notes`: as reported."""
 
     campaign = serializers.CharField(source="campaign.code")
 
@@ -158,7 +316,8 @@ class LeadSerializer(serializers.ModelSerializer):
         model = Lead
         fields = [
             "id", "campaign", "phone", "status", "outcome", "reason", "due_at", "wanted_at", "attempts",
-            "last_outcome", "customer", "external_id", "lat", "lng", "data", "created_at", "finished_at",
+            "last_outcome", "disposition", "notes", "call_back_at", "contact_from", "contact_until",
+            "customer", "external_id", "lat", "lng", "data", "created_at", "finished_at",
             "simulated_at", "simulated_outcome",
         ]  # fmt: skip
 

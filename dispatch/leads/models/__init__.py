@@ -10,16 +10,19 @@ from dispatch.leads.models.calling_rules import (
     RetryRule,
 )
 from dispatch.leads.models.campaigns import Campaign, EngineSwitch, Lead, LeadDispatch, every_day
+from dispatch.leads.models.scripts import DispositionRule, KeyBranch
 
 __all__ = [
     "CallingRule",
     "Campaign",
     "ClosedDay",
     "CustomerRate",
+    "DispositionRule",
     "DoNotCall",
     "DoNotCallEverywhere",
     "EngineSwitch",
     "Holiday",
+    "KeyBranch",
     "Lead",
     "LeadDispatch",
     "RetryRule",

@@ -85,6 +85,21 @@ class Campaign(OwnedModel):
     keys = models.JSONField(
         default=dict, blank=True, help_text=('What is said when a key is pressed, for example {"1": "Thank you."}')
     )
+    variables = models.CharField(
+        max_length=400,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Names of your leads' data that the script uses, separated by commas. name, appointment and "
+        "other usual names are known.",
+    )
+    voicemail = models.TextField(
+        "message for voicemail",
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Left after the beep if a machine answers. Needs answering-machine detection.",
+    )
     opt_out_key = models.CharField(
         max_length=1, blank=True, default="9", validators=[one_key], help_text="Leave empty for none."
     )
@@ -202,6 +217,20 @@ class Lead(OwnedModel):
     worker = models.CharField(max_length=64, default="", blank=True, help_text="The dialer that claimed it.")
     claimed_at = models.DateTimeField(null=True, blank=True)
     last_outcome = models.CharField(max_length=24, default="", blank=True, help_text="Result of the last attempt.")
+    disposition = models.CharField(
+        max_length=40, blank=True, default="", db_default="", help_text="The outcome in the organization's words."
+    )
+    notes = models.TextField(blank=True, default="", db_default="")
+    contact_from = models.TimeField(
+        null=True, blank=True, help_text="The person may be called from this local time, within all other hours."
+    )
+    contact_until = models.TimeField(null=True, blank=True)
+    call_back_at = models.DateTimeField(
+        null=True, blank=True, help_text="When the person asked to be called again, during the call."
+    )
+    cancel_requested_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="When it was canceled during its call."
+    )
     created_at = models.DateTimeField(default=clock.now)
     finished_at = models.DateTimeField(null=True, blank=True)
     simulated_at = models.DateTimeField(null=True, blank=True, help_text="When a dry run would have called it.")
@@ -245,6 +274,7 @@ class Lead(OwnedModel):
             models.Index(fields=["due_at", "id"], condition=Q(status="backlog"), name="lead_to_call"),
             models.Index(fields=["claimed_at"], condition=Q(status="processing"), name="lead_being_called"),
             models.Index(fields=["campaign", "status"], name="lead_of_campaign"),
+            models.Index(fields=["campaign", "-id"], name="lead_newest_of_campaign"),
             models.Index(
                 fields=["campaign", "reason", "id"],
                 condition=Q(status="backlog", reason__in=states.HELD),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
+from functools import lru_cache
 
 from dispatch.leads.rules import geography
 from dispatch.leads.rules.calling_hours import Hours, PermissionCache, calling_permission, hours_of
@@ -102,7 +103,7 @@ class BatchContext:
         )
 
 
-CAMPAIGN = "campaign"
+CAMPAIGN, PERSON = "campaign", "person"
 
 
 def check_eligibility(lead: LeadFacts, campaign: CampaignRules, batch: BatchContext) -> Verdict:
@@ -186,7 +187,16 @@ def permitted_until(lead: LeadFacts, campaign: CampaignRules, batch: BatchContex
 def _bounds_of(lead: LeadFacts, campaign: CampaignRules, batch: BatchContext) -> tuple[Hours, ...]:
     country = geography.country_of(lead.phone)
     states = geography.states_of(lead.phone, lead.lat, lead.lng) if country == "US" else frozenset()
-    return batch.bounds(campaign, country, states)
+    bounds = batch.bounds(campaign, country, states)
+    if lead.contact_from is None or lead.contact_until is None:
+        return bounds
+    return (*bounds, _contact_hours(lead.contact_from, lead.contact_until))
+
+
+@lru_cache(maxsize=2048)
+def _contact_hours(since: time, until: time) -> Hours:
+    """Return the hours to which a person limits calls. Like all bounds, they only narrow the others."""
+    return hours_of(PERSON, [(day, since, until) for day in range(7)])
 
 
 def _limit_by_hours(
@@ -200,7 +210,8 @@ def _limit_by_hours(
         return at, Reason.OUTSIDE_WINDOW
     if permission.holiday:
         return permission.until, Reason.HOLIDAY
-    return permission.until, Reason.OUTSIDE_WINDOW if permission.closed_by == CAMPAIGN else Reason.STATE_RULE
+    why = {CAMPAIGN: Reason.OUTSIDE_WINDOW, PERSON: Reason.CONTACT_HOURS}
+    return permission.until, why.get(permission.closed_by, Reason.STATE_RULE)
 
 
 def _limit_by_day(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -106,6 +106,35 @@ def after_not_placed(lead: LeadFacts, now: datetime) -> Defer | End:
     return Defer(up_to_ms(now + timedelta(seconds=delay_s)), Reason.NOT_ACCEPTED)
 
 
+def after_disposition(
+    verdict: Defer | End, lead: LeadFacts, campaign: CampaignRules, outcome: Outcome, now: datetime
+) -> Defer | End:
+    """Return the verdict after a call, given the outcome that was recorded for its lead.
+
+    A time at which the person asked to be called wins, then the campaign's rule for the disposition.
+    """
+    if lead.call_back_at is not None:
+        return Defer(up_to_ms(max(lead.call_back_at, now)), Reason.CALL_BACK)
+    if lead.disposition not in campaign.recycling:
+        return verdict
+    delay = campaign.recycling[lead.disposition]
+    if delay is None:
+        return End(outcome, Reason.CALLED)
+    if lead.attempts >= campaign.max_attempts:
+        return End(outcome, Reason.MOST_ATTEMPTS)
+    return Defer(up_to_ms(now + delay), Reason.RETRY)
+
+
+def after_cancellation(verdict: Defer | End, outcome: Outcome) -> End:
+    """Return the verdict for a lead that was canceled during its call: it is never called again.
+
+    `outcome`: of the call. If somebody answered, it is also the outcome of the lead.
+    """
+    if isinstance(verdict, End) and outcome in (Outcome.ANSWERED, Outcome.VOICEMAIL):
+        return verdict
+    return End(Outcome.CANCELLED, Reason.BY_HAND)
+
+
 def within_patience(lead: LeadFacts, campaign: CampaignRules, verdict: Verdict, outcome: Outcome) -> Verdict:
     """Return the verdict, or an end with this outcome if it defers the lead beyond the campaign's patience."""
     if isinstance(verdict, Defer) and verdict.until > lead.wanted_at + timedelta(hours=campaign.patience_h):
@@ -186,6 +215,11 @@ class LeadFacts(NamedTuple):
     reason: str
     refusals: int = 0
     sent_back: int = 0
+    is_canceled: bool = False  # during its call
+    call_back_at: datetime | None = None  # as the person asked in its call
+    disposition: str = ""
+    contact_from: time | None = None  # local hours to which the person limits calls; both or neither
+    contact_until: time | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +295,8 @@ class CampaignRules:
     precheck_timeout_s: float = 2.0
     precheck_without_answer: str = "later"
     has_words: bool = True  # a script or a TwiML URL
+    # Recorded outcome → when the lead is called again after its call; None: never.
+    recycling: Mapping[str, timedelta | None] = field(default_factory=dict)
 
 
 class Context(Protocol):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any, Protocol
 
 NO_WORDS = "Write a script or enter a TwiML URL, so that the people called hear something."
 MAX_ANSWER = 1000  # maximum length of a response to a key
@@ -11,6 +13,93 @@ MAX_ANSWER = 1000  # maximum length of a response to a key
 MAX_SCRIPT_BYTES = 16_000
 TOO_LONG = f"The script is too long: at most {MAX_SCRIPT_BYTES} bytes, about 20 minutes of speech."
 _KEY = re.compile("[0-9]")
+disposition_pattern = r"^[a-z][a-z0-9_]{0,39}$"
+# Data that a script may name without declaring it. The others are the campaign's `variables`.
+VARIABLES = (
+    "name", "first_name", "last_name", "company", "appointment", "date", "time", "address", "city", "amount",
+    "reference",
+)  # fmt: skip
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+_NAME = re.compile(r"\w{1,40}")
+MAX_LEGS = 5  # people who ring at once for one lead
+
+
+class Action(StrEnum):
+    """What a key does after its words."""
+
+    SAY = "say"
+    CONNECT = "connect"
+    LATER = "later"
+    TEXT = "text"
+    OPT_OUT = "opt_out"
+
+
+class Branch(Protocol):
+    """The fields of a branch that `branch_problems` checks."""
+
+    action: str
+    say: str
+    phones: str
+    call_back_h: int | None
+    text: str
+
+    @property
+    def phone_list(self) -> list[str]: ...
+
+
+def split_names(text: str) -> list[str]:
+    """Return the names in a list that is separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def variables_problem(names: Iterable[str]) -> str:
+    """Return what is wrong with the names of a campaign's own variables, or ""."""
+    wrong = [name for name in names if not _NAME.fullmatch(name)]
+    return f"A name has letters, digits and underscores only, unlike “{wrong[0]}”." if wrong else ""
+
+
+def placeholder_problem(text: str, names: Iterable[str]) -> str:
+    """Return what is wrong with the placeholders of a text, or "". `names`: the campaign's own variables."""
+    known = {*VARIABLES, *names}
+    unknown = [name for name in _PLACEHOLDER.findall(text) if name not in known]
+    if unknown:
+        own = f"Known: {', '.join(sorted(known))}. Add other names under Variables."
+        return f"Unknown variable {{{unknown[0]}}}. {own}"
+    if set(_PLACEHOLDER.sub("", text)) & {"{", "}"}:
+        return "A placeholder is a name in braces, such as {name}."
+    return ""
+
+
+def branch_problems(branch: Branch) -> dict[str, str]:
+    """Return what is wrong with a branch, by field. Fields of other actions are ignored."""
+    problems = {}
+    if branch.action == Action.CONNECT and not 1 <= len(branch.phone_list) <= MAX_LEGS:
+        problems["phones"] = f"Enter 1 to {MAX_LEGS} phone numbers."
+    if branch.action == Action.LATER and not branch.call_back_h:
+        problems["call_back_h"] = "Enter the hours until the next call."
+    if branch.action == Action.TEXT and not branch.text.strip():
+        problems["text"] = "Enter the text."
+    if branch.action == Action.SAY and not branch.say.strip():
+        problems["say"] = "Enter what is said."
+    return problems
+
+
+def keys_problem(keys: Iterable[str], opt_out_key: str) -> str:
+    """Return what is wrong with the keys of a campaign's branches, or ""."""
+    keys = list(keys)
+    if twice := next((key for key in keys if keys.count(key) > 1), ""):
+        return f"Key {twice} has more than one branch."
+    return f"Key {opt_out_key} is the opt-out key." if opt_out_key in keys else ""
+
+
+def fill_in(text: str, data: Mapping[str, Any]) -> str:
+    """Return a text with the lead's data in its placeholders. Missing data leaves nothing."""
+    return _PLACEHOLDER.sub(lambda place: _value(data, place[1]), text)
+
+
+def _value(data: Mapping[str, Any], name: str) -> str:
+    value = data.get(name, "")
+    return str(value)[:200] if isinstance(value, str | int | float) else ""
 
 
 def has_words(script: str, answer_url: str) -> bool:

@@ -18,6 +18,8 @@ class Status(StrEnum):
 LEGAL: Mapping[str, tuple[frozenset[Status], Status]] = {
     "processing": (frozenset({Status.BACKLOG}), Status.PROCESSING),
     "again": (frozenset({Status.PROCESSING}), Status.BACKLOG),
+    "reopened": (frozenset({Status.FINISHED}), Status.BACKLOG),
+    "cancel_requested": (frozenset({Status.PROCESSING}), Status.PROCESSING),
     "finished": (frozenset({Status.BACKLOG, Status.PROCESSING}), Status.FINISHED),
     "hurried": (frozenset({Status.BACKLOG}), Status.BACKLOG),
     "simulated": (frozenset({Status.BACKLOG}), Status.BACKLOG),
@@ -63,12 +65,14 @@ class Reason(StrEnum):
     OUTSIDE_WINDOW = "outside_window"
     HOLIDAY = "holiday"
     STATE_RULE = "state_rule"
+    CONTACT_HOURS = "contact_hours"  # to which the person limits calls
     ATTEMPTS_24H = "attempts_24h"
     CUSTOMER_RATE = "customer_rate"
     PHONE_BUSY = "phone_busy"  # another call of the organization to this phone is open
     PRECHECK_NO_ANSWER = "precheck_no_answer"
     PRECHECK_LATER = "precheck_later"
     RETRY = "retry"  # after an attempt
+    CALL_BACK = "call_back"  # as the person asked
     NOT_ACCEPTED = "not_accepted"  # the provider could not take the call now
     OUTAGE = "outage"  # the overdue leads were spread over time after an outage
     ERROR = "error"  # it made its own claim fail; after many failures, also why it ended

@@ -12,7 +12,8 @@ from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
 from dispatch.leads import redis_queue
 from dispatch.leads.models import Lead
-from dispatch.leads.redis_queue import ScheduleEntry, to_ms
+from dispatch.leads.redis_queue import PURPOSE, ScheduleEntry, to_ms
+from dispatch.telephony import services as telephony
 
 
 class LeadConflict(Conflict):
@@ -22,16 +23,17 @@ class LeadConflict(Conflict):
 
 
 def cancel_lead(lead_id: int, *, actor: Actor) -> Lead:
-    """Cancel a waiting lead. A canceled lead is left unchanged.
+    """Cancel a lead. During its call, the call is hung up, and the lead ends with the call.
 
-    Raises LeadConflict if it is being called or has ended otherwise, and Lead.DoesNotExist.
+    A canceled lead is left unchanged. Raises LeadConflict if it has ended otherwise, and Lead.DoesNotExist.
     """
     with transaction.atomic():
         lead = _locked(lead_id)
         if lead.outcome == Lead.Outcome.CANCELLED:
             return lead
         if lead.status == Lead.Status.PROCESSING:
-            raise LeadConflict("This lead is being called, so it can't be canceled.", **_state(lead))
+            _cancel_during_call(lead, actor)
+            return lead
         if lead.status == Lead.Status.FINISHED:
             outcome = lead.get_outcome_display().lower()
             raise LeadConflict(f"This lead has ended ({outcome}), so it can't be canceled.", **_state(lead))
@@ -49,6 +51,24 @@ def cancel_lead(lead_id: int, *, actor: Actor) -> Lead:
         )
         transaction.on_commit(partial(redis_queue.dequeue, [_entry(lead).member]), robust=True)
     return lead
+
+
+def _cancel_during_call(lead: Lead, actor: Actor) -> None:
+    """Record the cancellation of a locked lead, and hang up its call. The end of the call ends the lead."""
+    if lead.cancel_requested_at is not None:
+        return
+    lead.cancel_requested_at = clock.now()
+    lead.save(update_fields=["cancel_requested_at"])
+    events.append(
+        lead.organization_id,
+        "lead.cancel_requested",
+        lead.pk,
+        actor=actor,
+        attempt=lead.token,
+        campaign_id=lead.campaign_id,
+    )
+    if (call := telephony.call_of(PURPOSE, lead.pk, lead.token)) is not None:
+        telephony.hang_up(call.pk, actor=actor, reason="the lead was canceled")
 
 
 def dispatch_now(lead_id: int, *, actor: Actor) -> Lead:

@@ -19,7 +19,7 @@ from dispatch.leads import counters, eligibility, redis_queue, sql
 from dispatch.leads.redis_queue import PURPOSE, ScheduleEntry, to_ms
 from dispatch.leads.rules import retries
 from dispatch.leads.rules.retries import Defer, End, LeadFacts
-from dispatch.leads.rules.states import Outcome, Status
+from dispatch.leads.rules.states import Outcome, Reason, Status
 from dispatch.telephony.models import Call
 from dispatch.telephony.providers.base import RateLimited, Rejected, Submitted
 from dispatch.telephony.rules import ENDS, NEVER_PLACED
@@ -166,6 +166,10 @@ def _finish_attempts(ends: Sequence[CallEnd], locked: dict[int, LeadFacts]) -> N
         else:
             campaign = campaigns[lead.campaign_id]
             verdict = retries.after_call(lead, campaign, end.outcome, now, _chance.random())
+        if lead.call_back_at is not None or lead.disposition:
+            verdict = retries.after_disposition(verdict, lead, campaigns[lead.campaign_id], end.outcome, now)
+        if lead.is_canceled:
+            verdict = retries.after_cancellation(verdict, end.outcome)
         details = (
             f'"call": {end.call_id}, "call_status": "{end.status}", "attempt": {end.attempt},'
             f' "reason": "{verdict.reason}", "campaign_id": {lead.campaign_id}'
@@ -210,11 +214,17 @@ def _write_ends(
             sql.AGAIN,
             {
                 **_columns([end for end, _, _ in again]),
+                "uncounted": sql.integers(
+                    int(end.status in NEVER_PLACED or verdict.reason == Reason.CALL_BACK)
+                    for end, verdict, _ in again
+                ),
                 "dues": [verdict.until for _, verdict, _ in again],
                 "reasons": sql.texts(verdict.reason for _, verdict, _ in again),
                 **_unplaced_columns(again),
             },
         )
+        if called_back := [end.lead_id for end, verdict, _ in again if verdict.reason == Reason.CALL_BACK]:
+            sql.execute(sql.CALLED_BACK, {"ids": sql.integers(called_back)})
 
 
 def _unplaced_columns(again: Sequence[tuple[CallEnd, Defer, LeadFacts]]) -> dict[str, str]:

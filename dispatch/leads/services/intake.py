@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, time
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -26,7 +26,8 @@ class NewLead(NamedTuple):
     """A lead to add.
 
     `phone`: as entered; without a +, the organization's region applies. `due_at`: aware; None for now.
-    `external_id`: the client's own ID for it, unique in the campaign, or "".
+    `external_id`: the client's own ID for it, unique in the campaign, or "". `contact_from`, `contact_until`: both
+    or neither; local hours to which the person limits calls.
     """
 
     phone: str
@@ -36,6 +37,8 @@ class NewLead(NamedTuple):
     customer: str = ""
     external_id: str = ""
     data: Mapping[str, Any] | None = None
+    contact_from: time | None = None
+    contact_until: time | None = None
 
 
 class DuplicateLead(Conflict):
@@ -120,6 +123,8 @@ def _write_leads(
         "externals": sql.texts(lead.external_id for *_, lead in valid),
         "data": sql.texts(json.dumps(lead.data) if lead.data else "{}" for *_, lead in valid),
         "dues": sql.integers(dues),
+        "contact_from": [lead.contact_from for *_, lead in valid],
+        "contact_until": [lead.contact_until for *_, lead in valid],
     }
     written = sql.fetch_all(
         sql.INSERT,

@@ -52,6 +52,7 @@ class Call(OwnedModel, Priced):
         OFFER = "offer", "Offer"
         JOB_NEWS = "job_news", "Change of a job"
         LEAD = "lead", "Lead"
+        CONNECT = "connect", "Person for a lead"
         TEST = "test", "Test"
 
     purpose = models.CharField(max_length=16, choices=Purpose)

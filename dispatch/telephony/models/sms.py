@@ -47,6 +47,7 @@ class Text(OwnedModel, Priced):
         THREAD = "thread", "Conversation about a job"
         CUSTOMER = "customer", "Text to the customer"
         REPLY = "reply", "Reply"
+        LEAD = "lead", "Lead"
         TEST = "test", "Test"
 
     direction = models.CharField(max_length=3, choices=Direction, default=Direction.OUT)

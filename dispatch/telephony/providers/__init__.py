@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
 from functools import cache
 from importlib import import_module
 from typing import NamedTuple
@@ -20,11 +21,18 @@ from dispatch.telephony.providers.base import Provider
 NAMES = {"twilio": "Twilio"}  # name → label
 OUT_OF_ORDER = ("Sorry, we have a technical problem right now.", "Please try again in a few minutes. Goodbye.")
 
-# A thread keeps the clients of this many accounts, and closes those that were idle for longer (seconds). Otherwise
-# the connections of all threads to all accounts would stay open.
-MAX_CLIENTS, IDLE_S = 8, 10.0
+# A process keeps one client per account, for this many accounts, and closes the connections of those that were
+# idle for longer (seconds).
+MAX_CLIENTS, IDLE_S = 1000, 10.0
 
-_thread_clients = threading.local()
+_clients: OrderedDict[int, _CachedClient] = OrderedDict()  # account → its client; the last is the latest used
+_lock = threading.Lock()
+
+
+class _CachedClient(NamedTuple):
+    credentials: tuple[str, ...]
+    client: Provider
+    used_at: float
 
 
 class UnknownProvider(Exception):
@@ -32,8 +40,10 @@ class UnknownProvider(Exception):
 
 
 def for_account(account: ProviderAccount) -> Provider:
-    """Return this thread's client of the account, rebuilt after its credentials change. Raises UnknownProvider."""
-    clients: dict[int, _CachedClient] = _thread_clients.__dict__.setdefault("clients", {})
+    """Return the account's client, which threads share, rebuilt after its credentials change.
+
+    Raises UnknownProvider.
+    """
     credentials = (
         account.provider,
         account.account_sid,
@@ -46,21 +56,28 @@ def for_account(account: ProviderAccount) -> Provider:
         _environment(),
     )
     now = time.monotonic()
-    cached = clients.pop(account.pk, None)
-    if cached is not None and cached.credentials != credentials:
-        cached.client.close()
-        cached = None
-    client = _make(account) if cached is None else cached.client
-    clients[account.pk] = _CachedClient(credentials, client, now)  # the last is the latest used
-    while len(clients) > MAX_CLIENTS or now - clients[next(iter(clients))].used_at > IDLE_S:
-        clients.pop(next(iter(clients))).client.close()
+    with _lock:
+        cached = _clients.pop(account.pk, None)
+        unused = []
+        if cached is not None and cached.credentials != credentials:
+            unused.append(cached.client)
+            cached = None
+        client = _make(account) if cached is None else cached.client
+        _clients[account.pk] = _CachedClient(credentials, client, now)
+        while len(_clients) > MAX_CLIENTS or now - next(iter(_clients.values())).used_at > IDLE_S:
+            unused.append(_clients.popitem(last=False)[1].client)
+    for former in unused:
+        former.close()
     return client
 
 
-class _CachedClient(NamedTuple):
-    credentials: tuple[str, ...]
-    client: Provider
-    used_at: float
+def reset_clients() -> None:
+    """Close all clients."""
+    with _lock:
+        former = [cached.client for cached in _clients.values()]
+        _clients.clear()
+    for client in former:
+        client.close()
 
 
 def _environment() -> str:

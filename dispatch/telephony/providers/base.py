@@ -12,7 +12,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from dispatch.telephony.handlers import VoicePrompt
+from dispatch.telephony.handlers import Connection, VoicePrompt
 from dispatch.telephony.rules import ListedCall
 
 
@@ -72,8 +72,8 @@ class CallRequest:
     """A call to place.
 
     The URLs carry our call id. The request must be sent within `leave_within_s`. `detect_machine`: report in
-    `answered_by` whether a person or a machine answered. `fallback_url`: the document for a call whose webhooks
-    fail.
+    `answered_by` whether a person or a machine answered; with `waits_for_beep`, a machine's prompt is requested
+    after its greeting. `fallback_url`: the document for a call whose webhooks fail.
     """
 
     to: str
@@ -85,6 +85,7 @@ class CallRequest:
     leave_within_s: float
     detect_machine: bool = False
     fallback_url: str = ""
+    waits_for_beep: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,7 @@ class WebhookEvent(StatusReport):
     account_sid: str = ""
     sequence: int | None = None
     digits: str = ""
+    is_connected: bool = False  # of a connection that has ended: whether somebody accepted
     payload: dict[str, Any] = field(default_factory=dict)
 
 
@@ -192,6 +194,14 @@ class ListedText(ListedCall):
     body: str = ""
 
 
+@dataclass(frozen=True)
+class LegUrls:
+    """The webhooks of one leg of a connection: its prompt, and its status reports."""
+
+    voice_url: str
+    status_url: str
+
+
 class CallGone(Exception):
     """The provider does not know the call."""
 
@@ -209,7 +219,7 @@ class TooManyRequests(ProviderError):
 
 
 class Provider(ABC):
-    """A client of one account at one provider. Not shared between threads (see `providers.for_account`)."""
+    """A client of one account at one provider. Threads share it (see `providers.for_account`)."""
 
     # Whether the provider implements `place_async`. If not, bulk requests run `place` in threads.
     is_async = False
@@ -225,7 +235,7 @@ class Provider(ABC):
         raise NotImplementedError
 
     def close(self) -> None:  # noqa: B027  (a client without connections has nothing to close)
-        """Close the client's idle connections. The client stays usable."""
+        """Close the client's idle connections. The client stays usable, also for requests in progress."""
 
     @abstractmethod
     def hang_up(self, sid: str) -> StatusReport:
@@ -317,6 +327,15 @@ class Provider(ABC):
     @abstractmethod
     def render(self, prompt: VoicePrompt, answer_url: str) -> tuple[bytes, str]:
         """Return the prompt as the provider's document, and its content type. Keys are posted to `answer_url`."""
+
+    def render_connection(
+        self, connection: Connection, from_phone: str, legs: Sequence[LegUrls], result_url: str
+    ) -> tuple[bytes, str]:
+        """Return a document that connects the call, and its content type. `legs`: the URLs of each leg, in order.
+
+        The end of the connection is posted to `result_url`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not support connecting a call.")
 
     def render_hand_over(self, url: str) -> tuple[bytes, str]:
         """Return a document that redirects to the one at `url`, and its content type."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -16,15 +16,16 @@ from django.conf import settings
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, ProxyError, SSLError
 
 from dispatch.capacity.models import ProviderAccount
-from dispatch.telephony.handlers import VoicePrompt
+from dispatch.telephony.handlers import Connection, VoicePrompt
 from dispatch.telephony.providers import twilio_codes as codes
-from dispatch.telephony.providers import twilio_speech
+from dispatch.telephony.providers import twilio_connections, twilio_speech
 from dispatch.telephony.providers.backoff import backoff
 from dispatch.telephony.providers.base import (
     AccountInfo,
     CallGone,
     CallRequest,
     IncomingWebhook,
+    LegUrls,
     ListedText,
     Outcome,
     Price,
@@ -94,7 +95,7 @@ class Twilio(Provider):
                 timeout=order.ring_timeout_s,
                 time_limit=order.time_limit_s,
                 **({"fallback_url": order.fallback_url} if order.fallback_url else {}),
-                **({"machine_detection": "Enable"} if order.detect_machine else {}),
+                **({"machine_detection": _detection(order)} if order.detect_machine else {}),
             ),
             order.leave_within_s,
         )
@@ -241,6 +242,7 @@ class Twilio(Provider):
             account_sid=payload.get("AccountSid", ""),
             sequence=sequence,
             digits=payload.get("Digits", ""),
+            is_connected=payload.get("DialCallStatus", "") in ("completed", "answered"),
             payload=payload,
         )
 
@@ -295,9 +297,15 @@ class Twilio(Provider):
             for sentence in sentences:
                 twilio_speech.say(document, sentence, speech)
             spoken = ""
-        document.hangup()
+        if prompt.hangs_up:
+            document.hangup()
         whole = document.to_xml().replace("<Response>", f"<Response>{spoken}", 1)
         return whole.encode(), "text/xml; charset=utf-8"
+
+    def render_connection(
+        self, connection: Connection, from_phone: str, legs: Sequence[LegUrls], result_url: str
+    ) -> tuple[bytes, str]:
+        return twilio_connections.render(connection, from_phone, legs, result_url, STATUS_EVENTS)
 
     def render_hand_over(self, url: str) -> tuple[bytes, str]:
         from twilio.twiml.voice_response import VoiceResponse
@@ -342,8 +350,8 @@ class Twilio(Provider):
             if not self._token:
                 return Rejected(False, "20003", "the account has no token", "configuration", True)
             client = self._client()
-            self._http().connect_s = min(
-                leave_within_s or settings.PROVIDER_TIMEOUT_S, settings.PROVIDER_TIMEOUT_S
+            self._http().limit_connecting(
+                min(leave_within_s or settings.PROVIDER_TIMEOUT_S, settings.PROVIDER_TIMEOUT_S)
             )
         except Exception as error:  # nothing was sent
             log.exception("provider_client_failed")
@@ -381,6 +389,10 @@ class Twilio(Provider):
             raise ProviderError(codes.describe_error(error)) from error
         except Exception as error:  # a network error, or a response that the SDK can't parse
             raise ProviderError(type(error).__name__) from error
+
+
+def _detection(order: CallRequest) -> str:
+    return "DetectMessageEnd" if order.waits_for_beep else "Enable"
 
 
 def _clean(form: Mapping[str, str]) -> dict[str, str]:

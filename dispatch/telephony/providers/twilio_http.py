@@ -2,55 +2,120 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
+from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 
 from django.conf import settings
 from requests.adapters import HTTPAdapter
 from twilio.http.http_client import TwilioHttpClient
 from twilio.http.response import Response
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from dispatch.core import clock
 
 # A connection that was idle for longer is not reused: the server may be closing it, and the outcome of a create
 # request on a closing connection is unknown.
 FRESH_S = 10.0
+# Idle connections of a client. Dialers and the placer have at most about this many threads.
+MAX_IDLE = 32
+
+
+class _RequestState(threading.local):
+    """State of a thread's latest request: the headers of its response, and how long connecting may take."""
+
+    headers: dict[str, str] = {}
+    connect_s: float | None = None
+
+
+class _FreshConnections:
+    """A pool of urllib3 that does not reuse a connection after FRESH_S."""
+
+    def _get_conn(self, timeout: float | None = None) -> Any:
+        connection = super()._get_conn(timeout)  # type: ignore[misc]
+        if time.monotonic() - getattr(connection, "used_at", 0.0) > FRESH_S:
+            connection.close()  # the request opens it again
+        return connection
+
+    def _put_conn(self, connection: Any) -> None:
+        if connection is not None:
+            connection.used_at = time.monotonic()
+        super()._put_conn(connection)  # type: ignore[misc]
+
+
+class _HttpPool(_FreshConnections, HTTPConnectionPool):
+    pass
+
+
+class _HttpsPool(_FreshConnections, HTTPSConnectionPool):
+    pass
+
+
+class _Adapter(HTTPAdapter):
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        super().init_poolmanager(*args, **kwargs)
+        self.poolmanager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
+
+    def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
+        manager = super().proxy_manager_for(*args, **kwargs)
+        manager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
+        return manager
 
 
 class PooledHttp(TwilioHttpClient):
-    """An HTTP client for one thread. It never retries: a repeated create request would be a second call."""
+    """An HTTP client that threads share. It never retries: a repeated create request would be a second call."""
 
     def __init__(self, *, trust_env: bool) -> None:
         super().__init__()
         assert self.session is not None
         self.session.trust_env = trust_env
+        self.session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # threads would share them
         for scheme in ("https://", "http://"):
-            self.session.mount(scheme, HTTPAdapter(pool_connections=1, pool_maxsize=4, max_retries=0))
-        self._headers: dict[str, str] = {}
-        self._used_at = 0.0
+            self.session.mount(scheme, _Adapter(pool_connections=1, pool_maxsize=MAX_IDLE, max_retries=0))
+        self._state = _RequestState()
         # In development: the host for which requests to the simulator are meant, with the account's region.
         self.host = ""
-        self.connect_s = settings.PROVIDER_TIMEOUT_S
 
-    def request(self, *args: Any, **kwargs: Any) -> Response:
-        kwargs["timeout"] = None
-        self.timeout = (self.connect_s, settings.PROVIDER_TIMEOUT_S)
-        self._headers = {}
-        if self.host:
-            kwargs["headers"] = {**(kwargs.get("headers") or {}), "Host": self.host}
-        now = time.monotonic()
-        if self.session is not None and now - self._used_at > FRESH_S:
-            self.session.close()  # drops the connections; the session stays usable
-        self._used_at = now
-        response = super().request(*args, **kwargs)
-        self._headers = {name.lower(): value for name, value in (response.headers or {}).items()}
-        return response
+    def limit_connecting(self, seconds: float) -> None:
+        """Limit how long the thread's next request may take to connect."""
+        self._state.connect_s = seconds
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        params: Any = None,
+        data: Any = None,
+        headers: Any = None,
+        auth: Any = None,
+        timeout: Any = None,
+        allow_redirects: bool = False,
+    ) -> Response:
+        assert self.session is not None
+        state = self._state
+        connect_s, state.connect_s = state.connect_s or settings.PROVIDER_TIMEOUT_S, None
+        state.headers = {}
+        headers = {**(headers or {}), **({"Host": self.host} if self.host else {})}
+        # not by the SDK's method, which keeps the request and its timeout in attributes
+        response = self.session.request(
+            method.upper(),
+            url,
+            params=params,
+            data=data,
+            headers=headers,
+            auth=auth,
+            timeout=(connect_s, settings.PROVIDER_TIMEOUT_S),
+            allow_redirects=allow_redirects,
+        )
+        state.headers = {name.lower(): value for name, value in response.headers.items()}
+        return Response(int(response.status_code), response.text, response.headers)
 
     def retry_after_s(self) -> float | None:
         """Return the seconds to wait that the last response asked for, as a number or as an HTTP date."""
-        value = self._headers.get("retry-after", "")
+        value = self._state.headers.get("retry-after", "")
         try:
             return float(value)
         except ValueError:
@@ -63,7 +128,7 @@ class PooledHttp(TwilioHttpClient):
     def server_behind(self) -> timedelta:
         """Return how far the server's clock is behind ours, from the Date header of its last response."""
         try:
-            theirs = parsedate_to_datetime(self._headers["date"])
+            theirs = parsedate_to_datetime(self._state.headers["date"])
         except (KeyError, ValueError):
             return timedelta()
         return clock.now() - theirs

@@ -11,6 +11,8 @@ from dispatch.telephony.services.call_status import (
     record_silence,
 )
 from dispatch.telephony.services.calls import call_of, calls_of, create_call, open_call_of
+from dispatch.telephony.services.connections import PURPOSE as CONNECT
+from dispatch.telephony.services.connections import create_legs
 from dispatch.telephony.services.keys import PressedKey, apply_keys_of, keys_of
 from dispatch.telephony.services.sms import (
     cancel_texts,
@@ -30,6 +32,7 @@ from dispatch.telephony.services.spend_caps import on_resume as on_spend_resume
 from dispatch.telephony.services.text_failures import why_texts_fail
 
 __all__ = [
+    "CONNECT",
     "SPEND_CAP",
     "CallNotAllowed",
     "NoLine",
@@ -43,6 +46,7 @@ __all__ = [
     "calls_of",
     "cancel_texts",
     "create_call",
+    "create_legs",
     "create_text",
     "hang_up",
     "has_webhook",

@@ -129,6 +129,7 @@ def build_request(call: NewCall, call_id: int, provider: str, leave_within_s: fl
         leave_within_s=leave_within_s,
         detect_machine=call.detect_machine,
         fallback_url=webhook_urls.fallback(provider),
+        waits_for_beep="voicemail" in call.context,
     )
 
 

@@ -117,7 +117,8 @@ def test_body_that_is_not_a_form_is_rejected(sim: Simulator) -> None:
 @pytest.mark.parametrize(
     ("document", "about"),
     [
-        ("<Dial>+16025550101</Dial>", "Dial"),
+        ('<Dial record="true">+16025550101</Dial>', "record"),
+        ("<Dial/>", "numbers"),
         ('<Say volume="9">Hello</Say>', "volume"),
         ("<Say>Hello", "12100"),
         ('<Gather numDigits="many"/>', "many"),

@@ -6,11 +6,12 @@ fail immediately for PAUSE_S instead of waiting one after another; afterwards on
 
 from __future__ import annotations
 
+import select
 from typing import Any
 
 from django.db.backends.postgresql import base
 from django.db.utils import OperationalError
-from psycopg_pool import PoolTimeout
+from psycopg_pool import ConnectionPool, PoolTimeout
 
 from dispatch.core.circuit_breaker import CircuitBreaker
 from dispatch.core.db import session_limits
@@ -20,8 +21,29 @@ PAUSE_S = 3.0
 breaker = CircuitBreaker("postgres", PAUSE_S)
 
 
+def check_unless_quiet(connection: Any) -> None:
+    """Check a connection of the pool with a statement, but only if its socket has something to read.
+
+    A server that ended an idle connection has sent its reason and the end of the stream. So a check of a quiet
+    connection would cost each request a round trip and find nothing. Raises psycopg.Error if the connection is
+    broken.
+    """
+    poller = select.poll()
+    poller.register(connection.fileno(), select.POLLIN)
+    if connection.closed or poller.poll(0):
+        ConnectionPool.check_connection(connection)
+
+
 class DatabaseWrapper(base.DatabaseWrapper):
     """Django's PostgreSQL connection with session limits and a circuit breaker in front of the pool."""
+
+    @property
+    def pool(self) -> Any:
+        """Return the pool, or None. With CONN_HEALTH_CHECKS, it checks connections by `check_unless_quiet`."""
+        pool = super().pool
+        if pool is not None and pool._check is not None:
+            pool._check = check_unless_quiet
+        return pool
 
     def get_connection_params(self) -> dict[str, Any]:
         """Return Django's parameters with the session limits. Explicit OPTIONS take precedence."""

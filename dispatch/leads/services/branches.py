@@ -1,0 +1,126 @@
+"""Do what the branch of a pressed key says. Every function is idempotent, because a key may be applied twice."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from django.db import transaction
+
+from dispatch.core import clock, events
+from dispatch.core.events import Actor
+from dispatch.core.models import Event
+from dispatch.core.phone_numbers import InvalidPhone, parse_possible_phone
+from dispatch.leads.models import Campaign, KeyBranch, Lead
+from dispatch.leads.redis_queue import PURPOSE
+from dispatch.leads.rules.script import Action, fill_in
+from dispatch.leads.services import do_not_call
+from dispatch.telephony import services as telephony
+from dispatch.telephony.models import Call
+
+log = structlog.get_logger(__name__)
+
+
+def branches_of(campaign: Campaign) -> dict[str, KeyBranch]:
+    """Return the campaign's branches by key. A campaign of an earlier version has only words per key."""
+    found = {branch.key: branch for branch in campaign.branches.all()}
+    if found or not isinstance(campaign.keys, dict):
+        return found
+    return {
+        key: KeyBranch(campaign=campaign, key=key, say=str(say), action=Action.SAY)
+        for key, say in campaign.keys.items()
+        if key in tuple("0123456789")
+    }
+
+
+def connecting_branch(campaign: Campaign, keys_pressed: str) -> KeyBranch | None:
+    """Return the branch by which a call was connected: that of the last such key."""
+    found = branches_of(campaign)
+    chosen = (found[key] for key in reversed(keys_pressed) if key in found)
+    return next((branch for branch in chosen if branch.action == Action.CONNECT), None)
+
+
+def apply_branch(lead: Lead, branch: KeyBranch, call: Call) -> None:
+    """Record the branch's outcome, and do its action except for the connection, which is part of the prompt."""
+    caller = Actor("lead", lead.pk, "The person called")
+    if branch.action == Action.OPT_OUT:
+        do_not_call.add_to_list(call.organization_id, str(call.to_phone), source="key", actor=caller, but=call.pk)
+    changes: dict[str, Any] = {}
+    if branch.disposition:
+        changes["disposition"] = branch.disposition
+    if branch.action == Action.LATER and branch.call_back_h:
+        changes["call_back_at"] = clock.now() + timedelta(hours=branch.call_back_h)
+    with transaction.atomic():
+        if changes:
+            _record_outcome(lead, call, changes, caller)
+        if branch.action == Action.TEXT:
+            _send_text(lead, branch, call)
+
+
+def _record_outcome(lead: Lead, call: Call, changes: dict[str, Any], actor: Actor) -> None:
+    """Write the outcome, unless the lead has another call by now, or had it already."""
+    locked = Lead.objects.select_for_update(no_key=True).get(pk=lead.pk)
+    if locked.token != call.attempt:
+        return
+    if locked.call_back_at is not None or locked.status != Lead.Status.PROCESSING:
+        changes.pop("call_back_at", None)
+    changed = {name: value for name, value in changes.items() if getattr(locked, name) != value}
+    if not changed:
+        return
+    Lead.objects.filter(pk=lead.pk).update(**changed)
+    data = {name: value if isinstance(value, str) else value.isoformat() for name, value in changed.items()}
+    events.append(
+        lead.organization_id, "lead.outcome_reported", lead.pk, actor=actor, call=call.pk, attempt=call.attempt,
+        campaign_id=lead.campaign_id, **data,
+    )  # fmt: skip
+
+
+def _send_text(lead: Lead, branch: KeyBranch, call: Call) -> None:
+    try:
+        telephony.create_text(
+            organization=lead.campaign.organization,
+            to_phone=str(call.to_phone),
+            body=fill_in(branch.text, lead.data),
+            purpose=PURPOSE,
+            subject_id=lead.pk,
+            attempt=call.attempt,
+            pool=call.pool,
+            context={"campaign_id": lead.campaign_id},
+        )
+    except (telephony.TextNotAllowed, telephony.NoTextNumber) as error:
+        log.warning("lead_text_not_sent", lead=lead.pk, error=str(error))
+
+
+def open_legs(branch: KeyBranch, call: Call) -> list[Call]:
+    """Return the calls to the people of a branch; none if the lead has hung up."""
+    call = Call.objects.select_related("organization", "pool", "number", "account").get(pk=call.pk)
+    if call.ended_at is not None or call.cancel_requested_at is not None:
+        return []
+    region, phones = call.organization.default_region, []
+    for text in branch.phone_list:
+        try:
+            phones.append(parse_possible_phone(text, region).as_e164)
+        except InvalidPhone:
+            log.warning("leg_not_a_phone", branch=branch.pk)
+    legs = telephony.create_legs(call, phones, branch.ring_s)
+    for leg in legs:
+        leg.account = call.account  # for the URLs of its webhooks
+    return legs
+
+
+def record_connection(lead: Lead, call: Call, is_connected: bool) -> None:
+    """Append the result of a connection to the lead's events, once per call and result."""
+    kind = "lead.connected" if is_connected else "lead.not_connected"
+    about = {"subject_type": "lead", "subject_id": lead.pk, "kind": kind, "data__call": call.pk}
+    with transaction.atomic():
+        Lead.objects.select_for_update(no_key=True).get(pk=lead.pk)
+        if not Event.objects.filter(organization_id=lead.organization_id, **about).exists():
+            events.append(
+                lead.organization_id,
+                kind,
+                lead.pk,
+                call=call.pk,
+                attempt=call.attempt,
+                campaign_id=lead.campaign_id,
+            )

@@ -1,0 +1,76 @@
+"""Record what people and voice agents report about a lead, during its call or afterwards."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from dispatch.core import events
+from dispatch.core.events import Actor
+from dispatch.leads import redis_queue
+from dispatch.leads.models import Lead
+from dispatch.leads.redis_queue import ScheduleEntry, to_ms
+from dispatch.leads.rules.states import Reason
+from dispatch.leads.services.actions import LeadConflict
+
+
+def report_outcome(
+    lead_id: int,
+    *,
+    disposition: str | None = None,
+    notes: str | None = None,
+    call_back_at: datetime | None = None,
+    actor: Actor,
+) -> Lead:
+    """Write the outcome. None leaves a field unchanged.
+
+    `call_back_at`: a lead in a call is called again then, instead of ending; a waiting lead is moved to then; an
+    ended lead is opened again. Such a call does not count the attempt before it. Raises LeadConflict and
+    Lead.DoesNotExist.
+    """
+    try:
+        with transaction.atomic():
+            lead: Lead = (
+                Lead.objects.select_for_update(no_key=True, of=("self",))
+                .select_related("campaign")
+                .get(pk=lead_id)
+            )
+            changes: dict[str, Any] = {"disposition": disposition, "notes": notes}
+            changes = {name: value for name, value in changes.items() if value is not None}
+            if call_back_at is not None:
+                changes |= _call_back(lead, call_back_at, actor)
+            for name, value in changes.items():
+                setattr(lead, name, value)
+            lead.save(update_fields=list(changes))
+            data = {"disposition": disposition, "call_back_at": call_back_at and call_back_at.isoformat()}
+            events.append(
+                lead.organization_id, "lead.outcome_reported", lead.pk, actor=actor, attempt=lead.token,
+                campaign_id=lead.campaign_id, **{name: value for name, value in data.items() if value},
+            )  # fmt: skip
+    except IntegrityError:
+        raise LeadConflict("The campaign already has an open lead to this phone.") from None
+    return lead
+
+
+def _call_back(lead: Lead, at: datetime, actor: Actor) -> dict[str, Any]:
+    """Return the changes that have a locked lead called again, and schedule it after the commit."""
+    if lead.status == Lead.Status.PROCESSING:
+        return {"call_back_at": at}
+    changes: dict[str, Any] = {"due_at": at, "wanted_at": at, "reason": Reason.CALL_BACK}
+    if lead.status == Lead.Status.FINISHED:
+        changes |= {
+            "status": Lead.Status.BACKLOG, "outcome": "", "finished_at": None, "claimed_at": None, "worker": "",
+            "attempts": max(lead.attempts - 1, 0), "cancel_requested_at": None,
+        }  # fmt: skip
+        events.append(lead.organization_id, "lead.reopened", lead.pk, actor=actor, campaign_id=lead.campaign_id)
+    entry = ScheduleEntry(lead.campaign.pool_id, lead.pk, lead.token + 1, to_ms(at))
+    transaction.on_commit(partial(_reschedule, entry), robust=True)
+    return changes
+
+
+def _reschedule(entry: ScheduleEntry) -> None:
+    redis_queue.dequeue([entry.member])  # it may be ready already
+    redis_queue.enqueue([entry])

@@ -1,0 +1,57 @@
+"""The pool of the web process checks connections without a statement for each request."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from dispatch.core.db.postgres import base
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The pooled connections that were checked by a statement."""
+    found: list[Any] = []
+    check = base.ConnectionPool.check_connection
+
+    def record(connection: Any) -> None:
+        found.append(connection)
+        check(connection)
+
+    monkeypatch.setattr(base.ConnectionPool, "check_connection", staticmethod(record))
+    return found
+
+
+def backend() -> int:
+    """Return the process id of the server behind a connection that is taken from the pool and given back."""
+    with closing(connections.create_connection("default")) as taken, taken.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
+
+
+def test_a_quiet_connection_is_reused_without_a_statement(checked: list[Any]) -> None:
+    backend()
+    checked.clear()  # connections that earlier tests left to the pool
+    for _ in range(3):
+        backend()
+    assert checked == []
+
+
+def test_a_connection_that_the_server_ended_is_replaced(checked: list[Any]) -> None:
+    from tests.support.waiting import wait_until
+
+    ended = backend()
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s", [ended])
+
+        def is_gone() -> bool:
+            cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", [ended])
+            return cursor.fetchone() == (0,)
+
+        wait_until(is_gone)
+        assert all(backend() != ended for _ in range(3))
