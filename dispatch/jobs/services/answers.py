@@ -280,7 +280,7 @@ def _close_answered_offer(
 
 def _late_answer(job: Job, offer: Offer, key: str) -> Answer:
     """Return the result of a key for an offer that is already closed. Changes nothing."""
-    if offer.status == Offer.Status.ACCEPTED and job.technician_id == offer.technician_id:
+    if _has_job(job, offer):
         return Answer.ACCEPTED
     if offer.status == Offer.Status.DECLINED and key == phrases.DECLINE_KEY:
         return Answer.DECLINED
@@ -291,10 +291,16 @@ def _late_answer(job: Job, offer: Offer, key: str) -> Answer:
     return Answer.NO_LONGER
 
 
+def _has_job(job: Job, offer: Offer) -> bool:
+    """Return whether the offer's technician has the job, by this offer or assigned by a dispatcher."""
+    is_theirs = job.technician_id == offer.technician_id
+    return is_theirs and (offer.status == Offer.Status.ACCEPTED or job.status == Job.Status.ASSIGNED)
+
+
 def offer_state(offer: Offer) -> Answer | None:
     """Return the offer's result, or None while it can be accepted, if only late. `offer.job` must be current."""
     job = offer.job
-    if offer.status == Offer.Status.ACCEPTED and job.technician_id == offer.technician_id:
+    if _has_job(job, offer):
         return Answer.ACCEPTED
     if offer.status == Offer.Status.DECLINED:
         return Answer.DECLINED
