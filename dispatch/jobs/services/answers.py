@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from dispatch.core import clock, fault_injection
 from dispatch.core.events import SYSTEM, Actor
@@ -105,15 +105,34 @@ def answer_offer(
 
 
 def _apply_earlier_keys(job_id: int, offer_id: int, by: AnswerChannel, arrived_at: datetime | None) -> None:
-    """Apply the recorded keys of the job's other offers that arrived before this yes."""
-    others = list(Offer.objects.filter(job_id=job_id).exclude(pk=offer_id).values_list("pk", flat=True))
-    if not others:
+    """Apply the recorded answers to the job's other offers that arrived before this yes."""
+    others = Offer.objects.filter(job_id=job_id).exclude(pk=offer_id)
+    if not others.exists():  # the usual case
         return
     at = arrived_at or clock.now()
     if by is AnswerChannel.PHONE:
         answers = (phrases.ACCEPT_KEY, phrases.DECLINE_KEY)
         at = next((pressed.at for pressed in telephony.keys_of("offer", offer_id) if pressed.key in answers), at)
-    telephony.apply_keys_of("offer", others, before=at)
+    apply_recorded_answers(others, before=at)
+
+
+def apply_recorded_answers(offers: QuerySet[Offer], *, before: datetime | None = None) -> None:
+    """Apply recorded keys, texts and keys of call-backs that no process has applied, as after a crash.
+
+    `offers` are of one job. `before`: only answers that arrived earlier.
+    """
+    rows = list(offers.values_list("pk", "organization_id", "technician__phone"))
+    if not rows:
+        return
+    ids = [pk for pk, _, _ in rows]
+    telephony.apply_keys_of("offer", ids, before=before)
+    telephony.apply_inbound_keys_of("offer", ids, before=before)
+    phones = {str(phone) for _, _, phone in rows}
+    telephony.apply_texts_from(rows[0][1], phones, _is_key, before=before)
+
+
+def _is_key(body: str) -> bool:
+    return bool(phrases.key_in(body))
 
 
 def apply_recorded_key(job: Job, offer: Offer) -> bool:
