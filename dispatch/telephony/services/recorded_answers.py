@@ -52,8 +52,8 @@ def apply_inbound_keys_of(purpose: str, subject_ids: Collection[int], *, before:
     waiting = InboundCall.objects.filter(
         purpose=purpose, subject_id__in=subject_ids, next_action_at__isnull=False
     ).select_related("organization")
-    listener = dict(inbound_handlers()).get(purpose)
-    for call in waiting.order_by("pk") if listener is not None else ():
+    listener = dict(inbound_handlers())[purpose]
+    for call in waiting.order_by("pk"):
         for key, arrived, *state in list(call.pending_keys):
             pressed = PressedKey(key, datetime.fromisoformat(arrived))
             if state or (before is not None and pressed.at >= before):
