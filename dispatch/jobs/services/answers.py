@@ -74,7 +74,7 @@ def answer_offer(
     job_id = Offer.objects.values_list("job_id", flat=True).get(pk=offer_id)
     if key not in (phrases.ACCEPT_KEY, phrases.DECLINE_KEY):
         return Answer.NOT_A_KEY
-    if key == phrases.ACCEPT_KEY:
+    if key == phrases.ACCEPT_KEY or by is AnswerChannel.PHONE:  # by phone, a yes may be recorded before this key
         _apply_earlier_keys(job_id, offer_id, by, arrived_at)
     with transaction.atomic():
         job = transitions.lock_job(job_id)
