@@ -75,7 +75,7 @@ def answer_offer(
     if key not in (phrases.ACCEPT_KEY, phrases.DECLINE_KEY):
         return Answer.NOT_A_KEY
     if key == phrases.ACCEPT_KEY or by is AnswerChannel.PHONE:  # by phone, a yes may be recorded before this key
-        _apply_earlier_keys(job_id, offer_id, by, arrived_at)
+        apply_earlier_answers(job_id, offer_id, by, arrived_at)
     with transaction.atomic():
         job = transitions.lock_job(job_id)
         offer = (
@@ -104,7 +104,9 @@ def answer_offer(
     return answer
 
 
-def _apply_earlier_keys(job_id: int, offer_id: int, by: AnswerChannel, arrived_at: datetime | None) -> None:
+def apply_earlier_answers(
+    job_id: int, offer_id: int, by: AnswerChannel, arrived_at: datetime | None = None
+) -> None:
     """Apply the recorded answers to the job's other offers that arrived before this yes."""
     others = Offer.objects.filter(job_id=job_id).exclude(pk=offer_id)
     if not others.exists():  # the usual case
