@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch.capacity.models import OutboundNumber
-from dispatch.capacity.rules import NumberLimits, free_lines, free_pool_slots, slot_ranges
+from dispatch.capacity.rules import NumberLimits, account_id_problem, free_lines, free_pool_slots, slot_ranges
 
 NUMBER = NumberLimits(1, lines=10, for_alerts=2, for_offers=3)
 
@@ -62,3 +62,24 @@ def test_alerts_reach_every_slot_and_ranges_do_not_overlap(lines: int, alerts: i
     assert reach["lead"] <= reach["offer"] <= set(slots)
     assert len(slots) - len(reach["offer"]) == number.for_alerts
     assert len(reach["offer"]) - len(reach["lead"]) == number.for_offers
+
+
+@pytest.mark.parametrize(
+    ("account_id", "why"),
+    [
+        ("SK" + "a" * 32, "SID of an API key"),
+        ("sk" + "a" * 32, "SID of an API key"),
+        ("ACshort", "32 hexadecimal digits"),
+        ("ac" + "a" * 32, "32 hexadecimal digits"),
+        ("AC" + "g" * 32, "32 hexadecimal digits"),
+        ("+16025550100", "32 hexadecimal digits"),
+        ("AC" + "a" * 33, "32 hexadecimal digits"),
+    ],
+)
+def test_text_that_is_no_account_id_of_twilio_is_refused_with_the_reason(account_id: str, why: str) -> None:
+    assert why in str(account_id_problem("twilio", account_id))
+
+
+def test_ids_of_twilio_accounts_are_accepted_and_of_others_not_judged() -> None:
+    assert account_id_problem("twilio", "AC" + "0aF9" * 8) is None
+    assert account_id_problem("noop", "anything") is None

@@ -90,10 +90,10 @@ class Model:
             self._accept(name)  # a late yes for a job that nobody else is called for
 
     def result_of_yes(self, name: str) -> str:
-        """Return what the call says after a yes: whose the job is; "" if it is nobody's, or was withdrawn."""
+        """Return what the call says after a yes: whose the job is; "" if it is nobody's."""
         if self.status != "assigned":
             return ""
-        return "yours" if self.who == name and self.offers[name].state == "accepted" else "taken"
+        return "yours" if self.who == name else "taken"
 
     def is_due(self, at: int) -> bool:
         """Return whether the deadline of the ringing phone has passed."""
@@ -123,9 +123,9 @@ class Model:
         is_open = self.status in ("dispatching", "pending", "assigned")
         match action:
             case "assign" if is_open and self.who != "Cid":
-                self._withdraw()
-                self.status, self.who, self.is_paused = "assigned", "Cid", False
-                self.assignments += 1
+                self._assign("Cid")
+            case "assign_ann" if is_open and self.who != "Ann":
+                self._assign("Ann")
             case "pause" if self.is_cascading:
                 self.queue = [self.live, *self.queue] if self.live else self.queue
                 self._withdraw()
@@ -157,6 +157,11 @@ class Model:
             return False
         offer = self.offers[self.live]
         return offer.state != "pending" or not offer.has_ended  # else the offer stays open after its call
+
+    def _assign(self, name: str) -> None:
+        self._withdraw()
+        self.status, self.who, self.is_paused = "assigned", name, False
+        self.assignments += 1
 
     def _withdraw(self) -> None:
         for offer in self.offers.values():

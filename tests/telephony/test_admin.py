@@ -121,6 +121,8 @@ def test_a_new_account(office: Lines, boss: Client) -> None:
     }
     address = reverse("admin:capacity_provideraccount_add")
     assert "needs a token" in boss.post(address, form).content.decode()
+    mixed_up = boss.post(address, {**form, "token": "new", "account_sid": "SK" + "8" * 32})
+    assert "SID of an API key" in mixed_up.content.decode()
     other = boss.post(address, {**form, "token": "new", "provider": "carrier-pigeon"})
     assert "carrier-pigeon is not one of the available choices" in other.content.decode()
     assert '<option value="twilio" selected>Twilio</option>' in boss.get(address).content.decode()

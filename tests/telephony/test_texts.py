@@ -174,6 +174,20 @@ def test_a_text_that_the_provider_changed_is_recognized(texter: Caller, step: Ca
     assert Text.objects.get(pk=text.pk).sid == texter.sim.messages(to=ANN)[0]["sid"]
 
 
+def test_equal_text_to_the_same_phone_is_not_taken_for_one_that_was_never_sent(
+    texter: Caller, step: Callable
+) -> None:
+    first = services.send_text(create_text(texter, body="We are on our way.").pk)
+    lost = create_text(texter, subject_id=2, body="We are on our way.")
+    send_by = clock.now() + timedelta(seconds=5)
+    Text.objects.filter(pk=lost.pk).update(status="unknown", requested_at=clock.now(), send_by=send_by)
+    for _ in range(3):
+        clock.travel(61)
+        step("texts_reconciler")
+    assert text_is(lost, "not_sent").sid is None
+    assert Text.objects.get(pk=first.pk).sid == texter.sim.messages(to=ANN)[0]["sid"]
+
+
 def test_what_is_no_longer_wanted_or_too_late_is_not_sent(texter: Caller, answering: Answering) -> None:
     late = create_text(texter, subject_id=1, not_after=clock.now() + timedelta(seconds=5))
     unwanted = create_text(texter, subject_id=2)

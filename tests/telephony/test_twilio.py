@@ -13,7 +13,7 @@ from dispatch.capacity import account_outages
 from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock
 from dispatch.dev.simulator.twiml import parse as understood_by_the_provider
-from dispatch.telephony import providers
+from dispatch.telephony import providers, sms_rules
 from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.providers import twilio, twilio_codes
 from dispatch.telephony.providers.backoff import RateLimitBackoff
@@ -162,6 +162,13 @@ def test_possibly_processed_request_is_unknown(status: int, code: int) -> None:
 
 def test_every_provider_status_is_mapped() -> None:
     assert set(twilio_codes.STATUS.values()) <= set(RANK)
+
+
+def test_every_message_status_that_twilio_documents_is_mapped() -> None:
+    documented = """accepted scheduled queued sending sent partially_delivered delivered read undelivered failed
+        canceled"""
+    assert set(twilio_codes.TEXT_STATUS) == set(documented.split())
+    assert set(twilio_codes.TEXT_STATUS.values()) <= set(sms_rules.RANK)
 
 
 def test_a_menu_as_a_document() -> None:

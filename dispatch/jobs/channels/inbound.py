@@ -35,6 +35,9 @@ from dispatch.telephony.speech import speaking, speech_for
 REMEMBERED = timedelta(hours=24)
 # A caller hears the result of an offer that they missed, before the menu, for this long after the offer.
 RESULT_SPOKEN = timedelta(minutes=30)
+# Statuses of texts that the provider has not accepted, although it may have been asked to; and of lost ones.
+NEVER_SENT = (Text.Status.CREATED, Text.Status.REJECTED, Text.Status.CANCELED, Text.Status.NOT_SENT)
+NOT_DELIVERED = (Text.Status.UNDELIVERED, Text.Status.FAILED)
 
 
 class OfferSmsHandler:
@@ -122,15 +125,7 @@ def _answer(text: Text, technician: Technician) -> str | None:
     if (reply := _on_the_way(text, technician)) is not None:
         return reply
     key = phrases.key_in(text.body)
-    sent = Text.objects.filter(
-        organization_id=text.organization_id,
-        purpose=Text.Purpose.OFFER,
-        direction=Text.Direction.OUT,
-        to_phone=text.from_phone,
-        requested_at__gt=text.created_at - REMEMBERED,
-        requested_at__lte=text.created_at,  # the text may be processed late
-    )
-    last = sent.order_by("-requested_at").first()
+    last = _last_offer_text(text)
     offer = Offer.objects.filter(pk=last.subject_id or 0, technician=technician).first() if last else None
     if offer is not None and key and not _is_ambiguous(text):
         answer = answer_offer(offer.pk, None, key, by=AnswerChannel.TEXT, arrived_at=text.created_at)
@@ -145,6 +140,23 @@ def _answer(text: Text, technician: Technician) -> str | None:
     if phrases.word_of(text.body) in phrases.CONFIRMATIONS or not threads.needs_confirmation(text, technician):
         return ""
     return gettext(phrases.PASSED_ON)
+
+
+def _last_offer_text(text: Text) -> Text | None:
+    """Return the last offer that had been texted to the sender when this text arrived, or None.
+
+    An offer whose text did not arrive is answered only if none has arrived.
+    """
+    sent = Text.objects.filter(
+        organization_id=text.organization_id,
+        purpose=Text.Purpose.OFFER,
+        direction=Text.Direction.OUT,
+        to_phone=text.from_phone,
+        requested_at__gt=text.created_at - REMEMBERED,
+        requested_at__lte=text.created_at,  # the text may be processed late
+    )
+    found = sent.exclude(status__in=NEVER_SENT).order_by("-requested_at")
+    return found.exclude(status__in=NOT_DELIVERED).first() or found.first()
 
 
 def _greet(call: InboundCall, technician: Technician) -> VoicePrompt:
@@ -261,7 +273,7 @@ def _is_ambiguous(text: Text) -> bool:
         to_phone=text.from_phone,
         requested_at__gt=since,
         requested_at__lte=text.created_at,
-    )
+    ).exclude(status__in=NEVER_SENT)
     return sent.exclude(purpose__in=(Text.Purpose.OFFER, Text.Purpose.REPLY)).exists()
 
 

@@ -26,7 +26,7 @@ from dispatch.jobs.rules import DONE_TO, Action, Outcome, status_after
 from dispatch.jobs.rules.duplicates import address_key
 from dispatch.jobs.rules.phrases import join_names
 from dispatch.jobs.services import customer_texts, notices, ranking, slots, transitions
-from dispatch.jobs.services.answers import apply_recorded_key
+from dispatch.jobs.services.answers import apply_recorded_answers, apply_recorded_key
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
 from dispatch.telephony import services as telephony
@@ -59,10 +59,10 @@ def locked_for_action(job_id: int, action: Action, version: int | None) -> Itera
 
 
 def apply_recorded_keys(job_id: int) -> None:
-    """Apply keys that are recorded for the job's offers and were not applied, such as after a crash."""
-    offers = dict(Offer.objects.filter(job=job_id).values_list("pk", "status"))
-    telephony.apply_keys_of("offer", offers)
-    pending = Offer.objects.filter(job=job_id, pk__in=offers, status=Offer.Status.PENDING).order_by("slot")
+    """Apply answers that are recorded for the job's offers and were not applied, such as after a crash."""
+    offers = Offer.objects.filter(job=job_id)
+    apply_recorded_answers(offers)
+    pending = offers.filter(status=Offer.Status.PENDING).order_by("slot")
     for offer_id in pending.values_list("pk", flat=True):
         if telephony.keys_of("offer", offer_id):
             _apply_key_of_live_offer(job_id, offer_id)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from dispatch.core import clock, fault_injection
 from dispatch.core.events import SYSTEM, Actor
@@ -74,8 +74,8 @@ def answer_offer(
     job_id = Offer.objects.values_list("job_id", flat=True).get(pk=offer_id)
     if key not in (phrases.ACCEPT_KEY, phrases.DECLINE_KEY):
         return Answer.NOT_A_KEY
-    if key == phrases.ACCEPT_KEY:
-        _apply_earlier_keys(job_id, offer_id, by, arrived_at)
+    if key == phrases.ACCEPT_KEY or by is AnswerChannel.PHONE:  # by phone, a yes may be recorded before this key
+        apply_earlier_answers(job_id, offer_id, by, arrived_at)
     with transaction.atomic():
         job = transitions.lock_job(job_id)
         offer = (
@@ -104,16 +104,37 @@ def answer_offer(
     return answer
 
 
-def _apply_earlier_keys(job_id: int, offer_id: int, by: AnswerChannel, arrived_at: datetime | None) -> None:
-    """Apply the recorded keys of the job's other offers that arrived before this yes."""
-    others = list(Offer.objects.filter(job_id=job_id).exclude(pk=offer_id).values_list("pk", flat=True))
-    if not others:
+def apply_earlier_answers(
+    job_id: int, offer_id: int, by: AnswerChannel, arrived_at: datetime | None = None
+) -> None:
+    """Apply the recorded answers to the job's other offers that arrived before this yes."""
+    others = Offer.objects.filter(job_id=job_id).exclude(pk=offer_id)
+    if not others.exists():  # the usual case
         return
     at = arrived_at or clock.now()
     if by is AnswerChannel.PHONE:
         answers = (phrases.ACCEPT_KEY, phrases.DECLINE_KEY)
         at = next((pressed.at for pressed in telephony.keys_of("offer", offer_id) if pressed.key in answers), at)
-    telephony.apply_keys_of("offer", others, before=at)
+    apply_recorded_answers(others, before=at)
+
+
+def apply_recorded_answers(offers: QuerySet[Offer], *, before: datetime | None = None) -> None:
+    """Apply recorded keys, texts and keys of call-backs that no process has applied, as after a crash.
+
+    `offers` are of one job. `before`: only answers that arrived earlier.
+    """
+    rows = list(offers.values_list("pk", "organization_id", "technician__phone"))
+    if not rows:
+        return
+    ids = [pk for pk, _, _ in rows]
+    telephony.apply_keys_of("offer", ids, before=before)
+    telephony.apply_inbound_keys_of("offer", ids, before=before)
+    phones = {str(phone) for _, _, phone in rows}
+    telephony.apply_texts_from(rows[0][1], phones, _is_key, before=before)
+
+
+def _is_key(body: str) -> bool:
+    return bool(phrases.key_in(body))
 
 
 def apply_recorded_key(job: Job, offer: Offer) -> bool:
@@ -280,7 +301,7 @@ def _close_answered_offer(
 
 def _late_answer(job: Job, offer: Offer, key: str) -> Answer:
     """Return the result of a key for an offer that is already closed. Changes nothing."""
-    if offer.status == Offer.Status.ACCEPTED and job.technician_id == offer.technician_id:
+    if _has_job(job, offer):
         return Answer.ACCEPTED
     if offer.status == Offer.Status.DECLINED and key == phrases.DECLINE_KEY:
         return Answer.DECLINED
@@ -291,10 +312,16 @@ def _late_answer(job: Job, offer: Offer, key: str) -> Answer:
     return Answer.NO_LONGER
 
 
+def _has_job(job: Job, offer: Offer) -> bool:
+    """Return whether the offer's technician has the job, by this offer or assigned by a dispatcher."""
+    is_theirs = job.technician_id == offer.technician_id
+    return is_theirs and (offer.status == Offer.Status.ACCEPTED or job.status == Job.Status.ASSIGNED)
+
+
 def offer_state(offer: Offer) -> Answer | None:
     """Return the offer's result, or None while it can be accepted, if only late. `offer.job` must be current."""
     job = offer.job
-    if offer.status == Offer.Status.ACCEPTED and job.technician_id == offer.technician_id:
+    if _has_job(job, offer):
         return Answer.ACCEPTED
     if offer.status == Offer.Status.DECLINED:
         return Answer.DECLINED

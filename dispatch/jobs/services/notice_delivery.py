@@ -79,7 +79,9 @@ def advance_notice(notice_id: int) -> None:
 def _continue(job: Job, notice: TechnicianNotice, text: Text | None) -> None:
     now = clock.now()
     text_by = notice.alert_at - ALERT_AFTER + TEXT_WAIT
-    if notice.is_deferred:
+    if notices.has_left(notice.technician_id, notice.news):
+        notices.end_for_deactivated(job, notice)
+    elif notice.is_deferred:
         _continue_deferred(job, notice)
     elif now >= notice.alert_at:
         _mark_unreached(job, notice, notice.reason or "no confirmation")

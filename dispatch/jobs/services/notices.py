@@ -21,6 +21,7 @@ from dispatch.jobs.models import Job, TechnicianNotice
 from dispatch.jobs.rules.customer_phrases import local_time
 from dispatch.jobs.rules.notices import GAINS, LOSSES, combine_news, may_wait
 from dispatch.jobs.services import sms
+from dispatch.technicians.models import Technician
 from dispatch.telephony import services as telephony
 
 NOTICE_LOOP = "jobs_notices"
@@ -41,10 +42,10 @@ def inform(
     In quiet hours that hold back the job, the notice waits for their end, unless the job begins before, or the
     technician is awake, or it replaces a notice about which dispatchers were alerted, or `is_sent_at_any_hour`.
     It supersedes their earlier notices about this job. The job must be locked. An organization without numbers
-    notifies its technicians itself.
+    notifies its technicians itself. A deactivated technician only learns that they no longer have the job.
     """
     missed, unsent, begins = _end_earlier(job, technician_id, because=str(news.label))
-    if not OutboundNumber.objects.of(job.organization_id).exists():
+    if has_left(technician_id, news) or not OutboundNumber.objects.of(job.organization_id).exists():
         return
     if unsent is not None:
         combined = combine_news(unsent, news)
@@ -124,6 +125,29 @@ def is_pointless(job: Job, notice: TechnicianNotice) -> bool:
     if notice.news in LOSSES:
         return _has_job(job, notice)
     return not _has_job(job, notice) or _is_known(job, notice)
+
+
+def has_left(technician_id: int, news: str) -> bool:
+    """Return whether the technician was deactivated, so that the news about the job are not for them."""
+    return news not in LOSSES and Technician.objects.filter(pk=technician_id, is_active=False).exists()
+
+
+def end_for_deactivated(job: Job, notice: TechnicianNotice) -> None:
+    """End a notice that is being sent to a deactivated technician. The job needs attention on the board."""
+    if notice.is_deferred:
+        drop(job, notice, "the technician was deactivated")
+        return
+    _stop(notice)
+    notice.status, notice.next_action_at = Status.SUPERSEDED, None
+    notice.save(update_fields=["status", "next_action_at"])
+
+
+def _stop(notice: TechnicianNotice) -> None:
+    """Cancel the notice's text if it has not left, and hang up its call."""
+    if notice.text_id is not None:
+        telephony.cancel_texts(Q(pk=notice.text_id))
+    if call := telephony.open_call_of(PURPOSE, notice.pk):
+        telephony.hang_up(call.pk, reason="the job has changed again")
 
 
 def drop(job: Job, notice: TechnicianNotice, because: str = "") -> None:
@@ -210,10 +234,7 @@ def _end_earlier(job: Job, technician_id: int, *, because: str) -> _Ended:
             begins.append(clock.now() if notice.status == Status.UNREACHED else notice.begins_at)
             notice.status, notice.next_action_at = Status.SUPERSEDED, None
             notice.save(update_fields=["status", "next_action_at"])
-        if notice.text_id is not None:
-            telephony.cancel_texts(Q(pk=notice.text_id))
-        if call := telephony.open_call_of(PURPOSE, notice.pk):
-            telephony.hang_up(call.pk, reason="the job has changed again")
+        _stop(notice)
     if alerted is not None:
         append_notice_event(job, alerted, "job.notice_superseded", SYSTEM)
         raise_again(job)

@@ -14,7 +14,12 @@ from dispatch.jobs import policies, rules
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.rules import CallEnd, Outcome
 from dispatch.jobs.services import slots, transitions
-from dispatch.jobs.services.answers import apply_recorded_key, schedule_next_offer
+from dispatch.jobs.services.answers import (
+    AnswerChannel,
+    apply_earlier_answers,
+    apply_recorded_key,
+    schedule_next_offer,
+)
 from dispatch.jobs.services.dispatching import offer_next
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call
@@ -30,6 +35,8 @@ def call_changed(call: Call) -> None:
     job_id = call.context.get("job_id")
     if job_id is None:
         return
+    if call.keys_pressed and call.ended_at is not None:  # its key may be applied now
+        apply_earlier_answers(job_id, offer_id, AnswerChannel.PHONE)
     with transaction.atomic():
         prepared.defer_fsync()
         job = transitions.lock_job(job_id)

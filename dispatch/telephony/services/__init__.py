@@ -14,6 +14,7 @@ from dispatch.telephony.services.calls import call_of, calls_of, create_call, op
 from dispatch.telephony.services.connections import PURPOSE as CONNECT
 from dispatch.telephony.services.connections import create_legs
 from dispatch.telephony.services.keys import PressedKey, apply_keys_of, keys_of
+from dispatch.telephony.services.recorded_answers import apply_inbound_keys_of, apply_texts_from
 from dispatch.telephony.services.sms import (
     cancel_texts,
     create_text,
@@ -41,7 +42,9 @@ __all__ = [
     "PhoneBusy",
     "PressedKey",
     "TextNotAllowed",
+    "apply_inbound_keys_of",
     "apply_keys_of",
+    "apply_texts_from",
     "call_of",
     "calls_of",
     "cancel_texts",

@@ -261,7 +261,7 @@ def handle_key(
     pressed = PressedKey(webhook.keys, arrived_at)
     fault_injection.crash_point("telephony.inbound_key.recorded")
     prompt = listener.on_key(call, pressed.key, arrived_at=pressed.at, state=state)
-    _finish_key(call.pk, pressed)
+    finish_key(call.pk, pressed)
     return call, prompt
 
 
@@ -307,12 +307,12 @@ def _apply_keys(call_id: int) -> int:
         else:
             listener.on_key(call, key, arrived_at=pressed.at, state="".join(state))
             fault_injection.crash_point("telephony.inbound_key.acted_on")
-        _finish_key(call_id, pressed)
+        finish_key(call_id, pressed)
     return 1
 
 
 @transaction.atomic
-def _finish_key(call_id: int, pressed: PressedKey) -> None:
+def finish_key(call_id: int, pressed: PressedKey) -> None:
     """Record that the handler has applied the key."""
     row = InboundCall.objects.select_for_update(no_key=True).get(pk=call_id)
     row.pending_keys = [
