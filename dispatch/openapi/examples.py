@@ -97,6 +97,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "DoNotCall": {"phone": "+16025550199", "note": "Asked by letter."},
     "ClosedDay": {"date": "2026-12-25", "name": "Christmas Day"},
     "CustomerRate": {"customer": "acme", "most": 100, "per_s": 3600},
+    "Outcome": {"disposition": "wants_quote", "notes": "Asks for a second boiler."},
     "LeadDispatch": {"is_paused": True},
     "EngineSwitch": {"is_stopped": True},
     # --- outbox

@@ -50,6 +50,7 @@ NAMED_IN_BODIES: dict[str, Callable[[Tenant], dict[str, Any]]] = {
 BODIES: dict[str, dict[str, Any]] = {
     "endpoint-replay": {"since": "2026-01-05T00:00:00Z"},
     "job-texts": {"body": "The blue door."},
+    "lead-outcome": {"disposition": "wants_quote"},
     "technician-duty": {"on_duty": False},
     "technician-position": {"lat": 33.4, "lng": -112.0},
 }
