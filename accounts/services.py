@@ -130,7 +130,7 @@ def reset_second_factor(user: User, *, actor: Actor) -> None:
         row.second_factor_at = None
         row.save(update_fields=["second_factor_at"])
         second_factor.append_event(row, "membership.second_factor_reset", actor)
-        security_mail.enqueue(row, "second_factor_reset")
+        security_mail.enqueue_mail(row, "second_factor_reset")
         sessions.end_all_sessions(row, actor=actor)
 
 

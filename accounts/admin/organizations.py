@@ -315,7 +315,7 @@ class MembershipAdmin(OwnedAdmin):
         },
     )
     def reset_single_sign_on(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        if sso.unlink(self.get_object(request, object_id), actor=request.actor):
+        if sso.unlink_identity(self.get_object(request, object_id), actor=request.actor):
             messages.success(request, "The link was removed. The next sign-in makes a new one.")
         else:
             messages.warning(request, "This person has not signed in by single sign-on.")

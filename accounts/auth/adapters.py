@@ -51,7 +51,7 @@ class AccountAdapter(DefaultAccountAdapter):
         if opened := (kwargs.get("signal_kwargs") or {}).get(sso.SESSION_KEY):
             request.session[sso.SESSION_KEY] = opened
         response: HttpResponse = super().post_login(request, user, **kwargs)
-        devices.recognize(request, response, user)
+        devices.recognize_browser(request, response, user)
         return response
 
     def get_login_stages(self) -> list[str]:

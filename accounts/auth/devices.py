@@ -17,14 +17,14 @@ MAX_AGE_S = 400 * 86_400  # browsers keep no cookie longer
 MAX_USERS = 20
 
 
-def recognize(request: HttpRequest, response: HttpResponse, user: User) -> None:
+def recognize_browser(request: HttpRequest, response: HttpResponse, user: User) -> None:
     """Remember this browser for the user, and mail them if it was not known."""
     known = _users_of(request)
     if user.pk not in known:
         with transaction.atomic():
             actor = second_factor.actor_of(user)
             second_factor.append_event(user, "membership.signed_in_from_new_device", actor)
-            security_mail.enqueue(user, "new_device", request)
+            security_mail.enqueue_mail(user, "new_device", request)
     kept = [user.pk, *(pk for pk in known if pk != user.pk)][:MAX_USERS]
     response.set_cookie(
         COOKIE,

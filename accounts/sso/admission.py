@@ -42,7 +42,7 @@ class Admission:
     joined: bool
 
 
-def admit(provider: IdentityProvider, claims: dict[str, Any]) -> Admission:
+def admit_identity(provider: IdentityProvider, claims: dict[str, Any]) -> Admission:
     """Return the member whom the identity signs in, linking or creating the account. Raises NotAdmitted."""
     with transaction.atomic():
         link = SocialAccount.objects.filter(provider=provider.provider_id, uid=claims["sub"]).first()
@@ -167,7 +167,7 @@ def _link(provider: IdentityProvider, user: User, subject: str) -> None:
         raise NotAdmitted("concurrent", "This sign-in happened twice at the same time. Start again.") from None
     membership = Membership.objects.of(provider.organization_id).get(user=user)
     _append_event(membership, "membership.sso_linked")
-    security_mail.enqueue(user, "sso_linked")
+    security_mail.enqueue_mail(user, "sso_linked")
 
 
 def _append_event(membership: Membership, kind: str, **data: Any) -> None:

@@ -55,7 +55,7 @@ def record_trial(provider: IdentityProvider, *, actor: Actor) -> None:
             _append_event(provider, "organization.sso_tried", actor)
 
 
-def unlink(membership: Membership, *, actor: Actor) -> bool:
+def unlink_identity(membership: Membership, *, actor: Actor) -> bool:
     """Delete the link of a member to an identity of the provider. Return whether there was one."""
     provider = IdentityProvider.objects.of(membership.organization_id).first()
     if provider is None:

@@ -26,7 +26,7 @@ from django.views.decorators.http import require_GET
 from accounts.auth import throttling
 from accounts.models import Membership, User
 from accounts.sso import sessions
-from accounts.sso.admission import Admission, NotAdmitted, admit
+from accounts.sso.admission import Admission, NotAdmitted, admit_identity
 from accounts.sso.models import IdentityProvider
 from accounts.sso.provider import OrganizationProvider, SignInFailed, callback_url, read_identity
 from accounts.sso.services import record_trial
@@ -88,8 +88,8 @@ class StartView(View):
         return self._page(request, form)
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        if not _is_admitted(request):
-            return _busy(request)
+        if not _is_within_limits(request):
+            return _render_too_many_requests(request)
         form = StartForm(request.POST)
         if not form.is_valid():
             return self._page(request, form, status=422)
@@ -115,14 +115,14 @@ def begin(request: HttpRequest, pk: int) -> HttpResponse:
     provider = get_object_or_404(rows, pk=pk)
     if is_trial and not may_try(request, provider):
         raise PermissionDenied
-    if not _is_admitted(request, provider):
-        return _busy(request)
+    if not _is_within_limits(request, provider):
+        return _render_too_many_requests(request)
     try:
         return OrganizationProvider(request, provider).begin(
             request, TRY if is_trial else SIGN_IN, _next_url(request), user=request.user.pk if is_trial else None
         )
     except SignInFailed as failure:
-        return _failed(request, provider, failure, is_trial=is_trial)
+        return _render_failure(request, provider, failure, is_trial=is_trial)
 
 
 @require_GET
@@ -130,19 +130,19 @@ def begin(request: HttpRequest, pk: int) -> HttpResponse:
 def callback(request: HttpRequest, pk: int) -> HttpResponse:
     """Sign in the person whom the provider's response identifies, or show the result of a trial."""
     provider = get_object_or_404(IdentityProvider.objects.select_related("organization"), pk=pk)
-    if not _is_admitted(request, provider):
-        return _busy(request)
+    if not _is_within_limits(request, provider):
+        return _render_too_many_requests(request)
     may_see_details = may_try(request, provider)
     try:
         identity = read_identity(request, provider)
     except SignInFailed as failure:
-        return _failed(request, provider, failure, is_trial=may_see_details)
+        return _render_failure(request, provider, failure, is_trial=may_see_details)
     if identity.state["process"] == TRY:
         if not may_see_details or identity.state.get("user") != request.user.pk:
             raise PermissionDenied
         return _show_trial(request, provider, identity.claims)
     if not (provider.is_active and provider.organization.is_active):
-        return _failed(request, provider, SignInFailed("This single sign-on is turned off."))
+        return _render_failure(request, provider, SignInFailed("This single sign-on is turned off."))
     return _sign_in(request, provider, identity.claims, identity.state.get("next"))
 
 
@@ -163,13 +163,13 @@ def may_try(request: HttpRequest, provider: IdentityProvider) -> bool:
 def _sign_in(
     request: HttpRequest, provider: IdentityProvider, claims: dict[str, Any], next_url: str | None
 ) -> HttpResponse:
-    opened = sessions.describe(provider, claims)
+    opened = sessions.describe_session(provider, claims)
     try:
         with transaction.atomic():
-            admission = admit(provider, claims)
+            admission = admit_identity(provider, claims)
             _check_second_factor(provider, admission, opened)
     except NotAdmitted as refusal:
-        return _failed(request, provider, SignInFailed(str(refusal), refusal.code))
+        return _render_failure(request, provider, SignInFailed(str(refusal), refusal.code))
     if request.user.is_authenticated:
         logout(request)
     clear_login(request)
@@ -199,10 +199,10 @@ def _check_second_factor(provider: IdentityProvider, admission: Admission, opene
 def _show_trial(request: HttpRequest, provider: IdentityProvider, claims: dict[str, Any]) -> HttpResponse:
     """Show what the provider said and whom it would sign in. Nothing of it is kept but the time of the trial."""
     refusal, admission = "", None
-    opened = sessions.describe(provider, claims)
+    opened = sessions.describe_session(provider, claims)
     with transaction.atomic():
         try:
-            admission = admit(provider, claims)
+            admission = admit_identity(provider, claims)
             _check_second_factor(provider, admission, opened)
         except NotAdmitted as error:
             refusal = str(error)
@@ -224,7 +224,7 @@ def _show_trial(request: HttpRequest, provider: IdentityProvider, claims: dict[s
     return TemplateResponse(request, "sso/trial.html", context)
 
 
-def _failed(
+def _render_failure(
     request: HttpRequest, provider: IdentityProvider, failure: SignInFailed, *, is_trial: bool = False
 ) -> HttpResponse:
     """Show why the sign-in failed, and how else the person can sign in. An Admin's trial shows the details."""
@@ -239,7 +239,7 @@ def _failed(
     return TemplateResponse(request, "sso/failed.html", context, status=403)
 
 
-def _is_admitted(request: HttpRequest, provider: IdentityProvider | None = None) -> bool:
+def _is_within_limits(request: HttpRequest, provider: IdentityProvider | None = None) -> bool:
     """Count the request per address and organization. Return whether it is within the limits."""
     buckets = [(f"sso:{request.META.get('REMOTE_ADDR', '')}", throttling.parse_rate(settings.SSO_RATE))]
     if provider is not None:
@@ -248,7 +248,7 @@ def _is_admitted(request: HttpRequest, provider: IdentityProvider | None = None)
     return not any(taken.wait_ms for taken in throttling.take_tokens(*buckets))
 
 
-def _busy(request: HttpRequest) -> HttpResponse:
+def _render_too_many_requests(request: HttpRequest) -> HttpResponse:
     return TemplateResponse(request, "429.html", status=429)
 
 

@@ -21,7 +21,7 @@ from dispatch.outbox.event_reader import READER, body_of, is_wanted, message_of
 from dispatch.outbox.models import Endpoint, Message
 from dispatch.outbox.rules import conditions
 from dispatch.outbox.rules.ordering import ABOUT_FAILURES
-from dispatch.outbox.services.creation_times import MARGIN, first_id, shifted
+from dispatch.outbox.services.creation_times import MARGIN, first_id, shift_time
 from dispatch.outbox.services.intake import accept_messages
 
 MAX_EVENTS = 2000
@@ -55,9 +55,9 @@ def find_missed(
     """
     own = Event.objects.filter(organization_id=endpoint.organization_id).order_by()
     found = own.filter(_of_types(endpoint.event_types), _read_already(), at__gte=since, pk__gt=after_id)
-    found = found.filter(pk__gte=first_id(own, "at", shifted(since, -MARGIN)))
+    found = found.filter(pk__gte=first_id(own, "at", shift_time(since, -MARGIN)))
     if until is not None:
-        found = found.filter(at__lt=until, pk__lt=first_id(own, "at", shifted(until, MARGIN)))
+        found = found.filter(at__lt=until, pk__lt=first_id(own, "at", shift_time(until, MARGIN)))
     sent = Message.objects.filter(endpoint_id=endpoint.pk, event_id=OuterRef("pk"))
     rows = list(found.filter(~Exists(sent)).order_by("pk")[: MAX_EVENTS + 1])
     kept = [event for event in rows[:MAX_EVENTS] if is_wanted(event, endpoint)]

@@ -350,7 +350,7 @@ class Twilio(Provider):
             if not self._token:
                 return Rejected(False, "20003", "the account has no token", "configuration", True)
             client = self._client()
-            self._http().limit_connecting(
+            self._http().limit_connect_time(
                 min(leave_within_s or settings.PROVIDER_TIMEOUT_S, settings.PROVIDER_TIMEOUT_S)
             )
         except Exception as error:  # nothing was sent

@@ -167,7 +167,7 @@ def save_cap(cap: SpendCap, changed: Mapping[str, Any], *, actor: Actor) -> None
             _count(stored, is_edited=True, actor=actor)
 
 
-def count_again(organization_id: int, *, actor: Actor = SYSTEM) -> None:
+def recount_cap(organization_id: int, *, actor: Actor = SYSTEM) -> None:
     """Count with changed exchange rates, in the caller's transaction."""
     cap = _locked(organization_id)
     if cap is not None and cap.amount is not None:
