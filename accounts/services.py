@@ -347,7 +347,7 @@ def _require_an_admin(leaving: Membership) -> None:
 
 
 def _append_event(membership: Membership, kind: str, actor: Actor) -> None:
-    """Append an event. Before the person has joined, it does not tell whether they already have an account."""
+    """Append an event. Before the person has joined, it does not reveal whether they have an account."""
     events.append(
         membership.organization_id,
         kind,

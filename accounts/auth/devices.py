@@ -12,8 +12,8 @@ from accounts.models import User
 
 COOKIE = "known_device"
 SALT = "accounts.auth.devices"
-MAX_AGE_S = 400 * 86_400  # browsers keep no cookie longer
-# Users who sign in with one browser, such as the one at a shared desk.
+MAX_AGE_S = 400 * 86_400  # the longest that browsers keep a cookie
+# How many users of one browser are remembered, such as at a shared desk.
 MAX_USERS = 20
 
 

@@ -62,7 +62,7 @@ def _is_break_glass(membership: Membership) -> bool:
 def missing_step(user: User, session: SessionBase) -> Step | None:
     """Return what this session of the user lacks; None: it may go on."""
     if session.get(sso.SESSION_KEY, {}).get("second_factor"):
-        return None  # the identity provider has asked for it
+        return None  # the identity provider has verified it
     if user.second_factor_at is not None:
         return None if session.get(SESSION_KEY) == _mark_of(user) else Step.VERIFY
     return Step.SET_UP if is_required(user) else None
@@ -79,7 +79,7 @@ def current_step() -> int:
 
 
 def append_event(user: User, kind: str, actor: Actor, **data: Any) -> None:
-    """Append an event about the user in each of their organizations; about a superuser also in no organization."""
+    """Append an event about the user in each of their organizations; for a superuser, also in the installation."""
     if user.is_superuser:
         installation_log.append_event(f"user.{kind.partition('.')[2]}", user.pk, actor=actor, **data)
     for membership in user.memberships.filter(joined_at__isnull=False).order_by("pk"):

@@ -89,7 +89,7 @@ def _send(pk: int) -> None:
 
 
 def render_mail(row: SecurityMail) -> tuple[str, str]:
-    """Return the subject and the text."""
+    """Return the subject and the text of a stored e-mail."""
     joined = row.user.memberships.filter(joined_at__isnull=False).select_related("organization")
     first = joined.order_by("pk").first()
     organization = first.organization if first else Organization()

@@ -36,7 +36,7 @@ class NotAdmitted(Exception):
 
 @dataclass(frozen=True)
 class Admission:
-    """The user whom the identity signs in. `joined`: the sign-in made them a member."""
+    """The user whom the identity signs in. `joined`: they became a member by this sign-in."""
 
     user: User
     joined: bool
@@ -99,7 +99,7 @@ def _domain_of(email: str) -> str:
 
 
 def _join(provider: IdentityProvider, user: User, claims: dict[str, Any]) -> bool:
-    """Make an invited person or a newcomer a member, if nobody used the account yet. Return if so."""
+    """Make an invited person or a newcomer a member if the account was never used. Return whether they joined."""
     membership = Membership.objects.of(provider.organization_id).filter(user=user).first()
     if membership is not None and membership.joined_at is not None:
         return False

@@ -24,7 +24,7 @@ MAX_CLAIM_LENGTH = 200
 
 
 def describe_session(provider: IdentityProvider, claims: dict[str, Any]) -> dict[str, Any]:
-    """Return what the session stores about how it was opened. No personal data is among it."""
+    """Return what the session stores about how it was opened. It contains no personal data."""
     methods = claims.get("amr")
     return {
         "provider": provider.pk,

@@ -38,11 +38,11 @@ SHOWN_CLAIMS = ("iss", "sub", "email", "email_verified", "name", "amr", "acr")
 
 
 class StartForm(forms.Form):
-    """Ask whose provider signs the person in."""
+    """Ask for the organization whose provider signs the person in."""
 
     address = forms.CharField(
         max_length=254,
-        label="Your e-mail, or your organization's address",
+        label="Your e-mail address or your organization's short name",
         help_text="For example dana@example.com, or desert-air.",
         widget=forms.TextInput(
             attrs={"autofocus": True, "autocapitalize": "none", "spellcheck": "false", "autocomplete": "username"}
@@ -52,7 +52,7 @@ class StartForm(forms.Form):
     provider: IdentityProvider
 
     def clean_address(self) -> str:
-        """Find the provider by the address of the organization, or by an e-mail address of a verified domain.
+        """Find the provider by the slug of the organization, or by an e-mail address of a verified domain.
 
         Whether the person has an account is not disclosed.
         """
@@ -65,11 +65,11 @@ class StartForm(forms.Form):
             found = list(active.filter(organization__slug=address))
         if len(found) > 1:
             raise forms.ValidationError(
-                "Several organizations use this domain. Enter your organization's address."
+                "Several organizations use this domain. Enter your organization's short name."
             )
         if not found:
             raise forms.ValidationError(
-                "There is no single sign-on for this address. Check it, or sign in with your password."
+                "There is no single sign-on for this entry. Check it, or sign in with your password."
             )
         self.provider = found[0]
         return address
@@ -77,7 +77,7 @@ class StartForm(forms.Form):
 
 @method_decorator(never_cache, name="dispatch")
 class StartView(View):
-    """Ask for the e-mail or the organization, then forward the browser.
+    """Ask for the e-mail address or the organization, then forward the browser.
 
     The page that forwards is a page of this site, because browsers apply `form-action` to redirects as well.
     """
@@ -142,7 +142,9 @@ def callback(request: HttpRequest, pk: int) -> HttpResponse:
             raise PermissionDenied
         return _show_trial(request, provider, identity.claims)
     if not (provider.is_active and provider.organization.is_active):
-        return _render_failure(request, provider, SignInFailed("This single sign-on is turned off."))
+        return _render_failure(
+            request, provider, SignInFailed("Single sign-on is turned off for this organization.")
+        )
     return _sign_in(request, provider, identity.claims, identity.state.get("next"))
 
 
@@ -197,7 +199,7 @@ def _check_second_factor(provider: IdentityProvider, admission: Admission, opene
 
 
 def _show_trial(request: HttpRequest, provider: IdentityProvider, claims: dict[str, Any]) -> HttpResponse:
-    """Show what the provider said and whom it would sign in. Nothing of it is kept but the time of the trial."""
+    """Show what the provider sent and who would be signed in. Store only the time of the trial."""
     refusal, admission = "", None
     opened = sessions.describe_session(provider, claims)
     with transaction.atomic():

@@ -42,7 +42,7 @@ class RedisRecovery:
 
     @property
     def is_pending(self) -> bool:
-        """Whether Redis does not know the decisions of this process yet."""
+        """Return whether Redis lacks decisions of this process."""
         return self._since is not None
 
     def start(self, since: datetime) -> None:

@@ -28,7 +28,7 @@ def create_messages(events: list[Event]) -> None:
     """Create the messages for these events, at most one per endpoint and event.
 
     Paused and disabled endpoints get messages too; these wait until the endpoint is resumed or enabled. An
-    endpoint that has been disabled for OUTBOX_DISABLED_KEEP_S gets no more: `services.missed_events` sends them.
+    endpoint that has been disabled for OUTBOX_DISABLED_KEEP_S gets none: `services.missed_events` sends them.
     """
     wanted = [event for event in events if event.kind in ABOUT_FAILURES or not event.kind.startswith("message.")]
     kept_since = clock.now() - timedelta(seconds=settings.OUTBOX_DISABLED_KEEP_S)

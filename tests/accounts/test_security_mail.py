@@ -1,4 +1,4 @@
-"""Users hear by e-mail of changes of their sign-in, and the event log records them."""
+"""Users get e-mails about changes of their sign-in, and the event log records the changes."""
 
 from __future__ import annotations
 

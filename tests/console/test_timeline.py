@@ -1,4 +1,4 @@
-"""The timeline shows each technician's shifts and jobs by time, and the jobs that nobody has."""
+"""The timeline shows each technician's shifts and jobs by time, and the unassigned jobs."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_day_of_a_clock_change_has_as_many_hours_as_it_has(desk, day, hours):
 # --- the page ---------------------------------------------------------------------------------------------------
 
 
-def test_jobs_that_nobody_has_are_listed_on_the_day_of_their_window(desk):
+def test_unassigned_jobs_are_listed_on_the_day_of_their_window(desk):
     Technician.objects.update(on_duty=False)
     now = desk.job()
     tomorrow = desk.job(window_start=at(10) + timedelta(days=1), window_end=at(12) + timedelta(days=1))

@@ -60,7 +60,7 @@ def test_a_newcomer_calls_twenty_leads(
 
     sim.phone(MINE).will(manual())
     page.get_by_role("button", name="Call me first").click()
-    expect(page.get_by_text("You hear the script")).to_be_visible()
+    expect(page.get_by_text("You'll hear the script")).to_be_visible()
 
     def is_placed() -> bool:
         leads.step("placer")  # a pass may skip a call that another session has locked

@@ -88,7 +88,9 @@ def call_me(request: HttpRequest, campaign_id: int) -> HttpResponse:
             voice_previews.place_preview(
                 number, request.organization, "campaign", row.pk, phone.as_e164, actor=request.actor
             )
-            messages.success(request, f"Calling {phone.as_national}. You hear the script, and can press its keys.")
+            messages.success(
+                request, f"Calling {phone.as_national}. You'll hear the script and can press its keys."
+            )
         except voice_previews.TooManyPreviews:
             text = f"Your phone had {voice_previews.MOST_PER_HOUR} test calls within an hour. Try again later."
             messages.warning(request, f"No call was placed: {text}")

@@ -2,7 +2,7 @@
 
 Deadlines are written by one machine and judged by another. Each process therefore measures the difference when
 it opens a database connection, at most every `EVERY_S` seconds, and follows PostgreSQL's clock while it is off by
-more than `TOLERATED_S`. Only what is certain counts: the time that the question took is no difference.
+more than `TOLERATED_S`. Only what is certain counts: the duration of the query is not part of the difference.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Send an endpoint the events that it missed: those since a moment, of its event types, without a message to it.
+"""Send an endpoint the events that it missed: those since a time, of its event types, without a message to it.
 
 An endpoint misses events that happened before it was created, before it subscribed to their types, or while it
 was disabled for longer than OUTBOX_DISABLED_KEEP_S. Events whose messages retention has deleted count as missed.
@@ -75,8 +75,8 @@ def send_missed(
 ) -> MissedEvents:
     """Create the messages of the missed events, in order, and return the events.
 
-    They come after the messages that wait already. An interrupted call can be repeated: an event has at most one
-    message to an endpoint. Raises Conflict if the endpoint is disabled, and LimitReached.
+    They come after the messages that are already waiting. An interrupted call can be repeated: an event has at
+    most one message to an endpoint. Raises Conflict if the endpoint is disabled, and LimitReached.
     """
     if endpoint.disabled_at is not None:
         raise Conflict("This endpoint is disabled. Enable it first.", code="illegal_transition")

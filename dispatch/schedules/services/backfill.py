@@ -15,7 +15,7 @@ from dispatch.core.events import Actor
 from dispatch.core.runtime import queues
 from dispatch.schedules.models import Run, RunStatus, Schedule
 from dispatch.schedules.rules import recurrence
-from dispatch.schedules.services.schedules import NotInThisStatus, lock_schedule, check_status_not_in
+from dispatch.schedules.services.schedules import NotInThisStatus, check_status_not_in, lock_schedule
 from dispatch.schedules.services.shards import EXECUTOR
 
 MAX_BACKFILL = 1000

@@ -79,7 +79,7 @@ class ShardLeaseManager:
         return sorted(held)
 
     def step_or_yield(self) -> list[int]:
-        """Take part as `step` does. Without Redis, leave the shards to the other executors, if there are any.
+        """Take part as `step` does. Without Redis, yield the shards to the other executors, if there are any.
 
         A run that is claimed without Redis reaches no worker until it is found to be lost.
         """

@@ -168,7 +168,7 @@ def save_cap(cap: SpendCap, changed: Mapping[str, Any], *, actor: Actor) -> None
 
 
 def recount_cap(organization_id: int, *, actor: Actor = SYSTEM) -> None:
-    """Count with changed exchange rates, in the caller's transaction."""
+    """Count the cap again with changed exchange rates, in the caller's transaction."""
     cap = _locked(organization_id)
     if cap is not None and cap.amount is not None:
         _count(cap, is_edited=True, actor=actor)
