@@ -406,7 +406,7 @@ def test_own_factor_is_asked_for_if_the_provider_s_does_not_count(
     assert sign_in(row, idp).get("/board/").status_code == 200
 
 
-def test_organization_that_begins_to_require_a_factor_holds_open_sessions_back(
+def test_new_requirement_of_a_factor_holds_open_sessions_back(
     acme: Organization, row: Any, idp: OpenIdProvider
 ) -> None:
     dana_of(acme)

@@ -67,7 +67,7 @@ def test_job_without_a_time_is_planned_for_now_with_the_usual_duration(desk):
     assert bar.minutes == 45
 
 
-def test_job_under_way_begins_when_it_was_started_and_does_not_end_before_now(desk):
+def test_started_job_begins_at_its_start_and_ends_no_earlier_than_now(desk):
     job = desk.assigned(expected_minutes=30)
     services.mark_started(job.pk, actor=MARIA)
     clock.travel(3600)

@@ -31,7 +31,7 @@ def leads(sim: Simulator, app_url: str, settings: Any) -> Iterator[Floor]:
     switches.set_dispatch(floor.organization.pk, mode="off", actor=SYSTEM)
     yield floor
     floor.stop()
-    wait_until(lambda: not sim.open_calls(), message="calls go on for ever")
+    wait_until(lambda: not sim.open_calls(), message="calls never end")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), pytest.param(390, "dark", marks=pytest.mark.soak)])

@@ -33,7 +33,7 @@ def floor(sim: Simulator, app_url: str, settings: Any) -> Iterator[Floor]:
     made = Floor("twilio", account_sid=sim.account_sid, auth_token=sim.auth_token)
     yield made
     made.stop()
-    wait_until(lambda: not sim.open_calls(), message="calls go on for ever")
+    wait_until(lambda: not sim.open_calls(), message="calls never end")
     sim.assert_no_complaints()
 
 
