@@ -108,7 +108,7 @@ class StartView(View):
 
 @require_GET
 @never_cache
-def begin(request: HttpRequest, pk: int) -> HttpResponse:
+def begin_sign_in(request: HttpRequest, pk: int) -> HttpResponse:
     """Send the browser to the provider. With `try`, an Admin only tries the configuration."""
     is_trial = "try" in request.GET
     rows = IdentityProvider.objects.select_related("organization") if is_trial else usable_providers()
@@ -127,7 +127,7 @@ def begin(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_GET
 @never_cache
-def callback(request: HttpRequest, pk: int) -> HttpResponse:
+def finish_sign_in(request: HttpRequest, pk: int) -> HttpResponse:
     """Sign in the person whom the provider's response identifies, or show the result of a trial."""
     provider = get_object_or_404(IdentityProvider.objects.select_related("organization"), pk=pk)
     if not _is_within_limits(request, provider):

@@ -72,7 +72,7 @@ def is_wanted(event: Event, endpoint: Endpoint) -> bool:
     if not passes_filter(endpoint.event_types, event.kind) or is_circular(event.kind, event.data, endpoint.pk):
         return False
     try:
-        return conditions.evaluate(endpoint.condition, body_of(event))
+        return conditions.evaluate_condition(endpoint.condition, body_of(event))
     except (conditions.InvalidCondition, conditions.ConditionFailed) as error:
         log.info("condition_failed", endpoint=endpoint.pk, event_id=event.pk, error=str(error))
         return False

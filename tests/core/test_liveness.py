@@ -36,13 +36,13 @@ def probe() -> tuple[str, str]:
 
 def test_what_is_not_reported_in_time_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probe() == ("200 OK", "ok\n")
-    liveness.expect("event loop", -1)
-    liveness.expect("worker", 60)
+    liveness.set_deadline("event loop", -1)
+    liveness.set_deadline("worker", 60)
     assert probe() == ("503 Stuck", "stuck: event loop\n")
-    liveness.expect("event loop", 60)
+    liveness.set_deadline("event loop", 60)
     assert probe()[0] == "200 OK"
-    liveness.expect("worker", -1)
-    liveness.release("worker")
+    liveness.set_deadline("worker", -1)
+    liveness.clear_deadline("worker")
     assert probe()[0] == "200 OK"
 
 

@@ -113,7 +113,7 @@ def try_condition(endpoint: Endpoint, condition: str, count: int = 20) -> list[T
 
 def _try(condition: str, event: Event) -> Tried:
     try:
-        return Tried(event, conditions.evaluate(condition, body_of(event)))
+        return Tried(event, conditions.evaluate_condition(condition, body_of(event)))
     except conditions.ConditionFailed as error:
         return Tried(event, False, str(error))
 

@@ -88,7 +88,7 @@ class ShardLeaseManager:
             return self.step()
         if self._yielded_at is None:
             self._yielded_at, self._is_alone = _ticks(), False
-            log.warning("shards_left", reason="Redis cannot be reached")
+            log.warning("shards_released", reason="Redis cannot be reached")
             self.leave()
         if not self._is_alone:
             if _ticks() - self._yielded_at < self.lease_s or fetch_all(sql.COUNT_ALIVE)[0][0]:

@@ -305,7 +305,7 @@ class Twilio(Provider):
     def render_connection(
         self, connection: Connection, from_phone: str, legs: Sequence[LegUrls], result_url: str
     ) -> tuple[bytes, str]:
-        return twilio_connections.render(connection, from_phone, legs, result_url, STATUS_EVENTS)
+        return twilio_connections.render_dial(connection, from_phone, legs, result_url, STATUS_EVENTS)
 
     def render_hand_over(self, url: str) -> tuple[bytes, str]:
         from twilio.twiml.voice_response import VoiceResponse
