@@ -71,7 +71,7 @@ def test_a_step_that_never_ends_is_stuck(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_worker_reports_between_jobs_and_before_each(monkeypatch: pytest.MonkeyPatch) -> None:
     expected: list[tuple[str, float]] = []
-    monkeypatch.setattr(liveness, "expect", lambda name, within_s: expected.append((name, within_s)))
+    monkeypatch.setattr(liveness, "set_deadline", lambda name, within_s: expected.append((name, within_s)))
     connection = connect(QUEUES)
     queue = Queue("liveness", connection=connection)
     queue.enqueue("time.time", job_timeout=33)
