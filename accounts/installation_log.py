@@ -1,7 +1,7 @@
-"""Record what is changed outside of any organization in the installation's audit log (`dispatch.core.audit`).
+"""Record changes outside of any organization in the installation's audit log (`dispatch.core.audit`).
 
-These are users, rows that apply to all organizations, and queues. The events hold ids and names of fields only, no
-names of people: erasing a person leaves this log as it is.
+They concern users, rows that apply to all organizations, and queues. The events hold ids and names of fields only,
+no names of people: erasing a person leaves this log as it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def append_event(kind: str, subject_id: int, *, actor: Actor, **data: Any) -> No
 
 
 def record_change(row: models.Model, verb: str, message: Any, *, actor: Actor) -> None:
-    """Record that a row of no organization was added, changed or deleted in the admin.
+    """Record that a row without an organization was added, changed or deleted in the admin.
 
     `message` is that of the admin's log: a fixed text, or the names of the changed fields.
     """

@@ -1,4 +1,4 @@
-"""Limit sessions to what they reach, hold back those without the second factor, and set the organization."""
+"""Limit sessions to what they may reach, hold back those without the second factor, and set the organization."""
 
 from __future__ import annotations
 

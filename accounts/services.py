@@ -130,7 +130,7 @@ def reset_second_factor(user: User, *, actor: Actor) -> None:
         row.second_factor_at = None
         row.save(update_fields=["second_factor_at"])
         second_factor.append_event(row, "membership.second_factor_reset", actor)
-        security_mail.enqueue(row, "second_factor_reset")
+        security_mail.enqueue_mail(row, "second_factor_reset")
         sessions.end_all_sessions(row, actor=actor)
 
 
@@ -347,7 +347,7 @@ def _require_an_admin(leaving: Membership) -> None:
 
 
 def _append_event(membership: Membership, kind: str, actor: Actor) -> None:
-    """Append an event. Before the person has joined, it does not tell whether they already have an account."""
+    """Append an event. Before the person has joined, it does not reveal whether they have an account."""
     events.append(
         membership.organization_id,
         kind,

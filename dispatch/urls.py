@@ -43,7 +43,7 @@ urlpatterns = [
     path("admin/rq/", include((rq_urlpatterns, "django_rq"))),
     path("admin/personal-data/", admin.site.admin_view(views.page), name="personal_data"),
     path("admin/audit-log/", admin.site.admin_view(audit_log.page), name="audit_log"),
-    re_path(r"^admin/r/", problems.no_page),  # Django's link from a row to its page: tells which rows exist
+    re_path(r"^admin/r/", problems.raise_not_found),  # Django's link from a row to its page reveals rows
     path("admin/", admin.site.urls),
     path("account/", include("accounts.auth.urls")),
     path("join/<str:token>/", JoinView.as_view(), name="join"),

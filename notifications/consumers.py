@@ -261,7 +261,7 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         """Return 0 if the person may listen, else the close code. Reads session, user and membership again."""
         request = HttpRequest()
         request.session = import_module(settings.SESSION_ENGINE).SessionStore(self.scope["session"].session_key)
-        user = sso.limit(get_user(request), request.session)
+        user = sso.limit_user(get_user(request), request.session)
         if not isinstance(user, User) or second_factor.missing_step(user, request.session):
             return NOT_SIGNED_IN
         sessions.extend_session(request.session)  # an open page is in use

@@ -1,4 +1,4 @@
-"""Show a row's history in the admin: its events and the saved forms. Log changes of rows of no organization."""
+"""Show a row's history in the admin: its events and the saved forms. Log changes of rows without organization."""
 
 from __future__ import annotations
 

@@ -309,14 +309,14 @@ class MembershipAdmin(OwnedAdmin):
         description="Reset single sign-on",
         permissions=["change"],
         dialog={
-            "title": "Reset the single sign-on of this person?",
-            "description": "At the next sign-in, the identity with their e-mail address is linked again. Do this "
+            "title": "Reset single sign-on for this person?",
+            "description": "The next sign-in links the identity that has their e-mail address. Do this "
             "only if their identity at the provider was replaced.",
         },
     )
     def reset_single_sign_on(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        if sso.unlink(self.get_object(request, object_id), actor=request.actor):
-            messages.success(request, "The link was removed. The next sign-in makes a new one.")
+        if sso.unlink_identity(self.get_object(request, object_id), actor=request.actor):
+            messages.success(request, "The link was removed. The next sign-in creates a new one.")
         else:
             messages.warning(request, "This person has not signed in by single sign-on.")
         return self.back_to(object_id)

@@ -21,7 +21,7 @@ from accounts.sso import services
 from accounts.sso.models import IdentityProvider
 from accounts.sso.provider import SignInFailed, callback_url, check_discovery
 
-# Each organization's provider is an IdentityProvider; links and tokens are nobody's to edit.
+# Each organization's provider is an IdentityProvider; nobody edits links and tokens.
 for model in (SocialAccount, SocialApp, SocialToken):
     admin.site.unregister(model)
 
@@ -29,7 +29,7 @@ DOMAINS = ("allowed_domains", "verified_domains")
 
 
 class IdentityProviderForm(OwnedForm):
-    """Never show the stored client secret. Accept domains and the issuer as people write them."""
+    """Never show the stored client secret. Accept domains in any case and with spaces."""
 
     secret = forms.CharField(
         label="Client secret",
@@ -109,7 +109,7 @@ class IdentityProviderAdmin(OwnedAdmin):
         permissions=["change"],
         dialog={
             "title": "Try this configuration?",
-            "description": "You sign in at the provider, and see what it says and whom it would sign in here. "
+            "description": "You sign in at the provider, then see what it sends and who would be signed in here. "
             "Your session stays as it is.",
         },
     )

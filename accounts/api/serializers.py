@@ -56,7 +56,7 @@ class MemberSerializer(OwnedSerializer):
     def to_representation(self, membership: Membership) -> dict[str, Any]:
         shown = super().to_representation(membership)
         if membership.joined_at is None:
-            # An id would tell whether the address already has an account in another organization.
+            # An id would reveal whether the address already has an account in another organization.
             shown["user"] = {**shown["user"], "id": None, "name": "", "phone": ""}
         return shown
 

@@ -37,7 +37,7 @@ class AccountAdapter(DefaultAccountAdapter):
     def pre_login(self, request: HttpRequest, user: Any, **kwargs: Any) -> HttpResponse | None:
         """Refuse people without an active membership, as the sign-in form does; a passkey skips that form.
 
-        Without an identity of a provider, also refuse those whose organizations require single sign-on.
+        If they did not sign in at a provider, also refuse those whose organizations require single sign-on.
         """
         if not (user.is_active and user.is_staff):
             return self.respond_user_inactive(request, user)
@@ -51,7 +51,7 @@ class AccountAdapter(DefaultAccountAdapter):
         if opened := (kwargs.get("signal_kwargs") or {}).get(sso.SESSION_KEY):
             request.session[sso.SESSION_KEY] = opened
         response: HttpResponse = super().post_login(request, user, **kwargs)
-        devices.recognize(request, response, user)
+        devices.recognize_browser(request, response, user)
         return response
 
     def get_login_stages(self) -> list[str]:

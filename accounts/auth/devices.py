@@ -12,19 +12,19 @@ from accounts.models import User
 
 COOKIE = "known_device"
 SALT = "accounts.auth.devices"
-MAX_AGE_S = 400 * 86_400  # browsers keep no cookie longer
-# Users who sign in with one browser, such as the one at a shared desk.
+MAX_AGE_S = 400 * 86_400  # the longest that browsers keep a cookie
+# How many users of one browser are remembered, such as at a shared desk.
 MAX_USERS = 20
 
 
-def recognize(request: HttpRequest, response: HttpResponse, user: User) -> None:
+def recognize_browser(request: HttpRequest, response: HttpResponse, user: User) -> None:
     """Remember this browser for the user, and mail them if it was not known."""
     known = _users_of(request)
     if user.pk not in known:
         with transaction.atomic():
             actor = second_factor.actor_of(user)
             second_factor.append_event(user, "membership.signed_in_from_new_device", actor)
-            security_mail.enqueue(user, "new_device", request)
+            security_mail.enqueue_mail(user, "new_device", request)
     kept = [user.pk, *(pk for pk in known if pk != user.pk)][:MAX_USERS]
     response.set_cookie(
         COOKIE,

@@ -62,7 +62,7 @@ def _is_break_glass(membership: Membership) -> bool:
 def missing_step(user: User, session: SessionBase) -> Step | None:
     """Return what this session of the user lacks; None: it may go on."""
     if session.get(sso.SESSION_KEY, {}).get("second_factor"):
-        return None  # the identity provider has asked for it
+        return None  # the identity provider has verified it
     if user.second_factor_at is not None:
         return None if session.get(SESSION_KEY) == _mark_of(user) else Step.VERIFY
     return Step.SET_UP if is_required(user) else None
@@ -79,7 +79,7 @@ def current_step() -> int:
 
 
 def append_event(user: User, kind: str, actor: Actor, **data: Any) -> None:
-    """Append an event about the user in each of their organizations; about a superuser also in no organization."""
+    """Append an event about the user in each of their organizations; for a superuser, also in the installation."""
     if user.is_superuser:
         installation_log.append_event(f"user.{kind.partition('.')[2]}", user.pk, actor=actor, **data)
     for membership in user.memberships.filter(joined_at__isnull=False).order_by("pk"):
@@ -111,7 +111,7 @@ def _record_set_up(request: Any, user: User, authenticator: Authenticator, **kwa
             authenticator.data[LAST_STEP] = current_step()  # the code that set it up is used
             authenticator.save(update_fields=["data"])
         append_event(user, "membership.second_factor_added", actor_of(user), factor=authenticator.type)
-        security_mail.enqueue(user, f"{authenticator.type}_added", request)
+        security_mail.enqueue_mail(user, f"{authenticator.type}_added", request)
     request.session[SESSION_KEY] = _mark_of(user)
 
 
@@ -125,7 +125,7 @@ def _record_removal(request: Any, user: User, authenticator: Authenticator, **kw
             user.save(update_fields=["second_factor_at"])
             request.session.pop(SESSION_KEY, None)
         append_event(user, "membership.second_factor_removed", actor_of(user), factor=authenticator.type)
-        security_mail.enqueue(user, f"{authenticator.type}_removed", request)
+        security_mail.enqueue_mail(user, f"{authenticator.type}_removed", request)
 
 
 @receiver(signals.authenticator_used)
@@ -138,7 +138,7 @@ def _record_use(request: Any, user: User, authenticator: Authenticator, **kwargs
     if authenticator.type == RECOVERY_CODES:
         with transaction.atomic():
             append_event(user, "membership.recovery_code_used", actor_of(user))
-            security_mail.enqueue(user, "recovery_code_used", request)
+            security_mail.enqueue_mail(user, "recovery_code_used", request)
 
 
 @receiver(signals.authenticator_reset)
@@ -150,7 +150,7 @@ def _record_reset(request: Any, user: User, authenticator: Authenticator, **kwar
 def _record_recovery_codes(request: Any, user: User) -> None:
     with transaction.atomic():
         append_event(user, "membership.recovery_codes_created", actor_of(user))
-        security_mail.enqueue(user, "recovery_codes_created", request)
+        security_mail.enqueue_mail(user, "recovery_codes_created", request)
 
 
 @receiver(signals.authentication_failed)

@@ -46,7 +46,7 @@ SUBJECTS = {
 }
 
 
-def enqueue(user: User, kind: str, request: Any = None) -> None:
+def enqueue_mail(user: User, kind: str, request: Any = None) -> None:
     """Store an e-mail to the user in the transaction of the change. `request`: where the change came from."""
     if not settings.EMAIL_IS_SET_UP:
         return
@@ -58,7 +58,7 @@ def enqueue(user: User, kind: str, request: Any = None) -> None:
     SecurityMail.objects.create(user=user, kind=kind, data=data if any(data.values()) else {})
 
 
-def send_due() -> float | None:
+def send_due_mail() -> float | None:
     """Send a batch of e-mails that are due. Ask to run again immediately if it was full."""
     due = SecurityMail.objects.filter(next_attempt_at__lte=clock.now()).order_by("next_attempt_at", "pk")
     ids = list(due.values_list("pk", flat=True)[:BATCH])
@@ -76,7 +76,7 @@ def _send(pk: int) -> None:
         row.attempts += 1
         row.next_attempt_at = clock.now() + CLAIM
         row.save(update_fields=["attempts", "next_attempt_at"])
-    subject, text = write(row)
+    subject, text = render_mail(row)
     try:
         mail.send_mail(subject, text, None, [row.user.email])
     except Exception as error:  # any failure of a mail server
@@ -88,8 +88,8 @@ def _send(pk: int) -> None:
     SecurityMail.objects.filter(pk=pk).delete()
 
 
-def write(row: SecurityMail) -> tuple[str, str]:
-    """Return the subject and the text."""
+def render_mail(row: SecurityMail) -> tuple[str, str]:
+    """Return the subject and the text of a stored e-mail."""
     joined = row.user.memberships.filter(joined_at__isnull=False).select_related("organization")
     first = joined.order_by("pk").first()
     organization = first.organization if first else Organization()
@@ -118,4 +118,4 @@ def _record_password(user: User, **kwargs: Any) -> None:
 
     with transaction.atomic():
         second_factor.append_event(user, "membership.password_changed", second_factor.actor_of(user))
-        enqueue(user, "password_changed", context.request)
+        enqueue_mail(user, "password_changed", context.request)

@@ -19,7 +19,7 @@ urlpatterns = [
     path("second-factor/webauthn/keys/<int:pk>/remove/", RemovePasskeyView.as_view(), name="mfa_remove_webauthn"),
     path("second-factor/", include("allauth.mfa.urls")),
     path("sso/", sso.StartView.as_view(), name="sso_start"),
-    path("sso/<int:pk>/", sso.begin, name="sso_begin"),
-    path("sso/<int:pk>/callback/", sso.callback, name="sso_callback"),
+    path("sso/<int:pk>/", sso.begin_sign_in, name="sso_begin"),
+    path("sso/<int:pk>/callback/", sso.finish_sign_in, name="sso_callback"),
     path("sessions/", SessionsView.as_view(), name="usersessions_list"),
 ]

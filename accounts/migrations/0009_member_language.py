@@ -17,7 +17,7 @@ class Migration(migrations.Migration):
                 choices=[("en", "English"), ("es", "Spanish")],
                 db_default="",
                 default="",
-                help_text="Of their alerts. Empty: the organization's.",
+                help_text="The language of their alerts. Empty: the organization's.",
                 max_length=2,
             ),
         ),

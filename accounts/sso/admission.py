@@ -36,13 +36,13 @@ class NotAdmitted(Exception):
 
 @dataclass(frozen=True)
 class Admission:
-    """The user whom the identity signs in. `joined`: the sign-in made them a member."""
+    """The user whom the identity signs in. `joined`: they became a member by this sign-in."""
 
     user: User
     joined: bool
 
 
-def admit(provider: IdentityProvider, claims: dict[str, Any]) -> Admission:
+def admit_identity(provider: IdentityProvider, claims: dict[str, Any]) -> Admission:
     """Return the member whom the identity signs in, linking or creating the account. Raises NotAdmitted."""
     with transaction.atomic():
         link = SocialAccount.objects.filter(provider=provider.provider_id, uid=claims["sub"]).first()
@@ -99,7 +99,7 @@ def _domain_of(email: str) -> str:
 
 
 def _join(provider: IdentityProvider, user: User, claims: dict[str, Any]) -> bool:
-    """Make an invited person or a newcomer a member, if nobody used the account yet. Return if so."""
+    """Make an invited person or a newcomer a member if the account was never used. Return whether they joined."""
     membership = Membership.objects.of(provider.organization_id).filter(user=user).first()
     if membership is not None and membership.joined_at is not None:
         return False
@@ -167,7 +167,7 @@ def _link(provider: IdentityProvider, user: User, subject: str) -> None:
         raise NotAdmitted("concurrent", "This sign-in happened twice at the same time. Start again.") from None
     membership = Membership.objects.of(provider.organization_id).get(user=user)
     _append_event(membership, "membership.sso_linked")
-    security_mail.enqueue(user, "sso_linked")
+    security_mail.enqueue_mail(user, "sso_linked")
 
 
 def _append_event(membership: Membership, kind: str, **data: Any) -> None:

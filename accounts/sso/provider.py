@@ -31,7 +31,7 @@ from accounts.sso.requests_session import GuardedSession
 SCOPES = ["openid", "email", "profile"]
 ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
-UNAVAILABLE = "The identity provider does not answer as expected. Try again later."
+UNAVAILABLE = "The identity provider is not responding as expected. Try again later."
 # What parsing raises if a provider's response has an unexpected form.
 UNEXPECTED = (AttributeError, KeyError, TypeError, ValueError, UnsupportedAlgorithm)
 REFUSED = "The identity provider's response was not accepted. Start again."
@@ -46,7 +46,7 @@ class SignInFailed(Exception):
 
 
 class SocialAccountAdapter(DefaultSocialAccountAdapter):
-    """Keep django-allauth to the guarded client, and from handling errors and accounts itself."""
+    """Make django-allauth use the guarded client, and leave errors and accounts to this package."""
 
     def list_apps(self, request: HttpRequest, provider: Any = None, client_id: Any = None) -> list[SocialApp]:
         return []
@@ -119,7 +119,7 @@ class OrganizationProvider(OpenIDConnectProvider):
 
 
 class OrganizationOAuth2Adapter(OpenIDConnectOAuth2Adapter):
-    """Talk to one organization's provider."""
+    """Send requests to one organization's provider."""
 
     state: dict[str, Any]
 

@@ -14,9 +14,9 @@ MAX_BODY_BYTES = 131_072
 
 
 class GuardedSession:
-    """Stand for `requests.Session`: every address is checked, and no redirect is followed.
+    """Replace `requests.Session`: check every address, and follow no redirect.
 
-    An error is a `requests.RequestException`, whose text may be shown to an Admin.
+    Raises `requests.RequestException`, whose text may be shown to an Admin.
     """
 
     def __init__(self, organization_id: int = 0) -> None:
@@ -42,7 +42,7 @@ class GuardedSession:
         if answer.truncated:
             raise requests.RequestException(f"{url}: the response is larger than {MAX_BODY_BYTES} bytes")
         if 300 <= answer.status < 400:
-            raise requests.RequestException(f"{url}: it redirects, which is not followed")
+            raise requests.RequestException(f"{url}: the response is a redirect, which is not followed")
         response = requests.Response()
         response.status_code, response.url, response.encoding = answer.status, url, "utf-8"
         response.headers.update(answer.headers)

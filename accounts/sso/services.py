@@ -12,15 +12,16 @@ from accounts.sso.models import IdentityProvider
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
 
-# A change of these may lead to another provider: its identities are other ones, and it must be tried again.
+# A change of these may lead to another provider with other identities, so the links are deleted.
 IDENTITY = ("issuer", "client_id")
+# After a change of these, the configuration must be tried again.
 TRIED = (*IDENTITY, "client_secret")
 
 
 def save_provider(provider: IdentityProvider, changed: list[str], *, actor: Actor) -> None:
     """Save a new or changed configuration. `changed` names the changed fields.
 
-    Another issuer or client deletes the links of accounts, which are subjects of the former one.
+    A new issuer or client deletes the links of accounts: their subjects belong to the former one.
     """
     with transaction.atomic():
         if set(TRIED) & set(changed):
@@ -55,7 +56,7 @@ def record_trial(provider: IdentityProvider, *, actor: Actor) -> None:
             _append_event(provider, "organization.sso_tried", actor)
 
 
-def unlink(membership: Membership, *, actor: Actor) -> bool:
+def unlink_identity(membership: Membership, *, actor: Actor) -> bool:
     """Delete the link of a member to an identity of the provider. Return whether there was one."""
     provider = IdentityProvider.objects.of(membership.organization_id).first()
     if provider is None:

@@ -23,8 +23,8 @@ SESSION_KEY = "sso"
 MAX_CLAIM_LENGTH = 200
 
 
-def describe(provider: IdentityProvider, claims: dict[str, Any]) -> dict[str, Any]:
-    """Return what the session stores about how it was opened. No personal data is among it."""
+def describe_session(provider: IdentityProvider, claims: dict[str, Any]) -> dict[str, Any]:
+    """Return what the session stores about how it was opened. It contains no personal data."""
     methods = claims.get("amr")
     return {
         "provider": provider.pk,
@@ -39,11 +39,11 @@ def describe(provider: IdentityProvider, claims: dict[str, Any]) -> dict[str, An
 def user_of_session(request: HttpRequest) -> User | AnonymousUser:
     """Return the request's user, limited to what the session may reach."""
     if not hasattr(request, "_limited_user"):
-        request._limited_user = limit(get_user(request), request.session)  # type: ignore[attr-defined]
+        request._limited_user = limit_user(get_user(request), request.session)  # type: ignore[attr-defined]
     return request._limited_user  # type: ignore[attr-defined]
 
 
-def limit(user: Any, session: Any) -> User | AnonymousUser:
+def limit_user(user: Any, session: Any) -> User | AnonymousUser:
     """Set which memberships the user may use in this session. Return nobody if a provider's session has ended."""
     if not isinstance(user, User):
         return user

@@ -26,7 +26,7 @@ from django.views.decorators.http import require_GET
 from accounts.auth import throttling
 from accounts.models import Membership, User
 from accounts.sso import sessions
-from accounts.sso.admission import Admission, NotAdmitted, admit
+from accounts.sso.admission import Admission, NotAdmitted, admit_identity
 from accounts.sso.models import IdentityProvider
 from accounts.sso.provider import OrganizationProvider, SignInFailed, callback_url, read_identity
 from accounts.sso.services import record_trial
@@ -38,11 +38,11 @@ SHOWN_CLAIMS = ("iss", "sub", "email", "email_verified", "name", "amr", "acr")
 
 
 class StartForm(forms.Form):
-    """Ask whose provider signs the person in."""
+    """Ask for the organization whose provider signs the person in."""
 
     address = forms.CharField(
         max_length=254,
-        label="Your e-mail, or your organization's address",
+        label="Your e-mail address or your organization's short name",
         help_text="For example dana@example.com, or desert-air.",
         widget=forms.TextInput(
             attrs={"autofocus": True, "autocapitalize": "none", "spellcheck": "false", "autocomplete": "username"}
@@ -52,7 +52,7 @@ class StartForm(forms.Form):
     provider: IdentityProvider
 
     def clean_address(self) -> str:
-        """Find the provider by the address of the organization, or by an e-mail address of a verified domain.
+        """Find the provider by the slug of the organization, or by an e-mail address of a verified domain.
 
         Whether the person has an account is not disclosed.
         """
@@ -65,11 +65,11 @@ class StartForm(forms.Form):
             found = list(active.filter(organization__slug=address))
         if len(found) > 1:
             raise forms.ValidationError(
-                "Several organizations use this domain. Enter your organization's address."
+                "Several organizations use this domain. Enter your organization's short name."
             )
         if not found:
             raise forms.ValidationError(
-                "There is no single sign-on for this address. Check it, or sign in with your password."
+                "There is no single sign-on for this entry. Check it, or sign in with your password."
             )
         self.provider = found[0]
         return address
@@ -77,7 +77,7 @@ class StartForm(forms.Form):
 
 @method_decorator(never_cache, name="dispatch")
 class StartView(View):
-    """Ask for the e-mail or the organization, then forward the browser.
+    """Ask for the e-mail address or the organization, then forward the browser.
 
     The page that forwards is a page of this site, because browsers apply `form-action` to redirects as well.
     """
@@ -88,8 +88,8 @@ class StartView(View):
         return self._page(request, form)
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        if not _is_admitted(request):
-            return _busy(request)
+        if not _is_within_limits(request):
+            return _render_too_many_requests(request)
         form = StartForm(request.POST)
         if not form.is_valid():
             return self._page(request, form, status=422)
@@ -108,41 +108,43 @@ class StartView(View):
 
 @require_GET
 @never_cache
-def begin(request: HttpRequest, pk: int) -> HttpResponse:
+def begin_sign_in(request: HttpRequest, pk: int) -> HttpResponse:
     """Send the browser to the provider. With `try`, an Admin only tries the configuration."""
     is_trial = "try" in request.GET
     rows = IdentityProvider.objects.select_related("organization") if is_trial else usable_providers()
     provider = get_object_or_404(rows, pk=pk)
     if is_trial and not may_try(request, provider):
         raise PermissionDenied
-    if not _is_admitted(request, provider):
-        return _busy(request)
+    if not _is_within_limits(request, provider):
+        return _render_too_many_requests(request)
     try:
         return OrganizationProvider(request, provider).begin(
             request, TRY if is_trial else SIGN_IN, _next_url(request), user=request.user.pk if is_trial else None
         )
     except SignInFailed as failure:
-        return _failed(request, provider, failure, is_trial=is_trial)
+        return _render_failure(request, provider, failure, is_trial=is_trial)
 
 
 @require_GET
 @never_cache
-def callback(request: HttpRequest, pk: int) -> HttpResponse:
+def finish_sign_in(request: HttpRequest, pk: int) -> HttpResponse:
     """Sign in the person whom the provider's response identifies, or show the result of a trial."""
     provider = get_object_or_404(IdentityProvider.objects.select_related("organization"), pk=pk)
-    if not _is_admitted(request, provider):
-        return _busy(request)
+    if not _is_within_limits(request, provider):
+        return _render_too_many_requests(request)
     may_see_details = may_try(request, provider)
     try:
         identity = read_identity(request, provider)
     except SignInFailed as failure:
-        return _failed(request, provider, failure, is_trial=may_see_details)
+        return _render_failure(request, provider, failure, is_trial=may_see_details)
     if identity.state["process"] == TRY:
         if not may_see_details or identity.state.get("user") != request.user.pk:
             raise PermissionDenied
         return _show_trial(request, provider, identity.claims)
     if not (provider.is_active and provider.organization.is_active):
-        return _failed(request, provider, SignInFailed("This single sign-on is turned off."))
+        return _render_failure(
+            request, provider, SignInFailed("Single sign-on is turned off for this organization.")
+        )
     return _sign_in(request, provider, identity.claims, identity.state.get("next"))
 
 
@@ -163,13 +165,13 @@ def may_try(request: HttpRequest, provider: IdentityProvider) -> bool:
 def _sign_in(
     request: HttpRequest, provider: IdentityProvider, claims: dict[str, Any], next_url: str | None
 ) -> HttpResponse:
-    opened = sessions.describe(provider, claims)
+    opened = sessions.describe_session(provider, claims)
     try:
         with transaction.atomic():
-            admission = admit(provider, claims)
+            admission = admit_identity(provider, claims)
             _check_second_factor(provider, admission, opened)
     except NotAdmitted as refusal:
-        return _failed(request, provider, SignInFailed(str(refusal), refusal.code))
+        return _render_failure(request, provider, SignInFailed(str(refusal), refusal.code))
     if request.user.is_authenticated:
         logout(request)
     clear_login(request)
@@ -197,12 +199,12 @@ def _check_second_factor(provider: IdentityProvider, admission: Admission, opene
 
 
 def _show_trial(request: HttpRequest, provider: IdentityProvider, claims: dict[str, Any]) -> HttpResponse:
-    """Show what the provider said and whom it would sign in. Nothing of it is kept but the time of the trial."""
+    """Show what the provider sent and who would be signed in. Store only the time of the trial."""
     refusal, admission = "", None
-    opened = sessions.describe(provider, claims)
+    opened = sessions.describe_session(provider, claims)
     with transaction.atomic():
         try:
-            admission = admit(provider, claims)
+            admission = admit_identity(provider, claims)
             _check_second_factor(provider, admission, opened)
         except NotAdmitted as error:
             refusal = str(error)
@@ -224,7 +226,7 @@ def _show_trial(request: HttpRequest, provider: IdentityProvider, claims: dict[s
     return TemplateResponse(request, "sso/trial.html", context)
 
 
-def _failed(
+def _render_failure(
     request: HttpRequest, provider: IdentityProvider, failure: SignInFailed, *, is_trial: bool = False
 ) -> HttpResponse:
     """Show why the sign-in failed, and how else the person can sign in. An Admin's trial shows the details."""
@@ -239,7 +241,7 @@ def _failed(
     return TemplateResponse(request, "sso/failed.html", context, status=403)
 
 
-def _is_admitted(request: HttpRequest, provider: IdentityProvider | None = None) -> bool:
+def _is_within_limits(request: HttpRequest, provider: IdentityProvider | None = None) -> bool:
     """Count the request per address and organization. Return whether it is within the limits."""
     buckets = [(f"sso:{request.META.get('REMOTE_ADDR', '')}", throttling.parse_rate(settings.SSO_RATE))]
     if provider is not None:
@@ -248,7 +250,7 @@ def _is_admitted(request: HttpRequest, provider: IdentityProvider | None = None)
     return not any(taken.wait_ms for taken in throttling.take_tokens(*buckets))
 
 
-def _busy(request: HttpRequest) -> HttpResponse:
+def _render_too_many_requests(request: HttpRequest) -> HttpResponse:
     return TemplateResponse(request, "429.html", status=429)
 
 

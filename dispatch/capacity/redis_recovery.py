@@ -42,7 +42,7 @@ class RedisRecovery:
 
     @property
     def is_pending(self) -> bool:
-        """Whether Redis does not know the decisions of this process yet."""
+        """Return whether Redis lacks decisions of this process."""
         return self._since is not None
 
     def start(self, since: datetime) -> None:
@@ -76,7 +76,7 @@ class RedisRecovery:
                     if self._recover(stopping):
                         return
                 except REDIS_ERRORS as error:
-                    log.debug("redis_recovery_waits", error=str(error))
+                    log.debug("redis_recovery_waiting", error=str(error))
                 except Exception:
                     log.exception("redis_recovery_failed")
                 stopping.wait(CHECK_S)

@@ -1,4 +1,4 @@
-"""Lead from the admin to pages of the console."""
+"""Link the admin to pages of the console."""
 
 from __future__ import annotations
 

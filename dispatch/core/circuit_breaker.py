@@ -51,7 +51,7 @@ class CircuitBreaker:
         return until is not None and time.monotonic() < until
 
     def failing_s(self) -> float:
-        """Return for how many seconds the server has failed without a success between; 0 if it works."""
+        """Return for how many seconds the server has failed without a success in between; 0 if it works."""
         since = self._failing_since
         return 0.0 if since is None else time.monotonic() - since
 

@@ -26,7 +26,7 @@ def correction_s() -> float:
     return _correction
 
 
-def correct(seconds: float) -> None:
+def set_correction(seconds: float) -> None:
     """Add this to the machine's clock from now on, instead of an earlier correction."""
     global _correction
     _correction = seconds

@@ -107,7 +107,7 @@ class ActionForm(forms.Form):
                 max_length=4000,
                 required=False,
                 initial=job.notes,
-                label="Notes of the job",
+                label="Notes about the job",
                 widget=forms.Textarea({"rows": 3}),
             )
         if action is Action.EXTEND:

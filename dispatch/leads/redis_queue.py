@@ -28,8 +28,8 @@ log = structlog.get_logger(__name__)
 PROMOTER = "leads_promoter"
 PURPOSE = "lead"
 CHUNK = 1000
-# After how long a pool without a free line is checked again (seconds), by one dialer of all, unless a line becomes
-# free. Otherwise thousands of busy pools would keep Redis busy.
+# Seconds until a pool without a free line is checked again, by a single dialer, unless a line becomes free before.
+# Otherwise thousands of busy pools would keep Redis busy.
 BLOCKED_S = 2.0
 
 

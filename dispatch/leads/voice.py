@@ -133,7 +133,7 @@ def _sample(campaign_id: int, key: str = "") -> VoicePrompt:
 
 _PREVIEWED: dict[str, str] = {
     Action.SAY: "",
-    Action.CONNECT: mark("Preview: now a person would be called."),
+    Action.CONNECT: mark("Preview: a person would be called now."),
     Action.LATER: mark("Preview: the lead would be called again later."),
     Action.TEXT: mark("Preview: a text would be sent."),
 }

@@ -28,7 +28,7 @@ def create_messages(events: list[Event]) -> None:
     """Create the messages for these events, at most one per endpoint and event.
 
     Paused and disabled endpoints get messages too; these wait until the endpoint is resumed or enabled. An
-    endpoint that has been disabled for OUTBOX_DISABLED_KEEP_S gets no more: `services.missed_events` sends them.
+    endpoint that has been disabled for OUTBOX_DISABLED_KEEP_S gets none: `services.missed_events` sends them.
     """
     wanted = [event for event in events if event.kind in ABOUT_FAILURES or not event.kind.startswith("message.")]
     kept_since = clock.now() - timedelta(seconds=settings.OUTBOX_DISABLED_KEEP_S)
@@ -72,7 +72,7 @@ def is_wanted(event: Event, endpoint: Endpoint) -> bool:
     if not passes_filter(endpoint.event_types, event.kind) or is_circular(event.kind, event.data, endpoint.pk):
         return False
     try:
-        return conditions.evaluate(endpoint.condition, body_of(event))
+        return conditions.evaluate_condition(endpoint.condition, body_of(event))
     except (conditions.InvalidCondition, conditions.ConditionFailed) as error:
         log.info("condition_failed", endpoint=endpoint.pk, event_id=event.pk, error=str(error))
         return False

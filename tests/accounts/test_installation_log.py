@@ -1,4 +1,4 @@
-"""What superusers change outside of any organization is in the installation's audit log."""
+"""Changes that superusers make outside of any organization are in the installation's audit log."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_installations_chain_is_verified_and_exported(root: User, tmp_path: 
     assert "Installation: RESTARTED" in verify()
 
 
-def test_events_of_the_installation_age(root: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_events_of_the_installation_are_deleted(root: User, monkeypatch: pytest.MonkeyPatch) -> None:
     from accounts import loops
 
     for name in list(event_readers.readers):

@@ -337,7 +337,7 @@ def test_password_link_ends_when_the_account_gains_access(organization, admin, c
     assert Client().get(link[0]).status_code == 200, "it still opens the form"
 
 
-def test_an_invitation_does_not_tell_whether_the_address_has_an_account(organization, admin, mailing):
+def test_an_invitation_does_not_reveal_whether_the_address_has_an_account(organization, admin, mailing):
     known = make.dispatcher(make.organization())
     api = Api(user=admin)
     answers = [

@@ -1,4 +1,4 @@
-"""Users hear by e-mail of changes of their sign-in, and the event log records them."""
+"""Users get e-mails about changes of their sign-in, and the event log records the changes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def kinds() -> list[str]:
 
 def send() -> Any:
     """Send what is due and return the only e-mail."""
-    security_mail.send_due()
+    security_mail.send_due_mail()
     (sent,) = mail.outbox
     return sent
 
@@ -88,7 +88,7 @@ def test_app_codes_and_their_use_are_reported(dana: User, steps: Steps) -> None:
     assert kinds() == ["recovery_code_used", "new_device"]
     client.post(reverse("mfa_deactivate_totp"))
     assert not Authenticator.objects.filter(user=dana, type="totp").exists()
-    security_mail.send_due()
+    security_mail.send_due_mail()
     text = "".join(f"{each.subject}{each.body}" for each in mail.outbox)
     assert "removed" in text
     assert secret not in text
@@ -125,7 +125,7 @@ def test_password_link_reports_where_it_was_used(dana: User, settings: Any) -> N
 
 def test_mail_is_in_the_language_of_the_organization(settings: Any) -> None:
     person = make.dispatcher(make.organization(language="es"))
-    security_mail.enqueue(person, "webauthn_added")
+    security_mail.enqueue_mail(person, "webauthn_added")
     sent = send()
     assert sent.subject == "Dispatch: Se agregó una clave de acceso a su cuenta"
     assert "Si no fue usted" in sent.body
@@ -133,23 +133,23 @@ def test_mail_is_in_the_language_of_the_organization(settings: Any) -> None:
 
 def test_each_kind_can_be_written(dana: User) -> None:
     for kind in security_mail.SUBJECTS:
-        subject, text = security_mail.write(SecurityMail(user=dana, kind=kind))
+        subject, text = security_mail.render_mail(SecurityMail(user=dana, kind=kind))
         assert "\n" not in subject
         assert "If this was not you" in text
 
 
 def test_unavailable_mail_server_delays_and_finally_drops(dana: User, settings: Any) -> None:
     settings.EMAIL_BACKEND = "tests.accounts.test_security_mail.Unavailable"
-    security_mail.enqueue(dana, "new_device")
+    security_mail.enqueue_mail(dana, "new_device")
     for attempt in range(1, security_mail.MAX_ATTEMPTS):
-        assert security_mail.send_due() is None
+        assert security_mail.send_due_mail() is None
         row = SecurityMail.objects.get()
         assert row.attempts == attempt
         assert row.next_attempt_at > clock.now()
-        security_mail.send_due()
+        security_mail.send_due_mail()
         assert SecurityMail.objects.get().attempts == attempt, "not before its time"
         SecurityMail.objects.update(next_attempt_at=clock.now() - timedelta(seconds=1))
-    security_mail.send_due()
+    security_mail.send_due_mail()
     assert not SecurityMail.objects.exists()
 
 
@@ -165,12 +165,12 @@ class Unavailable:
 
 def test_without_a_mail_server_nothing_waits(dana: User, settings: Any) -> None:
     settings.EMAIL_IS_SET_UP = False
-    security_mail.enqueue(dana, "new_device")
+    security_mail.enqueue_mail(dana, "new_device")
     assert not SecurityMail.objects.exists()
 
 
 def test_erasure_deletes_waiting_mail(dana: User) -> None:
     make.admin(dana.memberships.get().organization)
-    security_mail.enqueue(dana, "new_device")
+    security_mail.enqueue_mail(dana, "new_device")
     personal.erase(DataSubject(dana.memberships.get().organization_id, user_id=dana.pk))
     assert not SecurityMail.objects.exists()

@@ -108,7 +108,7 @@ def test_provider_that_is_down_gives_a_clear_error(acme: Organization, row: Any,
     idp.stop()
     page = Client().get(f"/account/sso/{row.pk}/")
     assert page.status_code == 403
-    assert "does not answer as expected" in page.content.decode()
+    assert "is not responding as expected" in page.content.decode()
     assert "Use a password" in page.content.decode()
     assert idp.issuer not in page.content.decode(), "details are for Admins"
     assert is_signed_in(password.sign_in(dana))
@@ -337,7 +337,7 @@ def test_required_means_no_password_and_no_passkey_session(
     assert before.get("/board/").status_code != 200, "open sessions without single sign-on reach nothing"
     client = password.sign_in(dana)
     assert not is_signed_in(client)
-    assert "single sign-on only" in text_of(client)
+    assert "can only sign in by single sign-on" in text_of(client)
     assert is_signed_in(sign_in(row, idp))
 
 
@@ -406,7 +406,7 @@ def test_own_factor_is_asked_for_if_the_provider_s_does_not_count(
     assert sign_in(row, idp).get("/board/").status_code == 200
 
 
-def test_organization_that_begins_to_require_a_factor_holds_open_sessions_back(
+def test_new_requirement_of_a_factor_holds_open_sessions_back(
     acme: Organization, row: Any, idp: OpenIdProvider
 ) -> None:
     dana_of(acme)

@@ -394,7 +394,7 @@ def test_trial_that_cannot_reach_the_provider_says_why(row: Any, acme: Organizat
         reverse("admin:accounts_identityprovider_try_configuration", args=[row.pk]), {"_form_submitted": "True"}
     )
     assert "HX-Redirect" not in asked.headers
-    assert "does not answer as expected" in asked.content.decode()
+    assert "is not responding as expected" in asked.content.decode()
 
 
 def test_trial_of_one_admin_does_not_sign_another_browser_in(

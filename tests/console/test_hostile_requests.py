@@ -35,6 +35,6 @@ def test_no_page_fails_for_numbers_of_thousands_of_digits(ours: Tenant, settings
     assert failed == {}
 
 
-def test_the_admin_does_not_tell_which_rows_exist(ours: Tenant) -> None:
+def test_the_admin_does_not_reveal_which_rows_exist(ours: Tenant) -> None:
     walk = Walk(ours, ours.dispatcher)
     assert {walk.send("GET", f"/admin/r/{kind}/1/").status for kind in (1, 5, 999)} == {404}

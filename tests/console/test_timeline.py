@@ -1,4 +1,4 @@
-"""The timeline shows each technician's shifts and jobs by time, and the jobs that nobody has."""
+"""The timeline shows each technician's shifts and jobs by time, and the unassigned jobs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_job_without_a_time_is_planned_for_now_with_the_usual_duration(desk):
     assert bar.minutes == 45
 
 
-def test_job_under_way_begins_when_it_was_started_and_does_not_end_before_now(desk):
+def test_started_job_begins_at_its_start_and_ends_no_earlier_than_now(desk):
     job = desk.assigned(expected_minutes=30)
     services.mark_started(job.pk, actor=MARIA)
     clock.travel(3600)
@@ -152,7 +152,7 @@ def test_day_of_a_clock_change_has_as_many_hours_as_it_has(desk, day, hours):
 # --- the page ---------------------------------------------------------------------------------------------------
 
 
-def test_jobs_that_nobody_has_are_listed_on_the_day_of_their_window(desk):
+def test_unassigned_jobs_are_listed_on_the_day_of_their_window(desk):
     Technician.objects.update(on_duty=False)
     now = desk.job()
     tomorrow = desk.job(window_start=at(10) + timedelta(days=1), window_end=at(12) + timedelta(days=1))

@@ -1,6 +1,6 @@
 """A broken audit log is restarted with a signed record, and only a signed redaction explains a changed event."""
 
-# ruff: noqa: F811  (fixtures of the neighbouring file)
+# ruff: noqa: F811  (fixtures of the neighboring file)
 from __future__ import annotations
 
 import json

@@ -17,7 +17,7 @@ from tests.support.database import reconnect
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
     yield
-    clock.correct(0.0)
+    clock.set_correction(0.0)
 
 
 def machine_is_ahead(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -58,12 +58,12 @@ def test_the_time_that_the_question_took_is_no_difference(monkeypatch: pytest.Mo
     for theirs, expected in ((5, 0), (0, 0), (10, 0), (15, 5), (-4, -4)):
         times = iter([start, start + timedelta(seconds=10)])
         monkeypatch.setattr(clock, "machine_now", lambda times=times: next(times))
-        found = clock_difference.measure(lambda theirs=theirs: start + timedelta(seconds=theirs))
+        found = clock_difference.measure_difference(lambda theirs=theirs: start + timedelta(seconds=theirs))
         assert found == expected
 
 
 def test_a_small_difference_is_tolerated() -> None:
-    clock_difference.follow(0.9)
+    clock_difference.follow_database_clock(0.9)
     assert clock.correction_s() == 0
-    clock_difference.follow(-3.0)
+    clock_difference.follow_database_clock(-3.0)
     assert clock.correction_s() == -3.0

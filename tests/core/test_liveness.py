@@ -36,13 +36,13 @@ def probe() -> tuple[str, str]:
 
 def test_what_is_not_reported_in_time_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probe() == ("200 OK", "ok\n")
-    liveness.expect("event loop", -1)
-    liveness.expect("worker", 60)
+    liveness.set_deadline("event loop", -1)
+    liveness.set_deadline("worker", 60)
     assert probe() == ("503 Stuck", "stuck: event loop\n")
-    liveness.expect("event loop", 60)
+    liveness.set_deadline("event loop", 60)
     assert probe()[0] == "200 OK"
-    liveness.expect("worker", -1)
-    liveness.release("worker")
+    liveness.set_deadline("worker", -1)
+    liveness.clear_deadline("worker")
     assert probe()[0] == "200 OK"
 
 
@@ -71,7 +71,7 @@ def test_a_step_that_never_ends_is_stuck(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_worker_reports_between_jobs_and_before_each(monkeypatch: pytest.MonkeyPatch) -> None:
     expected: list[tuple[str, float]] = []
-    monkeypatch.setattr(liveness, "expect", lambda name, within_s: expected.append((name, within_s)))
+    monkeypatch.setattr(liveness, "set_deadline", lambda name, within_s: expected.append((name, within_s)))
     connection = connect(QUEUES)
     queue = Queue("liveness", connection=connection)
     queue.enqueue("time.time", job_timeout=33)

@@ -60,7 +60,7 @@ def test_failing_step_is_retried_while_others_continue(monkeypatch: pytest.Monke
         if len(tries) < 3:
             raise ValueError("on purpose")
 
-    with runs(Loop("fails", fails_twice, 3600), Loop("neighbour", lambda: neighbour.append(1), 0.01)):
+    with runs(Loop("fails", fails_twice, 3600), Loop("neighbor", lambda: neighbour.append(1), 0.01)):
         wait_until(lambda: len(tries) == 3 and len(neighbour) > 3)
 
 
@@ -255,11 +255,11 @@ def test_a_leader_that_has_lost_redis_hands_over_once(monkeypatch: pytest.Monkey
     candidate = Election("loop:alone")
     needy = Loop("alone", lambda: steps.append(1), 0.01, elected=True, needs_redis=LEADS)
     server = breaker(server_url(LEADS))
-    with runs(needy, Loop("neighbour", lambda: None, 0.01, elected=True)):
+    with runs(needy, Loop("neighbor", lambda: None, 0.01, elected=True)):
         wait_until(lambda: steps)
         server.record_failure(ConnectionError("unplugged"))
         wait_until(candidate.step, message="the leader without Redis does not hand over")
-        assert Election("loop:neighbour").step() is None  # it needs no Redis
+        assert Election("loop:neighbor").step() is None  # it needs no Redis
         candidate.resign()
         steps.clear()
         wait_until(lambda: steps, message="nobody leads, although no other process wants to")

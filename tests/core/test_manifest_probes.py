@@ -144,12 +144,12 @@ def health(settings: Any) -> Iterator[str]:
 
 def test_a_process_that_does_not_report_is_stuck(health: str) -> None:
     assert requests.get(health, timeout=30).status_code == 200  # it has only started
-    liveness.expect("worker", 600)
+    liveness.set_deadline("worker", 600)
     assert requests.get(health, timeout=30).text == "ok\n"
-    liveness.expect("worker", -1)
+    liveness.set_deadline("worker", -1)
     stuck = requests.get(health, timeout=30)
     assert (stuck.status_code, stuck.text) == (503, "stuck: worker\n")
-    liveness.expect("worker", 600)
+    liveness.set_deadline("worker", 600)
     assert requests.get(health, timeout=30).status_code == 200
 
 
@@ -164,10 +164,10 @@ def test_the_event_loop_reports_unless_something_blocks_it(health: str) -> None:
     try:
         with runs(Service("blocks", block)):
             assert is_blocked.wait(PATIENCE)
-            liveness.expect("event loop", -1)
-            assert liveness.overdue() == ["event loop"]
+            liveness.set_deadline("event loop", -1)
+            assert liveness.find_overdue() == ["event loop"]
             release.set()
-            wait_until(lambda: not liveness.overdue())
+            wait_until(lambda: not liveness.find_overdue())
     finally:
         release.set()
 
@@ -175,13 +175,13 @@ def test_the_event_loop_reports_unless_something_blocks_it(health: str) -> None:
 def test_a_worker_reports_when_redis_is_away(health: str) -> None:
     worker = Worker([rq_queue(settings.DISPATCH_QUEUE)], connection=client())
     worker._is_due("beat", 3600)
-    liveness.expect("worker", -1)
+    liveness.set_deadline("worker", -1)
     with redis_away():
         worker.heartbeat()  # RQ calls it before each attempt to reach Redis
-    assert not liveness.overdue()
+    assert not liveness.find_overdue()
 
 
 def test_an_autoscaler_reports_at_each_step(health: str) -> None:
-    liveness.expect("autoscaler", -1)
+    liveness.set_deadline("autoscaler", -1)
     Autoscaler({}, Supervisor([], {}), 1).run(lambda seconds: True)
-    assert not liveness.overdue()
+    assert not liveness.find_overdue()

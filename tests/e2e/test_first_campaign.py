@@ -31,7 +31,7 @@ def leads(sim: Simulator, app_url: str, settings: Any) -> Iterator[Floor]:
     switches.set_dispatch(floor.organization.pk, mode="off", actor=SYSTEM)
     yield floor
     floor.stop()
-    wait_until(lambda: not sim.open_calls(), message="calls go on for ever")
+    wait_until(lambda: not sim.open_calls(), message="calls never end")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), pytest.param(390, "dark", marks=pytest.mark.soak)])
@@ -60,7 +60,7 @@ def test_a_newcomer_calls_twenty_leads(
 
     sim.phone(MINE).will(manual())
     page.get_by_role("button", name="Call me first").click()
-    expect(page.get_by_text("You hear the script")).to_be_visible()
+    expect(page.get_by_text("You'll hear the script")).to_be_visible()
 
     def is_placed() -> bool:
         leads.step("placer")  # a pass may skip a call that another session has locked

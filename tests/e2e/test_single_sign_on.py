@@ -55,7 +55,7 @@ def test_member_signs_in_at_the_provider(
     page.wait_for_url(f"{app_url}/board/?text=boiler")
 
     page.goto(f"{app_url}/account/second-factor/")
-    expect(page.get_by_role("heading", name="Not with single sign-on")).to_be_visible()
+    expect(page.get_by_role("heading", name="Not available with single sign-on")).to_be_visible()
     assert fits(page)
     context.close()
     assert not errors

@@ -54,14 +54,14 @@ def test_window_is_said_in_local_time_and_in_the_language():
     assert AFTERNOON.words(PHOENIX, NOW) == "between 2:00 PM and 4:00 PM"
     assert TOMORROW.words(PHOENIX, NOW) == "on Thursday, March 4 between 2:00 PM and 4:00 PM"
     assert AFTERNOON.short_words(PHOENIX, NOW) == "14:00–16:00"
-    assert TOMORROW.short_words(PHOENIX, NOW) == "Thu 4 Mar, 14:00–16:00"
+    assert TOMORROW.short_words(PHOENIX, NOW) == "Thu, Mar 4, 14:00–16:00"
     with override("es"):
         assert TOMORROW.words(PHOENIX, NOW) == "el jueves 4 de marzo entre las 2:00 p.m. y las 4:00 p.m."
 
 
 def test_moment_beyond_a_day_has_its_date():
     assert local_moment(NOW + timedelta(hours=3), PHOENIX, NOW) == "12:00"
-    assert local_moment(NOW + timedelta(days=2), PHOENIX, NOW) == "Fri 5 Mar, 9:00"
+    assert local_moment(NOW + timedelta(days=2), PHOENIX, NOW) == "Fri, Mar 5, 9:00"
 
 
 # --- the cascade ------------------------------------------------------------------------------------------------
@@ -143,14 +143,14 @@ def test_moving_the_window_moves_the_calls(desk):
     assert (job.status, job.waiting_for) == ("dispatching", "window")
     assert Offer.objects.get().status == "rescinded"
     said = [entry.text for entry in timeline.load_timeline(job)]
-    assert "Maria Lopez corrected the arrival window: Thu 4 Mar, 14:00–16:00" in said
+    assert "Maria Lopez corrected the arrival window: Thu, Mar 4, 14:00–16:00" in said
     answer = desk.api.post(f"jobs/{job.pk}/correct/", {"arrival_window": None})
     assert answer.json()["arrival_window"] is None
     job.refresh_from_db()
     assert job.waiting_for != "window"
 
 
-def test_assigned_technician_is_told_of_another_window(desk):
+def test_assigned_technician_is_notified_of_a_new_window(desk):
     job = desk.assigned(**times_of(AFTERNOON))
     desk.api.post(f"jobs/{job.pk}/correct/", {"arrival_window": body_of(TOMORROW)})
     job.refresh_from_db()
@@ -160,7 +160,7 @@ def test_assigned_technician_is_told_of_another_window(desk):
     assert job.attention_at == TOMORROW.end
 
 
-def test_name_notes_and_duration_are_corrected_without_news(desk):
+def test_name_notes_and_duration_are_corrected_without_a_notice(desk):
     job = desk.assigned()
     given = {"customer_name": "Dolores Umber", "notes": "Gate code 4711", "expected_minutes": 90}
     answer = desk.api.post(f"jobs/{job.pk}/correct/", given)

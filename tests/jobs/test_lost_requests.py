@@ -19,7 +19,7 @@ def offer_texts(floor: Floor, phone: object) -> int:
     return sum("Reply 1" in message["body"] for message in floor.sim.messages(to=str(phone)))
 
 
-def test_answer_to_a_text_whose_reply_was_lost_counts_and_the_text_is_sent_once(texting: Floor) -> None:  # noqa: F811
+def test_answer_counts_if_the_provider_s_reply_to_the_text_was_lost(texting: Floor) -> None:  # noqa: F811
     (ann,) = texting.crew("Ann")
     texting.phone(ann).will(manual())
     texting.sim.lose_callbacks()
@@ -46,7 +46,7 @@ def test_answer_to_a_text_whose_reply_was_lost_counts_and_the_text_is_sent_once(
 
 
 @pytest.mark.parametrize("key", ["1", "2"])
-def test_key_in_a_call_whose_reply_was_lost_counts_and_the_phone_rings_once(floor: Floor, key: str) -> None:
+def test_key_counts_if_the_provider_s_reply_to_the_call_was_lost(floor: Floor, key: str) -> None:
     ann, bob = floor.crew("Ann", "Bob")
     for one in (ann, bob):
         floor.phone(one).will(manual())
@@ -65,7 +65,7 @@ def test_key_in_a_call_whose_reply_was_lost_counts_and_the_phone_rings_once(floo
         floor.rings(bob)
 
 
-def test_next_is_called_while_the_reply_is_lost_and_the_first_phone_is_hung_up_on(floor: Floor) -> None:
+def test_next_is_called_after_a_lost_reply_and_the_first_call_is_hung_up(floor: Floor) -> None:
     ann, bob = floor.crew("Ann", "Bob")
     for one in (ann, bob):
         floor.phone(one).will(manual())

@@ -112,7 +112,7 @@ def test_stored_key_of_a_call_back_counts_before_a_decision(floor: Floor) -> Non
     assert floor.job(job).technician == ann
 
 
-def test_customer_who_cancels_after_a_recorded_key_ends_the_job_and_the_technician_learns_it(floor: Floor) -> None:
+def test_technician_is_notified_if_the_customer_cancels_after_a_recorded_key(floor: Floor) -> None:
     ann, _bob = floor.crew("Ann", "Bob")
     job, call = answered(floor, ann)
     record_only(floor.sim, call, "1")

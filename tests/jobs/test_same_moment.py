@@ -86,7 +86,7 @@ def test_action_and_answers_on_three_channels_at_once_agree(texting: Floor, acti
 
 
 @pytest.mark.parametrize("key", ["1", "2"])
-def test_key_of_a_technician_who_was_just_assigned_hears_that_they_have_the_job(floor: Floor, key: str) -> None:
+def test_key_of_a_technician_who_was_just_assigned_confirms_the_job(floor: Floor, key: str) -> None:
     (ann,) = floor.crew("Ann")
     job, offer, call = listening(floor, ann)
     services.assign(job.pk, ann.pk, actor=MARIA)
@@ -128,7 +128,7 @@ def test_reply_is_about_the_offer_whose_text_was_sent(texting: Floor, trouble: s
 # --- a technician who has left -----------------------------------------------------------------------------------
 
 
-def test_job_reopened_after_its_technician_left_needs_a_person_and_informs_nobody_outside(floor: Floor) -> None:
+def test_job_reopened_after_its_technician_left_needs_a_dispatcher(floor: Floor) -> None:
     ann, _bob = floor.crew("Ann", "Bob")
     job = assigned_to(floor, ann)
     services.complete(job.pk, actor=MARIA)

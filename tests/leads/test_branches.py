@@ -33,7 +33,7 @@ def floor(sim: Simulator, app_url: str, settings: Any) -> Iterator[Floor]:
     made = Floor("twilio", account_sid=sim.account_sid, auth_token=sim.auth_token)
     yield made
     made.stop()
-    wait_until(lambda: not sim.open_calls(), message="calls go on for ever")
+    wait_until(lambda: not sim.open_calls(), message="calls never end")
     sim.assert_no_complaints()
 
 
@@ -176,7 +176,7 @@ def body(api: Any, **fields: Any) -> dict[str, Any]:
     return {"code": "fall", "name": "Fall", "pool": api.pool.code, "script": "Hello {name}.", **fields}
 
 
-def test_branches_travel_through_the_api(api: Any) -> None:
+def test_branches_are_written_and_read_with_the_api(api: Any) -> None:
     branches = [
         {"key": "1", "action": "connect", "phones": SALES, "say": "One moment."},
         {"key": "2", "action": "say", "say": "Thank you."},
@@ -229,7 +229,7 @@ def test_the_preview_says_what_a_key_would_do(floor: Floor) -> None:
     branch(floor, "1", "connect", phones=SALES, say="One moment, {name}.")
     assert voice._sample(floor.campaign.pk).keys == "19"
     said = voice._sample(floor.campaign.pk, "1").say
-    assert said == ("One moment, name.", "Preview: now a person would be called.")
+    assert said == ("One moment, name.", "Preview: a person would be called now.")
 
 
 def test_keys_of_an_earlier_version_still_work(floor: Floor, sim: Simulator) -> None:

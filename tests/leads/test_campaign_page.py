@@ -113,7 +113,7 @@ def test_an_admin_is_called_with_the_script(campaign: Campaign, page: Client, ad
     url = reverse("console:campaign_call_me", args=[campaign.pk])
     assert "has no phone number" in page.post(url, follow=True).content.decode()
     User.objects.filter(pk=admin.pk).update(phone="+16025550199")
-    assert "You hear the script" in page.post(url, follow=True).content.decode()
+    assert "hear the script and can press its keys" in page.post(url, follow=True).content.decode()
     call = Call.objects.get()
     assert (call.purpose, call.context["preview_id"], str(call.to_phone)) == ("test", campaign.pk, "+16025550199")
 

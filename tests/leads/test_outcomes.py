@@ -145,7 +145,7 @@ def test_a_recorded_outcome_decides_what_follows_the_call(floor: Floor, api: Api
     assert floor.lead(second).outcome == "busy", "without the rule, it would be called again"
 
 
-def test_rules_for_outcomes_travel_through_the_api(floor: Floor) -> None:
+def test_rules_for_outcomes_are_written_and_read_with_the_api(floor: Floor) -> None:
     api = Api(key=make.api_key(floor.organization, "manage", "read"))
     rules = [{"disposition": "not_now", "then": "again", "delay_h": 72}]
     url = f"campaigns/{floor.campaign.pk}/"

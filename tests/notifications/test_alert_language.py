@@ -63,7 +63,7 @@ def test_every_text_and_email_is_in_the_language_of_its_recipient(rule, own: str
     assert "Responda 1 para confirmar." in text
     assert "Something happened" not in text + mail.subject + mail.text + mail.html
     assert label in mail.subject
-    assert "Cambiar la configuración de avisos" in mail.text
+    assert "Cambiar la configuración de las notificaciones" in mail.text
     assert '<html lang="es">' in mail.html
     row.user.language = "en"
     assert "Something happened" in rendering.render_text(row)

@@ -38,7 +38,7 @@ BODY = {"type": "job.created", "data": {"priority": "emergency", "n": 3, "tags":
     ],
 )
 def test_condition_holds_as_in_jmespath(text: str, holds: bool) -> None:
-    assert conditions.evaluate(text, BODY) is holds
+    assert conditions.evaluate_condition(text, BODY) is holds
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_condition_is_refused_when_it_is_saved(text: str, why: str) -> None:
             conditions.parse_condition(text)
         except InvalidCondition:
             return
-        assert conditions.evaluate(text, {"a": 1})
+        assert conditions.evaluate_condition(text, {"a": 1})
         return
     with pytest.raises(InvalidCondition, match=why):
         conditions.parse_condition(text)
@@ -75,7 +75,7 @@ def test_condition_is_refused_when_it_is_saved(text: str, why: str) -> None:
 def test_condition_that_does_not_fit_a_payload_fails() -> None:
     for text in ("starts_with(data.absent, 'a')", "length(data.n)", "abs(data.priority)"):
         with pytest.raises(ConditionFailed):
-            conditions.evaluate(text, BODY)
+            conditions.evaluate_condition(text, BODY)
 
 
 def happens(world: World, *names: str) -> None:

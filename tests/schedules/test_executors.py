@@ -52,16 +52,16 @@ def test_executor_without_redis_leaves_its_shards_to_another(world: World) -> No
     for keeper in (one, two, one, two):
         keeper.step()
     with redis_lost():
-        assert one.step_or_stand_back() == one.held() == []
+        assert one.step_or_yield() == one.held() == []
         assert two.step() == list(ALL)
         world.travel(61)
         two.step()
-        assert one.step_or_stand_back() == []
+        assert one.step_or_yield() == []
         two.leave()
-        assert one.step_or_stand_back() == list(ALL)  # no other executor is left
-        assert one.step_or_stand_back() == list(ALL)
+        assert one.step_or_yield() == list(ALL)  # no other executor is left
+        assert one.step_or_yield() == list(ALL)
     two.step()
-    assert len(one.step_or_stand_back()) == len(two.step()) == SHARDS // 2
+    assert len(one.step_or_yield()) == len(two.step()) == SHARDS // 2
 
 
 @contextmanager

@@ -40,7 +40,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "schedule worker": ("worker", settings.SCHEDULE_KIND_QUEUES["message"]),
     "status worker": ("worker", settings.SCHEDULE_STATUS_QUEUE),
 }
-# What takes minutes in life, shortened. Leases of leaders and time limits towards servers are those of production.
+# What takes minutes in life, shortened. Leases of leaders and time limits for servers are those of production.
 HURRIED = {
     "CALL_TIME_LIMIT_S": "60",
     "PROVIDER_TIMEOUT_S": "3",

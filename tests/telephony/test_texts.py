@@ -174,9 +174,7 @@ def test_a_text_that_the_provider_changed_is_recognized(texter: Caller, step: Ca
     assert Text.objects.get(pk=text.pk).sid == texter.sim.messages(to=ANN)[0]["sid"]
 
 
-def test_equal_text_to_the_same_phone_is_not_taken_for_one_that_was_never_sent(
-    texter: Caller, step: Callable
-) -> None:
+def test_equal_text_is_not_taken_for_one_that_was_never_sent(texter: Caller, step: Callable) -> None:
     first = services.send_text(create_text(texter, body="We are on our way.").pk)
     lost = create_text(texter, subject_id=2, body="We are on our way.")
     send_by = clock.now() + timedelta(seconds=5)

@@ -122,9 +122,9 @@ def _choice_of(job: Job, row: Technician) -> Choice:
 
 
 def find_warnings(job: Job) -> tuple[dict[int, str], str]:
-    """Return why technicians are not eligible for the job, by id, and the words for those who are too far away.
+    """Return why technicians are not eligible for the job, by id, and the text for those who are too far away.
 
-    Eligible technicians have an empty text. Without a position of the job, nothing is known about anybody.
+    Eligible technicians have an empty text. If the job has no position, both are empty.
     """
     if job.lat is None:
         return {}, ""

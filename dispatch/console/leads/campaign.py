@@ -24,7 +24,7 @@ from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
 
 @require_safe
 @console_view
-def campaign(request: HttpRequest, campaign_id: int) -> HttpResponse:
+def show_campaign(request: HttpRequest, campaign_id: int) -> HttpResponse:
     """Show the campaign: `?show=…&disposition=…&phone=…`, and `&before=<id>` for older leads."""
     row = _campaign(request, campaign_id)
     leads, older = queries.page_of(queries.filtered_leads(row, request.GET), request.GET.get("before"))
@@ -42,7 +42,7 @@ def campaign(request: HttpRequest, campaign_id: int) -> HttpResponse:
 
 @require_safe
 @console_view
-def figures(request: HttpRequest, campaign_id: int) -> HttpResponse:
+def render_figures(request: HttpRequest, campaign_id: int) -> HttpResponse:
     """Render the part of the page that changes."""
     context = _figures(request, _campaign(request, campaign_id))
     return views_base.render_fragment(request, "console/leads/_campaign.html", context)
@@ -50,7 +50,7 @@ def figures(request: HttpRequest, campaign_id: int) -> HttpResponse:
 
 @require_safe
 @console_view
-def export(request: HttpRequest, campaign_id: int) -> HttpResponse:
+def export_leads(request: HttpRequest, campaign_id: int) -> HttpResponse:
     """Return the leads that match the filters as CSV."""
     row = _campaign(request, campaign_id)
     rows = queries.export_rows(queries.filtered_leads(row, request.GET), request.organization.time_zone)
@@ -69,7 +69,7 @@ def _cell(value: Any) -> Any:
 
 @require_POST
 @console_view
-def call_me(request: HttpRequest, campaign_id: int) -> HttpResponse:
+def call_member(request: HttpRequest, campaign_id: int) -> HttpResponse:
     """Call the member's own phone with the campaign's script. For admins only."""
     row = _campaign(request, campaign_id)
     back = views_base.back_to(request, reverse("console:campaign", args=[row.pk]))
@@ -82,13 +82,17 @@ def call_me(request: HttpRequest, campaign_id: int) -> HttpResponse:
     elif not phone:
         messages.warning(request, "Your account has no phone number. Enter it in your notification settings.")
     elif number is None:
-        messages.warning(request, "No number of the campaign's pool can place calls. Add one, or end its pause.")
+        messages.warning(
+            request, "No number of the campaign's pool can place calls. Add one, or resume a paused one."
+        )
     else:
         try:
             voice_previews.place_preview(
                 number, request.organization, "campaign", row.pk, phone.as_e164, actor=request.actor
             )
-            messages.success(request, f"Calling {phone.as_national}. You hear the script, and can press its keys.")
+            messages.success(
+                request, f"Calling {phone.as_national}. You'll hear the script and can press its keys."
+            )
         except voice_previews.TooManyPreviews:
             text = f"Your phone had {voice_previews.MOST_PER_HOUR} test calls within an hour. Try again later."
             messages.warning(request, f"No call was placed: {text}")

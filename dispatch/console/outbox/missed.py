@@ -29,7 +29,7 @@ def send_missed(request: HttpRequest, endpoint_id: int) -> HttpResponse:
     given = request.POST if request.method == "POST" else request.GET
     since = _since(given.get("since", ""), request.organization.time_zone)
     if since is None:
-        messages.warning(request, "Enter the date and time since which events were missed.")
+        messages.warning(request, "Enter the date and time from which to count missed events.")
         return views_base.back_to(request, back)
     after_id = read_id(given.get("after", "")) or 0
     if request.method == "GET":

@@ -18,7 +18,7 @@ from dispatch.jobs.models import Job
 from dispatch.technicians.models import Shift, Technician
 
 # Technicians and unassigned jobs on one page.
-MAX_ROWS, MAX_WAITING = 100, 40
+MAX_ROWS, MAX_UNASSIGNED = 100, 40
 # The hours that a day always shows, and the duration of a job whose service type has none (minutes).
 FIRST_HOUR, LAST_HOUR, USUAL_MINUTES = 7, 19, 60
 SHORTEST = timedelta(minutes=15)
@@ -70,8 +70,8 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """A job that nobody has. `minutes`: its expected duration."""
+class UnassignedJob:
+    """An open job without a technician. `minutes`: its expected duration."""
 
     job: Job
     tone: str
@@ -94,10 +94,10 @@ class Day:
 
 
 @dataclass
-class Unassigned:
-    """The jobs that nobody has, of which `items` are the most urgent."""
+class UnassignedJobs:
+    """The unassigned jobs. `items` are the most urgent ones; there are `more`."""
 
-    items: list[Waiting] = field(default_factory=list)
+    items: list[UnassignedJob] = field(default_factory=list)
     more: int = 0
 
 
@@ -122,7 +122,7 @@ def load_days(organization: Organization, first: date, count: int, who: str = ""
     return [_build_day(begin, end, shown, shifts, bars) for begin, end in pairwise(midnights)], hidden
 
 
-def load_unassigned(organization: Organization, first: date, last: date) -> Unassigned:
+def load_unassigned(organization: Organization, first: date, last: date) -> UnassignedJobs:
     """Return the open jobs without a technician whose arrival window begins from `first` until before `last`.
 
     If today is within, also those without a window, and those whose window has begun.
@@ -135,10 +135,10 @@ def load_unassigned(organization: Organization, first: date, last: date) -> Unas
         wanted |= Q(window_start=None) | Q(window_start__lt=begin)
     jobs = open_jobs.filter(wanted).order_by("priority", "received_at", "pk")
     items = []
-    for job in jobs[:MAX_WAITING]:
+    for job in jobs[:MAX_UNASSIGNED]:
         tone, state = state_of(job)
-        items.append(Waiting(job, tone, state, received_at(job), minutes_of(job)))
-    return Unassigned(items, max(0, jobs.count() - len(items)) if len(items) == MAX_WAITING else 0)
+        items.append(UnassignedJob(job, tone, state, received_at(job), minutes_of(job)))
+    return UnassignedJobs(items, max(0, jobs.count() - len(items)) if len(items) == MAX_UNASSIGNED else 0)
 
 
 def minutes_of(job: Job) -> int:

@@ -1,4 +1,4 @@
-"""The timeline: technicians by time, with their shifts and jobs, and the jobs that nobody has."""
+"""The timeline: technicians by time, with their shifts and jobs, and the unassigned jobs."""
 
 from __future__ import annotations
 

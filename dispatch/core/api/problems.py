@@ -216,7 +216,7 @@ def unknown_path(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpRespons
     return problem_response(404, "not_found", detail)
 
 
-def no_page(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+def raise_not_found(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
     """Raise Http404, in place of a page of Django that is not used here."""
     raise Http404
 

@@ -2,7 +2,7 @@
 
 Deadlines are written by one machine and judged by another. Each process therefore measures the difference when
 it opens a database connection, at most every `EVERY_S` seconds, and follows PostgreSQL's clock while it is off by
-more than `TOLERATED_S`. Only what is certain counts: the time that the question took is no difference.
+more than `TOLERATED_S`. Only what is certain counts: the duration of the query is not part of the difference.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def install() -> None:
     connection_created.connect(_on_connection, dispatch_uid="clock_difference")
 
 
-def measure(ask: Callable[[], datetime]) -> float:
+def measure_difference(ask: Callable[[], datetime]) -> float:
     """Return by how many seconds, at least, PostgreSQL's clock is ahead of this machine's (negative: behind)."""
     before = clock.machine_now()
     theirs = ask()
@@ -41,12 +41,12 @@ def measure(ask: Callable[[], datetime]) -> float:
     return min(0.0, (theirs - before).total_seconds())
 
 
-def follow(difference_s: float) -> None:
+def follow_database_clock(difference_s: float) -> None:
     """Correct the clock by this difference, or end the correction if it is tolerated."""
     correction_s = difference_s if abs(difference_s) > TOLERATED_S else 0.0
     if abs(correction_s - clock.correction_s()) > TOLERATED_S:
         log.warning("clock_corrected", database_is_ahead_s=round(correction_s, 1), hint="Synchronize with NTP.")
-    clock.correct(correction_s)
+    clock.set_correction(correction_s)
 
 
 def _on_connection(connection: Any, **_: Any) -> None:
@@ -65,6 +65,6 @@ def _on_connection(connection: Any, **_: Any) -> None:
         return found
 
     try:
-        follow(measure(ask))
+        follow_database_clock(measure_difference(ask))
     except psycopg.Error as error:  # the caller finds out by itself
         log.warning("clock_not_measured", error=str(error).strip())

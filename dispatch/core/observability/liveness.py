@@ -1,7 +1,7 @@
 """Detect that this process is stuck, for the liveness probe of processes without a web server.
 
-Whatever must end or repeat names a time by which it does. Servers that are away make no process overdue: requests
-to them have time limits, and then the work is repeated.
+Code that must end or repeat sets a deadline. Servers that are away make no process overdue: requests to
+them have time limits, and then the work is repeated.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ _lock = threading.Lock()
 _due: dict[str, float] = {}
 
 
-def expect(name: str, within_s: float) -> None:
-    """Expect that `expect` or `release` is called again with this name within some seconds."""
+def set_deadline(name: str, within_s: float) -> None:
+    """Expect `set_deadline` or `clear_deadline` to be called again with this name within this many seconds."""
     with _lock:
         _due[name] = time.monotonic() + within_s
 
 
-def release(name: str) -> None:
-    """Stop expecting this name."""
+def clear_deadline(name: str) -> None:
+    """Clear the deadline of this name."""
     with _lock:
         _due.pop(name, None)
 
 
-def overdue() -> list[str]:
-    """Return the names whose time has passed."""
+def find_overdue() -> list[str]:
+    """Return the names whose deadline has passed."""
     now = time.monotonic()
     with _lock:
         return sorted(name for name, due in _due.items() if due < now)
 
 
 def reset() -> None:
-    """Expect nothing (tests)."""
+    """Clear all deadlines (tests)."""
     with _lock:
         _due.clear()

@@ -177,7 +177,7 @@ def make_application() -> Callable[..., Iterable[bytes]]:
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if environ.get("PATH_INFO") == liveness.PATH:
-            late = liveness.overdue()
+            late = liveness.find_overdue()
             body = f"stuck: {', '.join(late)}\n".encode() if late else b"ok\n"
             headers = [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))]
             start_response("503 Stuck" if late else "200 OK", headers)

@@ -52,7 +52,7 @@ class Autoscaler:
     def run(self, wait: Callable[[float], bool]) -> None:
         """Step until `wait(seconds)` returns true."""
         while True:
-            liveness.expect("autoscaler", STUCK_AFTER_S)
+            liveness.set_deadline("autoscaler", STUCK_AFTER_S)
             self.step(time.monotonic())
             if wait(TICK_S):
                 return

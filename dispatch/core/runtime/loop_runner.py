@@ -139,7 +139,7 @@ class Runner:
         finally:
             stopped.cancel()
             beat.cancel()
-            liveness.release("event loop")
+            liveness.clear_deadline("event loop")
             await self._resign()
             if hear:
                 await asyncio.to_thread(hear.join, 2)
@@ -159,7 +159,7 @@ class Runner:
 
     async def _report_liveness(self) -> None:
         while True:
-            liveness.expect("event loop", liveness.EVENT_LOOP_S)
+            liveness.set_deadline("event loop", liveness.EVENT_LOOP_S)
             await asyncio.sleep(liveness.EVENT_LOOP_BEAT_S)
 
     async def _run_service(self, service: Service) -> None:
@@ -190,7 +190,7 @@ class Runner:
             failed = False
             record = self._records.get(loop.name, _Record())
             record.began = time.monotonic()
-            liveness.expect(f"loop:{loop.name}", max(liveness.STEP_S, 2 * loop.limit_s))
+            liveness.set_deadline(f"loop:{loop.name}", max(liveness.STEP_S, 2 * loop.limit_s))
             try:
                 wish = await self._in_thread(self._steps, self._step, loop, election)
                 failures = 0
@@ -204,7 +204,7 @@ class Runner:
                 pause = backoff(failures)
                 log.exception("step_failed", loop=loop.name, failures=failures, again_in_s=round(pause, 1))
             record.end(failed)
-            liveness.release(f"loop:{loop.name}")
+            liveness.clear_deadline(f"loop:{loop.name}")
             if election and record.is_failing():
                 await self._give_up(election, "failing", failures=record.failures)
                 record.reset()

@@ -122,7 +122,7 @@ class DispatchWorker(SimpleWorker):
 
         RQ calls it before and after each job, and whenever it has waited for one.
         """
-        liveness.expect("worker", LIVENESS_S)
+        liveness.set_deadline("worker", LIVENESS_S)
         if pipeline is None and timeout is None:
             if not self._is_due("beat", BEAT_S):
                 return
@@ -141,7 +141,7 @@ class DispatchWorker(SimpleWorker):
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Run a job like RQ. The worker becomes idle only when it looks for the next job."""
-        liveness.expect("worker", (job.timeout or 0) + LIVENESS_S)
+        liveness.set_deadline("worker", (job.timeout or 0) + LIVENESS_S)
         self.prepare_execution(job)
         self.perform_job(job, queue)
 

@@ -110,7 +110,7 @@ class SubmissionFormSerializer(StrictSerializer):
         required=False,
         allow_blank=True,
         default="",
-        help_text="Of the customer's page and texts. Empty: the organization's.",
+        help_text="The language of the customer's page and texts. Empty: the organization's.",
     )
     preferred_technician = OwnedRelatedField(
         queryset=Technician.objects.all(),

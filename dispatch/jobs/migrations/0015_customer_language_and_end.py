@@ -29,7 +29,7 @@ class Migration(migrations.Migration):
                 choices=[("en", "English"), ("es", "Spanish")],
                 db_default="",
                 default="",
-                help_text="Of the customer's pages and texts. Empty: the organization's.",
+                help_text="The language of the customer's page and texts. Empty: the organization's.",
                 max_length=2,
             ),
         ),

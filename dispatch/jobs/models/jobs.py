@@ -69,7 +69,7 @@ class Submission(WithWindow, OwnedModel):
     lng = models.FloatField(null=True)
     notes = models.TextField(max_length=4000, blank=True)
     extra = models.JSONField(default=dict, blank=True)
-    language = own_language("Of the customer's pages and texts. Empty: the organization's.")
+    language = own_language("The language of the customer's page and texts. Empty: the organization's.")
     # No constraint in the database: a locked technician must not hold back the customer's form.
     preferred_technician = models.ForeignKey(
         Technician,

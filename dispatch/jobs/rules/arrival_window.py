@@ -56,18 +56,18 @@ class ArrivalWindow:
         return _("on {date} between {start} and {end}").format(date=day_words(start), **times)
 
     def short_words(self, zone: str, now: datetime) -> str:
-        """Return the window as the board shows it: "14:00–16:00"; on another day, "Tue 24 Nov, 14:00–16:00"."""
+        """Return the window as the board shows it: "14:00–16:00"; on another day, "Tue, Nov 24, 14:00–16:00"."""
         start, end = (moment.astimezone(ZoneInfo(zone)) for moment in (self.start, self.end))
         times = f"{start.hour}:{start.minute:02d}–{end.hour}:{end.minute:02d}"
         is_today = start.date() == now.astimezone(ZoneInfo(zone)).date()
-        return times if is_today else f"{start:%a} {start.day} {start:%b}, {times}"
+        return times if is_today else f"{start:%a, %b} {start.day}, {times}"
 
 
 def local_moment(moment: datetime, zone: str, now: datetime) -> str:
-    """Return a local time within a day from now as "7:00", and a later one as "Tue 24 Nov, 7:00"."""
+    """Return a local time within a day from now as "7:00", and a later one as "Tue, Nov 24, 7:00"."""
     local = moment.astimezone(ZoneInfo(zone))
     at = f"{local.hour}:{local.minute:02d}"
-    return at if moment - now < timedelta(days=1) else f"{local:%a} {local.day} {local:%b}, {at}"
+    return at if moment - now < timedelta(days=1) else f"{local:%a, %b} {local.day}, {at}"
 
 
 def day_words(local: datetime) -> str:

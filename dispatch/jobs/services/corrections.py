@@ -31,11 +31,11 @@ from dispatch.jobs.services.actions import (
 )
 from dispatch.jobs.services.notices import News
 
-# What a technician need not be told of.
+# Changes of which the technician is not notified.
 _IS_QUIET = frozenset({"priority", "customer's name", "duration", "notes"})
 # Recorded in the Event as the origin of a customer's change, so that dispatchers are notified.
 BY_CUSTOMER = "customer"
-# Field → what the history calls it.
+# Field → its name in the history.
 _DETAILS = {
     "customer_name": "customer's name",
     "window_start": "arrival window",

@@ -128,7 +128,7 @@ def is_pointless(job: Job, notice: TechnicianNotice) -> bool:
 
 
 def has_left(technician_id: int, news: str) -> bool:
-    """Return whether the technician was deactivated, so that the news about the job are not for them."""
+    """Return whether the technician was deactivated, and so gets no such news about a job."""
     return news not in LOSSES and Technician.objects.filter(pk=technician_id, is_active=False).exists()
 
 

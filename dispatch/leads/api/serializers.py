@@ -123,7 +123,7 @@ class CampaignSerializer(OwnedSerializer):
 
     A campaign that is not paused needs a script or an `answer_url`. `branches` say what pressed keys do, and
     `retry_rules` when a lead is called again; if given, each replaces all existing rows. `keys` are branches that
-    only say something; given, they replace those. An outcome without a rule uses the defaults. With
+    only say something; if given, they replace those. An outcome without a rule uses the defaults. With
     `allows_duplicates`, the campaign may have several open leads to a phone. The secret is never returned.
     """
 

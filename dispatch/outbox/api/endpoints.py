@@ -152,12 +152,12 @@ class TriedSerializer(serializers.Serializer):
 
 
 class MissedSerializer(NoteSerializer):
-    """Which missed events to send: those since a moment. With `preview`, they are only counted."""
+    """Which missed events to send: those since a given time. With `preview`, they are only counted."""
 
     since = serializers.DateTimeField()
     until = serializers.DateTimeField(required=False)
     after_event_id = serializers.IntegerField(
-        required=False, min_value=0, default=0, help_text="`next_after_id` of the request before."
+        required=False, min_value=0, default=0, help_text="`next_after_id` of the previous request."
     )
     preview = serializers.BooleanField(default=False)
 
@@ -355,10 +355,10 @@ class EndpointViewSet(
     @extend_schema(request=MissedSerializer, responses={200: MissedDoneSerializer, 202: MissedDoneSerializer})
     @action(detail=True, methods=["post"], url_path="send-missed")
     def send_missed(self, request: Request, **kwargs: Any) -> Response:
-        """Send the events since a moment that the endpoint subscribes to and has no message for.
+        """Send the events since a given time that the endpoint subscribes to and has no message for.
 
-        They are sent in the order in which they happened, at most 2,000 per request, after the messages that wait
-        already. `preview` only counts them. A disabled endpoint returns 409.
+        They are sent in the order in which they happened, at most 2,000 per request, after the messages that are
+        already waiting. `preview` only counts them. A disabled endpoint returns 409.
         """
         endpoint = self.get_object()
         given = MissedSerializer(data=request.data)

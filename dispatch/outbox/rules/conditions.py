@@ -65,7 +65,7 @@ def parse_condition(text: str) -> ParsedResult:
     return parsed
 
 
-def evaluate(text: str, body: Mapping[str, Any]) -> bool:
+def evaluate_condition(text: str, body: Mapping[str, Any]) -> bool:
     """Return whether the condition holds for a payload. An empty condition always holds.
 
     As in JMESPath, null, false and empty strings, lists and objects do not hold; 0 does. Raises InvalidCondition

@@ -20,16 +20,16 @@ MARGIN = timedelta(hours=1)
 def created_since(messages: M, organization_id: int, at: datetime) -> M:
     """Return those of the organization's messages that were created at `at` or later."""
     own = Message.objects.of(organization_id).order_by()
-    return messages.filter(id__gte=first_id(own, "created_at", shifted(at, -MARGIN)), created_at__gte=at)
+    return messages.filter(id__gte=first_id(own, "created_at", shift_time(at, -MARGIN)), created_at__gte=at)
 
 
 def created_before(messages: M, organization_id: int, at: datetime) -> M:
     """Return those of the organization's messages that were created before `at`."""
     own = Message.objects.of(organization_id).order_by()
-    return messages.filter(id__lt=first_id(own, "created_at", shifted(at, MARGIN)), created_at__lt=at)
+    return messages.filter(id__lt=first_id(own, "created_at", shift_time(at, MARGIN)), created_at__lt=at)
 
 
-def shifted(at: datetime, by: timedelta) -> datetime:
+def shift_time(at: datetime, by: timedelta) -> datetime:
     """Return `at + by`, within the calendar."""
     try:
         return at + by

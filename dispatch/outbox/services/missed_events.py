@@ -1,4 +1,4 @@
-"""Send an endpoint the events that it missed: those since a moment, of its event types, without a message to it.
+"""Send an endpoint the events that it missed: those since a time, of its event types, without a message to it.
 
 An endpoint misses events that happened before it was created, before it subscribed to their types, or while it
 was disabled for longer than OUTBOX_DISABLED_KEEP_S. Events whose messages retention has deleted count as missed.
@@ -21,7 +21,7 @@ from dispatch.outbox.event_reader import READER, body_of, is_wanted, message_of
 from dispatch.outbox.models import Endpoint, Message
 from dispatch.outbox.rules import conditions
 from dispatch.outbox.rules.ordering import ABOUT_FAILURES
-from dispatch.outbox.services.creation_times import MARGIN, first_id, shifted
+from dispatch.outbox.services.creation_times import MARGIN, first_id, shift_time
 from dispatch.outbox.services.intake import accept_messages
 
 MAX_EVENTS = 2000
@@ -55,9 +55,9 @@ def find_missed(
     """
     own = Event.objects.filter(organization_id=endpoint.organization_id).order_by()
     found = own.filter(_of_types(endpoint.event_types), _read_already(), at__gte=since, pk__gt=after_id)
-    found = found.filter(pk__gte=first_id(own, "at", shifted(since, -MARGIN)))
+    found = found.filter(pk__gte=first_id(own, "at", shift_time(since, -MARGIN)))
     if until is not None:
-        found = found.filter(at__lt=until, pk__lt=first_id(own, "at", shifted(until, MARGIN)))
+        found = found.filter(at__lt=until, pk__lt=first_id(own, "at", shift_time(until, MARGIN)))
     sent = Message.objects.filter(endpoint_id=endpoint.pk, event_id=OuterRef("pk"))
     rows = list(found.filter(~Exists(sent)).order_by("pk")[: MAX_EVENTS + 1])
     kept = [event for event in rows[:MAX_EVENTS] if is_wanted(event, endpoint)]
@@ -75,8 +75,8 @@ def send_missed(
 ) -> MissedEvents:
     """Create the messages of the missed events, in order, and return the events.
 
-    They come after the messages that wait already. An interrupted call can be repeated: an event has at most one
-    message to an endpoint. Raises Conflict if the endpoint is disabled, and LimitReached.
+    They come after the messages that are already waiting. An interrupted call can be repeated: an event has at
+    most one message to an endpoint. Raises Conflict if the endpoint is disabled, and LimitReached.
     """
     if endpoint.disabled_at is not None:
         raise Conflict("This endpoint is disabled. Enable it first.", code="illegal_transition")
@@ -113,7 +113,7 @@ def try_condition(endpoint: Endpoint, condition: str, count: int = 20) -> list[T
 
 def _try(condition: str, event: Event) -> Tried:
     try:
-        return Tried(event, conditions.evaluate(condition, body_of(event)))
+        return Tried(event, conditions.evaluate_condition(condition, body_of(event)))
     except conditions.ConditionFailed as error:
         return Tried(event, False, str(error))
 

@@ -15,7 +15,7 @@ from dispatch.core.events import Actor
 from dispatch.core.runtime import queues
 from dispatch.schedules.models import Run, RunStatus, Schedule
 from dispatch.schedules.rules import recurrence
-from dispatch.schedules.services.schedules import NotInThisStatus, lock_schedule, refuse_in
+from dispatch.schedules.services.schedules import NotInThisStatus, check_status_not_in, lock_schedule
 from dispatch.schedules.services.shards import EXECUTOR
 
 MAX_BACKFILL = 1000
@@ -55,7 +55,7 @@ def run_range(
     """
     with transaction.atomic():
         schedule = lock_schedule(schedule_id, version)
-        refuse_in(schedule, (Schedule.Status.DELETED,), "run")
+        check_status_not_in(schedule, (Schedule.Status.DELETED,), "run")
         found = preview_backfill(schedule, since, until)
         if not found.is_whole:
             raise Conflict(
@@ -76,7 +76,7 @@ def run_missed(run_id: int, *, actor: Actor, note: str = "") -> list[Run]:
         return run_range(run.schedule_id, run.trigger_at, run.stretch_last_at, actor=actor, note=note)
     with transaction.atomic():
         schedule = lock_schedule(run.schedule_id, None)
-        refuse_in(schedule, (Schedule.Status.DELETED,), "run")
+        check_status_not_in(schedule, (Schedule.Status.DELETED,), "run")
         return _add_runs(schedule, [run.trigger_at], actor, note)
 
 

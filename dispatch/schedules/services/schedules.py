@@ -114,7 +114,7 @@ def change_schedule(
     now = clock.now()
     with transaction.atomic():
         schedule = lock_schedule(schedule_id, version)
-        refuse_in(schedule, (_STATUS.DELETED,), "changed")
+        check_status_not_in(schedule, (_STATUS.DELETED,), "changed")
         changed = sorted(name for name in given if getattr(schedule, name) != given[name])
         if not changed:
             return schedule
@@ -142,7 +142,7 @@ def pause_schedule(schedule_id: int, *, actor: Actor, version: int | None = None
         schedule = lock_schedule(schedule_id, version)
         if schedule.status == _STATUS.PAUSED:
             return schedule
-        refuse_in(schedule, (_STATUS.DELETED, _STATUS.ENDED), "paused")
+        check_status_not_in(schedule, (_STATUS.DELETED, _STATUS.ENDED), "paused")
         schedule.status = _STATUS.PAUSED
         waiting = Run.objects.filter(schedule=schedule, status__in=[RunStatus.SCHEDULED, RunStatus.RETRYING])
         waiting.exclude(number=None, status=RunStatus.SCHEDULED).update(due_at=None)
@@ -161,7 +161,7 @@ def resume_schedule(schedule_id: int, *, actor: Actor, version: int | None = Non
         schedule = lock_schedule(schedule_id, version)
         if schedule.status == _STATUS.ACTIVE:
             return schedule
-        refuse_in(schedule, (_STATUS.DELETED, _STATUS.ENDED), "resumed")
+        check_status_not_in(schedule, (_STATUS.DELETED, _STATUS.ENDED), "resumed")
         schedule.status, schedule.paused_until = _STATUS.ACTIVE, now
         runs = Run.objects.filter(schedule=schedule, due_at=None)
         runs.filter(status=RunStatus.RETRYING).update(due_at=now)
@@ -180,7 +180,7 @@ def run_now(schedule_id: int, *, actor: Actor, version: int | None = None, note:
     now = clock.now()
     with transaction.atomic():
         schedule = lock_schedule(schedule_id, version)
-        refuse_in(schedule, (_STATUS.DELETED,), "run")
+        check_status_not_in(schedule, (_STATUS.DELETED,), "run")
         run = Run.objects.create(
             organization_id=schedule.organization_id,
             schedule=schedule,
@@ -338,7 +338,7 @@ def lock_schedule(schedule_id: int, version: int | None) -> Schedule:
     return schedule
 
 
-def refuse_in(schedule: Schedule, statuses: Sequence[str], participle: str) -> None:
+def check_status_not_in(schedule: Schedule, statuses: Sequence[str], participle: str) -> None:
     """Raise NotInThisStatus if the schedule has one of these statuses: "it cannot be" `participle`."""
     if schedule.status in statuses:
         detail = f"This schedule is {schedule.get_status_display().lower()}, so it cannot be {participle}."

@@ -43,7 +43,7 @@ class ShardLeaseManager:
         self._lock = threading.Lock()
         self._held: frozenset[int] = frozenset()
         self._until = 0.0
-        self._stood_back_at: float | None = None  # since Redis was lost
+        self._yielded_at: float | None = None  # since Redis was lost
         self._is_alone = False  # then: no other executor is alive
 
     def held(self) -> list[int]:
@@ -78,20 +78,20 @@ class ShardLeaseManager:
             log.info("shards_rebalanced", shards=len(held), executors=alive)
         return sorted(held)
 
-    def step_or_stand_back(self) -> list[int]:
-        """Take part as `step` does. Without Redis, leave the shards to the other executors, if there are any.
+    def step_or_yield(self) -> list[int]:
+        """Take part as `step` does. Without Redis, yield the shards to the other executors, if there are any.
 
         A run that is claimed without Redis reaches no worker until it is found to be lost.
         """
         if breaker(server_url(QUEUES)).failing_s() < REDIS_LOST_AFTER_S:
-            self._stood_back_at = None
+            self._yielded_at = None
             return self.step()
-        if self._stood_back_at is None:
-            self._stood_back_at, self._is_alone = _ticks(), False
-            log.warning("shards_left", reason="Redis cannot be reached")
+        if self._yielded_at is None:
+            self._yielded_at, self._is_alone = _ticks(), False
+            log.warning("shards_released", reason="Redis cannot be reached")
             self.leave()
         if not self._is_alone:
-            if _ticks() - self._stood_back_at < self.lease_s or fetch_all(sql.COUNT_ALIVE)[0][0]:
+            if _ticks() - self._yielded_at < self.lease_s or fetch_all(sql.COUNT_ALIVE)[0][0]:
                 return []
             self._is_alone = True
         return self.step()
@@ -134,7 +134,7 @@ async def renew_shards_forever(stopping: asyncio.Event) -> None:
 
 def _renew_and_notify() -> None:
     had = keeper.held()
-    if set(keeper.step_or_stand_back()) - set(had):
+    if set(keeper.step_or_yield()) - set(had):
         queues.notify_loop(EXECUTOR)
 
 

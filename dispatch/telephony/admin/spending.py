@@ -49,7 +49,7 @@ class SpendCapAdmin(OwnedAdmin):
         if row.other_currencies and row.amount is not None:
             notes.append(
                 f"Not counted, because there is no exchange rate into {row.currency}: {row.other_currencies}. "
-                "Until you add one under Exchange rates, the cap holds back nothing that is billed in these."
+                "Until you add one under Exchange rates, the cap does not stop anything billed in these."
             )
         if rates := exchange_rates.describe_rates(row.organization_id, row.currency):
             notes.append(f"Counted with: {rates}.")
@@ -66,7 +66,7 @@ class SpendCapAdmin(OwnedAdmin):
 
 @admin.register(ExchangeRate)
 class ExchangeRateAdmin(OwnedAdmin):
-    """Admins enter what one unit of a currency billed is worth; dispatchers see it."""
+    """Administer exchange rates. Admins enter them, and dispatchers see them."""
 
     subject = "exchange_rate"
     dispatcher_may = VIEW

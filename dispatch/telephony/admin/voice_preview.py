@@ -18,7 +18,7 @@ from dispatch.telephony.admin.refusals import describe_refusal
 from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
 from dispatch.telephony.handlers import VoicePrompt
 
-_NO_NUMBER = "No number of this organization can place calls. Add one, or end its pause."
+_NO_NUMBER = "No number of this organization can place calls. Add one, or resume a paused one."
 _NO_PHONE = "Your account has no phone number. Enter it in your notification settings."
 
 

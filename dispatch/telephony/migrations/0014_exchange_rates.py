@@ -45,7 +45,7 @@ class Migration(migrations.Migration):
                                 "^[A-Z]{3}\\Z", "Enter three capital letters, such as USD."
                             )
                         ],
-                        verbose_name="currency billed",
+                        verbose_name="billed currency",
                     ),
                 ),
                 (
@@ -65,7 +65,7 @@ class Migration(migrations.Migration):
                     "rate",
                     models.DecimalField(
                         decimal_places=8,
-                        help_text="What one unit of the currency billed is worth in the currency of the cap, such as 1.08.",
+                        help_text="What one unit of the billed currency is worth in the currency of the cap, such as 1.08.",
                         max_digits=18,
                         validators=[django.core.validators.MinValueValidator(Decimal("1E-8"))],
                     ),

@@ -113,14 +113,14 @@ class ExchangeRate(OwnedModel):
     """What one unit of a currency costs in another: a spending cap counts amounts in other currencies with it."""
 
     from_currency = models.CharField(
-        "currency billed", max_length=3, validators=_CURRENCY, help_text="The currency of the prices, such as EUR."
+        "billed currency", max_length=3, validators=_CURRENCY, help_text="The currency of the prices, such as EUR."
     )
     to_currency = models.CharField("currency of the cap", max_length=3, default="USD", validators=_CURRENCY)
     rate = models.DecimalField(
         max_digits=18,
         decimal_places=8,
         validators=[MinValueValidator(Decimal("0.00000001"))],
-        help_text="What one unit of the currency billed is worth in the currency of the cap, such as 1.08.",
+        help_text="What one unit of the billed currency is worth in the currency of the cap, such as 1.08.",
     )
     as_of = models.DateField("date of the rate", default=today)
 

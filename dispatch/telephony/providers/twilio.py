@@ -305,7 +305,7 @@ class Twilio(Provider):
     def render_connection(
         self, connection: Connection, from_phone: str, legs: Sequence[LegUrls], result_url: str
     ) -> tuple[bytes, str]:
-        return twilio_connections.render(connection, from_phone, legs, result_url, STATUS_EVENTS)
+        return twilio_connections.render_dial(connection, from_phone, legs, result_url, STATUS_EVENTS)
 
     def render_hand_over(self, url: str) -> tuple[bytes, str]:
         from twilio.twiml.voice_response import VoiceResponse
@@ -350,7 +350,7 @@ class Twilio(Provider):
             if not self._token:
                 return Rejected(False, "20003", "the account has no token", "configuration", True)
             client = self._client()
-            self._http().limit_connecting(
+            self._http().limit_connect_time(
                 min(leave_within_s or settings.PROVIDER_TIMEOUT_S, settings.PROVIDER_TIMEOUT_S)
             )
         except Exception as error:  # nothing was sent

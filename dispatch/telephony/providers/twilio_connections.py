@@ -9,7 +9,7 @@ from dispatch.telephony.providers import twilio_speech
 from dispatch.telephony.providers.base import LegUrls
 
 
-def render(
+def render_dial(
     connection: Connection, from_phone: str, legs: Sequence[LegUrls], result_url: str, status_events: Sequence[str]
 ) -> tuple[bytes, str]:
     """Return the document and its content type. The caller keeps hearing the ringing until a person accepts."""

@@ -79,7 +79,7 @@ class PooledHttp(TwilioHttpClient):
         # In development: the host for which requests to the simulator are meant, with the account's region.
         self.host = ""
 
-    def limit_connecting(self, seconds: float) -> None:
+    def limit_connect_time(self, seconds: float) -> None:
         """Limit how long the thread's next request may take to connect."""
         self._state.connect_s = seconds
 

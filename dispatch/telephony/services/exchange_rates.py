@@ -33,7 +33,7 @@ def save_rate(row: ExchangeRate, changed: Mapping[str, Any], *, actor: Actor) ->
         else:
             return
         _append(row, "added" if is_new else "changed", actor)
-        spend_caps.count_again(row.organization_id, actor=actor)
+        spend_caps.recount_cap(row.organization_id, actor=actor)
 
 
 def delete_rate(row: ExchangeRate, *, actor: Actor) -> None:
@@ -42,7 +42,7 @@ def delete_rate(row: ExchangeRate, *, actor: Actor) -> None:
         _append(row, "deleted", actor)
         organization_id = row.organization_id
         row.delete()
-        spend_caps.count_again(organization_id, actor=actor)
+        spend_caps.recount_cap(organization_id, actor=actor)
 
 
 def is_old(row: ExchangeRate) -> bool:

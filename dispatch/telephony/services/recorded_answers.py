@@ -1,6 +1,6 @@
 """Apply answers that were stored and that their webhooks have not applied yet: texts, and keys of inbound calls.
 
-For decisions that no later answer may undo. A loop applies them otherwise.
+Decisions that no later answer may undo call this first. Otherwise, a loop applies the answers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def apply_texts_from(
 
 
 def apply_inbound_keys_of(purpose: str, subject_ids: Collection[int], *, before: datetime | None = None) -> None:
-    """Apply the stored keys of inbound calls about these subjects, but none of a menu. `before` as above."""
+    """Apply the stored keys of inbound calls about these subjects, except keys of a menu. `before` as above."""
     waiting = InboundCall.objects.filter(
         purpose=purpose, subject_id__in=subject_ids, next_action_at__isnull=False
     ).select_related("organization")

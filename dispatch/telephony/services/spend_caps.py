@@ -167,8 +167,8 @@ def save_cap(cap: SpendCap, changed: Mapping[str, Any], *, actor: Actor) -> None
             _count(stored, is_edited=True, actor=actor)
 
 
-def count_again(organization_id: int, *, actor: Actor = SYSTEM) -> None:
-    """Count with changed exchange rates, in the caller's transaction."""
+def recount_cap(organization_id: int, *, actor: Actor = SYSTEM) -> None:
+    """Count the cap again with changed exchange rates, in the caller's transaction."""
     cap = _locked(organization_id)
     if cap is not None and cap.amount is not None:
         _count(cap, is_edited=True, actor=actor)
