@@ -85,7 +85,7 @@ class LegCallHandler:
 
     def on_answer(self, call: Call) -> VoicePrompt:
         """Introduce the lead, and ask the person to accept. The lead does not hear it."""
-        lead_call = Call.objects.filter(pk=call.subject_id, purpose=PURPOSE, ended_at=None).first()
+        lead_call = _open_lead_call(call)
         if lead_call is None:
             return SILENCE
         lead = _load_lead(lead_call)
@@ -95,8 +95,15 @@ class LegCallHandler:
             return VoicePrompt(tuple(filter(None, (introduction, gettext(ACCEPT)))), keys=ACCEPT_KEY, times=2)
 
     def on_key(self, call: Call, key: str) -> VoicePrompt:
-        """Let the person talk to the lead: the document ends without a hang-up."""
-        return VoicePrompt((), hangs_up=False) if key == ACCEPT_KEY else self.on_answer(call)
+        """Let the person talk to the lead: the document ends without a hang-up.
+
+        The connection is recorded now: its result may not be reported if the lead hangs up first.
+        """
+        if key != ACCEPT_KEY:
+            return self.on_answer(call)
+        if (lead_call := _open_lead_call(call)) is not None:
+            branches.record_connection(_load_lead(lead_call), lead_call, is_connected=True)
+        return VoicePrompt((), hangs_up=False)
 
     def on_status_change(self, call: Call) -> None:
         """Do nothing: the end of the connection is reported to the lead's call."""
@@ -137,6 +144,11 @@ _PREVIEWED: dict[str, str] = {
     Action.LATER: mark("Preview: the lead would be called again later."),
     Action.TEXT: mark("Preview: a text would be sent."),
 }
+
+
+def _open_lead_call(leg: Call) -> Call | None:
+    """Return the call of the lead that a leg may talk to, or None if the lead has hung up."""
+    return Call.objects.filter(pk=leg.subject_id, purpose=PURPOSE, ended_at=None).first()
 
 
 def _speech(campaign: Campaign) -> Any:

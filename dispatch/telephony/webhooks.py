@@ -103,6 +103,8 @@ def _choose_prompt(
     if call.ended_at is not None or step >= MAX_STEPS:
         if is_accepted_key:  # the call is over, but the key was pressed during the call and counts
             handler.on_key(call, event.digits)
+        elif event.kind == "connected":
+            cast(ConnectingHandler, handler).on_connected(call, event.is_connected)
         return SILENCE
     if call.cancel_requested_at is not None:  # a pressed key still gets its result, but no new prompt
         prompt = handler.on_key(call, event.digits) if is_accepted_key else SILENCE

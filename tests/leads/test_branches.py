@@ -88,6 +88,36 @@ def test_the_lead_talks_to_the_person_who_accepts(floor: Floor, sim: Simulator) 
     wait_until(lambda: floor.lines_in_use() == 0)
 
 
+def test_a_connection_counts_although_the_lead_hangs_up_first(floor: Floor, sim: Simulator) -> None:
+    branch(floor, "1", "connect", phones=SALES)
+    sim.phone(ANN).will(answer(0.5, "1"))
+    sales = sim.phone(SALES).will(manual())
+    lead = add_with(floor, ANN)
+    floor.work()
+    person = sales.rings().answer()
+    person.hears("Press 1 to take the call.").press("1")
+    wait_until(lambda: "talks to" in person.story())
+    sim.calls_to(ANN)[0].hang_up()
+    assert ended(lead).outcome == "answered"
+    assert floor.told(lead).count("connected") == 1
+    wait_until(lambda: not Call.objects.filter(ended_at=None).exists())
+    wait_until(lambda: floor.lines_in_use() == 0)
+
+
+def test_a_leg_ends_if_the_lead_hangs_up_while_it_rings(floor: Floor, sim: Simulator) -> None:
+    branch(floor, "1", "connect", phones=SALES)
+    sim.phone(ANN).will(answer(0.5, "1"))
+    sales = sim.phone(SALES).will(manual())
+    lead = add_with(floor, ANN)
+    floor.work()
+    sales.rings()
+    sim.calls_to(ANN)[0].hang_up()
+    ended(lead)
+    wait_until(lambda: [status for _, status in legs()] == ["canceled"])
+    assert "connected" not in floor.told(lead)
+    wait_until(lambda: floor.lines_in_use() == 0)
+
+
 def test_if_nobody_accepts_the_lead_hears_what_the_branch_says(floor: Floor, sim: Simulator) -> None:
     branch(floor, "1", "connect", phones=SALES, otherwise="Sorry, {name}. We will write.")
     sim.phone(ANN).will(answer(0.5, "1"))
@@ -186,6 +216,10 @@ def test_branches_are_written_and_read_with_the_api(api: Any) -> None:
     assert made["keys"] == {"2": "Thank you."}
     changed = api.patch(f"campaigns/{made['id']}/", {"keys": {"5": "Five."}}).json()
     assert [(row["key"], row["say"]) for row in changed["branches"]] == [("1", "One moment."), ("5", "Five.")]
+    same = api.patch(f"campaigns/{made['id']}/", {name: changed[name] for name in ("keys", "branches")})
+    assert same.json()["branches"] == changed["branches"]
+    refused = api.patch(f"campaigns/{made['id']}/", {"opt_out_key": "5"})
+    assert (refused.status_code, "opt-out key" in refused.text) == (400, True)
 
 
 @pytest.mark.parametrize(

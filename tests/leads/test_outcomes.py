@@ -10,9 +10,9 @@ import pytest
 
 from dispatch.core import clock
 from dispatch.leads import eligibility
-from dispatch.leads.models import Campaign, DispositionRule, Lead
+from dispatch.leads.models import Campaign, DispositionRule, KeyBranch, Lead
 from dispatch.leads.services import completion
-from dispatch.telephony.models import Call
+from dispatch.telephony.models import Call, CallEvent
 from tests.api.client import Api
 from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
@@ -84,6 +84,23 @@ def test_an_ended_lead_is_opened_again_to_be_called_back(floor: Floor, api: Api)
     assert floor.told(lead).count("reopened") == 1
 
 
+def test_a_canceled_lead_that_is_opened_again_is_called_back_once(floor: Floor, api: Api) -> None:
+    floor.use_provider("noop")
+    (lead,) = floor.add(ANN)
+    floor.promote()
+    floor.dial()
+    report(api, lead, call_back_at=in_two_days())
+    assert api.delete(f"leads/{lead}/").status_code == 204
+    floor.end_calls_unreported()
+    completion.call_changed(Call.objects.get())
+    assert floor.lead(lead).outcome == "cancelled"
+    floor.use_provider("noop-ends")
+    assert report(api, lead, call_back_at=in_two_days()).json()["call_back_at"] is None
+    clock.travel(2 * 86_400 + 1)
+    assert floor.work() == 1
+    assert floor.lead(lead).outcome == "answered"
+
+
 def test_a_waiting_lead_is_moved(floor: Floor, api: Api) -> None:
     (lead,) = floor.add(ANN)
     floor.promote()
@@ -143,6 +160,50 @@ def test_a_recorded_outcome_decides_what_follows_the_call(floor: Floor, api: Api
     assert (row.status, row.reason, row.attempts) == ("backlog", "retry", 1)
     assert row.due_at > clock.now() + timedelta(hours=71)
     assert floor.lead(second).outcome == "busy", "without the rule, it would be called again"
+
+
+def test_a_recorded_outcome_does_not_delay_a_call_that_was_never_placed(floor: Floor, api: Api) -> None:
+    DispositionRule.objects.create(
+        organization=floor.organization, campaign=floor.campaign, disposition="not_now", delay_h=72
+    )
+    eligibility.reset()
+    floor.use_provider("noop")
+    (lead,) = floor.add(ANN)
+    report(api, lead, disposition="not_now")
+    floor.promote()
+    floor.dial()
+    Call.objects.update(status="not_placed", ended_at=clock.now())
+    completion.call_changed(Call.objects.get())
+    row = floor.lead(lead)
+    assert (row.status, row.reason) == ("backlog", "not_accepted")
+    assert row.due_at < clock.now() + timedelta(hours=2)
+
+
+def test_a_key_that_no_webhook_has_applied_counts_at_the_end_of_the_call(floor: Floor) -> None:
+    KeyBranch.objects.create(
+        organization=floor.organization, campaign=floor.campaign, key="2", action="later", call_back_h=48
+    )
+    floor.use_provider("noop")
+    (lead,) = floor.add(ANN)
+    floor.promote()
+    floor.dial()
+    floor.end_calls_unreported()
+    Call.objects.update(keys_pressed="2")
+    call = Call.objects.get()
+    CallEvent.objects.create(
+        organization_id=call.organization_id,
+        call=call,
+        key="gather:1",
+        kind="gather",
+        payload={"CallSid": call.sid, "Digits": "2"},
+        next_action_at=clock.now() + timedelta(seconds=5),
+    )
+    floor.use_provider("twilio")
+    completion.call_changed(call)
+    row = floor.lead(lead)
+    assert (row.status, row.reason) == ("backlog", "call_back")
+    assert row.due_at > clock.now() + timedelta(hours=47)
+    assert not CallEvent.objects.exclude(next_action_at=None).exists()
 
 
 def test_rules_for_outcomes_are_written_and_read_with_the_api(floor: Floor) -> None:

@@ -131,8 +131,10 @@ def test_postgresql_crashes_and_starts_again_in_the_middle(floor: Floor, sim: Si
         os.kill(server.pid, signal.SIGQUIT)  # no goodbye and no checkpoint: it recovers from its log
         psutil.wait_procs([server], timeout=PATIENCE)
         assert not server.is_running()
-        goes_on(sim)
         process.says("leadership_renewal_failed")
         assert embedded_servers.restart_postgres_if_dead(django_settings.DATA_DIR)
         connections.close_all()
+        # A person who answers while no script can be served hears an apology, and is called again
+        # (`test_unheard_calls`). The recovery's duration would decide how many people that are.
+        goes_on(sim)
         everybody_was_called_once(floor, sim, process, LEADS)

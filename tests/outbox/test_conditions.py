@@ -35,6 +35,8 @@ BODY = {"type": "job.created", "data": {"priority": "emergency", "n": 3, "tags":
         ("data.tags[?@ == 'c']", False),
         ("data.tags[0:1] | length(@) == `1`", True),
         ("starts_with(data.priority, 'emer')", True),
+        ('contains(`["emergency", "urgent"]`, data.priority)', True),
+        ('data.tags == `["a"]`', False),
     ],
 )
 def test_condition_holds_as_in_jmespath(text: str, holds: bool) -> None:
@@ -58,6 +60,9 @@ def test_condition_holds_as_in_jmespath(text: str, holds: bool) -> None:
         ("join('', a)", "join"),
         ("nonsense(@)", "nonsense"),
         (" || ".join(f"a{n}" for n in range(60)), "at most 100 parts"),
+        ("data.tags[?`[1, 1, 1]`[?`[1, 1, 1]`[?@]]]", "literal list"),
+        ("data.tags[*].not_null(`[1, 1, 1]`)[*].not_null(`[1, 1, 1]`)", "literal list"),
+        ('`{"a": 1, "b": 1}`.*', "literal list"),
     ],
 )
 def test_condition_is_refused_when_it_is_saved(text: str, why: str) -> None:

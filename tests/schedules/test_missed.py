@@ -282,6 +282,9 @@ def test_a_range_is_bounded_and_ends_now(world: World) -> None:
     now = clock.now()
     last = backfill.preview_backfill(schedule, now - timedelta(seconds=90), now + timedelta(days=1))
     assert len(last.times) in (1, 2)
+    daily = world.schedule(cron="0 9 * * *", time_zone="Asia/Tokyo")
+    found = backfill.preview_backfill(daily, datetime.min.replace(tzinfo=UTC), clock.now())
+    assert (len(found.times), found.is_whole) == (backfill.MAX_BACKFILL, False)
 
 
 def test_a_stretch_over_several_days_marks_each_in_the_calendar(world: World) -> None:

@@ -19,6 +19,9 @@ from dispatch.console.views_base import console_view
 from dispatch.core.ids import read_id
 from dispatch.outbox.services import missed_events
 
+# Times near the ends of the calendar cannot be converted between zones.
+MIN_YEAR, MAX_YEAR = 1970, 9000
+
 
 @require_http_methods(["GET", "POST"])
 @console_view
@@ -55,9 +58,11 @@ def send_missed(request: HttpRequest, endpoint_id: int) -> HttpResponse:
 
 
 def _since(text: str, zone: str) -> datetime | None:
-    """Return a local or ISO time, or None if it is malformed."""
+    """Return a local or ISO time, or None if it is malformed or centuries away."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
+        return None
+    if not MIN_YEAR <= at.year <= MAX_YEAR:
         return None
     return at if at.tzinfo else at.replace(tzinfo=ZoneInfo(zone))

@@ -175,6 +175,7 @@ class SubmissionSerializer(serializers.ModelSerializer):
     priority = PriorityField(read_only=True)
     customer_phone = serializers.CharField(read_only=True)
     arrival_window = ArrivalWindowSerializer(read_only=True, allow_null=True)
+    language = serializers.ChoiceField(choices=Organization.Language.choices, allow_blank=True, read_only=True)
     job = serializers.SerializerMethodField()
 
     class Meta:

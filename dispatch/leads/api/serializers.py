@@ -196,7 +196,10 @@ class CampaignSerializer(OwnedSerializer):
                 for branch in existing
                 if branch.action != Action.SAY or branch.disposition
             ]
-        return [*branches, *({"key": key, "say": say, "action": Action.SAY} for key, say in keys.items())]
+        # A client may send what it was shown: these branches twice.
+        given = {(row["key"], row.get("action", Action.SAY), row.get("say")) for row in branches}
+        says = [(key, say) for key, say in keys.items() if (key, Action.SAY, say) not in given]
+        return [*branches, *({"key": key, "say": say, "action": Action.SAY} for key, say in says)]
 
     def _check_texts(self, attrs: dict[str, Any], branches: list[dict[str, Any]] | None) -> None:
         """Check the variables in all texts that are given, and the keys of the branches."""
@@ -211,6 +214,9 @@ class CampaignSerializer(OwnedSerializer):
             if name in attrs and (problem := placeholder_problem(attrs[name], names)):
                 raise serializers.ValidationError({name: problem})
         if branches is None:
+            existing = branches_of(self.instance) if self.instance and "opt_out_key" in attrs else ()
+            if problem := keys_problem(existing, current("opt_out_key")):
+                raise serializers.ValidationError({"opt_out_key": problem})
             return
         opt_out_key = current("opt_out_key") if self.instance or "opt_out_key" in attrs else "9"
         if problem := keys_problem([branch["key"] for branch in branches], opt_out_key):

@@ -110,9 +110,10 @@ def open_legs(branch: KeyBranch, call: Call) -> list[Call]:
 
 
 def record_connection(lead: Lead, call: Call, is_connected: bool) -> None:
-    """Append the result of a connection to the lead's events, once per call and result."""
+    """Append the result of a connection to the lead's events, once per call. Who has talked was connected."""
     kind = "lead.connected" if is_connected else "lead.not_connected"
-    about = {"subject_type": "lead", "subject_id": lead.pk, "kind": kind, "data__call": call.pk}
+    known = {"lead.connected", kind}
+    about = {"subject_type": "lead", "subject_id": lead.pk, "kind__in": known, "data__call": call.pk}
     with transaction.atomic():
         Lead.objects.select_for_update(no_key=True).get(pk=lead.pk)
         if not Event.objects.filter(organization_id=lead.organization_id, **about).exists():

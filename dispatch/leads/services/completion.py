@@ -23,8 +23,8 @@ from dispatch.leads.rules.states import Outcome, Reason, Status
 from dispatch.telephony.models import Call
 from dispatch.telephony.providers.base import RateLimited, Rejected, Submitted
 from dispatch.telephony.rules import ENDS, NEVER_PLACED
+from dispatch.telephony.services import apply_keys_of, has_webhook, is_bad_number
 from dispatch.telephony.services import bulk as telephony
-from dispatch.telephony.services import has_webhook, is_bad_number
 from dispatch.telephony.services.bulk import RequestResult
 
 _chance = random.Random()
@@ -94,6 +94,8 @@ def call_changed(call: Call) -> None:
         call = fast_rows.fetch_by_pk(Call, call.pk)
         if call.ended_at is None:
             return
+    if call.keys_pressed:  # they decide what follows, but their webhook may not have applied them
+        apply_keys_of(PURPOSE, [call.subject_id])
     was_spoken = call.status != Call.Status.COMPLETED or has_webhook(call, "voice")
     outcome = retries.outcome_of_call(
         call.status, call.answered_by, bad_number=is_bad_number(call), was_spoken=was_spoken
@@ -166,7 +168,7 @@ def _finish_attempts(ends: Sequence[CallEnd], locked: dict[int, LeadFacts]) -> N
         else:
             campaign = campaigns[lead.campaign_id]
             verdict = retries.after_call(lead, campaign, end.outcome, now, _chance.random())
-        if lead.call_back_at is not None or lead.disposition:
+        if lead.call_back_at is not None or (lead.disposition and end.status not in NEVER_PLACED):
             verdict = retries.after_disposition(verdict, lead, campaigns[lead.campaign_id], end.outcome, now)
         if lead.is_canceled:
             verdict = retries.after_cancellation(verdict, end.outcome)

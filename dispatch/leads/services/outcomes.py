@@ -63,7 +63,7 @@ def _call_back(lead: Lead, at: datetime, actor: Actor) -> dict[str, Any]:
     if lead.status == Lead.Status.FINISHED:
         changes |= {
             "status": Lead.Status.BACKLOG, "outcome": "", "finished_at": None, "claimed_at": None, "worker": "",
-            "attempts": max(lead.attempts - 1, 0), "cancel_requested_at": None,
+            "attempts": max(lead.attempts - 1, 0), "cancel_requested_at": None, "call_back_at": None,
         }  # fmt: skip
         events.append(lead.organization_id, "lead.reopened", lead.pk, actor=actor, campaign_id=lead.campaign_id)
     entry = ScheduleEntry(lead.campaign.pool_id, lead.pk, lead.token + 1, to_ms(at))

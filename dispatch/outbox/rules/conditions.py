@@ -2,7 +2,8 @@
 
 The cost is bounded: an expression has at most MAX_LENGTH characters and MAX_NODES nodes, and is made only of parts
 whose result is never larger than their input. Multiselects, flattening, expression references and the other
-functions are refused: a few of them in a row grow exponentially.
+functions are refused: a few of them in a row grow exponentially. So do filters and projections of literal lists
+within each other; a list or an object may only be compared, or searched by `contains`.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ def parse_condition(text: str) -> ParsedResult:
         raise InvalidCondition(f"Not a JMESPath expression: {type(error).__name__}.") from None
     if len(nodes) > MAX_NODES:
         raise InvalidCondition(f"Must have at most {MAX_NODES} parts; this expression has {len(nodes)}.")
+    if _has_loose_list(parsed.parsed):
+        raise InvalidCondition(
+            "Not allowed in a condition: a literal list or object, except in a comparison or in contains."
+        )
     for node in nodes:
         if node["type"] not in NODES:
             raise InvalidCondition(f"Not allowed in a condition: {node['type'].replace('_', ' ')}.")
@@ -87,6 +92,18 @@ def _nodes_of(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for child in node["children"]:
         if isinstance(child, dict):  # the children of a slice are numbers
             yield from _nodes_of(child)
+
+
+def _has_loose_list(node: Mapping[str, Any], *, is_used: bool = False) -> bool:
+    """Return whether the expression contains a literal list or object that is neither compared nor searched.
+
+    `is_used`: this node itself is compared or searched.
+    """
+    if node["type"] == "literal":
+        return isinstance(node["value"], (list, dict)) and not is_used
+    uses = node["type"] == "comparator" or (node["type"], node.get("value")) == ("function_expression", "contains")
+    children = (child for child in node["children"] if isinstance(child, dict))
+    return any(_has_loose_list(child, is_used=uses) for child in children)
 
 
 def _first_line(error: Exception) -> str:

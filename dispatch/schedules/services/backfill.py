@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 
 from django.db import transaction
@@ -20,6 +20,8 @@ from dispatch.schedules.services.shards import EXECUTOR
 
 MAX_BACKFILL = 1000
 _INSTANT = timedelta(microseconds=1)
+# Times near the beginning of the calendar cannot be converted between zones.
+_EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ def preview_backfill(schedule: Schedule, since: datetime, until: datetime) -> Ba
 
     Its end and its maximum number of occurrences do not apply: they limit only what runs automatically.
     """
-    until = min(until, clock.now())
+    since, until = max(since, _EARLIEST), min(until, clock.now())
     if schedule.trigger_at is not None:
         times = [schedule.trigger_at] if since <= schedule.trigger_at <= until else []
         return Backfill(times, True)
