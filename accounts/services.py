@@ -183,11 +183,17 @@ def change_own_phone(user: User, phone: str, *, actor: Actor) -> bool:
 
 
 def change_own_language(user: User, language: str, *, actor: Actor) -> bool:
-    """Change the language of the person's alerts (empty: the organization's). Return whether it changed."""
+    """Change the language of the person's alerts (empty: the organization's). Return whether it changed.
+
+    An event is appended for each of their organizations, also for those that this session does not reach.
+    """
     with transaction.atomic():
-        if not User.objects.filter(pk=user.pk).exclude(language=language).update(language=language):
+        row = User.objects.select_for_update(no_key=True).get(pk=user.pk)
+        if row.language == language:
             return False
-        for membership in user.active_memberships:
+        row.language = language
+        row.save(update_fields=["language"])
+        for membership in row.active_memberships:
             events.append(
                 membership.organization_id,
                 "membership.language_changed",

@@ -282,8 +282,11 @@ def test_session_of_a_shared_member_reaches_only_the_provider_s_organization(
     assert client.get(f"/admin/accounts/organization/{elsewhere.pk}/change/").status_code in (302, 403)
     phone = dana.phone
     assert client.post(reverse("console:own_phone"), {"phone": "+16025550199"}).status_code == 403
+    assert client.post(reverse("console:own_language"), {"language": "es"}).status_code == 403
     dana.refresh_from_db()
-    assert dana.phone == phone
+    assert (dana.phone, dana.language) == (phone, "")
+    settings_page = client.get(reverse("console:notification_choices")).content.decode()
+    assert "belong to all your organizations" in settings_page
     assert client.get("/account/sessions/").status_code == 403
     both = password.sign_in(dana)
     assert len(me(both)["organizations"]) == 2
@@ -318,11 +321,22 @@ def test_session_of_a_provider_accepts_no_other_invitation(
 
 def test_former_link_is_worthless_after_another_issuer(acme: Organization, row: Any, idp: OpenIdProvider) -> None:
     dana_of(acme)
-    sign_in(row, idp)
+    client = sign_in(row, idp)
+    assert is_signed_in(client)
     row.issuer = "http://127.0.0.1:1"
     sso.save_provider(row, ["issuer"], actor=SYSTEM)
     assert not SocialAccount.objects.exists()
     assert row.tried_at is None
+    assert not is_signed_in(client), "the former issuer opened this session"
+
+
+def test_trial_with_former_credentials_does_not_count(row: Any) -> None:
+    trial = IdentityProvider.objects.get()
+    row.client_secret = "another secret"
+    sso.save_provider(row, ["client_secret"], actor=SYSTEM)
+    sso.record_trial(trial, actor=SYSTEM)
+    assert IdentityProvider.objects.get().tried_at is None
+    assert not Event.objects.filter(kind="organization.sso_tried").exists()
 
 
 # --- required -------------------------------------------------------------------------------------------------
