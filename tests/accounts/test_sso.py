@@ -319,6 +319,25 @@ def test_session_of_a_provider_accepts_no_other_invitation(
     assert not Membership.objects.get(pk=membership.pk).joined_at
 
 
+def test_invitation_elsewhere_does_not_take_over_an_account_without_a_password(
+    acme: Organization, row: Any, idp: OpenIdProvider, settings: Any
+) -> None:
+    """Without a mail server, the hostile organization has the link."""
+    settings.EMAIL_URL = ""
+    IdentityProvider.objects.update(newcomer_role="dispatcher")
+    assert is_signed_in(sign_in(row, idp))
+    dana = User.objects.get(email="dana@acme.example")
+    evil = make.organization("Evil")
+    membership, _ = services.add_member(evil, email=dana.email, name="D", role="admin", actor=SYSTEM)
+    link = invitations.send_invitation(membership, str).link
+    chosen = "three blind llamas"
+    given = {"name": "D", "phone": "", "new_password1": chosen, "new_password2": chosen}
+    assert "login" in Client().post(link, given).url
+    dana.refresh_from_db()
+    assert not dana.has_usable_password()
+    assert not Membership.objects.get(pk=membership.pk).joined_at
+
+
 def test_former_link_is_worthless_after_another_issuer(acme: Organization, row: Any, idp: OpenIdProvider) -> None:
     dana_of(acme)
     client = sign_in(row, idp)
