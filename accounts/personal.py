@@ -69,6 +69,8 @@ def blocked_by(person: DataSubject) -> Iterable[str]:
             others = Membership.objects.of(own.organization_id).filter(role=own.role, is_active=True)
             if not others.exclude(user=user).exists():
                 yield f"{user} is the last admin. Make someone else an admin first."
+            if services.is_break_glass_owner(own):
+                yield f"{user} is the break-glass owner of the single sign-on. Choose another one there first."
 
 
 def traces(person: DataSubject) -> list[EventReference]:

@@ -10,13 +10,14 @@ from allauth.socialaccount.models import SocialAccount
 from django.test import Client
 from django.urls import reverse
 
-from accounts import invitations, services
+from accounts import invitations, personal, services
 from accounts.models import IdentityProvider, Membership, Organization, User
 from accounts.sso import services as sso
 from accounts.sso import sessions
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
+from dispatch.core.privacy.personal_data import DataSubject
 from tests.accounts import second_factor as password
 from tests.accounts.second_factor import Steps, is_signed_in
 from tests.accounts.single_sign_on import configure, sign_in, text_of
@@ -390,6 +391,23 @@ def test_break_glass_owner_needs_a_second_factor(acme: Organization, row: Any) -
     client = password.sign_in(boss)
     assert is_signed_in(client)
     assert password.held_back(client, password.SET_UP)
+
+
+def test_break_glass_owner_stays_an_admin_until_another_is_chosen(acme: Organization, row: Any) -> None:
+    boss = make.admin(acme, "Boss")
+    other = make.admin(acme, "Other")
+    IdentityProvider.objects.update(is_required=True, break_glass=boss)
+    own = boss.memberships.get().pk
+    changes: list[dict[str, Any]] = [{"role": "dispatcher"}, {"is_active": False}]
+    for change in changes:
+        with pytest.raises(services.BreakGlassOwner):
+            services.change_member(own, actor=SYSTEM, **change)
+    with pytest.raises(services.BreakGlassOwner):
+        services.remove_member(own, actor=SYSTEM)
+    assert any("break-glass" in why for why in personal.blocked_by(DataSubject(acme.pk, user_id=boss.pk)))
+    IdentityProvider.objects.update(break_glass=other)
+    services.remove_member(own, actor=SYSTEM)
+    assert not acme.memberships.filter(user=boss).exists()
 
 
 def test_superuser_signs_in_with_a_password_where_sso_is_required(acme: Organization, row: Any) -> None:
