@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from rq.queue import Queue
+from rq.serializers import JSONSerializer
 
 from dispatch.core.environment import made_folder
 from dispatch.core.observability import liveness, metrics
@@ -79,8 +80,9 @@ def note_job() -> None:
 def test_a_worker_reports_between_jobs_and_before_each(monkeypatch: pytest.MonkeyPatch) -> None:
     expected.clear()
     monkeypatch.setattr(liveness, "expect", lambda name, within_s: expected.append((name, within_s)))
+    monkeypatch.setattr("dispatch.core.runtime.rq_worker.close_old_connections", lambda: None)
     connection = connect(QUEUES)
-    queue = Queue("liveness", connection=connection)
+    queue = Queue("liveness", connection=connection, serializer=JSONSerializer)
     queue.enqueue(note_job, job_timeout=33)
     DispatchWorker([queue], connection=connection).work(burst=True)
     job = expected.index(("job", 0.0))
