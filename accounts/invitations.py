@@ -3,7 +3,7 @@
 The invitation link goes to the invited e-mail address and is shown to nobody else. Opening it proves access to
 that mailbox, so the link may set the password of a new account, or of an account whose e-mail was never confirmed.
 If no mail server is configured (EMAIL_URL), the admin receives the link to pass on. Such a link sets a password
-only for an account without one; anyone else must sign in to join.
+only for an account without one that nobody uses, by single sign-on for example; anyone else must sign in to join.
 
 The link's page shows the name and phone that the inviter entered, and the invitee confirms or corrects them. Until
 then both stay on the invitation, so that no organization decides where another organization's alerts go.
@@ -56,7 +56,7 @@ class Invitation:
     def may_set_password(self) -> bool:
         """Return whether the link alone is enough to choose a password for the account."""
         if not self.user.has_usable_password():
-            return True
+            return self.mailed or not self._is_in_use
         return self.mailed and self.user.email_confirmed_at is None
 
     @property
@@ -73,6 +73,12 @@ class Invitation:
         """
         phone = self.membership.invited_phone if self._is_new else self.user.phone
         return str(phone or "")
+
+    @property
+    def _is_in_use(self) -> bool:
+        """Return whether the account opens something already: single sign-on needs no password."""
+        user = self.user
+        return user.is_superuser or user.memberships.filter(joined_at__isnull=False).exists()
 
     @property
     def _is_new(self) -> bool:

@@ -11,7 +11,7 @@ from allauth.usersessions.models import UserSession
 from axes.models import AccessAttempt, AccessLog
 
 from accounts import services
-from accounts.models import ApiKey, Membership, SecurityMail, User
+from accounts.models import ApiKey, IdentityProvider, Membership, SecurityMail, User
 from dispatch.core.events import SYSTEM
 from dispatch.core.privacy import personal_data
 from dispatch.core.privacy.personal_data import DataSubject, EventReference, PersonalDataHandler
@@ -35,7 +35,7 @@ def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
         "users": personal_data.as_rows(User.objects.filter(pk__in=ids), *names),
         "memberships": personal_data.as_rows(own),
         "api_keys_made": personal_data.as_rows(
-            ApiKey.objects.filter(created_by__in=ids), "id", "name", "created_at"
+            ApiKey.objects.of(person.organization_id).filter(created_by__in=ids), "id", "name", "created_at"
         ),
     }
     for model in SIGN_INS:
@@ -46,8 +46,11 @@ def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
     tables["sessions"] = personal_data.as_rows(
         UserSession.objects.filter(user__in=ids), "id", "created_at", "last_seen_at", "ip", "user_agent"
     )
-    tables["single_sign_on"] = personal_data.as_rows(
-        SocialAccount.objects.filter(user__in=ids), "id", "provider", "uid", "date_joined", "last_login"
+    provider = IdentityProvider.objects.of(person.organization_id).only("pk").first()
+    links = SocialAccount.objects.filter(user__in=ids, provider=provider.provider_id if provider else "")
+    tables["single_sign_on"] = personal_data.as_rows(links, "id", "provider", "uid", "date_joined", "last_login")
+    tables["security_mails"] = personal_data.as_rows(
+        SecurityMail.objects.filter(user__in=ids), "id", "kind", "data", "created_at"
     )
     tables["second_factors"] = personal_data.as_rows(
         Authenticator.objects.filter(user__in=ids), "id", "type", "created_at", "last_used_at"
@@ -66,6 +69,8 @@ def blocked_by(person: DataSubject) -> Iterable[str]:
             others = Membership.objects.of(own.organization_id).filter(role=own.role, is_active=True)
             if not others.exclude(user=user).exists():
                 yield f"{user} is the last admin. Make someone else an admin first."
+            if services.is_break_glass_owner(own):
+                yield f"{user} is the break-glass owner of the single sign-on. Choose another one there first."
 
 
 def traces(person: DataSubject) -> list[EventReference]:

@@ -18,7 +18,7 @@ from django.utils.http import urlsafe_base64_encode
 from accounts import limits
 from accounts.auth import api_keys, second_factor, security_mail, sessions
 from accounts.invitations import Invitation
-from accounts.models import ApiKey, Membership, Organization, OrganizationLimits, User
+from accounts.models import ApiKey, IdentityProvider, Membership, Organization, OrganizationLimits, User
 from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict, Unprocessable
 from dispatch.core.events import Actor
@@ -31,6 +31,13 @@ class LastAdmin(Unprocessable):
 
     default_detail = "This is the organization's last active admin. Make someone else an admin first."
     default_code = "last_admin"
+
+
+class BreakGlassOwner(Unprocessable):
+    """422: the change would leave nobody who can sign in while the organization's identity provider is down."""
+
+    default_detail = "This person is the break-glass owner of the single sign-on. Choose another one there first."
+    default_code = "break_glass_owner"
 
 
 def on_time_zone_change(callback: Callable[[int], None]) -> None:
@@ -183,11 +190,17 @@ def change_own_phone(user: User, phone: str, *, actor: Actor) -> bool:
 
 
 def change_own_language(user: User, language: str, *, actor: Actor) -> bool:
-    """Change the language of the person's alerts (empty: the organization's). Return whether it changed."""
+    """Change the language of the person's alerts (empty: the organization's). Return whether it changed.
+
+    An event is appended for each of their organizations, also for those that this session does not reach.
+    """
     with transaction.atomic():
-        if not User.objects.filter(pk=user.pk).exclude(language=language).update(language=language):
+        row = User.objects.select_for_update(no_key=True).get(pk=user.pk)
+        if row.language == language:
             return False
-        for membership in user.active_memberships:
+        row.language = language
+        row.save(update_fields=["language"])
+        for membership in row.active_memberships:
             events.append(
                 membership.organization_id,
                 "membership.language_changed",
@@ -265,7 +278,7 @@ def change_member(
     """Change a member's role or alert order, or activate or deactivate the membership.
 
     Deactivation also takes the member off duty. Somebody who is no longer an active admin loses the API keys that
-    they created. Raises LastAdmin.
+    they created. Raises LastAdmin and BreakGlassOwner.
     """
     with transaction.atomic():
         organization_id = Membership.objects.values_list("organization_id", flat=True).get(pk=membership_id)
@@ -287,6 +300,8 @@ def change_member(
         if before != (membership.role, membership.is_active):
             if before == (Membership.Role.ADMIN, True):
                 _require_an_admin(membership)
+                if is_break_glass_owner(membership):
+                    raise BreakGlassOwner
                 for key in keys_made_by(membership):
                     revoke_api_key(key.pk, actor=actor)
             if not membership.is_active and membership.on_duty:
@@ -297,7 +312,7 @@ def change_member(
 
 
 def remove_member(membership_id: int, *, actor: Actor) -> None:
-    """End a membership permanently. The User remains. Raises LastAdmin."""
+    """End a membership permanently. The User remains. Raises LastAdmin and BreakGlassOwner."""
     with transaction.atomic():
         membership = change_member(membership_id, actor=actor, is_active=False)
         _append_event(membership, "membership.removed", actor)
@@ -336,6 +351,12 @@ def is_only_theirs(user: User, organization_ids: Iterable[int] | None) -> bool:
         return True
     elsewhere = user.memberships.exclude(organization_id__in=list(organization_ids))
     return not user.is_superuser and user.memberships.exists() and not elsewhere.exists()
+
+
+def is_break_glass_owner(membership: Membership) -> bool:
+    """Return whether single sign-on is required and this member may sign in without it."""
+    required = IdentityProvider.objects.of(membership.organization_id).filter(is_active=True, is_required=True)
+    return required.filter(break_glass=membership.user_id).exists()
 
 
 def _require_an_admin(leaving: Membership) -> None:

@@ -1,4 +1,4 @@
-"""Mail users about changes of their sign-in, in the language of their organization, without secrets.
+"""Mail users about changes of their sign-in, in their language or that of their organization, without secrets.
 
 A row is written in the transaction of the change, and an elected loop sends it, so that an unavailable mail server
 delays no change and loses no mail.
@@ -76,10 +76,10 @@ def _send(pk: int) -> None:
         row.attempts += 1
         row.next_attempt_at = clock.now() + CLAIM
         row.save(update_fields=["attempts", "next_attempt_at"])
-    subject, text = render_mail(row)
     try:
+        subject, text = render_mail(row)
         mail.send_mail(subject, text, None, [row.user.email])
-    except Exception as error:  # any failure of a mail server
+    except Exception as error:  # any failure of a mail server, or a kind of a later version
         log.warning("security_mail_failed", user=row.user_id, kind=row.kind, error=str(error)[:200])
         if row.attempts < MAX_ATTEMPTS:
             again = clock.now() + RETRY_DELAY * 2 ** (row.attempts - 1)
@@ -95,7 +95,7 @@ def render_mail(row: SecurityMail) -> tuple[str, str]:
     organization = first.organization if first else Organization()
     local = row.created_at.astimezone(ZoneInfo(organization.time_zone))
     sessions = settings.PUBLIC_BASE_URL + reverse("usersessions_list")
-    with override(organization.language):
+    with override(row.user.language or organization.language):
         subject = gettext(SUBJECTS[row.kind])
         lines = [f"{subject}.", "", gettext("When: {time}").format(time=f"{local:%Y-%m-%d %H:%M %Z}")]
         if row.data:

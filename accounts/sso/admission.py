@@ -81,6 +81,7 @@ def _read_email(provider: IdentityProvider, claims: dict[str, Any]) -> str:
     email = str(claims.get("email") or "").strip().lower()
     try:
         validate_email(email)
+        User._meta.get_field("email").run_validators(email)  # its length
     except ValidationError:
         raise NotAdmitted("no_email", "The identity provider sent no e-mail address.") from None
     verified = claims.get("email_verified")

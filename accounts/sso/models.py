@@ -117,6 +117,8 @@ class IdentityProvider(OwnedModel):
             errors["break_glass"] = "Choose who can still sign in if the provider is down."
         if self.break_glass_id is not None and not self._is_admin(self.break_glass_id):
             errors["break_glass"] = "Must be an active Admin of this organization."
+        elif self.break_glass is not None and not self.break_glass.has_usable_password():
+            errors["break_glass"] = "This person has no password yet. Send them a link for setting one first."
         if self.is_required and self.tried_at is None:
             errors["is_required"] = "Save the configuration without this, and try it first."
         if errors:

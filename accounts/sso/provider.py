@@ -27,13 +27,14 @@ from django.urls import reverse
 from accounts.sso.id_tokens import InvalidIdToken, verify_id_token
 from accounts.sso.models import IdentityProvider, check_provider_url
 from accounts.sso.requests_session import GuardedSession
+from dispatch.core.api.parsers import is_storable
 
 SCOPES = ["openid", "email", "profile"]
 ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
 UNAVAILABLE = "The identity provider is not responding as expected. Try again later."
 # What parsing raises if a provider's response has an unexpected form.
-UNEXPECTED = (AttributeError, KeyError, TypeError, ValueError, UnsupportedAlgorithm)
+UNEXPECTED = (AttributeError, KeyError, TypeError, ValueError, RecursionError, UnsupportedAlgorithm)
 REFUSED = "The identity provider's response was not accepted. Start again."
 
 
@@ -157,7 +158,7 @@ class OrganizationOAuth2Adapter(OpenIDConnectOAuth2Adapter):
             response = GuardedSession(self.identity_provider.organization_id).get(url, headers=headers)
             response.raise_for_status()
             found = response.json()
-        except (OSError, ValueError) as error:  # errors of requests derive from OSError
+        except (OSError, ValueError, RecursionError) as error:  # errors of requests derive from OSError
             raise SignInFailed(UNAVAILABLE, str(error)) from None
         if not isinstance(found, dict):
             raise SignInFailed(UNAVAILABLE, f"{url}: the response is not a JSON object")
@@ -181,6 +182,8 @@ class OrganizationOAuth2Adapter(OpenIDConnectOAuth2Adapter):
             raise OAuth2Error(str(error)) from None
         if "email" not in claims and config.get("userinfo_endpoint"):
             claims |= self._read_user_info(config["userinfo_endpoint"], token.token, claims["sub"])
+        if not is_storable(claims):
+            raise OAuth2Error("The claims contain a NUL character or half of a surrogate pair.")
         raise Identified(claims, self.state)
 
     def _read_user_info(self, url: str, access_token: str, subject: str) -> dict[str, Any]:

@@ -21,7 +21,8 @@ TRIED = (*IDENTITY, "client_secret")
 def save_provider(provider: IdentityProvider, changed: list[str], *, actor: Actor) -> None:
     """Save a new or changed configuration. `changed` names the changed fields.
 
-    A new issuer or client deletes the links of accounts: their subjects belong to the former one.
+    A new issuer or client deletes the links of accounts, because their subjects belong to the former one, and ends
+    the sessions that the former one opened.
     """
     with transaction.atomic():
         if set(TRIED) & set(changed):
@@ -51,8 +52,10 @@ def delete_provider(provider: IdentityProvider, *, actor: Actor) -> None:
 def record_trial(provider: IdentityProvider, *, actor: Actor) -> None:
     """Record that an Admin completed a sign-in with the current configuration."""
     with transaction.atomic():
-        unchanged = {name: getattr(provider, name) for name in IDENTITY}
-        if IdentityProvider.objects.filter(pk=provider.pk, **unchanged).update(tried_at=clock.now()):
+        row = IdentityProvider.objects.select_for_update(no_key=True).filter(pk=provider.pk).first()
+        if row is not None and all(getattr(row, name) == getattr(provider, name) for name in TRIED):
+            row.tried_at = clock.now()
+            row.save(update_fields=["tried_at"])
             _append_event(provider, "organization.sso_tried", actor)
 
 

@@ -18,7 +18,8 @@ from accounts.sso.admission import satisfies_second_factor
 from accounts.sso.models import IdentityProvider
 from dispatch.core import clock
 
-# In a session that a provider opened: {"provider", "organization", "second_factor", "amr", "acr", "at"}.
+# In a session that a provider opened: its {"provider", "issuer", "client", "organization"}, and of the sign-in
+# {"second_factor", "amr", "acr", "at"}.
 SESSION_KEY = "sso"
 MAX_CLAIM_LENGTH = 200
 
@@ -28,6 +29,8 @@ def describe_session(provider: IdentityProvider, claims: dict[str, Any]) -> dict
     methods = claims.get("amr")
     return {
         "provider": provider.pk,
+        "issuer": provider.issuer,
+        "client": provider.client_id,
         "organization": provider.organization_id,
         "second_factor": satisfies_second_factor(provider, claims),
         "amr": [str(each)[:20] for each in methods[:10]] if isinstance(methods, list) else [],
@@ -64,10 +67,11 @@ def reached_by_password(membership: Membership) -> bool:
 
 
 def _is_reached_by(membership: Membership, opened: dict[str, Any]) -> bool:
+    """Return whether the provider that opened the session, with the same issuer and client, is this one's."""
     provider = provider_of(membership)
-    return provider is not None and (provider.pk, provider.organization_id) == (
-        opened["provider"],
-        opened["organization"],
+    return provider is not None and (
+        (provider.pk, provider.issuer, provider.client_id, provider.organization_id)
+        == (opened["provider"], opened.get("issuer"), opened.get("client"), opened["organization"])
     )
 
 

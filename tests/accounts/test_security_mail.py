@@ -131,6 +131,21 @@ def test_mail_is_in_the_language_of_the_organization(settings: Any) -> None:
     assert "Si no fue usted" in sent.body
 
 
+def test_mail_is_in_the_person_s_own_language(settings: Any) -> None:
+    person = make.dispatcher(make.organization())
+    User.objects.filter(pk=person.pk).update(language="es")
+    security_mail.enqueue_mail(person, "webauthn_added")
+    assert send().subject == "Dispatch: Se agregó una clave de acceso a su cuenta"
+
+
+def test_unknown_kind_neither_delays_the_others_nor_stays(dana: User) -> None:
+    attempts = security_mail.MAX_ATTEMPTS - 1
+    SecurityMail.objects.create(user=dana, kind="of_a_later_version", attempts=attempts)
+    security_mail.enqueue_mail(dana, "new_device")
+    assert "New sign-in" in send().subject
+    assert not SecurityMail.objects.exists()
+
+
 def test_each_kind_can_be_written(dana: User) -> None:
     for kind in security_mail.SUBJECTS:
         subject, text = security_mail.render_mail(SecurityMail(user=dana, kind=kind))

@@ -10,13 +10,14 @@ from allauth.socialaccount.models import SocialAccount
 from django.test import Client
 from django.urls import reverse
 
-from accounts import invitations, services
+from accounts import invitations, personal, services
 from accounts.models import IdentityProvider, Membership, Organization, User
 from accounts.sso import services as sso
 from accounts.sso import sessions
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
+from dispatch.core.privacy.personal_data import DataSubject
 from tests.accounts import second_factor as password
 from tests.accounts.second_factor import Steps, is_signed_in
 from tests.accounts.single_sign_on import configure, sign_in, text_of
@@ -282,8 +283,11 @@ def test_session_of_a_shared_member_reaches_only_the_provider_s_organization(
     assert client.get(f"/admin/accounts/organization/{elsewhere.pk}/change/").status_code in (302, 403)
     phone = dana.phone
     assert client.post(reverse("console:own_phone"), {"phone": "+16025550199"}).status_code == 403
+    assert client.post(reverse("console:own_language"), {"language": "es"}).status_code == 403
     dana.refresh_from_db()
-    assert dana.phone == phone
+    assert (dana.phone, dana.language) == (phone, "")
+    settings_page = client.get(reverse("console:notification_choices")).content.decode()
+    assert "belong to all your organizations" in settings_page
     assert client.get("/account/sessions/").status_code == 403
     both = password.sign_in(dana)
     assert len(me(both)["organizations"]) == 2
@@ -316,13 +320,43 @@ def test_session_of_a_provider_accepts_no_other_invitation(
     assert not Membership.objects.get(pk=membership.pk).joined_at
 
 
+def test_invitation_elsewhere_does_not_take_over_an_account_without_a_password(
+    acme: Organization, row: Any, idp: OpenIdProvider, settings: Any
+) -> None:
+    """Without a mail server, the hostile organization has the link."""
+    settings.EMAIL_URL = ""
+    IdentityProvider.objects.update(newcomer_role="dispatcher")
+    assert is_signed_in(sign_in(row, idp))
+    dana = User.objects.get(email="dana@acme.example")
+    evil = make.organization("Evil")
+    membership, _ = services.add_member(evil, email=dana.email, name="D", role="admin", actor=SYSTEM)
+    link = invitations.send_invitation(membership, str).link
+    chosen = "three blind llamas"
+    given = {"name": "D", "phone": "", "new_password1": chosen, "new_password2": chosen}
+    assert "login" in Client().post(link, given).url
+    dana.refresh_from_db()
+    assert not dana.has_usable_password()
+    assert not Membership.objects.get(pk=membership.pk).joined_at
+
+
 def test_former_link_is_worthless_after_another_issuer(acme: Organization, row: Any, idp: OpenIdProvider) -> None:
     dana_of(acme)
-    sign_in(row, idp)
+    client = sign_in(row, idp)
+    assert client.get("/board/").status_code == 200
     row.issuer = "http://127.0.0.1:1"
     sso.save_provider(row, ["issuer"], actor=SYSTEM)
     assert not SocialAccount.objects.exists()
     assert row.tried_at is None
+    assert client.get("/board/").status_code == 302, "the former issuer opened this session"
+
+
+def test_trial_with_former_credentials_does_not_count(row: Any) -> None:
+    trial = IdentityProvider.objects.get()
+    row.client_secret = "another secret"
+    sso.save_provider(row, ["client_secret"], actor=SYSTEM)
+    sso.record_trial(trial, actor=SYSTEM)
+    assert IdentityProvider.objects.get().tried_at is None
+    assert not Event.objects.filter(kind="organization.sso_tried").exists()
 
 
 # --- required -------------------------------------------------------------------------------------------------
@@ -357,6 +391,23 @@ def test_break_glass_owner_needs_a_second_factor(acme: Organization, row: Any) -
     client = password.sign_in(boss)
     assert is_signed_in(client)
     assert password.held_back(client, password.SET_UP)
+
+
+def test_break_glass_owner_stays_an_admin_until_another_is_chosen(acme: Organization, row: Any) -> None:
+    boss = make.admin(acme, "Boss")
+    other = make.admin(acme, "Other")
+    IdentityProvider.objects.update(is_required=True, break_glass=boss)
+    own = boss.memberships.get().pk
+    changes: list[dict[str, Any]] = [{"role": "dispatcher"}, {"is_active": False}]
+    for change in changes:
+        with pytest.raises(services.BreakGlassOwner):
+            services.change_member(own, actor=SYSTEM, **change)
+    with pytest.raises(services.BreakGlassOwner):
+        services.remove_member(own, actor=SYSTEM)
+    assert any("break-glass" in why for why in personal.blocked_by(DataSubject(acme.pk, user_id=boss.pk)))
+    IdentityProvider.objects.update(break_glass=other)
+    services.remove_member(own, actor=SYSTEM)
+    assert not acme.memberships.filter(user=boss).exists()
 
 
 def test_superuser_signs_in_with_a_password_where_sso_is_required(acme: Organization, row: Any) -> None:

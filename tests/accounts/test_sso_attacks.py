@@ -258,6 +258,8 @@ def test_endpoints_of_discovery_are_guarded(row: Any, idp: OpenIdProvider, endpo
         {"claims": {"sub": "1"}, "discovery": {"userinfo_endpoint": 5}},
         {"claims": {"sub": "1", "email": ["dana@acme.example"], "email_verified": True}},
         {"claims": {"sub": ["1"], "email": "dana@acme.example", "email_verified": True}},
+        {"claims": {"sub": "1\0", "email": "dana@acme.example", "email_verified": True}},
+        {"claims": {"sub": "1", "email": "dana@acme.example", "email_verified": True, "name": "Da\0na"}},
     ],
     ids=str,
 )
@@ -272,6 +274,18 @@ def test_provider_that_misbehaves_gets_an_error_page(
         begun = come_back(client, idp.authorize(begun.url))
     assert begun.status_code == 403
     assert not is_signed_in(client)
+
+
+@pytest.mark.parametrize("name", ["token_response", "published_keys"])
+def test_deeply_nested_response_gets_an_error_page(row: Any, idp: OpenIdProvider, name: str) -> None:
+    setattr(idp, name, b"[" * 100_000)
+    assert sign_in(row, idp).answer.status_code == 403
+
+
+def test_newcomer_with_an_address_that_is_too_long_gets_an_error_page(row: Any, idp: OpenIdProvider) -> None:
+    IdentityProvider.objects.update(newcomer_role="dispatcher")
+    idp.claims |= {"sub": "1", "email": f"{'x' * 260}@acme.example"}
+    assert sign_in(row, idp).answer.status_code == 403
 
 
 def test_private_addresses_and_http_are_refused_in_production(row: Any, acme: Organization, settings: Any) -> None:
@@ -333,6 +347,9 @@ def test_new_credentials_must_be_tried_before_they_are_required(row: Any, acme: 
     root = make.browser(make.user(is_superuser=True))  # "required" ends the Admins' own sessions
     url = reverse("admin:accounts_identityprovider_change", args=[row.pk])
     required = {"is_required": "on", "break_glass": boss.pk}
+    User.objects.filter(pk=boss.pk).update(password="!")
+    assert "no password yet" in root.post(url, form_of(row, **required)).content.decode()
+    User.objects.filter(pk=boss.pk).update(password=boss.password)
     assert root.post(url, form_of(row, **required)).status_code == 302
     row.refresh_from_db()
     assert row.is_required

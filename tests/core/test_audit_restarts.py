@@ -15,7 +15,8 @@ from django.core.management import CommandError, call_command
 from accounts import loops
 from accounts.tenancy import actor_of
 from dispatch.core import clock, events, reencryption
-from dispatch.core.audit import chain, signatures
+from dispatch.core.audit import chain, restarts, signatures
+from dispatch.core.events import Actor
 from dispatch.core.events import readers as event_readers
 from dispatch.core.models import AuditAnchor, AuditRedaction, AuditRestart, AuditSeal, Event, FailedEvent
 from dispatch.core.privacy import personal_data
@@ -108,6 +109,17 @@ def test_restart_repairs_a_damaged_end_and_stays_on_record(
     assert "RESTARTED at" in verify()
 
 
+def test_erasure_leaves_the_signed_record_as_it_is(organization: Any, ids: list[int]) -> None:
+    truncate_with_anchor(ids)
+    restarts.restart_chain(organization.pk, operator="Ann Ops", reason="after the call of dana@example.com")
+    seal_all()
+    personal_data.erase_person(DataSubject(organization.pk, email="dana@example.com"), actor=Actor())
+    seal_all()
+    assert "RESTARTED at" in verify()
+    event = Event.objects.get(kind="organization.audit_log_restarted")
+    assert "dana" not in str(event.data)
+
+
 def delete_record(_: Any) -> None:
     sql("DELETE FROM core_auditrestart")
 
@@ -157,6 +169,8 @@ def test_a_valid_chain_is_not_restarted(organization: Any, tmp_path: Path) -> No
     assert not AuditRestart.objects.exists()
     with pytest.raises(CommandError, match="Name a new file"):
         restart(organization, tmp_path)
+    with pytest.raises(CommandError, match="can't be written"):
+        restart(organization, tmp_path / "missing")
 
 
 def test_known_heads_end_with_a_recorded_restart_only(

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from allauth.socialaccount.models import SocialAccount
 from allauth.usersessions.models import UserSession
 from django.contrib.sessions.models import Session
 from django.core.management import CommandError, call_command
@@ -15,7 +16,7 @@ from django.test import Client
 from django.urls import reverse
 
 from accounts import services
-from accounts.models import User
+from accounts.models import IdentityProvider, User
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
@@ -229,6 +230,26 @@ def test_a_member_of_two_organizations_is_not_erased_by_one_of_them(ours):
     make.organization().memberships.create(user=ours.dispatcher)
     with pytest.raises(personal_data.StillNeeded, match="other organizations"):
         personal_data.erase_person(person(ours, user_id=ours.dispatcher.pk), actor=ANA)
+
+
+OWNED_BY_USERS = (("api_keys_made", "name"), ("single_sign_on", "uid"))
+
+
+def test_export_of_a_shared_user_names_nothing_of_the_other_organization(ours):
+    user, elsewhere = ours.dispatcher, make.organization()
+    elsewhere.memberships.create(user=user)
+    services.create_api_key(elsewhere, "Their ERP", ["read"], actor=ANA, created_by=user)
+    services.create_api_key(ours.organization, "Our ERP", ["read"], actor=ANA, created_by=user)
+    for organization, subject in ((elsewhere, "theirs"), (ours.organization, "ours")):
+        provider, _ = IdentityProvider.objects.get_or_create(
+            organization=organization, defaults={"issuer": "https://login.example.com", "client_id": "dispatch",
+            "client_secret": "secret", "allowed_domains": ["example.com"]},
+        )  # fmt: skip
+        SocialAccount.objects.create(provider=provider.provider_id, uid=subject, user=user)
+    found = personal_data.export_person(person(ours, user_id=user.pk), actor=ANA)
+    keys, links = ([row[name] for row in found[table]] for table, name in OWNED_BY_USERS)
+    assert ("Our ERP" in keys, "Their ERP" in keys) == (True, False)
+    assert ("ours" in links, "theirs" in links) == (True, False)
 
 
 def test_another_organization_s_rows_are_not_seen_and_not_touched(ours, theirs):

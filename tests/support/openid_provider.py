@@ -151,7 +151,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, "text/html; charset=utf-8", page.encode())
 
     def _answer(self, status: int, content: Any) -> None:
-        self._send(status, "application/json", json.dumps(content).encode())
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self._send(status, "application/json", body)
 
     def _send(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)

@@ -66,7 +66,9 @@ def change_phone(request: HttpRequest) -> HttpResponse:
 @require_POST
 @console_view
 def change_language(request: HttpRequest) -> HttpResponse:
-    """Change the language of the user's alerts; empty: the organization's."""
+    """Change the language of the user's alerts; empty: the organization's. Limited like `change_phone`."""
+    if not sso.may_change_account(request):
+        raise PermissionDenied
     language = request.POST.get("language", "")
     if language and language not in languages.CODES:
         raise BadRequest("Unknown language.")
@@ -94,6 +96,7 @@ def _render_settings(request: HttpRequest, *, status: int = 200, **more: Any) ->
         "current": "notifications",
         "tab": "choices",
         "person": user,
+        "may_change_account": sso.may_change_account(request),
         "choices": [
             {"choice": choice, "boxes": _boxes(choice), "note": _note(choice, request.role)} for choice in choices
         ],

@@ -23,7 +23,9 @@ from dispatch.core.crypto import EncryptedTextField
 ERASED = "erased"
 # Shorter national numbers are matched only as they are stored: their digits are too common.
 MIN_DIGITS = 7
-_KEPT = {"core.Event", "core.AuditSeal", "core.AuditAnchor", "core.ReplayEntry", "core.RememberedAnswer"}
+# Signed rows of the audit log would be invalid after a change.
+_SIGNED = {"core.AuditSeal", "core.AuditAnchor", "core.AuditRedaction", "core.AuditRestart"}
+_KEPT = {"core.Event", "core.ReplayEntry", "core.RememberedAnswer"} | _SIGNED
 
 
 def word_pattern(words: Collection[str], names: Collection[str]) -> re.Pattern[str]:

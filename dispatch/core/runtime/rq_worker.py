@@ -141,9 +141,13 @@ class DispatchWorker(SimpleWorker):
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Run a job like RQ. The worker becomes idle only when it looks for the next job."""
-        liveness.set_deadline("worker", (job.timeout or 0) + LIVENESS_S)
         self.prepare_execution(job)
         self.perform_job(job, queue)
+
+    def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = False) -> None:
+        """Prepare like RQ, which sends the last heartbeat before the job here."""
+        super().prepare_job_execution(job, remove_from_intermediate_queue)
+        liveness.set_deadline("worker", (job.timeout or 0) + LIVENESS_S)
 
     def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
         """End a job like RQ, without time for callbacks, which these jobs do not have."""

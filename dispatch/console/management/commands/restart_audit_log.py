@@ -22,7 +22,9 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         add_chain_arguments(parser, required=True)
         parser.add_argument("--operator", required=True, help="Your name, for the record.")
-        parser.add_argument("--reason", required=True, help="What happened, for the record.")
+        parser.add_argument(
+            "--reason", required=True, help="What happened, for the record. Name no customers: it is never erased."
+        )
         parser.add_argument("--export", type=Path, required=True, help="A new file for the log as it is now.")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -33,6 +35,8 @@ class Command(BaseCommand):
                 file.writelines(export.export_events(chain_id))
         except FileExistsError:
             raise CommandError(f"{options['export']} exists. Name a new file.") from None
+        except OSError as error:
+            raise CommandError(f"{options['export']} can't be written: {error.strerror}.") from None
         try:
             record = restarts.restart_chain(chain_id, operator=options["operator"][:120], reason=options["reason"])
         except restarts.ChainIsValid as error:
