@@ -13,6 +13,7 @@ from dispatch.core.languages import override
 from dispatch.jobs import services, timeline
 from dispatch.jobs.models import DispatchPolicy, Job, Offer, TechnicianNotice
 from dispatch.jobs.rules.arrival_window import ArrivalWindow, local_moment
+from dispatch.jobs.rules.phrases import offer_text
 from dispatch.jobs.services.sms import prompt_context
 from dispatch.jobs.window_fields import window_of
 from dispatch.technicians.models import Technician
@@ -274,6 +275,10 @@ def test_form_with_a_window_is_stored_with_it(desk):
 def test_technicians_hear_and_read_the_window(desk):
     job = desk.job(**times_of(AFTERNOON))
     assert prompt_context(job).arrival == "between 2:00 PM and 4:00 PM"
+    assert " Arrive between 2:00 PM and 4:00 PM. " in offer_text("Copper", prompt_context(job), "https://x.example")
+    with override("es"):
+        said = offer_text("Copper", prompt_context(job), "https://x.example")
+    assert " Llegue entre las 2:00 p.m. y las 4:00 p.m. " in said
 
 
 def test_board_shows_the_window_and_when_calls_begin(desk):
