@@ -275,7 +275,9 @@ def test_form_with_a_window_is_stored_with_it(desk):
 def test_technicians_hear_and_read_the_window(desk):
     job = desk.job(**times_of(AFTERNOON))
     assert prompt_context(job).arrival == "between 2:00 PM and 4:00 PM"
-    assert " Arrive between 2:00 PM and 4:00 PM. " in offer_text("Copper", prompt_context(job), "https://x.example")
+    assert " Arrive between 2:00 PM and 4:00 PM. " in offer_text(
+        "Copper", prompt_context(job), "https://x.example"
+    )
     with override("es"):
         said = offer_text("Copper", prompt_context(job), "https://x.example")
     assert " Llegue entre las 2:00 p.m. y las 4:00 p.m. " in said
