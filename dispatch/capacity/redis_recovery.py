@@ -84,7 +84,7 @@ class RedisRecovery:
             connections.close_all()
 
     def _recover(self, stopping: threading.Event) -> bool:
-        """Add the decisions to a valid Redis. Return False if it has to be rebuilt first."""
+        """Add the decisions to a valid Redis. Return False if Redis is not valid, or was lost again meanwhile."""
         if (since := self._since) is None:
             return True
         if generation.current_generation() is None:
@@ -97,9 +97,9 @@ class RedisRecovery:
             self._since = None
         try:  # what other threads of this process decided without Redis during the first pass
             self._catch_up(began)
-        except REDIS_ERRORS:
+        except Exception:
             with self._lock:
-                self._since = began
+                self._since = began if self._since is None else min(self._since, began)
             raise
         log.info("redis_recovered", away_s=round((began - since).total_seconds(), 1))
-        return True
+        return self._since is None  # else another thread has lost Redis since

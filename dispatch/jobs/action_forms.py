@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from django import forms
+from django.utils.text import normalize_newlines
 from phonenumber_field.formfields import PhoneNumberField
 
 from dispatch.core.events import Actor
@@ -145,6 +146,9 @@ class ActionForm(forms.Form):
         values = super().clean() or self.cleaned_data
         if "window_day" in self.fields:
             clean_window(self, values)
+            for name in {"customer_name", "notes"} & values.keys():  # browsers send CRLF
+                before, given = self.fields[name].initial, normalize_newlines(values[name])
+                values[name] = before if given == normalize_newlines(before).strip() else given
         return values
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -12,6 +12,8 @@ from dispatch.core import clock
 from dispatch.jobs.rules.arrival_window import ArrivalWindow
 
 NAMES = ("window_day", "window_from", "window_until")
+# Days beyond these are refused as past or too far away, and could not be converted to UTC.
+_FIRST_DAY, _LAST_DAY = date.min + timedelta(days=2), date.max - timedelta(days=2)
 
 
 def add_window_fields(form: forms.Form, zone: str, window: ArrivalWindow | None = None) -> None:
@@ -63,10 +65,15 @@ def clean_window(form: forms.Form, values: dict[str, Any]) -> None:
 
 
 def window_of(day: date, start: time, end: time, zone: str) -> ArrivalWindow:
-    """Return the window of local times on a day. One that ends at or before it starts ends on the next day."""
+    """Return the window of local times on a day. One that ends at or before it starts ends on the next day.
+
+    Both are in UTC, so that a window across a change of the clocks is compared by the time that passes.
+    """
     local = ZoneInfo(zone)
+    day = min(max(day, _FIRST_DAY), _LAST_DAY)
     last = day if end > start else day + timedelta(days=1)
-    return ArrivalWindow(datetime.combine(day, start, tzinfo=local), datetime.combine(last, end, tzinfo=local))
+    moments = (datetime.combine(day, start, tzinfo=local), datetime.combine(last, end, tzinfo=local))
+    return ArrivalWindow(*(moment.astimezone(UTC) for moment in moments))
 
 
 def _to_minutes(window: ArrivalWindow) -> tuple[datetime, datetime]:

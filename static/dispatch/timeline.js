@@ -11,9 +11,12 @@
   const STEP_MIN = 15;
   const FAR_PX = 5;
   const SECOND = 1000;
+  const UNKNOWN = { warnings: {}, others: "" }; // nothing is known about any technician
   let page = null;
   let timer = 0;
+  let fetching = false; // a refresh is in progress
   let drag = null; // the drag in progress
+  let isCanceled = false; // the drag was canceled, and the pointer is still pressed
   const checks = new Map(); // job id → promise of its warnings
 
   function slot() { return document.getElementById("drawer-slot"); }
@@ -73,12 +76,31 @@
 
   async function refresh() {
     timer = 0;
-    if (drag) return refreshSoon();
+    if (drag || fetching) return refreshSoon();
+    fetching = true;
+    const asked = address({ job: "" });
+    let html;
+    try {
+      const answer = await fetch(asked, { headers: { "HX-Request": "true" } });
+      if (answer.headers.has("HX-Redirect")) {
+        location.href = answer.headers.get("HX-Redirect");
+        return;
+      }
+      if (!answer.ok) return; // the next refresh tries again
+      html = await answer.text();
+      await new Promise(window.whenLetGo); // a chart replaced during a press would lose the click
+    } catch {
+      return;
+    } finally {
+      fetching = false;
+    }
+    if (drag || asked !== address({ job: "" })) return refreshSoon();
     checks.clear();
     const rows = page.querySelector(".rows");
     const at = [rows?.scrollLeft, rows?.scrollTop, page.querySelector(".tray ol")?.scrollTop];
     const had = document.activeElement?.closest?.("#chart a[data-open]")?.dataset.open;
-    await window.htmx.ajax("GET", address({ job: "" }), { target: "#chart", swap: "outerHTML" });
+    document.getElementById("chart").outerHTML = html;
+    window.htmx.process(document.getElementById("chart"));
     const now = page.querySelector(".rows");
     if (now) [now.scrollLeft, now.scrollTop] = at;
     const tray = page.querySelector(".tray ol");
@@ -91,8 +113,8 @@
   function check(job) {
     if (!checks.has(job)) {
       checks.set(job, fetch(page.dataset.check.replace("/0/", `/${job}/`), { headers: { "HX-Request": "true" } })
-        .then((answer) => (answer.ok ? answer.json() : { warnings: {}, others: "" }))
-        .catch(() => ({ warnings: {}, others: "" })));
+        .then((answer) => (answer.ok ? answer.json() : UNKNOWN))
+        .catch(() => UNKNOWN));
     }
     return checks.get(job);
   }
@@ -100,15 +122,24 @@
   function began(event) {
     const part = event.target.closest("[data-drag]");
     if (!part || event.button || event.pointerType === "touch" || D.state === "stale") return;
-    drag = {
+    const own = {
       part, job: part.dataset.drag, minutes: Number(part.dataset.minutes), x: event.clientX, y: event.clientY,
       resizes: Boolean(event.target.closest(".grip")), row: part.closest(".technician"), moved: false, found: null,
     };
-    check(drag.job).then((found) => { if (drag) drag.found = found; });
+    drag = own;
+    check(own.job).then((found) => {
+      own.found = found;
+      if (drag === own && own.last) place(own.last);
+    });
   }
 
   function moved(event) {
     if (!drag) return;
+    if (!event.buttons) { // released outside of the window
+      cancelDrag();
+      isCanceled = false;
+      return;
+    }
     if (!drag.moved) {
       if (Math.hypot(event.clientX - drag.x, event.clientY - drag.y) < FAR_PX) return;
       start();
@@ -140,6 +171,7 @@
   /* Find the time under the pointer, show it, and say what speaks against the drop. */
   function place(event) {
     const { target } = drag;
+    drag.last = event;
     drag.ghost.remove();
     drag.time = null;
     const words = [drag.part.dataset.words];
@@ -163,11 +195,11 @@
       drag.ghost.style.setProperty("--l", percent(drag.time));
       drag.ghost.style.setProperty("--w", `${((drag.length * 60) / (end - begin)) * 100}%`);
       track.append(drag.ghost);
-      words.push(`${target.dataset.name}, ${clock(drag.time)}–${clock(drag.time + drag.length * 60)}`);
+      words.push(`\u2068${target.dataset.name}\u2069, ${clock(drag.time)}–${clock(drag.time + drag.length * 60)}`);
       warning = against(target, drag.time, drag.time + drag.length * 60);
     }
     drag.label.replaceChildren(...words.map((text, nth) => line(text, nth ? "" : "quiet")));
-    if (target) drag.label.append(line(warning || (drag.found ? "Available" : "Checking…"), warning ? "bad" : "fine"));
+    if (target) drag.label.append(warning ? line(warning, "bad") : verdict(target));
   }
 
   function line(text, kind) {
@@ -177,11 +209,19 @@
     return one;
   }
 
+  /* Say what is known if nothing speaks against the drop. Without the job's position, nobody was checked. */
+  function verdict(target) {
+    if (target !== drag.row && !drag.found) return line("Checking…", "fine");
+    const isChecked = target === drag.row || target.dataset.technician in drag.found.warnings;
+    return isChecked ? line("Available", "fine") : line("Not checked", "quiet");
+  }
+
   function against(target, begin, end) {
     const id = target.dataset.technician;
     const isOwn = target === drag.row;
     const said = [];
-    if (!isOwn && drag.found) {
+    if (!isOwn && "left" in target.dataset) said.push("deactivated");
+    else if (!isOwn && drag.found) {
       const known = drag.found.warnings[id];
       if (known) said.push(known);
       else if (known === undefined && drag.found.others) said.push(drag.found.others);
@@ -210,10 +250,10 @@
   function dropped() {
     const done = drag;
     drag = null;
+    if (isCanceled) swallowClick();
+    isCanceled = false;
     if (!done?.moved) return;
-    const swallow = (event) => { event.preventDefault(); event.stopPropagation(); };
-    document.addEventListener("click", swallow, true); // the click that ends the drag
-    setTimeout(() => document.removeEventListener("click", swallow, true), 0);
+    swallowClick();
     tidy(done);
     if (!done.target || done.time === null) return;
     if (done.resizes) open(done.job, { act: "correct", query: `?expected_minutes=${done.length}` });
@@ -223,6 +263,13 @@
       const query = new URLSearchParams({ window_day: day(done.time), window_from: clock(done.time), window_until: clock(done.time + minutes * 60) });
       open(done.job, { act: "correct", query: `?${query}` });
     }
+  }
+
+  /* Ignore the click that follows the release of a drag. */
+  function swallowClick() {
+    const swallow = (event) => { event.preventDefault(); event.stopPropagation(); };
+    document.addEventListener("click", swallow, true);
+    setTimeout(() => document.removeEventListener("click", swallow, true), 0);
   }
 
   function tidy(done) {
@@ -236,6 +283,7 @@
   function cancelDrag() {
     if (!drag) return;
     if (drag.moved) tidy(drag);
+    isCanceled = drag.moved;
     drag = null;
   }
 
@@ -245,6 +293,7 @@
     for (const one of document.querySelectorAll(".no-script")) one.hidden = true;
     markOpen();
     showNow();
+    document.addEventListener("pointerdown", () => { isCanceled = false; }, true);
     page.addEventListener("pointerdown", began);
     document.addEventListener("pointermove", moved);
     document.addEventListener("pointerup", dropped);

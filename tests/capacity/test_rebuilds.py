@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from datetime import datetime
+
+import pytest
 from django.db import connection, transaction
 
 from dispatch.capacity import bulk, rate_limits, redis_scripts
+from dispatch.capacity.redis_recovery import RedisRecovery
+from dispatch.core import clock
 from dispatch.core.circuit_breaker import CircuitBreaker
 from dispatch.core.redis import generation
 from dispatch.telephony.models import Call
@@ -89,3 +95,23 @@ def test_outage_is_caught_up_on_by_a_thread_in_no_transaction(
     lines.until_redis_is_valid()
     assert set(in_transaction) == {False}
     assert believed() == really()
+
+
+@pytest.mark.parametrize("fault", [ConnectionError("gone"), RuntimeError("unexpected")])
+def test_recovery_goes_on_if_its_second_pass_fails(monkeypatch, fault) -> None:
+    monkeypatch.setattr(generation, "current_generation", lambda: 1)
+    passes: list[datetime] = []
+
+    def catch_up(since: datetime) -> None:
+        passes.append(since)
+        if len(passes) == 2:
+            raise fault
+
+    recovery = RedisRecovery(catch_up)
+    away_since = recovery._since = clock.now()
+    with pytest.raises(type(fault)):
+        recovery._recover(threading.Event())
+    assert recovery.is_pending
+    assert recovery._recover(threading.Event())
+    assert not recovery.is_pending
+    assert (passes[0], passes[1]) == (away_since, passes[2])

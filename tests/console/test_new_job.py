@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from dispatch.core import clock
 from dispatch.core.models import Event
 from dispatch.jobs import geocoding, services
 from dispatch.jobs.models import Job, Submission
@@ -149,6 +151,11 @@ def test_an_address_is_geocoded_once_for_all_changes_of_the_form(desk, monkeypat
 def test_nobody_nearby_and_an_unknown_address_are_said(desk):
     nobody = facts(desk)
     assert "No qualified technician available" in nobody
+    day = (clock.now() + timedelta(days=3)).date()
+    later = facts(desk, window_day=str(day), window_from="14:00", window_until="16:00")
+    assert "No qualified technician available now" in later
+    assert "The job will need a dispatcher." in nobody
+    assert "will need a dispatcher" not in later, "technicians are chosen in time for the window"
     unknown = facts(desk, address="Nowhere")
     assert "late toned" in unknown
     assert "available" not in unknown

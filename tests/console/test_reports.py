@@ -60,6 +60,14 @@ def test_figures_by_day_service_and_all(desk):
     assert build_report(desk.organization, DAY, DAY, other).total.jobs == 1
 
 
+@pytest.mark.parametrize(("after_s", "waited_s"), [(4 * 3600, 3600), (1800, 1800)])
+def test_job_with_a_window_waits_from_when_technicians_are_called_for_it(desk, after_s, waited_s):
+    job = received(desk, 12, after_s=after_s)
+    window_start = datetime(DAY.year, DAY.month, DAY.day, 16, tzinfo=UTC)
+    Job.objects.filter(pk=job.pk).update(window_start=window_start, policy={"window_lead_s": 3600})
+    assert build_report(desk.organization, DAY, DAY).total.median_s == waited_s
+
+
 def test_a_day_is_that_of_the_organization(desk):
     received(desk, 3)  # 20:00 of the previous day in Phoenix
     received(desk, 8)

@@ -12,7 +12,7 @@ from django.urls import reverse
 from dispatch.console.timeline import plan
 from dispatch.core import clock
 from dispatch.jobs import services
-from dispatch.jobs.models import Job
+from dispatch.jobs.models import Job, Offer
 from dispatch.technicians.models import Shift, Technician
 from tests.jobs.test_quiet_hours import travel_to
 from tests.jobs.test_threads import MARIA, Desk
@@ -161,6 +161,24 @@ def test_unassigned_jobs_are_listed_on_the_day_of_their_window(desk):
     assert [item.job for item in waiting.items] == [urgent, now]
     waiting = plan.load_unassigned(desk.organization, TODAY + timedelta(days=1), TODAY + timedelta(days=2))
     assert [item.job for item in waiting.items] == [tomorrow]
+
+
+def test_unassigned_job_shows_that_a_phone_rings_for_it(desk):
+    desk.job()
+    Offer.objects.update(ringing_since=clock.now())
+    (item,) = plan.load_unassigned(desk.organization, TODAY, TODAY + timedelta(days=1)).items
+    assert (item.tone, item.state) == ("calling", "Ringing")
+
+
+def test_deactivated_technician_is_shown_while_they_have_jobs(desk):
+    job = desk.assigned()
+    Technician.objects.update(is_active=False)
+    assert only_bar(desk).state == "Assigned to a technician who left"
+    page = shown(desk)
+    assert "Deactivated" in page
+    assert f'data-open="{job.pk}"' in page
+    services.cancel(job.pk, "test", actor=MARIA)
+    assert not today_of(desk).rows
 
 
 def test_page_shows_a_day_a_week_or_only_the_chart(desk):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -13,7 +13,10 @@ from dispatch.core.languages import override
 from dispatch.jobs import services, timeline
 from dispatch.jobs.models import DispatchPolicy, Job, Offer, TechnicianNotice
 from dispatch.jobs.rules.arrival_window import ArrivalWindow, local_moment
+from dispatch.jobs.rules.phrases import offer_text
 from dispatch.jobs.services.sms import prompt_context
+from dispatch.jobs.window_fields import window_of
+from dispatch.technicians.models import Technician
 from tests.jobs.test_quiet_hours import moves_on, travel_to
 from tests.jobs.test_threads import MARIA, Desk
 from tests.support import factories
@@ -48,6 +51,22 @@ def test_window_that_cannot_be_promised_says_why():
     assert "24 hours" in ArrivalWindow(NOW, NOW + 25 * hour).problem(NOW)
     assert "within a year" in ArrivalWindow(NOW + 400 * 24 * hour, NOW + 401 * 24 * hour).problem(NOW)
     assert not ArrivalWindow(NOW - hour, NOW + hour).problem(NOW)
+
+
+@pytest.mark.parametrize(
+    ("day", "begin", "end", "says"),
+    [
+        (date.max, time(10), time(9), "within a year"),
+        (date.min, time(10), time(9), "in the past"),
+        (date(2027, 3, 14), time(2, 30), time(3), "end after it starts"),  # the clocks skip 2:00 to 3:00
+    ],
+)
+@pytest.mark.parametrize("zone", ["America/Denver", "Asia/Tokyo"])
+def test_times_that_make_no_window_are_refused(day, begin, end, says, zone):
+    if zone != "America/Denver" and day.year == 2027:
+        assert not window_of(day, begin, end, zone).problem(NOW)
+    else:
+        assert says in window_of(day, begin, end, zone).problem(NOW)
 
 
 def test_window_is_said_in_local_time_and_in_the_language():
@@ -121,6 +140,35 @@ def test_job_given_back_early_waits_for_its_window_again(desk):
     assert job.next_action_at == TOMORROW.start - timedelta(hours=2)
 
 
+def test_dispatching_again_calls_now_after_an_earlier_decision_to_call_now(desk):
+    Technician.objects.update(on_duty=False)
+    job = desk.job(**times_of(TOMORROW))
+    services.call_next_now(job.pk, actor=MARIA)
+    job.refresh_from_db()
+    assert job.status == "pending"
+    Technician.objects.update(on_duty=True)
+    services.dispatch_again(job.pk, actor=MARIA)
+    job.refresh_from_db()
+    services.offer_next(job.pk, job.step_token, place=False)
+    assert Offer.objects.get().technician == desk.ann
+
+
+def test_job_that_was_paused_while_it_waited_is_ranked_when_it_is_resumed(desk):
+    Technician.objects.update(on_duty=False)
+    job = desk.job(**times_of(TOMORROW))
+    services.pause(job.pk, actor=MARIA)
+    services.resume(job.pk, actor=MARIA)
+    job.refresh_from_db()
+    assert (job.status, job.waiting_for) == ("dispatching", "window")
+    services.pause(job.pk, actor=MARIA)
+    travel_to(TOMORROW.start - timedelta(hours=1))
+    Technician.objects.update(on_duty=True)
+    services.resume(job.pk, actor=MARIA)
+    job.refresh_from_db()
+    services.offer_next(job.pk, job.step_token, place=False)
+    assert Offer.objects.get().technician == desk.ann
+
+
 def test_job_not_started_within_its_window_needs_attention(desk):
     job = desk.assigned(**times_of(AFTERNOON))
     assert job.attention_at == AFTERNOON.end
@@ -148,6 +196,30 @@ def test_moving_the_window_moves_the_calls(desk):
     assert answer.json()["arrival_window"] is None
     job.refresh_from_db()
     assert job.waiting_for != "window"
+
+
+def test_yes_to_an_offer_with_the_former_window_does_not_take_the_job(desk):
+    offer = desk.offered()
+    desk.api.post(f"jobs/{offer.job_id}/correct/", {"arrival_window": body_of(TOMORROW)})
+    clock.travel(60)
+    desk.texts("1")
+    job = Job.objects.get()
+    assert (job.status, job.waiting_for, job.technician) == ("dispatching", "window", None)
+
+
+def test_notes_that_a_browser_sends_back_are_not_changed(desk):
+    job = desk.job(notes="Gate code 4711\nRing twice\n")
+    given = {
+        "version": job.version, "customer_name": job.customer_name, "customer_phone": str(job.customer_phone),
+        "address": job.address, "priority": str(job.priority), "notes": "Gate code 4711\r\nRing twice\r\n",
+    }  # fmt: skip
+    address = reverse("console:act", args=[job.pk, "correct"])
+    browser = factories.browser(desk.maria)
+    answer = browser.post(address, given, headers={"HX-Request": "true"})
+    assert (answer.status_code, "Change at least one field." in answer.content.decode()) == (409, True)
+    browser.post(address, given | {"notes": "Ring\r\nthrice"}, headers={"HX-Request": "true"})
+    job.refresh_from_db()
+    assert job.notes == "Ring\nthrice"
 
 
 def test_assigned_technician_is_notified_of_a_new_window(desk):
@@ -203,6 +275,12 @@ def test_form_with_a_window_is_stored_with_it(desk):
 def test_technicians_hear_and_read_the_window(desk):
     job = desk.job(**times_of(AFTERNOON))
     assert prompt_context(job).arrival == "between 2:00 PM and 4:00 PM"
+    assert " Arrive between 2:00 PM and 4:00 PM. " in offer_text(
+        "Copper", prompt_context(job), "https://x.example"
+    )
+    with override("es"):
+        said = offer_text("Copper", prompt_context(job), "https://x.example")
+    assert " Llegue entre las 2:00 p.m. y las 4:00 p.m. " in said
 
 
 def test_board_shows_the_window_and_when_calls_begin(desk):

@@ -23,12 +23,17 @@ _FIGURES = """
 WITH job AS (
     SELECT (j.created_at AT TIME ZONE %(zone)s)::date AS day, j.service_type_id,
         j.assigned_at IS NOT NULL AS assigned,
-        extract(epoch FROM j.assigned_at - j.created_at) AS wait_s, o.offers, o.accepted, o.settled,
+        extract(epoch FROM j.assigned_at - CASE WHEN calls.begin BETWEEN j.created_at AND j.assigned_at
+            THEN calls.begin ELSE j.created_at END) AS wait_s, o.offers, o.accepted, o.settled,
         EXISTS (
             SELECT FROM core_event e WHERE e.subject_type = 'job' AND e.subject_id = j.id
             AND e.kind = 'job.pending' AND e.data ->> 'reason' = 'exhausted'
         ) AS exhausted
     FROM jobs_job j
+    CROSS JOIN LATERAL (  -- when technicians are called for the arrival window
+        SELECT j.window_start - make_interval(
+            secs => coalesce((j.policy ->> 'window_lead_s')::double precision, 0)) AS begin
+    ) calls
     CROSS JOIN LATERAL (
         SELECT count(*) AS offers, count(*) FILTER (WHERE status = 'accepted') AS accepted,
             count(*) FILTER (WHERE status IN ('accepted', 'declined', 'timed_out', 'failed')) AS settled

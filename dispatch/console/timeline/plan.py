@@ -9,12 +9,12 @@ from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from accounts.models import Organization
 from dispatch.console.board.cards import received_at, state_of, with_card_data
 from dispatch.core import clock
-from dispatch.jobs.models import Job
+from dispatch.jobs.models import Job, Offer
 from dispatch.technicians.models import Shift, Technician
 
 # Technicians and unassigned jobs on one page.
@@ -104,11 +104,13 @@ class UnassignedJobs:
 def load_days(organization: Organization, first: date, count: int, who: str = "") -> tuple[list[Day], int]:
     """Return `count` days with the same technicians in the same order, and how many technicians are not shown.
 
-    `who`: part of the technicians' names. Technicians with jobs or a shift come first.
+    `who`: part of the technicians' names. Technicians with jobs or a shift come first. A deactivated technician is
+    shown while jobs are assigned to them.
     """
     zone = ZoneInfo(organization.time_zone)
     midnights = [datetime.combine(first + timedelta(days=nth), time(), tzinfo=zone) for nth in range(count + 1)]
-    named = Technician.objects.of(organization).filter(is_active=True)
+    has_jobs = Exists(Job.objects.filter(technician=OuterRef("pk"), status=Job.Status.ASSIGNED))
+    named = Technician.objects.of(organization).filter(Q(is_active=True) | has_jobs)
     if who:
         named = named.filter(name__icontains=who)
     technicians = list(named.order_by("name")[: MAX_ROWS * 5])
@@ -134,9 +136,13 @@ def load_unassigned(organization: Organization, first: date, last: date) -> Unas
     if begin <= clock.now() < end:
         wanted |= Q(window_start=None) | Q(window_start__lt=begin)
     jobs = open_jobs.filter(wanted).order_by("priority", "received_at", "pk")
+    shown = list(jobs[:MAX_UNASSIGNED])
+    live: dict[int, list[Offer]] = defaultdict(list)
+    for offer in Offer.objects.filter(job__in=shown, status=Offer.Status.PENDING).order_by("attempt"):
+        live[offer.job_id].append(offer)
     items = []
-    for job in jobs[:MAX_UNASSIGNED]:
-        tone, state = state_of(job)
+    for job in shown:
+        tone, state = state_of(job, live[job.pk])
         items.append(UnassignedJob(job, tone, state, received_at(job), minutes_of(job)))
     return UnassignedJobs(items, max(0, jobs.count() - len(items)) if len(items) == MAX_UNASSIGNED else 0)
 

@@ -158,7 +158,8 @@ def _place_sentence(context: PromptContext) -> str:
 
 
 def _arrival_sentence(context: PromptContext) -> str:
-    return _("Arrive {window}.").format(window=context.arrival) if context.arrival else ""
+    # In Spanish, the window ends with "p.m.".
+    return _("Arrive {window}.").format(window=context.arrival.removesuffix(".")) if context.arrival else ""
 
 
 def _number_sentence(context: PromptContext) -> str:

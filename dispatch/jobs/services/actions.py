@@ -175,13 +175,19 @@ def pause(job_id: int, *, actor: Actor, version: int | None = None, note: str = 
 
 
 def resume(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
-    """Resume the cascade where the pause stopped it."""
+    """Resume the cascade where the pause stopped it.
+
+    A job that was held back when it was paused is ranked afresh, or held back again.
+    """
     with locked_for_action(job_id, Action.RESUME, version) as job:
         job.paused_at = job.attention_at = job.reminded_at = None
-        slots.release_holds(job)
-        transitions.advance_job(job)
-        transitions.save_job(job)
         transitions.append_job_event(job, "job.resumed", actor=actor, note=note)
+        if ranking.was_held(job):
+            ranking.begin_dispatch(job)
+        slots.release_holds(job)
+        if job.status == Job.Status.DISPATCHING and job.waiting_for not in ranking.HELD:
+            transitions.advance_job(job)
+            transitions.save_job(job)
     return job
 
 
@@ -341,8 +347,7 @@ def dispatch_again(
             raise ValidationError({"address": "Address not found. Enter a ZIP code or coordinates."})
         customer_texts.withdraw(job, CustomerTextKind.CANCELLED)
         job.technician, job.assigned_at, job.ended_at = None, None, None
-        quiet = policies.quiet_hours(job.organization_id, job.service_type_id)
-        job.calls_at_any_hour = ranking.hold_of(job, quiet) is not None  # a person decided to call now
+        job.calls_at_any_hour = ranking.freeze_and_check_hold(job)  # a person decided to call now
         transitions.append_job_event(job, "job.dispatch_again", actor=actor, note=note)
         begin_dispatch_again(job)
     return job

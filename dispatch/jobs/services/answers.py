@@ -218,13 +218,14 @@ def _may_take_late(job: Job, offer: Offer, at: datetime) -> bool:
 
 
 def _was_moved_since(job: Job, offer: Offer) -> bool:
-    """Return whether the job's address was corrected after the offer was made."""
+    """Return whether the job's address or arrival window was corrected after the offer was made."""
+    is_moved = Q(data__changed__contains=["address"]) | Q(data__changed__contains=["arrival window"])
     return Event.objects.filter(
+        is_moved,
         organization_id=job.organization_id,
         subject_type="job",
         subject_id=job.pk,
         kind="job.corrected",
-        data__changed__contains=["address"],
         at__gte=offer.created_at,
     ).exists()
 

@@ -9,10 +9,12 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.db import OperationalError
+from django.db.models import Q
 from psycopg.errors import LockNotAvailable
 
 from dispatch.core import clock
 from dispatch.core.db import prepared
+from dispatch.core.models import Event
 from dispatch.jobs import policies, rules, sql
 from dispatch.jobs.models import Job
 from dispatch.jobs.rules import CascadePolicy
@@ -316,6 +318,23 @@ def hold_of(job: Job, quiet: QuietHours) -> Hold | None:
             return Hold(Waiting.WINDOW, begin)
     quiet_end = quiet.end_for(job.priority, now, job.organization.time_zone)
     return Hold(Waiting.QUIET_HOURS, quiet_end) if quiet_end is not None else None
+
+
+def freeze_and_check_hold(job: Job) -> bool:
+    """Freeze the current policy into the job, and return whether the job is held back now by it.
+
+    An earlier decision to call at once no longer counts.
+    """
+    policy, _, quiet = policies.for_new_job(job.organization_id, job.service_type_id)
+    job.policy, job.calls_at_any_hour = policy.to_json(), False
+    return hold_of(job, quiet) is not None
+
+
+def was_held(job: Job) -> bool:
+    """Return whether the job was held back when its cascade was last in progress, and has called nobody since."""
+    ranked = Q(kind="job.offering") | Q(kind="job.waiting", data__waiting_for__in=sorted(HELD))
+    events = Event.objects.filter(ranked, subject_type="job", subject_id=job.pk)
+    return bool(events.order_by("-id").values_list("kind", flat=True).first() == "job.waiting")
 
 
 def describe_hold(job: Job) -> tuple[str, str]:
