@@ -125,7 +125,7 @@ def apply_answers_before_closing(job_id: int) -> None:
     earlier yes to another offer counts first.
     """
     pending = Offer.objects.filter(job_id=job_id, status=Offer.Status.PENDING)
-    calls = Call.objects.filter(purpose="offer", subject_id__in=list(pending.values_list("pk", flat=True)))
+    calls = Call.objects.filter(purpose="offer", subject_id__in=pending.values("pk"))
     if calls.exclude(keys_pressed="").exists():
         apply_recorded_answers(Offer.objects.filter(job_id=job_id))
 
