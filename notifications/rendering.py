@@ -1,7 +1,8 @@
 """Render a notification for each channel, from the templates in templates/notifications/.
 
 Each is in the language of its recipient (`language_of`). Titles and details are stored in English. In another
-language, a notification names the kind of event and its job, and leaves out details that are sentences.
+language, a notification names the kind of event, its job and why the job is pending, and leaves out details that
+are sentences.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from django.urls import reverse
 
 from dispatch.core import languages
 from dispatch.core.languages import gettext as _
+from dispatch.core.models import Event
+from dispatch.jobs.models import Job
 from dispatch.jobs.rules.customer_phrases import without_links
 from dispatch.jobs.rules.phrases import spoken_place
 from notifications.models import Alert, Notification
@@ -131,12 +134,20 @@ def title_of(row: Notification) -> str:
 
 
 def _translated_title(row: Notification) -> str:
-    """Return the translated name of the kind of event, with the number of its job."""
+    """Return the translated name of the kind of event, with the number of its job and why the job is pending."""
     rule = BY_KIND.get(row.kind)
-    label = _(rule.label) if rule else ""
-    if row.subject_type != "job":
-        return label
-    return f"{label}. " + _("Job {number}").format(number=row.subject_id)
+    parts = [_(rule.label) if rule else ""]
+    if row.subject_type == "job":
+        parts += [_("Job {number}").format(number=row.subject_id), _translated_reason(row)]
+    return ". ".join(part for part in parts if part)
+
+
+def _translated_reason(row: Notification) -> str:
+    """Return why the job is pending, in the active language. Empty for any other kind of event."""
+    if row.kind != "job.pending" or not row.event_id:
+        return ""
+    reason = Event.objects.filter(pk=row.event_id).values_list("data__reason", flat=True).first()
+    return _(Job.PendingReason(reason).label) if reason in Job.PendingReason.values else ""
 
 
 def _spoken_body(body: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import gettext
 import re
 import threading
@@ -14,6 +15,8 @@ from tests.translations import CATALOGS, NUL, compile_catalog, marked_messages, 
 
 SPANISH = {path.parts[-3]: path for path in CATALOGS}[languages.SPANISH]
 MESSAGES = read_catalog(SPANISH)
+# Spanish writes the names of days and months in lower case.
+CALENDAR = {*calendar.day_name, *calendar.month_name}
 
 
 def places(text: str) -> set[str]:
@@ -37,7 +40,8 @@ def test_marked_sentence_is_translated_with_the_same_places(message: str, where:
     for form in forms:
         assert form.strip()
         assert places(form) == places(singular), where
-        assert form[:1].isupper() == singular[:1].isupper() or form[:1] in "¿{", where
+        is_upper = singular[:1].isupper() and message not in CALENDAR
+        assert form[:1].isupper() == is_upper or form[:1] in "¿{", where
 
 
 def test_catalog_has_no_unused_sentences():

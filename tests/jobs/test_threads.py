@@ -101,6 +101,18 @@ def test_text_from_assigned_technician_reaches_dispatchers(desk):
     assert len(desk.replies()) == 1, "one confirmation an hour"
 
 
+def test_text_from_a_technician_with_only_an_open_offer_reaches_dispatchers(desk):
+    offer = desk.offered()
+    desk.texts("Which gate do I use?")
+    assert thread(offer.job) == [("in", "Which gate do I use?")]
+    assert offer.job in Job.objects.needing_attention()
+    desk.notify()
+    told = Notification.objects.get(kind="job.text_received")
+    assert (told.user, told.subject_id) == (desk.maria, offer.job_id)
+    assert threads.recipients(offer.job) == [desk.ann], "they can be answered"
+    assert Offer.objects.get(pk=offer.pk).status == "pending"
+
+
 def test_repeated_processing_records_text_once(desk):
     job = desk.assigned()
     text = desk.texts("Running late")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
+from accounts.models import Organization
 from dispatch.core import clock
 from dispatch.core.runtime.loops import find_loop
 from dispatch.jobs import services
 from dispatch.jobs.models import Job
 from dispatch.jobs.services import Answer, AnswerChannel, answer_offer
+from dispatch.jobs.services.auditor import MAX_FAILURES
 from dispatch.telephony.models import Call
 from tests.harness.jobs import Floor
 from tests.harness.provider import end, press, record_only
@@ -83,3 +89,31 @@ def test_late_yes_while_another_phone_rang_is_judged_by_its_arrival(floor: Floor
     apply_unhandled_keys()
     assert floor.status(job) == "pending", "a webhook that is processed at once is refused, too"
     assert floor.offers(job) == [("Ann", "timed_out"), ("Bob", "busy")]
+
+
+def expire(floor: Floor, job: Job) -> None:
+    services.expire_offer(job.pk, floor.job(job).step_token)
+
+
+def hand_over(floor: Floor, job: Job) -> None:
+    Job.objects.filter(pk=job.pk).update(failed_steps=MAX_FAILURES)
+    services.audit()
+
+
+def switch_off(floor: Floor, job: Job) -> None:
+    Organization.objects.filter(pk=floor.organization.pk).update(is_active=False)
+    services.withdraw_inactive_offers()
+
+
+@pytest.mark.parametrize("close", [expire, hand_over, switch_off])
+def test_earlier_yes_counts_when_the_offer_of_the_later_one_is_closed(
+    floor: Floor, close: Callable[[Floor, Job], None]
+) -> None:
+    job, first, second = second_is_called(floor)
+    record_only(floor.sim, first, "1")
+    clock.travel(1)
+    record_only(floor.sim, second, "1")
+    clock.travel(400)
+    close(floor, job)
+    assert floor.offers(job) == [("Ann", "accepted"), ("Bob", "taken")]
+    assert floor.kinds(job).count("job.assigned") == 1

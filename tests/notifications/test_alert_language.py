@@ -6,6 +6,8 @@ import pytest
 
 from accounts.models import Organization, User
 from dispatch.core import languages
+from dispatch.core.models import Event
+from dispatch.jobs.models import Job
 from notifications import rendering
 from notifications.models import Alert, Notification
 from notifications.rules import CRITICAL, TABLE
@@ -71,6 +73,20 @@ def test_every_text_and_email_is_in_the_language_of_its_recipient(rule, own: str
     assert rendering.render_email(row).subject == "[Copper State Plumbing] Something happened"
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize("reason", [reason for reason in Job.PendingReason if reason], ids=str)
+def test_reason_of_a_pending_job_is_translated(reason: Job.PendingReason):
+    row = row_of("job.pending")
+    data = {"reason": str(reason), "reason_text": "in English"}
+    row.event_id = Event.objects.create(organization_id=1, kind=row.kind, subject_id=12, data=data).pk
+    row.user.language = "es"
+    with languages.override(languages.SPANISH):
+        said = languages.gettext(reason.label)
+        assert rendering.title_of(row) == f"Un trabajo necesita un despachador. Trabajo 12. {said}"
+    assert said != reason.label
+    assert "in English" not in rendering.render_text(row)
+
+
 @pytest.mark.django_db(transaction=True)
 def test_alert_call_and_text_reply_are_in_the_language_of_the_member(watch: Watch):
     ana = watch.dispatcher("Ana")
@@ -91,7 +107,8 @@ def test_alert_call_is_in_the_language_and_voice_of_the_organization(watch: Watc
     watch.after(121)
     call = watch.rings(ana).answer()
     call.hears("Esta es una alerta de Copper State Plumbing.")
-    call.hears(f"Un trabajo necesita un despachador. Trabajo {alert.subject_id}.")
+    job, reason = f"Trabajo {alert.subject_id}", "No hay un técnico calificado cerca"
+    call.hears(f"Un trabajo necesita un despachador. {job}. {reason}.")
     call.hears("Para confirmar, oprima 1.")
     assert {(words["voice"], words["language"]) for words in call.now["said"]} == {(LUPE, "es-US")}
     call.press("1").hears("Gracias, Ana. Usted confirmó esta alerta. No se llamará a nadie más.").ended()

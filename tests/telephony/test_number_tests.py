@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from typing import Any
 
 import pytest
@@ -139,3 +141,18 @@ def test_only_one_check_of_an_account_waits_for_the_provider(caller: Caller) -> 
     with slot:
         assert "The provider has not answered the last check yet." in check(boss, caller.account)
     assert "status active" in check(boss, caller.account)
+
+
+def test_addresses_of_the_page_lead_a_failing_call_to_the_apology(caller: Caller) -> None:
+    page = browser(factories.admin(caller.organization)).get(
+        reverse("admin:capacity_outboundnumber_change", args=[caller.number.pk])
+    )
+    entry = r"<p>([\w ()]+) \(POST\)<br><code[^>]*>([^<]+)</code>"
+    told = {name: html.unescape(url) for name, url in re.findall(entry, page.content.decode())}
+    caller.sim.add_number(
+        str(caller.number.phone),
+        voice_url=told["A call comes in"],
+        voice_fallback_url=told["Primary handler fails (calls)"],
+    )
+    caller.sim.lose_webhooks("twiml", times=None)
+    caller.sim.phone(ANN).calls_us(str(caller.number.phone)).hears("technical problem").ended("completed")

@@ -285,6 +285,23 @@ def test_requests_use_the_api_key_and_webhooks_are_verified_by_token(caller: Cal
     assert caller.listener.keys
 
 
+def test_subaccount_is_an_account_of_its_own(caller: Caller) -> None:
+    caller.sim.add_account(sid := "AC" + "5" * 32, "the token of the subaccount")
+    caller.account.account_sid = sid
+    caller.account.save(update_fields=["account_sid"])
+    refused = providers.for_account(caller.account).check_account()
+    assert isinstance(refused, Rejected), "the token of the main account"
+
+    caller.account.auth_token = "the token of the subaccount"
+    caller.account.save(update_fields=["auth_token"])
+    assert providers.for_account(caller.account).check_account() is None
+    caller.sim.phone("+16025550101").will(answer(press="1"))
+    placed = now_is(caller.call("+16025550101"), "completed")
+    assert caller.listener.keys
+    (made,) = caller.sim.calls(to="+16025550101")
+    assert (made["sid"], made["account_sid"]) == (placed.sid, sid)
+
+
 def test_a_region_has_its_own_address(settings: Any) -> None:
     settings.SIMULATOR_URL, settings.DEVELOPMENT = "", False
     account = ProviderAccount(account_sid="AC1", auth_token="token", region="ie1", edge="dublin")

@@ -17,6 +17,7 @@ from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.telephony import metrics, services, webhook_urls
 from dispatch.telephony.models import Call, CallEvent
+from dispatch.telephony.services import bulk
 from tests.harness.calls import place_call
 from tests.phones import answer, busy, manual
 from tests.support import factories
@@ -286,6 +287,15 @@ def test_a_call_whose_webhooks_fail_ends_with_an_apology(caller: Caller) -> None
     call = caller.call(ANN)
     phone.rings().hears("technical problem").ended("completed")
     assert not services.has_webhook(now_is(call, "completed"), "voice")
+
+
+def test_a_call_requested_in_bulk_names_the_apology_too() -> None:
+    call = bulk.NewCall(
+        organization_id=1, subject_id=1, attempt=1, to_phone=ANN, account_id=1, number_id=1,
+        from_phone="+16025550100", line_slot=1, pool_id=1, pool_slot=1, ring_timeout_s=20, time_limit_s=60,
+        detect_machine=False, context={},
+    )  # fmt: skip
+    assert "/telephony/twilio/fallback#" in bulk.build_request(call, 7, "twilio", 1.0).fallback_url
 
 
 @pytest.mark.django_db

@@ -15,6 +15,7 @@ from accounts.scoping import OwnedModel, OwnedQuerySet
 from accounts.speech_fields import own_language
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
+from dispatch.core.languages import mark
 from dispatch.jobs.models.policies import ServiceType
 from dispatch.jobs.models.threads import JobText
 from dispatch.jobs.rules import duplicates
@@ -161,15 +162,15 @@ class Job(WithWindow, OwnedModel):
 
     class PendingReason(models.TextChoices):
         NONE = "", "—"
-        EXHAUSTED = "exhausted", "Nobody accepted"
-        NOBODY_NEAR = "nobody_near", "No qualified technician nearby"
-        NO_POSITION = "no_position", "Address not found"
-        MOVED_OFTEN = "moved_often", "Address changed repeatedly"
-        NO_LINE = "no_line", "No line became free"
-        PROVIDER_DOWN = "provider_down", "The phone provider is not responding"
-        ACCOUNT_REFUSED = "account_refused", "The phone provider refuses our account"
-        SPEND_CAP = "spend_cap", "The daily spending cap is reached"
-        FAILED = "processing_failed", "Processing failed"
+        EXHAUSTED = "exhausted", mark("Nobody accepted")
+        NOBODY_NEAR = "nobody_near", mark("No qualified technician nearby")
+        NO_POSITION = "no_position", mark("Address not found")
+        MOVED_OFTEN = "moved_often", mark("Address changed repeatedly")
+        NO_LINE = "no_line", mark("No line became free")
+        PROVIDER_DOWN = "provider_down", mark("The phone provider is not responding")
+        ACCOUNT_REFUSED = "account_refused", mark("The phone provider refuses our account")
+        SPEND_CAP = "spend_cap", mark("The daily spending cap is reached")
+        FAILED = "processing_failed", mark("Processing failed")
 
     class DuplicateState(models.TextChoices):
         NONE = "", "—"

@@ -118,6 +118,18 @@ def apply_earlier_answers(
     apply_recorded_answers(others, before=at)
 
 
+def apply_answers_before_closing(job_id: int) -> None:
+    """Apply the recorded answers to the job, oldest first, if a pending offer has a recorded key.
+
+    Call it outside any transaction before a function that closes offers and applies only the key of each: the
+    earlier yes to another offer counts first.
+    """
+    pending = Offer.objects.filter(job_id=job_id, status=Offer.Status.PENDING)
+    calls = Call.objects.filter(purpose="offer", subject_id__in=pending.values("pk"))
+    if calls.exclude(keys_pressed="").exists():
+        apply_recorded_answers(Offer.objects.filter(job_id=job_id))
+
+
 def apply_recorded_answers(offers: QuerySet[Offer], *, before: datetime | None = None) -> None:
     """Apply recorded keys, texts and keys of call-backs that no process has applied, as after a crash.
 

@@ -30,7 +30,7 @@ from dispatch.jobs import sql
 from dispatch.jobs.models import Job, Offer, Submission
 from dispatch.jobs.rules import Outcome
 from dispatch.jobs.services import line_wakeups, slots, transitions
-from dispatch.jobs.services.answers import apply_recorded_key
+from dispatch.jobs.services.answers import apply_answers_before_closing, apply_recorded_key
 from dispatch.jobs.services.dispatching import offer_next
 from dispatch.jobs.services.offers import call_changed, expire_offer
 from dispatch.jobs.services.recovery import resume_left_behind
@@ -264,6 +264,7 @@ def _hand_over_after_failures(job_id: int, token: uuid.UUID) -> None:
     if not _step_of(job_id, token).filter(failed_steps__gte=MAX_FAILURES).exists():
         return
     try:
+        apply_answers_before_closing(job_id)
         _hand_over(job_id, token)
     except Exception:  # retried later
         log.exception("failing_job_handover_failed", job=job_id)

@@ -20,7 +20,7 @@ from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.rules import Outcome
 from dispatch.jobs.services import slots, transitions
 from dispatch.jobs.services.actions import IllegalTransition, apply_recorded_keys, cannot_make_it
-from dispatch.jobs.services.answers import apply_recorded_key
+from dispatch.jobs.services.answers import apply_answers_before_closing, apply_recorded_key
 from dispatch.technicians.models import Technician
 
 BATCH = 100
@@ -71,10 +71,16 @@ def _live_offers(technician_id: int) -> QuerySet[Offer]:
     return offers.order_by("pk")
 
 
-@transaction.atomic
 def _withdraw_offer(offer_id: int, actor: Actor) -> int:
     """Withdraw the offer if it is pending and its technician or organization is inactive. Return 1 if it was."""
-    job = transitions.lock_job(Offer.objects.values_list("job_id", flat=True).get(pk=offer_id))
+    job_id = Offer.objects.values_list("job_id", flat=True).get(pk=offer_id)
+    apply_answers_before_closing(job_id)
+    return _close_left_offer(job_id, offer_id, actor)
+
+
+@transaction.atomic
+def _close_left_offer(job_id: int, offer_id: int, actor: Actor) -> int:
+    job = transitions.lock_job(job_id)
     offer = transitions.lock_live_offer(job, offer_id)
     if offer is None or not (reason := _reason(offer)):
         return 0

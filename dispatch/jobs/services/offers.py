@@ -16,6 +16,7 @@ from dispatch.jobs.rules import CallEnd, Outcome
 from dispatch.jobs.services import slots, transitions
 from dispatch.jobs.services.answers import (
     AnswerChannel,
+    apply_answers_before_closing,
     apply_earlier_answers,
     apply_recorded_key,
     schedule_next_offer,
@@ -156,6 +157,7 @@ def expire_offer(job_id: int, token: str | uuid.UUID, *, place: bool = True) -> 
     outside any transaction. `place` as in `offer_next`.
     """
     step = uuid.UUID(str(token))
+    apply_answers_before_closing(job_id)
     blocked: dict[int, OperationalError] = {}
     while True:
         offer: Offer | None = None
