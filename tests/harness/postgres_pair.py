@@ -192,10 +192,11 @@ def pair(transactional_db: None) -> Iterator[PostgresPair]:
 
 
 @pytest.fixture
-def database_pair(pair: PostgresPair) -> Iterator[PostgresPair]:
+def database_pair(pair: PostgresPair, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresPair]:
     """Make this process use the pair's database, which child processes get with DATABASE_URL=pair.url()."""
     with using(pair.url()):
         yield pair
+        monkeypatch.undo()  # what the test changed on top, before the settings below it are restored
 
 
 @contextmanager
