@@ -70,7 +70,11 @@ def send_due_mail() -> float | None:
 def _send(pk: int) -> None:
     """Send one e-mail and delete its row, or retry later."""
     with transaction.atomic():
-        row = SecurityMail.objects.select_for_update(skip_locked=True, of=("self",)).filter(pk=pk).first()
+        row = (
+            SecurityMail.objects.select_for_update(no_key=True, skip_locked=True, of=("self",))
+            .filter(pk=pk)
+            .first()
+        )
         if row is None or row.next_attempt_at > clock.now():
             return
         row.attempts += 1

@@ -9,6 +9,7 @@ import pytest
 from django.db import connections
 
 from dispatch.core.db.postgres import base
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -43,10 +44,9 @@ def test_a_quiet_connection_is_reused_without_a_statement(checked: list[Any]) ->
 
 
 def test_a_connection_that_the_server_ended_is_replaced(checked: list[Any]) -> None:
-    from tests.support.waiting import wait_until
-
-    ended = backend()
     with connections["default"].cursor() as cursor:
+        cursor.execute("SELECT 1")  # this thread's connection is not the one that ends
+        ended = backend()
         cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s", [ended])
 
         def is_gone() -> bool:
