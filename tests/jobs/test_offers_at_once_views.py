@@ -109,7 +109,12 @@ def test_api_tells_the_offers_apart(ringing):
 def test_form_corrects_the_priority(floor):
     floor.crew("Ann", "Bob")
     job = call_at_once(floor).started(priority=3)
-    entered = {"version": floor.job(job).version, "customer_phone": "+16025550123", "address": job.address}
+    entered = {
+        "version": floor.job(job).version,
+        "customer_name": job.customer_name,
+        "customer_phone": "+16025550123",
+        "address": job.address,
+    }
     form = ActionForm({**entered, "priority": "1"}, action=Action.CORRECT, job=job)
     assert form.is_valid(), form.errors
     assert perform_action(Action.CORRECT, job, form.cleaned_data, MARIA).is_done

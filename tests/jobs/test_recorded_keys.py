@@ -143,11 +143,12 @@ def test_a_key_that_waited_for_its_row_counts_from_its_arrival(floor):
     ann, bob = floor.crew("Ann", "Bob")
     job, call = answered(floor, ann)
     record_only(floor.sim, call, "1")
-    CallEvent.objects.filter(kind="gather").update(kind="held back")  # not committed yet
+    due = CallEvent.objects.get(kind="gather").next_action_at
+    CallEvent.objects.filter(kind="gather").update(kind="held back", next_action_at=None)  # not committed yet
     clock.travel(400)
     services.expire_offer(job.pk, floor.job(job).step_token)
     floor.rings(bob)
-    CallEvent.objects.filter(kind="held back").update(kind="gather")
+    CallEvent.objects.filter(kind="held back").update(kind="gather", next_action_at=due)
     apply_unhandled_keys()
     assert floor.offers(job) == [("Ann", "accepted"), ("Bob", "taken")]
 
