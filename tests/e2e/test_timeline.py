@@ -21,11 +21,10 @@ pytestmark = pytest.mark.browser
 
 def grab(page, part) -> tuple[float, float]:
     """Press the mouse on the part and begin to drag it; return where."""
-    part.scroll_into_view_if_needed()
-    box = part.bounding_box()
-    x, y = box["x"] + 12, box["y"] + 12
-    page.mouse.move(x, y)
+    part.hover(position={"x": 12, "y": 12})  # repeated by the browser's driver while the chart is replaced
     page.mouse.down()
+    box = part.bounding_box()  # nothing is replaced while the mouse is pressed
+    x, y = box["x"] + 12, box["y"] + 12
     page.mouse.move(x + 10, y + 4, steps=3)
     return x, y
 
