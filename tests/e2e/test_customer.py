@@ -8,7 +8,8 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from dispatch.jobs import signed_links
-from dispatch.jobs.models import Job, Submission
+from dispatch.jobs.models import Job, PublicForm, Submission
+from tests.support import factories as make
 from tests.support.tenants import tenant
 from tests.support.waiting import PATIENCE
 
@@ -33,4 +34,21 @@ def test_status_page_shows_the_technician_without_reload(app_url: str, chromium:
     expect(page.get_by_role("heading")).to_have_text("This request was canceled")
     expect(page.locator("#looks")).to_have_count(0)
     assert page.evaluate("document.body.dataset.same") == "yes"
+    context.close()
+
+
+def test_switching_the_language_keeps_the_form_and_enter_sends_it(app_url: str, chromium: Browser) -> None:
+    organization = make.organization("Desert Air", slug="desert-air")
+    make.service_type(organization, "drain", name="Drain cleaning")
+    PublicForm.objects.create(organization=organization)
+    context = chromium.new_context(locale="en-US", viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    page.set_default_timeout(1000 * PATIENCE)
+    page.goto(f"{app_url}/f/desert-air/")
+    page.get_by_label("Your name").fill("Ana Ruiz")
+    page.get_by_role("button", name="Español").click()
+    expect(page.get_by_label("Su nombre")).to_have_value("Ana Ruiz")
+    page.get_by_label("Su nombre").press("Enter")
+    expect(page.get_by_role("alert")).to_be_visible()
+    expect(page.locator("html")).to_have_attribute("lang", "es")
     context.close()

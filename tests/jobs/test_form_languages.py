@@ -69,12 +69,23 @@ def test_language_of_the_form_falls_back(site: Site, header: str, organization: 
     other = "en" if language == "es" else "es"
     assert f'<html lang="{other}">' in page(site.open(f"{site.address}?lang={other}"))
     assert f'<html lang="{language}">' in page(site.open(f"{site.address}?lang=xx"))
+    assert '<option value="drain" selected>' in page(site.open(f"{site.address}?lang={other}&service=drain"))
 
 
-def test_switch_of_the_form_keeps_the_service(site: Site) -> None:
-    shown = page(site.open(f"{site.address}?service=drain"))
-    assert '<a href="?lang=es&amp;service=drain" lang="es" hreflang="es">Español</a>' in shown
-    assert '<option value="drain" selected>' in page(site.open(f"{site.address}?lang=es&service=drain"))
+def test_switch_of_the_form_keeps_what_was_entered(site: Site) -> None:
+    site.open()
+    entered = {"name": "Ana <3", "phone": "12", "notes": "La tubería gotea", "urgency": "1", "service": "drain"}
+    answer = site.send(**entered, switch="es", language="en")
+    shown = page(answer)
+    assert answer.status_code == 200
+    assert is_spanish(shown)
+    assert 'role="alert"' not in shown
+    assert 'value="Ana &lt;3"' in shown
+    assert 'value="12"' in shown
+    assert "La tubería gotea</textarea>" in shown
+    assert '<option value="drain" selected>' in shown
+    assert not Submission.objects.exists()
+    assert '<html lang="en">' in page(site.send(switch="en", language="es"))
 
 
 def test_what_follows_from_a_spanish_form_is_spanish(site: Site) -> None:

@@ -81,10 +81,10 @@ def embedded_thanks(request: HttpRequest, slug: str, token: str) -> HttpResponse
 
 
 def _language_of(request: HttpRequest, public: PublicForm) -> str:
-    """Return the language of the form: the one it was shown in, else the switch's or the browser's."""
-    shown_in = request.POST.get("language", "")
-    if shown_in in languages.CODES:
-        return shown_in
+    """Return the language of the form: the chosen one, else the one it was shown in, else the browser's."""
+    for name in ("switch", "language"):
+        if (code := request.POST.get(name, "")) in languages.CODES:
+            return code
     return requested_language(request, public.organization.language)
 
 
@@ -105,8 +105,12 @@ def _handle_form(request: HttpRequest, public: PublicForm, *, embedded: bool) ->
         initial = {"service": request.GET.get("service", "")[:64]}
         form = CustomerForm(organization=organization, public=public, initial=initial)
         return _render_form(request, public, form, _make_form_token(organization), embedded=embedded)
-    form = CustomerForm(request.POST, organization=organization, public=public)
     ticket = request.POST.get("ticket", "")
+    if request.POST.get("switch", "") in languages.CODES:  # show what was entered in the other language
+        form = CustomerForm(initial=request.POST.dict(), organization=organization, public=public)
+        next_ticket = ticket if _is_valid_ticket(ticket, organization) else _make_form_token(organization)
+        return _render_form(request, public, form, next_ticket, embedded=embedded)
+    form = CustomerForm(request.POST, organization=organization, public=public)
     try:
         nonce = _check_form_token(ticket, organization, request)
         if not form.is_valid():
@@ -211,7 +215,6 @@ def _render_form(
         "show_trap": bool(request.POST.get("website")),
         "has_services": form.has_services,
         "languages": language_choices(),
-        "service": request.GET.get("service", "")[:64],
     }
     return render(request, "pages/form.html", context, status=status)
 
