@@ -5,6 +5,7 @@ The admin's job page, the board's job panel and the API share them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,7 +19,9 @@ from dispatch.jobs.models import Job, Offer, Priority
 from dispatch.jobs.rules import Action, actions_in
 from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES, MAX_LATE_MINUTES
 from dispatch.jobs.rules.phrases import join_names
+from dispatch.jobs.services.corrections import KEEP
 from dispatch.jobs.services.notices import find_uninformed
+from dispatch.jobs.window_fields import NAMES as WINDOW_FIELDS
 from dispatch.jobs.window_fields import add_window_fields, clean_window
 from dispatch.technicians.models import Technician
 
@@ -42,6 +45,16 @@ BUTTONS: dict[Action, tuple[str, str, bool]] = {
     Action.TECHNICIAN_TOLD: ("I told them…", "The technician knows of the change", False),
     Action.NOT_A_DUPLICATE: ("Not a duplicate…", "This is not a duplicate", False),
 }
+# The fields of a correction.
+CORRECTED = (
+    "address",
+    "customer_name",
+    "customer_phone",
+    "priority",
+    *WINDOW_FIELDS,
+    "expected_minutes",
+    "notes",
+)
 # The primary button by status.
 _HELD = (Job.WaitingFor.QUIET_HOURS, Job.WaitingFor.WINDOW)
 PRIMARY = {"dispatching": Action.ASSIGN, "pending": Action.ASSIGN, "assigned": Action.COMPLETE}
@@ -69,12 +82,16 @@ def button_of(action: Action, job: Job) -> tuple[str, str, bool]:
 
 
 class ActionForm(forms.Form):
-    """The fields of one action. `version` is the version of the job that the person saw."""
+    """The fields of one action. `version` is the version of the job that the person saw.
+
+    `seen` of a correction: the values that the person saw, as JSON. Only the fields that they changed are sent.
+    """
 
     version = forms.IntegerField(widget=forms.HiddenInput)
 
     def __init__(self, *args: Any, action: Action, job: Job, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.action = action
         if action is Action.ASSIGN:
             technicians = Technician.objects.of(job.organization_id).filter(is_active=True).order_by("name")
             self.fields["technician"] = forms.ModelChoiceField(
@@ -111,6 +128,9 @@ class ActionForm(forms.Form):
                 label="Notes about the job",
                 widget=forms.Textarea({"rows": 3}),
             )
+            self.fields["seen"] = forms.CharField(
+                required=False, widget=forms.HiddenInput, initial=json.dumps(self._shown_values())
+            )
         if action is Action.EXTEND:
             self.fields["seconds"] = forms.IntegerField(
                 min_value=1, max_value=3600, initial=120, label="Extra seconds"
@@ -144,12 +164,52 @@ class ActionForm(forms.Form):
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or self.cleaned_data
-        if "window_day" in self.fields:
-            clean_window(self, values)
-            for name in {"customer_name", "notes"} & values.keys():  # browsers send CRLF
-                before, given = self.fields[name].initial, normalize_newlines(values[name])
-                values[name] = before if given == normalize_newlines(before).strip() else given
+        if self.action is Action.CORRECT:
+            changed = values["changed"] = self._changed_fields()
+            for name in (name for name in CORRECTED if name not in changed):
+                self.errors.pop(name, None)
+            values["window"] = KEEP
+            if not changed.isdisjoint(WINDOW_FIELDS):
+                clean_window(self, values)
+            if "notes" in values:
+                values["notes"] = normalize_newlines(values["notes"])  # browsers send CRLF
         return values
+
+    def show_current(self, job: Job) -> None:
+        """Show the job as it is now, with what the person entered, for another attempt."""
+        self.data = {**dict(self.data.items()), "version": str(job.version)}
+        if self.action is Action.CORRECT:
+            now = ActionForm(action=self.action, job=job)._shown_values()
+            changed = self.cleaned_data["changed"]
+            self.data |= {name: text for name, text in now.items() if name not in changed}
+            self.data["seen"] = json.dumps(now)
+
+    def _shown_values(self) -> dict[str, str]:
+        """Return the job's values as the fields of a correction show them."""
+        shown = {}
+        for name in CORRECTED:
+            field = self.fields[name]
+            text = field.widget.format_value(field.prepare_value(field.initial))
+            shown[name] = str((text[0] if isinstance(text, list) else text) or "")
+        return shown
+
+    def _changed_fields(self) -> set[str]:
+        """Return the fields that differ from what the person saw. Without `seen`, compare with the job."""
+        try:
+            seen = json.loads(self.data.get("seen") or "null")
+        except (ValueError, RecursionError):
+            seen = None
+        if not isinstance(seen, dict):
+            seen = self._shown_values()
+
+        def read(name: str, text: Any) -> Any:
+            try:
+                return self.fields[name].clean(normalize_newlines(str(text)))
+            except forms.ValidationError:
+                return str(text)
+
+        values = {name: read(name, self.data.get(name, "")) for name in CORRECTED}
+        return {name for name, value in values.items() if value != read(name, seen.get(name, ""))}
 
 
 class ActionResult(NamedTuple):
@@ -193,18 +253,14 @@ def perform_action(action: Action, job: Job, values: dict[str, Any], actor: Acto
         corrected = values["address"] if values["address"] != job.address else ""
         services.dispatch_again(job.pk, correction=services.Correction(address=corrected), **decision, **note)
     elif action is Action.CORRECT:
-        corrected = values["address"] if values["address"] != job.address else ""
+        changed = values["changed"]
+        details = {name: values[name] for name in changed & {"customer_name", "notes", "expected_minutes"}}
         services.correct(
             job.pk,
-            correction=services.Correction(address=corrected),
-            customer_phone=str(values["customer_phone"]),
-            priority=values["priority"],
-            details=services.Details(
-                customer_name=values["customer_name"],
-                notes=values["notes"],
-                window=values["window"],
-                expected_minutes=values["expected_minutes"],
-            ),
+            correction=services.Correction(address=values["address"] if "address" in changed else ""),
+            customer_phone=str(values["customer_phone"]) if "customer_phone" in changed else "",
+            priority=values["priority"] if "priority" in changed else None,
+            details=services.Details(window=values["window"], **details),
             **decision,
             **note,
         )

@@ -108,7 +108,7 @@ def handle_action(request: HttpRequest, job_id: int, action: str) -> HttpRespons
         except Conflict as conflict:
             refused = [
                 str(conflict.detail),
-                ("Nothing was changed. Review the job and confirm again."),
+                "Nothing was changed. Review the job and confirm again.",
             ]
         except ValidationError as error:
             refused = error.messages
@@ -117,7 +117,7 @@ def handle_action(request: HttpRequest, job_id: int, action: str) -> HttpRespons
                 return _render_result(request, job.pk, chosen, result.warnings)
             refused = [*result.warnings, "To assign the job anyway, check “Assign anyway”."]
         job = job_of(request, job_id)
-        form.data = {**request.POST.dict(), "version": str(job.version)}
+        form.show_current(job)
     status = 409 if refused else 422 if sent is not None else 200
     context = {**build_panel(request, job), "ask": _render_confirmation(request, chosen, job, form, refused)}
     if views_base.is_fragment(request):

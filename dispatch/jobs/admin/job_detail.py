@@ -77,7 +77,7 @@ class JobDetailMixin:
                     return HttpResponseRedirect(reverse("admin:jobs_job_change", args=[job.pk]))
                 refused = [*result.warnings, "To assign the job anyway, check “Assign anyway”."]
             job = self._job(request, object_id, "act")
-            form.data = {**request.POST.dict(), "version": str(job.version)}
+            form.show_current(job)
         context = {
             **self.admin_site.each_context(request),
             "title": title,
