@@ -7,10 +7,12 @@ from collections.abc import Callable
 import pytest
 from django.db import OperationalError
 
+from dispatch.core import fault_injection
 from dispatch.telephony import webhooks
 from dispatch.telephony.models import Call
 from dispatch.telephony.services import missed_reports, reconciliation
 from tests.core.outages import redis_away
+from tests.harness.calls import place_call
 from tests.phones import manual
 from tests.support.waiting import wait_until
 from tests.telephony.conftest import Caller, now_is
@@ -41,6 +43,30 @@ def test_an_end_reported_while_the_database_was_away_is_asked_for_at_once(
     assert now_is(call, "completed").ended_at
     assert missed_reports.remembered_calls() == []
     assert caller.create(ANN).line_slot == call.line_slot
+
+
+def test_an_end_that_overtook_the_response_to_a_paused_process_is_asked_for(
+    caller: Caller, step: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller.sim.phone(ANN).will(manual())
+    call = caller.create(ANN)
+
+    def pause() -> None:
+        """Hold the row, as the open transaction of a paused process does, until the call has ended."""
+        with monkeypatch.context() as patch:
+            patch.setattr(webhooks, "receive_webhook", database_is_away)
+            caller.sim.phone(ANN).rings().answer().hang_up()
+            wait_until(lambda: missed_reports.remembered_calls() == [call.pk])
+            wait_until(lambda: not caller.sim.open_calls())
+        step("calls")  # of the next leader
+
+    with fault_injection.arm_crash_point("telephony.place.sent", pause):
+        place_call(call.pk)
+    assert Call.objects.get(pk=call.pk).ended_at is None
+    step("calls")
+
+    assert now_is(call, "completed").ended_at
+    assert missed_reports.remembered_calls() == []
 
 
 def database_is_away(*_: object) -> None:
