@@ -221,8 +221,8 @@ class Leadership(models.Model):
 class Reachability(models.Model):
     """Whether a process reaches a server outside of the application, written only while some process does not.
 
-    `loops`: the names of the loops that it runs, separated by spaces. `failing_since`: since when it does not reach
-    the server; None if it does.
+    `loops`: the names of the loops that it runs, separated by spaces. `failing_since`: since when it does not
+    reach the server; None if it does.
     """
 
     process = models.CharField(max_length=128)

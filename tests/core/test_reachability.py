@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,12 +26,11 @@ PROVIDER, OTHER = "https://provider.example", "https://provider.other.example"
 
 
 @pytest.fixture(autouse=True)
-def soon(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def soon(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elections and probes that take a moment instead of seconds."""
     settings.LEADER_RENEW_S = 0.05
     settings.PROVIDER_LOST_AFTER_S = 0.1
     monkeypatch.setattr(reachability, "PROBE_S", 0.0)
-    yield
 
 
 def unreachable(server: str) -> None:

@@ -1,8 +1,8 @@
 """Know whether this process, or only another one, reaches a server outside of the application.
 
 A host can be cut from the phone provider while another host reaches it. Each process records here whether its own
-connections succeed. Processes share this in PostgreSQL, but only while one of them fails: a failing process writes a
-row, and dispatchers that read it probe the server and write theirs. A process is relieved if another one reaches
+connections succeed. Processes share this in PostgreSQL, but only while one of them fails: a failing process writes
+a row, and dispatchers that read it probe the server and write theirs. A process is relieved if another one reaches
 all that it reaches, and more. Two processes never relieve each other, so nothing is handed back and forth.
 """
 
@@ -23,7 +23,7 @@ from dispatch.core import clock
 
 log = structlog.get_logger(__name__)
 
-# A report counts for this long. A failing process and those that can relieve it repeat theirs more often (seconds).
+# A report counts for this long. Failing processes, and those that can relieve them, repeat theirs (seconds).
 FRESH_S = 20.0
 # Intervals of the probes of a server, and of the reads of a process without the loop.
 PROBE_S, READ_S = 5.0, 5.0
@@ -33,7 +33,9 @@ LOOP_INTERVAL_S = 2.0
 _DATABASE_NOW = "(clock_timestamp() + make_interval(secs => %(offset)s))"
 _REPORT = f"""
 INSERT INTO core_reachability AS r (process, host, server, loops, failing_since, reported_at)
-VALUES (%(process)s, %(host)s, %(server)s, %(loops)s, CASE WHEN %(fails)s THEN {_DATABASE_NOW} END, {_DATABASE_NOW})
+VALUES (
+    %(process)s, %(host)s, %(server)s, %(loops)s, CASE WHEN %(fails)s THEN {_DATABASE_NOW} END, {_DATABASE_NOW}
+)
 ON CONFLICT (process, server) DO UPDATE
 SET failing_since = CASE WHEN %(fails)s THEN coalesce(r.failing_since, excluded.reported_at) END,
     loops = excluded.loops, reported_at = excluded.reported_at

@@ -66,8 +66,8 @@ def resume_after_outage(organization_id: int, limit: int | None = None) -> int:
 def resume_after_spend_cap(organization_id: int) -> int:
     """Resume the organization's jobs that are pending because of its spending cap, which allows calls again.
 
-    Return the number of jobs resumed: none while the cap holds them, and `BATCH` at most, since the auditor resumes
-    the others. Call it outside any transaction.
+    Return the number of jobs resumed: none while the cap holds them, and `BATCH` at most, since the auditor
+    resumes the others. Call it outside any transaction.
     """
     if telephony.spend_hold(organization_id, "offer"):
         return 0

@@ -54,8 +54,8 @@ Status = Call.Status
 def place_soon(call: Call) -> None:
     """Request a due, created call in a thread, if its account has a free one soon. Otherwise the placer does.
 
-    It also does if only another host reaches the provider. Call it outside any transaction. The caller does not wait
-    for the response, nor for an account that hangs.
+    It also does if only another host reaches the provider. Call it outside any transaction. The caller does not
+    wait for the response, nor for an account that hangs.
     """
     if reachability.process.is_relieved(PLACER):
         return
