@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from django.conf import settings
 from requests.adapters import HTTPAdapter
 from twilio.http.http_client import TwilioHttpClient
 from twilio.http.response import Response
+from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, ProxyError, SSLError
 
@@ -63,13 +66,28 @@ class _HttpsPool(_FreshConnections, HTTPSConnectionPool):
     pass
 
 
+def _socket_options() -> list[tuple[int, int, int | bytes]]:
+    """Return options with which a request that was given up is never delivered later.
+
+    Otherwise the kernel would go on sending it after the connection was closed. A provider that is reached again
+    would make the call, although its list had been empty for so long that the line was given to another call.
+    """
+    options: list[tuple[int, int, int | bytes]] = [
+        *HTTPConnection.default_socket_options,
+        (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)),  # close() discards what was not sent
+    ]
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # of Linux; also for a process that is paused
+        options.append((socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(settings.PROVIDER_TIMEOUT_S * 1000)))
+    return options
+
+
 class _Adapter(HTTPAdapter):
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        super().init_poolmanager(*args, **kwargs)
+        super().init_poolmanager(*args, socket_options=_socket_options(), **kwargs)
         self.poolmanager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
 
     def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
-        manager = super().proxy_manager_for(*args, **kwargs)
+        manager = super().proxy_manager_for(*args, socket_options=_socket_options(), **kwargs)
         manager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
         return manager
 
