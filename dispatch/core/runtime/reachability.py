@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 from django.db import DatabaseError, connection, transaction
@@ -176,7 +177,7 @@ class Process:
                 known = self._servers.get(server)
                 if known is None or (known.failing_since is None and known.known_at < fresh):
                     continue
-                report = {
+                report: dict[str, Any] = {
                     "process": self.name, "host": self.host[:128], "server": server,
                     "loops": " ".join(sorted(self.loops)), "fails": known.failing_since is not None,
                 }  # fmt: skip
