@@ -51,8 +51,11 @@ def delete_old_sign_ins() -> float | None:
 
 
 def _delete_batch(rows: QuerySet[Any]) -> int:
-    ids = list(rows.order_by("pk").values_list("pk", flat=True)[:BATCH])
-    return rows.model._default_manager.filter(pk__in=ids).delete()[0]
+    """Delete the first rows that no other session has locked. Return how many."""
+    with transaction.atomic():
+        free = rows.select_for_update(skip_locked=True).order_by("pk")
+        ids = list(free.values_list("pk", flat=True)[:BATCH])
+        return rows.model._default_manager.filter(pk__in=ids).delete()[0]
 
 
 def delete_expired_shared() -> float | None:

@@ -19,7 +19,7 @@ from dispatch.core import clock
 from dispatch.core.events import horizon, quarantine, readers
 from dispatch.core.redis import state
 from dispatch.core.redis.client import QUEUES, REDIS_ERRORS, client
-from dispatch.core.runtime import leader_election
+from dispatch.core.runtime import leader_election, reachability
 from dispatch.core.runtime.loops import all_loops
 from dispatch.core.runtime.queues import rq_queue
 from dispatch.jobs.models import OVERDUE, Job, Submission
@@ -43,7 +43,8 @@ class Health:
     words, and `lag_s` by how many seconds. `holder`: the database session that blocks them, or empty.
     `quarantined`: how many of the organization's events could not be processed. `given_up`: loops
     whose leader gave up, with the reasons. `redis_fault`: what is wrong with Redis, in words, or empty.
-    `spend_hold`: why calls and texts wait for the spending cap, or empty.
+    `spend_hold`: why calls and texts wait for the spending cap, or empty. `cut_off`: the hosts that do not reach
+    the phone provider although others do.
     """
 
     workers: int | None
@@ -60,6 +61,7 @@ class Health:
     given_up: dict[str, str] = field(default_factory=dict)
     redis_fault: str = ""
     spend_hold: str = ""
+    cut_off: tuple[str, ...] = ()
     at: datetime = field(default_factory=clock.now)
 
     @property
@@ -110,6 +112,7 @@ def _read_health(organization: Organization) -> Health:
     return Health(
         workers, queued, without, since, late_s, lines, free, *_lag(),
         quarantined=failed, given_up=_given_up(), redis_fault=_redis_fault(), spend_hold=hold,
+        cut_off=tuple(reachability.cut_off_hosts()),
     )  # fmt: skip
 
 

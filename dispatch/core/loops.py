@@ -9,6 +9,7 @@ from django.conf import settings
 from dispatch.core.audit import chain
 from dispatch.core.privacy import replay
 from dispatch.core.redis import generation
+from dispatch.core.runtime import reachability
 from dispatch.core.runtime.loops import Loop
 
 
@@ -28,8 +29,14 @@ def write_replay_list() -> None:
         replay.write_list(Path(settings.REPLAY_LIST_FILE))
 
 
+def watch_reachability() -> None:
+    """Find out who reaches the servers that some process does not reach."""
+    reachability.process.step()
+
+
 LOOPS = [
     Loop("redis_generation", watch_redis, interval_s=1.0),
+    Loop("reachability", watch_reachability, interval_s=reachability.LOOP_INTERVAL_S),
     Loop("audit_log", seal_audit_log, interval_s=settings.EVENT_READER_INTERVAL_S, elected=True),
     Loop("replay_list", write_replay_list, interval_s=settings.REPLAY_LIST_INTERVAL_S, elected=True),
 ]

@@ -218,6 +218,29 @@ class Leadership(models.Model):
         return f"{self.name}: {self.holder}"
 
 
+class Reachability(models.Model):
+    """Whether a process reaches a server outside of the application, written only while some process does not.
+
+    `loops`: the names of the loops that it runs, separated by spaces. `failing_since`: since when it does not
+    reach the server; None if it does.
+    """
+
+    process = models.CharField(max_length=128)
+    host = models.CharField(max_length=128)
+    server = models.CharField(max_length=255)
+    loops = models.TextField(blank=True, default="", db_default="")
+    failing_since = models.DateTimeField(null=True, blank=True)
+    reported_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["process", "server"], name="one_report_per_process_and_server"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.process}: {self.server}"
+
+
 class RememberedAnswer(models.Model):
     """The first response to a request with an Idempotency-Key, stored together with the request's changes."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ UNATTENDED_S = 5.0
 # Technicians whose live offer is not pending, whose pending offer is not their live one, or whose count of open
 # jobs differs from their assigned jobs.
 _DRIFTED = """
+SELECT id FROM (
 SELECT t.id FROM technicians_technician t
 WHERE (t.live_offer_id IS NOT NULL OR t.open_jobs > 0)
   AND (t.open_jobs <> (SELECT count(*) FROM jobs_job j WHERE j.technician_id = t.id AND j.status = 'assigned')
@@ -36,7 +37,8 @@ WHERE o.status = 'pending' AND t.live_offer_id IS DISTINCT FROM o.id
 UNION
 SELECT j.technician_id FROM jobs_job j JOIN technicians_technician t ON t.id = j.technician_id
 WHERE j.status = 'assigned' AND t.open_jobs = 0
-LIMIT %s
+) drifted WHERE NOT id = ANY(%(but)s::bigint[])
+LIMIT %(limit)s
 """
 
 # Claim one start of a submission: the first immediately, later ones when due. A locked submission is skipped. The
@@ -327,10 +329,10 @@ def remaining_technicians(job: Job) -> list[int]:
     return [row[0] for row in rows]
 
 
-def drifted_technicians(limit: int) -> list[int]:
-    """Return ids of technicians whose counts seem to differ from the jobs (one unlocked read)."""
+def drifted_technicians(limit: int, but: Collection[int] = ()) -> list[int]:
+    """Return ids of technicians, but not these, whose counts seem to differ from the jobs (one unlocked read)."""
     with connection.cursor() as cursor:
-        cursor.execute(_DRIFTED, [limit])
+        cursor.execute(_DRIFTED, {"limit": limit, "but": list(but)})
         return [row[0] for row in cursor.fetchall()]
 
 

@@ -12,6 +12,7 @@ from dispatch.core.redis.client import LEADS, REDIS_ERRORS
 from dispatch.core.runtime.loops import Loop, Service
 from dispatch.leads import counters, dialer, redis_queue
 from dispatch.leads.models import EngineSwitch
+from dispatch.leads.pool_rotation import DIALER
 from dispatch.leads.services import reconciliation, switches
 
 log = structlog.get_logger(__name__)
@@ -102,7 +103,7 @@ def release_lifted() -> None:
 
 LOOPS: list[Loop | Service] = [
     Loop(redis_queue.PROMOTER, promote_due, settings.LEADS_TICK_S, elected=True, needs_redis=LEADS),
-    Service("leads_dialer", dialer.run_dialer),
+    Service(DIALER, dialer.run_dialer),
     Loop("leads_near", schedule_near, settings.LEADS_NEAR_INTERVAL_S, elected=True, needs_redis=LEADS),
     Loop("leads_sweep", sweep_backlog, settings.LEADS_SWEEP_INTERVAL_S, elected=True, needs_redis=LEADS),
     Loop("leads_workers", reap_batches, settings.LEADS_WORKERS_INTERVAL_S, elected=True, needs_redis=LEADS),

@@ -11,6 +11,7 @@ import structlog
 from django.conf import settings
 
 from dispatch.capacity.models import DispatchPool
+from dispatch.core.runtime import reachability
 from dispatch.leads import redis_queue
 from dispatch.leads.services import claim_failures, claims
 from dispatch.leads.services.claim_batches import ClaimResult
@@ -18,6 +19,7 @@ from dispatch.leads.services.claim_batches import ClaimResult
 log = structlog.get_logger(__name__)
 
 # Pause while nothing is ready. A wakeup ends it earlier; the timeout is for a missed wakeup.
+DIALER = "leads_dialer"  # the service
 IDLE_S = 1.0
 TROUBLE_S = 1.0
 # An organization has as many leads in progress as it may; how long to wait for an end (seconds).
@@ -47,6 +49,8 @@ class PoolRotation:
         `limit_of`: returns how many leads of an organization may be claimed now. `committed`: see
         `claims.claim_leads`.
         """
+        if reachability.process.is_relieved(DIALER):  # the dialers of other hosts reach the provider
+            return ClaimResult(why="unreachable", wait_s=IDLE_S)
         now, wait_s, why = time.monotonic(), IDLE_S, "empty"
         for pool_id in self._pools_to_check():
             until, reason = self._waiting.get(pool_id, (0.0, ""))

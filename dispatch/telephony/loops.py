@@ -11,6 +11,7 @@ from dispatch.core import clock
 from dispatch.core.db import lock_waits
 from dispatch.core.db.isolation import FailureRule, record_failure
 from dispatch.core.db.lock_waits import RecentlyBlocked, limit_lock_waits
+from dispatch.core.runtime import reachability
 from dispatch.core.runtime.fair_threads import FairThreads, Slot
 from dispatch.core.runtime.loops import Loop, Tally
 from dispatch.telephony import sql
@@ -35,6 +36,7 @@ BATCH = 64
 SOON_S = 0.02
 # Interval of the loop of hang-ups, which is notified of each (seconds).
 HANG_UP_INTERVAL_S = 1.0
+PROBES = "account_probes"
 # Calls and texts whose rows another session had locked. They are skipped for a while.
 _blocked_calls, _blocked_texts = RecentlyBlocked(5.0), RecentlyBlocked(5.0)
 _SKIP_CALL, _SKIP_TEXT = FailureRule(_blocked_calls.add), FailureRule(_blocked_texts.add)
@@ -45,8 +47,11 @@ def place_due() -> float | None:
 
     Such calls were deferred by a rate limit or the provider, left behind by a dead process, or created while all
     threads of their account were busy. Claims are sequential, because each takes a token of the rate limit: alerts
-    first, then offers, then others. A call is claimed only when its account has a free thread to request it.
+    first, then offers, then others. A call is claimed only when its account has a free thread to request it, and
+    none while only another host reaches the provider, which takes over soon.
     """
+    if reachability.process.is_relieved(call_requests.PLACER):
+        return None
     ended, full, tally = CALLS.ended, CALLS.full_keys(), Tally()
     but = CALLS.items() | _blocked_calls.keys()
     due, has_waiting = sql.calls_to_place(clock.now(), BATCH, but, full), bool(full)
@@ -79,6 +84,8 @@ def _place_call(slot: Slot, call_id: int, tally: Tally) -> None:
 
 def send_due() -> float | None:
     """Send created texts that are due. Return the seconds until the next is due."""
+    if reachability.process.is_relieved(TEXT_LOOP):
+        return None
     ended, full = TEXTS.ended, TEXTS.full_keys()
     but = TEXTS.items() | _blocked_texts.keys()
     due, has_waiting = sql.texts_to_send(clock.now(), BATCH, but, full), bool(full)
@@ -143,7 +150,7 @@ def _requesting_loop(name: str, threads: FairThreads, start: Callable[[], bool],
         ended = threads.ended
         return _again(threads, ended, start())
 
-    return Loop(name, step, interval_s, elected=True)
+    return Loop(name, step, interval_s, elected=True, needs_provider=True)
 
 
 def mark_interrupted_requests() -> None:
@@ -162,7 +169,8 @@ RECONCILERS = [
 
 def probe_accounts() -> None:
     """Probe the accounts whose requests fail, so that calls resume within seconds of the recovery."""
-    probes.probe_accounts()
+    if not reachability.process.is_relieved(PROBES):
+        probes.probe_accounts()
 
 
 def fetch_prices() -> None:
@@ -181,13 +189,13 @@ def count_spending() -> None:
 
 
 LOOPS = [
-    Loop("placer", place_due, settings.CALL_PLACER_INTERVAL_S, elected=True),
-    Loop(TEXT_LOOP, send_due, settings.CALL_PLACER_INTERVAL_S, elected=True),
-    Loop("texts_reconciler", reconcile_texts, settings.CALL_RECONCILER_INTERVAL_S, elected=True),
-    Loop("prices", fetch_prices, settings.PRICE_INTERVAL_S, elected=True),
+    Loop(call_requests.PLACER, place_due, settings.CALL_PLACER_INTERVAL_S, elected=True, needs_provider=True),
+    Loop(TEXT_LOOP, send_due, settings.CALL_PLACER_INTERVAL_S, elected=True, needs_provider=True),
+    Loop("texts_reconciler", reconcile_texts, _INTERVAL_S, elected=True, needs_provider=True),
+    Loop("prices", fetch_prices, settings.PRICE_INTERVAL_S, elected=True, needs_provider=True),
     Loop("number_health", judge_numbers, settings.NUMBER_HEALTH_INTERVAL_S, elected=True),
     Loop("spend_caps", count_spending, settings.SPEND_CAP_INTERVAL_S, elected=True),
-    Loop("account_probes", probe_accounts, interval_s=1.0, elected=True),
+    Loop(PROBES, probe_accounts, interval_s=1.0, elected=True, needs_provider=True),
     Loop("calls_keys", apply_unhandled_keys, settings.AUDITOR_INTERVAL_S, elected=True),
     *RECONCILERS,
 ]

@@ -46,10 +46,4 @@ class Migration(migrations.Migration):
                 verbose_name="return after (s)",
             ),
         ),
-        migrations.AddIndex(
-            model_name="alert",
-            index=models.Index(
-                condition=models.Q(("status", "acknowledged")), fields=["returns_at"], name="alert_to_return"
-            ),
-        ),
     ]

@@ -11,17 +11,18 @@ from unittest import mock
 from dispatch.core.runtime import loop_runner
 from dispatch.core.runtime.loop_runner import Runner
 from dispatch.core.runtime.loops import Loop, Service
+from dispatch.core.runtime.reachability import Process
 from tests.support.waiting import PATIENCE
 
 
 @contextmanager
-def runs(*loops: Loop | Service) -> Iterator[Callable[[], None]]:
-    """Run the loops in a thread; yield a function that stops them."""
+def runs(*loops: Loop | Service, process: Process | None = None) -> Iterator[Callable[[], None]]:
+    """Run the loops in a thread, as this process or another; yield a function that stops them."""
     began = threading.Event()
     holder: list[tuple[Runner, asyncio.AbstractEventLoop]] = []
 
     async def main() -> None:
-        runner = Runner(list(loops))
+        runner = Runner(list(loops), process=process)
         holder.append((runner, asyncio.get_running_loop()))
         began.set()
         await runner.run()

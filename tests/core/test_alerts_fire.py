@@ -119,6 +119,7 @@ SITUATIONS: dict[str, tuple[Series, Series]] = {
     "RedisFailing": growth('dispatch_circuit_failures_total{server="r:6379"}', 30, silent=1),
     "CallsOfUnknownOutcome": level("dispatch_calls_oldest_unknown_seconds", 700, silent=500),
     "ProviderAccountOut": level('dispatch_provider_accounts_out{outage="refused"}', 1),
+    "HostCutOff": level("dispatch_hosts_cut_off", 1),
     "AlertsNotEscalating": level("dispatch_alerts_overdue", 1),
     "AlertUnacknowledged": level("dispatch_alerts_oldest_open_seconds", 1900, silent=1700),
     "NotificationsNotLeaving": growth('dispatch_deliveries_total{channel="sms", status="failed"}'),

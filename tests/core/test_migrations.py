@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from django.apps import apps
-from django.contrib.postgres.operations import AddConstraintNotValid
+from django.contrib.postgres.operations import AddConstraintNotValid, AddIndexConcurrently
 from django.core.management import CommandError, call_command
 from django.core.management.commands import migrate
 from django.db import OperationalError, connection, models
@@ -198,6 +198,24 @@ def test_each_table_is_large_unless_people_fill_it() -> None:
         (operations.RunSQL("ALTER TABLE outbox_message ADD CONSTRAINT a CHECK (b > 0) NOT VALID"), []),
         (operations.RunSQL("ALTER TABLE outbox_message ADD COLUMN b int NULL CHECK (b > 0)"), ["SQL: CHECK"]),
         (operations.RunSQL("ALTER TABLE outbox_message VALIDATE CONSTRAINT a"), []),
+        (
+            operations.AddIndex("message", models.Index(fields=["mode"], name="of_mode")),
+            ["message: index of_mode"],
+        ),
+        (operations.AddIndex("endpoint", models.Index(fields=["name"], name="of_name")), []),  # a small table
+        (operations.AddIndex("new", models.Index(fields=["name"], name="of_name")), []),
+        (AddIndexConcurrently("message", models.Index(fields=["mode"], name="of_mode")), []),
+        (
+            operations.AddField("message", "extra", models.IntegerField(null=True, db_index=True)),
+            ["message.extra: index"],
+        ),
+        (operations.AlterField("message", "mode", models.CharField(unique=True)), ["message.mode: index"]),
+        (
+            operations.AddConstraint("message", models.UniqueConstraint(fields=["mode"], name="one_mode")),
+            ["message: index one_mode"],
+        ),
+        (operations.RunSQL("CREATE UNIQUE INDEX a ON outbox_message (b)"), ["SQL: CREATE INDEX"]),
+        (operations.RunSQL("CREATE UNIQUE INDEX CONCURRENTLY a ON outbox_message (b)"), []),
         (
             operations.SeparateDatabaseAndState(
                 [operations.AddField("message", "extra", models.PositiveIntegerField(null=True))]

@@ -120,7 +120,7 @@ GOES_ON_AFTER = "goes on by itself afterwards"
 FAULTS = (
     Fault("the leading host is cut from PostgreSQL", GOES_ON_ELSEWHERE, 40, cut("victim", "database")),
     Fault("a host is cut from Redis", GOES_ON_ELSEWHERE, 30, cut("victim", "redis")),
-    Fault("the leading host is cut from the provider", GOES_ON_AFTER, 30, cut("victim", "provider")),
+    Fault("the leading host is cut from the provider", GOES_ON_ELSEWHERE, 45, cut("victim", "provider")),
     Fault("the provider is cut from all", GOES_ON_AFTER, 30, cut("provider", *APPS, "proxy")),
     Fault("PostgreSQL is cut from all", GOES_ON_AFTER, 25, cut("database", *APPS)),
     Fault("Redis is cut from all", GOES_ON_AFTER, 30, cut("redis", *APPS)),

@@ -33,9 +33,9 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.soak, pytest.mark.django_db(transaction=True)]
 
-GROUPS, ROUNDS = 60, 60
+GROUPS, ROUNDS = 60, int(os.environ.get("SOAK_ROUNDS", "60"))
 EVERY_S = 0.8
-TROUBLES = 30
+TROUBLES = ROUNDS // 2
 CALM_WITHIN_S = 240
 POLLERS = ("poller 1", "poller 2", "poller 3")
 ROUTERS = ("router 1", "router 2", "router 3")

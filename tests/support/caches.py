@@ -11,6 +11,7 @@ from dispatch.core.circuit_breaker import CircuitBreaker
 from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.core.observability import liveness
 from dispatch.core.privacy import replay
+from dispatch.core.runtime import reachability
 from dispatch.leads import eligibility, progress
 from dispatch.leads import loops as leads_loops
 from dispatch.leads.services import claims
@@ -38,3 +39,4 @@ def as_if_just_started() -> None:
     liveness.reset()
     notifications_loops.early.reset()
     backoff.reset_all()
+    reachability.reset()

@@ -1,6 +1,7 @@
 """Find what a migration takes away from processes of the previous version, which run until they are replaced.
 
-Also find what makes PostgreSQL read a large table while nobody else can use it: a CHECK of a column or a table.
+Also find what makes PostgreSQL read a large table while nobody else can write or use it: a CHECK of a column or a
+table, and an index that is not built concurrently.
 
 Expand first, contract a release later: a column may go, change its type or demand a value only when no process of
 the previous release uses it. What is found needs an exception with its reason (tests/core/test_migrations.py).
@@ -12,7 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from django.contrib.postgres.operations import AddConstraintNotValid
+from django.contrib.postgres.operations import AddConstraintNotValid, AddIndexConcurrently
 from django.db import connection
 from django.db.migrations import operations
 from django.db.migrations.state import ProjectState
@@ -33,6 +34,8 @@ _SQL = re.compile(
 )
 # A CHECK that PostgreSQL validates at once.
 _CHECK = re.compile(r"\bCHECK\s*\((?!.*\bNOT\s+VALID\b)", re.IGNORECASE | re.DOTALL)
+# An index that PostgreSQL builds while nobody writes.
+_INDEX = re.compile(r"\bCREATE\s+(UNIQUE\s+)?INDEX\s+(?!CONCURRENTLY\b)", re.IGNORECASE)
 # Tables that people fill, row by row. All others grow with the work.
 SMALL_TABLES = {
     *(("accounts", name) for name in ("organization", "user", "membership", "apikey", "organizationlimits")),
@@ -80,10 +83,11 @@ def find_contractions(
 def find_table_scans(
     app: str, operation: Any, before: ProjectState, created: set[tuple[str, str]]
 ) -> Iterator[str]:
-    """Yield which CHECKs of the operation read a large table under an exclusive lock, in words.
+    """Yield which CHECKs and indexes of the operation read a large table under an exclusive lock, in words.
 
-    Use a field without a CHECK, or AddConstraintNotValid and, in a later migration, ValidateConstraint. `created`:
-    models that the previous version does not have.
+    Use a field without a CHECK, or AddConstraintNotValid and, in a later migration, ValidateConstraint. Build an
+    index by AddIndexConcurrently in a migration that is not atomic (telephony.0013). `created`: models that the
+    previous version does not have.
     """
     if isinstance(operation, operations.SeparateDatabaseAndState):
         for inner in operation.database_operations:
@@ -91,8 +95,11 @@ def find_table_scans(
     elif isinstance(operation, operations.RunSQL):
         statements = [operation.sql] if isinstance(operation.sql, str) else operation.sql
         for statement in statements:
-            if _CHECK.search(statement if isinstance(statement, str) else statement[0]):
+            text = statement if isinstance(statement, str) else statement[0]
+            if _CHECK.search(text):
                 yield "SQL: CHECK"
+            if _INDEX.search(text):
+                yield "SQL: CREATE INDEX"
     elif (model := (app, str(getattr(operation, "model_name", "")).lower())) in created | SMALL_TABLES:
         return
     elif isinstance(operation, operations.AddField | operations.AlterField):
@@ -103,10 +110,23 @@ def find_table_scans(
         )
         if field.db_check(connection) and not had_check:
             yield f"{operation.model_name}.{operation.name}: CHECK"
+        had_index = isinstance(operation, operations.AlterField) and _has_index(
+            before.apps.get_model(*model)._meta.get_field(operation.name)
+        )
+        if _has_index(field) and not had_index:
+            yield f"{operation.model_name}.{operation.name}: index"
     elif isinstance(operation, AddConstraintNotValid):
         return
     elif isinstance(operation, operations.AddConstraint) and isinstance(operation.constraint, CheckConstraint):
         yield f"{operation.model_name}: CHECK {operation.constraint.name}"
+    elif isinstance(operation, operations.AddConstraint):
+        yield f"{operation.model_name}: index {operation.constraint.name}"
+    elif isinstance(operation, operations.AddIndex) and not isinstance(operation, AddIndexConcurrently):
+        yield f"{operation.model_name}: index {operation.index.name}"
+
+
+def _has_index(field: Any) -> bool:
+    return bool(field.db_index or field.unique)
 
 
 def _demands_a_value(field: Any) -> bool:

@@ -22,7 +22,8 @@ def held(*rows: Model, lock: str = "FOR UPDATE") -> Iterator[None]:
         session.set_autocommit(False)
         with session.cursor() as cursor:
             for row in rows:
-                cursor.execute(f'SELECT 1 FROM "{row._meta.db_table}" WHERE id = %s {lock}', [row.pk])
+                table, key = row._meta.db_table, row._meta.pk.column
+                cursor.execute(f'SELECT 1 FROM "{table}" WHERE {key} = %s {lock}', [row.pk])
         with patient_batches.production_limits():
             yield
     finally:

@@ -315,6 +315,23 @@ def test_a_request_cut_off_by_a_dying_process_becomes_unknown(caller: Caller, st
     assert caller.sim.asked_for(ANN) == 0
 
 
+def test_a_paused_process_that_sent_nothing_frees_the_line_when_it_wakes(caller: Caller, step: Callable) -> None:
+    call = caller.create(ANN)
+
+    def pause() -> None:
+        clock.travel(16)
+        step("calls")
+        assert Call.objects.get(pk=call.pk).status == "unknown"
+
+    with fault_injection.arm_crash_point("telephony.place.claimed", pause):
+        place_call(call.pk)
+
+    assert now_is(call, "not_placed").ended_at
+    assert caller.listener.told(call) == ["unknown", "not_placed"]
+    assert caller.sim.asked_for(ANN) == 0
+    assert caller.create(ANN).line_slot == call.line_slot
+
+
 def test_an_end_that_was_never_reported_is_asked_for(caller: Caller, step: Callable) -> None:
     caller.sim.phone(ANN).will(busy())
     caller.sim.lose_callbacks(event="completed")

@@ -15,7 +15,7 @@ from dispatch.core.models import Leadership
 from dispatch.core.observability.metrics import gauge
 from dispatch.core.redis.client import all_clients
 from dispatch.core.redis.state import eviction_policy
-from dispatch.core.runtime import leader_election
+from dispatch.core.runtime import leader_election, reachability
 from dispatch.core.runtime.queues import rq_queue
 
 Samples = Iterator[tuple[tuple[str, ...], float]]
@@ -74,6 +74,12 @@ def loops_given_up() -> Samples:
     given_up = leader_election.given_up()
     for name in Leadership.objects.values_list("name", flat=True):
         yield (name,), float(name in given_up)
+
+
+@gauge("dispatch_hosts_cut_off", "Hosts that do not reach the phone provider although another host does.")
+def hosts_cut_off() -> Samples:
+    """Yield the number of such hosts."""
+    yield (), float(len(reachability.cut_off_hosts()))
 
 
 @gauge("dispatch_reader_lag_seconds", "Age of the oldest event that a reader has not applied.", ("reader",))

@@ -4,7 +4,8 @@ Leaderships are renewed in a dedicated thread, so that a long step does not lose
 leadership is lost is not started again, and its late writes are fenced by its epoch. A leader whose steps all
 fail, or whose step exceeds its limit, gives up its leadership and stands back for a while, since another process
 may succeed. One that has lost the Redis that its loop needs hands the leadership over once, and keeps it if it
-gets it back, since then no other process has Redis either.
+gets it back, since then no other process has Redis either. One that has not reached the phone provider for a while
+hands over the leaderships that need it, but only while another process reports that it reaches the provider.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from django.db import Error, close_old_connections, connections
 from dispatch.core.db import blockers
 from dispatch.core.observability import liveness, metrics
 from dispatch.core.redis.client import LEADS, REDIS_ERRORS, breaker, connect, server_url
-from dispatch.core.runtime import leader_election
+from dispatch.core.runtime import leader_election, reachability
 from dispatch.core.runtime.leader_election import Election, renew, resign
 from dispatch.core.runtime.loops import Loop, NothingSucceeded, Service
 from dispatch.core.runtime.queues import notification_channel
@@ -41,6 +42,8 @@ GIVE_UP_FAILURES, GIVE_UP_AFTER_S = 5, 15.0
 STAND_BACK_S = 60.0
 # A process has lost Redis when it has failed for this long.
 REDIS_LOST_AFTER_S = 5.0
+# After a handover because of the provider, the next one of the same loop waits this long, each time twice as long.
+FIRST_HANDOVER_PAUSE_S, MAX_HANDOVER_PAUSE_S = 60.0, 900.0
 
 # The leadership of the current step: (name, epoch), for `leader_election.fence(*leading.get())`.
 leading: contextvars.ContextVar[tuple[str, int]] = contextvars.ContextVar("leading")
@@ -87,9 +90,17 @@ class _Record:
 class Runner:
     """Runs `loops` until `stop()`; see `run`."""
 
-    def __init__(self, loops: Sequence[Loop | Service], *, listen: bool = True) -> None:
+    def __init__(
+        self,
+        loops: Sequence[Loop | Service],
+        *,
+        listen: bool = True,
+        process: reachability.Process | None = None,
+    ) -> None:
         self.loops = list(loops)
         self._listen = listen
+        self._process = process or reachability.process
+        self._process.loops = frozenset(loop.name for loop in loops)
         self._elections = {loop.name: Election(f"loop:{loop.name}") for loop in loops if loop.elected}
         self._triggers: dict[str, asyncio.Event] = {}
         self._stopping = asyncio.Event()
@@ -99,6 +110,10 @@ class Runner:
         self._records = {name: _Record() for name in self._elections}
         self._loops = {loop.name: loop for loop in loops if isinstance(loop, Loop)}
         self._handed_over: set[str] = set()  # since Redis was lost
+        self._led_since: dict[str, float] = {}
+        self._handovers: dict[
+            str, tuple[float, float]
+        ] = {}  # loop → until when it hands nothing over, and the pause
 
     async def run(self) -> None:
         """Run until `stop()`; return when the running steps have ended or the grace period is over.
@@ -243,6 +258,7 @@ class Runner:
                         oldest_transaction=oldest or None,
                     )
             await self._hand_over_without_redis()
+            await self._hand_over_without_provider()
             led = {name for name, election in self._elections.items() if election.is_leader}
             # A step beyond its limit is still running: as the leader, its loop could not run another step.
             standing = [
@@ -275,13 +291,44 @@ class Runner:
                 self._handed_over.add(name)
                 election.stand_back(STAND_BACK_S)
                 leaving.append(election)
-        if leaving:
-            loops = " ".join(election.name.removeprefix("loop:") for election in leaving)
-            log.warning("leaderships_handed_over", loops=loops, reason="Redis cannot be reached")
-            try:
-                await self._in_renewal_thread(resign, leaving)
-            except Exception as error:
-                log.warning("leadership_release_failed", loop=loops, error=str(error).strip())
+        await self._hand_over(leaving, "Redis cannot be reached")
+
+    async def _hand_over_without_provider(self) -> None:
+        """Release the leaderships of loops that need the phone provider, if only another process reaches it.
+
+        As a candidate, this process leaves them to the others while they can.
+        """
+        now, leaving = time.monotonic(), []
+        for name, election in self._elections.items():
+            if not election.is_leader:
+                self._led_since.pop(name, None)
+            led_since = self._led_since.setdefault(name, now) if election.is_leader else now
+            if not self._loops[name].needs_provider or not self._process.has_relief(name):
+                continue
+            if not election.is_leader:
+                election.stand_back(STAND_BACK_S)
+                continue
+            failed_s = min(self._process.failing_s(), now - led_since)
+            pause_until, pause_s = self._handovers.get(name, (0.0, FIRST_HANDOVER_PAUSE_S / 2))
+            if failed_s < settings.PROVIDER_LOST_AFTER_S or now < pause_until:
+                continue
+            is_calm = now > pause_until + 2 * MAX_HANDOVER_PAUSE_S
+            pause_s = FIRST_HANDOVER_PAUSE_S if is_calm else min(2 * pause_s, MAX_HANDOVER_PAUSE_S)
+            self._handovers[name] = now + pause_s, pause_s
+            election.stand_back(STAND_BACK_S)
+            leaving.append(election)
+        await self._hand_over(leaving, "the phone provider cannot be reached")
+
+    async def _hand_over(self, leaving: Sequence[Election], reason: str) -> None:
+        """Release these leaderships, for others to claim."""
+        if not leaving:
+            return
+        loops = " ".join(election.name.removeprefix("loop:") for election in leaving)
+        log.warning("leaderships_handed_over", loops=loops, reason=reason)
+        try:
+            await self._in_renewal_thread(resign, leaving)
+        except Exception as error:
+            log.warning("leadership_release_failed", loop=loops, error=str(error).strip())
 
     async def _give_up(self, election: Election, reason: str, **fields: Any) -> None:
         """Release the leadership, and stand back for a while."""

@@ -23,7 +23,8 @@ class Loop:
     thread with dedicated database connections and must be idempotent. An exception is logged and counted, and the
     step is retried with backoff. `elected` means that only one process at a time runs the loop; a step longer than
     `limit_s` loses its leadership. `needs_redis` names the purpose of the Redis without which an elected loop gets
-    nothing done: a process that cannot reach it hands the leadership over.
+    nothing done: a process that cannot reach it hands the leadership over. `needs_provider`: so does a process
+    that cannot reach the phone provider while another one can.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Loop:
     elected: bool = False
     limit_s: float = 60.0
     needs_redis: str | None = None
+    needs_provider: bool = False
 
 
 class NothingSucceeded(Exception):

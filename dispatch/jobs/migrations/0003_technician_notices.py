@@ -110,18 +110,6 @@ class Migration(migrations.Migration):
             name="started_at",
             field=models.DateTimeField(help_text="When the technician started the work.", null=True),
         ),
-        migrations.AddIndex(
-            model_name="job",
-            index=models.Index(condition=models.Q(("is_trial", True)), fields=["id"], name="job_on_trial"),
-        ),
-        migrations.AddIndex(
-            model_name="job",
-            index=models.Index(
-                condition=models.Q(("attention_at__isnull", False), ("reminded_at", None)),
-                fields=["attention_at"],
-                name="job_to_remind_of",
-            ),
-        ),
         migrations.AddField(
             model_name="techniciannotice",
             name="job",

@@ -105,8 +105,9 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="job",
             name="duplicate_of",
-            field=models.ForeignKey(
+            field=models.ForeignKey(  # 0005 builds its index while jobs are written
                 blank=True,
+                db_index=False,
                 null=True,
                 on_delete=django.db.models.deletion.SET_NULL,
                 related_name="duplicates",

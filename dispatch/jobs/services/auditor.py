@@ -53,6 +53,8 @@ _FOR_THE_PROVIDER = (
 # After this many lock timeouts, the remaining rows of an organization are postponed, too, for this long.
 MAX_LOCK_TIMEOUTS, BLOCKED_S = 3, 5.0
 _blocked_calls, _failed_offers = RecentlyBlocked(POSTPONE_S), RecentlyBlocked(POSTPONE_S)
+_failed_technicians = RecentlyBlocked(60.0, longest_s=3600.0)
+_SKIP_TECHNICIAN = FailureRule[int](_failed_technicians.add)
 
 
 def audit() -> int:
@@ -103,18 +105,22 @@ def move_on_waiting() -> int:
 
 def repair_technicians() -> int:
     """Correct technicians whose open_jobs or live_offer_id differ from the jobs; return the number corrected."""
-    repaired = 0
-    for technician_id in sql.drifted_technicians(BATCH):
-        with transaction.atomic():
-            free = Technician.objects.select_for_update(no_key=True, skip_locked=True)
-            if free.filter(pk=technician_id).first() is None:
-                continue  # locked by another session: the next pass finds it again
-            open_jobs = Job.objects.filter(technician_id=technician_id, status=Job.Status.ASSIGNED).count()
-            live = Offer.objects.filter(technician_id=technician_id, status=Offer.Status.PENDING).first()
-            if technicians.repair_technician(technician_id, open_jobs, live.pk if live else None):
-                repaired += 1
-                log.warning("technician_counts_repaired", technician=technician_id, open_jobs=open_jobs)
-    return repaired
+    drifted = sql.drifted_technicians(BATCH, but=_failed_technicians.keys())
+    with limit_lock_waits(lock_waits.LOOP_S):
+        return run_each(_repair_technician, drifted, event="technician_not_repaired", rule=_SKIP_TECHNICIAN)
+
+
+@transaction.atomic
+def _repair_technician(technician_id: int) -> int:
+    free = Technician.objects.select_for_update(no_key=True, skip_locked=True)
+    if free.filter(pk=technician_id).first() is None:
+        return 0  # locked by another session: the next pass finds it again
+    open_jobs = Job.objects.filter(technician_id=technician_id, status=Job.Status.ASSIGNED).count()
+    live = Offer.objects.filter(technician_id=technician_id, status=Offer.Status.PENDING).first()
+    if not technicians.repair_technician(technician_id, open_jobs, live.pk if live else None):
+        return 0
+    log.warning("technician_counts_repaired", technician=technician_id, open_jobs=open_jobs)
+    return 1
 
 
 def _start_due_submissions() -> int:

@@ -11,7 +11,9 @@ from django.db.models import Exists, OuterRef, QuerySet
 
 from dispatch.capacity import account_outages
 from dispatch.capacity.models import ProviderAccount
-from dispatch.core.db.isolation import run_each, unlocked_ids
+from dispatch.core.db import lock_waits
+from dispatch.core.db.isolation import FailureRule, run_each, run_unlocked
+from dispatch.core.db.lock_waits import RecentlyBlocked, limit_lock_waits
 from dispatch.core.models import Event
 from dispatch.core.runtime.queues import enqueue, notify_loop
 from dispatch.jobs.models import Job
@@ -25,6 +27,12 @@ RESUME = "dispatch.jobs.tasks.resume_after_outage"
 RESUME_SPENDING = "dispatch.jobs.tasks.resume_after_spend_cap"
 
 FAILED = "job_not_resumed"
+# Jobs, and organizations, that failed or were locked a moment ago. They are skipped for a while.
+_failed_jobs, _failed_organizations = (
+    RecentlyBlocked(20.0, longest_s=600.0),
+    RecentlyBlocked(20.0, longest_s=600.0),
+)
+_SKIP_ORGANIZATION = FailureRule[int](_failed_organizations.add)
 _REASONS = transitions.OUTAGE_REASONS
 _CAP = (Job.PendingReason.SPEND_CAP,)
 # Events by which a person takes ownership of a pending job, and the events that release it.
@@ -58,27 +66,32 @@ def resume_after_outage(organization_id: int, limit: int | None = None) -> int:
 def resume_after_spend_cap(organization_id: int) -> int:
     """Resume the organization's jobs that are pending because of its spending cap, which allows calls again.
 
-    Return the number of jobs resumed: none while the cap holds them. Call it outside any transaction.
+    Return the number of jobs resumed: none while the cap holds them, and `BATCH` at most, since the auditor
+    resumes the others. Call it outside any transaction.
     """
     if telephony.spend_hold(organization_id, "offer"):
         return 0
     pending = _pending_jobs(_CAP).filter(organization_id=organization_id)
-    return run_each(_resume, list(pending.values_list("pk", flat=True)), event=FAILED)
+    with limit_lock_waits(lock_waits.LOOP_S):
+        return run_unlocked(_resume, pending, BATCH, event=FAILED, skipped=_failed_jobs)
 
 
 def resume_left_behind() -> int:
     """Resume the jobs whose outage or spending cap has ended since they became pending, in case the task was lost.
 
-    Return the number of jobs resumed.
+    Return the number of jobs resumed. A job, or an organization, that fails or is locked stops no other.
     """
     ended = ProviderAccount.objects.filter(
         organization_id=OuterRef("organization_id"), outage="", outage_ended_at__gt=OuterRef("waiting_since")
     )
     failing = ProviderAccount.objects.filter(organization_id=OuterRef("organization_id")).exclude(outage="")
-    run_each(_end_trial, unlocked_ids(_on_trial().filter(~Exists(failing)), BATCH), event=FAILED)
-    held = _pending_jobs(_CAP).order_by().values_list("organization_id", flat=True).distinct()
-    resumed = sum(resume_after_spend_cap(organization_id) for organization_id in list(held))
-    return resumed + run_each(_resume, unlocked_ids(_pending_jobs().filter(Exists(ended)), BATCH), event=FAILED)
+    on_trial = _on_trial().filter(~Exists(failing))
+    run_unlocked(_end_trial, on_trial, BATCH, event=FAILED, skipped=_failed_jobs)
+    held = _pending_jobs(_CAP).exclude(organization_id__in=_failed_organizations.keys())
+    organizations = list(held.order_by().values_list("organization_id", flat=True).distinct())
+    resumed = run_each(resume_after_spend_cap, organizations, event=FAILED, rule=_SKIP_ORGANIZATION)
+    after_outage = _pending_jobs().filter(Exists(ended))
+    return resumed + run_unlocked(_resume, after_outage, BATCH, event=FAILED, skipped=_failed_jobs)
 
 
 def _pending_jobs(reasons: Sequence[Job.PendingReason] = _REASONS) -> QuerySet[Job]:

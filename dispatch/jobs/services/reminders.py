@@ -6,18 +6,20 @@ from django.db import transaction
 
 from dispatch.core import clock
 from dispatch.core.db import lock_waits
-from dispatch.core.db.isolation import run_each, unlocked_ids
+from dispatch.core.db.isolation import run_unlocked
+from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.jobs.models import Job
 from dispatch.jobs.services import transitions
 
 BATCH = 200
+_failed_jobs = RecentlyBlocked(20.0, longest_s=600.0)
 
 
 def remind_due_jobs() -> int:
     """Append the reminders that are due, once per pause or assignment. Return how many jobs were looked at."""
     due = Job.objects.filter(attention_at__lte=clock.now(), reminded_at=None).order_by("attention_at")
     with lock_waits.limit_lock_waits(lock_waits.LOOP_S):
-        return run_each(_remind, unlocked_ids(due, BATCH), event="job_not_reminded")
+        return run_unlocked(_remind, due, BATCH, event="job_not_reminded", skipped=_failed_jobs)
 
 
 @transaction.atomic

@@ -14,6 +14,8 @@ from django.db import transaction
 
 from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict
+from dispatch.core.db.isolation import FailureRule, run_each
+from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.core.db.prepared import prefer_index_plans
 from dispatch.core.events import Actor, EventRow
 from dispatch.core.runtime import queues
@@ -114,10 +116,22 @@ CAMPAIGNS_AT_ONCE = 1000
 
 
 def release_lifted() -> int:
-    """Release all leads that wait for a switch that no longer holds them. Return how many."""
-    return sum(
-        release_leads(reasons, campaign_id=campaign_id) for campaign_id, reasons in _campaigns_no_longer_held()
+    """Release all leads that wait for a switch that no longer holds them. Return how many.
+
+    A campaign that fails stops no other and is skipped for a while.
+    """
+    return run_each(
+        _release_campaign, _campaigns_no_longer_held(), event="leads_not_released", rule=_SKIP_CAMPAIGN
     )
+
+
+def _release_campaign(lifted: tuple[int, list[Reason]]) -> int:
+    campaign_id, reasons = lifted
+    return release_leads(reasons, campaign_id=campaign_id)
+
+
+_failed_campaigns = RecentlyBlocked(30.0, longest_s=600.0)
+_SKIP_CAMPAIGN = FailureRule[tuple[int, list[Reason]]](lambda lifted: _failed_campaigns.add(lifted[0]))
 
 
 def holding_switches(rules: CampaignRules, stopped: bool) -> set[Reason]:
@@ -144,7 +158,7 @@ def _campaigns_no_longer_held() -> Iterator[tuple[int, list[Reason]]]:
     held: dict[int, list[Reason]] = {}
     for campaign_id, reason in pairs:
         held.setdefault(campaign_id, []).append(Reason(reason))
-    ids = sorted(held)
+    ids = sorted(held.keys() - _failed_campaigns.keys())
     for start in range(0, len(ids), CAMPAIGNS_AT_ONCE):
         stopped, campaigns = eligibility.switches(ids[start : start + CAMPAIGNS_AT_ONCE])
         for pk, rules in campaigns.items():

@@ -61,12 +61,4 @@ class Migration(migrations.Migration):
                 max_length=16,
             ),
         ),
-        migrations.AddIndex(
-            model_name="inboundcall",
-            index=models.Index(
-                condition=models.Q(("next_action_at__isnull", False)),
-                fields=["next_action_at"],
-                name="inbound_key_to_act_on",
-            ),
-        ),
     ]

@@ -10,6 +10,15 @@ class Migration(migrations.Migration):
     dependencies = [("telephony", "0009_hang_up_at")]
 
     operations = [
+        migrations.RunSQL("DROP INDEX CONCURRENTLY IF EXISTS inbound_key_to_act_on", migrations.RunSQL.noop),
+        AddIndexConcurrently(
+            model_name="inboundcall",
+            index=models.Index(
+                condition=models.Q(("next_action_at__isnull", False)),
+                fields=["next_action_at"],
+                name="inbound_key_to_act_on",
+            ),
+        ),
         migrations.RunSQL("DROP INDEX CONCURRENTLY IF EXISTS call_without_price", migrations.RunSQL.noop),
         AddIndexConcurrently(
             model_name="call",

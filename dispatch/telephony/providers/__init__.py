@@ -71,6 +71,13 @@ def for_account(account: ProviderAccount) -> Provider:
     return client
 
 
+def probe_server(server: str) -> None:
+    """Connect to a server of a provider, for `core.runtime.reachability`. Raises an exception if that fails."""
+    from dispatch.telephony.providers.twilio_http import probe_server  # slow to import
+
+    probe_server(server)
+
+
 def reset_clients() -> None:
     """Close all clients."""
     with _lock:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +12,6 @@ from urllib.parse import urlsplit
 import requests
 import structlog
 from django.conf import settings
-from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, ProxyError, SSLError
 
 from dispatch.capacity.models import ProviderAccount
 from dispatch.telephony.handlers import Connection, VoicePrompt
@@ -366,7 +364,9 @@ class Twilio(Provider):
                 retry_after_s = backoff.wait_s(self._sid)
             return codes.outcome_of_error(error, retry_after_s)
         except requests.RequestException as error:
-            if _was_never_sent(error):
+            from dispatch.telephony.providers.twilio_http import was_never_sent
+
+            if was_never_sent(error):
                 return RateLimited(CONNECT_RETRY_S, "the provider could not be reached", is_unreachable=True)
             return Unknown(f"{type(error).__name__}")
         except Exception as error:  # a response that the SDK can't parse
@@ -407,17 +407,3 @@ def _report(call: Any) -> StatusReport:
         duration_s=codes.parse_int(call.duration),
         answered_by=(call.answered_by or "")[:32],
     )
-
-
-def _was_never_sent(error: requests.RequestException) -> bool:
-    """Return whether no connection was made, in which case the request can't have been processed.
-
-    A proxy that makes no connection, and a certificate that is not trusted, are found out before the request.
-    """
-    if isinstance(error, requests.ConnectTimeout):
-        return True
-    cause = error.args[0] if error.args else None
-    reason = getattr(cause, "reason", cause)
-    if isinstance(reason, SSLError):
-        return any(isinstance(arg, ssl.SSLCertVerificationError) for arg in reason.args)
-    return isinstance(reason, NewConnectionError | ConnectTimeoutError | ProxyError)

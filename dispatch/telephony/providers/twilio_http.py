@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
+import struct
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any
+from urllib.parse import urlsplit
 
+import requests
 from django.conf import settings
 from requests.adapters import HTTPAdapter
 from twilio.http.http_client import TwilioHttpClient
 from twilio.http.response import Response
+from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, ProxyError, SSLError
 
 from dispatch.core import clock
+from dispatch.core.runtime import reachability
 
 # A connection that was idle for longer is not reused: the server may be closing it, and the outcome of a create
 # request on a closing connection is unknown.
 FRESH_S = 10.0
+# A connection that had less time than this to be made is no proof that the server cannot be reached (seconds).
+FAIR_CONNECT_S = 1.0
 # Idle connections of a client. Dialers and the placer have at most about this many threads.
 MAX_IDLE = 32
 
@@ -54,15 +66,69 @@ class _HttpsPool(_FreshConnections, HTTPSConnectionPool):
     pass
 
 
+def _socket_options() -> list[tuple[int, int, int | bytes]]:
+    """Return options with which a request that was given up is never delivered later.
+
+    Otherwise the kernel would go on sending it after the connection was closed. A provider that is reached again
+    would make the call, although its list had been empty for so long that the line was given to another call.
+    """
+    options: list[tuple[int, int, int | bytes]] = [
+        *HTTPConnection.default_socket_options,
+        (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)),  # close() discards what was not sent
+    ]
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # of Linux; also for a process that is paused
+        options.append((socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(settings.PROVIDER_TIMEOUT_S * 1000)))
+    return options
+
+
 class _Adapter(HTTPAdapter):
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        super().init_poolmanager(*args, **kwargs)
+        super().init_poolmanager(*args, socket_options=_socket_options(), **kwargs)
         self.poolmanager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
 
     def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
-        manager = super().proxy_manager_for(*args, **kwargs)
+        manager = super().proxy_manager_for(*args, socket_options=_socket_options(), **kwargs)
         manager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
         return manager
+
+
+@contextmanager
+def record_reachability(url: str, connect_s: float) -> Iterator[None]:
+    """Record whether the request inside found the server, which may be one that only this host does not reach."""
+    address = urlsplit(url)
+    server = f"{address.scheme}://{address.netloc}"
+    try:
+        yield
+    except requests.RequestException as error:
+        if was_never_sent(error) and connect_s >= FAIR_CONNECT_S:
+            reachability.process.record_failure(server, type(error).__name__)
+        raise
+    reachability.process.record_success(server)
+
+
+def was_never_sent(error: requests.RequestException) -> bool:
+    """Return whether no connection was made, in which case the request can't have been processed.
+
+    A proxy that makes no connection, and a certificate that is not trusted, are found out before the request.
+    """
+    if isinstance(error, requests.ConnectTimeout):
+        return True
+    cause = error.args[0] if error.args else None
+    reason = getattr(cause, "reason", cause)
+    if isinstance(reason, SSLError):
+        return any(isinstance(arg, ssl.SSLCertVerificationError) for arg in reason.args)
+    return isinstance(reason, NewConnectionError | ConnectTimeoutError | ProxyError)
+
+
+def probe_server(server: str) -> None:
+    """Connect to a server of the provider, without any account. Raises an exception if that fails."""
+    with requests.Session() as session:
+        session.trust_env = not (settings.DEVELOPMENT and settings.SIMULATOR_URL)
+        try:
+            session.head(server, timeout=settings.PROVIDER_TIMEOUT_S, allow_redirects=False).close()
+        except requests.RequestException as error:
+            if was_never_sent(error):
+                raise
 
 
 class PooledHttp(TwilioHttpClient):
@@ -100,16 +166,17 @@ class PooledHttp(TwilioHttpClient):
         state.headers = {}
         headers = {**(headers or {}), **({"Host": self.host} if self.host else {})}
         # not by the SDK's method, which keeps the request and its timeout in attributes
-        response = self.session.request(
-            method.upper(),
-            url,
-            params=params,
-            data=data,
-            headers=headers,
-            auth=auth,
-            timeout=(connect_s, settings.PROVIDER_TIMEOUT_S),
-            allow_redirects=allow_redirects,
-        )
+        with record_reachability(url, connect_s):
+            response = self.session.request(
+                method.upper(),
+                url,
+                params=params,
+                data=data,
+                headers=headers,
+                auth=auth,
+                timeout=(connect_s, settings.PROVIDER_TIMEOUT_S),
+                allow_redirects=allow_redirects,
+            )
         state.headers = {name.lower(): value for name, value in response.headers.items()}
         return Response(int(response.status_code), response.text, response.headers)
 

@@ -19,6 +19,7 @@ from dispatch.capacity import bulk as capacity
 from dispatch.core import clock, events
 from dispatch.core.db.prepared import fetch_all, integers, texts
 from dispatch.core.events import EventRow
+from dispatch.core.runtime import reachability
 from dispatch.telephony import rules, sql, webhook_urls
 from dispatch.telephony.models import Call, holder_of
 from dispatch.telephony.providers.base import CallRequest, Outcome, RateLimited, Rejected, Submitted
@@ -225,12 +226,14 @@ def apply_rate_limit_feedback(answers: Sequence[RequestResult]) -> None:
 
     Call it outside any transaction.
     """
-    for account_id, seconds in {
-        answer.call.account_id: answer.outcome.retry_after_s
+    limited = [
+        (answer.call.account_id, answer.outcome)
         for answer in answers
         if isinstance(answer.outcome, RateLimited) and answer.outcome.retry_after_s > 0  # 0: no request was sent
-    }.items():
-        capacity.pause_account(account_id, max(seconds, 1.0))
+    ]
+    for account_id, outcome in dict(limited).items():
+        if not (outcome.is_unreachable and reachability.process.is_relieved(call_requests.PLACER)):
+            capacity.pause_account(account_id, max(outcome.retry_after_s, 1.0))
     by_account: dict[int, list[Outcome]] = {}
     for answer in answers:
         by_account.setdefault(answer.call.account_id, []).append(answer.outcome)

@@ -13,6 +13,7 @@ from dispatch.capacity import account_outages, rate_limits
 from dispatch.core import clock, fault_injection
 from dispatch.core.db import prepared
 from dispatch.core.events import SYSTEM, Actor
+from dispatch.core.runtime import reachability
 from dispatch.core.runtime.queues import enqueue
 from dispatch.telephony import price_sql, providers, sql, webhook_urls
 from dispatch.telephony.models import Call
@@ -45,6 +46,7 @@ log = structlog.get_logger(__name__)
 PAUSED_RETRY = timedelta(seconds=1)
 # How long a new call waits for a thread before it is left to the placer (seconds).
 SLOT_WAIT_S = 0.25
+PLACER = "placer"  # the loop that requests calls
 REPEAT_PROMPT = "dispatch.telephony.services.call_requests.request_prompt"
 Status = Call.Status
 
@@ -52,8 +54,11 @@ Status = Call.Status
 def place_soon(call: Call) -> None:
     """Request a due, created call in a thread, if its account has a free one soon. Otherwise the placer does.
 
-    Call it outside any transaction. The caller does not wait for the response, nor for an account that hangs.
+    It also does if only another host reaches the provider. Call it outside any transaction. The caller does not
+    wait for the response, nor for an account that hangs.
     """
+    if reachability.process.is_relieved(PLACER):
+        return
     slot = CALLS.reserve(call.account_id, call.pk, wait_s=SLOT_WAIT_S)
     if slot is None:
         return
@@ -183,7 +188,12 @@ def record_outcome(call_id: int, outcome: Outcome) -> Call:
 
 
 def report_outcome(account_id: int, outcome: Outcome) -> None:
-    """Update the account's circuit breaker with the outcome of a request. Runs in the caller's transaction."""
+    """Update the account's circuit breaker with the outcome of a request. Runs in the caller's transaction.
+
+    A provider that only this host does not reach is not the account's failure.
+    """
+    if isinstance(outcome, RateLimited) and outcome.is_unreachable and reachability.process.is_relieved(PLACER):
+        return
     if isinstance(outcome, Submitted) or (isinstance(outcome, Rejected) and outcome.permanent):
         account_outages.record_success(account_id)  # a refusal of one number also proves that the account works
     elif isinstance(outcome, Unknown) or (isinstance(outcome, RateLimited) and outcome.is_unreachable):
@@ -209,6 +219,10 @@ def _record_submission(call: Call, outcome: Submitted) -> None:
 
 
 def _requeue(call: Call, outcome: RateLimited) -> None:
+    if call.status == Status.UNKNOWN and call.sid is None:
+        # This process was paused meanwhile. It alone may have sent the request, and it knows that none was sent.
+        transition(call, Status.NOT_PLACED, error_message=outcome.reason[:255])
+        return
     if call.status != Status.REQUESTING or call.sid is not None:
         return
     if call.cancel_requested_at is not None:

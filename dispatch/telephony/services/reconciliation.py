@@ -174,11 +174,11 @@ def fetch_missed_reports() -> bool:
     remembered = set(missed_reports.remembered_calls())
     if not remembered:
         return False
-    still_open = Call.objects.filter(
-        pk__in=remembered, ended_at=None, status__in=OPEN_AT_PROVIDER, sid__isnull=False
-    )
-    due = {pk: DueRow(pk, account_id) for pk, account_id in still_open.values_list("pk", "account_id")}
-    missed_reports.forget_calls(remembered - due.keys())
+    still_open = Call.objects.filter(pk__in=remembered, ended_at=None).exclude(status=Status.CREATED)
+    missed_reports.forget_calls(remembered - set(still_open.values_list("pk", flat=True)))
+    # Without a SID yet: the report overtook the response, whose process may be paused. It is asked about later.
+    known = still_open.filter(status__in=OPEN_AT_PROVIDER, sid__isnull=False)
+    due = {pk: DueRow(pk, account_id) for pk, account_id in known.values_list("pk", "account_id")}
     but = request_threads.busy_ids(LOOKUPS, END) | _unasked_calls.keys()
     full = LOOKUPS.full_keys() | failing_accounts.ids()
     rows = [due[pk] for pk in sorted(due.keys() - but) if due[pk].account_id not in full][:BATCH]
