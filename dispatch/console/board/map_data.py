@@ -128,13 +128,13 @@ def build_points(data: MapData) -> dict[str, Any]:
                 "rank": data.ranks.get(row.pk, 0),
             }
         )
-    job = data.placed[0] if data.job is not None and data.placed else None
+    center = data.placed[0] if data.job is not None and data.placed else None
     return {
         "job": data.job.pk if data.job is not None else None,
         "jobs": jobs,
         "technicians": technicians,
         "calls": _calls(data),
-        "radius": {"at": [job.lat, job.lng], "meters": policies.search_radius(job)} if job else None,
+        "radius": {"at": [center.lat, center.lng], "meters": policies.search_radius(center)} if center else None,
         "missing": data.missing,
         "hidden": data.hidden,
     }
