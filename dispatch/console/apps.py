@@ -8,3 +8,6 @@ class ConsoleConfig(AppConfig):
 
     name = "dispatch.console"
     label = "console"
+
+    def ready(self) -> None:
+        from dispatch.console import checks  # noqa: F401

@@ -21,6 +21,7 @@ urlpatterns = [
     path("board/crew/", views.technician_strip_view, name="crew"),
     path("board/crew/<int:technician_id>/back/", views.resume_technician, name="call_back"),
     path("board/map/", views.map_view, name="map"),
+    path("board/map/points/", views.map_points, name="map_points"),
     path("board/timeline/", timeline.show_timeline, name="timeline"),
     path("board/timeline/jobs/<int:job_id>/", timeline.check_drop, name="timeline_drop"),
     path("board/new/", new_job.new_job, name="new_job"),

@@ -8,6 +8,7 @@ servers, Django and its packages.
 import os
 
 from django.urls import reverse_lazy
+from xstatic.pkg import leaflet, leaflet_markercluster
 
 from dispatch.console.admin_theme import UNFOLD as UNFOLD
 from dispatch.core.db import session_limits
@@ -120,7 +121,12 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"
 STATIC_ROOT = BASE_DIR / "staticfiles"
-STATICFILES_DIRS = [BASE_DIR / "static"]
+# Browser libraries that come in Python packages.
+STATICFILES_DIRS = [
+    BASE_DIR / "static",
+    ("leaflet", leaflet.BASE_DIR),
+    ("leaflet-markercluster", leaflet_markercluster.BASE_DIR),
+]
 WHITENOISE_USE_FINDERS = True  # directly from the sources, without collectstatic
 WHITENOISE_AUTOREFRESH = DEVELOPMENT
 PHONENUMBER_DB_FORMAT = "E164"

@@ -57,6 +57,15 @@ EMAIL_TIMEOUT = 10
 EMAIL_DOMAIN = _public.hostname or "localhost"
 DEFAULT_FROM_EMAIL = SERVER_EMAIL = env.str("EMAIL_FROM", default=f"Dispatch <dispatch@{EMAIL_DOMAIN}>")
 
+# --- Map --------------------------------------------------------------------------------------------------------
+# Raster tiles in the scheme of OpenStreetMap; empty: the board draws an outline with the names of towns.
+MAP_TILES_URL = env.str(
+    "MAP_TILES_URL", default="https://tile.openstreetmap.org/{z}/{x}/{y}.png" if DEVELOPMENT else ""
+)
+MAP_TILES_MAX_ZOOM = env.int("MAP_TILES_MAX_ZOOM", default=19)
+MAP_TILES_ATTRIBUTION = env.str("MAP_TILES_ATTRIBUTION", default="© OpenStreetMap contributors")
+MAP_TILES_ATTRIBUTION_URL = env.str("MAP_TILES_ATTRIBUTION_URL", default="https://www.openstreetmap.org/copyright")
+
 # --- Logs and metrics -------------------------------------------------------------------------------------------
 LOG_LEVEL = env.one_of("LOG_LEVEL", ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"), default="INFO")
 # Bearer token that Prometheus must send to read /metrics; empty: no token is required.

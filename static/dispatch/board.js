@@ -300,8 +300,8 @@
   }
 
   /* --- the drawer ------------------------------------------------------------------------------------------------ */
-  async function open(id, { push = true, act = "" } = {}) {
-    const path = board.dataset.job.replace("/0/", `/${id}/`) + (act ? `act/${act}/` : "");
+  async function open(id, { push = true, act = "", query = "" } = {}) {
+    const path = board.dataset.job.replace("/0/", `/${id}/`) + (act ? `act/${act}/` : "") + query;
     await window.htmx.ajax("GET", path, { target: "#drawer-slot", swap: "innerHTML" });
     if (openJob() !== String(id)) return;
     if (push && params().get("job") !== String(id)) history.pushState({ board: true }, "", address({ job: id }));
@@ -373,8 +373,10 @@
   /* --- the map --------------------------------------------------------------------------------------------------- */
   async function drawMap() {
     mapAt = Date.now();
-    const job = openJob();
-    await window.htmx.ajax("GET", board.dataset.map + (job ? `?job=${job}` : ""), { source: "#map", target: "#map", swap: "innerHTML" });
+    const query = filters();
+    if (openJob()) query.set("job", openJob());
+    if (D.map && await D.map.draw(query)) return;
+    await window.htmx.ajax("GET", `${board.dataset.map}?${query}`, { source: "#map", target: "#map", swap: "innerHTML" });
   }
 
   /* At most every few seconds (trailing edge: the last change is always drawn). */
@@ -428,13 +430,14 @@
   }
 
   /* --- events ------------------------------------------------------------------------------------------------ */
-  D.board = { open, close, openJob, toggleMap };
+  D.board = { open, close, openJob, toggleMap, drawMap };
 
   document.addEventListener("DOMContentLoaded", () => {
     board = document.getElementById("board");
     bind();
     markMine(document);
     for (const one of document.querySelectorAll(".no-script")) one.hidden = true;
+    if (D.map && !document.getElementById("map").hidden) drawMap();
 
     document.body.addEventListener("dispatch:events", (event) => {
       for (const one of event.detail) {
@@ -502,6 +505,7 @@
       else if (event.detail.target?.id === "lists" || event.target.id === "lists") {
         bind();
         document.getElementById("clear").hidden = !filters().toString();
+        drawMapSoon();
       } else if (event.target.closest?.("#lists")) markOpen();
     });
     window.addEventListener("popstate", (event) => {

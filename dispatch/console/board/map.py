@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from math import cos, radians
 
 from accounts.models import Organization
 from dispatch.console.board.cards import state_of
-from dispatch.core import clock
+from dispatch.console.board.filters import Filters
+from dispatch.console.board.map_data import MAX_DRAWN, describe_technician, load_map_data, position_age
 from dispatch.jobs import policies
-from dispatch.jobs.models import Candidate, Job, Offer
+from dispatch.jobs.models import Job, Offer
 from dispatch.technicians.map_outline import (
     HEIGHT,
     METERS_PER_DEGREE,
@@ -22,8 +22,6 @@ from dispatch.technicians.map_outline import (
     towns_on_map,
 )
 from dispatch.technicians.models import Technician
-
-MAX_MARKERS = 300
 
 
 @dataclass(frozen=True)
@@ -51,18 +49,13 @@ class MapView:
     height: int = HEIGHT
 
 
-def build_map(organization: Organization, job: Job | None = None) -> MapView | None:
-    """Build the map of one job with its candidates and radius, or of all open jobs and technicians.
+def build_map(organization: Organization, filters: Filters, job: Job | None = None) -> MapView | None:
+    """Build the map of one job with its candidates and radius, or of the open jobs and all technicians.
 
     Return None if nothing has a position.
     """
-    jobs = [job] if job is not None else _open_jobs(organization)
-    placed = [item for item in jobs if item.lat is not None and item.lng is not None]
-    ranks = dict(Candidate.objects.filter(job=job).values_list("technician_id", "rank")) if job else {}
-    active = Technician.objects.of(organization).filter(is_active=True)
-    if job is not None:
-        active = active.filter(pk__in=[*ranks, *filter(None, [job.technician_id])])
-    technicians = list(active.order_by("-on_duty", "name")[:MAX_MARKERS])
+    data = load_map_data(organization, filters, job, MAX_DRAWN)
+    placed, technicians = data.placed, data.technicians
     points = [(item.lat or 0.0, item.lng or 0.0) for item in placed] + [(row.lat, row.lng) for row in technicians]
     if not points:
         return None
@@ -70,11 +63,10 @@ def build_map(organization: Organization, job: Job | None = None) -> MapView | N
     near = _within_radius(points, placed, reach) if reach else _without_outliers(points)
     sheet = Sheet(near, _reach_shown(near, placed, reach))
     center = sheet.at(*points[0]) if reach else None
-    live = _live_offers(placed)
     return MapView(
-        jobs=[_job_point(sheet, item, live[item.pk]) for item in placed],
+        jobs=[_job_point(sheet, item, data.live[item.pk]) for item in placed],
         technicians=_label_technicians(
-            [_technician_point(sheet, row, ranks.get(row.pk, 0)) for row in technicians], jobs=bool(reach)
+            [_technician_point(sheet, row, data.ranks.get(row.pk, 0)) for row in technicians], jobs=bool(reach)
         ),
         places=towns_on_map(sheet),
         lines=grid_lines(sheet),
@@ -83,23 +75,10 @@ def build_map(organization: Organization, job: Job | None = None) -> MapView | N
         radius=round(reach * sheet.units_per_m, 1),
         radius_m=reach,
         job=job,
-        missing=len(jobs) - len(placed),
-        hidden=max(0, active.count() - len(technicians)),
+        missing=data.missing,
+        hidden=data.hidden,
         beyond=0 if reach else len(points) - len(near),
     )
-
-
-def _open_jobs(organization: Organization) -> list[Job]:
-    rows = Job.objects.of(organization).select_related("service_type")
-    open_jobs = rows.filter(status__in=[Job.Status.DISPATCHING, Job.Status.PENDING, Job.Status.ASSIGNED])
-    return list(open_jobs.order_by("priority", "-id")[:MAX_MARKERS])
-
-
-def _live_offers(jobs: list[Job]) -> dict[int, list[Offer]]:
-    live: dict[int, list[Offer]] = defaultdict(list)
-    for offer in Offer.objects.filter(job__in=[job.pk for job in jobs], status=Offer.Status.PENDING):
-        live[offer.job_id].append(offer)
-    return live
 
 
 def _without_outliers(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -139,19 +118,11 @@ def _job_point(sheet: Sheet, job: Job, live: list[Offer]) -> Point:
 
 
 def _technician_point(sheet: Sheet, technician: Technician, rank: int) -> Point:
-    if technician.live_offer_id:
-        tone, state = "calling", "being called"
-    elif not technician.on_duty:
-        tone, state = "off", "off duty"
-    elif technician.auto_paused_at:
-        tone, state = "late", "auto-paused"
-    elif technician.open_jobs:
-        tone, state = "plain", f"{technician.open_jobs} open job{'' if technician.open_jobs == 1 else 's'}"
-    else:
-        tone, state = "good", "available"
+    tone, state = describe_technician(technician)
     x, y = sheet.at(technician.lat, technician.lng)
-    age = int((clock.now() - technician.position_at).total_seconds())
-    return Point(x, y, tone, f"{technician.name}, {state}", technician.name, age_s=max(0, age), rank=rank)
+    return Point(
+        x, y, tone, f"{technician.name}, {state}", technician.name, age_s=position_age(technician), rank=rank
+    )
 
 
 def _label_technicians(points: list[Point], *, jobs: bool) -> list[Point]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlencode
 
+from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.template.loader import render_to_string
@@ -15,7 +16,7 @@ from accounts import demo_logins
 from accounts.models import Membership
 from accounts.tenancy import user_of
 from dispatch.console import views_base
-from dispatch.console.board import job_panel
+from dispatch.console.board import job_panel, map_data
 from dispatch.console.board import map as board_map
 from dispatch.console.board.attention import MAX_ALL, MAX_SHOWN, find_attention
 from dispatch.console.board.cards import (
@@ -29,12 +30,14 @@ from dispatch.console.board.cards import (
     with_card_data,
 )
 from dispatch.console.board.filters import Filters
+from dispatch.console.board.map_data import tile_origin
 from dispatch.console.board.response_cache import cached_response
 from dispatch.console.board.technician_strip import load_strip
 from dispatch.console.setup_checklist import load_checklist
 from dispatch.console.views_base import console_view
 from dispatch.core.api.problems import Conflict
 from dispatch.core.ids import read_id, read_ids
+from dispatch.core.web import content_policy
 from dispatch.jobs.models import Job, Priority, ServiceType
 from dispatch.technicians import map_outline
 from dispatch.technicians import services as technicians
@@ -81,8 +84,17 @@ def board(request: HttpRequest) -> HttpResponse:
         context |= job_panel.build_panel(request, job) if job else {"no_such_job": wanted}
     map_outline.load_towns()
     if request.GET.get("map"):
-        context["drawing"] = board_map.build_map(request.organization, context.get("job"))
-    return views_base.render_page(request, "console/board/board.html", context)
+        context["drawing"] = board_map.build_map(request.organization, filters, context.get("job"))
+    context["tiles"] = {
+        "url": settings.MAP_TILES_URL,
+        "max_zoom": settings.MAP_TILES_MAX_ZOOM,
+        "credit": settings.MAP_TILES_ATTRIBUTION,
+        "credit_link": settings.MAP_TILES_ATTRIBUTION_URL,
+    }
+    page = views_base.render_page(request, "console/board/board.html", context)
+    if settings.MAP_TILES_URL:
+        page[content_policy.HEADER] = content_policy.content_policy(images=[tile_origin(settings.MAP_TILES_URL)])
+    return page
 
 
 @require_GET
@@ -195,12 +207,24 @@ def technician_strip_view(request: HttpRequest) -> HttpResponse:
 @require_GET
 @console_view
 def map_view(request: HttpRequest) -> HttpResponse:
-    """Render the map, of one job (`?job=`) or of all open jobs."""
-    wanted = read_id(request.GET.get("job"))
-    job = None if wanted is None else with_card_data(request.organization).filter(pk=wanted).first()
-    return views_base.render_fragment(
-        request, "console/board/_map.html", {"drawing": board_map.build_map(request.organization, job)}
+    """Render the outline map, of one job (`?job=`) or of the open jobs that match the filters."""
+    drawing = board_map.build_map(request.organization, Filters.of(request.GET), _job_of_map(request))
+    return views_base.render_fragment(request, "console/board/_map.html", {"drawing": drawing})
+
+
+@require_GET
+@console_view
+def map_points(request: HttpRequest) -> HttpResponse:
+    """Return as JSON what the map with tiles shows: as `map_view`, with more jobs (`map_data.build_points`)."""
+    data = map_data.load_map_data(
+        request.organization, Filters.of(request.GET), _job_of_map(request), map_data.MAX_GROUPED
     )
+    return JsonResponse(map_data.build_points(data))
+
+
+def _job_of_map(request: HttpRequest) -> Job | None:
+    wanted = read_id(request.GET.get("job"))
+    return None if wanted is None else with_card_data(request.organization).filter(pk=wanted).first()
 
 
 def _most(request: HttpRequest) -> int:

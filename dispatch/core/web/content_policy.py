@@ -12,15 +12,16 @@ HEADER = "Content-Security-Policy"
 ALPINE = "'unsafe-eval'"
 
 
-def content_policy(scripts: Iterable[str] = ()) -> str:
-    """Return the policy. `scripts` are sources that are allowed besides this site's files.
+def content_policy(scripts: Iterable[str] = (), images: Iterable[str] = ()) -> str:
+    """Return the policy. `scripts` and `images` are sources that are allowed besides this site's files.
 
     Styles may be inline: the pages set widths and heights of charts in `style` attributes.
     """
     sources = " ".join(["'self'", *scripts])
+    pictures = " ".join(["'self'", "data:", *images])
     return (
         f"default-src 'self'; script-src {sources}; style-src 'self' 'unsafe-inline'; "
-        "img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+        f"img-src {pictures}; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     )
 
 
