@@ -153,7 +153,7 @@ def _rules_of(row: Sequence[Any], calling_rules: CallingRules) -> CampaignRules:
         pk, organization_id, pool_id, is_paused, customer, window_from, window_until, weekdays, keeps_holidays,
         patience_h, max_attempts, max_attempts_24h, ring_timeout_s, time_limit_s, detect_machines, precheck_url,
         precheck_timeout_s, precheck_without_answer, precheck_secret, code, mode, organization_paused, countries,
-        has_words, has_voicemail,
+        has_words, has_voicemail, consent_purpose,
     ) = row  # fmt: skip
     return CampaignRules(
         id=pk,
@@ -181,6 +181,7 @@ def _rules_of(row: Sequence[Any], calling_rules: CallingRules) -> CampaignRules:
         precheck_timeout_s=precheck_timeout_s,
         precheck_without_answer=precheck_without_answer,
         has_words=has_words,
+        consent_purpose=consent_purpose,
         recycling=calling_rules.recycling.get(pk, {}),
     )
 

@@ -8,15 +8,21 @@ Each is written for about a hundred leads.
 CAMPAIGNS = """
 SELECT COALESCE(s.is_stopped, false), c.id, c.organization_id, c.pool_id, c.is_paused, c.customer, c.window_from,
        c.window_until, c.weekdays, c.keeps_holidays, c.patience_h, c.max_attempts, c.max_attempts_24h,
-       c.ring_timeout_s, c.time_limit_s, c.detect_machines, c.precheck_url, c.precheck_timeout_s,
+       c.ring_timeout_s,
+       LEAST(14400, c.time_limit_s + COALESCE(a.limit_s, 0) + COALESCE((
+           SELECT max(k.talk_limit_s) FROM leads_keybranch k
+           WHERE k.campaign_id = c.id AND k.action = 'connect'), 0)),
+       c.detect_machines, c.precheck_url, c.precheck_timeout_s,
        c.precheck_without_answer, c.precheck_secret, c.code,
        CASE WHEN o.is_active THEN COALESCE(d.mode, 'off') ELSE 'off' END,
-       COALESCE(d.is_paused, false), o.allowed_countries, c.script || c.answer_url ~ '\\S',
-       c.detect_machines AND c.voicemail ~ '\\S'
+       COALESCE(d.is_paused, false), o.allowed_countries,
+       c.script || c.answer_url ~ '\\S' OR a.starts IS NOT DISTINCT FROM 'answer',
+       c.detect_machines AND c.voicemail ~ '\\S', c.consent_purpose
 FROM (SELECT bool_or(is_stopped) AS is_stopped FROM leads_engineswitch) s
 LEFT JOIN leads_campaign c ON c.id = ANY(%(ids)s::bigint[])
 LEFT JOIN accounts_organization o ON o.id = c.organization_id
 LEFT JOIN leads_leaddispatch d ON d.organization_id = c.organization_id
+LEFT JOIN leads_voiceagent a ON a.campaign_id = c.id
 """
 
 # %(organizations)s, %(phones)s: parallel arrays, one pair per lead. Returns the pairs (organization id, phone)

@@ -85,6 +85,11 @@ def test_the_page_shows_outcomes_keys_cost_and_live_calls(campaign: Campaign, pa
         assert words in shown, words
 
 
+def test_the_page_says_how_often_the_voice_agent_failed(campaign: Campaign, page: Client) -> None:
+    called(add(campaign, outcome="answered", disposition="agent_unreachable"), error_code="no_agent")
+    assert "The voice agent failed in 1 call of the last 24 hours" in show(page, campaign)
+
+
 def test_leads_are_filtered_and_paged(campaign: Campaign, page: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign_queries, "PAGE", 2)
     leads = [add(campaign, outcome="busy") for _ in range(3)]

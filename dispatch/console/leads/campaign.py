@@ -77,7 +77,7 @@ def call_member(request: HttpRequest, campaign_id: int) -> HttpResponse:
     number = voice_previews.find_number(request.organization.pk, row.pool_id)
     if request.role != Membership.Role.ADMIN:
         messages.warning(request, "Only admins can place test calls. Ask an admin.")
-    elif not row.script.strip():
+    elif not (row.script.strip() or row.agent_answers):
         messages.warning(request, "This campaign has no script. Write one first.")
     elif not phone:
         messages.warning(request, "Your account has no phone number. Enter it in your notification settings.")
@@ -102,7 +102,7 @@ def call_member(request: HttpRequest, campaign_id: int) -> HttpResponse:
 
 
 def _campaign(request: HttpRequest, campaign_id: int) -> Campaign:
-    campaigns = Campaign.objects.of(request.organization).select_related("pool", "organization")
+    campaigns = Campaign.objects.of(request.organization).select_related("pool", "organization", "agent")
     return get_object_or_404(campaigns.prefetch_related("branches"), pk=campaign_id)
 
 

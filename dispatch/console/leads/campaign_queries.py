@@ -36,7 +36,8 @@ _cached_days: dict[int, tuple[float, DayFigures]] = {}
 # Calls of one campaign in the last day, with those to people whom its leads talked to: by hour, end and keys. `||`
 # keeps the planner from an index on the purpose: without statistics, all calls of a purpose seem few.
 CALLS_OF_DAY = """
-SELECT date_trunc('hour', requested_at), purpose, status, keys_pressed, price_unit, count(*), sum(price)
+SELECT date_trunc('hour', requested_at), purpose, status, keys_pressed, price_unit, count(*), sum(price),
+       count(*) FILTER (WHERE error_code = 'no_agent')
 FROM telephony_call
 WHERE organization_id = %(organization)s AND requested_at > %(since)s AND purpose || '' IN ('lead', 'connect')
   AND context @> jsonb_build_object('campaign_id', %(campaign)s::bigint)
@@ -50,6 +51,7 @@ class DayFigures:
 
     calls: int = 0
     answered: int = 0
+    agent_failures: int = 0
     hours: list[BarRow] = field(default_factory=list)
     keys: list[BarRow] = field(default_factory=list)
     costs: list[tuple[str, Decimal]] = field(default_factory=list)
@@ -98,12 +100,13 @@ def _load_day(campaign: Campaign) -> DayFigures:
     keys: Counter[str] = Counter()
     costs: dict[str, Decimal] = {}
     by_hour: dict[datetime, list[int]] = {}
-    for hour, purpose, status, pressed, unit, count, price in rows:
+    for hour, purpose, status, pressed, unit, count, price, agent_failures in rows:
         if price is not None:
             costs[unit] = costs.get(unit, Decimal()) + price
         if purpose != "lead" or status in NEVER_PLACED:
             continue
         figures.calls += count
+        figures.agent_failures += agent_failures
         in_hour = by_hour.setdefault(hour, [0, 0])
         in_hour[0] += count
         if status in (Call.Status.COMPLETED, Call.Status.ANSWERED):
