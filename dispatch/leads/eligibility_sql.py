@@ -105,3 +105,35 @@ ORGANIZATIONS_OF_PHONE = """
 SELECT o.id FROM accounts_organization o
 WHERE EXISTS (SELECT FROM leads_lead l WHERE l.organization_id = o.id AND l.phone = %(phone)s)
 """
+
+# %(organization)s, %(now)s, and parallel arrays. Returns the ids of the new rows.
+INSERT_CONSENTS = """
+INSERT INTO leads_consent
+    (organization_id, phone, phone_hash, purpose, given_at, source, words, proof, withdrawn_by, created_at)
+SELECT %(organization)s, v.phone, '', v.purpose, v.given_at, v.source, v.words, v.proof, '', %(now)s
+FROM unnest(%(phones)s::text[], %(purposes)s::text[], %(dates)s::timestamptz[], %(sources)s::text[],
+            %(words)s::text[], %(proofs)s::text[]) AS v (phone, purpose, given_at, source, words, proof)
+WHERE NOT EXISTS (
+    SELECT FROM leads_consent w
+    WHERE w.organization_id = %(organization)s AND w.phone = v.phone AND w.withdrawn_at >= v.given_at
+) AND NOT EXISTS (
+    SELECT FROM leads_donotcall d WHERE d.organization_id = %(organization)s AND d.phone = v.phone
+)
+ON CONFLICT DO NOTHING
+RETURNING id
+"""
+
+# %(organizations)s, %(phones)s, %(purposes)s: parallel arrays. Returns those for which a valid consent exists.
+# Written so that only an index that begins with organization and phone is usable (see DIALED).
+CONSENTED = """
+SELECT w.organization_id, w.phone, w.purpose FROM (
+    SELECT DISTINCT * FROM unnest(%(organizations)s::bigint[], %(phones)s::text[], %(purposes)s::text[])
+        AS w (organization_id, phone, purpose)
+) w
+CROSS JOIN LATERAL (
+    SELECT FROM leads_consent c
+    WHERE c.organization_id = w.organization_id AND c.phone = w.phone AND c.purpose || '' = w.purpose
+      AND c.withdrawn_at IS NULL
+    LIMIT 1
+) AS valid
+"""

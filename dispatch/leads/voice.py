@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
+from dispatch.core.events import Actor
 from dispatch.core.languages import gettext, mark
 from dispatch.leads.models import Campaign, KeyBranch, Lead
 from dispatch.leads.redis_queue import PURPOSE
 from dispatch.leads.rules.script import VARIABLES, Action, fill_in, split_names
-from dispatch.leads.services import branches, completion, voice_agents
+from dispatch.leads.services import branches, completion, consents, follow_ups, voice_agents
 from dispatch.telephony import handlers, voice_samples
 from dispatch.telephony import services as telephony
 from dispatch.telephony.handlers import AgentConnection, AgentEnd, Connection, Document, Redirect, VoicePrompt
-from dispatch.telephony.models import Call
+from dispatch.telephony.models import Call, InboundCall, Text
 from dispatch.telephony.speech import speaking, speech_for
 
 OPTED_OUT = mark("You will not be called again. Goodbye.")
@@ -124,6 +126,50 @@ class LegCallHandler:
         """Do nothing: the end of the connection is reported to the lead's call."""
 
 
+class LeadSmsHandler:
+    """The handler of texts to leads."""
+
+    def should_send(self, text: Text) -> bool:
+        """Return False for a follow-up to a phone that was put on a do-not-call list meanwhile."""
+        return not (
+            text.context.get("is_follow_up") and follow_ups.is_unwanted(text.organization_id, str(text.to_phone))
+        )
+
+    def on_status_change(self, text: Text) -> None:
+        """Do nothing: no state depends on a text."""
+
+
+class LeadInboundHandler:
+    """The handler of what leads text. It has no conversation with them: an opt-out withdraws their consents."""
+
+    def on_sms(self, text: Text) -> str | None:
+        """Return None: leads' texts have no answer here."""
+        return None
+
+    def on_help(self, text: Text) -> str | None:
+        """Return None: leads' texts have no answer here."""
+        return None
+
+    def on_stop(self, text: Text) -> None:
+        """Withdraw the consents of the phone."""
+        actor = Actor("provider", None, "Phone provider")
+        consents.withdraw(text.organization_id, str(text.from_phone), by="text", actor=actor)
+
+    def on_call(self, call: InboundCall) -> VoicePrompt | None:
+        """Return None: leads' calls have no prompt."""
+        return None
+
+    def on_key(self, call: InboundCall, key: str, *, arrived_at: datetime, state: str = "") -> VoicePrompt:
+        """Return an empty prompt: leads' calls have no keys."""
+        return SILENCE
+
+    def on_digits(
+        self, call: InboundCall, digits: str, *, state: str = "", is_repeated: bool = False
+    ) -> VoicePrompt:
+        """Return an empty prompt: leads are not asked for digits."""
+        return SILENCE
+
+
 def script_sentences(campaign: Campaign, data: dict[str, Any]) -> tuple[str, ...]:
     """Return the campaign's script with the lead's data in its placeholders, one sentence per line."""
     return _sentences(campaign.script, data)
@@ -229,4 +275,6 @@ def register() -> None:
     """Register the lead purposes with telephony."""
     handlers.register_calls(PURPOSE, LeadCallHandler())
     handlers.register_calls(telephony.CONNECT, LegCallHandler())
+    handlers.register_texts(PURPOSE, LeadSmsHandler())
+    handlers.register_inbound(PURPOSE, LeadInboundHandler(), by_strangers=True)
     voice_samples.register("campaign", _sample)

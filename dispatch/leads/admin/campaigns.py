@@ -35,7 +35,7 @@ from dispatch.leads.admin.campaign_rows import (
 )
 from dispatch.leads.explain import explain_lead
 from dispatch.leads.go_live_preview import preview
-from dispatch.leads.models import Campaign, Lead, LeadDispatch, VoiceAgent
+from dispatch.leads.models import Campaign, Consent, Lead, LeadDispatch, VoiceAgent
 from dispatch.leads.rules import descriptions
 from dispatch.leads.rules.script import (
     placeholder_problem,
@@ -46,6 +46,7 @@ from dispatch.leads.rules.script import (
 from dispatch.leads.rules.voice_agents import hosts_problem
 from dispatch.leads.services import actions as lead_actions
 from dispatch.leads.services import switches
+from dispatch.leads.services.consents import consents_of
 from dispatch.telephony.admin.voice_preview import VoicePreviewMixin
 from dispatch.telephony.models import Call
 
@@ -245,10 +246,10 @@ class LeadAdmin(OwnedAdmin):
     show_full_result_count = False
     actions = ["call_now", "cancel"]
     actions_detail = ["call_this_now", "cancel_this"]
-    readonly_fields = ["why_it_is_here", "calls", "phone_of_lead"]
+    readonly_fields = ["why_it_is_here", "calls", "phone_of_lead", "consents"]
     fields = [
         "why_it_is_here", "phone_of_lead", "campaign", "status", "outcome", "wanted_at", "due_at", "attempts",
-        "calls", "disposition", "notes", "call_back_at", "contact_from", "contact_until", "customer",
+        "calls", "consents", "disposition", "notes", "call_back_at", "contact_from", "contact_until", "customer",
         "external_id", "lat", "lng", "data", "created_at", "finished_at",
     ]  # fmt: skip
 
@@ -282,6 +283,12 @@ class LeadAdmin(OwnedAdmin):
         if not rows:
             return "None yet"
         return format_html("<ol>{}</ol>", format_html_join("", "<li value='{}'>{}: {}</li>", rows))
+
+    @display(description="consents")
+    def consents(self, lead: Lead) -> str:
+        rows = consents_of(lead.organization_id, str(lead.phone))[:20] if lead.phone else ()
+        told = [(_describe_consent(row, lead),) for row in rows]
+        return format_html("<ul>{}</ul>", format_html_join("", "<li>{}</li>", told)) if told else "None recorded"
 
     @admin.action(description="Call now (within the calling rules)", permissions=["act"])
     def call_now(self, request: Any, queryset: QuerySet) -> None:
@@ -391,6 +398,13 @@ class LeadDispatchAdmin(OwnedAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+
+def _describe_consent(row: Consent, lead: Lead) -> str:
+    words = f"{row.purpose}, {_local_time(row.given_at, lead)}, {row.source}"
+    if row.withdrawn_at is not None:
+        return f"{words}; withdrawn {_local_time(row.withdrawn_at, lead)} ({row.withdrawn_by})"
+    return f"{words}: {row.words}" if row.words else words
 
 
 def _local_time(moment: datetime, lead: Lead) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
@@ -18,6 +18,7 @@ from dispatch.leads.explain import explain_lead
 from dispatch.leads.models import (
     Campaign,
     ClosedDay,
+    Consent,
     CustomerRate,
     DispositionRule,
     DoNotCall,
@@ -28,6 +29,7 @@ from dispatch.leads.models import (
     RetryRule,
     VoiceAgent,
 )
+from dispatch.leads.models.campaigns import check_purpose
 from dispatch.leads.models.scripts import check_disposition
 from dispatch.leads.models.voice_agents import agent_problems
 from dispatch.leads.rules.script import (
@@ -43,6 +45,7 @@ from dispatch.leads.rules.script import (
 )
 from dispatch.leads.services import switches, voice_agents
 from dispatch.leads.services.branches import branches_of, phones_problem
+from dispatch.leads.services.consents import DEFAULT_PURPOSE, NewConsent, consents_of
 from dispatch.technicians.serializers import Degrees, PhoneField, validate_voice
 from dispatch.telephony.models import Call
 
@@ -77,6 +80,27 @@ def check_disposition_or_none(disposition: str) -> None:
     """Accept an empty disposition, or a valid one. Raises ValidationError."""
     if disposition:
         check_disposition(disposition)
+
+
+_CONSENT = ("at", "source", "purpose", "words", "proof")
+
+
+def check_purpose_or_none(purpose: str) -> None:
+    """Accept an empty purpose, or a valid one. Raises ValidationError."""
+    if purpose:
+        check_purpose(purpose)
+
+
+def new_consent(given: dict[str, Any]) -> NewConsent:
+    """Return a consent from the fields at, source, purpose, words and proof. Raises ValidationError."""
+    if not given["at"] or not given["source"]:
+        raise serializers.ValidationError(
+            {"consent_at": "A consent needs consent_at, when it was given, and consent_source, how."}
+        )
+    if given["at"] > clock.now() + timedelta(minutes=5):
+        raise serializers.ValidationError({"consent_at": "Must be in the past."})
+    purpose = given["purpose"] or DEFAULT_PURPOSE
+    return NewConsent(given["at"], given["source"], purpose, given["words"] or "", given["proof"] or "")
 
 
 def _url_field() -> serializers.CharField:
@@ -354,6 +378,8 @@ class NewLeadSerializer(StrictSerializer):
 
     `due_at`: when to call it (default: now). `external_id`: your own ID for it, unique in the campaign.
     `contact_from`, `contact_until`: local hours to which the person limits calls; all other hours still apply.
+    `consent_at` and `consent_source`, when and how the person agreed to be called, with `consent_purpose`
+    (default: marketing), `consent_words` and `consent_proof`, record a consent.
     """
 
     campaign = OwnedSlugRelatedField("code", queryset=Campaign.objects.select_related("organization"))
@@ -366,8 +392,18 @@ class NewLeadSerializer(StrictSerializer):
     data = serializers.DictField(required=False, default=dict)  # type: ignore[assignment]
     contact_from = serializers.TimeField(required=False, allow_null=True)
     contact_until = serializers.TimeField(required=False, allow_null=True)
+    consent_at = serializers.DateTimeField(required=False, allow_null=True)
+    consent_source = serializers.CharField(max_length=80, required=False, allow_blank=True)
+    consent_purpose = serializers.CharField(
+        max_length=40, required=False, allow_blank=True, validators=[check_purpose_or_none]
+    )
+    consent_words = serializers.CharField(max_length=4000, required=False, allow_blank=True)
+    consent_proof = serializers.CharField(max_length=2000, required=False, allow_blank=True)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        consent = {name: attrs.pop(f"consent_{name}", None) for name in _CONSENT}
+        if any(consent.values()):
+            attrs["consent"] = new_consent(consent)
         if (attrs.get("contact_from") is None) != (attrs.get("contact_until") is None):
             raise serializers.ValidationError({"contact_from": "Contact hours need both times, such as 09:00."})
         return attrs
@@ -425,16 +461,41 @@ class LeadDetailSerializer(LeadSerializer):
 
     why = serializers.SerializerMethodField()
     calls = serializers.SerializerMethodField()
+    consents = serializers.SerializerMethodField()
 
     class Meta(LeadSerializer.Meta):
-        fields = [*LeadSerializer.Meta.fields, "why", "calls"]
+        fields = [*LeadSerializer.Meta.fields, "why", "calls", "consents"]
 
     def get_why(self, lead: Lead) -> str:
         return explain_lead(lead)
 
+    def get_consents(self, lead: Lead) -> list[dict[str, Any]]:
+        rows = consents_of(lead.organization_id, str(lead.phone)) if lead.phone else Consent.objects.none()
+        return list(ConsentSerializer(rows[:20], many=True).data)
+
     def get_calls(self, lead: Lead) -> list[dict[str, Any]]:
         calls = Call.objects.filter(organization=lead.organization_id, purpose="lead", subject_id=lead.pk)
         return list(LeadCallSerializer(calls.order_by("attempt"), many=True).data)
+
+
+class ConsentSerializer(StrictSerializer, serializers.ModelSerializer):
+    """The consent of a phone's owner to be called for a purpose. A withdrawn one stays as a record.
+
+    `given_at`, `source`: when and how; `words`: those agreed to; `proof`: a URL or text.
+    """
+
+    phone = PhoneField()
+
+    class Meta:
+        model = Consent
+        fields = ["id", "phone", "purpose", "given_at", "source", "words", "proof", "withdrawn_at", "withdrawn_by",
+                  "created_at"]  # fmt: skip
+        read_only_fields = ["withdrawn_at", "withdrawn_by"]
+
+    def validate_given_at(self, given_at: datetime) -> datetime:
+        if given_at > clock.now() + timedelta(minutes=5):
+            raise serializers.ValidationError("Must be in the past.")
+        return given_at
 
 
 class DoNotCallSerializer(StrictSerializer, serializers.ModelSerializer):

@@ -16,7 +16,7 @@ from dispatch.core.phone_numbers import InvalidPhone, parse_phone, parse_possibl
 from dispatch.leads.models import Campaign, KeyBranch, Lead
 from dispatch.leads.redis_queue import PURPOSE
 from dispatch.leads.rules.script import Action, fill_in
-from dispatch.leads.services import do_not_call
+from dispatch.leads.services import do_not_call, follow_ups
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call
 
@@ -87,6 +87,8 @@ def _record_outcome(lead: Lead, call: Call, changes: dict[str, Any], actor: Acto
         lead.organization_id, "lead.outcome_reported", lead.pk, actor=actor, call=call.pk, attempt=call.attempt,
         campaign_id=lead.campaign_id, **data,
     )  # fmt: skip
+    if disposition := changed.get("disposition"):
+        follow_ups.send_follow_up(locked, disposition, actor=actor)
 
 
 def _send_text(lead: Lead, branch: KeyBranch, call: Call) -> None:
