@@ -131,9 +131,7 @@ class LeadSmsHandler:
 
     def should_send(self, text: Text) -> bool:
         """Return False for a follow-up to a phone that was put on a do-not-call list meanwhile."""
-        return not (
-            text.context.get("is_follow_up") and follow_ups.is_unwanted(text.organization_id, str(text.to_phone))
-        )
+        return not (text.context.get("rule") and follow_ups.is_unwanted(text.organization_id, str(text.to_phone)))
 
     def on_status_change(self, text: Text) -> None:
         """Do nothing: no state depends on a text."""

@@ -51,13 +51,13 @@ def render_figures(request: HttpRequest, campaign_id: int) -> HttpResponse:
 @require_safe
 @console_view
 def export_leads(request: HttpRequest, campaign_id: int) -> HttpResponse:
-    """Return the leads that match the filters as CSV."""
+    """Return the leads that match the filters as CSV, page by page."""
     row = _campaign(request, campaign_id)
-    rows = queries.export_rows(queries.filtered_leads(row, request.GET), request.organization.time_zone)
-    return csv_files.csv_response(
+    pages = queries.export_pages(queries.filtered_leads(row, request.GET), request.organization.time_zone)
+    return csv_files.csv_stream(
         f"dispatch-{request.organization.slug}-{row.code}.csv",
         queries.EXPORTED,
-        ([_cell(value) for value in values] for values in rows),
+        ([[_cell(value) for value in values] for values in page] for page in pages),
     )
 
 

@@ -17,29 +17,34 @@ from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Text
 
 # Texts of keys have the attempt of their call; follow-ups have greater numbers.
-FIRST_ATTEMPT, RULES = 1_000_000, 1000
+FIRST_ATTEMPT, PER_CALL = 1_000_000, 100
+NOT_SENT = (Text.Status.CANCELED, Text.Status.NOT_SENT)
 LATEST = timedelta(days=7)
 
 
 def send_follow_up(lead: Lead, disposition: str, *, actor: Actor = SYSTEM) -> Text | None:
     """Create the text for this outcome of a locked lead, to be sent in the next calling hours.
 
-    Follow-ups for another outcome of the same call that still wait are canceled: the outcome was corrected. Returns
-    None without a text; why none was possible is an event of the lead. Must run in a transaction.
+    Follow-ups for another outcome of the same call that still wait are canceled: the outcome was corrected.
+    Returns None without a text; why none was possible is an event of the lead. Must run in a transaction.
     """
     rule = DispositionRule.objects.filter(campaign=lead.campaign_id, disposition=disposition).first()
-    attempt = FIRST_ATTEMPT + lead.token * RULES
-    telephony.cancel_texts(
-        Q(organization_id=lead.organization_id, purpose=PURPOSE, subject_id=lead.pk, direction=Text.Direction.OUT)
-        & Q(attempt__gte=attempt, attempt__lt=attempt + RULES)
-        & (Q() if rule is None else ~Q(attempt=attempt + rule.pk % RULES)),
-        actor=actor,
-    )
+    first = FIRST_ATTEMPT + lead.token * PER_CALL
+    existing = Text.objects.filter(
+        direction=Text.Direction.OUT, purpose=PURPOSE, subject_id=lead.pk, attempt__gte=first,
+        attempt__lt=first + PER_CALL,
+    )  # fmt: skip
+    others = Q(pk__in=[text.pk for text in existing if rule is None or text.context.get("rule") != rule.pk])
+    telephony.cancel_texts(others, actor=actor)
     if rule is None or not rule.text.strip() or not lead.phone:
         return None
-    body = fill_in(rule.text, lead.data)
+    kept = [text for text in existing if text.context.get("rule") == rule.pk and text.status not in NOT_SENT]
+    if kept:
+        return kept[0]
     try:
-        return _create(lead, body, attempt + rule.pk % RULES)
+        if len(existing) >= PER_CALL:
+            raise telephony.TextNotAllowed("too many corrections")
+        return _create(lead, rule, first + len(existing))
     except (telephony.OptedOut, telephony.TextNotAllowed, telephony.NoTextNumber) as error:
         why = str(error) or "the phone has opted out of texts"
     events.append(
@@ -57,7 +62,7 @@ def is_unwanted(organization_id: int, phone: str) -> bool:
     )
 
 
-def _create(lead: Lead, body: str, attempt: int) -> Text:
+def _create(lead: Lead, rule: DispositionRule, attempt: int) -> Text:
     if is_unwanted(lead.organization_id, str(lead.phone)):
         raise telephony.TextNotAllowed("the phone is on the do-not-call list")
     now = clock.now()
@@ -67,14 +72,14 @@ def _create(lead: Lead, body: str, attempt: int) -> Text:
     return telephony.create_text(
         organization=lead.organization,
         to_phone=str(lead.phone),
-        body=body,
+        body=fill_in(rule.text, lead.data),
         purpose=PURPOSE,
         subject_id=lead.pk,
         attempt=attempt,
         pool=lead.campaign.pool,
         not_before=hours[0],
         not_after=hours[1],
-        context={"campaign_id": lead.campaign_id, "is_follow_up": True},
+        context={"campaign_id": lead.campaign_id, "rule": rule.pk},
     )
 
 

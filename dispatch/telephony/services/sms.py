@@ -52,7 +52,8 @@ def create_text(
     """Create a text. The commit wakes the loop `texts`, which sends it.
 
     Must run in the caller's transaction. `to_phone` is E.164. `body` is truncated to 1600 UTF-16 units.
-    `not_before`: when it may be sent (default: now). `not_after`: the deadline for sending (default: an hour later). `context` (JSON) is included in every event.
+    `not_before`: when it may be sent (default: now). `not_after`: the deadline for sending (default: an hour
+    later). `context` (JSON) is included in every event.
     The sender is the first that may send texts: `number`, the number that this phone texted last, one of `pool`,
     any number of the organization; numbers whose texts are blocked come last. During an outage of its account, a
     number of its pool or of the pool's fallback sends the text (`find_substitute`). An existing text of the same
