@@ -122,7 +122,7 @@ class StreamSession(AgentSession):
     def _play(self, message: dict[str, Any]) -> None:
         payload = (message.get("media") or {}).get("payload")
         try:
-            audio = base64.b64decode(payload, validate=True)
+            audio = base64.b64decode(payload or "", validate=True)
         except (TypeError, ValueError):
             self.complain("media whose payload is not base64")
             return

@@ -261,9 +261,10 @@ class CampaignSerializer(OwnedSerializer):
             if problem := voice_agents.url_problem(organization.pk, agent["url"], is_stream=is_stream):
                 raise serializers.ValidationError({"agent": {"url": problem}})
         if branches is None:
-            actions = {branch.action for branch in branches_of(self.instance).values()} if self.instance else set()
+            existing_branches = branches_of(self.instance).values() if self.instance else ()
+            actions = {str(branch.action) for branch in existing_branches}
         else:
-            actions = {branch.get("action") for branch in branches}
+            actions = {str(branch.get("action")) for branch in branches}
         if not starts and Action.AGENT in actions:
             raise serializers.ValidationError({"agent": NO_AGENT})
         return starts

@@ -16,7 +16,7 @@ class Consent(OwnedModel):
     """The consent of the owner of a phone to be called by an organization for a purpose.
 
     A withdrawn consent stays, as a proof of what applied when. Erasing a person's data replaces the phone by
-    `phone_hash`, under the installation's key: whoever asks with the phone still finds the record.
+    `phone_hash`, under the installation's key: a person who names the phone still gets the record.
     """
 
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
