@@ -129,7 +129,7 @@ def csv_stream(name: str, head: Sequence[str], pages: Iterable[Sequence[Sequence
 async def _encode_pages(head: Sequence[str], pages: Iterator[Sequence[Sequence[Any]]]) -> AsyncIterator[bytes]:
     # asynchronous, because ASGI would collect the parts of any other iterator before it sends the first
     yield ("\ufeff" + _encode([head])).encode()
-    while (page := await sync_to_async(next)(pages, None)) is not None:
+    while (page := await sync_to_async(lambda: next(pages, None))()) is not None:
         yield _encode(page).encode()
 
 
