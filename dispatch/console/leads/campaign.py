@@ -7,7 +7,6 @@ from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
@@ -51,7 +50,7 @@ def render_figures(request: HttpRequest, campaign_id: int) -> HttpResponse:
 
 @require_safe
 @console_view
-def export_leads(request: HttpRequest, campaign_id: int) -> HttpResponseBase:
+def export_leads(request: HttpRequest, campaign_id: int) -> Any:  # a streaming response
     """Return the leads that match the filters as CSV, page by page."""
     row = _campaign(request, campaign_id)
     pages = queries.export_pages(queries.filtered_leads(row, request.GET), request.organization.time_zone)
