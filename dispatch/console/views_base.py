@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 
 from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.http.response import HttpResponseBase
 from django.shortcuts import render, resolve_url
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -22,7 +21,7 @@ from dispatch.console.menu import menu
 from dispatch.core import clock
 from notifications import live_updates
 
-View = Callable[..., HttpResponseBase]
+View = Callable[..., HttpResponse]
 
 
 def console_view(view: View) -> View:
@@ -33,7 +32,7 @@ def console_view(view: View) -> View:
     """
 
     @wraps(view)
-    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if not isinstance(request.user, User):
             return to_sign_in(request)
         if any("\x00" in text for _, texts in request.POST.lists() for text in texts):
