@@ -36,6 +36,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "leads.Campaign": "campaign",
         "leads.LeadDispatch": "toggle_on",
         "leads.DoNotCall": "do_not_disturb_on",
+        "leads.Consent": "handshake",
         "leads.ClosedDay": "event_busy",
         "leads.CustomerRate": "speed",
         "leads.CallingRule": "gavel",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
-from django.http import HttpResponse
+from asgiref.sync import sync_to_async
+from django.http import HttpResponse, StreamingHttpResponse
 
 # Characters that a spreadsheet treats as the beginning of a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -111,6 +112,31 @@ def csv_response(name: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) 
     table.writerow(head)
     table.writerows(rows)
     return response
+
+
+def csv_stream(name: str, head: Sequence[str], pages: Iterable[Sequence[Sequence[Any]]]) -> StreamingHttpResponse:
+    """Return a table as a CSV file called `name`, sent page by page. Memory holds one page at a time.
+
+    `pages` is advanced in a thread, and may read the database. Pass texts through `escape_formula` first.
+    """
+    return StreamingHttpResponse(
+        _encode_pages(head, iter(pages)),
+        content_type="text/csv; charset=utf-8",
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )
+
+
+async def _encode_pages(head: Sequence[str], pages: Iterator[Sequence[Sequence[Any]]]) -> AsyncIterator[bytes]:
+    # asynchronous, because ASGI would collect the parts of any other iterator before it sends the first
+    yield ("\ufeff" + _encode([head])).encode()
+    while (page := await sync_to_async(lambda: next(pages, None))()) is not None:
+        yield _encode(page).encode()
+
+
+def _encode(rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    return text.getvalue()
 
 
 def escape_formula(text: str) -> str:

@@ -14,18 +14,23 @@ from collections.abc import Sequence
 from datetime import datetime, time, timedelta
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.utils import timezone
 
 from dispatch.core.api.parsers import LargeJSONParser, PlainJSONParser, find_unstorable, is_storable
 from dispatch.core.events import Actor
 from dispatch.leads.models import Campaign
+from dispatch.leads.models.campaigns import check_purpose
 from dispatch.leads.services import intake
+from dispatch.leads.services.consents import DEFAULT_PURPOSE, NewConsent
 from dispatch.leads.services.intake import NewLead
 
 MAX_ENTRIES = 10_000
 FIELDS = frozenset(
     {"phone", "due_at", "lat", "lng", "customer", "external_id", "data", "contact_from", "contact_until"}
-)
+) | frozenset({"consent_at", "consent_source", "consent_purpose", "consent_words", "consent_proof"})
+MAX_WORDS = 4000
+FUTURE = timedelta(minutes=5)  # by which clocks may differ
 MAX_AHEAD = timedelta(days=366 * 5)
 
 
@@ -113,18 +118,37 @@ def parse_entry(entry: Any) -> NewLead:
         _text(entry, "external_id", 120),
         _data(entry),
         *_contact_hours(entry),
+        _consent(entry),
     )
 
 
-def _moment(text: Any) -> datetime:
+def _consent(entry: dict[str, Any]) -> NewConsent | None:
+    """Parse the fields of a consent. Without any of them, there is none."""
+    if not any(entry.get(name) for name in FIELDS if name.startswith("consent_")):
+        return None
+    if not entry.get("consent_at") or not _text(entry, "consent_source", 80):
+        raise InvalidEntry("consent_at", "A consent needs consent_at, when it was given, and consent_source, how.")
+    given_at = _moment(entry["consent_at"], "consent_at")
+    if given_at > timezone.now() + FUTURE:
+        raise InvalidEntry("consent_at", "Must be in the past.")
+    purpose = _text(entry, "consent_purpose", 40) or DEFAULT_PURPOSE
+    try:
+        check_purpose(purpose)
+    except ValidationError as error:
+        raise InvalidEntry("consent_purpose", str(error.messages[0])) from None
+    words, proof = _text(entry, "consent_words", MAX_WORDS), _text(entry, "consent_proof", 2000)
+    return NewConsent(given_at, _text(entry, "consent_source", 80), purpose, words, proof)
+
+
+def _moment(text: Any, field: str = "due_at") -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except (TypeError, ValueError):
-        raise InvalidEntry("due_at", "Must be a time such as 2026-11-20T18:00:00Z.") from None
+        raise InvalidEntry(field, "Must be a time such as 2026-11-20T18:00:00Z.") from None
     if moment.tzinfo is None:
-        raise InvalidEntry("due_at", "Must include a time zone, as in 2026-11-20T18:00:00Z.")
+        raise InvalidEntry(field, "Must include a time zone, as in 2026-11-20T18:00:00Z.")
     if moment > timezone.now() + MAX_AHEAD:
-        raise InvalidEntry("due_at", "Must be at most five years from now.")
+        raise InvalidEntry(field, "Must be at most five years from now.")
     return moment
 
 

@@ -24,12 +24,20 @@ from dispatch.leads import eligibility_sql as sql
 from dispatch.leads.models import CallingRule, ClosedDay, DispositionRule, Holiday, RetryRule
 from dispatch.leads.models.calling_rules import RETRIED
 from dispatch.leads.rules.calling_hours import PermissionCache, hours_of
-from dispatch.leads.rules.eligibility import BatchContext, CustomerRateLimit, RegionRule
+from dispatch.leads.rules.eligibility import (
+    BatchContext,
+    CustomerRateLimit,
+    RegionRule,
+    permitted_from,
+    permitted_until,
+)
 from dispatch.leads.rules.retries import CampaignRules, LeadFacts, RetryPolicy
 from dispatch.leads.rules.states import Outcome
+from dispatch.leads.services import consents
 from dispatch.telephony import sql as telephony
 
 RULES_CACHE_S = 0.5
+HOURS_AT_ONCE = timedelta(hours=12)
 
 
 @dataclass(frozen=True)
@@ -107,7 +115,31 @@ def load_batch(leads: Sequence[LeadFacts], now: datetime) -> BatchContext:
     if customers:
         with connection.cursor() as cursor:
             _read_rates(cursor, batch, sorted(customers))
+    batch.consents = consents.valid_consents(
+        (lead.organization_id, lead.phone, purpose)
+        for lead in leads
+        if (purpose := rules_by_campaign[lead.campaign_id].consent_purpose)
+    )
     return batch
+
+
+def permitted_hours(lead: LeadFacts, now: datetime) -> tuple[datetime, datetime] | None:
+    """Return from when to when the lead's phone may be called next, at most HOURS_AT_ONCE; None if never soon."""
+    rules = calling_rules()
+    stopped, rules_by_campaign = _switches_of(
+        fetch_all(sql.CAMPAIGNS, {"ids": integers([lead.campaign_id])}), rules
+    )
+    campaign = rules_by_campaign[lead.campaign_id]
+
+    def at(moment: datetime) -> BatchContext:
+        return BatchContext(
+            moment, stopped, rules_by_campaign, rules.rules, rules.holidays, permissions=_permissions
+        )
+
+    begins = permitted_from(lead, campaign, at(now))
+    if begins is None:
+        return None
+    return begins, permitted_until(lead, campaign, at(begins), begins + HOURS_AT_ONCE)
 
 
 def _read_rates(cursor: Any, batch: BatchContext, customers: list[tuple[int, str, int]]) -> None:
@@ -153,7 +185,7 @@ def _rules_of(row: Sequence[Any], calling_rules: CallingRules) -> CampaignRules:
         pk, organization_id, pool_id, is_paused, customer, window_from, window_until, weekdays, keeps_holidays,
         patience_h, max_attempts, max_attempts_24h, ring_timeout_s, time_limit_s, detect_machines, precheck_url,
         precheck_timeout_s, precheck_without_answer, precheck_secret, code, mode, organization_paused, countries,
-        has_words, has_voicemail,
+        has_words, has_voicemail, consent_purpose,
     ) = row  # fmt: skip
     return CampaignRules(
         id=pk,
@@ -181,6 +213,7 @@ def _rules_of(row: Sequence[Any], calling_rules: CallingRules) -> CampaignRules:
         precheck_timeout_s=precheck_timeout_s,
         precheck_without_answer=precheck_without_answer,
         has_words=has_words,
+        consent_purpose=consent_purpose,
         recycling=calling_rules.recycling.get(pk, {}),
     )
 

@@ -8,15 +8,21 @@ Each is written for about a hundred leads.
 CAMPAIGNS = """
 SELECT COALESCE(s.is_stopped, false), c.id, c.organization_id, c.pool_id, c.is_paused, c.customer, c.window_from,
        c.window_until, c.weekdays, c.keeps_holidays, c.patience_h, c.max_attempts, c.max_attempts_24h,
-       c.ring_timeout_s, c.time_limit_s, c.detect_machines, c.precheck_url, c.precheck_timeout_s,
+       c.ring_timeout_s,
+       LEAST(14400, c.time_limit_s + COALESCE(a.limit_s, 0) + COALESCE((
+           SELECT max(k.talk_limit_s) FROM leads_keybranch k
+           WHERE k.campaign_id = c.id AND k.action = 'connect'), 0)),
+       c.detect_machines, c.precheck_url, c.precheck_timeout_s,
        c.precheck_without_answer, c.precheck_secret, c.code,
        CASE WHEN o.is_active THEN COALESCE(d.mode, 'off') ELSE 'off' END,
-       COALESCE(d.is_paused, false), o.allowed_countries, c.script || c.answer_url ~ '\\S',
-       c.detect_machines AND c.voicemail ~ '\\S'
+       COALESCE(d.is_paused, false), o.allowed_countries,
+       c.script || c.answer_url ~ '\\S' OR a.starts IS NOT DISTINCT FROM 'answer',
+       c.detect_machines AND c.voicemail ~ '\\S', c.consent_purpose
 FROM (SELECT bool_or(is_stopped) AS is_stopped FROM leads_engineswitch) s
 LEFT JOIN leads_campaign c ON c.id = ANY(%(ids)s::bigint[])
 LEFT JOIN accounts_organization o ON o.id = c.organization_id
 LEFT JOIN leads_leaddispatch d ON d.organization_id = c.organization_id
+LEFT JOIN leads_voiceagent a ON a.campaign_id = c.id
 """
 
 # %(organizations)s, %(phones)s: parallel arrays, one pair per lead. Returns the pairs (organization id, phone)
@@ -98,4 +104,36 @@ CROSS JOIN LATERAL (
 ORGANIZATIONS_OF_PHONE = """
 SELECT o.id FROM accounts_organization o
 WHERE EXISTS (SELECT FROM leads_lead l WHERE l.organization_id = o.id AND l.phone = %(phone)s)
+"""
+
+# %(organization)s, %(now)s, and parallel arrays. Returns the ids of the new rows.
+INSERT_CONSENTS = """
+INSERT INTO leads_consent
+    (organization_id, phone, phone_hash, purpose, given_at, source, words, proof, withdrawn_by, created_at)
+SELECT %(organization)s, v.phone, '', v.purpose, v.given_at, v.source, v.words, v.proof, '', %(now)s
+FROM unnest(%(phones)s::text[], %(purposes)s::text[], %(dates)s::timestamptz[], %(sources)s::text[],
+            %(words)s::text[], %(proofs)s::text[]) AS v (phone, purpose, given_at, source, words, proof)
+WHERE NOT EXISTS (
+    SELECT FROM leads_consent w
+    WHERE w.organization_id = %(organization)s AND w.phone = v.phone AND w.withdrawn_at >= v.given_at
+) AND NOT EXISTS (
+    SELECT FROM leads_donotcall d WHERE d.organization_id = %(organization)s AND d.phone = v.phone
+)
+ON CONFLICT DO NOTHING
+RETURNING id
+"""
+
+# %(organizations)s, %(phones)s, %(purposes)s: parallel arrays. Returns those for which a valid consent exists.
+# Written so that only an index that begins with organization and phone is usable (see DIALED).
+CONSENTED = """
+SELECT w.organization_id, w.phone, w.purpose FROM (
+    SELECT DISTINCT * FROM unnest(%(organizations)s::bigint[], %(phones)s::text[], %(purposes)s::text[])
+        AS w (organization_id, phone, purpose)
+) w
+CROSS JOIN LATERAL (
+    SELECT FROM leads_consent c
+    WHERE c.organization_id = w.organization_id AND c.phone = w.phone AND c.purpose || '' = w.purpose
+      AND c.withdrawn_at IS NULL
+    LIMIT 1
+) AS valid
 """

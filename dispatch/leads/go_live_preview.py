@@ -82,7 +82,9 @@ def preview(organization_id: int) -> GoLivePreview:
     by_campaign = {pk: (people, due) for pk, people, due in rows.values_list("campaign", *counts)}
     campaigns = [
         CampaignPreview(campaign, *by_campaign.get(campaign.pk, (0, 0)), _obstacle_of(campaign))
-        for campaign in Campaign.objects.filter(organization_id=organization_id).order_by("name", "pk")
+        for campaign in Campaign.objects.filter(organization_id=organization_id)
+        .select_related("agent")
+        .order_by("name", "pk")
     ]
     calling = [row.campaign for row in campaigns if not row.obstacle and row.people]
     total = waiting.filter(campaign__in=calling).aggregate(**counts)

@@ -1,4 +1,8 @@
-"""Handle the personal data of leads. Numbers stay on the do-not-call list, as the person asked."""
+"""Handle the personal data of leads.
+
+Numbers stay on the do-not-call list, as the person asked. Records of consent stay without the number, which is
+replaced by its hash: the organization must be able to prove that it was allowed to call.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,8 @@ from dispatch.core.privacy.personal_data import (
     Identifiers,
     PersonalDataHandler,
 )
-from dispatch.leads.models import Lead
+from dispatch.leads.models import Consent, Lead
+from dispatch.leads.services import consents
 
 
 def _leads_of(person: DataSubject) -> Any:
@@ -27,8 +32,17 @@ def _leads_of(person: DataSubject) -> Any:
 
 
 def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
-    """Return the person's leads for an export."""
-    return {"leads": personal_data.as_rows(_leads_of(person))}
+    """Return the person's leads and consents for an export."""
+    return {
+        "leads": personal_data.as_rows(_leads_of(person)),
+        "consents": personal_data.as_rows(_consents_of(person)),
+    }
+
+
+def _consents_of(person: DataSubject) -> Any:
+    if not person.phone:
+        return Consent.objects.none()
+    return consents.consents_of(person.organization_id, person.phone)
 
 
 def blocked_by(person: DataSubject) -> Iterable[str]:
@@ -39,7 +53,10 @@ def blocked_by(person: DataSubject) -> Iterable[str]:
 
 def traces(person: DataSubject) -> list[EventReference]:
     """Return the leads whose events mention the person."""
-    return [EventReference("lead", list(_leads_of(person).values_list("pk", flat=True)))]
+    return [
+        EventReference("lead", list(_leads_of(person).values_list("pk", flat=True))),
+        EventReference("consent", list(_consents_of(person).values_list("pk", flat=True))),
+    ]
 
 
 def identifiers(person: DataSubject) -> Identifiers:
@@ -52,7 +69,8 @@ def identifiers(person: DataSubject) -> Identifiers:
 
 def erase(person: DataSubject) -> int:
     """Erase the person's data from their leads, and return how many rows changed."""
-    return int(_leads_of(person).update(phone="", lat=None, lng=None, external_id="", data={}, notes=""))
+    changed = int(_leads_of(person).update(phone="", lat=None, lng=None, external_id="", data={}, notes=""))
+    return changed + (consents.erase(person.organization_id, person.phone) if person.phone else 0)
 
 
 PART = PersonalDataHandler(rows, erase, traces, blocked_by, identifiers, keeps=("leads.DoNotCall",))

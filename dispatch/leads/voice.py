@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
+from dispatch.core.events import Actor
 from dispatch.core.languages import gettext, mark
 from dispatch.leads.models import Campaign, KeyBranch, Lead
 from dispatch.leads.redis_queue import PURPOSE
 from dispatch.leads.rules.script import VARIABLES, Action, fill_in, split_names
-from dispatch.leads.services import branches, completion
+from dispatch.leads.services import branches, completion, consents, follow_ups, voice_agents
 from dispatch.telephony import handlers, voice_samples
 from dispatch.telephony import services as telephony
-from dispatch.telephony.handlers import Connection, Redirect, VoicePrompt
-from dispatch.telephony.models import Call
+from dispatch.telephony.handlers import AgentConnection, AgentEnd, Connection, Document, Redirect, VoicePrompt
+from dispatch.telephony.models import Call, InboundCall, Text
 from dispatch.telephony.speech import speaking, speech_for
 
 OPTED_OUT = mark("You will not be called again. Goodbye.")
@@ -27,23 +29,24 @@ SILENCE = VoicePrompt(say=())
 class LeadCallHandler:
     """The handler of calls with purpose `lead`. Their subject is a Lead."""
 
-    def on_answer(self, call: Call) -> VoicePrompt | Redirect:
-        """Return the campaign's script, with the lead's data in its placeholders, or redirect to its TwiML URL.
+    def on_answer(self, call: Call) -> Document:
+        """Connect to the campaign's voice agent, redirect to its TwiML URL, or return its script.
 
-        A machine hears the message for voicemail.
+        A machine hears the message for voicemail. After the agent, the script is read.
         """
         lead = _load_lead(call)
         campaign = lead.campaign
         if campaign.detect_machines and call.answered_by.startswith(("machine", "fax")):
             return VoicePrompt(say=_sentences(campaign.voicemail, lead.data), speech=_speech(campaign))
+        if campaign.agent_answers and not telephony.has_webhook(call, "agent"):
+            return _agent(lead, call)
         if campaign.answer_url:
             return Redirect(
                 _with_query(campaign.answer_url, lead=lead.pk, external_id=lead.external_id, call=call.pk)
             )
-        with speaking(_speech(campaign)):
-            return VoicePrompt(say=script_sentences(campaign, lead.data), keys=_keys(campaign))
+        return _script(lead)
 
-    def on_key(self, call: Call, key: str) -> VoicePrompt | Redirect | Connection:
+    def on_key(self, call: Call, key: str) -> Document:
         """Opt the person out, or do what the key's branch says."""
         lead = _load_lead(call)
         campaign = lead.campaign
@@ -61,8 +64,11 @@ class LeadCallHandler:
             if branch.action == Action.CONNECT:
                 legs = branches.open_legs(branch, call)
                 if legs:
-                    return Connection(said or (gettext(CONNECTING),), tuple(legs), branch.ring_s)
+                    words = said or (gettext(CONNECTING),)
+                    return Connection(words, tuple(legs), branch.ring_s, branch.talk_limit_s)
                 return VoicePrompt(_otherwise(branch, lead))
+            if branch.action == Action.AGENT:
+                return _agent(lead, call, said)
             return VoicePrompt(said) if said else SILENCE
 
     def on_connected(self, call: Call, is_connected: bool) -> VoicePrompt:
@@ -74,6 +80,17 @@ class LeadCallHandler:
             return SILENCE
         with speaking(_speech(lead.campaign)):
             return VoicePrompt(_otherwise(branch, lead))
+
+    def on_agent_ended(self, call: Call, end: AgentEnd) -> VoicePrompt:
+        """Record how the voice agent's conversation ended. Continue with the script, or apologize."""
+        lead = _load_lead(call)
+        voice_agents.record_end(lead, call, end)
+        agent = voice_agents.agent_of(lead.campaign)
+        if end.has_failed:
+            return _apology(lead)
+        if agent is not None and agent.then == agent.Then.SCRIPT and lead.campaign.script.strip():
+            return _script(lead)
+        return SILENCE
 
     def on_status_change(self, call: Call) -> None:
         """End the lead's attempt if its call has ended."""
@@ -109,6 +126,48 @@ class LegCallHandler:
         """Do nothing: the end of the connection is reported to the lead's call."""
 
 
+class LeadSmsHandler:
+    """The handler of texts to leads."""
+
+    def should_send(self, text: Text) -> bool:
+        """Return False for a follow-up to a phone that was put on a do-not-call list meanwhile."""
+        return not (text.context.get("rule") and follow_ups.is_unwanted(text.organization_id, str(text.to_phone)))
+
+    def on_status_change(self, text: Text) -> None:
+        """Do nothing: no state depends on a text."""
+
+
+class LeadInboundHandler:
+    """The handler of what leads text. It has no conversation with them: an opt-out withdraws their consents."""
+
+    def on_sms(self, text: Text) -> str | None:
+        """Return None: leads' texts have no answer here."""
+        return None
+
+    def on_help(self, text: Text) -> str | None:
+        """Return None: leads' texts have no answer here."""
+        return None
+
+    def on_stop(self, text: Text) -> None:
+        """Withdraw the consents of the phone."""
+        actor = Actor("provider", None, "Phone provider")
+        consents.withdraw(text.organization_id, str(text.from_phone), by="text", actor=actor)
+
+    def on_call(self, call: InboundCall) -> VoicePrompt | None:
+        """Return None: leads' calls have no prompt."""
+        return None
+
+    def on_key(self, call: InboundCall, key: str, *, arrived_at: datetime, state: str = "") -> VoicePrompt:
+        """Return an empty prompt: leads' calls have no keys."""
+        return SILENCE
+
+    def on_digits(
+        self, call: InboundCall, digits: str, *, state: str = "", is_repeated: bool = False
+    ) -> VoicePrompt:
+        """Return an empty prompt: leads are not asked for digits."""
+        return SILENCE
+
+
 def script_sentences(campaign: Campaign, data: dict[str, Any]) -> tuple[str, ...]:
     """Return the campaign's script with the lead's data in its placeholders, one sentence per line."""
     return _sentences(campaign.script, data)
@@ -119,28 +178,69 @@ def _sentences(text: str, data: dict[str, Any]) -> tuple[str, ...]:
     return tuple(fill_in(line, data) for line in lines if line)
 
 
+def _script(lead: Lead) -> VoicePrompt:
+    campaign = lead.campaign
+    with speaking(_speech(campaign)):
+        return VoicePrompt(say=script_sentences(campaign, lead.data), keys=_keys(campaign))
+
+
+def _agent(lead: Lead, call: Call, said: tuple[str, ...] = ()) -> AgentConnection | VoicePrompt:
+    """Return the connection to the voice agent, or the apology if it may not be connected to."""
+    with speaking(_speech(lead.campaign)):
+        if (connection := voice_agents.connect(lead, call, said)) is not None:
+            return connection
+    voice_agents.record_end(lead, call, AgentEnd(step=0, has_failed=True))
+    return _apology(lead)
+
+
+def _apology(lead: Lead) -> VoicePrompt:
+    agent = voice_agents.agent_of(lead.campaign)
+    with speaking(_speech(lead.campaign)):
+        words = fill_in(agent.otherwise, lead.data) if agent is not None else ""
+        return VoicePrompt((words or gettext(NOBODY),))
+
+
 def _otherwise(branch: KeyBranch, lead: Lead) -> tuple[str, ...]:
     return (fill_in(branch.otherwise, lead.data) or gettext(NOBODY),)
 
 
-def _sample(campaign_id: int, key: str = "") -> VoicePrompt:
-    """Return the script as the preview of a campaign, or what follows a key. Placeholders show their names."""
-    campaign = Campaign.objects.select_related("organization").get(pk=campaign_id)
+def _sample(campaign_id: int, key: str = "") -> VoicePrompt | AgentConnection:
+    """Return the script as the preview of a campaign, or what follows a key. Placeholders show their names.
+
+    A voice agent is connected to. It gets the parameter `preview`, and the names of its data as their values.
+    """
+    campaign = Campaign.objects.select_related("organization", "agent").get(pk=campaign_id)
     names = {name: name for name in (*VARIABLES, *split_names(campaign.variables))}
     with speaking(_speech(campaign)):
+        opening = gettext("This is a preview of a campaign.")
+        if not key and campaign.agent_answers:
+            return _sample_of_agent(campaign, names, (opening,))
         if not key:
-            opening = gettext("This is a preview of a campaign.")
             return VoicePrompt((opening, *script_sentences(campaign, names)), keys=_keys(campaign), times=1)
         branch = branches.branches_of(campaign).get(key)
         if branch is None or branch.action == Action.OPT_OUT:
             return VoicePrompt((gettext(OPTED_OUT),))
-        said = (fill_in(branch.say, names), gettext(_PREVIEWED[branch.action]))
+        words = fill_in(branch.say, names)
+        if branch.action == Action.AGENT and voice_agents.agent_of(campaign) is not None:
+            return _sample_of_agent(campaign, names, (words,) if words else ())
+        said = (words, gettext(_PREVIEWED[branch.action]))
         return VoicePrompt(tuple(filter(None, said)))
+
+
+def _sample_of_agent(
+    campaign: Campaign, names: dict[str, str], say: tuple[str, ...]
+) -> VoicePrompt | AgentConnection:
+    agent = campaign.agent
+    if problem := voice_agents.url_problem(campaign.organization_id, agent.url, is_stream=not agent.is_relay):
+        return VoicePrompt((*say, problem))
+    given = {"preview": "1", "campaign": campaign.code}
+    return voice_agents.build(agent, given, {**names, **{name: name for name in agent.names}}, say)
 
 
 _PREVIEWED: dict[str, str] = {
     Action.SAY: "",
     Action.CONNECT: mark("Preview: a person would be called now."),
+    Action.AGENT: mark("Preview: a voice agent would talk now."),
     Action.LATER: mark("Preview: the lead would be called again later."),
     Action.TEXT: mark("Preview: a text would be sent."),
 }
@@ -156,7 +256,7 @@ def _speech(campaign: Campaign) -> Any:
 
 
 def _load_lead(call: Call) -> Lead:
-    return Lead.objects.select_related("campaign__organization").get(pk=call.subject_id)
+    return Lead.objects.select_related("campaign__organization", "campaign__agent").get(pk=call.subject_id)
 
 
 def _keys(campaign: Campaign) -> str:
@@ -173,4 +273,6 @@ def register() -> None:
     """Register the lead purposes with telephony."""
     handlers.register_calls(PURPOSE, LeadCallHandler())
     handlers.register_calls(telephony.CONNECT, LegCallHandler())
+    handlers.register_texts(PURPOSE, LeadSmsHandler())
+    handlers.register_inbound(PURPOSE, LeadInboundHandler(), by_strangers=True)
     voice_samples.register("campaign", _sample)

@@ -44,13 +44,45 @@ class Connection:
 
     `legs`: open calls of purpose `connect`, which the provider requests because of this document. Their handler's
     `on_answer` asks each person to accept. The result reaches the handler of the call as `on_connected`. `say`:
-    before they ring. `ring_s`: how long they ring.
+    before they ring. `ring_s`: how long they ring. `limit_s`: how long they may talk.
     """
 
     say: tuple[str, ...]
     legs: tuple[Call, ...]
     ring_s: int
+    limit_s: int
     speech: Speech | None = field(default_factory=current_speech)
+
+
+@dataclass(frozen=True)
+class AgentConnection:
+    """Connect the call to a voice agent: a program at a WebSocket `url`, which talks to the person.
+
+    `is_relay`: the agent sends and receives text, which the provider speaks and transcribes, and `greeting` is
+    spoken first. Otherwise it sends and receives audio. `parameters`: (name, value) pairs for the agent. `say`:
+    before it is connected. After `limit_s`, the call is hung up. The end reaches the handler of the call as
+    `on_agent_ended`.
+    """
+
+    say: tuple[str, ...]
+    url: str
+    is_relay: bool
+    parameters: tuple[tuple[str, str], ...]
+    limit_s: int
+    greeting: str = ""
+    speech: Speech | None = field(default_factory=current_speech)
+
+
+@dataclass(frozen=True)
+class AgentEnd:
+    """The end of a connection to a voice agent. `handoff`: the text that the agent left at its end, if any.
+
+    `step` identifies the connection within its call. `has_failed`: the agent was not reached, or failed.
+    """
+
+    step: int
+    has_failed: bool
+    handoff: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,13 +92,16 @@ class Redirect:
     url: str
 
 
+Document = VoicePrompt | Redirect | Connection | AgentConnection
+
+
 class CallHandler(Protocol):
     """The handler of one purpose's calls. Every method must be idempotent: it may run twice for the same event."""
 
-    def on_answer(self, call: Call) -> VoicePrompt | Redirect:
+    def on_answer(self, call: Call) -> Document:
         """Return the prompt after the person answers or presses star. The provider repeats the prompt itself."""
 
-    def on_key(self, call: Call, key: str) -> VoicePrompt | Redirect | Connection:
+    def on_key(self, call: Call, key: str) -> Document:
         """Apply `key`, one of the last prompt's keys, and return the result as a prompt.
 
         The call may have ended meanwhile. The key counts as of its arrival (`services.keys_of`).
@@ -81,6 +116,13 @@ class ConnectingHandler(CallHandler, Protocol):
 
     def on_connected(self, call: Call, is_connected: bool) -> VoicePrompt:
         """Return what follows after a Connection: it has ended (`is_connected`), or nobody has accepted."""
+
+
+class AgentHandler(CallHandler, Protocol):
+    """A call handler that may return an AgentConnection."""
+
+    def on_agent_ended(self, call: Call, end: AgentEnd) -> Document:
+        """Apply what the agent left, and return what follows."""
 
 
 _handlers: dict[str, CallHandler] = {}

@@ -17,7 +17,7 @@ from dispatch.core import clock, events
 from dispatch.core.events import Actor
 from dispatch.core.languages import gettext, mark, translated
 from dispatch.telephony import handlers, services, voice_samples
-from dispatch.telephony.handlers import VoicePrompt
+from dispatch.telephony.handlers import AgentConnection, AgentEnd, VoicePrompt
 from dispatch.telephony.models import Call
 from dispatch.telephony.speech import speaking, speech_for
 
@@ -25,6 +25,9 @@ CONFIRM_KEY = "1"
 RING_S, TIME_LIMIT_S = 30, 60
 PLACE_WITHIN = timedelta(minutes=2)
 _GREETING = (mark("This is a test call from Dispatch."), mark("Press 1 to confirm that you can hear it."))
+
+_AGENT_FAILED = mark("The voice agent could not be reached, or failed.")
+_AGENT_ENDED = mark("The voice agent has ended. Goodbye.")
 
 
 class NumberPaused(Exception):
@@ -34,14 +37,14 @@ class NumberPaused(Exception):
 class NumberCheckCalls:
     """The handler of calls with purpose `test`."""
 
-    def on_answer(self, call: Call) -> VoicePrompt:
+    def on_answer(self, call: Call) -> VoicePrompt | AgentConnection:
         """Return the sample that the call previews, or the greeting and the key to press."""
         if kind := call.context.get("preview"):
             return voice_samples.build(kind, call.context["preview_id"])
         with speaking(speech_for(call.organization)):
             return VoicePrompt(translated(_GREETING), keys=CONFIRM_KEY)
 
-    def on_key(self, call: Call, key: str) -> VoicePrompt:
+    def on_key(self, call: Call, key: str) -> VoicePrompt | AgentConnection:
         """Confirm the key, or say what follows it in the sample. The call's row already stores it."""
         if kind := call.context.get("preview"):
             return voice_samples.build(kind, call.context["preview_id"], key)
@@ -49,6 +52,11 @@ class NumberCheckCalls:
             return self.on_answer(call)
         with speaking(speech_for(call.organization)):
             return VoicePrompt((gettext("Confirmed. Goodbye."),))
+
+    def on_agent_ended(self, call: Call, end: AgentEnd) -> VoicePrompt:
+        """Say whether the voice agent of the sample failed."""
+        with speaking(speech_for(call.organization)):
+            return VoicePrompt((gettext(_AGENT_FAILED if end.has_failed else _AGENT_ENDED),))
 
     def on_status_change(self, call: Call) -> None:
         """Do nothing: no state depends on a test call."""

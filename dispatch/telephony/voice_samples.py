@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dispatch.telephony.handlers import VoicePrompt
+from dispatch.telephony.handlers import AgentConnection, VoicePrompt
 
-_samples: dict[str, Callable[..., VoicePrompt]] = {}
+Sample = VoicePrompt | AgentConnection
+
+_samples: dict[str, Callable[..., Sample]] = {}
 
 
-def register(kind: str, sample: Callable[..., VoicePrompt]) -> None:
+def register(kind: str, sample: Callable[..., Sample]) -> None:
     """Register the sample of a kind of row, by the row's id. Called from AppConfig.ready().
 
     If its prompt asks for keys, the sample takes the pressed key as its second argument.
@@ -17,6 +19,6 @@ def register(kind: str, sample: Callable[..., VoicePrompt]) -> None:
     _samples[kind] = sample
 
 
-def build(kind: str, subject_id: int, key: str = "") -> VoicePrompt:
+def build(kind: str, subject_id: int, key: str = "") -> Sample:
     """Return the sample of a row as it is now, or what follows a key. Raises KeyError for an unknown kind."""
     return _samples[kind](subject_id, key) if key else _samples[kind](subject_id)

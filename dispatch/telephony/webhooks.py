@@ -22,23 +22,26 @@ from dispatch.core.db.errors import is_temporary
 from dispatch.telephony import providers, webhook_urls
 from dispatch.telephony.errors import WrongCall
 from dispatch.telephony.handlers import (
+    AgentConnection,
     CallHandler,
     ConnectingHandler,
     Connection,
+    Document,
     Redirect,
     VoicePrompt,
     handler_for,
 )
 from dispatch.telephony.models import Call, Text
-from dispatch.telephony.providers.base import LegUrls, Provider, WebhookEvent
+from dispatch.telephony.providers.base import AgentUrls, LegUrls, Provider, WebhookEvent
 from dispatch.telephony.providers.twilio_codes import parse_int
-from dispatch.telephony.services import inbound, keys, missed_reports
+from dispatch.telephony.services import agents, inbound, keys, missed_reports
 from dispatch.telephony.services.call_status import receive_webhook
 from dispatch.telephony.services.signatures import report_refusal
 
 log = structlog.get_logger(__name__)
 
-KINDS = ("voice", "gather", "status", "connected")
+KINDS = ("voice", "gather", "status", "connected", "agent", "stream")
+REPORTS = ("status", "stream")  # kinds whose response is not a document
 SILENCE = VoicePrompt(say=())
 MAX_STEPS = 100  # maximum number of documents in one call, far more than any menu needs
 
@@ -48,7 +51,7 @@ MAX_STEPS = 100  # maximum number of documents in one call, far more than any me
 def webhook(request: HttpRequest, provider: str, call_id: int, kind: str) -> HttpResponse:
     """Handle a webhook about an outbound call.
 
-    POST /telephony/<provider>/calls/<call id>/<voice|gather|status|connected>
+    POST /telephony/<provider>/calls/<call id>/<voice|gather|status|connected|agent|stream>
     """
     structlog.contextvars.bind_contextvars(call=call_id)
     try:
@@ -85,10 +88,10 @@ def _handle(request: HttpRequest, provider: str, call_id: int, kind: str) -> Htt
         handler = handler_for(call.purpose)
     except KeyError:
         log.error("call_handler_missing", purpose=call.purpose)
-        return HttpResponse(status=204) if kind == "status" else _render_prompt(client, call, SILENCE, step)
+        return HttpResponse(status=204) if kind in REPORTS else _render_prompt(client, call, SILENCE, step)
     # also for a repeated webhook: at the first, the process may have died after the commit, before this line
     handler.on_status_change(call)
-    if kind == "status":
+    if kind in REPORTS:
         return HttpResponse(status=204)
     accepted_keys = webhook_urls.decode_keys(request.GET.get("keys", ""))
     prompt = _choose_prompt(handler, call, event, step, accepted_keys)
@@ -98,14 +101,19 @@ def _handle(request: HttpRequest, provider: str, call_id: int, kind: str) -> Htt
 
 def _choose_prompt(
     handler: CallHandler, call: Call, event: WebhookEvent, step: int, accepted_keys: str
-) -> VoicePrompt | Redirect | Connection:
+) -> Document:
     is_accepted_key = event.kind == "gather" and len(event.digits) == 1 and event.digits in accepted_keys
     if call.ended_at is not None or step >= MAX_STEPS:
         if is_accepted_key:  # the call is over, but the key was pressed during the call and counts
             handler.on_key(call, event.digits)
         elif event.kind == "connected":
             cast(ConnectingHandler, handler).on_connected(call, event.is_connected)
+        elif event.kind == agents.AGENT:
+            agents.apply_end(handler, call, event, step)
         return SILENCE
+    if event.kind == agents.AGENT:
+        prompt = agents.apply_end(handler, call, event, step)
+        return prompt if call.cancel_requested_at is None else SILENCE
     if call.cancel_requested_at is not None:  # a pressed key still gets its result, but no new prompt
         prompt = handler.on_key(call, event.digits) if is_accepted_key else SILENCE
         return replace(prompt, keys="") if isinstance(prompt, VoicePrompt) else SILENCE
@@ -116,9 +124,7 @@ def _choose_prompt(
     return handler.on_answer(call)  # the call was just answered, or star or an unknown key was pressed
 
 
-def _render_prompt(
-    client: Provider, call: Call, prompt: VoicePrompt | Redirect | Connection, step: int
-) -> HttpResponse:
+def _render_prompt(client: Provider, call: Call, prompt: Document, step: int) -> HttpResponse:
     if isinstance(prompt, Redirect):
         body, content_type = client.render_hand_over(prompt.url)
     elif isinstance(prompt, Connection):
@@ -127,6 +133,10 @@ def _render_prompt(
         ]
         result_url = webhook_urls.webhook(call, "connected", step + 1)
         body, content_type = client.render_connection(prompt, str(call.from_phone), legs, result_url)
+    elif isinstance(prompt, AgentConnection):
+        agents.limit(call.pk, prompt.limit_s)
+        urls = AgentUrls(*(webhook_urls.webhook(call, kind, step + 1) for kind in ("agent", "stream")))
+        body, content_type = client.render_agent(prompt, agents.name_of(call, step + 1), urls)
     else:
         body, content_type = client.render(prompt, webhook_urls.webhook(call, "gather", step + 1, prompt.keys))
     return HttpResponse(body, content_type=content_type)

@@ -16,7 +16,15 @@ from typing import Any
 
 from dispatch.capacity.models import ProviderAccount
 from dispatch.telephony.handlers import VoicePrompt
-from dispatch.telephony.providers.base import CallRequest, Outcome, Provider, StatusReport, Submitted, WebhookEvent
+from dispatch.telephony.providers.base import (
+    CallRequest,
+    Outcome,
+    Provider,
+    StatusReport,
+    Submitted,
+    TextRequest,
+    WebhookEvent,
+)
 from dispatch.telephony.rules import ListedCall
 
 NAME = "noop"
@@ -67,9 +75,7 @@ class Noop(Provider):
     def find_calls(self, to: str, from_: str) -> list[ListedCall]:
         return []
 
-    def send_text(
-        self, to: str, from_: str, body: str, status_url: str = "", leave_within_s: float | None = None
-    ) -> Outcome:
+    def send_text(self, order: TextRequest) -> Outcome:
         return Submitted(f"NO-{time.time_ns() // 1000}-{os.getpid()}-{next(_count)}")
 
     def verify(self, url: str, form: Any, headers: Mapping[str, str]) -> bool:

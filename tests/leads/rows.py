@@ -9,9 +9,11 @@ from typing import Any
 from django.db.models import Model
 
 from dispatch.capacity.models import DispatchPool
+from dispatch.core import clock
 from dispatch.leads.models import (
     Campaign,
     ClosedDay,
+    Consent,
     CustomerRate,
     DispositionRule,
     DoNotCall,
@@ -19,6 +21,7 @@ from dispatch.leads.models import (
     Lead,
     LeadDispatch,
     RetryRule,
+    VoiceAgent,
 )
 from tests.support import factories as make
 
@@ -38,6 +41,12 @@ ROWS: dict[type[Model], Callable[[Any], Model]] = {
     Lead: _lead,
     LeadDispatch: lambda t: LeadDispatch.objects.create(organization=t.organization, mode="live"),
     DoNotCall: lambda t: DoNotCall.objects.create(organization=t.organization, phone=make.phone(), note=t.tag),
+    Consent: lambda t: Consent.objects.create(
+        organization=t.organization, phone=make.phone(), given_at=clock.now(), source="form", words=t.tag
+    ),
+    VoiceAgent: lambda t: VoiceAgent.objects.create(
+        organization=t.organization, campaign=t.row(Campaign), url=f"wss://{t.tag.lower()}.example.com/"
+    ),
     ClosedDay: lambda t: ClosedDay.objects.create(
         organization=t.organization, date=date(2026, 12, 24), name=f"{t.tag} party"
     ),

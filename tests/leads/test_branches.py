@@ -249,7 +249,15 @@ def test_a_declared_variable_is_known(api: Any) -> None:
 
 def test_the_form_saves_branches_as_rows(floor: Floor) -> None:
     page = browser(make.admin(floor.organization))
-    row = {"key": "1", "action": "connect", "say": "Hi {name}", "phones": SALES, "ring_s": "20", "id": ""}
+    row = {
+        "key": "1",
+        "action": "connect",
+        "say": "Hi {name}",
+        "phones": SALES,
+        "ring_s": "20",
+        "talk_limit_s": "60",
+        "id": "",
+    }
     rows = {f"branches-0-{name}": value for name, value in row.items()}
     sent = form(floor, script="Hello {name}.", **{**rows, "branches-TOTAL_FORMS": "1"})
     url = reverse("admin:leads_campaign_add")

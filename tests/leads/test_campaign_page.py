@@ -9,8 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from accounts.models import User
@@ -85,6 +87,11 @@ def test_the_page_shows_outcomes_keys_cost_and_live_calls(campaign: Campaign, pa
         assert words in shown, words
 
 
+def test_the_page_says_how_often_the_voice_agent_failed(campaign: Campaign, page: Client) -> None:
+    called(add(campaign, outcome="answered", disposition="agent_unreachable"), error_code="no_agent")
+    assert "The voice agent failed in 1 call of the last 24 hours" in show(page, campaign)
+
+
 def test_leads_are_filtered_and_paged(campaign: Campaign, page: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign_queries, "PAGE", 2)
     leads = [add(campaign, outcome="busy") for _ in range(3)]
@@ -99,11 +106,38 @@ def test_leads_are_filtered_and_paged(campaign: Campaign, page: Client, monkeypa
     assert "Older" in show(page, campaign)
 
 
+def parts_of(answer: Any) -> list[bytes]:
+    async def read() -> list[bytes]:
+        return [part async for part in answer.streaming_content]
+
+    parts: list[bytes] = async_to_sync(read)()
+    return parts
+
+
+def whole(answer: Any) -> str:
+    return b"".join(parts_of(answer)).decode()
+
+
+def test_an_export_is_read_and_sent_in_pages(
+    campaign: Campaign, page: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign_queries, "EXPORT_PAGE", 2)
+    monkeypatch.setattr(campaign_queries, "EXPORT_MOST", 6)
+    leads = [add(campaign).pk for _ in range(7)]
+    answer = page.get(reverse("console:campaign_export", args=[campaign.pk]))
+    with CaptureQueriesContext(connection) as statements:
+        head, *parts = parts_of(answer)
+    assert head.startswith("\ufeffid,phone".encode())
+    ids = [[int(line.split(b",")[0]) for line in part.splitlines()] for part in parts]
+    assert ids == [leads[:-3:-1], leads[-3:-5:-1], leads[-5:-7:-1]]
+    assert len([each for each in statements if "leads_lead" in each["sql"]]) == 3
+
+
 def test_an_export_has_the_filtered_leads_and_no_formulas(campaign: Campaign, page: Client) -> None:
     add(campaign, outcome="answered", disposition="sold", notes="=1+1", data={"name": "Ann"}, phone="+16025550190")
     add(campaign)
     answer = page.get(reverse("console:campaign_export", args=[campaign.pk]), {"show": "answered"})
-    head, *rows = answer.content.decode().removeprefix("\ufeff").splitlines()
+    head, *rows = whole(answer).removeprefix("\ufeff").splitlines()
     assert head.startswith("id,phone,external_id,status,outcome,disposition")
     assert len(rows) == 1
     assert "'=1+1" in rows[0]

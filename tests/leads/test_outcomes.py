@@ -208,7 +208,7 @@ def test_a_key_that_no_webhook_has_applied_counts_at_the_end_of_the_call(floor: 
 
 def test_rules_for_outcomes_are_written_and_read_with_the_api(floor: Floor) -> None:
     api = Api(key=make.api_key(floor.organization, "manage", "read"))
-    rules = [{"disposition": "not_now", "then": "again", "delay_h": 72}]
+    rules = [{"disposition": "not_now", "then": "again", "delay_h": 72, "text": "Hi {name}."}]
     url = f"campaigns/{floor.campaign.pk}/"
     assert api.patch(url, {"disposition_rules": rules}).json()["disposition_rules"] == rules
     assert api.patch(url, {"disposition_rules": rules * 2}).status_code == 400

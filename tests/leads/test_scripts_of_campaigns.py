@@ -44,7 +44,7 @@ def form(floor: Floor, **fields: Any) -> dict[str, Any]:
         "time_limit_s": "300", "precheck_timeout_s": "2", "precheck_without_answer": "later",
     }  # fmt: skip
     rows: dict[str, str] = {}
-    for prefix in ("retry_rules", "branches", "disposition_rules"):
+    for prefix in ("retry_rules", "branches", "disposition_rules", "agent"):
         rows |= {f"{prefix}-{name}": "0" for name in ("TOTAL_FORMS", "INITIAL_FORMS", "MIN_NUM_FORMS")}
         rows[f"{prefix}-MAX_NUM_FORMS"] = "1000"
     return {**sent, **rows, **fields}

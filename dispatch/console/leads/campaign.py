@@ -50,14 +50,14 @@ def render_figures(request: HttpRequest, campaign_id: int) -> HttpResponse:
 
 @require_safe
 @console_view
-def export_leads(request: HttpRequest, campaign_id: int) -> HttpResponse:
-    """Return the leads that match the filters as CSV."""
+def export_leads(request: HttpRequest, campaign_id: int) -> Any:  # a streaming response
+    """Return the leads that match the filters as CSV, page by page."""
     row = _campaign(request, campaign_id)
-    rows = queries.export_rows(queries.filtered_leads(row, request.GET), request.organization.time_zone)
-    return csv_files.csv_response(
+    pages = queries.export_pages(queries.filtered_leads(row, request.GET), request.organization.time_zone)
+    return csv_files.csv_stream(
         f"dispatch-{request.organization.slug}-{row.code}.csv",
         queries.EXPORTED,
-        ([_cell(value) for value in values] for values in rows),
+        ([[_cell(value) for value in values] for values in page] for page in pages),
     )
 
 
@@ -77,7 +77,7 @@ def call_member(request: HttpRequest, campaign_id: int) -> HttpResponse:
     number = voice_previews.find_number(request.organization.pk, row.pool_id)
     if request.role != Membership.Role.ADMIN:
         messages.warning(request, "Only admins can place test calls. Ask an admin.")
-    elif not row.script.strip():
+    elif not (row.script.strip() or row.agent_answers):
         messages.warning(request, "This campaign has no script. Write one first.")
     elif not phone:
         messages.warning(request, "Your account has no phone number. Enter it in your notification settings.")
@@ -102,7 +102,7 @@ def call_member(request: HttpRequest, campaign_id: int) -> HttpResponse:
 
 
 def _campaign(request: HttpRequest, campaign_id: int) -> Campaign:
-    campaigns = Campaign.objects.of(request.organization).select_related("pool", "organization")
+    campaigns = Campaign.objects.of(request.organization).select_related("pool", "organization", "agent")
     return get_object_or_404(campaigns.prefetch_related("branches"), pk=campaign_id)
 
 

@@ -12,7 +12,8 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import QuerySet, TextField
+from django.db.models.functions import Cast
 
 from accounts.models import Organization
 from dispatch.console.leads.queries import BarRow, CampaignRow, build_bars, next_hours
@@ -27,6 +28,7 @@ from dispatch.telephony.models import Call
 from dispatch.telephony.rules import NEVER_PLACED
 
 PAGE, MAX_LIVE = 50, 20
+EXPORT_PAGE, EXPORT_MOST = 2000, 1_000_000
 FILTERS = ("show", "disposition", "phone")
 DAY = timedelta(hours=24)
 # Figures of a day that took SLOW_S to add up are kept for ten times as long, at most MAX_AGE_S.
@@ -36,7 +38,8 @@ _cached_days: dict[int, tuple[float, DayFigures]] = {}
 # Calls of one campaign in the last day, with those to people whom its leads talked to: by hour, end and keys. `||`
 # keeps the planner from an index on the purpose: without statistics, all calls of a purpose seem few.
 CALLS_OF_DAY = """
-SELECT date_trunc('hour', requested_at), purpose, status, keys_pressed, price_unit, count(*), sum(price)
+SELECT date_trunc('hour', requested_at), purpose, status, keys_pressed, price_unit, count(*), sum(price),
+       count(*) FILTER (WHERE error_code = 'no_agent')
 FROM telephony_call
 WHERE organization_id = %(organization)s AND requested_at > %(since)s AND purpose || '' IN ('lead', 'connect')
   AND context @> jsonb_build_object('campaign_id', %(campaign)s::bigint)
@@ -50,6 +53,7 @@ class DayFigures:
 
     calls: int = 0
     answered: int = 0
+    agent_failures: int = 0
     hours: list[BarRow] = field(default_factory=list)
     keys: list[BarRow] = field(default_factory=list)
     costs: list[tuple[str, Decimal]] = field(default_factory=list)
@@ -98,12 +102,13 @@ def _load_day(campaign: Campaign) -> DayFigures:
     keys: Counter[str] = Counter()
     costs: dict[str, Decimal] = {}
     by_hour: dict[datetime, list[int]] = {}
-    for hour, purpose, status, pressed, unit, count, price in rows:
+    for hour, purpose, status, pressed, unit, count, price, agent_failures in rows:
         if price is not None:
             costs[unit] = costs.get(unit, Decimal()) + price
         if purpose != "lead" or status in NEVER_PLACED:
             continue
         figures.calls += count
+        figures.agent_failures += agent_failures
         in_hour = by_hour.setdefault(hour, [0, 0])
         in_hour[0] += count
         if status in (Call.Status.COMPLETED, Call.Status.ANSWERED):
@@ -191,17 +196,34 @@ def page_of(leads: QuerySet[Lead], before: Any) -> tuple[list[Lead], int | None]
     return rows[:PAGE], rows[PAGE - 1].pk if len(rows) > PAGE else None
 
 
-def export_rows(leads: QuerySet[Lead], zone: str) -> Iterator[list[Any]]:
-    """Yield the rows of an export. The data of a lead is one column, as JSON."""
+def export_pages(leads: QuerySet[Lead], zone: str) -> Iterator[list[list[Any]]]:
+    """Yield the rows of an export, newest first, in pages. The data of a lead is one column, as JSON.
+
+    Each page is a separate statement, so that a slow download holds no transaction. Ends after EXPORT_MOST rows.
+    """
     here = ZoneInfo(zone)
-    for lead in leads.iterator(chunk_size=2000):
-        finished = lead.finished_at.astimezone(here).isoformat(timespec="seconds") if lead.finished_at else ""
-        yield [
-            lead.pk, lead.phone, lead.external_id, lead.status, lead.outcome, lead.disposition, lead.notes,
-            lead.attempts, lead.due_at.astimezone(here).isoformat(timespec="seconds"), finished, lead.data,
-        ]  # fmt: skip
+    edge: int | None = None
+    for _ in range(EXPORT_MOST // EXPORT_PAGE):
+        left = leads if edge is None else leads.filter(pk__lt=edge)
+        with transaction.atomic():
+            prefer_index_plans()
+            # as text, because parsing the phone numbers takes longer than everything else
+            rows = list(left.values_list("pk", Cast("phone", TextField()), *_EXPORTED_FIELDS)[:EXPORT_PAGE])
+        if not rows:
+            return
+        yield [_export_row(row, here) for row in rows]
+        edge = rows[-1][0]
 
 
+def _export_row(row: tuple[Any, ...], here: ZoneInfo) -> list[Any]:
+    *values, due_at, finished_at, data = row
+    finished = finished_at.astimezone(here).isoformat(timespec="seconds") if finished_at else ""
+    return [*values, due_at.astimezone(here).isoformat(timespec="seconds"), finished, data]
+
+
+_EXPORTED_FIELDS = (
+    "external_id", "status", "outcome", "disposition", "notes", "attempts", "due_at", "finished_at", "data"
+)  # fmt: skip
 EXPORTED = (
     "id", "phone", "external_id", "status", "outcome", "disposition", "notes", "attempts", "due_at", "finished_at",
     "data",

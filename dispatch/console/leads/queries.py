@@ -138,7 +138,7 @@ def load_overview(organization: Organization) -> Overview:
     dispatch = LeadDispatch.objects.of(organization).first() or LeadDispatch(organization=organization)
     lines = {
         campaign.pk: CampaignRow(campaign, dispatch.mode)
-        for campaign in Campaign.objects.of(organization).select_related("pool").order_by("-id")
+        for campaign in Campaign.objects.of(organization).select_related("pool", "agent").order_by("-id")
     }
     waits: dict[str, list[tuple[int, datetime]]] = {}
     outcomes: dict[str, int] = {}

@@ -79,7 +79,7 @@ def _parse_row(row: dict[str, str], zone: str) -> dict[str, Any]:
             continue
         if key in ("lat", "lng"):
             fields[key] = _number(text)
-        elif key == "due_at":
+        elif key in ("due_at", "consent_at"):
             fields[key] = _moment(text, zone)
         elif key in bulk_intake.FIELDS:
             fields[key] = text

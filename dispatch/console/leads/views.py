@@ -15,6 +15,7 @@ from dispatch.core.phone_numbers import InvalidPhone, parse_possible_phone
 from dispatch.leads.explain import explain_lead
 from dispatch.leads.go_live_preview import preview
 from dispatch.leads.models import DoNotCall
+from dispatch.leads.services.consents import consents_of
 
 MAX_LEADS_SHOWN = 50
 
@@ -55,6 +56,7 @@ def phone(request: HttpRequest) -> HttpResponse:
         leads = list(queries.leads_of_phone(request.organization, number).order_by("-id")[:MAX_LEADS_SHOWN])
         calls = queries.calls_of(leads)
         context["lines"] = [{"lead": lead, "why": explain_lead(lead), "calls": calls[lead.pk]} for lead in leads]
+        context["consents"] = consents_of(request.organization.pk, number)[:20]
         context["refused"] = DoNotCall.objects.of(request.organization).filter(phone=number).first()
     return views_base.render_page(request, "console/leads/phone.html", context)
 

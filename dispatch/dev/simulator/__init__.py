@@ -33,7 +33,8 @@ Control API (JSON; errors are {"error": text} with 400, 404 or 409):
     GET /control/calls?to=&from=&phone=&status=&open=1&limit=   newest last, each with its full history:
                                           statuses with times, said, keys, webhooks with responses, problems, story
     GET /control/calls/{sid}
-    POST /control/calls/{sid}/answer|press|hang_up|busy|reject|fail   press: {"keys": "1"}; fail: {"error_code"}
+    POST /control/calls/{sid}/answer|press|say|hang_up|busy|reject|fail
+                                          press: {"keys": "1"}; say: {"text"}; fail: {"error_code"}
     GET /control/messages?to=&from=
     GET /control/lines                    per caller number: open and live calls, and the maximum of both
     GET /control/creates                  per called number: create requests received, calls created

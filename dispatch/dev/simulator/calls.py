@@ -62,8 +62,8 @@ class Order:
 class Signal:
     """Describe an event in a call.
 
-    `kind` is answer, busy, reject, fail, hang_up, key, cancel, complete, redirect, fetched or leg. `by` is phone,
-    api, control or simulator.
+    `kind` is answer, busy, reject, fail, hang_up, key, speech, cancel, complete, redirect, fetched, leg or agent.
+    `by` is phone, api, control or simulator. `text`: what the person says.
     """
 
     kind: str
@@ -72,6 +72,7 @@ class Signal:
     error_code: int = 0
     sip: int = 0
     reason: str = ""
+    text: str = ""
 
 
 class Over(Exception):

@@ -110,13 +110,18 @@ async def one_call(request: web.Request) -> web.Response:
 async def act(request: web.Request) -> web.Response:
     """Act on a call.
 
-    answer, busy, reject, fail: while it rings. press: once it is answered. hang_up: once it is dialed.
+    answer, busy, reject, fail: while it rings. press, say: once it is answered. hang_up: once it is dialed.
     """
     call, action = call_of(request), request.match_info["action"]
-    data = await object_of(request, {"keys", "error_code", "sip"})
+    data = await object_of(request, {"keys", "text", "error_code", "sip"})
     if call.over or (action in {"answer", "busy", "reject", "fail"} and call.status != RINGING):
         raise ControlError(409, f"cannot {action}: the call is {call.status}")
-    if action == "press":
+    if action == "say":
+        text = str(data.get("text", "")).strip()
+        if call.status != IN_PROGRESS or not text:
+            raise ControlError(409 if text else 400, f"cannot say {text!r}: the call is {call.status}")
+        call.signal("speech", text=text, by="control")
+    elif action == "press":
         if call.status != IN_PROGRESS:
             raise ControlError(409, f"cannot press: the call is {call.status}")
         keys = str(data.get("keys", ""))
@@ -296,7 +301,7 @@ def add_routes(app: web.Application) -> None:
     add("POST", "/control/reset", reset)
     add("GET", "/control/calls", calls)
     add("GET", "/control/calls/{sid}", one_call)
-    add("POST", "/control/calls/{sid}/{action:answer|press|hang_up|busy|reject|fail}", act)
+    add("POST", "/control/calls/{sid}/{action:answer|press|say|hang_up|busy|reject|fail}", act)
     add("GET", "/control/messages", messages)
     add("GET", "/control/lines", lines)
     add("GET", "/control/creates", creates)

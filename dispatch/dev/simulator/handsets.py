@@ -1,7 +1,8 @@
 """Simulate the people and machines that answer phones.
 
 A behavior is a JSON object. `do` is one of
-  answer     pick up after `after` seconds (default 3), then press `keys`, then perhaps `hang_up`
+  answer     pick up after `after` seconds (default 3), then press `keys`, or say what `says` has, then perhaps
+             `hang_up`
   voicemail  like answer, but by a machine: `answered_by` is `machine_start` and no key is pressed
   screen     an assistant screens the call (as Google's Call Screen does, or Apple's): it picks up after `after`
              (2), listens and presses nothing; `decide_after` (12) seconds later comes `then`: `connect` (default;
@@ -15,7 +16,8 @@ A behavior is a JSON object. `do` is one of
   give_up    the other side ends the ringing after `after` (default 3): no-answer
   refuse     the provider refuses the create request with error `code` (default 21211): no call exists
   mix        one of `of`, each with a `weight`, by seeded random choice
-Each key is {"key": "1"} with one trigger; `hang_up` is a trigger alone. Triggers:
+Each key is {"key": "1"} with one trigger, and each of `says` {"text": "Yes."}; `hang_up` is a trigger alone.
+Only a voice agent hears what a person says. Triggers:
   {}                      half a second after a Gather starts to listen (its prompts are over); one Gather each
   {"after": s}            s seconds after the answer
   {"heard": "press 1"}    after that was said, plus `after` seconds if given
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from .calls import Call
 
 KEYS = {
-    "answer": {"do", "after", "keys", "hang_up", "answered_by", "weight"},
+    "answer": {"do", "after", "keys", "says", "hang_up", "answered_by", "weight"},
     "voicemail": {"do", "after", "hang_up", "answered_by", "weight"},
     "screen": {"do", "after", "decide_after", "then", "keys", "hang_up", "answered_by", "weight"},
     "ring": {"do", "weight"},
@@ -72,6 +74,10 @@ def check_behaviour(data: Any) -> dict[str, Any]:
         if not isinstance(key, dict) or not key.get("key") or set(str(key["key"])) - DTMF:
             raise ValueError(f"a key needs 'key' of {''.join(sorted(DTMF))}; got {key!r}")
         _check_trigger({k: v for k, v in key.items() if k != "key"})
+    for words in data.get("says", []):
+        if not isinstance(words, dict) or not isinstance(words.get("text"), str) or not words["text"]:
+            raise ValueError(f"what a person says needs 'text'; got {words!r}")
+        _check_trigger({k: v for k, v in words.items() if k != "text"})
     if "hang_up" in data:
         _check_trigger(data["hang_up"])
     if data["do"] == "refuse" and data.get("code", 21211) not in CODES:
@@ -190,6 +196,8 @@ class Script:
         self._pending: list[tuple[dict[str, Any], Callable[[], None]]] = []
         for key in behaviour.get("keys", []):
             self._pending.append((key, partial(self._press, str(key["key"]))))
+        for words in behaviour.get("says", []):
+            self._pending.append((words, partial(call.signal, "speech", text=words["text"], by="phone")))
         if "hang_up" in behaviour:
             self._pending.append((behaviour["hang_up"], lambda: call.signal("hang_up", by="phone")))
 

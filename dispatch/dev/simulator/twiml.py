@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from urllib.parse import quote_plus
+from urllib.parse import quote_plus, urlsplit
 from xml.etree import ElementTree
+
+from .webhooks import is_loopback
 
 # verb: its attributes. Others, and other verbs, are rejected.
 ATTRIBUTES: dict[str, set[str]] = {
@@ -27,6 +29,21 @@ ATTRIBUTES: dict[str, set[str]] = {
     },
     "Dial": {"action", "method", "timeout", "callerId", "answerOnBridge", "timeLimit"},
     "Number": {"url", "method", "statusCallback", "statusCallbackMethod", "statusCallbackEvent"},
+    "Connect": {"action", "method"},
+    "Stream": {"url", "name", "track", "statusCallback", "statusCallbackMethod"},
+    "ConversationRelay": {
+        "url",
+        "welcomeGreeting",
+        "welcomeGreetingInterruptible",
+        "language",
+        "ttsProvider",
+        "voice",
+        "transcriptionProvider",
+        "interruptible",
+        "dtmfDetection",
+        "hints",
+    },
+    "Parameter": {"name", "value"},
     "Redirect": {"method"},
     "Hangup": set(),
     "Reject": {"reason"},
@@ -47,8 +64,10 @@ SSML: dict[str, set[str]] = {
     "w": {"role"},
 }
 SAID_AS = {"address", "cardinal", "date", "digits", "fraction", "number", "ordinal", "telephone", "time", "unit"}
-VOICE_VERBS = {"Say", "Play", "Pause", "Gather", "Dial", "Redirect", "Hangup", "Reject"}
+VOICE_VERBS = {"Say", "Play", "Pause", "Gather", "Dial", "Connect", "Redirect", "Hangup", "Reject"}
 MAX_NUMBERS = 10  # of one Dial
+AGENT_NOUNS = {"Stream", "ConversationRelay"}
+MAX_PARAMETER = 500  # characters of a Parameter's name and value
 GATHER_VERBS = {"Say", "Play", "Pause"}
 MESSAGE_VERBS = {"Message", "Redirect"}
 METHODS = {"GET", "POST"}
@@ -77,7 +96,7 @@ class TwimlError(Exception):
 
 @dataclass
 class Verb:
-    """Hold one verb. `text`: its words or URL. `inside`: verbs nested in a Gather or Dial, or bodies of a Message.
+    """Hold one verb. `text`: its words or URL. `inside`: what is nested in a Gather, Dial, Connect or Message.
 
     `ssml`: what a Say contains, if it has marks.
     """
@@ -149,6 +168,11 @@ def _verb(element: ElementTree.Element, allowed: set[str], parent: str) -> Verb:
     elif name == "Dial" and len(element):
         _no_stray_text(element)
         verb.inside = [_verb(child, {"Number"}, name) for child in element]
+    elif name == "Connect" or name in AGENT_NOUNS:
+        _no_stray_text(element)
+        verb.inside = [
+            _verb(child, AGENT_NOUNS if name == "Connect" else {"Parameter"}, name) for child in element
+        ]
     elif name == "Message" and len(element):
         _no_stray_text(element)
         verb.inside = [_verb(child, {"Body"}, name) for child in element]
@@ -199,6 +223,15 @@ def _check_voice(attributes: dict[str, str]) -> None:
         raise TwimlError(13511, f"Say voice={voice!r} does not speak language={language!r}")
 
 
+def _check_socket_url(verb: Verb) -> None:
+    """Check the URL of a WebSocket. The provider takes wss only; this machine may be called by ws, too."""
+    parts = urlsplit(verb.attributes.get("url", ""))
+    if parts.scheme not in {"ws", "wss"} or (parts.scheme == "ws" and not is_loopback(parts.hostname or "")):
+        raise TwimlError(12200, f"{verb.name} url={verb.attributes.get('url')!r} is not a wss URL")
+    if verb.name == "Stream" and parts.query:
+        raise TwimlError(12200, "the URL of a Stream has no query: use Parameter")
+
+
 def _check(verb: Verb) -> None:
     if verb.name in {"Say", "Redirect"} and not verb.text:
         raise TwimlError(12200, f"{verb.name} is empty")
@@ -217,6 +250,15 @@ def _check(verb: Verb) -> None:
         verb.number("timeout", 30, 5, 600)
         if not verb.text and not 1 <= len(verb.inside) <= MAX_NUMBERS:
             raise TwimlError(12200, f"Dial has {len(verb.inside)} numbers")
+    if verb.name == "Connect" and len(verb.inside) != 1:
+        raise TwimlError(12200, f"Connect has {len(verb.inside)} nouns")
+    if verb.name in AGENT_NOUNS:
+        _check_socket_url(verb)
+    if (
+        verb.name == "Parameter"
+        and len("".join(verb.attributes.get(n, "") for n in ("name", "value"))) > MAX_PARAMETER
+    ):
+        raise TwimlError(12200, f"Parameter {verb.attributes.get('name')!r} is too long")
     if verb.name == "Number" and set(verb.attributes.get("statusCallbackEvent", "completed").split()) - EVENTS:
         raise TwimlError(12200, f"Number statusCallbackEvent={verb.attributes['statusCallbackEvent']!r}")
     for name, low, high in (("loop", 0, 1000), ("length", 0, 600), ("numDigits", 1, 64)):

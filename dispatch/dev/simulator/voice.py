@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
+from .agents import connect
 from .callbacks import common_params, fire_detection
 from .calls import BUSY, CANCELED, COMPLETED, FAILED, NO_ANSWER, Call, Over, Signal
 from .dial import dial
@@ -156,6 +157,10 @@ class Voice:
                 following = await dial(self, verb, base)
                 if following is not None:
                     return following
+            elif verb.name == "Connect":
+                following = await connect(self, verb, base)
+                if following is not None:
+                    return following
             elif verb.name == "Gather":
                 following = await self._gather(verb, base)
                 if following is not None:
@@ -239,9 +244,9 @@ class Voice:
             if key:
                 return key
 
-    def handle(self, signal: Signal | None) -> None:
-        """Handle a signal while nothing listens to keys. Raises Over or Redirected."""
-        self._handle(signal, listening=False)
+    def handle(self, signal: Signal | None, *, listening: bool = False) -> str:
+        """Handle a signal, and return the key that it is, if something listens. Raises Over or Redirected."""
+        return self._handle(signal, listening)
 
     def _handle(self, signal: Signal | None, listening: bool) -> str:
         if signal is None or signal.kind in {"fetched", "leg"}:

@@ -135,6 +135,19 @@ class Webhooks:
         if self._session is not None:
             await self._session.close()
 
+    async def open_socket(self, token: str, url: str) -> aiohttp.ClientWebSocketResponse:
+        """Open a WebSocket, signed over its URL as by the provider. Raises OSError and ClientError."""
+        host = urlsplit(url).hostname or ""
+        if not self.allow_remote and not is_loopback(host):
+            raise OSError(f"{host} is not this machine: the simulator calls loopback only")
+        assert self._session is not None
+        return await self._session.ws_connect(
+            URL(url, encoded=True),
+            headers={"X-Twilio-Signature": signature(token, url, {})},
+            timeout=aiohttp.ClientWSTimeout(ws_close=1.0),
+            max_msg_size=1 << 20,
+        )
+
     async def idle(self) -> None:
         """Return when no webhook is in progress."""
         await self._idle.wait()

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db import models, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -15,17 +15,19 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from accounts.admin.base import EVERYTHING, VIEW, OwnedAdmin
+from dispatch.core.api.problems import Conflict
 from dispatch.core.privacy import replay
 from dispatch.leads.models import (
     CallingRule,
     ClosedDay,
+    Consent,
     CustomerRate,
     DoNotCall,
     DoNotCallEverywhere,
     EngineSwitch,
     Holiday,
 )
-from dispatch.leads.services import do_not_call, switches
+from dispatch.leads.services import consents, do_not_call, switches
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _CHOICES = list(enumerate(("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")))
@@ -77,6 +79,45 @@ class DoNotCallAdmin(OwnedAdmin):
     def delete_queryset(self, request: Any, queryset: QuerySet) -> None:
         for row in queryset:
             do_not_call.remove_from_list(row, actor=request.actor)
+
+
+@admin.register(Consent)
+class ConsentAdmin(OwnedAdmin):
+    """Show the records of consent, and withdraw them. They are never changed or deleted."""
+
+    admin_may = dispatcher_may = frozenset({"view", "add", "act"})
+    list_display = ["phone", "purpose", "given_at", "source", "withdrawn_at"]
+    list_filter = ["purpose"]
+    search_fields = ["=phone"]
+    search_help_text = "The full phone number, such as +16025550134"
+    show_full_result_count = False
+    fields = [
+        "phone", "purpose", ("given_at", "source"), "words", "proof", ("withdrawn_at", "withdrawn_by"),
+        "created_at",
+    ]  # fmt: skip
+    readonly_fields = ["withdrawn_at", "withdrawn_by", "created_at"]
+    actions = ["withdraw"]
+
+    def save_model(self, request: Any, obj: Consent, form: Any, change: bool) -> None:
+        phone = str(obj.phone)
+        new = consents.NewConsent(obj.given_at, obj.source, obj.purpose, obj.words, obj.proof)
+        with transaction.atomic():
+            consents.record_consents(obj.organization_id, [(phone, new)], actor=request.actor)
+        valid = Consent.objects.filter(
+            organization_id=obj.organization_id, phone=phone, purpose=obj.purpose, withdrawn_at=None
+        )
+        if (row := valid.first()) is None:
+            raise Conflict(consents.NOT_RECORDED)
+        obj.pk = row.pk
+
+    @admin.action(description="Withdraw (campaigns that need it stop calling)", permissions=["act"])
+    def withdraw(self, request: Any, queryset: QuerySet) -> None:
+        rows = list(queryset.filter(withdrawn_at=None).exclude(phone=""))
+        for row in rows:
+            consents.withdraw(
+                row.organization_id, str(row.phone), by="person", actor=request.actor, purpose=row.purpose
+            )
+        messages.success(request, f"{len(rows):,} withdrawn.")
 
 
 @admin.register(ClosedDay)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.core.exceptions import ValidationError
 
 from accounts.admin.base import OwnedForm, OwnedInlineFormSet, OwnedStackedInline, OwnedTabularInline
-from dispatch.leads.models import DispositionRule, KeyBranch, RetryRule
-from dispatch.leads.rules.script import keys_problem, placeholder_problem, split_names
+from accounts.models import Organization
+from dispatch.leads.models import DispositionRule, KeyBranch, RetryRule, VoiceAgent
+from dispatch.leads.rules.script import NO_AGENT, Action, keys_problem, placeholder_problem, split_names
+from dispatch.leads.services import voice_agents
+from dispatch.leads.services.branches import phones_problem
 
 
 class KeyBranchForm(OwnedForm):
@@ -15,13 +20,20 @@ class KeyBranchForm(OwnedForm):
     class Meta:
         model = KeyBranch
         fields = [
-            "key", "say", "action", "disposition", "phones", "introduction", "ring_s", "otherwise", "call_back_h",
-            "text",
+            "key", "say", "action", "disposition", "phones", "introduction", "ring_s", "talk_limit_s", "otherwise",
+            "call_back_h", "text",
         ]  # fmt: skip
 
 
+def sent_agent(data: Any) -> str:
+    """Return when the voice agent of a sent campaign form starts, "answer" or "key", or "" if it has none."""
+    if not data.get("agent-0-url", "").strip() or data.get("agent-0-DELETE"):
+        return ""
+    return str(data.get("agent-0-starts", ""))
+
+
 class KeyBranchFormSet(OwnedInlineFormSet):
-    """Check that the keys differ from each other and from the opt-out key, and the variables of the texts."""
+    """Check that keys differ from each other and the opt-out key; check the variables of texts, and the phones."""
 
     def clean(self) -> None:
         super().clean()
@@ -32,7 +44,13 @@ class KeyBranchFormSet(OwnedInlineFormSet):
         keys = [form.cleaned_data["key"] for form in kept]
         if problem := keys_problem(keys, self.data.get("opt_out_key", "")):
             raise ValidationError(problem)
+        organization = Organization.objects.filter(pk=self.instance.organization_id).first()
         for form in kept:
+            if form.cleaned_data.get("action") == Action.AGENT and not sent_agent(self.data):
+                form.add_error("action", NO_AGENT)
+            phones = split_names(form.cleaned_data.get("phones") or "")
+            if organization is not None and (problem := phones_problem(organization, phones)):
+                form.add_error("phones", problem)
             for name in ("say", "introduction", "otherwise", "text"):
                 if problem := placeholder_problem(form.cleaned_data.get(name) or "", names):
                     form.add_error(name, problem)
@@ -47,9 +65,41 @@ class KeyBranchInline(OwnedStackedInline):
     extra = 0
     verbose_name_plural = "what pressed keys do"
     fields = [
-        ("key", "action", "disposition"), "say", ("phones", "ring_s"), "introduction", "otherwise", "call_back_h",
-        "text",
+        ("key", "action", "disposition"), "say", ("phones", "ring_s", "talk_limit_s"), "introduction", "otherwise",
+        "call_back_h", "text",
     ]  # fmt: skip
+
+
+class VoiceAgentForm(OwnedForm):
+    """Check the agent's URL against what the organization allows, and the variables in its texts."""
+
+    class Meta:
+        model = VoiceAgent
+        fields = ["starts", "kind", "url", "variables", "greeting", "limit_s", "then", "otherwise"]
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        is_stream = cleaned.get("kind") == VoiceAgent.Kind.STREAM
+        problem = voice_agents.url_problem(
+            self.instance.organization_id, cleaned.get("url") or "", is_stream=is_stream
+        )
+        if "url" not in self.errors and problem:
+            self.add_error("url", problem)
+        names = split_names(self.data.get("variables", ""))
+        for name in ("greeting", "otherwise"):
+            if problem := placeholder_problem(cleaned.get(name) or "", names):
+                self.add_error(name, problem)
+        return cleaned
+
+
+class VoiceAgentInline(OwnedStackedInline):
+    """The voice agent of a campaign."""
+
+    model = VoiceAgent
+    form = VoiceAgentForm
+    extra = 0
+    verbose_name_plural = "voice agent"
+    fields = [("starts", "kind"), "url", "variables", "greeting", ("limit_s", "then"), "otherwise"]
 
 
 class DispositionRuleInline(OwnedTabularInline):
@@ -57,7 +107,7 @@ class DispositionRuleInline(OwnedTabularInline):
 
     model = DispositionRule
     verbose_name_plural = "after a recorded outcome"
-    fields = ["disposition", "then", "delay_h"]
+    fields = ["disposition", "then", "delay_h", "text"]
 
 
 class RetryRuleInline(OwnedTabularInline):

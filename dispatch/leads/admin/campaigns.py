@@ -26,10 +26,16 @@ from dispatch.core import clock
 from dispatch.core.http import webhook_signing
 from dispatch.core.http.ssrf import check_target_url
 from dispatch.leads.admin.calling_rules import WeekdaysMixin, describe_window
-from dispatch.leads.admin.campaign_rows import DispositionRuleInline, KeyBranchInline, RetryRuleInline
+from dispatch.leads.admin.campaign_rows import (
+    DispositionRuleInline,
+    KeyBranchInline,
+    RetryRuleInline,
+    VoiceAgentInline,
+    sent_agent,
+)
 from dispatch.leads.explain import explain_lead
 from dispatch.leads.go_live_preview import preview
-from dispatch.leads.models import Campaign, Lead, LeadDispatch
+from dispatch.leads.models import Campaign, Consent, Lead, LeadDispatch, VoiceAgent
 from dispatch.leads.rules import descriptions
 from dispatch.leads.rules.script import (
     placeholder_problem,
@@ -37,8 +43,10 @@ from dispatch.leads.rules.script import (
     split_names,
     variables_problem,
 )
+from dispatch.leads.rules.voice_agents import hosts_problem
 from dispatch.leads.services import actions as lead_actions
 from dispatch.leads.services import switches
+from dispatch.leads.services.consents import consents_of
 from dispatch.telephony.admin.voice_preview import VoicePreviewMixin
 from dispatch.telephony.models import Call
 
@@ -63,9 +71,9 @@ class CampaignForm(OwnedForm):
         model = Campaign
         fields = [
             "organization", "name", "code", "pool", "customer", "window_from", "window_until", "weekdays",
-            "keeps_holidays", "patience_h", "max_attempts", "max_attempts_24h", "language", "voice", "script",
-            "variables", "opt_out_key", "answer_url", "detect_machines", "voicemail", "ring_timeout_s",
-            "time_limit_s",
+            "keeps_holidays", "patience_h", "max_attempts", "max_attempts_24h", "consent_purpose", "language",
+            "voice", "script", "variables", "opt_out_key", "answer_url", "detect_machines", "voicemail",
+            "ring_timeout_s", "time_limit_s",
             "precheck_url", "precheck_timeout_s", "precheck_without_answer", "allows_duplicates",
         ]  # fmt: skip
 
@@ -80,7 +88,9 @@ class CampaignForm(OwnedForm):
         script, answer_url = cleaned.get("script"), cleaned.get("answer_url")
         if script is None or answer_url is None:
             return cleaned
-        if problem := script_problem(script, answer_url, is_paused=self.instance.is_paused):
+        agent_answers = sent_agent(self.data) == VoiceAgent.Starts.ANSWER
+        is_paused = self.instance.is_paused
+        if problem := script_problem(script, answer_url, is_paused=is_paused, agent_answers=agent_answers):
             self.add_error("script", problem)
         return cleaned
 
@@ -114,10 +124,10 @@ class CampaignAdmin(VoicePreviewMixin, WeekdaysMixin, OwnedAdmin):
 
     form = CampaignForm
     dispatcher_may = ACT
-    inlines = [KeyBranchInline, DispositionRuleInline, RetryRuleInline]
+    inlines = [VoiceAgentInline, KeyBranchInline, DispositionRuleInline, RetryRuleInline]
     list_display = ["name", "code", "pool", "hours", "waiting", "done", "state"]
     list_filter = ["is_paused", "pool"]
-    list_select_related = ["pool"]
+    list_select_related = ["pool", "agent"]
     search_fields = ["name", "code", "customer"]
     prepopulated_fields = {"code": ["name"]}
     actions = ["pause", "resume"]
@@ -128,7 +138,7 @@ class CampaignAdmin(VoicePreviewMixin, WeekdaysMixin, OwnedAdmin):
             {
                 "fields": [
                     ("window_from", "window_until"), "weekdays", "keeps_holidays",
-                    ("max_attempts", "max_attempts_24h", "patience_h"),
+                    ("max_attempts", "max_attempts_24h", "patience_h"), "consent_purpose",
                 ],
                 "description": ("In the local time of the person called. The hours that the law "
 "allows also apply."),
@@ -236,10 +246,10 @@ class LeadAdmin(OwnedAdmin):
     show_full_result_count = False
     actions = ["call_now", "cancel"]
     actions_detail = ["call_this_now", "cancel_this"]
-    readonly_fields = ["why_it_is_here", "calls", "phone_of_lead"]
+    readonly_fields = ["why_it_is_here", "calls", "phone_of_lead", "consents"]
     fields = [
         "why_it_is_here", "phone_of_lead", "campaign", "status", "outcome", "wanted_at", "due_at", "attempts",
-        "calls", "disposition", "notes", "call_back_at", "contact_from", "contact_until", "customer",
+        "calls", "consents", "disposition", "notes", "call_back_at", "contact_from", "contact_until", "customer",
         "external_id", "lat", "lng", "data", "created_at", "finished_at",
     ]  # fmt: skip
 
@@ -273,6 +283,12 @@ class LeadAdmin(OwnedAdmin):
         if not rows:
             return "None yet"
         return format_html("<ol>{}</ol>", format_html_join("", "<li value='{}'>{}: {}</li>", rows))
+
+    @display(description="consents")
+    def consents(self, lead: Lead) -> str:
+        rows = consents_of(lead.organization_id, str(lead.phone))[:20] if lead.phone else ()
+        told = [(_describe_consent(row, lead),) for row in rows]
+        return format_html("<ul>{}</ul>", format_html_join("", "<li>{}</li>", told)) if told else "None recorded"
 
     @admin.action(description="Call now (within the calling rules)", permissions=["act"])
     def call_now(self, request: Any, queryset: QuerySet) -> None:
@@ -333,7 +349,13 @@ class LeadDispatchForm(OwnedForm):
 
     class Meta:
         model = LeadDispatch
-        fields = ["organization", "mode", "is_paused"]
+        fields = ["organization", "mode", "is_paused", "agent_hosts"]
+
+    def clean_agent_hosts(self) -> str:
+        hosts = split_names(self.cleaned_data["agent_hosts"].lower())
+        if problem := hosts_problem(hosts):
+            raise ValidationError(problem)
+        return ", ".join(hosts)
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
@@ -354,7 +376,7 @@ class LeadDispatchAdmin(OwnedAdmin):
 
     subject = "lead_dispatch"
     list_display = ["organization", "state"]
-    fields = ["mode", "confirmed", "is_paused"]
+    fields = ["mode", "confirmed", "is_paused", "agent_hosts"]
 
     def get_list_display(self, request: HttpRequest) -> list:
         return ["organization", "state"]
@@ -369,12 +391,20 @@ class LeadDispatchAdmin(OwnedAdmin):
 
     def save_model(self, request: Any, obj: LeadDispatch, form: Any, change: bool) -> None:
         saved = switches.set_dispatch(
-            obj.organization_id, mode=obj.mode, is_paused=obj.is_paused, actor=request.actor
-        )
+            obj.organization_id, mode=obj.mode, is_paused=obj.is_paused, agent_hosts=obj.agent_hosts,
+            actor=request.actor,
+        )  # fmt: skip
         obj.pk = saved.pk
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+
+def _describe_consent(row: Consent, lead: Lead) -> str:
+    words = f"{row.purpose}, {_local_time(row.given_at, lead)}, {row.source}"
+    if row.withdrawn_at is not None:
+        return f"{words}; withdrawn {_local_time(row.withdrawn_at, lead)} ({row.withdrawn_by})"
+    return f"{words}: {row.words}" if row.words else words
 
 
 def _local_time(moment: datetime, lead: Lead) -> str:

@@ -37,7 +37,7 @@ class CampaignViewSet(
     """Campaigns. They are paused, never deleted, because leads refer to them. Changes apply from the next call."""
 
     queryset = (
-        Campaign.objects.select_related("pool")
+        Campaign.objects.select_related("pool", "agent")
         .prefetch_related("retry_rules", "branches", "disposition_rules")
         .order_by("-id")
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
@@ -18,6 +18,7 @@ from dispatch.leads.explain import explain_lead
 from dispatch.leads.models import (
     Campaign,
     ClosedDay,
+    Consent,
     CustomerRate,
     DispositionRule,
     DoNotCall,
@@ -26,9 +27,13 @@ from dispatch.leads.models import (
     Lead,
     LeadDispatch,
     RetryRule,
+    VoiceAgent,
 )
+from dispatch.leads.models.campaigns import check_purpose
 from dispatch.leads.models.scripts import check_disposition
+from dispatch.leads.models.voice_agents import agent_problems
 from dispatch.leads.rules.script import (
+    NO_AGENT,
     Action,
     branch_problems,
     key_problem,
@@ -38,11 +43,14 @@ from dispatch.leads.rules.script import (
     split_names,
     variables_problem,
 )
-from dispatch.leads.services import switches
-from dispatch.leads.services.branches import branches_of
+from dispatch.leads.services import switches, voice_agents
+from dispatch.leads.services.branches import branches_of, phones_problem
+from dispatch.leads.services.consents import DEFAULT_PURPOSE, NewConsent, consents_of
 from dispatch.technicians.serializers import Degrees, PhoneField, validate_voice
 from dispatch.telephony.models import Call
 
+# A part of a campaign that the request does not mention, unlike null.
+_UNCHANGED: Any = object()
 # How far in the future a lead may be called back.
 MAX_AHEAD = timedelta(days=366)
 
@@ -74,6 +82,27 @@ def check_disposition_or_none(disposition: str) -> None:
         check_disposition(disposition)
 
 
+_CONSENT = ("at", "source", "purpose", "words", "proof")
+
+
+def check_purpose_or_none(purpose: str) -> None:
+    """Accept an empty purpose, or a valid one. Raises ValidationError."""
+    if purpose:
+        check_purpose(purpose)
+
+
+def new_consent(given: dict[str, Any]) -> NewConsent:
+    """Return a consent from the fields at, source, purpose, words and proof. Raises ValidationError."""
+    if not given["at"] or not given["source"]:
+        raise serializers.ValidationError(
+            {"consent_at": "A consent needs consent_at, when it was given, and consent_source, how."}
+        )
+    if given["at"] > clock.now() + timedelta(minutes=5):
+        raise serializers.ValidationError({"consent_at": "Must be in the past."})
+    purpose = given["purpose"] or DEFAULT_PURPOSE
+    return NewConsent(given["at"], given["source"], purpose, given["words"] or "", given["proof"] or "")
+
+
 def _url_field() -> serializers.CharField:
     return serializers.CharField(max_length=2000, required=False, allow_blank=True, validators=[check_target])
 
@@ -90,15 +119,16 @@ class KeyBranchSerializer(StrictSerializer, serializers.ModelSerializer):
     """What a pressed key does: `say` some words, then an `action`, which uses some of the other fields.
 
     `say`: the call ends. `connect`: the `phones` ring for `ring_s` seconds; each person hears the `introduction`
-    and accepts with key 1; the lead hears `otherwise` if nobody does. `later`: the lead is called again after
-    `call_back_h` hours. `text`: sends it. `opt_out`: the phone is never called again. `disposition` is recorded.
+    and accepts with key 1; the lead hears `otherwise` if nobody does; they talk for `talk_limit_s` at most.
+    `agent`: the campaign's voice agent talks to the lead. `later`: the lead is called again after `call_back_h`
+    hours. `text`: sends it. `opt_out`: the phone is never called again. `disposition` is recorded.
     """
 
     class Meta:
         model = KeyBranch
         fields = [
-            "key", "say", "action", "disposition", "phones", "introduction", "ring_s", "otherwise", "call_back_h",
-            "text",
+            "key", "say", "action", "disposition", "phones", "introduction", "ring_s", "talk_limit_s", "otherwise",
+            "call_back_h", "text",
         ]  # fmt: skip
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -110,18 +140,44 @@ class KeyBranchSerializer(StrictSerializer, serializers.ModelSerializer):
         return attrs
 
 
+class VoiceAgentSerializer(StrictSerializer, serializers.ModelSerializer):
+    """The campaign's voice agent at a WebSocket `url`, to which the provider connects.
+
+    `kind`: `relay` (text; ConversationRelay) or `stream` (mu-law audio). `starts`: with the `answer`, or when a
+    `key` with the action `agent` is pressed. `variables`: names of the lead's data that the agent gets. `then`:
+    `hang_up` or read the `script`. `otherwise` is said if the agent fails.
+    """
+
+    class Meta:
+        model = VoiceAgent
+        fields = ["starts", "kind", "url", "variables", "greeting", "limit_s", "then", "otherwise"]
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        attrs = super().validate(attrs)
+        if not attrs.get("url"):  # a PATCH does not require the fields of its parts
+            raise serializers.ValidationError({"url": "Enter the WebSocket URL."})
+        if problems := agent_problems(VoiceAgent(**attrs)):
+            raise serializers.ValidationError(problems)
+        return attrs
+
+
 class DispositionRuleSerializer(StrictSerializer, serializers.ModelSerializer):
-    """What follows a call if this `disposition` was recorded: a call `again` after `delay_h` hours, or none."""
+    """What follows a call if this `disposition` was recorded: a call `again` after `delay_h` hours, or none.
+
+    `text` is sent to the lead, within the calling hours.
+    """
 
     class Meta:
         model = DispositionRule
-        fields = ["disposition", "then", "delay_h"]
+        fields = ["disposition", "then", "delay_h", "text"]
 
 
 class CampaignSerializer(OwnedSerializer):
     """A set of leads with its calling window, rules, script and pool (by its code).
 
-    A campaign that is not paused needs a script or an `answer_url`. `branches` say what pressed keys do, and
+    A campaign that is not paused needs a script, an `answer_url` or a voice `agent` that starts with the answer;
+    `agent` null removes it. With a `consent_purpose`, only leads with a recorded consent for it are called. An
+    outcome without a rule uses the defaults. `branches` say what pressed keys do, and
     `retry_rules` when a lead is called again; if given, each replaces all existing rows. `keys` are branches that
     only say something; if given, they replace those. An outcome without a rule uses the defaults. With
     `allows_duplicates`, the campaign may have several open leads to a phone. The secret is never returned.
@@ -131,6 +187,7 @@ class CampaignSerializer(OwnedSerializer):
     retry_rules = RetryRuleSerializer(many=True, required=False)
     branches = KeyBranchSerializer(many=True, required=False)
     disposition_rules = DispositionRuleSerializer(many=True, required=False)
+    agent = VoiceAgentSerializer(required=False, allow_null=True)
     precheck_url = serializers.CharField(
         max_length=2000, required=False, allow_blank=True, validators=[check_target]
     )
@@ -146,9 +203,9 @@ class CampaignSerializer(OwnedSerializer):
         model = Campaign
         fields = [
             "id", "code", "name", "pool", "is_paused", "customer", "window_from", "window_until", "weekdays",
-            "keeps_holidays", "patience_h", "max_attempts", "max_attempts_24h", "language", "voice", "script",
-            "variables", "keys", "branches", "voicemail", "opt_out_key", "answer_url", "detect_machines",
-            "ring_timeout_s", "time_limit_s",
+            "keeps_holidays", "patience_h", "max_attempts", "max_attempts_24h", "consent_purpose", "language",
+            "voice", "script", "variables", "agent", "keys", "branches", "voicemail", "opt_out_key", "answer_url",
+            "detect_machines", "ring_timeout_s", "time_limit_s",
             "precheck_url", "precheck_secret",
             "precheck_timeout_s", "precheck_without_answer", "allows_duplicates", "retry_rules",
             "disposition_rules", "created_at",
@@ -172,19 +229,45 @@ class CampaignSerializer(OwnedSerializer):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         rules, branches = attrs.pop("retry_rules", None), attrs.pop("branches", None)
         dispositions = attrs.pop("disposition_rules", None)
+        agent = attrs.pop("agent", _UNCHANGED)
         if (keys := attrs.pop("keys", None)) is not None:
             branches = self._with_keys(keys, branches)
         attrs = super().validate(attrs)
-        self._check_texts(attrs, branches)
+        self._check_texts(attrs, branches, dispositions, agent)
+        starts = self._check_agent(attrs, branches, agent)
         script, answer_url = (
             attrs.get(name, getattr(self.instance, name, "")) for name in ("script", "answer_url")
         )
         validate_voice(self, attrs)
         is_paused = self.instance is not None and self.instance.is_paused
-        if problem := script_problem(script, answer_url, is_paused=is_paused):
+        agent_answers = starts == VoiceAgent.Starts.ANSWER
+        if problem := script_problem(script, answer_url, is_paused=is_paused, agent_answers=agent_answers):
             raise serializers.ValidationError({"script": problem})
         rows = {"retry_rules": rules, "branches": branches, "disposition_rules": dispositions}
+        if agent is not _UNCHANGED:
+            attrs["agent"] = agent
         return {**attrs, **{name: given for name, given in rows.items() if given is not None}}
+
+    def _check_agent(self, attrs: dict[str, Any], branches: list[dict[str, Any]] | None, agent: Any) -> str:
+        """Check the voice agent and the branches that need it. Return when it starts, or "" without an agent."""
+        existing = getattr(self.instance, "agent", None)
+        if agent is _UNCHANGED:
+            starts = str(existing.starts) if existing is not None else ""
+        else:
+            starts = str(agent.get("starts", VoiceAgent.Starts.ANSWER)) if agent else ""
+        if agent and agent is not _UNCHANGED:
+            is_stream = agent.get("kind") == VoiceAgent.Kind.STREAM
+            organization = self.context["request"].organization
+            if problem := voice_agents.url_problem(organization.pk, agent["url"], is_stream=is_stream):
+                raise serializers.ValidationError({"agent": {"url": problem}})
+        if branches is None:
+            existing_branches = branches_of(self.instance).values() if self.instance else ()
+            actions = {str(branch.action) for branch in existing_branches}
+        else:
+            actions = {str(branch.get("action")) for branch in branches}
+        if not starts and Action.AGENT in actions:
+            raise serializers.ValidationError({"agent": NO_AGENT})
+        return starts
 
     def _with_keys(self, keys: dict[str, str], branches: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
         """Return the branches with those of `keys`, which replace branches that only say something."""
@@ -201,7 +284,13 @@ class CampaignSerializer(OwnedSerializer):
         says = [(key, say) for key, say in keys.items() if (key, Action.SAY, say) not in given]
         return [*branches, *({"key": key, "say": say, "action": Action.SAY} for key, say in says)]
 
-    def _check_texts(self, attrs: dict[str, Any], branches: list[dict[str, Any]] | None) -> None:
+    def _check_texts(
+        self,
+        attrs: dict[str, Any],
+        branches: list[dict[str, Any]] | None,
+        dispositions: list[dict[str, Any]] | None,
+        agent: Any,
+    ) -> None:
         """Check the variables in all texts that are given, and the keys of the branches."""
 
         def current(name: str) -> str:
@@ -213,6 +302,12 @@ class CampaignSerializer(OwnedSerializer):
         for name in ("script", "voicemail"):
             if name in attrs and (problem := placeholder_problem(attrs[name], names)):
                 raise serializers.ValidationError({name: problem})
+        for rule in dispositions or ():
+            if problem := placeholder_problem(rule.get("text", ""), names):
+                raise serializers.ValidationError({"disposition_rules": f"{rule['disposition']}, text: {problem}"})
+        for name in ("greeting", "otherwise") if agent and agent is not _UNCHANGED else ():
+            if problem := placeholder_problem(agent.get(name, ""), names):
+                raise serializers.ValidationError({"agent": {name: problem}})
         if branches is None:
             existing = branches_of(self.instance) if self.instance and "opt_out_key" in attrs else ()
             if problem := keys_problem(existing, current("opt_out_key")):
@@ -221,7 +316,10 @@ class CampaignSerializer(OwnedSerializer):
         opt_out_key = current("opt_out_key") if self.instance or "opt_out_key" in attrs else "9"
         if problem := keys_problem([branch["key"] for branch in branches], opt_out_key):
             raise serializers.ValidationError({"branches": problem})
+        organization = self.context["request"].organization
         for branch in branches:
+            if problem := phones_problem(organization, split_names(branch.get("phones", ""))):
+                raise serializers.ValidationError({"branches": f"Key {branch['key']}, phones: {problem}"})
             for name in ("say", "introduction", "otherwise", "text"):
                 if problem := placeholder_problem(branch.get(name, ""), names):
                     raise serializers.ValidationError({"branches": f"Key {branch['key']}, {name}: {problem}"})
@@ -229,6 +327,8 @@ class CampaignSerializer(OwnedSerializer):
     def to_representation(self, instance: Campaign) -> dict[str, Any]:
         shown: dict[str, Any] = super().to_representation(instance)
         branches = sorted(branches_of(instance).values(), key=lambda branch: branch.key)
+        agent = getattr(instance, "agent", None)
+        shown["agent"] = VoiceAgentSerializer(agent).data if agent is not None else None
         shown["branches"] = KeyBranchSerializer(branches, many=True).data
         says = [branch for branch in branches if branch.action == Action.SAY and not branch.disposition]
         shown["keys"] = {branch.key: branch.say for branch in says}
@@ -243,6 +343,7 @@ class CampaignSerializer(OwnedSerializer):
     def _write(self, write: Any, data: dict[str, Any]) -> Campaign:
         rules, branches = data.pop("retry_rules", None), data.pop("branches", None)
         dispositions = data.pop("disposition_rules", None)
+        agent = data.pop("agent", _UNCHANGED)
         with transaction.atomic():
             if branches is not None:
                 data["keys"] = {}
@@ -264,6 +365,11 @@ class CampaignSerializer(OwnedSerializer):
                     DispositionRule(organization=campaign.organization, campaign=campaign, **rule)
                     for rule in dispositions
                 )
+            if agent is not _UNCHANGED:
+                VoiceAgent.objects.filter(campaign=campaign).delete()
+                campaign.refresh_from_db()  # without the cached agent
+                if agent:
+                    VoiceAgent.objects.create(organization=campaign.organization, campaign=campaign, **agent)
             switches.wake_after_change()
         return campaign
 
@@ -273,6 +379,8 @@ class NewLeadSerializer(StrictSerializer):
 
     `due_at`: when to call it (default: now). `external_id`: your own ID for it, unique in the campaign.
     `contact_from`, `contact_until`: local hours to which the person limits calls; all other hours still apply.
+    `consent_at` and `consent_source`, when and how the person agreed to be called, with `consent_purpose`
+    (default: marketing), `consent_words` and `consent_proof`, record a consent.
     """
 
     campaign = OwnedSlugRelatedField("code", queryset=Campaign.objects.select_related("organization"))
@@ -285,8 +393,18 @@ class NewLeadSerializer(StrictSerializer):
     data = serializers.DictField(required=False, default=dict)  # type: ignore[assignment]
     contact_from = serializers.TimeField(required=False, allow_null=True)
     contact_until = serializers.TimeField(required=False, allow_null=True)
+    consent_at = serializers.DateTimeField(required=False, allow_null=True)
+    consent_source = serializers.CharField(max_length=80, required=False, allow_blank=True)
+    consent_purpose = serializers.CharField(
+        max_length=40, required=False, allow_blank=True, validators=[check_purpose_or_none]
+    )
+    consent_words = serializers.CharField(max_length=4000, required=False, allow_blank=True)
+    consent_proof = serializers.CharField(max_length=2000, required=False, allow_blank=True)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        consent = {name: attrs.pop(f"consent_{name}", None) for name in _CONSENT}
+        if any(consent.values()):
+            attrs["consent"] = new_consent(consent)
         if (attrs.get("contact_from") is None) != (attrs.get("contact_until") is None):
             raise serializers.ValidationError({"contact_from": "Contact hours need both times, such as 09:00."})
         return attrs
@@ -344,16 +462,41 @@ class LeadDetailSerializer(LeadSerializer):
 
     why = serializers.SerializerMethodField()
     calls = serializers.SerializerMethodField()
+    consents = serializers.SerializerMethodField()
 
     class Meta(LeadSerializer.Meta):
-        fields = [*LeadSerializer.Meta.fields, "why", "calls"]
+        fields = [*LeadSerializer.Meta.fields, "why", "calls", "consents"]
 
     def get_why(self, lead: Lead) -> str:
         return explain_lead(lead)
 
+    def get_consents(self, lead: Lead) -> list[dict[str, Any]]:
+        rows = consents_of(lead.organization_id, str(lead.phone)) if lead.phone else Consent.objects.none()
+        return list(ConsentSerializer(rows[:20], many=True).data)
+
     def get_calls(self, lead: Lead) -> list[dict[str, Any]]:
         calls = Call.objects.filter(organization=lead.organization_id, purpose="lead", subject_id=lead.pk)
         return list(LeadCallSerializer(calls.order_by("attempt"), many=True).data)
+
+
+class ConsentSerializer(StrictSerializer, serializers.ModelSerializer):
+    """The consent of a phone's owner to be called for a purpose. A withdrawn one stays as a record.
+
+    `given_at`, `source`: when and how; `words`: those agreed to; `proof`: a URL or text.
+    """
+
+    phone = PhoneField()
+
+    class Meta:
+        model = Consent
+        fields = ["id", "phone", "purpose", "given_at", "source", "words", "proof", "withdrawn_at", "withdrawn_by",
+                  "created_at"]  # fmt: skip
+        read_only_fields = ["withdrawn_at", "withdrawn_by"]
+
+    def validate_given_at(self, given_at: datetime) -> datetime:
+        if given_at > clock.now() + timedelta(minutes=5):
+            raise serializers.ValidationError("Must be in the past.")
+        return given_at
 
 
 class DoNotCallSerializer(StrictSerializer, serializers.ModelSerializer):

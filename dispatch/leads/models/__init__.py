@@ -10,12 +10,15 @@ from dispatch.leads.models.calling_rules import (
     RetryRule,
 )
 from dispatch.leads.models.campaigns import Campaign, EngineSwitch, Lead, LeadDispatch, every_day
+from dispatch.leads.models.consents import Consent
 from dispatch.leads.models.scripts import DispositionRule, KeyBranch
+from dispatch.leads.models.voice_agents import VoiceAgent
 
 __all__ = [
     "CallingRule",
     "Campaign",
     "ClosedDay",
+    "Consent",
     "CustomerRate",
     "DispositionRule",
     "DoNotCall",
@@ -26,5 +29,6 @@ __all__ = [
     "Lead",
     "LeadDispatch",
     "RetryRule",
+    "VoiceAgent",
     "every_day",
 ]

@@ -20,6 +20,9 @@ from dispatch.leads.rules import states
 from dispatch.leads.rules.script import has_words
 
 check_url = URLValidator(schemes=["http", "https"])
+check_purpose = RegexValidator(
+    r"^[a-z][a-z0-9_]{0,39}$", "Use lowercase letters, digits and underscores, such as marketing."
+)
 one_key = RegexValidator(r"^[0-9]?$", "One key, 0 to 9.")
 
 
@@ -110,6 +113,16 @@ class Campaign(OwnedModel):
         validators=[check_url],
         help_text="Hands the call over to this document instead of reading the script.",
     )
+    consent_purpose = models.CharField(
+        "needs consent for",
+        max_length=40,
+        blank=True,
+        default="",
+        db_default="",
+        validators=[check_purpose],
+        help_text="A purpose in your words, such as marketing. Leads without a recorded consent for it are not "
+        "called. Leave empty to need none.",
+    )
     detect_machines = models.BooleanField(default=False, help_text="Answering-machine detection.")
     ring_timeout_s = models.PositiveSmallIntegerField("ring time (s)", default=30, validators=_between(5, 600))
     time_limit_s = models.PositiveSmallIntegerField(
@@ -150,7 +163,13 @@ class Campaign(OwnedModel):
     @property
     def has_words(self) -> bool:
         """Return whether a call of the campaign says something."""
-        return has_words(self.script, self.answer_url)
+        return has_words(self.script, self.answer_url) or self.agent_answers
+
+    @property
+    def agent_answers(self) -> bool:
+        """Return whether a voice agent takes the answered calls."""
+        agent = getattr(self, "agent", None)
+        return agent is not None and bool(agent.starts == "answer")
 
 
 class Lead(OwnedModel):
@@ -181,6 +200,7 @@ class Lead(OwnedModel):
         EXHAUSTED = states.Outcome.EXHAUSTED, "Attempts exhausted"
         LOST = states.Outcome.LOST, "End never reported"
         DRY_RUN = states.Outcome.DRY_RUN, "Dry run"
+        NO_CONSENT = states.Outcome.NO_CONSENT, "No consent"
 
     # No separate indexes: those below begin with these columns.
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -310,6 +330,15 @@ class LeadDispatch(OwnedModel):
     organization = models.OneToOneField(Organization, on_delete=models.CASCADE, related_name="lead_dispatch")
     mode = models.CharField(max_length=8, choices=Mode, default=Mode.OFF)
     is_paused = models.BooleanField(default=False)
+    agent_hosts = models.CharField(
+        "hosts of voice agents",
+        max_length=1000,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Hosts that the WebSocket URLs of campaigns may name, separated by commas, such as "
+        "bots.example.com or *.example.com. Leave empty to allow any.",
+    )
 
     class Meta:
         verbose_name_plural = "lead dispatch"

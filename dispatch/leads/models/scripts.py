@@ -31,6 +31,14 @@ class DispositionRule(OwnedModel):
     delay_h = models.PositiveSmallIntegerField(
         "after (h)", default=24, validators=[MinValueValidator(1), MaxValueValidator(2160)]
     )
+    text = models.CharField(
+        "text to send",
+        max_length=480,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Sent when the outcome is recorded, within the calling hours. May contain placeholders.",
+    )
 
     class Meta:
         ordering = ["disposition"]
@@ -48,6 +56,7 @@ class KeyBranch(OwnedModel):
     class Actions(models.TextChoices):
         SAY = Action.SAY, "End the call"
         CONNECT = Action.CONNECT, "Connect to a person"
+        AGENT = Action.AGENT, "Connect to the voice agent"
         LATER = Action.LATER, "Call back later"
         TEXT = Action.TEXT, "Send a text"
         OPT_OUT = Action.OPT_OUT, "Never call again"
@@ -76,6 +85,13 @@ class KeyBranch(OwnedModel):
     )
     ring_s = models.PositiveSmallIntegerField(
         "ring time (s)", default=20, validators=[MinValueValidator(5), MaxValueValidator(120)]
+    )
+    talk_limit_s = models.PositiveSmallIntegerField(
+        "longest conversation (s)",
+        default=1800,
+        db_default=1800,
+        validators=[MinValueValidator(10), MaxValueValidator(14400)],
+        help_text="With a person who accepted. It is added to the campaign's longest call.",
     )
     otherwise = models.CharField("said if nobody accepts", max_length=1000, blank=True)
     call_back_h = models.PositiveSmallIntegerField(

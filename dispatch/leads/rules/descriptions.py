@@ -42,6 +42,7 @@ _ENDED = {
     Outcome.CANCELLED: "Canceled",
     Outcome.EXHAUSTED: "Not reached in any attempt",
     Outcome.LOST: "The phone provider never reported the end of the call",
+    Outcome.NO_CONSENT: "Not called: no valid consent for the campaign's purpose is recorded",
     Outcome.DRY_RUN: "Dry run: would have been called",
 }
 

@@ -64,7 +64,8 @@ class BatchContext:
     `holidays`: dates by (country, region or ""). `dialed`: when calls to (organization, phone) began in the last
     24 h. `refused`: (organization, phone) that must not be called; `refused_everywhere`: phones. `spent`: when
     calls on behalf of (organization, customer) began, as far back as its rate limit needs. `queued`: when the last
-    leads are due that wait for the rate of (organization, customer).
+    leads are due that wait for the rate of (organization, customer). `consents`: (organization, phone, purpose)
+    for which there is a valid consent, as far as campaigns need one.
     """
 
     now: datetime
@@ -78,6 +79,7 @@ class BatchContext:
     rates: Mapping[tuple[int, str], CustomerRateLimit] = field(default_factory=dict)
     spent: dict[tuple[int, str], list[datetime]] = field(default_factory=dict)
     queued: dict[tuple[int, str], list[datetime]] = field(default_factory=dict)
+    consents: Collection[tuple[int, str, str]] = frozenset()
     permissions: PermissionCache = field(default_factory=PermissionCache)
     _bounds: dict[tuple[int, str, frozenset[str]], tuple[Hours, ...]] = field(default_factory=dict)
 
@@ -132,6 +134,9 @@ def _check_exclusions(lead: LeadFacts, campaign: CampaignRules, batch: BatchCont
     """Check the facts that end the lead for good."""
     if lead.phone in batch.refused_everywhere or (lead.organization_id, lead.phone) in batch.refused:
         return End(Outcome.DO_NOT_CALL, Reason.DO_NOT_CALL)
+    consent = (lead.organization_id, lead.phone, campaign.consent_purpose)
+    if campaign.consent_purpose and consent not in batch.consents:
+        return End(Outcome.NO_CONSENT, Reason.NO_CONSENT)
     if lead.attempts >= campaign.max_attempts:
         return End(Outcome.EXHAUSTED, Reason.MOST_ATTEMPTS)
     country = geography.country_of(lead.phone)
@@ -166,6 +171,12 @@ def _first_permitted_moment(lead: LeadFacts, campaign: CampaignRules, batch: Bat
     if (spent := _spent(lead, campaign, batch)) is not None:
         spent.append(batch.now)
     return GO
+
+
+def permitted_from(lead: LeadFacts, campaign: CampaignRules, batch: BatchContext) -> datetime | None:
+    """Return the first moment from now on at which the hours allow a call, or None if there is none soon."""
+    moment, _ = _limit_by_hours(lead, campaign, batch, batch.now)
+    return moment
 
 
 def permitted_until(lead: LeadFacts, campaign: CampaignRules, batch: BatchContext, latest: datetime) -> datetime:

@@ -7,7 +7,11 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Protocol
 
-NO_WORDS = "Write a script or enter a TwiML URL, so that the people called hear something."
+NO_WORDS = (
+    "Write a script or enter a TwiML URL, so that the people called hear something, or a voice agent that takes "
+    "the call when they answer."
+)
+NO_AGENT = "Describe the voice agent of the campaign."
 MAX_ANSWER = 1000  # maximum length of a response to a key
 # Maximum size of a script in bytes. Spoken three times, it stays below the 64 kB that providers take at once.
 MAX_SCRIPT_BYTES = 16_000
@@ -29,6 +33,7 @@ class Action(StrEnum):
 
     SAY = "say"
     CONNECT = "connect"
+    AGENT = "agent"
     LATER = "later"
     TEXT = "text"
     OPT_OUT = "opt_out"
@@ -94,24 +99,28 @@ def keys_problem(keys: Iterable[str], opt_out_key: str) -> str:
 
 def fill_in(text: str, data: Mapping[str, Any]) -> str:
     """Return a text with the lead's data in its placeholders. Missing data leaves nothing."""
-    return _PLACEHOLDER.sub(lambda place: _value(data, place[1]), text)
+    return _PLACEHOLDER.sub(lambda place: value_of(data, place[1]), text)
 
 
-def _value(data: Mapping[str, Any], name: str) -> str:
+def value_of(data: Mapping[str, Any], name: str) -> str:
+    """Return a value of the lead's data as text, or "" if it has none."""
     value = data.get(name, "")
     return str(value)[:200] if isinstance(value, str | int | float) else ""
 
 
-def has_words(script: str, answer_url: str) -> bool:
-    """Return whether a campaign with this script and TwiML URL says something in its calls."""
-    return bool(script.strip() or answer_url.strip())
+def has_words(script: str, answer_url: str, agent_answers: bool = False) -> bool:
+    """Return whether a campaign says something in its calls.
+
+    `agent_answers`: whether a voice agent takes the answered calls.
+    """
+    return agent_answers or bool(script.strip() or answer_url.strip())
 
 
-def script_problem(script: str, answer_url: str, *, is_paused: bool) -> str:
+def script_problem(script: str, answer_url: str, *, is_paused: bool, agent_answers: bool = False) -> str:
     """Return what is wrong with a campaign's script, or "". A paused campaign may have none."""
     if len(script.encode(errors="replace")) > MAX_SCRIPT_BYTES:
         return TOO_LONG
-    return "" if is_paused or has_words(script, answer_url) else NO_WORDS
+    return "" if is_paused or has_words(script, answer_url, agent_answers) else NO_WORDS
 
 
 def key_problem(keys: Any) -> str:

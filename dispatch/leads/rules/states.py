@@ -44,6 +44,7 @@ class Outcome(StrEnum):
     EXHAUSTED = "attempts_exhausted"
     LOST = "webhook_lost"
     DRY_RUN = "dry_run"  # only of older leads: dry runs no longer end leads
+    NO_CONSENT = "no_consent"
 
 
 # Recorded by a dry run for a lead that it would have called. For other leads, it records the outcome with which
@@ -80,6 +81,7 @@ class Reason(StrEnum):
     CALLED = "called"  # by the end of its call
     DO_NOT_CALL = "do_not_call"
     OPTED_OUT = "opted_out"
+    NO_CONSENT = "no_consent"  # the campaign needs one
     PRECHECK_NO = "precheck_no"
     NEVER_PERMITTED = "never_permitted"  # no time within its patience is permitted
     NOT_A_NUMBER = "not_a_number"

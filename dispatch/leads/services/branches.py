@@ -8,14 +8,15 @@ from typing import Any
 import structlog
 from django.db import transaction
 
+from accounts.models import Organization
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
-from dispatch.core.phone_numbers import InvalidPhone, parse_possible_phone
+from dispatch.core.phone_numbers import InvalidPhone, parse_phone, parse_possible_phone
 from dispatch.leads.models import Campaign, KeyBranch, Lead
 from dispatch.leads.redis_queue import PURPOSE
 from dispatch.leads.rules.script import Action, fill_in
-from dispatch.leads.services import do_not_call
+from dispatch.leads.services import do_not_call, follow_ups
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call
 
@@ -32,6 +33,18 @@ def branches_of(campaign: Campaign) -> dict[str, KeyBranch]:
         for key, say in campaign.keys.items()
         if key in tuple("0123456789")
     }
+
+
+def phones_problem(organization: Organization, phones: list[str]) -> str:
+    """Return what is wrong with the entered phones of a branch, or ""."""
+    for text in phones:
+        try:
+            phone = parse_phone(text, organization.default_region).as_e164
+        except InvalidPhone as error:
+            return str(error)
+        if why := telephony.why_not_callable(phone, organization.allowed_countries):
+            return f"{text} can't be called: {why}."
+    return ""
 
 
 def connecting_branch(campaign: Campaign, keys_pressed: str) -> KeyBranch | None:
@@ -74,6 +87,8 @@ def _record_outcome(lead: Lead, call: Call, changes: dict[str, Any], actor: Acto
         lead.organization_id, "lead.outcome_reported", lead.pk, actor=actor, call=call.pk, attempt=call.attempt,
         campaign_id=lead.campaign_id, **data,
     )  # fmt: skip
+    if disposition := changed.get("disposition"):
+        follow_ups.send_follow_up(locked, disposition, actor=actor)
 
 
 def _send_text(lead: Lead, branch: KeyBranch, call: Call) -> None:
@@ -103,7 +118,7 @@ def open_legs(branch: KeyBranch, call: Call) -> list[Call]:
             phones.append(parse_possible_phone(text, region).as_e164)
         except InvalidPhone:
             log.warning("leg_not_a_phone", branch=branch.pk)
-    legs = telephony.create_legs(call, phones, branch.ring_s)
+    legs = telephony.create_legs(call, phones, branch.ring_s, branch.talk_limit_s)
     for leg in legs:
         leg.account = call.account  # for the URLs of its webhooks
     return legs

@@ -10,6 +10,7 @@ from dispatch.core.events import Actor
 from dispatch.core.privacy import replay
 from dispatch.leads import eligibility_sql
 from dispatch.leads.models import DoNotCall
+from dispatch.leads.services import consents
 from dispatch.telephony.models import OptOut
 from dispatch.telephony.services import sms
 
@@ -22,8 +23,8 @@ def add_to_list(
     """Add the phone (E.164) to the organization's list. Return False if it was already listed.
 
     From the commit on, the phone is not eligible. Unanswered calls of leads to it are hung up, except the call
-    `but`, in which the person asked for it. If the person asked for it (`source` key or text), they get no texts
-    either.
+    `but`, in which the person asked for it. Its consents are withdrawn. If the person asked for it (`source` key
+    or text), they get no texts either.
     """
     with transaction.atomic():
         sms.lock_phone([organization_id], phone)
@@ -35,6 +36,7 @@ def add_to_list(
             replay.record(organization_id, replay.DO_NOT_CALL, phone)
             if source in BY_THE_PERSON:
                 sms.opt_out(organization_id, phone, source=OptOut.Source.HAND, actor=actor, but=but)
+        consents.withdraw(organization_id, phone, by=source, actor=actor, but=but)
         sms.hang_up_unanswered([organization_id], phone, actor=actor, but=but)
     return is_new
 

@@ -19,6 +19,8 @@ from dispatch.core.phone_numbers import InvalidPhone, parse_possible_phone
 from dispatch.leads import redis_queue, sql
 from dispatch.leads.models import Campaign, Lead
 from dispatch.leads.redis_queue import ScheduleEntry, to_ms
+from dispatch.leads.services import consents
+from dispatch.leads.services.consents import NewConsent
 from dispatch.telephony.rules import why_not_callable
 
 
@@ -27,7 +29,7 @@ class NewLead(NamedTuple):
 
     `phone`: as entered; without a +, the organization's region applies. `due_at`: aware; None for now.
     `external_id`: the client's own ID for it, unique in the campaign, or "". `contact_from`, `contact_until`: both
-    or neither; local hours to which the person limits calls.
+    or neither; local hours to which the person limits calls. `consent`: what the person agreed to, if known.
     """
 
     phone: str
@@ -39,6 +41,7 @@ class NewLead(NamedTuple):
     data: Mapping[str, Any] | None = None
     contact_from: time | None = None
     contact_until: time | None = None
+    consent: NewConsent | None = None
 
 
 class DuplicateLead(Conflict):
@@ -148,6 +151,11 @@ def _write_leads(
         }
         known = dict(sql.fetch_all(sql.BY_EXTERNAL_ID, left_out))
         open_leads = dict(sql.fetch_all(sql.OPEN_BY_PHONE, left_out))
+    consents.record_consents(
+        campaign.organization_id,
+        [(phone, lead.consent) for _, phone, lead in valid if lead.consent is not None],
+        actor=actor,
+    )
     entries = []
     for lead_id, due_ms, (position, phone, lead) in zip(ids, dues, valid, strict=True):
         if lead_id in new:

@@ -14,6 +14,7 @@ from dispatch.leads import redis_queue
 from dispatch.leads.models import Lead
 from dispatch.leads.redis_queue import ScheduleEntry, to_ms
 from dispatch.leads.rules.states import Reason
+from dispatch.leads.services import follow_ups
 from dispatch.leads.services.actions import LeadConflict
 
 
@@ -42,6 +43,7 @@ def report_outcome(
             changes = {name: value for name, value in changes.items() if value is not None}
             if call_back_at is not None:
                 changes |= _call_back(lead, call_back_at, actor)
+            is_news = disposition is not None and disposition != lead.disposition
             for name, value in changes.items():
                 setattr(lead, name, value)
             lead.save(update_fields=list(changes))
@@ -50,6 +52,8 @@ def report_outcome(
                 lead.organization_id, "lead.outcome_reported", lead.pk, actor=actor, attempt=lead.token,
                 campaign_id=lead.campaign_id, **{name: value for name, value in data.items() if value},
             )  # fmt: skip
+            if is_news:
+                follow_ups.send_follow_up(lead, disposition or "", actor=actor)
     except IntegrityError:
         raise LeadConflict("The campaign already has an open lead to this phone.") from None
     return lead

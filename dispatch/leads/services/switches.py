@@ -55,9 +55,16 @@ def set_engine(
 
 
 def set_dispatch(
-    organization_id: int, *, mode: str | None = None, is_paused: bool | None = None, actor: Actor
+    organization_id: int,
+    *,
+    mode: str | None = None,
+    is_paused: bool | None = None,
+    agent_hosts: str | None = None,
+    actor: Actor,
 ) -> LeadDispatch:
-    """Set an organization's mode (off, dry_run, live) and its pause. None leaves either unchanged.
+    """Set an organization's mode (off, dry_run, live), its pause and the hosts of its voice agents.
+
+    None leaves a value unchanged.
 
     Raises ValueError for an unknown mode.
     """
@@ -66,7 +73,7 @@ def set_dispatch(
     with transaction.atomic():
         LeadDispatch.objects.get_or_create(organization_id=organization_id)
         row = LeadDispatch.objects.select_for_update().get(organization_id=organization_id)
-        changed = _change_switches(row, {"mode": mode, "is_paused": is_paused})
+        changed = _change_switches(row, {"mode": mode, "is_paused": is_paused, "agent_hosts": agent_hosts})
         if changed:
             events.append(organization_id, "lead_dispatch.switched", row.pk, actor=actor, **changed)
             _notify_dialers()

@@ -16,7 +16,8 @@ from accounts.models import Organization
 from dispatch.telephony import number_check_calls, providers, voice_previews, voice_samples
 from dispatch.telephony.admin.refusals import describe_refusal
 from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
-from dispatch.telephony.handlers import VoicePrompt
+from dispatch.telephony.handlers import AgentConnection, VoicePrompt
+from dispatch.telephony.providers.base import AgentUrls
 
 _NO_NUMBER = "No number of this organization can place calls. Add one, or resume a paused one."
 _NO_PHONE = "Your account has no phone number. Enter it in your notification settings."
@@ -73,15 +74,22 @@ class VoicePreviewMixin(OwnedAdmin):
             messages.success(request, f"Calling {phone.as_national}.")
 
 
-def _document(prompt: VoicePrompt, number: Any) -> str:
+def _document(prompt: VoicePrompt | AgentConnection, number: Any) -> str:
     """Return the provider's document, one <Say> per line; empty without a number."""
     if number is None:
         return ""
     try:
-        body, _ = providers.for_account(number.account).render(prompt, "")
+        client = providers.for_account(number.account)
+        if isinstance(prompt, AgentConnection):
+            body, _ = client.render_agent(prompt, "", AgentUrls("", ""))
+        else:
+            body, _ = client.render(prompt, "")
     except providers.UnknownProvider:
         return ""
-    return body.decode().replace("<Say", "\n<Say").replace("<Hangup", "\n<Hangup")
+    document = body.decode()
+    for verb in ("<Say", "<Hangup", "<Connect", "<Parameter"):
+        document = document.replace(verb, f"\n{verb}")
+    return document
 
 
 @extend_admin(Organization)

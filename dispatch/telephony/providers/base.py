@@ -12,7 +12,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from dispatch.telephony.handlers import Connection, VoicePrompt
+from dispatch.telephony.handlers import AgentConnection, Connection, VoicePrompt
 from dispatch.telephony.rules import ListedCall
 
 
@@ -65,6 +65,10 @@ class Unknown:
 
 
 Outcome = Submitted | Rejected | RateLimited | Unknown
+
+
+# The key of a stored webhook's payload under which the end of a voice agent keeps its step.
+STEP = "_step"
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,8 @@ class WebhookEvent(StatusReport):
     sequence: int | None = None
     digits: str = ""
     is_connected: bool = False  # of a connection that has ended: whether somebody accepted
+    handoff: str = ""  # what a voice agent left at its end
+    is_stream: bool = False  # a report on the audio stream to a voice agent
     payload: dict[str, Any] = field(default_factory=dict)
 
 
@@ -200,6 +206,14 @@ class LegUrls:
 
     voice_url: str
     status_url: str
+
+
+@dataclass(frozen=True)
+class AgentUrls:
+    """The webhooks of a connection to a voice agent: its end, and the reports on its audio stream."""
+
+    end_url: str
+    stream_url: str
 
 
 class CallGone(Exception):
@@ -309,7 +323,7 @@ class Provider(ABC):
     def parse(self, kind: str, step: int, form: Mapping[str, str]) -> WebhookEvent:
         """Parse a verified webhook about a call. Never raises: invalid values are omitted.
 
-        `kind`: voice, gather or status. `step` counts the documents of a call.
+        `kind`: voice, gather, connected, agent, stream or status. `step` counts the documents of a call.
         """
 
     def parse_text(self, form: Mapping[str, str]) -> TextReport:
@@ -336,6 +350,13 @@ class Provider(ABC):
         The end of the connection is posted to `result_url`.
         """
         raise NotImplementedError(f"{type(self).__name__} does not support connecting a call.")
+
+    def render_agent(self, agent: AgentConnection, name: str, urls: AgentUrls) -> tuple[bytes, str]:
+        """Return a document that connects the call to a voice agent, and its content type.
+
+        `name` identifies the connection within the account's calls.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not support voice agents.")
 
     def render_hand_over(self, url: str) -> tuple[bytes, str]:
         """Return a document that redirects to the one at `url`, and its content type."""

@@ -14,12 +14,14 @@ import structlog
 from django.conf import settings
 
 from dispatch.capacity.models import ProviderAccount
-from dispatch.telephony.handlers import Connection, VoicePrompt
+from dispatch.telephony.handlers import AgentConnection, Connection, VoicePrompt
 from dispatch.telephony.providers import twilio_codes as codes
 from dispatch.telephony.providers import twilio_connections, twilio_speech
 from dispatch.telephony.providers.backoff import backoff
 from dispatch.telephony.providers.base import (
+    STEP,
     AccountInfo,
+    AgentUrls,
     CallGone,
     CallRequest,
     IncomingWebhook,
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 SIGNATURE = "X-Twilio-Signature"
+# Fields of webhooks that may be longer than 1000 characters.
+LONG_FIELDS = {"HandoffData": 8000}
 STATUS_EVENTS = ["initiated", "ringing", "answered", "completed"]
 CONNECT_RETRY_S = 2.0
 NO_CALL = "CA" + "0" * 32
@@ -226,7 +230,9 @@ class Twilio(Provider):
             body = json.dumps([kind, step, sorted(payload.items())])
             key = f"{kind}:{hashlib.sha256(body.encode()).hexdigest()[:40]}"
         code, message = payload.get("ErrorCode", ""), payload.get("ErrorMessage", "")
-        if not code:
+        if kind == "agent":  # an error of the agent is none of the call; and a later attempt needs the step
+            code, message, payload = "", "", {**payload, STEP: str(step)}
+        elif not code:
             code, message = codes.sip_error(payload.get("CallStatus", ""), payload.get("SipResponseCode", ""))
         return WebhookEvent(
             sid=payload.get("CallSid", "")[:64],
@@ -240,7 +246,9 @@ class Twilio(Provider):
             account_sid=payload.get("AccountSid", ""),
             sequence=sequence,
             digits=payload.get("Digits", ""),
-            is_connected=payload.get("DialCallStatus", "") in ("completed", "answered"),
+            is_connected=twilio_connections.is_connected(kind, payload),
+            handoff=payload.get("HandoffData", ""),
+            is_stream=kind == "agent" and "SessionId" not in payload,
             payload=payload,
         )
 
@@ -304,6 +312,9 @@ class Twilio(Provider):
         self, connection: Connection, from_phone: str, legs: Sequence[LegUrls], result_url: str
     ) -> tuple[bytes, str]:
         return twilio_connections.render_dial(connection, from_phone, legs, result_url, STATUS_EVENTS)
+
+    def render_agent(self, agent: AgentConnection, name: str, urls: AgentUrls) -> tuple[bytes, str]:
+        return twilio_connections.render_agent(agent, name, urls)
 
     def render_hand_over(self, url: str) -> tuple[bytes, str]:
         from twilio.twiml.voice_response import VoiceResponse
@@ -397,7 +408,11 @@ def _detection(order: CallRequest) -> str:
 
 def _clean(form: Mapping[str, str]) -> dict[str, str]:
     """Return the form's fields, without characters that PostgreSQL can't store and cut to a maximum length."""
-    return {name[:64]: value.replace("\0", "")[:1000] for name, value in form.items() if "\0" not in name}
+    return {
+        name[:64]: value.replace("\0", "")[: LONG_FIELDS.get(name, 1000)]
+        for name, value in form.items()
+        if "\0" not in name
+    }
 
 
 def _report(call: Any) -> StatusReport:

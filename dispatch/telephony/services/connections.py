@@ -28,8 +28,10 @@ PURPOSE = Call.Purpose.CONNECT
 SPOKEN_WITHIN = timedelta(seconds=60)
 
 
-def create_legs(call: Call, phones: Sequence[str], ring_s: int) -> list[Call]:
+def create_legs(call: Call, phones: Sequence[str], ring_s: int, limit_s: int) -> list[Call]:
     """Create the calls to these phones (E.164) that `call` is connected to. Each holds a line, as every call.
+
+    They ring for `ring_s` and last `limit_s` at most.
 
     A phone that is in another call, that may not be called, or for which there is no line, is left out. Repeated,
     it returns the legs that are still open. Legs use the number of `call`, because it is their caller ID.
@@ -48,7 +50,7 @@ def create_legs(call: Call, phones: Sequence[str], ring_s: int) -> list[Call]:
                     pool=pool,
                     number=number,
                     ring_timeout_s=ring_s,
-                    time_limit_s=call.time_limit_s,
+                    time_limit_s=limit_s,
                     place_by=clock.now() + timedelta(seconds=settings.CALL_SEND_WINDOW_S),
                     context={**call.context, "call_id": call.pk},
                 )

@@ -1,7 +1,7 @@
 """Process keys pressed in calls: store them on arrival, then apply them through the call's handler.
 
 Each key is applied at least once. The webhook that stores a key also applies it; a loop applies keys that their
-webhook did not apply.
+webhook did not apply. The same holds for what a voice agent leaves at its end.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dispatch.telephony import providers
 from dispatch.telephony.handlers import handler_for
 from dispatch.telephony.models import Call, CallEvent
 from dispatch.telephony.providers.base import WebhookEvent
+from dispatch.telephony.services import agents
 
 log = structlog.get_logger(__name__)
 
@@ -41,8 +42,9 @@ class PressedKey(NamedTuple):
 
 
 def take_over_at(event: WebhookEvent, arrived_at: datetime) -> datetime | None:
-    """Return when the loop applies the key of this webhook, or None for a webhook without a key."""
-    return arrived_at + TAKE_OVER_AFTER if event.kind == GATHER and len(event.digits) == 1 else None
+    """Return when the loop applies the key or agent's end of this webhook, or None for any other webhook."""
+    is_applied = event.kind == agents.AGENT or (event.kind == GATHER and len(event.digits) == 1)
+    return arrived_at + TAKE_OVER_AFTER if is_applied else None
 
 
 def keys_of(purpose: str, subject_id: int) -> list[PressedKey]:
@@ -78,8 +80,8 @@ def apply_keys_of(purpose: str, subject_ids: Iterable[int], *, before: datetime 
 
 
 def mark_applied(call_id: int, event: WebhookEvent) -> None:
-    """Record that the handler has applied the key of this webhook."""
-    if event.kind == GATHER:
+    """Record that the handler has applied the key or the agent's end of this webhook."""
+    if event.kind in (GATHER, agents.AGENT):
         _clear_next_action(call_id=call_id, key=event.key)
 
 
@@ -109,7 +111,9 @@ def _apply_key(event_id: int) -> int:
 
 
 def _apply(event: CallEvent) -> None:
-    if key := _key_in(event):
+    if event.kind == agents.AGENT:
+        agents.apply_stored_end(event)
+    elif key := _key_in(event):
         handler_for(event.call.purpose).on_key(event.call, key)
         fault_injection.crash_point("telephony.key.acted_on")
     _clear_next_action(pk=event.pk)

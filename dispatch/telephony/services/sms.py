@@ -44,6 +44,7 @@ def create_text(
     attempt: int = 1,
     number: OutboundNumber | None = None,
     pool: DispatchPool | None = None,
+    not_before: datetime | None = None,
     not_after: datetime | None = None,
     context: dict[str, Any] | None = None,
     actor: Actor = SYSTEM,
@@ -51,7 +52,8 @@ def create_text(
     """Create a text. The commit wakes the loop `texts`, which sends it.
 
     Must run in the caller's transaction. `to_phone` is E.164. `body` is truncated to 1600 UTF-16 units.
-    `not_after`: the deadline for sending (default: an hour from now). `context` (JSON) is included in every event.
+    `not_before`: when it may be sent (default: now). `not_after`: the deadline for sending (default: an hour
+    later). `context` (JSON) is included in every event.
     The sender is the first that may send texts: `number`, the number that this phone texted last, one of `pool`,
     any number of the organization; numbers whose texts are blocked come last. During an outage of its account, a
     number of its pool or of the pool's fallback sends the text (`find_substitute`). An existing text of the same
@@ -82,8 +84,8 @@ def create_text(
         to_phone=phone,
         from_phone=str(sender.phone),
         body=sms_rules.truncate(body),
-        not_before=now,
-        not_after=not_after or now + DEFAULT_DEADLINE,
+        not_before=not_before or now,
+        not_after=not_after or (not_before or now) + DEFAULT_DEADLINE,
         created_at=now,
         context=context or {},
     )

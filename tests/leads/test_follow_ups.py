@@ -1,0 +1,155 @@
+"""Texts that follow a recorded outcome: once, in the calling hours, and never to who opted out."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from dispatch.core import clock
+from dispatch.core.events import SYSTEM
+from dispatch.core.models import Event
+from dispatch.leads import eligibility
+from dispatch.leads.models import Campaign, DispositionRule, DoNotCallEverywhere, KeyBranch, Lead
+from dispatch.leads.services import branches, do_not_call
+from dispatch.telephony import services as telephony
+from dispatch.telephony.models import Call, OptOut, SpendCap, Text
+from tests.api.client import Api
+from tests.benchmarks import noop_provider
+from tests.harness.lead_calls import add_with
+from tests.harness.leads import Floor
+from tests.support import factories as make
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PHOENIX = ZoneInfo("America/Phoenix")
+ANN = "+16025550101"
+
+
+@pytest.fixture
+def floor(settings: Any) -> Floor:
+    settings.PROVIDER_MODULES = noop_provider.MODULES
+    made = Floor()
+    made.number.sends_texts = True
+    made.number.save()
+    for disposition, text in (("sold", "Thank you, {name}."), ("later", "We will call again."), ("quiet", "")):
+        DispositionRule.objects.create(
+            organization=made.organization, campaign=made.campaign, disposition=disposition, text=text
+        )
+    eligibility.reset()
+    return made
+
+
+@pytest.fixture
+def api(floor: Floor) -> Api:
+    return Api(key=make.api_key(floor.organization, "leads:write", "read", "manage"))
+
+
+@pytest.fixture
+def lead(floor: Floor) -> int:
+    made = add_with(floor, ANN, name="Ann")
+    floor.work()
+    return made
+
+
+def report(api: Api, lead: int, disposition: str) -> None:
+    assert api.post(f"leads/{lead}/outcome/", {"disposition": disposition}).status_code == 200
+
+
+def texts() -> list[tuple[str, str]]:
+    return list(Text.objects.filter(purpose="lead").order_by("pk").values_list("body", "status"))
+
+
+def test_a_text_follows_once(floor: Floor, api: Api, lead: int) -> None:
+    for _ in range(2):
+        report(api, lead, "sold")
+    assert texts() == [("Thank you, Ann.", "created")]
+    report(api, lead, "quiet")
+    assert texts() == [("Thank you, Ann.", "canceled")]
+    report(api, lead, "sold")
+    assert texts() == [("Thank you, Ann.", "canceled"), ("Thank you, Ann.", "created")]
+
+
+def test_it_is_sent(floor: Floor, api: Api, lead: int) -> None:
+    report(api, lead, "sold")
+    text = Text.objects.get()
+    assert telephony.send_text(text.pk).status == "submitted"
+    report(api, lead, "later")
+    assert texts() == [("Thank you, Ann.", "submitted"), ("We will call again.", "created")]
+
+
+def test_a_corrected_outcome_replaces_a_text_that_waits(floor: Floor, api: Api, lead: int) -> None:
+    report(api, lead, "sold")
+    report(api, lead, "later")
+    assert texts() == [("Thank you, Ann.", "canceled"), ("We will call again.", "created")]
+    report(api, lead, "unknown_to_rules")
+    assert [status for _, status in texts()] == ["canceled", "canceled"]
+
+
+def test_it_waits_for_the_calling_hours(floor: Floor, api: Api, lead: int) -> None:
+    Campaign.objects.update(window_from="09:00", window_until="20:00")
+    night = (clock.now().astimezone(PHOENIX) + timedelta(days=1)).replace(
+        hour=3, minute=0, second=0, microsecond=0
+    )
+    clock.travel((night - clock.now()).total_seconds())
+    report(api, lead, "sold")
+    text = Text.objects.get()
+    assert text.not_before.astimezone(PHOENIX).hour == 9
+    assert text.not_after.astimezone(PHOENIX).hour == 20
+    assert telephony.send_text(text.pk).status == "created"
+    clock.travel(6 * 3600 + 60)
+    assert telephony.send_text(text.pk).status == "submitted"
+
+
+def test_one_that_missed_the_hours_is_not_sent_at_night(floor: Floor, api: Api, lead: int) -> None:
+    report(api, lead, "sold")
+    clock.travel(13 * 3600)
+    assert telephony.send_text(Text.objects.get().pk).status == "not_sent"
+
+
+@pytest.mark.parametrize("how", ["texts", "list", "everywhere", "number", "hours"])
+def test_none_is_created_where_none_is_permitted(floor: Floor, api: Api, lead: int, how: str) -> None:
+    if how == "texts":
+        OptOut.objects.create(organization=floor.organization, phone=ANN)
+    elif how == "list":
+        do_not_call.add_to_list(floor.organization.pk, ANN, source="person", actor=SYSTEM)
+    elif how == "everywhere":
+        DoNotCallEverywhere.objects.create(phone=ANN)
+    elif how == "number":
+        floor.number.sends_texts = False
+        floor.number.save()
+    else:
+        Campaign.objects.update(weekdays=[])
+    report(api, lead, "sold")
+    assert texts() == []
+    assert Lead.objects.get(pk=lead).disposition == "sold"
+    assert Event.objects.get(kind="lead.follow_up_not_sent").data["why"]
+
+
+def test_an_opt_out_cancels_one_that_waits(floor: Floor, api: Api, lead: int) -> None:
+    report(api, lead, "sold")
+    do_not_call.add_to_list(floor.organization.pk, ANN, source="person", actor=SYSTEM)
+    assert telephony.send_text(Text.objects.get().pk).status == "canceled"
+
+
+def test_a_spending_cap_holds_it(floor: Floor, api: Api, lead: int) -> None:
+    SpendCap.objects.create(organization=floor.organization, amount=0)
+    report(api, lead, "sold")
+    assert telephony.send_text(Text.objects.get().pk).status == "created"
+    assert "cap" in Text.objects.get().error_message.lower()
+
+
+def test_a_key_with_an_outcome_sends_it_too(floor: Floor, lead: int) -> None:
+    branch = KeyBranch(campaign=floor.campaign, key="1", say="x", action="say", disposition="sold")
+    row = Lead.objects.select_related("campaign").get(pk=lead)
+    for _ in range(2):
+        branches.apply_branch(row, branch, Call.objects.get())
+    assert texts() == [("Thank you, Ann.", "created")]
+
+
+def test_the_rules_text_is_checked(floor: Floor, api: Api) -> None:
+    rules = [{"disposition": "sold", "text": "Hi {nmae}"}]
+    refused = api.patch(f"campaigns/{floor.campaign.pk}/", {"disposition_rules": rules})
+    assert (refused.status_code, "Unknown variable" in refused.text) == (400, True)
