@@ -68,7 +68,13 @@ class Endpoint(OwnedModel):
 
     # Encrypted fields. Queries over several endpoints defer these, so that an endpoint whose fields cannot be
     # decrypted does not affect the others.
-    CREDENTIALS = ("secret", "previous_secret", "former_secrets", "headers")
+    CREDENTIALS = ("secret", "previous_secret", "former_secrets", "headers", "oauth_client_secret", "client_key")
+
+    class ClientAuth(models.TextChoices):
+        """How the client id and secret reach the token server."""
+
+        BASIC = "basic", "In the Authorization header"
+        BODY = "body", "In the request body"
 
     name = models.CharField(max_length=80)
     url = models.CharField("URL", max_length=2000, validators=[check_url])
@@ -103,6 +109,39 @@ class Endpoint(OwnedModel):
         default=dict,
         blank=True,
         help_text=('Sent with every request, such as {"Authorization": "…"}. Stored encrypted.'),
+    )
+    oauth_token_url = models.CharField(
+        "token URL",
+        max_length=2000,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Requests carry an access token from this server (OAuth 2.0 client credentials).",
+    )
+    oauth_client_id = models.CharField("client ID", max_length=200, blank=True, default="", db_default="")
+    oauth_client_secret = EncryptedTextField("client secret", blank=True, default="", db_default="")
+    oauth_scope = models.CharField(
+        "scope", max_length=500, blank=True, default="", db_default="", help_text="Separate scopes with spaces."
+    )
+    oauth_audience = models.CharField("audience", max_length=500, blank=True, default="", db_default="")
+    oauth_client_auth = models.CharField(
+        "client authentication",
+        max_length=8,
+        choices=ClientAuth,
+        default=ClientAuth.BASIC,
+        db_default=ClientAuth.BASIC,
+        help_text="How the token server gets the client ID and secret.",
+    )
+    client_certificate = models.TextField(
+        blank=True,
+        default="",
+        db_default="",
+        help_text="For mutual TLS, in PEM: the certificate first, then those of intermediate authorities.",
+    )
+    client_key = EncryptedTextField(blank=True, default="", db_default="")
+    client_certificate_until = models.DateTimeField("certificate expires", null=True, blank=True, editable=False)
+    certificate_warned_days = models.SmallIntegerField(
+        null=True, editable=False, help_text="The last warning about the certificate: days before it expires."
     )
     mode = models.CharField(max_length=16, choices=Mode, default=Mode.BLOCK)
     pool = models.ForeignKey(

@@ -23,6 +23,7 @@ from dispatch.core.runtime import queues
 from dispatch.outbox.models import Endpoint, Message, MessageGroup, Mode, Status, Target
 from dispatch.outbox.rules.health import Condition, Health
 from dispatch.outbox.rules.health import assess_health as judge
+from dispatch.outbox.services import authentication
 from dispatch.outbox.services.intake import NewMessage, accept_messages, default_pool
 from dispatch.outbox.services.target_health import CLEAN, POLLER
 
@@ -32,6 +33,8 @@ MAX_FORMER = 5
 TEST_TYPE = "endpoint.test"
 # Counting stops here and means "this many or more".
 COUNT_LIMIT = 10_000
+# Changing one of these may end a failure, as a new URL may.
+CONNECTION_FIELDS = {*authentication.OAUTH_FIELDS, "client_certificate", "client_key"}
 HAS_MESSAGES = "This endpoint has messages, which must be kept. Disable it instead."
 
 
@@ -54,7 +57,10 @@ def create_endpoint(
 
 
 def change_endpoint(endpoint_id: int, changes: Mapping[str, Any], *, actor: Actor) -> Endpoint:
-    """Change fields; attempts in progress continue with the old ones. A new URL resets the endpoint's health."""
+    """Change fields; attempts in progress continue with the old ones.
+
+    A new URL, certificate or OAuth setting resets the endpoint's health.
+    """
     with transaction.atomic():
         endpoint = Endpoint.objects.select_for_update(no_key=True).get(pk=endpoint_id)
         changed = {name: value for name, value in changes.items() if getattr(endpoint, name) != value}
@@ -63,9 +69,11 @@ def change_endpoint(endpoint_id: int, changes: Mapping[str, Any], *, actor: Acto
         for name, value in changed.items():
             setattr(endpoint, name, value)
         endpoint.save(update_fields=list(changed))
-        if "url" in changed:
+        if "url" in changed or CONNECTION_FIELDS & changed.keys():
             Target.objects.filter(endpoint=endpoint).update(**CLEAN, last_error="")
         _append_event(endpoint, "changed", actor, fields=sorted(changed))
+        if "client_certificate" in changed or "client_certificate_until" in changed:
+            _append_event(endpoint, "certificate_replaced", actor)
         queues.notify_loop(POLLER)
     return endpoint
 
