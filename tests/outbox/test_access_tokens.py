@@ -315,7 +315,7 @@ def test_invalid_oauth_settings_are_rejected_by_field(
 
 
 def test_new_token_url_needs_the_client_secret_again(api: Api, tokens: Receiver) -> None:
-    """Otherwise, whoever may change endpoints could send the secret to a server of their choice."""
+    """Otherwise, an admin who cannot read the secret could have it sent to another server."""
     made = api.post("endpoints/", {"name": "ERP", "url": "https://erp.example/", **fields(tokens)}).json()
     at = f"endpoints/{made['id']}/"
     moved = {"oauth_token_url": "https://other.example/"}

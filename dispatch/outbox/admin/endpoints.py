@@ -18,6 +18,7 @@ from unfold.forms import BaseDialogForm
 from unfold.widgets import (
     UnfoldAdminIntegerFieldWidget,
     UnfoldAdminPasswordWidget,
+    UnfoldAdminSelect2MultipleWidget,
     UnfoldAdminTextareaWidget,
     UnfoldAdminTextInputWidget,
 )
@@ -27,8 +28,9 @@ from dispatch.core import clock
 from dispatch.core.http import client_certificates
 from dispatch.core.http.ssrf import check_target_url
 from dispatch.core.web.form_fields import BoundedJSONField
+from dispatch.outbox.admin.catalog import event_type_choices
 from dispatch.outbox.admin.messages import shorten
-from dispatch.outbox.models import Endpoint
+from dispatch.outbox.models import Endpoint, EventType
 from dispatch.outbox.services import authentication, target_health
 from dispatch.outbox.services import endpoints as services
 from dispatch.outbox.validators import (
@@ -77,6 +79,11 @@ class EndpointForm(OwnedForm):
         ),
     )
 
+    event_types = forms.MultipleChoiceField(
+        required=False,
+        widget=UnfoldAdminSelect2MultipleWidget,
+        help_text="From the event catalog. Leave empty for messages addressed to it by name only.",
+    )
     new_client_secret = forms.CharField(
         required=False,
         label="Client secret",
@@ -98,7 +105,7 @@ class EndpointForm(OwnedForm):
     class Meta:
         model = Endpoint
         fields = [
-            "organization", "name", "url", "event_types", "condition", "mode", "pool", "timeout_s",
+            "organization", "name", "receiver", "url", "event_types", "condition", "mode", "pool", "timeout_s",
             "retry_schedule_s", "retry_jitter", "permanent_codes", "expire_after_s", "oauth_token_url",
             "oauth_client_id", "oauth_scope", "oauth_audience", "oauth_client_auth", "client_certificate",
         ]  # fmt: skip
@@ -111,8 +118,6 @@ class EndpointForm(OwnedForm):
             self.fields["oauth_client_auth"].required = False
         if "client_certificate" in self.fields:
             self.fields["client_certificate"].widget.attrs |= {"rows": 3, "spellcheck": "false"}
-        if "event_types" in self.fields:
-            self.fields["event_types"].widget.attrs["rows"] = 2
         if "pool" in self.fields:
             self.fields["pool"].required = False
             self.fields["pool"].help_text = "Leave empty to use the organization's default pool for messages."
@@ -246,8 +251,8 @@ class EndpointAdmin(OwnedAdmin):
         "health", "waiting", "header_names", "previous_secret_until", "created_at", "client_certificate_until",
     ]  # fmt: skip
     own_fields = [
-        "name", "url", "event_types", "condition", "new_headers", "mode", "pool", "timeout_s", "retry_schedule_s",
-        "retry_jitter", "permanent_codes", "expire_after_s",
+        "name", "receiver", "url", "event_types", "condition", "new_headers", "mode", "pool", "timeout_s",
+        "retry_schedule_s", "retry_jitter", "permanent_codes", "expire_after_s",
     ]  # fmt: skip
     oauth_fields = [
         "oauth_token_url", "oauth_client_id", "new_client_secret", "oauth_scope", "oauth_audience",
@@ -259,6 +264,14 @@ class EndpointAdmin(OwnedAdmin):
         ("OAuth 2.0 client credentials", {"fields": oauth_fields, "classes": ["collapse"]}),
         ("Mutual TLS", {"fields": [*certificate_fields, "client_certificate_until"], "classes": ["collapse"]}),
     ]
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        """Offer the event types of the endpoint's organization, or of those for which the user may add one."""
+        form = super().get_form(request, obj, change, **kwargs)
+        if field := form.base_fields.get("event_types"):
+            own = EventType.objects.of(obj.organization_id) if obj else self.visible(request, EventType)
+            field.choices = event_type_choices(own, obj.event_types if obj else [])
+        return form
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Hide the health fields of a new endpoint, and headers from users who may not change them."""

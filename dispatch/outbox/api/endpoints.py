@@ -101,7 +101,7 @@ class EndpointSerializer(OwnedSerializer):
     class Meta:
         model = Endpoint
         fields = [
-            "id", "name", "url", "event_types", "condition", "mode", "pool", "headers", "header_names",
+            "id", "name", "receiver", "url", "event_types", "condition", "mode", "pool", "headers", "header_names",
             "oauth_token_url", "oauth_client_id", "oauth_client_secret", "oauth_scope", "oauth_audience",
             "oauth_client_auth", "client_certificate", "client_key", "client_certificate_until",
             "timeout_s", "retry_schedule_s", "retry_jitter", "permanent_codes", "expire_after_s", "state",

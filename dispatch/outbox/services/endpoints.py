@@ -33,6 +33,10 @@ MAX_FORMER = 5
 TEST_TYPE = "endpoint.test"
 # Counting stops here and means "this many or more".
 COUNT_LIMIT = 10_000
+SECRET_FIELDS = [
+    "secret", "secret_since", "previous_secret", "previous_secret_since", "previous_secret_until",
+    "former_secrets",
+]  # fmt: skip
 # Changing one of these may end a failure, as a new URL may.
 CONNECTION_FIELDS = {*authentication.OAUTH_FIELDS, "client_certificate", "client_key"}
 HAS_MESSAGES = "This endpoint has messages, which must be kept. Disable it instead."
@@ -107,11 +111,12 @@ def rotate_secret(
         endpoint = Endpoint.objects.select_for_update(no_key=True).get(pk=endpoint_id)
         until = now + timedelta(seconds=min(overlap_s, MAX_OVERLAP_S)) if overlap_s > 0 else None
         former = endpoint.former_secrets_at(now)[:MAX_FORMER] if until else []
-        kept: Any = [[old, end.isoformat() if end else None] for old, end in former]
+        kept: Any = [[old, *(at.isoformat() if at else None for at in times)] for old, *times in former]
         endpoint.former_secrets = kept
         endpoint.previous_secret = endpoint.secret if until else ""
-        endpoint.previous_secret_until, endpoint.secret = until, secret
-        endpoint.save(update_fields=["secret", "previous_secret", "previous_secret_until", "former_secrets"])
+        endpoint.previous_secret_since = (endpoint.secret_since or endpoint.created_at) if until else None
+        endpoint.previous_secret_until, endpoint.secret, endpoint.secret_since = until, secret, now
+        endpoint.save(update_fields=SECRET_FIELDS)
         _append_event(endpoint, "secret_rotated", actor, overlap_s=int(overlap_s))
     return endpoint, secret, until
 

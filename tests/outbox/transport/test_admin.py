@@ -64,7 +64,8 @@ def run(client: Client, model: str, name: str, *rows: Any, everywhere: bool = Fa
 
 def fields(**changed: Any) -> dict[str, Any]:
     return {
-        "name": "ERP", "url": "https://erp.example/hook", "event_types": "job.*, lead.finished", "new_headers": "",
+        "name": "ERP", "url": "https://erp.example/hook", "event_types": ["job.*", "lead.finished"],
+        "new_headers": "",
         "mode": "BLOCK_ON_ERROR", "pool": "", "timeout_s": "15", "retry_schedule_s": "5,30", "retry_jitter": "0.2",
         "permanent_codes": "400,401", "expire_after_s": "", **changed,
     }  # fmt: skip
@@ -128,7 +129,8 @@ def test_credentials_are_entered_and_never_shown(
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("url", "http://169.254.169.254/"), ("url", "ftp://x.example/"), ("event_types", "job.assigned, nonsense"),
+    [("url", "http://169.254.169.254/"), ("url", "ftp://x.example/"),
+     ("event_types", ["job.assigned", "nonsense"]),
      ("new_headers", '{"Host": "x"}'), ("new_headers", "[1]"), ("new_headers", '{"A": 1}'), ("timeout_s", "99"),
      ("permanent_codes", "400,429"), ("retry_jitter", "2")],
 )  # fmt: skip
