@@ -120,7 +120,7 @@ def test_expensive_payload_is_refused(world: World, api: Api) -> None:
 def test_payload_can_be_checked_without_sending(api: Api) -> None:
     made = add(api, schema=SCHEMA)
     at = f"event-types/{made['id']}/check/"
-    assert api.post(at, {"payload": {"id": 1}}).json() == {"is_valid": True, "problems": {}}
+    assert api.post(at, {"payload": {"id": 1}}).json() == {"matches": True, "problems": {}}
     assert api.post(at, {"payload": {}}).json()["problems"] == {"id": "This field is required."}
 
 

@@ -122,4 +122,4 @@ def _parse_key(key: str) -> rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed2
 
 
 def _public_bytes(public: object) -> bytes:
-    return public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[attr-defined,no-any-return]
+    return public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[attr-defined]

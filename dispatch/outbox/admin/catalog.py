@@ -126,7 +126,7 @@ class EventTypeAdmin(OwnedAdmin):
         obj.pk, obj._state.adding = row.pk, False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Archive types instead: messages of theirs may exist."""
+        """Return False: types are archived, since messages of these types may exist."""
         return False
 
     @admin.action(description="Archive (hidden from the catalog)", permissions=["change"])

@@ -270,6 +270,7 @@ class EndpointAdmin(OwnedAdmin):
         form = super().get_form(request, obj, change, **kwargs)
         if field := form.base_fields.get("event_types"):
             own = EventType.objects.of(obj.organization_id) if obj else self.visible(request, EventType)
+            assert own is not None
             field.choices = event_type_choices(own, obj.event_types if obj else [])
         return form
 

@@ -91,7 +91,7 @@ class PayloadSerializer(StrictSerializer):
 class CheckedSerializer(serializers.Serializer):
     """Whether the payload matches the current schema, and the errors by field."""
 
-    is_valid = serializers.BooleanField()
+    matches = serializers.BooleanField()
     problems = serializers.DictField(child=serializers.CharField())
 
 
@@ -184,10 +184,11 @@ class EventTypeViewSet(
     @action(detail=True, methods=["post"], url_path="check")
     def check_payload(self, request: Request, **kwargs: Any) -> Response:
         """Validate a payload against the type's current schema. Sends nothing."""
+        row = self.get_object()
         given = PayloadSerializer(data=request.data)
         given.is_valid(raise_exception=True)
-        problems = services.check_payload(self.get_object(), given.validated_data["payload"])
-        return Response({"is_valid": not problems, "problems": problems})
+        problems = services.check_payload(row, given.validated_data["payload"])
+        return Response({"matches": not problems, "problems": problems})
 
     @extend_schema(responses=CatalogEntrySerializer(many=True))
     @action(detail=False, methods=["get"], url_path="catalog", pagination_class=None, filterset_fields=None)

@@ -97,10 +97,10 @@ class SendSerializer(StrictSerializer):
 
     def _validator(self) -> PayloadValidator:
         """Return the validator of this request, which all messages of a list share."""
-        if "payload_validator" not in self.context:
-            organization_id = self.context["request"].organization.pk
-            self.context["payload_validator"] = PayloadValidator(organization_id)
-        return cast(PayloadValidator, self.context["payload_validator"])
+        context = cast(dict[str, Any], self.context)
+        if "payload_validator" not in context:
+            context["payload_validator"] = PayloadValidator(context["request"].organization.pk)
+        return cast(PayloadValidator, context["payload_validator"])
 
     def to_message(self, attrs: dict[str, Any]) -> NewMessage:
         return NewMessage(
