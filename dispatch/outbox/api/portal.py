@@ -53,7 +53,7 @@ class PortalLinkSerializer(OwnedSerializer):
         ]  # fmt: skip
         read_only_fields = ["expires_at", "opened_at", "session_until", "revoked_at", "created_by"]
 
-    @extend_schema_field(serializers.ChoiceField(choices=["new", "open", "used", "expired", "revoked"]))
+    @extend_schema_field(serializers.ChoiceField(choices=portal.STATES))
     def get_state(self, link: PortalLink) -> str:
         return portal.state_of(link)
 

@@ -31,6 +31,7 @@ from dispatch.outbox.services.creation_times import created_since
 LINK_S, MAX_LINK_S = 24 * 3600, 7 * 24 * 3600
 SESSION_S, MAX_SESSION_S = 12 * 3600, 30 * 24 * 3600
 MAX_REPLAYED = 10_000
+STATES = ("new", "open", "used", "expired", "revoked")
 # The reason of a pause that a receiver made, and that a receiver may end. Staff's pauses stay.
 PAUSED_HERE = "Paused by the receiver in its portal."
 
@@ -153,7 +154,7 @@ def messages_of(link: PortalLink, endpoint: Endpoint) -> QuerySet[Message]:
 
 
 def state_of(link: PortalLink) -> str:
-    """Return "new", "open", "used", "expired" or "revoked"."""
+    """Return one of STATES: not opened yet, in use, session over, not opened in time, or revoked."""
     now = clock.now()
     if link.revoked_at:
         return "revoked"
