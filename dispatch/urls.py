@@ -51,6 +51,7 @@ urlpatterns = [
     path("api/v1/", include(api)),
     path("", include("dispatch.jobs.public.urls")),
     path("calendars/<str:token>.ics", schedule_feed, name="schedule_feed"),
+    path("portal/", include("dispatch.console.portal.urls")),
     path("telephony/", include("dispatch.telephony.urls")),
     re_path(r"^api/", problems.unknown_path),
 ]

@@ -240,6 +240,11 @@ TABLE: tuple[Rule, ...] = (
         },
     ),
     Rule(
+        "endpoint.certificate_expiring", TOAST, mark("A client certificate expires soon"),
+        "The client certificate of endpoint {name} must be replaced", ("{until_text}",),
+        to=ADMINS, email=True, ends={"endpoint.certificate_replaced": "replaced the certificate"},
+    ),
+    Rule(
         "group.blocked", TOAST, mark("A message failed and blocks its group"),
         "Message {message_id} failed, so its group {group} waits",
         ("{error}", "{to}", "Retry, ignore or resolve it."),

@@ -5,6 +5,8 @@ from __future__ import annotations
 ENUM_NAMES = {
     "JobStatus": "dispatch.jobs.models.Job.Status",
     "SubmissionStatus": "dispatch.jobs.models.Submission.Status",
+    "EndpointState": "dispatch.outbox.rules.health.STATES",
+    "PortalLinkState": "dispatch.outbox.services.portal.STATES",
     "MessageStatus": "dispatch.outbox.models.Status",
     "ScheduleStatus": "dispatch.schedules.models.Schedule.Status",
     "RunStatus": "dispatch.schedules.models.RunStatus",

@@ -109,6 +109,16 @@ BODIES: dict[str, dict[str, Any]] = {
     "LeadDispatch": {"is_paused": True},
     "EngineSwitch": {"is_stopped": True},
     # --- outbox
+    "EventType": {
+        "name": "order.changed",
+        "description": "An order was changed.",
+        "is_enforced": True,
+        "schema": {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]},
+        "example": {"id": 17},
+    },
+    "Payload": {"payload": {"id": 17}},
+    "Publish": {"type": "order.changed", "payload": {"id": 17}, "group": "order:17"},
+    "PortalLink": {"endpoint": "ERP", "label": "Acme", "event_types": ["order.*"], "link_s": 86400},
     "Endpoint": {
         "name": "ERP",
         "url": "https://erp.example.com/hooks/dispatch",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
+import time
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -10,9 +13,10 @@ import structlog
 from django.conf import settings
 
 from dispatch.core import clock
-from dispatch.core.http import client
+from dispatch.core.http import client, client_certificates
 from dispatch.core.http import webhook_signing as signing
-from dispatch.outbox.models import Message
+from dispatch.outbox import access_tokens
+from dispatch.outbox.models import Endpoint, Message
 from dispatch.outbox.rules import responses as rules
 from dispatch.outbox.rules.responses import Verdict
 from dispatch.outbox.services.attempt_results import AttemptResult
@@ -26,6 +30,14 @@ DEFAULT_TIMEOUT_S = 15.0
 REPLAY_HEADER = "Dispatch-Replay"
 # The delay of a message whose target's name could not be looked up yet.
 LOOKUP_DELAY_S = 5.0
+# How long an attempt waits for an access token, and the delay of its message if there is none by then.
+TOKEN_WAIT_S, TOKEN_DELAY_S = 2.0, 5.0
+# A request that was answered 401 is repeated with a new token if at least this much of the timeout is left.
+MIN_REPEAT_S = 1.0
+
+
+class CertificateProblem(Exception):
+    """The endpoint's client certificate cannot be used. The message is for users."""
 
 
 async def deliver_message(call: DeliveryAttempt) -> AttemptResult:
@@ -37,8 +49,16 @@ async def deliver_message(call: DeliveryAttempt) -> AttemptResult:
             raise ValueError(call.problem)
         body = call.payload.encode()
         headers = headers_of(call, body)
-        answer = await client.post(call.url, body, headers, timeout_s(call), organization=call.organization_id)
+        answer = await _post(call, body, headers)
         verdict = _judge(call, answer)
+    except access_tokens.TokenUnavailable as error:
+        verdict = Verdict(rules.FAILED, error_class=rules.TOKEN, error=f"No access token: {error}")
+    except access_tokens.TokenPending:
+        verdict = _limited(
+            call, Verdict(rules.DEFERRED, TOKEN_DELAY_S, rules.TOKEN_PENDING, "Waiting for an access token.")
+        )
+    except CertificateProblem as error:
+        verdict = Verdict(rules.FAILED, error_class=rules.CERTIFICATE, error=str(error))
     except client.ForbiddenTarget as error:
         verdict = Verdict(rules.PERMANENT, error_class="refused", error=str(error))
     except client.LookupDelayed as error:
@@ -64,6 +84,52 @@ async def deliver_message(call: DeliveryAttempt) -> AttemptResult:
         status_code=answer.status if answer else None,
         answer=_text(answer.body_start) if answer else "",
     )
+
+
+async def _post(call: DeliveryAttempt, body: bytes, headers: dict[str, str]) -> client.Response:
+    """Send the request, with the endpoint's client certificate and access token if it has them.
+
+    A response of 401 is followed by one more request with a new token. All of it takes at most the timeout.
+    """
+    endpoint, deadline = call.endpoint, time.monotonic() + timeout_s(call)
+    tls = await _tls(endpoint) if endpoint and endpoint.client_certificate else None
+
+    async def send(extra: Mapping[str, str]) -> client.Response:
+        remaining_s = max(0.001, deadline - time.monotonic())
+        return await client.post(
+            call.url, body, {**headers, **extra}, remaining_s, organization=call.organization_id, tls=tls
+        )
+
+    if endpoint is None or not endpoint.oauth_token_url:
+        return await send({})
+    for name in [name for name in headers if name.lower() == "authorization"]:
+        del headers[name]
+    tokens, wait_s = access_tokens.shared(), min(TOKEN_WAIT_S, timeout_s(call) / 2)
+    token = await tokens.get(endpoint, wait_s)
+    answer = await send({"Authorization": f"Bearer {token}"})
+    if answer.status != 401 or not tokens.reject(endpoint, token):
+        return answer
+    try:
+        token = await tokens.get(endpoint, min(TOKEN_WAIT_S, max(0.0, deadline - time.monotonic() - MIN_REPEAT_S)))
+    except (access_tokens.TokenUnavailable, access_tokens.TokenPending):
+        return answer
+    if deadline - time.monotonic() < MIN_REPEAT_S:
+        return answer
+    return await send({"Authorization": f"Bearer {token}"})
+
+
+async def _tls(endpoint: Endpoint) -> ssl.SSLContext:
+    """Return the context that presents the endpoint's certificate. Raises CertificateProblem."""
+    until = endpoint.client_certificate_until
+    if until and until <= clock.now():
+        raise CertificateProblem(f"The client certificate expired on {until:%Y-%m-%d %H:%M} UTC.")
+    try:
+        # In a thread: building a context takes some milliseconds.
+        return await asyncio.to_thread(
+            client_certificates.tls_context, endpoint.client_certificate, str(endpoint.client_key)
+        )
+    except (OSError, ValueError) as error:
+        raise CertificateProblem(f"The client certificate or its key can't be used: {error}.") from None
 
 
 def headers_of(call: DeliveryAttempt, body: bytes) -> dict[str, str]:
@@ -109,6 +175,8 @@ def headers_shown(message: Message, number: int, at: datetime | None) -> dict[st
     if message.endpoint:
         shown["webhook-signature"] = "v1,…"
         shown |= dict.fromkeys(own, "(not shown)")
+        if message.endpoint.oauth_token_url:
+            shown["Authorization"] = "Bearer (not shown)"
     return shown
 
 
@@ -123,7 +191,6 @@ def timeout_s(call: DeliveryAttempt) -> float:
 
 def _judge(call: DeliveryAttempt, answer: client.Response) -> Verdict:
     permanent = call.endpoint.permanent_codes if call.endpoint else settings.OUTBOX_PERMANENT_CODES
-    now = clock.now()
     verdict = rules.judge_response(
         answer.status,
         answer.headers,
@@ -131,9 +198,13 @@ def _judge(call: DeliveryAttempt, answer: client.Response) -> Verdict:
         permanent=permanent,
         default_delay_s=settings.OUTBOX_DEFER_S,
         longest_delay_s=settings.OUTBOX_LONGEST_DEFERRAL_S,
-        now=now,
+        now=clock.now(),
     )
-    return rules.limit_deferral(verdict, call.deferred_since, now, settings.OUTBOX_DEFERRAL_LIMIT_S)
+    return _limited(call, verdict)
+
+
+def _limited(call: DeliveryAttempt, verdict: Verdict) -> Verdict:
+    return rules.limit_deferral(verdict, call.deferred_since, clock.now(), settings.OUTBOX_DEFERRAL_LIMIT_S)
 
 
 def _text(start: bytes) -> str:

@@ -10,7 +10,7 @@ from dispatch.outbox import publisher, router
 from dispatch.outbox.checks import refuse_contradictions
 from dispatch.outbox.event_reader import READER
 from dispatch.outbox.poller import poll_once
-from dispatch.outbox.services import recovery, target_health
+from dispatch.outbox.services import authentication, recovery, target_health
 
 refuse_contradictions()
 
@@ -35,7 +35,7 @@ def recover_calls() -> float | None:
 
 
 def recover_pointers() -> float | None:
-    """Recover lost pointers and groups missing from the queue; disable endpoints.
+    """Recover lost pointers and groups missing from the queue; disable endpoints; warn about certificates.
 
     A pointer is lost if it led to no attempt. An endpoint is disabled after it has failed for several days.
     """
@@ -44,6 +44,7 @@ def recover_pointers() -> float | None:
     stale = recovery.recover_stale()
     recovery.requeue_missing_groups()
     target_health.disable_failing()
+    authentication.warn_about_certificates()
     return 0.0 if stale == settings.OUTBOX_STALE_BATCH else None
 
 

@@ -7,7 +7,7 @@ ordered message of a group is in flight) and `one_call_per_slot` (a pool's attem
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
@@ -60,6 +60,14 @@ def default_permanent_codes() -> list[int]:
     return list(settings.OUTBOX_PERMANENT_CODES)
 
 
+class SigningSecret(NamedTuple):
+    """A secret that signs, until when (None: no end) and since when (None: unknown)."""
+
+    secret: str
+    until: datetime | None = None
+    since: datetime | None = None
+
+
 class Endpoint(OwnedModel):
     """An HTTP endpoint that receives messages.
 
@@ -68,7 +76,13 @@ class Endpoint(OwnedModel):
 
     # Encrypted fields. Queries over several endpoints defer these, so that an endpoint whose fields cannot be
     # decrypted does not affect the others.
-    CREDENTIALS = ("secret", "previous_secret", "former_secrets", "headers")
+    CREDENTIALS = ("secret", "previous_secret", "former_secrets", "headers", "oauth_client_secret", "client_key")
+
+    class ClientAuth(models.TextChoices):
+        """How the client id and secret reach the token server."""
+
+        BASIC = "basic", "In the Authorization header"
+        BODY = "body", "In the request body"
 
     name = models.CharField(max_length=80)
     url = models.CharField("URL", max_length=2000, validators=[check_url])
@@ -90,19 +104,61 @@ class Endpoint(OwnedModel):
             "it holds are sent. Leave empty for all events of these types."
         ),
     )
+    receiver = models.CharField(
+        max_length=80,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Whose endpoint it is. One portal link can open all endpoints of a receiver.",
+    )
     secret = EncryptedTextField(help_text="Signs every request (whsec_…). Stored encrypted.")
+    secret_since = models.DateTimeField(null=True, editable=False)
     previous_secret = EncryptedTextField(blank=True, default="", help_text="Also signs until it expires.")
+    previous_secret_since = models.DateTimeField(null=True, editable=False)
     previous_secret_until = models.DateTimeField(null=True, blank=True)
     former_secrets = EncryptedJSONField(
         null=True,
         blank=True,
         editable=False,
-        help_text="Secrets from before the previous one, which also sign: [secret, until].",
+        help_text="Secrets from before the previous one, which also sign: [secret, until, since].",
     )
     headers = EncryptedJSONField(
         default=dict,
         blank=True,
         help_text=('Sent with every request, such as {"Authorization": "…"}. Stored encrypted.'),
+    )
+    oauth_token_url = models.CharField(
+        "token URL",
+        max_length=2000,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Requests carry an access token from this server (OAuth 2.0 client credentials).",
+    )
+    oauth_client_id = models.CharField("client ID", max_length=200, blank=True, default="", db_default="")
+    oauth_client_secret = EncryptedTextField("client secret", blank=True, default="", db_default="")
+    oauth_scope = models.CharField(
+        "scope", max_length=500, blank=True, default="", db_default="", help_text="Separate scopes with spaces."
+    )
+    oauth_audience = models.CharField("audience", max_length=500, blank=True, default="", db_default="")
+    oauth_client_auth = models.CharField(
+        "client authentication",
+        max_length=8,
+        choices=ClientAuth,
+        default=ClientAuth.BASIC,
+        db_default=ClientAuth.BASIC,
+        help_text="How the token server gets the client ID and secret.",
+    )
+    client_certificate = models.TextField(
+        blank=True,
+        default="",
+        db_default="",
+        help_text="For mutual TLS, in PEM: the certificate first, then those of intermediate authorities.",
+    )
+    client_key = EncryptedTextField(blank=True, default="", db_default="")
+    client_certificate_until = models.DateTimeField("certificate expires", null=True, blank=True, editable=False)
+    certificate_warned_days = models.SmallIntegerField(
+        null=True, editable=False, help_text="The last warning about the certificate: days before it expires."
     )
     mode = models.CharField(max_length=16, choices=Mode, default=Mode.BLOCK)
     pool = models.ForeignKey(
@@ -144,16 +200,110 @@ class Endpoint(OwnedModel):
     def __str__(self) -> str:
         return self.name
 
-    def former_secrets_at(self, now: datetime) -> list[tuple[str, datetime | None]]:
-        """Return the replaced secrets that still sign, newest first, each with its end."""
+    def former_secrets_at(self, now: datetime) -> list[SigningSecret]:
+        """Return the replaced secrets that still sign, newest first."""
         former: Any = self.former_secrets or []
-        secrets = [(str(self.previous_secret), self.previous_secret_until)] if self.previous_secret else []
-        secrets += [(secret, datetime.fromisoformat(until) if until else None) for secret, until in former]
-        return [(secret, until) for secret, until in secrets if until is None or until > now]
+        secrets = []
+        if self.previous_secret:
+            previous = str(self.previous_secret)
+            secrets.append(SigningSecret(previous, self.previous_secret_until, self.previous_secret_since))
+        # Entries of earlier versions have no third element.
+        secrets += [
+            SigningSecret(secret, *(datetime.fromisoformat(at) if at else None for at in times))
+            for secret, *times in former
+        ]
+        return [secret for secret in secrets if secret.until is None or secret.until > now]
 
     def signing_secrets(self, now: datetime) -> list[str]:
         """Return all secrets that sign, the current one first."""
-        return [str(self.secret), *(secret for secret, _ in self.former_secrets_at(now))]
+        return [str(self.secret), *(former.secret for former in self.former_secrets_at(now))]
+
+
+class PortalLink(OwnedModel):
+    """A link that lets a receiver see and manage its deliveries: of one endpoint, or of all with its label.
+
+    The link is exchanged once for a session. Only digests of the link's code and of the session's key are stored.
+    """
+
+    uid = models.CharField(max_length=32, unique=True, editable=False)
+    endpoint = models.ForeignKey(Endpoint, null=True, blank=True, on_delete=models.CASCADE, related_name="+")
+    receiver = models.CharField(
+        max_length=80, blank=True, help_text="Opens all endpoints with this receiver, also later ones."
+    )
+    label = models.CharField(max_length=80, blank=True, help_text="Who gets the link; shown in the history.")
+    event_types = ArrayField(
+        models.CharField(max_length=80),
+        default=list,
+        blank=True,
+        help_text="What the receiver may subscribe to, such as order.*.",
+    )
+    is_read_only = models.BooleanField(default=False, help_text="The receiver sees deliveries, changes nothing.")
+    code_digest = models.CharField(max_length=64, editable=False)
+    expires_at = models.DateTimeField(editable=False, help_text="The link must be opened before this time.")
+    session_s = models.PositiveIntegerField("session (s)", editable=False)
+    session_digest = models.CharField(max_length=64, blank=True, editable=False)
+    opened_at = models.DateTimeField(null=True, editable=False)
+    session_until = models.DateTimeField(null=True, editable=False)
+    revoked_at = models.DateTimeField(null=True, editable=False)
+    created_by = models.CharField(max_length=120, blank=True, editable=False)
+    created_at = models.DateTimeField(default=clock.now, editable=False)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(endpoint__isnull=False, receiver="") | Q(endpoint__isnull=True) & ~Q(receiver=""),
+                name="portal_link_has_one_scope",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.label or f"portal link {self.pk}"
+
+
+class EventType(OwnedModel):
+    """A type of messages that an organization publishes: an entry of its event catalog.
+
+    Dispatch's own types are in `dispatch.outbox.catalog`. `version` is the number of the current
+    EventTypeVersion; 0 means that it has no schema.
+    """
+
+    name = models.CharField(
+        max_length=80, help_text='A subject and a verb, such as "order.changed". It cannot be changed.'
+    )
+    description = models.CharField(max_length=500, blank=True, default="")
+    is_enforced = models.BooleanField(
+        "refuse other payloads",
+        default=False,
+        help_text="Messages of this type whose payload does not match the schema are refused.",
+    )
+    version = models.PositiveIntegerField(default=0, editable=False)
+    archived_at = models.DateTimeField(null=True, blank=True, editable=False)
+    created_at = models.DateTimeField(default=clock.now, editable=False)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [models.UniqueConstraint(fields=["organization", "name"], name="one_event_type_per_name")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class EventTypeVersion(OwnedModel):
+    """One version of an event type: its JSON Schema and an example. It is never changed."""
+
+    event_type = models.ForeignKey(EventType, on_delete=models.CASCADE, related_name="versions")
+    number = models.PositiveIntegerField()
+    schema = models.JSONField(null=True)
+    example = models.JSONField(null=True)
+    created_at = models.DateTimeField(default=clock.now, editable=False)
+
+    class Meta:
+        ordering = ["-number"]
+        constraints = [models.UniqueConstraint(fields=["event_type", "number"], name="one_version_per_event_type")]
+
+    def __str__(self) -> str:
+        return f"{self.event_type_id} version {self.number}"
 
 
 class Target(OwnedModel):

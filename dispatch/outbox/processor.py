@@ -22,7 +22,7 @@ from dispatch.core import fault_injection
 from dispatch.core.db.batcher import Batcher, DatabaseThread
 from dispatch.core.http import client
 from dispatch.core.runtime.fair_shares import AsyncShares, SharesClosed
-from dispatch.outbox import http_delivery, metrics, publisher
+from dispatch.outbox import access_tokens, http_delivery, metrics, publisher
 from dispatch.outbox.pointer import check_token
 from dispatch.outbox.services import attempts, target_health
 from dispatch.outbox.services.attempt_results import AttemptResult, finish_unlocked
@@ -152,6 +152,7 @@ class Processor:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
+        await access_tokens.close()
         await client.close()
         for thread in (self._start_thread, self._finish_thread, self._publishing):
             await asyncio.to_thread(thread.close)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 import time
 from collections import defaultdict
@@ -31,6 +32,7 @@ class Visit:
     began: float
     ended: float | None = None
     path: str = "/"
+    client: str = ""
 
 
 @dataclass
@@ -43,8 +45,8 @@ class Answer:
 
 
 class Receiver:
-    def __init__(self, host: str = "127.0.0.1") -> None:
-        self.host = host
+    def __init__(self, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
+        self.host, self.tls = host, tls
         self.visits: list[Visit] = []
         self.default = Answer()
         self.on_visit: Callable[[Visit], None] | None = None
@@ -61,7 +63,7 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}/hook"
+        return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}/hook"
 
     # --- Responses
     def answer(
@@ -149,7 +151,7 @@ class Receiver:
         app.router.add_route("POST", "/{path:.*}", self._take)
         runner = web.AppRunner(app, access_log=None)
         self._loop.run_until_complete(runner.setup())
-        site = web.TCPSite(runner, self.host, 0, backlog=1024)
+        site = web.TCPSite(runner, self.host, 0, backlog=1024, ssl_context=self.tls)
         self._loop.run_until_complete(site.start())
         self.port = runner.addresses[0][1]
         self._started.set()
@@ -166,6 +168,7 @@ class Receiver:
             body=body,
             began=time.monotonic(),
             path=request.path,
+            client=_client(request),
         )
         self.visits.append(visit)
         place = len(self.visits)
@@ -193,6 +196,12 @@ class Receiver:
                 answer.times -= 1
                 return answer
         return self.default
+
+
+def _client(request: web.Request) -> str:
+    """Return the common name of the client's certificate, or ""."""
+    given = request.get_extra_info("peercert") or {}
+    return str({key: value for ((key, value),) in given.get("subject", ())}.get("commonName", ""))
 
 
 def _name(body: bytes) -> str:

@@ -32,7 +32,16 @@ from dispatch.jobs.models import (
     Submission,
     TechnicianNotice,
 )
-from dispatch.outbox.models import Attempt, Endpoint, Message, MessageGroup, Target
+from dispatch.outbox.models import (
+    Attempt,
+    Endpoint,
+    EventType,
+    EventTypeVersion,
+    Message,
+    MessageGroup,
+    PortalLink,
+    Target,
+)
 from dispatch.outbox.services.intake import default_pool
 from dispatch.schedules.models import BulkImport, Run, RunReport, Schedule, ScheduleFeed
 from dispatch.technicians.models import Shift, Skill, Technician
@@ -269,6 +278,20 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
         from_phone=make.phone(),
     ),
     Endpoint: _endpoint,
+    EventType: lambda t: EventType.objects.create(
+        organization=t.organization, name=f"order.{t.tag.lower()}", description=f"{t.tag} order", version=1
+    ),
+    PortalLink: lambda t: PortalLink.objects.create(
+        organization=t.organization,
+        endpoint=t.row(Endpoint),
+        uid=f"{t.tag.lower()}-portal",
+        label=t.tag,
+        expires_at=clock.now(),
+        session_s=60,
+    ),
+    EventTypeVersion: lambda t: EventTypeVersion.objects.create(
+        organization=t.organization, event_type=t.row(EventType), number=1, example={"of": t.tag}
+    ),
     Target: lambda t: Target.objects.create(
         organization=t.organization, endpoint=t.row(Endpoint), last_error=f"{t.tag} is away"
     ),

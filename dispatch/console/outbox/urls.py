@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from dispatch.console.outbox import actions, conditions, endpoints, groups, messages, missed
+from dispatch.console.outbox import actions, catalog, conditions, endpoints, groups, messages, missed
 
 urlpatterns = [
     path("", groups.group_list, name="outbox"),
@@ -11,6 +11,7 @@ urlpatterns = [
     path("messages/", messages.message_list, name="outbox_messages"),
     path("messages/act/", actions.handle_action, name="outbox_act"),
     path("messages/<int:message_id>/", messages.message_detail, name="outbox_message"),
+    path("catalog/", catalog.catalog_page, name="outbox_catalog"),
     path("endpoints/", endpoints.endpoint_list, name="outbox_endpoints"),
     path("endpoints/<int:endpoint_id>/", endpoints.endpoint_detail, name="outbox_endpoint"),
     path("endpoints/<int:endpoint_id>/condition/", conditions.edit_condition, name="outbox_condition"),

@@ -151,15 +151,19 @@ class HttpClient:
         allow_private: bool = False,
         organization: int = 0,
         kept_bytes: int = KEPT_BYTES,
+        tls: ssl.SSLContext | None = None,
     ) -> Response:
         """Send one POST, once. `timeout_s` covers everything: resolving, connecting, sending and reading.
 
+        `tls` replaces the client's context, for a client certificate; its connections serve no other context.
         Any status is a response, including 3xx. Raises ForbiddenTarget, TargetTimeout, TargetUnreachable,
         LookupDelayed; ValueError for headers that may not be set or a body above MAX_BODY_BYTES.
         """
         if len(body) > MAX_BODY_BYTES:
             raise ValueError(f"the body is larger than {MAX_BODY_BYTES} bytes")
-        return await self._send("POST", url, body, headers, timeout_s, allow_private, organization, kept_bytes)
+        return await self._send(
+            "POST", url, body, headers, timeout_s, allow_private, organization, kept_bytes, tls
+        )
 
     async def get(
         self,
@@ -196,6 +200,7 @@ class HttpClient:
         allow_private: bool,
         organization: int,
         kept_bytes: int,
+        tls: ssl.SSLContext | None = None,
     ) -> Response:
         check_headers(headers)
         target = check_url(url, settings.HTTP_ALLOWED_PORTS)
@@ -208,7 +213,13 @@ class HttpClient:
             async with (
                 asyncio.timeout(timeout_s),
                 session.request(
-                    method, target, data=body, headers=headers, allow_redirects=False, trace_request_ctx=progress
+                    method,
+                    target,
+                    data=body,
+                    headers=headers,
+                    allow_redirects=False,
+                    trace_request_ctx=progress,
+                    ssl=True if tls is None else tls,
                 ) as answer,
             ):
                 kept, truncated = await _read(answer, kept_bytes)
@@ -363,10 +374,11 @@ async def post(
     *,
     allow_private: bool = False,
     organization: int = 0,
+    tls: ssl.SSLContext | None = None,
 ) -> Response:
     """Send one POST with the shared client; see `HttpClient.post`."""
     return await shared().post(
-        url, body, headers, timeout_s, allow_private=allow_private, organization=organization
+        url, body, headers, timeout_s, allow_private=allow_private, organization=organization, tls=tls
     )
 
 

@@ -1,5 +1,5 @@
 """Provide the admin pages of the outbox."""
 
-from dispatch.outbox.admin import endpoints, messages
+from dispatch.outbox.admin import catalog, endpoints, messages, portal
 
-__all__ = ["endpoints", "messages"]
+__all__ = ["catalog", "endpoints", "messages", "portal"]

@@ -15,16 +15,24 @@ from django.urls import reverse
 from django.utils.html import format_html
 from unfold.decorators import action, display
 from unfold.forms import BaseDialogForm
-from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import (
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminPasswordWidget,
+    UnfoldAdminSelect2MultipleWidget,
+    UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
+)
 
 from accounts.admin.base import ACT, OwnedAdmin, OwnedForm, render_secret_once
 from dispatch.core import clock
+from dispatch.core.http import client_certificates
 from dispatch.core.http.ssrf import check_target_url
 from dispatch.core.web.form_fields import BoundedJSONField
+from dispatch.outbox.admin.catalog import event_type_choices
 from dispatch.outbox.admin.messages import shorten
-from dispatch.outbox.models import Endpoint
+from dispatch.outbox.models import Endpoint, EventType
+from dispatch.outbox.services import authentication, target_health
 from dispatch.outbox.services import endpoints as services
-from dispatch.outbox.services import target_health
 from dispatch.outbox.validators import (
     check_condition,
     check_event_type,
@@ -43,6 +51,12 @@ STATE_LABELS = {
     "disabled": "danger",
 }
 HOURS = 3600
+# Form fields that are never shown, by the endpoint's field.
+WRITTEN_ONLY = {
+    "new_headers": "headers",
+    "new_client_secret": "oauth_client_secret",
+    "new_client_key": "client_key",
+}
 
 
 class HeadersField(BoundedJSONField):
@@ -65,19 +79,45 @@ class EndpointForm(OwnedForm):
         ),
     )
 
+    event_types = forms.MultipleChoiceField(
+        required=False,
+        widget=UnfoldAdminSelect2MultipleWidget,
+        help_text="From the event catalog. Leave empty for messages addressed to it by name only.",
+    )
+    new_client_secret = forms.CharField(
+        required=False,
+        label="Client secret",
+        max_length=2000,
+        strip=False,
+        widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
+        help_text="Stored encrypted and never shown. Leave empty to keep the current one.",
+    )
+    new_client_key = forms.CharField(
+        required=False,
+        label="Certificate's private key",
+        max_length=client_certificates.MAX_LENGTH,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "autocomplete": "off", "spellcheck": "false"}),
+        help_text=(
+            "In PEM, without a passphrase. Stored encrypted and never shown. Leave empty to keep the current one."
+        ),
+    )
+
     class Meta:
         model = Endpoint
         fields = [
-            "organization", "name", "url", "event_types", "condition", "mode", "pool", "timeout_s",
-            "retry_schedule_s", "retry_jitter", "permanent_codes", "expire_after_s",
+            "organization", "name", "receiver", "url", "event_types", "condition", "mode", "pool", "timeout_s",
+            "retry_schedule_s", "retry_jitter", "permanent_codes", "expire_after_s", "oauth_token_url",
+            "oauth_client_id", "oauth_scope", "oauth_audience", "oauth_client_auth", "client_certificate",
         ]  # fmt: skip
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for name in {"retry_schedule_s", "permanent_codes"} & set(self.fields):
             self.fields[name].widget = UnfoldAdminTextInputWidget()
-        if "event_types" in self.fields:
-            self.fields["event_types"].widget.attrs["rows"] = 2
+        if "oauth_client_auth" in self.fields:
+            self.fields["oauth_client_auth"].required = False
+        if "client_certificate" in self.fields:
+            self.fields["client_certificate"].widget.attrs |= {"rows": 3, "spellcheck": "false"}
         if "pool" in self.fields:
             self.fields["pool"].required = False
             self.fields["pool"].help_text = "Leave empty to use the organization's default pool for messages."
@@ -85,6 +125,30 @@ class EndpointForm(OwnedForm):
     def clean_url(self) -> str:
         check_target_url(self.cleaned_data["url"])
         return str(self.cleaned_data["url"])
+
+    def clean_oauth_client_auth(self) -> str:
+        return self.cleaned_data["oauth_client_auth"] or Endpoint.ClientAuth.BASIC
+
+    def clean_oauth_token_url(self) -> str:
+        authentication.check_token_url(self.cleaned_data["oauth_token_url"])
+        return str(self.cleaned_data["oauth_token_url"])
+
+    def clean(self) -> dict[str, Any]:
+        """Store in `changes` what was changed and what follows from it."""
+        cleaned = super().clean() or self.cleaned_data
+        given = {name: cleaned[name] for name in self.changed_data if name in cleaned and name != "organization"}
+        for shown, name in WRITTEN_ONLY.items():
+            if (value := given.pop(shown, None)) is not None and (value or name == "headers"):
+                given[name] = value
+        if self.errors:
+            return cleaned
+        try:
+            self.changes = authentication.complete_changes(self.instance if self.instance.pk else None, given)
+        except ValidationError as error:
+            shown_as = {name: shown for shown, name in WRITTEN_ONLY.items()}
+            for name, problems in error.error_dict.items():
+                self.add_error(shown_as.get(name, name), problems)
+        return cleaned
 
     def clean_event_types(self) -> list[str]:
         return _each(self.cleaned_data["event_types"], check_event_type)
@@ -183,18 +247,38 @@ class EndpointAdmin(OwnedAdmin):
     search_fields = ["name", "url"]
     actions = ["pause", "resume"]
     actions_detail = ["test", "pause_this", "resume_this", "rotate_secret", "disable", "enable"]
-    readonly_fields = ["health", "waiting", "header_names", "previous_secret_until", "created_at"]
-    own_fields = [
-        "name", "url", "event_types", "condition", "new_headers", "mode", "pool", "timeout_s", "retry_schedule_s",
-        "retry_jitter", "permanent_codes", "expire_after_s",
+    readonly_fields = [
+        "health", "waiting", "header_names", "previous_secret_until", "created_at", "client_certificate_until",
     ]  # fmt: skip
-    fieldsets = [(None, {"fields": [*readonly_fields[:2], *own_fields, *readonly_fields[2:]]})]
+    own_fields = [
+        "name", "receiver", "url", "event_types", "condition", "new_headers", "mode", "pool", "timeout_s",
+        "retry_schedule_s", "retry_jitter", "permanent_codes", "expire_after_s",
+    ]  # fmt: skip
+    oauth_fields = [
+        "oauth_token_url", "oauth_client_id", "new_client_secret", "oauth_scope", "oauth_audience",
+        "oauth_client_auth",
+    ]  # fmt: skip
+    certificate_fields = ["client_certificate", "new_client_key"]
+    fieldsets = [
+        (None, {"fields": [*readonly_fields[:2], *own_fields, *readonly_fields[2:5]]}),
+        ("OAuth 2.0 client credentials", {"fields": oauth_fields, "classes": ["collapse"]}),
+        ("Mutual TLS", {"fields": [*certificate_fields, "client_certificate_until"], "classes": ["collapse"]}),
+    ]
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        """Offer the event types of the endpoint's organization, or of those for which the user may add one."""
+        form = super().get_form(request, obj, change, **kwargs)
+        if field := form.base_fields.get("event_types"):
+            own = EventType.objects.of(obj.organization_id) if obj else self.visible(request, EventType)
+            assert own is not None
+            field.choices = event_type_choices(own, obj.event_types if obj else [])
+        return form
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Hide the health fields of a new endpoint, and headers from users who may not change them."""
         hidden = set() if obj else set(self.readonly_fields)
         if not (self.permitted(request, "change", obj) if obj else self.permitted(request, "add")):
-            hidden.add("new_headers")
+            hidden |= set(WRITTEN_ONLY)
         fieldsets = super().get_fieldsets(request, obj)
         for _, options in fieldsets:
             options["fields"] = [name for name in options["fields"] if name not in hidden]
@@ -245,16 +329,13 @@ class EndpointAdmin(OwnedAdmin):
 
     # --- Saving -----------------------------------------------------------------------------------------------
     def save_model(self, request: Any, obj: Endpoint, form: Any, change: bool) -> None:
-        given = {name: form.cleaned_data[name] for name in form.changed_data if name in form.cleaned_data}
-        headers, _ = given.pop("new_headers", None), given.pop("organization", None)
-        if headers is not None:
-            given["headers"] = headers
         if change:
-            services.change_endpoint(obj.pk, given, actor=request.actor)
+            services.change_endpoint(obj.pk, form.changes, actor=request.actor)
             return
-        fields = {name: form.cleaned_data[name] for name in self.own_fields if name != "new_headers"}
+        names = [*self.own_fields, *self.oauth_fields, *self.certificate_fields]
+        fields = {name: form.cleaned_data[name] for name in names if name not in WRITTEN_ONLY}
         endpoint, request.shown_once = services.create_endpoint(
-            obj.organization, {**fields, "headers": headers or {}}, actor=request.actor
+            obj.organization, {**fields, **form.changes}, actor=request.actor
         )
         obj.pk, obj.pool, obj._state.adding = endpoint.pk, endpoint.pool, False
 

@@ -21,13 +21,14 @@ from dispatch.capacity.models import DispatchPool
 from dispatch.core import crypto
 from dispatch.core.api.problems import Conflict
 from dispatch.core.api.serializers import StrictSerializer
+from dispatch.core.http import client_certificates
 from dispatch.core.http.ssrf import check_target_url
 from dispatch.outbox.api.messages import ManyDoneSerializer, NoteSerializer, ReplaySerializer, act_on_matching
 from dispatch.outbox.models import Endpoint, Message
 from dispatch.outbox.rules import conditions
 from dispatch.outbox.rules.health import STATES
+from dispatch.outbox.services import authentication, missed_events, target_health
 from dispatch.outbox.services import endpoints as services
-from dispatch.outbox.services import missed_events, target_health
 from dispatch.outbox.services.actions import Action
 from dispatch.outbox.services.creation_times import created_before, created_since
 from dispatch.outbox.validators import (
@@ -49,8 +50,8 @@ MAX_RETRY_S = 7 * 24 * 3600
 class EndpointSerializer(OwnedSerializer):
     """An HTTP endpoint that receives messages.
 
-    `headers` are write-only; responses return header names only. The signing secret appears only in the responses
-    of create and rotate_secret.
+    `headers`, `oauth_client_secret` and `client_key` are write-only; responses return header names only. The
+    signing secret appears only in the responses of create and rotate_secret.
     """
 
     url = serializers.CharField(max_length=2000, validators=[check_target_url])
@@ -72,6 +73,22 @@ class EndpointSerializer(OwnedSerializer):
         required=False,
     )
     header_names = serializers.SerializerMethodField()
+    oauth_token_url = serializers.CharField(
+        max_length=2000, required=False, allow_blank=True, validators=[authentication.check_token_url],
+        help_text="Requests carry an access token from this server (OAuth 2.0 client credentials). Empty: none.",
+    )  # fmt: skip
+    oauth_client_secret = serializers.CharField(
+        max_length=2000, write_only=True, required=False, allow_blank=True, trim_whitespace=False,
+        help_text="Omit it to keep the current one. A new token URL needs it again.",
+    )  # fmt: skip
+    client_certificate = serializers.CharField(
+        max_length=client_certificates.MAX_LENGTH, required=False, allow_blank=True,
+        help_text="For mutual TLS, in PEM: the certificate, then those of intermediate authorities. Empty: none.",
+    )  # fmt: skip
+    client_key = serializers.CharField(
+        max_length=client_certificates.MAX_LENGTH, write_only=True, required=False, allow_blank=True,
+        help_text="The certificate's private key in PEM, without a passphrase. A new certificate needs it.",
+    )  # fmt: skip
     timeout_s = serializers.FloatField(min_value=0.1, required=False)
     retry_schedule_s = serializers.ListField(
         child=serializers.IntegerField(min_value=0, max_value=MAX_RETRY_S), max_length=50, required=False
@@ -84,7 +101,9 @@ class EndpointSerializer(OwnedSerializer):
     class Meta:
         model = Endpoint
         fields = [
-            "id", "name", "url", "event_types", "condition", "mode", "pool", "headers", "header_names",
+            "id", "name", "receiver", "url", "event_types", "condition", "mode", "pool", "headers", "header_names",
+            "oauth_token_url", "oauth_client_id", "oauth_client_secret", "oauth_scope", "oauth_audience",
+            "oauth_client_auth", "client_certificate", "client_key", "client_certificate_until",
             "timeout_s", "retry_schedule_s", "retry_jitter", "permanent_codes", "expire_after_s", "state",
             "is_paused", "paused_reason", "disabled_at", "disabled_reason", "previous_secret_until", "created_at",
         ]  # fmt: skip
@@ -97,6 +116,9 @@ class EndpointSerializer(OwnedSerializer):
     @extend_schema_field(serializers.ChoiceField(choices=STATES))
     def get_state(self, row: Endpoint) -> str:
         return services.health_of(row).state
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        return authentication.complete_changes(self.instance, super().validate(attrs))
 
     def validate_timeout_s(self, value: float) -> float:
         longest = longest_timeout_s()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import django_filters
 from django.db import transaction
@@ -35,6 +35,7 @@ from dispatch.outbox.models import (
 )
 from dispatch.outbox.services import actions
 from dispatch.outbox.services.actions import Action
+from dispatch.outbox.services.catalog import PayloadValidator
 from dispatch.outbox.services.creation_times import created_before, created_since
 from dispatch.outbox.services.intake import Accepted, NewMessage, accept_messages
 
@@ -88,7 +89,18 @@ class SendSerializer(StrictSerializer):
             raise serializers.ValidationError({"expires_at": "Must be later than scheduled_for."})
         if len(json.dumps(attrs["payload"])) > MAX_PAYLOAD_BYTES:
             raise serializers.ValidationError({"payload": f"Must be at most {MAX_PAYLOAD_BYTES} bytes."})
+        if problems := self._validator().problems(attrs["type"], attrs["payload"]):
+            raise serializers.ValidationError(
+                {f"payload.{path}" if path else "payload": text for path, text in problems.items()}
+            )
         return attrs
+
+    def _validator(self) -> PayloadValidator:
+        """Return the validator of this request, which all messages of a list share."""
+        context = cast(dict[str, Any], self.context)
+        if "payload_validator" not in context:
+            context["payload_validator"] = PayloadValidator(context["request"].organization.pk)
+        return cast(PayloadValidator, context["payload_validator"])
 
     def to_message(self, attrs: dict[str, Any]) -> NewMessage:
         return NewMessage(

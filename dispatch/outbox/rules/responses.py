@@ -14,6 +14,10 @@ NOT_NOW = "The receiver answered that it cannot accept the message now."
 TOO_MANY = "The receiver answered 429, too many requests."
 # The error class of a deferral that is not the target's: its name was not looked up.
 LOOKUP = "lookup"
+# The error classes of an access token: not fetched yet (also not the target's), and not available.
+TOKEN_PENDING, TOKEN = "token_pending", "token"
+# The error class of a client certificate that cannot be used.
+CERTIFICATE = "certificate"
 # Outcomes that concern the target's health; a permanent refusal concerns the message.
 UNHEALTHY = (FAILED,)
 
@@ -34,7 +38,7 @@ class Verdict:
     @property
     def is_of_target(self) -> bool:
         """Return whether the outcome says anything about the target's health."""
-        return self.error_class != LOOKUP
+        return self.error_class not in (LOOKUP, TOKEN_PENDING)
 
     @property
     def spends(self) -> bool:

@@ -23,6 +23,7 @@ from dispatch.core.runtime import queues
 from dispatch.outbox.models import Endpoint, Message, MessageGroup, Mode, Status, Target
 from dispatch.outbox.rules.health import Condition, Health
 from dispatch.outbox.rules.health import assess_health as judge
+from dispatch.outbox.services import authentication
 from dispatch.outbox.services.intake import NewMessage, accept_messages, default_pool
 from dispatch.outbox.services.target_health import CLEAN, POLLER
 
@@ -32,6 +33,12 @@ MAX_FORMER = 5
 TEST_TYPE = "endpoint.test"
 # Counting stops here and means "this many or more".
 COUNT_LIMIT = 10_000
+SECRET_FIELDS = [
+    "secret", "secret_since", "previous_secret", "previous_secret_since", "previous_secret_until",
+    "former_secrets",
+]  # fmt: skip
+# Changing one of these may end a failure, as a new URL may.
+CONNECTION_FIELDS = {*authentication.OAUTH_FIELDS, "client_certificate", "client_key"}
 HAS_MESSAGES = "This endpoint has messages, which must be kept. Disable it instead."
 
 
@@ -54,7 +61,10 @@ def create_endpoint(
 
 
 def change_endpoint(endpoint_id: int, changes: Mapping[str, Any], *, actor: Actor) -> Endpoint:
-    """Change fields; attempts in progress continue with the old ones. A new URL resets the endpoint's health."""
+    """Change fields; attempts in progress continue with the old ones.
+
+    A new URL, certificate or OAuth setting resets the endpoint's health.
+    """
     with transaction.atomic():
         endpoint = Endpoint.objects.select_for_update(no_key=True).get(pk=endpoint_id)
         changed = {name: value for name, value in changes.items() if getattr(endpoint, name) != value}
@@ -63,9 +73,11 @@ def change_endpoint(endpoint_id: int, changes: Mapping[str, Any], *, actor: Acto
         for name, value in changed.items():
             setattr(endpoint, name, value)
         endpoint.save(update_fields=list(changed))
-        if "url" in changed:
+        if "url" in changed or CONNECTION_FIELDS & changed.keys():
             Target.objects.filter(endpoint=endpoint).update(**CLEAN, last_error="")
         _append_event(endpoint, "changed", actor, fields=sorted(changed))
+        if "client_certificate" in changed or "client_certificate_until" in changed:
+            _append_event(endpoint, "certificate_replaced", actor)
         queues.notify_loop(POLLER)
     return endpoint
 
@@ -99,11 +111,12 @@ def rotate_secret(
         endpoint = Endpoint.objects.select_for_update(no_key=True).get(pk=endpoint_id)
         until = now + timedelta(seconds=min(overlap_s, MAX_OVERLAP_S)) if overlap_s > 0 else None
         former = endpoint.former_secrets_at(now)[:MAX_FORMER] if until else []
-        kept: Any = [[old, end.isoformat() if end else None] for old, end in former]
+        kept: Any = [[old, *(at.isoformat() if at else None for at in times)] for old, *times in former]
         endpoint.former_secrets = kept
         endpoint.previous_secret = endpoint.secret if until else ""
-        endpoint.previous_secret_until, endpoint.secret = until, secret
-        endpoint.save(update_fields=["secret", "previous_secret", "previous_secret_until", "former_secrets"])
+        endpoint.previous_secret_since = (endpoint.secret_since or endpoint.created_at) if until else None
+        endpoint.previous_secret_until, endpoint.secret, endpoint.secret_since = until, secret, now
+        endpoint.save(update_fields=SECRET_FIELDS)
         _append_event(endpoint, "secret_rotated", actor, overlap_s=int(overlap_s))
     return endpoint, secret, until
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from dispatch.outbox.models import Attempt, Endpoint, Message, MessageGroup, Qua
 from dispatch.outbox.services import endpoints
 from tests.harness.outbox import World
 from tests.support import factories
+from tests.support.certificates import Authority
 from tests.support.factories import browser
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -62,7 +64,8 @@ def run(client: Client, model: str, name: str, *rows: Any, everywhere: bool = Fa
 
 def fields(**changed: Any) -> dict[str, Any]:
     return {
-        "name": "ERP", "url": "https://erp.example/hook", "event_types": "job.*, lead.finished", "new_headers": "",
+        "name": "ERP", "url": "https://erp.example/hook", "event_types": ["job.*", "lead.finished"],
+        "new_headers": "",
         "mode": "BLOCK_ON_ERROR", "pool": "", "timeout_s": "15", "retry_schedule_s": "5,30", "retry_jitter": "0.2",
         "permanent_codes": "400,401", "expire_after_s": "", **changed,
     }  # fmt: skip
@@ -89,9 +92,45 @@ def test_an_endpoint_is_added_with_a_secret_that_is_shown_once(admin: Client, or
     assert Event.objects.filter(kind="endpoint.added").count() == 1
 
 
+def test_credentials_are_entered_and_never_shown(
+    admin: Client, organization: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("ERP")
+    given = {
+        "oauth_token_url": "https://tokens.example/", "oauth_client_id": "dispatch", "new_client_secret": "s3cret",
+        "client_certificate": certificate.replace("\n", "\r\n"), "new_client_key": key,
+    }  # fmt: skip
+    add = reverse("admin:outbox_endpoint_add")
+    refused = admin.post(add, fields(organization=organization.pk, **{**given, "new_client_key": ""}))
+    assert list(refused.context["adminform"].form.errors) == ["new_client_key"]
+    assert (
+        "won&#x27;t be shown again"
+        in admin.post(add, fields(organization=organization.pk, **given)).content.decode()
+    )
+    row = Endpoint.objects.get()
+    assert (row.oauth_client_secret, row.client_key) == ("s3cret", key)
+    assert row.client_certificate_until is not None
+    shown = admin.get(page("endpoint", row.pk)).content.decode()
+    assert "s3cret" not in shown
+    assert "PRIVATE KEY" not in shown
+    # Saving the page without a change keeps everything, although browsers send other line breaks.
+    kept = {**given, "new_client_secret": "", "new_client_key": "", "oauth_client_auth": "body"}
+    answer = admin.post(page("endpoint", row.pk), fields(pool=row.pool_id, **kept))
+    assert answer.status_code == 302, answer.context["adminform"].form.errors
+    row.refresh_from_db()
+    assert (row.oauth_client_secret, row.client_key, row.oauth_client_auth) == ("s3cret", key, "body")
+    # Removing the certificate and the token URL removes the credentials.
+    gone = dict.fromkeys(given, "")
+    assert admin.post(page("endpoint", row.pk), fields(pool=row.pool_id, **gone)).status_code == 302
+    row.refresh_from_db()
+    assert (row.oauth_client_secret, row.client_key, row.client_certificate_until) == ("", "", None)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("url", "http://169.254.169.254/"), ("url", "ftp://x.example/"), ("event_types", "job.assigned, nonsense"),
+    [("url", "http://169.254.169.254/"), ("url", "ftp://x.example/"),
+     ("event_types", ["job.assigned", "nonsense"]),
      ("new_headers", '{"Host": "x"}'), ("new_headers", "[1]"), ("new_headers", '{"A": 1}'), ("timeout_s", "99"),
      ("permanent_codes", "400,429"), ("retry_jitter", "2")],
 )  # fmt: skip

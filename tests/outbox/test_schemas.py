@@ -1,0 +1,147 @@
+"""JSON Schemas of the event catalog: what is accepted, what is refused, and that no schema can be expensive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatch.outbox.rules import schemas
+from dispatch.outbox.rules.schemas import InvalidSchema, TooExpensive
+
+ORDER = {
+    "$schema": schemas.DRAFT,
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"},
+        "email": {"type": "string", "format": "email"},
+        "at": {"type": "string", "format": "date-time"},
+        "code": {"type": "string", "pattern": "^[A-Z]{2}-\\d+$"},
+        "lines": {"type": "array", "items": {"$ref": "#/$defs/line"}, "uniqueItems": True},
+    },
+    "required": ["id"],
+    "additionalProperties": False,
+    "$defs": {"line": {"type": "object", "properties": {"price": {"type": "number"}}, "required": ["price"]}},
+}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"not": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("payload", "problems"),
+    [
+        ({"id": 1, "lines": [{"price": 2.5}, {"price": 3}]}, []),
+        ({"id": 1, "email": "ann@example.com", "at": "2026-01-05T17:03:11Z", "code": "AZ-17"}, []),
+        ({}, ["id"]),
+        ([], [""]),
+        ({"id": "1"}, ["id"]),
+        ({"id": 1, "other": 2}, ["other"]),
+        ({"id": 1, "lines": [{"price": 1}, {"cost": 1}]}, ["lines.1.price"]),
+        ({"id": 1, "lines": [{"price": 1}, {"price": 1.0}]}, ["lines"]),
+        ({"id": 1, "email": "ann"}, ["email"]),
+        ({"id": 1, "at": "tomorrow"}, ["at"]),
+        ({"id": 1, "at": "2026-01-05T17:03:11"}, ["at"]),
+        ({"id": 1, "code": "az-17"}, ["code"]),
+        ({"code": "az", "lines": 3}, ["code", "id", "lines"]),
+    ],
+)
+def test_problems_name_the_fields(payload: Any, problems: list[str]) -> None:
+    schemas.check_schema(ORDER)
+    assert sorted(schemas.validate_payload(ORDER, payload)) == problems
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ([], "JSON object"),
+        ({"type": "text"}, "type"),
+        ({"$schema": "http://json-schema.org/draft-07/schema#"}, "must be"),
+        ({"$ref": "https://example.com/schema.json"}, "within the schema"),
+        ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "within the schema"),
+        ({"$ref": "#"}, "within the schema"),
+        ({"$ref": "#/$defs/missing"}, "leads nowhere"),
+        ({"$id": "https://example.com/", "type": "object"}, "not supported"),
+        ({"$dynamicRef": "#/$defs/a"}, "not supported"),
+        ({"unevaluatedProperties": False}, "not supported"),
+        ({"proprties": {}}, "not supported"),
+        ({"pattern": "(?=a)b"}, "pattern"),
+        ({"pattern": "(a)\\1"}, "pattern"),
+        ({"pattern": "["}, "pattern"),
+        ({"pattern": "((a{1000}){1000}){1000}"}, "pattern"),
+        ({"pattern": "a" * 501}, "pattern"),
+        ({"patternProperties": {"(?<!a)b": {}}}, "pattern"),
+        ({"description": "x" * 33_000}, "at most"),
+        (nested(40), "levels"),
+        ({"items": {"required": "a"}}, "required"),
+    ],
+)
+def test_schemas_that_cannot_be_used_are_refused(schema: Any, why: str) -> None:
+    with pytest.raises(InvalidSchema, match=why.replace("(", "\\(")):
+        schemas.check_schema(schema)
+
+
+def test_no_pattern_is_slow() -> None:
+    """Python's `re` needs years for these."""
+    text = "a" * 200_000 + "!"
+    for pattern in ("^(a+)+$", "^(a|a)*$", "^(a|aa)+$", "a*a*a*a*a*b", "(.*)*x"):
+        schema = {"type": "string", "pattern": pattern}
+        schemas.check_schema(schema)
+        assert list(schemas.validate_payload(schema, text)) == [""]
+        named = {"patternProperties": {pattern: {"type": "integer"}}, "additionalProperties": False}
+        schemas.check_schema(named)
+        assert list(schemas.validate_payload(named, {text: "b"})) == [text]
+
+
+def test_exponential_schema_is_stopped() -> None:
+    definitions: dict[str, Any] = {"a0": {"type": "string"}}
+    for place in range(1, 30):
+        definitions[f"a{place}"] = {"allOf": [{"$ref": f"#/$defs/a{place - 1}"}] * 2}
+    schema = {"$ref": "#/$defs/a29", "$defs": definitions}
+    schemas.check_schema(schema)
+    with pytest.raises(TooExpensive):
+        schemas.validate_payload(schema, "text")
+
+
+def test_circular_schema_is_stopped() -> None:
+    schema = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"anyOf": [{"$ref": "#/$defs/a"}]}}}
+    schemas.check_schema(schema)
+    with pytest.raises(TooExpensive):
+        schemas.validate_payload(schema, 1)
+
+
+def test_large_payload_is_stopped() -> None:
+    item = {"properties": {f"p{n}": {"type": "integer", "minimum": 0, "maximum": 9} for n in range(100)}}
+    payload = [{f"p{n}": 1 for n in range(100)}] * 1000
+    with pytest.raises(TooExpensive):
+        schemas.validate_payload({"items": item}, payload)
+
+
+def test_unique_items_cost_is_linear() -> None:
+    items = [{"n": number, "x": [number]} for number in range(20_000)]
+    assert schemas.validate_payload({"uniqueItems": True}, items) == {}
+    assert list(schemas.validate_payload({"uniqueItems": True}, [*items, items[-1]])) == [""]
+
+
+def test_problems_are_few_and_short() -> None:
+    schema = {"items": {"const": 1}, "maxItems": 3}
+    problems = schemas.validate_payload(schema, ["x" * 5000] * 500)
+    assert len(problems) <= schemas.MAX_ERRORS
+    assert all(len(text) <= schemas.MAX_MESSAGE for text in problems.values())
+
+
+def test_examples_match_their_schema() -> None:
+    example = schemas.build_example(
+        {
+            "type": "object",
+            "properties": {
+                "a": {"type": ["null", "integer"]}, "b": {"type": "array", "items": {"type": "string"}},
+                "c": {"const": "x"}, "d": {"enum": [3, 4]}, "e": {"type": "string", "format": "date-time"},
+            },
+        }
+    )  # fmt: skip
+    assert example == {"a": 1, "b": ["text"], "c": "x", "d": 3, "e": example["e"]}
