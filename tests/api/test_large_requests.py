@@ -241,7 +241,7 @@ def test_every_endpoint_refuses_900_kb_of_containers_unparsed(value, document, o
     tried = 0
     for method, path, _, _ in operations(document):
         answer = api.send(method, address_of(path, ours), body)
-        assert answer.status_code in (403, 413), (method, path, answer.content[:200])
+        assert answer.status_code in (403, 404, 413), (method, path, answer.content[:200])
         tried += answer.status_code == 413
     assert tried > 40
     assert parsed == []

@@ -11,10 +11,13 @@ import pytest
 from django.db import connection
 from django.test import Client
 
+from accounts import invitations
+from accounts import services as accounts
 from accounts.models import Membership, User
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
 from dispatch.core.audit import chain
+from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Text
@@ -169,6 +172,21 @@ def test_admin_can_neither_confirm_nor_replace_a_members_phone(texting: Watch, a
     ana.refresh_from_db()
     assert str(ana.phone) == "+16025550143"
     assert not phone_confirmation.is_usable(texting.organization.pk, ana)
+
+
+def test_invited_phone_is_confirmed_by_the_invitee_only(texting: Watch) -> None:  # noqa: F811
+    membership, _ = accounts.add_member(
+        texting.organization, email="new@example.com", name="New", role="dispatcher", phone=MINE, actor=SYSTEM
+    )
+    link = invitations.send_invitation(membership, str).link
+    chosen = "three blind llamas"
+    Client().post(link, {"name": "New", "phone": MINE, "new_password1": chosen, "new_password2": chosen})
+    person = User.objects.get(email="new@example.com")
+    assert (str(person.phone), person.memberships.get().is_active) == (MINE, True)
+    assert not phone_confirmation.is_usable(texting.organization.pk, person)
+    make.browser(person).post(CODE, {"by": "text"})
+    make.browser(person).post(CONFIRM, {"code": texted_code(texting)})
+    assert phone_confirmation.is_usable(texting.organization.pk, person)
 
 
 def test_confirmation_holds_for_its_organization_only(texting: Watch, ana: User, code: str) -> None:  # noqa: F811
