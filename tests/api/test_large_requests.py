@@ -233,11 +233,10 @@ def test_an_import_of_millions_of_values_is_refused_unparsed(ours):  # noqa: F81
     assert time.process_time() - begun < 3 * MAX_CPU_SECONDS
 
 
-@pytest.mark.parametrize("value", ["[]", "{}", "[1]"])
-def test_every_endpoint_refuses_900_kb_of_containers_unparsed(value, document, ours, monkeypatch):  # noqa: F811
+def test_every_endpoint_refuses_900_kb_of_containers_unparsed(document, ours, monkeypatch):  # noqa: F811
     parsed = []
     monkeypatch.setattr(parsers, "is_too_deep", lambda body: bool(parsed.append(1)))
-    api, body = Api(user=ours.admin), f"[{f'{value},' * (900_000 // (len(value) + 1))}{value}]"
+    api, body = Api(user=ours.admin), f"[{'[],' * 300_000}[]]"
     tried = 0
     for method, path, _, _ in operations(document):
         answer = api.send(method, address_of(path, ours), body)
