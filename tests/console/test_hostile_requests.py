@@ -33,6 +33,7 @@ def test_no_page_fails_for_thousands_of_digits_or_lists(ours: Tenant, settings: 
         if (status := walk.send("POST", address, given).status) >= 500:
             failed[address] = status
     assert walk.tried >= 50
+    assert walk.send("GET", "/api/v1/me/").status == 200, "still signed in"
     assert failed == {}
 
 
