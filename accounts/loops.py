@@ -6,7 +6,9 @@ Sessions and the admin's log belong to the installation: an organization's rule 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import structlog
@@ -65,14 +67,8 @@ def delete_expired_shared() -> float | None:
         days = retention.shared_days(name)
         if days == FOREVER:
             continue
-        try:
-            with transaction.atomic():
-                count = kind.delete_batch(clock.now() - timedelta(days=days), BATCH)
-        except Exception:
-            log.exception("retention_failed", what=name)
-            continue
-        metrics.forgotten.labels(name).inc(count)
-        is_full |= count >= BATCH
+        before = clock.now() - timedelta(days=days)
+        is_full |= _delete_expired_batch(name, partial(kind.delete_batch, before, BATCH))
     return PAUSE_SECONDS if is_full else None
 
 
@@ -109,15 +105,21 @@ def delete_expired() -> float | None:
             if time.monotonic() > deadline:
                 return PAUSE_SECONDS
             before = clock.now() - timedelta(days=days)
-            try:
-                with transaction.atomic():
-                    count = kept.delete_batch(organization_id, before, BATCH)
-            except Exception:
-                log.exception("retention_failed", what=name, organization=organization_id)
-                continue
-            metrics.forgotten.labels(name).inc(count)
-            is_full |= count >= BATCH
+            delete = partial(kept.delete_batch, organization_id, before, BATCH)
+            is_full |= _delete_expired_batch(name, delete, organization=organization_id)
     return PAUSE_SECONDS if is_full else None
+
+
+def _delete_expired_batch(name: str, delete: Callable[[], int], **where: int) -> bool:
+    """Delete one batch of this kind in a transaction, and return whether it was full. A failure is logged."""
+    try:
+        with transaction.atomic():
+            count = delete()
+    except Exception:
+        log.exception("retention_failed", what=name, **where)
+        return False
+    metrics.forgotten.labels(name).inc(count)
+    return count >= BATCH
 
 
 LOOPS = [

@@ -11,11 +11,12 @@ class NotificationsConfig(AppConfig):
     def ready(self) -> None:
         from dispatch.core.privacy.personal_data import register
         from notifications import checks, live_updates, metrics, retention  # noqa: F401
-        from notifications.channels import sms, voice
+        from notifications.channels import phone_codes, sms, voice
         from notifications.personal import PART
 
         voice.register()
         sms.register()
+        phone_codes.register()
         retention.register()
         live_updates.start_listening()
         register("notifications", PART)

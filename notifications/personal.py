@@ -14,7 +14,7 @@ from dispatch.core.privacy.personal_data import DataSubject, PersonalDataHandler
 from dispatch.jobs import personal as jobs
 from dispatch.technicians import personal as technicians
 from dispatch.telephony.models import Text
-from notifications.models import Alert, Claim, Delivery, Notification, Preference
+from notifications.models import Alert, Claim, Delivery, Notification, PhoneConfirmation, Preference
 
 
 def _own(person: DataSubject, model: Any) -> Any:
@@ -57,6 +57,9 @@ def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
         "notifications": personal_data.as_rows(_own(person, Notification)),
         "preferences": personal_data.as_rows(_own(person, Preference)),
         "claims": personal_data.as_rows(_own(person, Claim)),
+        "phone_confirmations": personal_data.as_rows(
+            _own(person, PhoneConfirmation), "id", "phone", "confirmed_at", "accepted_until"
+        ),
         "alerts": personal_data.as_rows(_about(person, Alert), "id", "title", "body", "created_at"),
         "texts_of_alerts": personal_data.as_rows(_texts(person), "id", "body", "created_at"),
     }
@@ -66,7 +69,8 @@ def erase(person: DataSubject) -> int:
     """Delete the user's rows, redact the rows about a customer, and return the number of rows changed."""
     count = _texts(person).update(body="")
     count += sum(_redact(person, model) for model in (Notification, Alert))
-    return count + sum(_own(person, model).delete()[0] for model in (Notification, Preference, Claim))
+    own = (Notification, Preference, Claim, PhoneConfirmation)
+    return count + sum(_own(person, model).delete()[0] for model in own)
 
 
 def _redact(person: DataSubject, model: Any) -> int:

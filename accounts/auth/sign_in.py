@@ -8,7 +8,7 @@ from axes.attempts import get_cool_off_threshold
 from axes.handlers.database import AxesDatabaseHandler
 from axes.models import AccessAttempt, AccessLog
 from django.db.models import Sum
-from django.http import HttpRequest
+from django.http import HttpRequest, QueryDict
 
 # Guesses spread over many names or many addresses are limited too, to these multiples of the limit of one pair.
 ADDRESS_LIMIT_FACTOR = 10
@@ -27,6 +27,20 @@ class SignInHandler(AxesDatabaseHandler):
     The count per name never locks a user out of an address from which they have signed in before, so that a
     stranger cannot keep a dispatcher from working.
     """
+
+    def user_login_failed(
+        self, sender: Any, credentials: dict[str, Any], request: Any = None, **kwargs: Any
+    ) -> None:
+        """Count a failure. What was sent is not stored: it may be large, or have a password in another field."""
+        if request is None:
+            super().user_login_failed(sender, credentials, request, **kwargs)
+            return
+        sent = request.GET, request.POST
+        request.GET = request.POST = QueryDict()
+        try:
+            super().user_login_failed(sender, credentials, request, **kwargs)
+        finally:
+            request.GET, request.POST = sent
 
     def get_failures(self, request: Any, credentials: dict[str, Any] | None = None) -> int:
         """Return the failures that count toward AXES_FAILURE_LIMIT."""

@@ -29,11 +29,32 @@ from accounts.models import ApiKey, User
 from accounts.tenancy import user_of
 from dispatch.core.ids import read_id
 
+MAX_PASSWORD_LENGTH = 4096
+
+
+class SignInForm(AuthenticationForm):
+    """Refuse values that no account can have before they are looked up, hashed and counted.
+
+    Django's form only shows its limit of the e-mail address.
+    """
+
+    def clean_username(self) -> str:
+        return self._check_length("username", self.fields["username"].max_length)
+
+    def clean_password(self) -> str:
+        return self._check_length("password", MAX_PASSWORD_LENGTH)
+
+    def _check_length(self, name: str, most: int) -> str:
+        value: str = self.cleaned_data[name]
+        if len(value) > most:
+            raise self.get_invalid_login_error()
+        return value
+
 
 class SignInView(views.LoginView):
     """Check e-mail and password as the admin does, then continue with django-allauth's stages."""
 
-    authentication_form = AuthenticationForm
+    authentication_form = SignInForm
     template_name = "admin/login.html"
 
     def form_valid(self, form: Any) -> HttpResponse:

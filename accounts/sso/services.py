@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from allauth.socialaccount.models import SocialAccount
+from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from accounts.models import Membership
+from accounts.models import Membership, Organization
 from accounts.sso.models import IdentityProvider
 from dispatch.core import clock, events
+from dispatch.core.api.problems import Conflict, Unprocessable
 from dispatch.core.events import Actor
 
 # A change of these may lead to another provider with other identities, so the links are deleted.
@@ -19,15 +21,19 @@ TRIED = (*IDENTITY, "client_secret")
 
 
 def save_provider(provider: IdentityProvider, changed: list[str], *, actor: Actor) -> None:
-    """Save a new or changed configuration. `changed` names the changed fields.
+    """Save a new or changed configuration. `changed` names the changed fields; the others keep what is stored.
 
     A new issuer or client deletes the links of accounts, because their subjects belong to the former one, and ends
-    the sessions that the former one opened.
+    the sessions that the former one opened. Raises Unprocessable if the values contradict what changed meanwhile,
+    for example if the break-glass owner was removed.
     """
     with transaction.atomic():
+        _lock_organization(provider.organization_id)
+        _keep_unchanged(provider, changed)
         if set(TRIED) & set(changed):
             provider.tried_at = None
             provider.is_required = False
+        _check(provider)
         provider.save()
         if set(IDENTITY) & set(changed):
             SocialAccount.objects.filter(provider=provider.provider_id).delete()
@@ -41,9 +47,34 @@ def save_provider(provider: IdentityProvider, changed: list[str], *, actor: Acto
         _append_event(provider, "organization.sso_changed", actor, changed=sorted(changed), **shown)
 
 
+def _lock_organization(organization_id: int) -> None:
+    """Serialize changes of the provider with each other and with changes of members (`services.change_member`)."""
+    Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
+
+
+def _keep_unchanged(provider: IdentityProvider, changed: list[str]) -> None:
+    """Take the fields that are not in `changed` from the stored row, which another request may have changed."""
+    rows = IdentityProvider.objects.select_for_update(no_key=True)
+    stored = rows.filter(pk=provider.pk).first() if provider.pk else None
+    if provider.pk and stored is None:
+        raise Conflict("The configuration was removed meanwhile.", code="removed")
+    for field in provider._meta.concrete_fields:
+        if stored is not None and field.name not in changed:
+            setattr(provider, field.attname, getattr(stored, field.attname))
+
+
+def _check(provider: IdentityProvider) -> None:
+    """Validate the values together under the lock: the form validated them before it."""
+    try:
+        provider.clean()
+    except ValidationError as error:
+        raise Unprocessable(" ".join(error.messages), code="changed_meanwhile") from None
+
+
 def delete_provider(provider: IdentityProvider, *, actor: Actor) -> None:
     """Delete the configuration and the links of accounts. Sessions that the provider opened end."""
     with transaction.atomic():
+        _lock_organization(provider.organization_id)
         SocialAccount.objects.filter(provider=provider.provider_id).delete()
         _append_event(provider, "organization.sso_removed", actor, issuer=provider.issuer)
         provider.delete()

@@ -17,9 +17,11 @@ from dispatch.console.views_base import console_view
 @console_view
 def health_bar(request: HttpRequest) -> HttpResponse:
     """Render the health bar, which reloads itself."""
-    return views_base.render_fragment(
-        request, "console/_health.html", {"health": health.current_health(request.organization)}
-    )
+    context = {
+        "health": health.current_health(request.organization),
+        "phone_to_confirm": views_base.has_phone_to_confirm(request),
+    }
+    return views_base.render_fragment(request, "console/_health.html", context)
 
 
 @require_POST

@@ -20,6 +20,7 @@ from dispatch.console import health
 from dispatch.console.menu import menu
 from dispatch.core import clock
 from notifications import live_updates
+from notifications.services import phone_confirmation
 
 View = Callable[..., HttpResponse]
 
@@ -81,8 +82,15 @@ def render_page(
     around: dict[str, Any] = {"menu": menu(request, context.get("current", "")), **_common(request)}
     if request.organization is not None:
         around["health"] = health.current_health(request.organization)
+        around["phone_to_confirm"] = has_phone_to_confirm(request)
         around.setdefault("since", live_updates.update_floor(request.organization.pk))
     return render(request, template, {**around, **context}, status=status)
+
+
+def has_phone_to_confirm(request: HttpRequest) -> bool:
+    """Return whether the health bar asks the user to confirm their phone."""
+    user = request.user
+    return isinstance(user, User) and phone_confirmation.needs_confirmation(request.organization.pk, user)
 
 
 def render_fragment(

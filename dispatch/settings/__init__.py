@@ -272,8 +272,6 @@ SESSION_ENGINE = "accounts.auth.session_store"
 SESSION_COOKIE_AGE = int(SESSION_MAX_HOURS * 3600)  # of the cookie; the store decides
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _https
 SESSION_COOKIE_HTTPONLY = True
-# Pages in the admin's theme.
-ALPINE_PATHS = ["/admin/", "/join/", "/set-password/"]
 # Days until an API key expires whose creator names no time; 0: never.
 API_KEY_DAYS = env.int("API_KEY_DAYS", default=365)
 SECURE_SSL_REDIRECT = _https and not DEVELOPMENT

@@ -190,6 +190,10 @@ PUBLIC_FORM_RATE = env.str("PUBLIC_FORM_RATE", default="10/hour")
 CUSTOMER_CHANGE_RATE = env.str("CUSTOMER_CHANGE_RATE", default="10/hour")
 CUSTOMER_MOVE_RATE = env.str("CUSTOMER_MOVE_RATE", default="2/hour")
 CUSTOMER_TEXTS_PER_DAY = env.int("CUSTOMER_TEXTS_PER_DAY", default=20)
+# Codes that confirm a member's phone: per member and per phone, per client's address, and per organization.
+PHONE_CODE_RATE = env.str("PHONE_CODE_RATE", default="5/hour")
+PHONE_CODE_ADDRESS_RATE = env.str("PHONE_CODE_ADDRESS_RATE", default="20/hour")
+PHONE_CODE_ORGANIZATION_RATE = env.str("PHONE_CODE_ORGANIZATION_RATE", default="100/hour")
 # Retention in days, by the names in `core.privacy.retention`, as "calls=400;events=400"; 0: forever. Other kinds
 # keep the default that their slice registered.
 RETENTION_DAYS = env.dict("RETENTION_DAYS", cast={"value": int}, default={})

@@ -5,6 +5,7 @@ This is the only way in which telephony invokes a higher slice within a request 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
@@ -185,17 +186,28 @@ class InboundHandler(Protocol):
 
 
 _text_handlers: dict[str, SmsHandler] = {}
+_secret_bodies: dict[str, Callable[[Text], str]] = {}
 _listeners: dict[str, InboundHandler] = {}
 # Purposes whose texts a stranger can cause to any phone, such as those to the customer of a public form.
 _caused_by_strangers: set[str] = set()
 
 
-def register_texts(purpose: str, handler: SmsHandler) -> None:
+def register_texts(purpose: str, handler: SmsHandler, *, secret_body: Callable[[Text], str] | None = None) -> None:
     """Register a purpose's text handler. Called from AppConfig.ready() of the slice that sends these texts.
 
     Texts of a purpose without a handler are always sent, and their status changes are not reported.
+    `secret_body`: returns what is sent instead of the stored body, which members of the organization can read.
+    It must return the same for the same text.
     """
     _text_handlers[purpose] = handler
+    if secret_body is not None:
+        _secret_bodies[purpose] = secret_body
+
+
+def sent_body(text: Text) -> str:
+    """Return what the provider is asked to send. Never store or log it."""
+    build = _secret_bodies.get(text.purpose)
+    return text.body if build is None or text.direction != "out" else build(text)
 
 
 def text_handler_for(purpose: str) -> SmsHandler | None:

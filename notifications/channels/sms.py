@@ -17,7 +17,7 @@ from dispatch.telephony.models import InboundCall, Text
 from notifications import rendering
 from notifications.channels.voice import ACKNOWLEDGE_KEY, acknowledge_by_key, load_delivery, speak
 from notifications.models import Alert, Delivery
-from notifications.services import acknowledge_alert
+from notifications.services import acknowledge_alert, phone_confirmation
 from notifications.services.acknowledgement import TEXT
 from notifications.services.deliveries import apply_text_report, is_needed
 
@@ -87,7 +87,10 @@ def _last_to(organization_id: int, phone: str) -> Delivery | None:
     )
     still_open = sent.filter(notification__alert__status=Alert.Status.OPEN).order_by("-pk").first()
     last = still_open or sent.order_by("-pk").first()
-    return load_delivery(last.pk) if last else None
+    if last is None:
+        return None
+    row = load_delivery(last.pk)
+    return row if phone_confirmation.is_usable(organization_id, row.notification.user) else None
 
 
 def _acknowledge_by_text(row: Delivery, via: str) -> str:

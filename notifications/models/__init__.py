@@ -1,9 +1,11 @@
 """Models of notifications.
 
 `notifications`: notifications, alerts, deliveries and claims. `preferences`: choices of users and organizations.
+`phone_confirmations`: which phones alerts may use.
 """
 
 from notifications.models.notifications import Alert, Channel, Claim, Delivery, Level, Notification
+from notifications.models.phone_confirmations import PhoneConfirmation
 from notifications.models.preferences import EscalationPolicy, EscalationStep, Preference, Route
 
 __all__ = [
@@ -15,6 +17,7 @@ __all__ = [
     "EscalationStep",
     "Level",
     "Notification",
+    "PhoneConfirmation",
     "Preference",
     "Route",
 ]

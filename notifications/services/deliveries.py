@@ -22,7 +22,7 @@ from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call, Text
 from notifications import metrics, rendering
 from notifications.models import Alert, Channel, Delivery, Notification
-from notifications.services import alerts
+from notifications.services import alerts, phone_confirmation
 from notifications.services.preferences import call_pool
 
 log = structlog.get_logger(__name__)
@@ -155,6 +155,8 @@ def _write_locked(row: Delivery, make: Callable[[Delivery], int]) -> int | None:
     user = row.notification.user
     if not user.phone:
         raise NotSent(f"{user} has no phone number.")
+    if not phone_confirmation.is_usable(row.organization_id, user):
+        raise NotSent(f"{user} has not confirmed their phone number.")
     try:
         with transaction.atomic():
             if row.notification.alert_id is not None:

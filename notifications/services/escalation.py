@@ -21,7 +21,7 @@ from dispatch.core.runtime.queues import notify_loop
 from dispatch.telephony import services as telephony
 from notifications import escalation_rules, live_updates, rules
 from notifications.models import Alert, Channel, Delivery, Notification
-from notifications.services import alerts
+from notifications.services import alerts, phone_confirmation
 from notifications.services.notifications import EMAIL_LOOP, PHONE_LOOP, people_of, write
 from notifications.services.preferences import Wants, wants_of
 
@@ -127,7 +127,8 @@ def staff_of(alert: Alert) -> escalation_rules.Staff:
     duty = Membership.objects.of(alert.organization_id).filter(on_duty=True, user_id__in=people.dispatchers)
     on_duty = set(duty.values_list("user_id", flat=True))
     users = {user.pk: user for user in User.objects.filter(pk__in=everybody)}
-    can = {pk: _can(alert.organization_id, user) for pk, user in users.items()}
+    usable = phone_confirmation.usable_phones(alert.organization_id, users.values())
+    can = {pk: _can(alert.organization_id, user, has_phone=pk in usable) for pk, user in users.items()}
     wants = wants_of(alert.organization_id, everybody, alert.kind, is_alert=True)
     chosen = {
         pk: {
@@ -150,8 +151,8 @@ def staff_of(alert: Alert) -> escalation_rules.Staff:
     )
 
 
-def _can(organization_id: int, user: User) -> set[str]:
-    if not user.phone:
+def _can(organization_id: int, user: User, *, has_phone: bool) -> set[str]:
+    if not has_phone:
         return {escalation_rules.EMAIL}
     may_text = telephony.may_text(organization_id, user.phone)
     return {escalation_rules.EMAIL, escalation_rules.VOICE} | ({escalation_rules.SMS} if may_text else set())

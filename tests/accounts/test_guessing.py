@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from axes.models import AccessAttempt
 from django.test import Client
 from django.urls import reverse
 
@@ -48,6 +49,24 @@ def test_guessing_one_name_from_many_addresses_does_not_lock_out_the_owner(limit
     assert sign_in(person.email, address="198.51.100.7") == 302, "where they have been before"
     other = make.dispatcher(make.organization())
     assert sign_in(other.email, address="192.0.2.9") == 302
+
+
+@pytest.mark.parametrize("given", [{"username": "a" * 300_000}, {"password": "b" * 300_000}])
+def test_sign_in_with_overlong_values_is_refused_and_not_stored(given: dict[str, str]) -> None:
+    answer = Client().post(reverse("admin:login"), {"username": "a@b.example", "password": "c", **given})
+    assert answer.status_code == 200
+    assert "Please enter the correct" in answer.content.decode()
+    assert not AccessAttempt.objects.exists()
+
+
+def test_failed_sign_in_stores_nothing_that_was_sent_besides_the_name() -> None:
+    address = f"{reverse('admin:login')}?next=/{'n' * 2000}"
+    given = {"username": "a@b.example", "password": "a guess", "passwort": "a guess", "more": "m" * 300_000}
+    for _ in range(2):
+        assert Client().post(address, given).status_code == 200
+    attempt = AccessAttempt.objects.get()
+    assert (attempt.username, attempt.failures_since_start) == ("a@b.example", 2)
+    assert len(attempt.get_data + attempt.post_data) < 60
 
 
 @pytest.fixture

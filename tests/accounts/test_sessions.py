@@ -209,3 +209,8 @@ def test_extending_does_not_bring_an_ended_session_back(dana: User) -> None:
     sessions.end_all_sessions(dana, actor=SYSTEM)
     sessions.extend_session(store)
     assert client.get("/board/").status_code == 302
+
+
+def test_idle_session_ends_after_12_hours_unless_configured(dana: User) -> None:
+    client = sign_in(dana)
+    assert abs(ends_at(client) - clock.now() - timedelta(hours=12)) < timedelta(minutes=10)

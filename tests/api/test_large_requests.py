@@ -207,6 +207,9 @@ def test_a_deeply_nested_body_is_refused(opening, depth, ours):  # noqa: F811
         ("schedule-imports/", nested),
     ):
         answer = api.post(path, body)
+        if depth > parsers.MAX_CONTAINERS:  # refused unparsed
+            assert answer.status_code == 413, path
+            continue
         assert answer.status_code == 400, path
         assert "nested too deeply" in answer.json()["detail"]
 
@@ -228,6 +231,25 @@ def test_an_import_of_millions_of_values_is_refused_unparsed(ours):  # noqa: F81
     answer = api.post("schedule-imports/", '{"schedules": [' + "[]," * 4_000_000 + "[]]}")
     assert (answer.status_code, answer.json()["errors"][0]["code"]) == (413, "too_large")
     assert time.process_time() - begun < 3 * MAX_CPU_SECONDS
+
+
+def test_every_endpoint_refuses_900_kb_of_containers_unparsed(document, ours, monkeypatch):  # noqa: F811
+    parsed = []
+    monkeypatch.setattr(parsers, "is_too_deep", lambda body: bool(parsed.append(1)))
+    api, body = Api(user=ours.admin), f"[{'[],' * 300_000}[]]"
+    tried = 0
+    for method, path, _, _ in operations(document):
+        answer = api.send(method, address_of(path, ours), body)
+        assert answer.status_code in (403, 404, 413), (method, path, answer.content[:200])
+        tried += answer.status_code == 413
+    assert tried > 40
+    assert parsed == []
+
+
+def test_dense_body_of_a_legitimate_import_is_accepted():
+    leads = [{"phone": "+16025550100", "data": {"a": 1}}] * 10_000
+    parsers.check_size(json.dumps({"leads": leads}, separators=(",", ":")).encode())
+    parsers.check_size(json.dumps([[1, 2]] * 50_000, separators=(",", ":")).encode())
 
 
 # --- the schema -----------------------------------------------------------------------------------------------

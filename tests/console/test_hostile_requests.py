@@ -23,15 +23,17 @@ NAMES = (
 )  # fmt: skip
 
 
-def test_no_page_fails_for_numbers_of_thousands_of_digits(ours: Tenant, settings: Any) -> None:
+@pytest.mark.parametrize("value", ["9" * 5000, "[[],[]],{}," * 2400])
+def test_no_page_fails_for_thousands_of_digits_or_lists(ours: Tenant, settings: Any, value: str) -> None:
     settings.PUBLIC_FORM_RATE = settings.LINK_GUESS_RATE = "1000000/s"
     walk = Walk(ours, ours.dispatcher)
-    given = urlencode(dict.fromkeys(NAMES, "9" * 5000))
+    given = urlencode(dict.fromkeys(NAMES, value), safe="[]{},")
     failed = {}
     for address in walk.addresses(but=OF_OTHER_TESTS):
         if (status := walk.send("POST", address, given).status) >= 500:
             failed[address] = status
     assert walk.tried >= 50
+    assert walk.send("GET", "/api/v1/me/").status == 200, "still signed in"
     assert failed == {}
 
 

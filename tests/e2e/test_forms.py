@@ -19,6 +19,8 @@ from dispatch.core import clock
 from dispatch.jobs import signed_links
 from dispatch.jobs.models import Job, Offer, PublicForm, Submission
 from dispatch.technicians.models import Technician
+from notifications.models import PhoneConfirmation
+from notifications.services import phone_confirmation
 from tests.support import factories as make
 from tests.support.factories import PASSWORD
 from tests.support.tenants import Tenant, tenant
@@ -226,3 +228,23 @@ def test_a_customer_sends_the_form_and_follows_the_request(app_url, organization
     assert made.customer_name == "Dana Whitfield"
     page.goto(app_url + path_of(signed_links.status_url(made)))
     expect(page.get_by_role("heading").first).to_be_visible()
+
+
+def test_member_confirms_their_phone_by_the_texted_code(app_url, organization, sign_in, device):
+    width, scheme = device
+    make.number(organization, sends_texts=True)
+    person = make.dispatcher(organization, "Dana")
+    page = sign_in(person, width=width, scheme=scheme, path="/notifications/choices/")
+    page.get_by_label("Phone, for texts and calls").fill("602 555 0142")
+    page.get_by_role("button", name="Save number").click()
+    expect(page.get_by_text("We texted you a code.")).to_be_visible()
+    expect(page.locator("#health")).to_contain_text("Confirm your phone to receive alerts")
+    code = phone_confirmation.code_of(PhoneConfirmation.objects.select_related("user").get(), 1)
+    field = page.get_by_label("6-digit code, valid for 10 minutes")
+    field.fill("12345")
+    field.press("Enter")
+    expect(page.get_by_role("alert")).to_have_text("Wrong code. 4 tries left.")
+    field.fill(f"{code[:3]} {code[3:]}")
+    page.get_by_role("button", name="Confirm phone").click()
+    expect(page.get_by_text("Phone confirmed.")).to_be_visible()
+    expect(page.locator("#health")).not_to_contain_text("Confirm your phone")

@@ -42,7 +42,7 @@ class Watch:
     def _with_phone(self, person: User, phone: str | None) -> User:
         User.objects.filter(pk=person.pk).update(phone=make.phone() if phone is None else phone)
         person.refresh_from_db()
-        return person
+        return make.confirm_phone(self.organization, person)
 
     def phone(self, person: User) -> Phone:
         return self.floor.sim.phone(str(person.phone))

@@ -18,6 +18,7 @@ from notifications.services import deliveries
 from notifications.services.escalation import staff_of
 from notifications.services.preferences import Wants
 from tests.notifications.test_alerts import ANA, notify, turns_pending
+from tests.support import factories as make
 from tests.support.tenants import Tenant, tenant
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -140,6 +141,7 @@ def test_a_kind_that_matters_more_somewhere_becomes_an_alert_there(ours):
     assert alert.status == "open"
     assert Notification.objects.get().is_open_alert
     User.objects.filter(pk=ours.dispatcher.pk).update(phone="+16025550199")
+    make.confirm_phone(ours.organization, User.objects.get(pk=ours.dispatcher.pk))
     assert "voice" in staff_of(alert).ways[ours.dispatcher.pk], "and calls, as every alert"
 
 

@@ -22,6 +22,7 @@ class Watch(Desk):
         super().__init__()
         type(self.maria).objects.filter(pk=self.maria.pk).update(phone=factories.phone())
         self.maria.refresh_from_db()
+        factories.confirm_phone(self.organization, self.maria)
 
     def alert(self) -> Alert:
         """Raise an alert about a job without anybody near."""

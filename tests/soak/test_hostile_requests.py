@@ -34,4 +34,5 @@ def test_no_request_is_expensive_or_a_server_error(ours: Tenant, role: str) -> N
             for method in ("POST", "PATCH"):
                 walk.try_json(method, address, read, VALUES)
     assert walk.tried > 1000
+    assert walk.send("GET", "/api/v1/me/").status == (401 if role == "stranger" else 200), "still signed in"
     assert not walk.problems, "\n".join(walk.problems)

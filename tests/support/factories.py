@@ -13,8 +13,10 @@ from django.test import Client
 from accounts.auth import api_keys
 from accounts.models import ApiKey, Membership, Organization, User
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
+from dispatch.core import clock
 from dispatch.jobs.models import ServiceType
 from dispatch.technicians.models import Skill, Technician
+from notifications.models import PhoneConfirmation
 
 PASSWORD = "rain on a tin roof"
 
@@ -69,6 +71,14 @@ def dispatcher(of: Organization, name: str = "", **membership: Any) -> User:
 
 def admin(of: Organization, name: str = "", **membership: Any) -> User:
     return member(of, Membership.Role.ADMIN, name, **membership)
+
+
+def confirm_phone(of: Organization, person: User) -> User:
+    """Record that the person confirmed their phone, if they have one: alerts of the organization may use it."""
+    if person.phone:
+        values = {"phone": person.phone, "confirmed_at": clock.now()}
+        PhoneConfirmation.objects.update_or_create(organization=of, user=person, defaults=values)
+    return person
 
 
 def browser(person: User) -> Client:

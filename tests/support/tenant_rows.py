@@ -62,6 +62,7 @@ from notifications.models import (
     EscalationPolicy,
     EscalationStep,
     Notification,
+    PhoneConfirmation,
     Preference,
     Route,
 )
@@ -373,6 +374,9 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
         status="failed",
         next_attempt_at=None,
         error=t.tag,
+    ),
+    PhoneConfirmation: lambda t: PhoneConfirmation.objects.create(
+        organization=t.organization, user=t.dispatcher, phone=make.phone(), nonce=t.tag[:32]
     ),
     Preference: lambda t: Preference.objects.create(
         organization=t.organization, user=t.dispatcher, kind="job.pending", email=True, sms=True, voice=True

@@ -1,4 +1,4 @@
-"""Notification settings: channels for each kind of event, and the user's phone number."""
+"""Notification settings: channels for each kind of event, and the language. `phone`: the user's phone number."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from accounts.tenancy import user_of
 from dispatch.console import views_base
 from dispatch.console.views_base import console_view
 from dispatch.core import languages
-from dispatch.core.phone_numbers import InvalidPhone, parse_phone
 from dispatch.telephony import services as telephony
-from dispatch.telephony.rules import why_not_callable
 from notifications import rules, services
+from notifications.services import phone_confirmation
 from notifications.services.preferences import Choice, Wants
 
 WAYS = {"shown": "On screen", "email": "Email", "sms": "Text", "voice": "Call"}
@@ -34,7 +33,7 @@ def page(request: HttpRequest) -> HttpResponse:
         count = _save(request)
         messages.success(request, "Saved." if count else "No changes.")
         return views_base.back_to(request, reverse("console:notification_choices"))
-    return _render_settings(request)
+    return render_settings(request)
 
 
 @require_POST
@@ -48,25 +47,8 @@ def reset_preferences(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 @console_view
-def change_phone(request: HttpRequest) -> HttpResponse:
-    """Change the user's phone number; empty removes it. A provider's session changes only an unshared one."""
-    if not sso.may_change_account(request):
-        raise PermissionDenied
-    entered = request.POST.get("phone", "").strip()
-    error, number = "", ""
-    if entered:
-        number, error = _read_phone(entered, request)
-    if error:
-        return _render_settings(request, status=422, phone=entered, phone_error=error)
-    if accounts.change_own_phone(user_of(request), number, actor=request.actor):
-        messages.success(request, "Phone number saved." if number else "Phone number removed.")
-    return views_base.back_to(request, reverse("console:notification_choices"))
-
-
-@require_POST
-@console_view
 def change_language(request: HttpRequest) -> HttpResponse:
-    """Change the language of the user's alerts; empty: the organization's. Limited like `change_phone`."""
+    """Change the language of the user's alerts; empty: the organization's. Limited like `phone.change_phone`."""
     if not sso.may_change_account(request):
         raise PermissionDenied
     language = request.POST.get("language", "")
@@ -77,17 +59,8 @@ def change_language(request: HttpRequest) -> HttpResponse:
     return views_base.back_to(request, reverse("console:notification_choices"))
 
 
-def _read_phone(entered: str, request: HttpRequest) -> tuple[str, str]:
-    """Return (E.164, "") or ("", error)."""
-    try:
-        number = parse_phone(entered, request.organization.default_region)
-    except InvalidPhone as error:
-        return "", str(error)
-    why = why_not_callable(number.as_e164, request.organization.allowed_countries)
-    return ("", f"{request.organization} can't call this number: {why}") if why else (number.as_e164, "")
-
-
-def _render_settings(request: HttpRequest, *, status: int = 200, **more: Any) -> HttpResponse:
+def render_settings(request: HttpRequest, *, status: int = 200, **more: Any) -> HttpResponse:
+    """Render the page, with `more` in its context: what was entered, and errors."""
     user = user_of(request)
     choices = [
         choice for choice in services.choices_of(user, request.organization.pk) if _can_reach(choice, request.role)
@@ -104,6 +77,7 @@ def _render_settings(request: HttpRequest, *, status: int = 200, **more: Any) ->
         "may_text": telephony.may_text(request.organization.pk, user.phone) if user.phone else True,
         "opted_out": bool(user.phone) and telephony.is_opted_out(request.organization.pk, user.phone),
         "phone": str(user.phone or ""),
+        "confirmation": phone_confirmation.state_of(request.organization.pk, user),
         "languages": languages.CHOICES,
         **more,
     }

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from dispatch.console.notifications import inbox, preferences
+from dispatch.console.notifications import inbox, phone, preferences
 
 urlpatterns = [
     path("", inbox.page, name="notifications"),
@@ -10,6 +10,8 @@ urlpatterns = [
     path("<int:notification_id>/acknowledge/", inbox.acknowledge, name="notification_acknowledge"),
     path("choices/", preferences.page, name="notification_choices"),
     path("choices/usual/", preferences.reset_preferences, name="notification_usual"),
-    path("phone/", preferences.change_phone, name="own_phone"),
+    path("phone/", phone.change_phone, name="own_phone"),
+    path("phone/code/", phone.send_code, name="own_phone_code"),
+    path("phone/confirm/", phone.confirm_phone, name="own_phone_confirm"),
     path("language/", preferences.change_language, name="own_language"),
 ]

@@ -1,4 +1,4 @@
-"""Name a hash chain of the audit log on a command line: an organization's, or the installation's."""
+"""Name an organization, or a hash chain of the audit log, on a command line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ def read_chain(options: dict[str, Any]) -> int | None:
         return chain.INSTALLATION
     if not options["organization"]:
         return None
-    organization = Organization.objects.filter(slug=options["organization"]).first()
+    return find_organization(options["organization"]).pk
+
+
+def find_organization(slug: str) -> Organization:
+    """Return the organization that a command names by its slug. Raises CommandError."""
+    organization = Organization.objects.filter(slug=slug).first()
     if organization is None:
-        raise CommandError(f"Unknown organization: {options['organization']!r}.")
-    return organization.pk
+        raise CommandError(f"Unknown organization: {slug!r}.")
+    return organization

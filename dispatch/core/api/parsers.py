@@ -15,8 +15,9 @@ from rest_framework.settings import api_settings
 
 _MAX_PATH_LENGTH = 200
 MAX_DEPTH = 64
-# Bounds on a body's size in memory: an empty list is 2 bytes of JSON and 64 of Python.
-MAX_CONTAINERS = 600_000
+# Bounds on what a body costs: an empty list is 3 bytes of JSON, 64 of Python, and work for the garbage collector.
+# A body may have this many lists and objects, and one more for every 32 bytes.
+MAX_CONTAINERS, BYTES_PER_CONTAINER = 60_000, 32
 MAX_VALUES = 3_000_000
 _TOO_DEEP = f"The body is nested too deeply. The maximum is {MAX_DEPTH} levels."
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -24,16 +25,18 @@ _TEXT = "Contains a NUL character or half of a surrogate pair."
 
 
 class PlainJSONParser(JSONParser):
-    """Parse JSON, but reject NUL characters, lone surrogates and numbers beyond a double (1e999) in the body.
+    """Parse JSON, but reject a body with too many values, and what PostgreSQL stores neither as text nor as jsonb.
 
-    PostgreSQL can store them neither as text nor as jsonb.
+    These are NUL characters, lone surrogates and numbers beyond a double (1e999).
     """
 
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
+        read = stream.read()
+        check_size(read)
         try:
-            value = super().parse(stream, media_type, parser_context)
+            value = super().parse(BytesIO(read), media_type, parser_context)
         except RecursionError:
             raise ParseError(_TOO_DEEP) from None
         if is_too_deep(value):
@@ -68,10 +71,19 @@ class LargeJSONParser(BaseParser):
         read = stream.read(self.limit + 1)
         if len(read) > self.limit:
             raise TooLarge(f"The body is too large. The maximum is {self.limit // 2**20} MiB.")
-        containers = read.count(b"[") + read.count(b"{")
-        if containers > MAX_CONTAINERS or containers + read.count(b",") > MAX_VALUES:
-            raise TooLarge("The body contains too many values. Split it into several requests.")
         return self.parser_class().parse(BytesIO(read), media_type, parser_context)
+
+
+def check_size(body: bytes) -> None:
+    """Raise TooLarge, before anything is parsed, for a body with too many values."""
+    from dispatch.core.api.problems import TooLarge  # late: it needs DRF's settings, which name this module
+
+    containers = body.count(b"[") + body.count(b"{")
+    if (
+        containers > MAX_CONTAINERS + len(body) // BYTES_PER_CONTAINER
+        or containers + body.count(b",") > MAX_VALUES
+    ):
+        raise TooLarge("The body contains too many values. Split it into several requests.")
 
 
 def load_json(text: str) -> Any:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import connection
 
-from dispatch.core.audit import chain
+from dispatch.core.audit import chain, erasures
 from dispatch.core.audit.signatures import is_authentic
+from dispatch.core.db.snapshots import read_snapshot
 from dispatch.core.models import AuditAnchor, AuditRedaction, AuditRestart, AuditSeal, Event
 
 BATCH = 1000
@@ -23,6 +24,13 @@ WHERE e.organization_id = %(organization)s AND e.subject_type = ANY(%(subjects)s
   AND NOT EXISTS (SELECT FROM core_failedevent f WHERE f.event_id = e.id AND f.reader = %(reader)s)
 ORDER BY e.id
 """
+
+
+# What verification says about a change that an unsigned erasure may explain.
+_EXPLAIN = (
+    " Only event {claim} (person.erased) accounts for it, without a signature. If a process of a former version "
+    "erased this person during an upgrade, run manage.py accept_erasure --event {claim}."
+)
 
 
 class BrokenChain(Exception):
@@ -61,11 +69,7 @@ def verify_chain(
     `heads` are hashes by position that an earlier verification reported when there had been `known_restarts`: they
     must still be in the chain, unless it was restarted since.
     """
-    is_outermost = not connection.in_atomic_block
-    with transaction.atomic():
-        if is_outermost:
-            with connection.cursor() as cursor:
-                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+    with read_snapshot():
         return _verify(organization_id, heads or {}, known_restarts)
 
 
@@ -143,8 +147,11 @@ def _check_event(
         raise BrokenChain(f"{place}: event {seal.event_id} was changed.")
     if seal.salt and chain.digest_event(event, seal.salt) == seal.digest:
         return
-    if redactions.get(seal.event_id) != chain.digest_event(event, ""):
-        raise BrokenChain(f"{place}: event {seal.event_id} was changed.")
+    digest = chain.digest_event(event, "")
+    if redactions.get(seal.event_id) != digest:
+        claim = erasures.find_claim(event.organization_id, event.pk, digest) if not seal.salt else None
+        why = "" if claim is None else _EXPLAIN.format(claim=claim)
+        raise BrokenChain(f"{place}: event {seal.event_id} was changed.{why}")
 
 
 def _redactions(organization_id: int) -> dict[int, str]:

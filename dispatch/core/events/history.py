@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby, islice
@@ -24,9 +23,10 @@ from operator import itemgetter
 from typing import Any, ClassVar
 
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import connection
 
 from dispatch.core import clock
+from dispatch.core.db.snapshots import read_snapshot
 
 FETCH = 2000  # rows per round trip
 SUBJECTS = 500  # whose rows are compared at a time
@@ -177,7 +177,7 @@ def violations(result: Result | None = None, *, days: float | None = None) -> It
     Call it outside any transaction, so that everything is read from one snapshot.
     """
     counted = result or Result()
-    with _snapshot():
+    with read_snapshot():
         scope = _scope(days)
         for machine in _machines.values():
             for line in _check_subjects(machine, scope, counted):
@@ -195,17 +195,6 @@ def stream(sql: str, params: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
         cursor.execute(sql, params)
         while rows := cursor.fetchmany(FETCH):
             yield from rows
-
-
-@contextmanager
-def _snapshot() -> Iterator[None]:
-    """Read from one snapshot, and refuse to write."""
-    is_nested = connection.in_atomic_block
-    with transaction.atomic():
-        if not is_nested:
-            with connection.cursor() as cursor:
-                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        yield
 
 
 _FIRST_SINCE = """

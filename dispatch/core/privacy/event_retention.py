@@ -29,20 +29,15 @@ DELETE FROM core_event WHERE id IN (
 )
 RETURNING subject_type
 """
-# Events of the system about deleted subjects, and events of some kinds about them, that every reader has read.
-_DELETE_SYSTEM_EVENTS = """
+# Events about deleted subjects that every reader has read.
+_DELETE_OF_SUBJECTS = """
 DELETE FROM core_event e
-WHERE e.subject_type = %(subject)s AND e.subject_id = ANY(%(ids)s::bigint[])
-AND e.organization_id = %(organization)s AND e.actor_type = 'system' AND e.at < %(before)s
+WHERE e.subject_type = %(subject_type)s AND e.subject_id = ANY(%(ids)s::bigint[])
 AND (e.xid, e.id) <= (%(xid)s, %(id)s)
 AND NOT EXISTS (SELECT FROM core_failedevent f WHERE f.event_id = e.id)
 """
-_DELETE_STEPS = """
-DELETE FROM core_event e
-WHERE e.subject_type = %(subject_type)s AND e.subject_id = ANY(%(ids)s::bigint[])
-AND e.kind = ANY(%(kinds)s::text[]) AND (e.xid, e.id) <= (%(xid)s, %(id)s)
-AND NOT EXISTS (SELECT FROM core_failedevent f WHERE f.event_id = e.id)
-"""
+_BY_SYSTEM = "AND e.organization_id = %(organization)s AND e.actor_type = 'system' AND e.at < %(before)s"
+_OF_KINDS = "AND e.kind = ANY(%(kinds)s::text[])"
 # SQL conditions on an event `e` that is kept regardless of its age.
 _needed: list[str] = []
 
@@ -91,16 +86,8 @@ def delete_system_events(organization_id: int, subject_type: str, subject_ids: S
     For subjects with many events. What a user did stays for the period of all events, and so does each event that
     is younger than `days` or that a reader has not read.
     """
-    first = _lowest_cursor()
-    if first is None or not subject_ids:
-        return 0
-    given: dict[str, Any] = {
-        "organization": organization_id, "subject": subject_type, "ids": list(subject_ids),
-        "before": clock.now() - timedelta(days=days), "xid": first.xid, "id": first.event_id,
-    }  # fmt: skip
-    with connection.cursor() as cursor:
-        cursor.execute(_DELETE_SYSTEM_EVENTS, given)
-        return int(cursor.rowcount)
+    before = clock.now() - timedelta(days=days)
+    return _delete_of_subjects(subject_type, subject_ids, _BY_SYSTEM, organization=organization_id, before=before)
 
 
 def delete_steps(subject_type: str, ids: Sequence[int], kinds: Sequence[str]) -> int:
@@ -109,15 +96,16 @@ def delete_steps(subject_type: str, ids: Sequence[int], kinds: Sequence[str]) ->
     For steps of the system that say nothing once their subject has gone; EVENT_LOG_MIN_DAYS does not apply to
     them. Those that a reader has not read stay until the rule of the event log deletes them.
     """
+    return _delete_of_subjects(subject_type, ids, _OF_KINDS, kinds=list(kinds))
+
+
+def _delete_of_subjects(subject_type: str, ids: Sequence[int], condition: str, **given: Any) -> int:
     first = _lowest_cursor()
     if first is None or not ids:
         return 0
-    given: dict[str, Any] = {
-        "subject_type": subject_type, "ids": list(ids), "kinds": list(kinds), "xid": first.xid,
-        "id": first.event_id,
-    }  # fmt: skip
+    given |= {"subject_type": subject_type, "ids": list(ids), "xid": first.xid, "id": first.event_id}
     with connection.cursor() as cursor:
-        cursor.execute(_DELETE_STEPS, given)
+        cursor.execute(_DELETE_OF_SUBJECTS + condition, given)
         return int(cursor.rowcount)
 
 

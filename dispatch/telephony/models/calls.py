@@ -53,6 +53,7 @@ class Call(OwnedModel, Priced):
         JOB_NEWS = "job_news", "Change of a job"
         LEAD = "lead", "Lead"
         CONNECT = "connect", "Person for a lead"
+        CONFIRM = "confirm", "Code for a phone"
         TEST = "test", "Test"
 
     purpose = models.CharField(max_length=16, choices=Purpose)

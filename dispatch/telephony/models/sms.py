@@ -48,6 +48,7 @@ class Text(OwnedModel, Priced):
         CUSTOMER = "customer", "Text to the customer"
         REPLY = "reply", "Reply"
         LEAD = "lead", "Lead"
+        CONFIRM = "confirm", "Code for a phone"
         TEST = "test", "Test"
 
     direction = models.CharField(max_length=3, choices=Direction, default=Direction.OUT)

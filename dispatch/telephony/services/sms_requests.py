@@ -17,7 +17,7 @@ from dispatch.core.db.isolation import run_unlocked
 from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.core.runtime.queues import notify_loop
 from dispatch.telephony import price_sql, providers, request_threads, rules, sms_rules, sql, webhook_urls
-from dispatch.telephony.handlers import text_handler_for
+from dispatch.telephony.handlers import sent_body, text_handler_for
 from dispatch.telephony.models import OptOut, Text
 from dispatch.telephony.providers.base import (
     CallGone,
@@ -178,7 +178,7 @@ def _request(text: Text) -> Outcome:
         TextRequest(
             to=str(text.to_phone),
             from_=text.from_phone,
-            body=text.body,
+            body=sent_body(text),
             status_url=webhook_urls.text_webhook(text),
             leave_within_s=left_s,
             service=text.number.messaging_service_sid,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dispatch.telephony import rules, sms_rules
+from dispatch.telephony.handlers import sent_body
 from dispatch.telephony.models import Text
 from dispatch.telephony.providers.base import ListedText
 from dispatch.telephony.services.sms import Status, append_text_event, lock_text, update_fields
@@ -23,7 +24,7 @@ def find_listed_text(text: Text, listed: Sequence[ListedText]) -> ListedText | N
     """Return the listed text of a locked, unknown text, or None. Raises MatchUncertain."""
     same_account = Text.objects.filter(account__account_sid=text.account.account_sid)
     known: set[Any] = set(same_account.filter(sid__in=[one.sid for one in listed]).values_list("sid", flat=True))
-    body = sms_rules.comparable(text.body)
+    body = sms_rules.comparable(sent_body(text))
     free = [one for one in listed if one.sid not in known and sms_rules.comparable(one.body) == body]
     # Organizations may share an account at the provider, which then lists the texts of all of them.
     open_requests = same_account.filter(
@@ -34,7 +35,7 @@ def find_listed_text(text: Text, listed: Sequence[ListedText]) -> ListedText | N
         from_phone=text.from_phone,
         to_phone=text.to_phone,
     ).order_by("requested_at", "pk")
-    equal = [one for one in open_requests if sms_rules.comparable(one.body) == body]
+    equal = [one for one in open_requests if sms_rules.comparable(sent_body(one)) == body]
     requested = [one.requested_at for one in equal if one.requested_at is not None]
     matches = dict(zip((one.pk for one in equal), rules.match_requests(free, requested), strict=True))
     ours = matches.get(text.pk)
@@ -75,5 +76,5 @@ def _are_equal(one: Text, other: Text) -> bool:
     return (
         one.direction == other.direction
         and (one.from_phone, one.to_phone) == (other.from_phone, other.to_phone)
-        and sms_rules.comparable(one.body) == sms_rules.comparable(other.body)
+        and sms_rules.comparable(sent_body(one)) == sms_rules.comparable(sent_body(other))
     )

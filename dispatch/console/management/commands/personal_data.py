@@ -9,8 +9,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from accounts.models import Organization
 from dispatch.console.privacy import lookup
+from dispatch.console.privacy.chains import find_organization
 from dispatch.core.events import Actor
 from dispatch.core.privacy import personal_data
 
@@ -37,9 +37,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        organization = Organization.objects.filter(slug=options["organization"]).first()
-        if organization is None:
-            raise CommandError(f"Unknown organization: {options['organization']!r}.")
+        organization = find_organization(options["organization"])
         named = {name: options[name] for name in ("phone", "email", "technician", "user")}
         try:
             person = lookup.find_person(organization, **named)
