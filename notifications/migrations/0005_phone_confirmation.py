@@ -24,7 +24,7 @@ WHERE u.phone <> '' AND u.is_active
 class Migration(migrations.Migration):
     dependencies = [
         ("accounts", "0009_member_language"),
-        ("notifications", "0003_channel_labels"),
+        ("notifications", "0004_index_of_returning_alerts"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
