@@ -1,8 +1,9 @@
-"""Make one HTTP delivery: build the request and judge the response."""
+"""Make one HTTP request: build it, send it and judge the response. Messages and direct requests both pass here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -12,11 +13,12 @@ from django.conf import settings
 from dispatch.core import clock
 from dispatch.core.http import client
 from dispatch.core.http import webhook_signing as signing
-from dispatch.outbox.models import Message
+from dispatch.outbox.models import Endpoint, Message
 from dispatch.outbox.rules import responses as rules
 from dispatch.outbox.rules.responses import Verdict
 from dispatch.outbox.services.attempt_results import AttemptResult
 from dispatch.outbox.services.attempts import DeliveryAttempt
+from dispatch.outbox.services.direct_requests import DirectRequest
 
 log = structlog.get_logger(__name__)
 
@@ -28,17 +30,61 @@ REPLAY_HEADER = "Dispatch-Replay"
 LOOKUP_DELAY_S = 5.0
 
 
+@dataclass(frozen=True)
+class HttpRequest:
+    """One request. `headers` is called when the request is sent, so that signatures are fresh."""
+
+    organization_id: int
+    method: str
+    url: str
+    body: bytes
+    timeout_s: float
+    headers: Callable[[], Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What happened to one request. `answer` is the beginning of the response body."""
+
+    verdict: Verdict
+    started_at: datetime
+    ended_at: datetime
+    elapsed_s: float
+    status_code: int | None = None
+    answer: str = ""
+
+
 async def deliver_message(call: DeliveryAttempt) -> AttemptResult:
     """Make one delivery attempt. Every failure, including a local one, becomes a verdict, not an exception."""
+    body = call.payload.encode()
+
+    def headers() -> Mapping[str, str]:
+        if call.problem:
+            raise ValueError(call.problem)
+        return headers_of(call, body)
+
+    request = HttpRequest(call.organization_id, "POST", call.url, body, timeout_s(call), headers)
+    made = await exchange(request, lambda answer: _judge(call, answer), message=call.id)
+    return AttemptResult(
+        call=call,
+        verdict=made.verdict,
+        started_at=made.started_at,
+        ended_at=made.ended_at,
+        elapsed_s=made.elapsed_s,
+        status_code=made.status_code,
+        answer=made.answer,
+    )
+
+
+async def exchange(
+    request: HttpRequest, judge: Callable[[client.Response], Verdict], **log_fields: Any
+) -> Exchange:
+    """Send one request and judge its response. Every failure becomes a verdict, not an exception."""
     started_at = clock.now()
     answer: client.Response | None = None
     try:
-        if call.problem:
-            raise ValueError(call.problem)
-        body = call.payload.encode()
-        headers = headers_of(call, body)
-        answer = await client.post(call.url, body, headers, timeout_s(call), organization=call.organization_id)
-        verdict = _judge(call, answer)
+        answer = await _send(request)
+        verdict = judge(answer)
     except client.ForbiddenTarget as error:
         verdict = Verdict(rules.PERMANENT, error_class="refused", error=str(error))
     except client.LookupDelayed as error:
@@ -52,11 +98,10 @@ async def deliver_message(call: DeliveryAttempt) -> AttemptResult:
     except (RecursionError, OverflowError) as error:
         verdict = Verdict(rules.FAILED, error_class="answer", error=f"The response cannot be read: {error}.")
     except Exception as error:
-        log.exception("delivery_failed", message=call.id)
+        log.exception("delivery_failed", **log_fields)
         verdict = Verdict(rules.FAILED, error_class="internal", error=f"{type(error).__name__}: {error}")
     ended_at = clock.now()
-    return AttemptResult(
-        call=call,
+    return Exchange(
         verdict=verdict,
         started_at=started_at,
         ended_at=ended_at,
@@ -64,6 +109,39 @@ async def deliver_message(call: DeliveryAttempt) -> AttemptResult:
         status_code=answer.status if answer else None,
         answer=_text(answer.body_start) if answer else "",
     )
+
+
+async def _send(request: HttpRequest) -> client.Response:
+    headers, organization = request.headers(), request.organization_id
+    if request.method == "GET":
+        return await client.get(request.url, headers, request.timeout_s, organization=organization)
+    return await client.post(request.url, request.body, headers, request.timeout_s, organization=organization)
+
+
+async def send_direct(request: DirectRequest) -> Exchange:
+    """Send a request that belongs to no message. Every failure becomes a verdict, not an exception."""
+    sent = HttpRequest(
+        request.organization_id, request.method, request.url, request.body, request.timeout_s,
+        lambda: direct_headers(request),
+    )  # fmt: skip
+    return await exchange(sent, lambda answer: _judge_response(request.endpoint, answer), holder=request.holder)
+
+
+def direct_headers(request: DirectRequest) -> dict[str, str]:
+    """Return the endpoint's headers, the request's and Dispatch's, and a fresh signature over exactly this body.
+
+    Later ones replace earlier ones, whatever their case.
+    """
+    now, endpoint = clock.now(), request.endpoint
+    configured: dict[str, str] = dict((endpoint.headers or {}) if endpoint else {}) | dict(request.headers)  # type: ignore[arg-type]
+    own = dict(request.own_headers)
+    if endpoint:
+        own |= signing.headers(endpoint.signing_secrets(now), request.webhook_id, now, request.body)
+    taken = {name.lower() for name in own}
+    headers = {str(name): str(value) for name, value in configured.items() if name.lower() not in taken} | own
+    if request.body and not any(name.lower() == "content-type" for name in headers):
+        headers["Content-Type"] = "application/json"
+    return headers
 
 
 def headers_of(call: DeliveryAttempt, body: bytes) -> dict[str, str]:
@@ -122,18 +200,20 @@ def timeout_s(call: DeliveryAttempt) -> float:
 
 
 def _judge(call: DeliveryAttempt, answer: client.Response) -> Verdict:
-    permanent = call.endpoint.permanent_codes if call.endpoint else settings.OUTBOX_PERMANENT_CODES
-    now = clock.now()
-    verdict = rules.judge_response(
+    verdict = _judge_response(call.endpoint, answer)
+    return rules.limit_deferral(verdict, call.deferred_since, clock.now(), settings.OUTBOX_DEFERRAL_LIMIT_S)
+
+
+def _judge_response(endpoint: Endpoint | None, answer: client.Response) -> Verdict:
+    return rules.judge_response(
         answer.status,
         answer.headers,
         answer.body_start,
-        permanent=permanent,
+        permanent=endpoint.permanent_codes if endpoint else settings.OUTBOX_PERMANENT_CODES,
         default_delay_s=settings.OUTBOX_DEFER_S,
         longest_delay_s=settings.OUTBOX_LONGEST_DEFERRAL_S,
-        now=now,
+        now=clock.now(),
     )
-    return rules.limit_deferral(verdict, call.deferred_since, now, settings.OUTBOX_DEFERRAL_LIMIT_S)
 
 
 def _text(start: bytes) -> str:

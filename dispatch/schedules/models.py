@@ -215,7 +215,15 @@ class Run(OwnedModel):
     epoch = models.PositiveIntegerField(default=0)
     lapses = models.PositiveSmallIntegerField(default=0, help_text="Workers that died during this attempt.")
     waiting_for = models.CharField(
-        max_length=16, blank=True, help_text='"earlier": waiting for an earlier run to end.'
+        max_length=16,
+        blank=True,
+        help_text=(
+            '"earlier": an earlier run has to end first. Otherwise why its request cannot be sent now: '
+            '"endpoint", "circuit", "pool paused", "rate", "slot" or "lookup".'
+        ),
+    )
+    deferred_since = models.DateTimeField(
+        null=True, help_text="Since when its attempt has been deferred without being made."
     )
     taken_at = models.DateTimeField(null=True, help_text="When its message was last sent.")
     started_at = models.DateTimeField(null=True)
@@ -287,6 +295,7 @@ class RunReport(OwnedModel):
         FAILED = "failed", "Failed"
         REFUSED = "refused", "Refused"
         CANCELLED = "cancelled", "Canceled"
+        DEFERRED = "deferred", "Deferred"
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="reports", db_index=False)
     epoch = models.PositiveIntegerField()

@@ -31,6 +31,7 @@ class Visit:
     began: float
     ended: float | None = None
     path: str = "/"
+    peer: object = None
 
 
 @dataclass
@@ -166,6 +167,7 @@ class Receiver:
             body=body,
             began=time.monotonic(),
             path=request.path,
+            peer=request.transport and request.transport.get_extra_info("peername"),
         )
         self.visits.append(visit)
         place = len(self.visits)

@@ -14,6 +14,7 @@ from dispatch.core.privacy import replay
 from dispatch.leads import eligibility, progress
 from dispatch.leads import loops as leads_loops
 from dispatch.leads.services import claims
+from dispatch.outbox import direct_delivery
 from dispatch.telephony.providers.backoff import backoff
 from notifications import live_updates
 from notifications import loops as notifications_loops
@@ -38,3 +39,4 @@ def as_if_just_started() -> None:
     liveness.reset()
     notifications_loops.early.reset()
     backoff.reset_all()
+    direct_delivery.close()
