@@ -55,10 +55,10 @@ def send_requests(
 ) -> Iterator[list[Ending]]:
     """Send the requests concurrently and yield their endings in small groups, as soon as they are known.
 
-    A request that its pool does not admit waits for an earlier one of this batch and the same pool to end; if there
-    is none, it ends as Held. `may_begin` is asked right before a request is sent or held; requests for which it
-    returns False are dropped. `is_canceled` is asked every `poll_s` seconds. If the generator is closed, the
-    requests in progress are closed as well.
+    A request that its pool does not admit waits for an earlier one of this batch and the same pool to end; if
+    there is none, it ends as Held. `may_begin` is asked right before a request is sent or held; requests for
+    which it returns False are dropped. `is_canceled` is asked every `poll_s` seconds. If the generator is closed,
+    the requests in progress are closed as well.
     """
     waiting, running = list(requests), dict[Future[Exchange], Admitted]()
     try:

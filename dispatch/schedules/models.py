@@ -74,6 +74,14 @@ class Schedule(OwnedModel):
     every = models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
     unit = models.CharField(max_length=8, choices=Unit, blank=True)
     cron = models.CharField(max_length=120, blank=True)
+    rrule = models.CharField(
+        "recurrence rule",
+        max_length=500,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="A recurrence rule (RFC 5545) without COUNT and UNTIL, such as FREQ=MONTHLY;BYDAY=-1FR.",
+    )
     starts_at = models.DateTimeField(null=True, blank=True)
     ends_at = models.DateTimeField(null=True, blank=True)
     max_occurrences = models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
@@ -118,10 +126,11 @@ class Schedule(OwnedModel):
     class Meta:
         constraints = [
             models.CheckConstraint(
-                condition=Q(trigger_at__isnull=False, every__isnull=True, cron="")
-                | Q(trigger_at__isnull=True, every__isnull=False, cron="")
-                | (Q(trigger_at__isnull=True, every__isnull=True) & ~Q(cron="")),
-                name="schedule_has_one_timing",
+                condition=Q(trigger_at__isnull=False, every__isnull=True, cron="", rrule="")
+                | Q(trigger_at__isnull=True, every__isnull=False, cron="", rrule="")
+                | (Q(trigger_at__isnull=True, every__isnull=True, rrule="") & ~Q(cron=""))
+                | (Q(trigger_at__isnull=True, every__isnull=True, cron="") & ~Q(rrule="")),
+                name="schedule_has_one_kind_of_timing",
             ),
             models.CheckConstraint(condition=Q(shard__lt=SHARDS), name="schedule_shard_exists"),
             models.UniqueConstraint(
@@ -159,6 +168,7 @@ class Schedule(OwnedModel):
             unit=self.unit,
             anchor=self.anchor,
             cron=self.cron,
+            rrule=self.rrule,
             starts_at=self.starts_at,
             ends_at=self.ends_at,
             max_occurrences=self.max_occurrences,
@@ -200,6 +210,7 @@ class Run(OwnedModel):
     shard = models.PositiveSmallIntegerField()
     number = models.PositiveIntegerField(null=True, help_text="Number of the occurrence. Empty for a manual run.")
     trigger_at = models.DateTimeField()
+    payload = models.JSONField(null=True, help_text="The payload of this run. NULL: the schedule's.")
     stretch_count = models.IntegerField(
         "occurrences",
         default=1,
@@ -276,6 +287,7 @@ class Run(OwnedModel):
                 name="run_coming",
             ),
             models.Index(F("organization"), F("id").desc(), condition=Q(status="failed"), name="run_failed"),
+            models.Index(fields=["organization"], condition=Q(payload__isnull=False), name="run_own_payload"),
             models.Index(
                 fields=["organization", "ended_at"],
                 condition=Q(ended_at__isnull=False),

@@ -47,7 +47,7 @@ SELECT r.id, r.organization_id, r.schedule_id, r.kind, r.shard, r.number, r.trig
 r.epoch,
        s.name, s.time_zone, s.trigger_at, s.every, s.unit, s.anchor, s.cron, s.starts_at, s.ends_at,
        s.max_occurrences, s.missed, s.missed_after_s, s.overlap, s.paused_until,
-       s.jitter_s, r.waiting_for = 'earlier',
+       s.jitter_s, s.rrule, r.waiting_for = 'earlier',
        s.overlap <> 'allow' AND EXISTS (
            SELECT 1 FROM schedules_run o
            WHERE o.schedule_id = r.schedule_id AND o.id <> r.id
@@ -199,7 +199,7 @@ WITH mine AS (
     SET status = 'running', started_at = %(now)s, lease_until = {DB_NOW} + make_interval(secs => %(lease)s::float8)
     WHERE r.id = ANY(ARRAY(SELECT id FROM mine))
     RETURNING r.id, r.epoch, r.attempt, r.organization_id, r.schedule_id, r.trigger_at, r.number, r.due_at,
-              r.deferred_since
+              r.deferred_since, r.payload
 ), appended AS (
     {EVENTS}
     SELECT organization_id, 'run.running', 'run', id, {_SYSTEM},
@@ -207,7 +207,7 @@ WITH mine AS (
     FROM started
 )
 SELECT r.id, r.epoch, r.attempt, r.organization_id, r.schedule_id, r.trigger_at, r.number, r.due_at,
-       s.name, s.payload, s.headers, r.deferred_since
+       s.name, COALESCE(r.payload, s.payload), s.headers, r.deferred_since
 FROM started r
 CROSS JOIN LATERAL (SELECT name, payload, headers FROM schedules_schedule WHERE id = r.schedule_id OFFSET 0) s
 ORDER BY r.id

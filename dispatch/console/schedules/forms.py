@@ -22,14 +22,20 @@ from dispatch.jobs.models import ServiceType
 from dispatch.leads.models import Campaign
 from dispatch.outbox.models import Endpoint
 from dispatch.schedules import kinds
-from dispatch.schedules.api.serializers import ScheduleFormSerializer, TimingSerializer, occurrences_of, preview_of
+from dispatch.schedules.api.serializers import (
+    RunNowSerializer,
+    ScheduleFormSerializer,
+    TimingSerializer,
+    occurrences_of,
+    preview_of,
+)
 from dispatch.schedules.models import Missed, Overlap, Schedule, Unit
 from dispatch.schedules.rules import descriptions
 from dispatch.schedules.services.anchors import anchor_after
 
 Choices = Callable[[Organization], list[tuple[str, str]]]
 # Kinds of timing by the field that decides, in the order of the form.
-TIMINGS = (("once", "Once"), ("every", "Repeating"), ("cron", "Cron expression"))
+TIMINGS = (("once", "Once"), ("every", "Repeating"), ("cron", "Cron expression"), ("rrule", "Recurrence rule"))
 # Common cron expressions, suggested for the field.
 USUAL = (
     ("0 9 * * 1-5", "Every weekday at 09:00"),
@@ -107,7 +113,14 @@ PAYLOADS: dict[str, tuple[Field, ...]] = {
         Field("body", "Body (JSON)", "json", wide=True),
     ),
 }
-_TIMING = ("trigger_at", "every", "unit", "cron", "time_zone", "starts_at", "ends_at", "max_occurrences")
+# Common recurrence rules.
+USUAL_RULES = (
+    ("FREQ=MONTHLY;BYDAY=-1FR", "The last Friday of every month"),
+    ("FREQ=WEEKLY;INTERVAL=2;BYDAY=MO", "Every second Monday"),
+    ("FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1", "The last weekday of every month"),
+    ("FREQ=DAILY;BYHOUR=9,13,17;BYMINUTE=0", "Every day at 09:00, 13:00 and 17:00"),
+)
+_TIMING = ("trigger_at", "every", "unit", "cron", "rrule", "time_zone", "starts_at", "ends_at", "max_occurrences")
 _LIMITS = ("starts_at", "ends_at", "max_occurrences")
 _MOMENTS = ("trigger_at", "starts_at", "ends_at")
 _RULES = ("missed", "missed_after_s", "overlap", "jitter_s", "retry_schedule_s")
@@ -147,6 +160,23 @@ class ScheduleForm:
             return False
         serializer = ScheduleFormSerializer(
             self.schedule, data=body, partial=self.schedule is not None, context=self._context()
+        )
+        try:
+            serializer.is_valid(raise_exception=True)
+        except APIException as error:
+            self._add_errors(error)
+            return False
+        self.cleaned = dict(serializer.validated_data)
+        return True
+
+    def is_payload_valid(self) -> bool:
+        """Validate only the payload, for one run, as the API does. Sets `cleaned`, or `errors` by input name."""
+        payload = self._payload()
+        if self.errors:
+            return False
+        serializer = RunNowSerializer(
+            data={"payload": payload, "note": self.values.get("note", "")},
+            context={**self._context(), "schedule": self.schedule},
         )
         try:
             serializer.is_valid(raise_exception=True)
@@ -257,7 +287,12 @@ class ScheduleForm:
         for problem in ProblemFormatter(error, context, error).run()["errors"]:
             path = str(problem["field"] or "")
             name = f"p-{path.split('.')[1]}" if path.startswith("payload.") else path.split(".")[0]
-            known = {f"p-{item.name}" for item in PAYLOADS.get(self.kind, ())} | {"name", *_TIMING, *_RULES}
+            known = {f"p-{item.name}" for item in PAYLOADS.get(self.kind, ())} | {
+                "name",
+                "note",
+                *_TIMING,
+                *_RULES,
+            }
             if name in known:
                 self.errors.setdefault(name, problem["detail"])
             else:
@@ -303,10 +338,11 @@ def _when_of(schedule: Schedule) -> dict[str, str]:
     """Return the timing as input values."""
     zone = ZoneInfo(schedule.time_zone)
     values = {
-        "how": "once" if schedule.trigger_at else "cron" if schedule.cron else "every",
+        "how": _how(schedule),
         "every": str(schedule.every or ""),
         "unit": schedule.unit,
         "cron": schedule.cron,
+        "rrule": schedule.rrule,
         "time_zone": schedule.time_zone,
         "max_occurrences": str(schedule.max_occurrences or ""),
     }
@@ -316,11 +352,21 @@ def _when_of(schedule: Schedule) -> dict[str, str]:
     return values
 
 
+def _how(schedule: Schedule) -> str:
+    if schedule.trigger_at:
+        return "once"
+    return "cron" if schedule.cron else "rrule" if schedule.rrule else "every"
+
+
 def _relevant_inputs(how: str) -> tuple[str, ...]:
     """Return the inputs that apply to this kind of timing."""
     if how == "once":
         return ("trigger_at", "time_zone")
-    return (*(("every", "unit") if how == "every" else ("cron",)), *_LIMITS, "time_zone")
+    return (
+        *(("every", "unit") if how == "every" else ("rrule",) if how == "rrule" else ("cron",)),
+        *_LIMITS,
+        "time_zone",
+    )
 
 
 def from_request(request: HttpRequest, kind: str, schedule: Schedule | None = None) -> ScheduleForm:
@@ -335,6 +381,7 @@ def form_choices() -> dict[str, Any]:
         "hows": TIMINGS,
         "units": Unit.choices,
         "usual": USUAL,
+        "usual_rules": USUAL_RULES,
         "missed_choices": Missed.choices,
         "overlap_choices": Overlap.choices,
         "zones": sorted(time_zones()),

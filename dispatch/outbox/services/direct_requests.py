@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from urllib.parse import urlsplit
 
-from django.conf import settings
 from django.db import transaction
 
 from dispatch.core import clock
@@ -29,7 +28,7 @@ LEASE_MARGIN_S = 15.0
 
 @dataclass(frozen=True)
 class DirectRequest:
-    """One request. `holder` names who makes it, for logs; `number` distinguishes the holder in the target's health.
+    """One request. `holder` names who makes it, for logs; `number` distinguishes it in the target's health.
 
     `own_headers` replace configured `headers` of the same name. With an endpoint, the request has its headers and
     signature, and passes its pool.

@@ -19,7 +19,8 @@ from dispatch.outbox.rules import admission
 class Assignment:
     """A slot, or None and why there is none: "pool paused", "rate" or "slot".
 
-    `wait_s` is the time until there is a token for this request, if the rate is the reason. `is_last` is whether the pool is full now.
+    `wait_s` is the time until there is a token for this request, if the rate is the reason. `is_last` is whether
+    the pool is full now.
     """
 
     slot: int | None = None

@@ -63,7 +63,7 @@ class Call(Protocol):
 
 
 class CallResult(Protocol):
-    """What came of it."""
+    """The result of one request to a target."""
 
     @property
     def call(self) -> Call: ...

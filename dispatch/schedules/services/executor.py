@@ -63,6 +63,7 @@ class _Row:
     overlap: str
     paused_until: datetime | None
     jitter_s: int
+    rrule: str
     has_waited: bool
     has_open: bool
 
@@ -70,7 +71,8 @@ class _Row:
     def timing(self) -> Timing:
         return Timing(
             zone=self.time_zone, trigger_at=self.at, every=self.every, unit=self.unit, anchor=self.anchor,
-            cron=self.cron, starts_at=self.starts_at, ends_at=self.ends_at, max_occurrences=self.max_occurrences,
+            cron=self.cron, rrule=self.rrule, starts_at=self.starts_at, ends_at=self.ends_at,
+            max_occurrences=self.max_occurrences,
         )  # fmt: skip
 
     @property

@@ -1,0 +1,99 @@
+from django.contrib.postgres.operations import AddConstraintNotValid, AddIndexConcurrently
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    """Existing rows satisfy the new CHECK, because they satisfy the old one: a later migration may validate it.
+
+    What an interrupted build of the index left is dropped first.
+    """
+
+    atomic = False
+    dependencies = [
+        ("accounts", "0009_member_language"),
+        ("schedules", "0005_stretches"),
+    ]
+
+    operations = [
+        migrations.AddField(
+            model_name="run",
+            name="deferred_since",
+            field=models.DateTimeField(
+                help_text="Since when its attempt has been deferred without being made.", null=True
+            ),
+        ),
+        migrations.AddField(
+            model_name="run",
+            name="payload",
+            field=models.JSONField(help_text="The payload of this run. NULL: the schedule's.", null=True),
+        ),
+        migrations.AddField(
+            model_name="schedule",
+            name="rrule",
+            field=models.CharField(
+                blank=True,
+                db_default="",
+                default="",
+                help_text="A recurrence rule (RFC 5545) without COUNT and UNTIL, such as FREQ=MONTHLY;BYDAY=-1FR.",
+                max_length=500,
+                verbose_name="recurrence rule",
+            ),
+        ),
+        migrations.AlterField(
+            model_name="run",
+            name="waiting_for",
+            field=models.CharField(
+                blank=True,
+                help_text='"earlier": an earlier run has to end first. Otherwise why its request cannot be sent now: "endpoint", "circuit", "pool paused", "rate", "slot" or "lookup".',
+                max_length=16,
+            ),
+        ),
+        migrations.AlterField(
+            model_name="runreport",
+            name="outcome",
+            field=models.CharField(
+                choices=[
+                    ("succeeded", "Succeeded"),
+                    ("failed", "Failed"),
+                    ("refused", "Refused"),
+                    ("cancelled", "Canceled"),
+                    ("deferred", "Deferred"),
+                ],
+                max_length=16,
+            ),
+        ),
+        migrations.RunSQL("DROP INDEX CONCURRENTLY IF EXISTS run_own_payload", migrations.RunSQL.noop),
+        AddIndexConcurrently(
+            model_name="run",
+            index=models.Index(
+                condition=models.Q(("payload__isnull", False)), fields=["organization"], name="run_own_payload"
+            ),
+        ),
+        AddConstraintNotValid(
+            model_name="schedule",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("cron", ""), ("every__isnull", True), ("rrule", ""), ("trigger_at__isnull", False)),
+                    models.Q(("cron", ""), ("every__isnull", False), ("rrule", ""), ("trigger_at__isnull", True)),
+                    models.Q(
+                        ("every__isnull", True),
+                        ("rrule", ""),
+                        ("trigger_at__isnull", True),
+                        models.Q(("cron", ""), _negated=True),
+                    ),
+                    models.Q(
+                        ("cron", ""),
+                        ("every__isnull", True),
+                        ("trigger_at__isnull", True),
+                        models.Q(("rrule", ""), _negated=True),
+                    ),
+                    _connector="OR",
+                ),
+                name="schedule_has_one_kind_of_timing",
+            ),
+        ),
+        migrations.RemoveConstraint(
+            model_name="schedule",
+            name="schedule_has_one_timing",
+        ),
+    ]
