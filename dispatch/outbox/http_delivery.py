@@ -35,6 +35,7 @@ class HttpRequest:
     """One request. `headers` is called when the request is sent, so that signatures are fresh."""
 
     organization_id: int
+    endpoint: Endpoint | None
     method: str
     url: str
     body: bytes
@@ -63,7 +64,7 @@ async def deliver_message(call: DeliveryAttempt) -> AttemptResult:
             raise ValueError(call.problem)
         return headers_of(call, body)
 
-    request = HttpRequest(call.organization_id, "POST", call.url, body, timeout_s(call), headers)
+    request = HttpRequest(call.organization_id, call.endpoint, "POST", call.url, body, timeout_s(call), headers)
     made = await exchange(request, lambda answer: _judge(call, answer), message=call.id)
     return AttemptResult(
         call=call,
@@ -121,7 +122,7 @@ async def _send(request: HttpRequest) -> client.Response:
 async def send_direct(request: DirectRequest) -> Exchange:
     """Send a request that belongs to no message. Every failure becomes a verdict, not an exception."""
     sent = HttpRequest(
-        request.organization_id, request.method, request.url, request.body, request.timeout_s,
+        request.organization_id, request.endpoint, request.method, request.url, request.body, request.timeout_s,
         lambda: direct_headers(request),
     )  # fmt: skip
     return await exchange(sent, lambda answer: _judge_response(request.endpoint, answer), holder=request.holder)

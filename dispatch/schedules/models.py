@@ -1,4 +1,4 @@
-"""Define Schedule, Run, RunReport, bulk imports, executors and shard leases.
+"""Define Schedule, Run, RunReport, exclusion calendars, bulk imports, executors and shard leases.
 
 Constraints enforce the guarantees: `one_next_run_per_schedule` and `one_run_per_occurrence` against concurrent
 executors, `one_report_per_epoch` against duplicate reports.
@@ -17,7 +17,9 @@ from accounts.models import validate_time_zone
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
 from dispatch.core.crypto import EncryptedJSONField
+from dispatch.schedules import exclusion_cache
 from dispatch.schedules.rules import jitter, recurrence
+from dispatch.schedules.rules.exclusions import Exclusions
 
 # Every schedule and run stores its shard, so this number cannot change. At most 64 executors can share the work.
 SHARDS = 64
@@ -62,6 +64,7 @@ class Schedule(OwnedModel):
         DELETED = "deleted", "Deleted"
 
     OVER = (Status.ENDED, Status.DELETED)
+    _read_exclusions: tuple[tuple[tuple[int, ...], str], Exclusions] | None = None
 
     name = models.CharField(max_length=120)
     kind = models.CharField(max_length=32)
@@ -106,6 +109,13 @@ class Schedule(OwnedModel):
         help_text="Delay each occurrence by up to this many seconds. An occurrence always has the same delay.",
     )
 
+    exclude_calendars = ArrayField(
+        models.BigIntegerField(),
+        null=True,
+        blank=True,
+        help_text="Ids of the exclusion calendars. Occurrences on their days and intervals are left out.",
+    )
+
     shard = models.PositiveSmallIntegerField(editable=False)
     version = models.PositiveIntegerField(default=1, editable=False)
     next_at = models.DateTimeField(null=True, editable=False, help_text="The trigger time of the next run.")
@@ -144,6 +154,11 @@ class Schedule(OwnedModel):
             ),
             models.Index(fields=["organization"], condition=Q(failures__gt=0), name="schedule_failing"),
             models.Index(
+                fields=["organization"],
+                condition=Q(exclude_calendars__isnull=False),
+                name="schedule_with_calendars",
+            ),
+            models.Index(
                 fields=["organization", "changed_at"],
                 condition=Q(status__in=["ended", "deleted"]),
                 name="schedule_over",
@@ -172,7 +187,15 @@ class Schedule(OwnedModel):
             starts_at=self.starts_at,
             ends_at=self.ends_at,
             max_occurrences=self.max_occurrences,
+            exclusions=self._exclusions(),
         )
+
+    def _exclusions(self) -> Exclusions:
+        """Return what the calendars exclude, as first read by this object."""
+        key = (tuple(self.exclude_calendars or ()), self.time_zone)
+        if self._read_exclusions is None or self._read_exclusions[0] != key:
+            self._read_exclusions = (key, exclusion_cache.exclusions_of(*key))
+        return self._read_exclusions[1]
 
     def due_at(self, at: datetime) -> datetime:
         """Return when the occurrence at this time is due: the time plus its jitter."""
@@ -393,6 +416,35 @@ class ScheduleFeed(OwnedModel):
 
     class Meta:
         verbose_name = "calendar feed"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ExclusionCalendar(OwnedModel):
+    """Days and intervals at which the schedules that name it do not run, from an iCalendar file.
+
+    `entries` are [start, end, name]; see `rules.exclusions`. `version` increases with each change of them, and
+    `applied_version` is the one from which the next runs of schedules were computed. `content` is the last good
+    copy of the file.
+    """
+
+    name = models.CharField(max_length=80)
+    url = models.CharField("URL", max_length=2000, blank=True, help_text="Read once a day.")
+    content = models.TextField(blank=True, help_text="The text of the iCalendar file.")
+    entries = models.JSONField(default=list, editable=False)
+    version = models.PositiveIntegerField(default=1, editable=False)
+    applied_version = models.PositiveIntegerField(default=1, editable=False)
+    refreshed_at = models.DateTimeField(null=True, editable=False, help_text="When it was last read.")
+    refresh_at = models.DateTimeField(editable=False, help_text="When it is read next.")
+    last_error = models.CharField(max_length=300, blank=True, editable=False)
+    created_at = models.DateTimeField(default=clock.now, editable=False)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["organization", "name"], name="one_exclusion_calendar_per_name")
+        ]
+        indexes = [models.Index(fields=["refresh_at"], name="exclusion_calendar_refresh")]
 
     def __str__(self) -> str:
         return self.name

@@ -47,7 +47,7 @@ SELECT r.id, r.organization_id, r.schedule_id, r.kind, r.shard, r.number, r.trig
 r.epoch,
        s.name, s.time_zone, s.trigger_at, s.every, s.unit, s.anchor, s.cron, s.starts_at, s.ends_at,
        s.max_occurrences, s.missed, s.missed_after_s, s.overlap, s.paused_until,
-       s.jitter_s, s.rrule, r.waiting_for = 'earlier',
+       s.jitter_s, s.rrule, s.exclude_calendars, r.waiting_for = 'earlier',
        s.overlap <> 'allow' AND EXISTS (
            SELECT 1 FROM schedules_run o
            WHERE o.schedule_id = r.schedule_id AND o.id <> r.id

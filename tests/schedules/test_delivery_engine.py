@@ -11,7 +11,7 @@ from django.conf import settings as configured
 
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
-from dispatch.core.http import webhook_signing
+from dispatch.core.http import client, webhook_signing
 from dispatch.core.models import Event
 from dispatch.outbox import direct_delivery
 from dispatch.outbox.models import DirectRequest, Endpoint, Target
@@ -267,3 +267,23 @@ def test_an_endpoint_deleted_meanwhile_does_not_stop_the_report(real: World, rec
 def test_deferrals_grow_with_the_wait(deferred_s: float, wait_s: float, shortest: float, longest: float) -> None:
     assert outcomes.deferral_s(deferred_s, wait_s, 0.0) == pytest.approx(shortest)
     assert outcomes.deferral_s(deferred_s, wait_s, 1.0) == pytest.approx(longest)
+
+
+def test_run_whose_name_could_not_be_looked_up_is_held(
+    real: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The organization's share of look-ups was in use: nothing was sent, and nobody failed."""
+
+    async def busy(*args: Any, **fields: Any) -> None:
+        raise client.LookupDelayed("the name was not looked up in time", sent=False)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "post", busy)
+        (schedule,) = calls(real, receiver, "a")
+        real.go()
+    run = real.run(schedule)
+    assert (run.status, run.attempt, run.waiting_for) == ("retrying", 1, "lookup")
+    assert Target.objects.get().failures == 0
+    real.travel(10)
+    real.go()
+    assert statuses(real, [schedule]) == ["succeeded"]

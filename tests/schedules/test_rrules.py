@@ -159,9 +159,10 @@ def test_rule_without_times_ends_its_search(text: str, monkeypatch: pytest.Monke
     assert 0 < len(looked) <= rrules.MAX_DAYS + 1
 
 
-def test_rare_rule_is_found() -> None:
-    found = preview(rule("FREQ=DAILY;BYMONTH=2;BYMONTHDAY=29;BYDAY=MO"), at("2026-01-06 00:00"), 2)
-    assert local(found) == ["2044-02-29 09:00 EST", "2072-02-29 09:00 EST"]
+def test_leap_days_are_found() -> None:
+    for text in ("FREQ=DAILY;BYMONTH=2;BYMONTHDAY=29", "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=29"):
+        found = preview(rule(text), at("2095-01-06 00:00"), 2)
+        assert local(found) == ["2096-02-29 09:00 EST", "2104-02-29 09:00 EST"]
 
 
 def test_long_stretch_of_a_rule_is_measured_within_the_limit() -> None:

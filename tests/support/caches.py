@@ -15,6 +15,7 @@ from dispatch.leads import eligibility, progress
 from dispatch.leads import loops as leads_loops
 from dispatch.leads.services import claims
 from dispatch.outbox import direct_delivery
+from dispatch.schedules import exclusion_cache
 from dispatch.telephony.providers.backoff import backoff
 from notifications import live_updates
 from notifications import loops as notifications_loops
@@ -40,3 +41,4 @@ def as_if_just_started() -> None:
     notifications_loops.early.reset()
     backoff.reset_all()
     direct_delivery.close()
+    exclusion_cache.reset()

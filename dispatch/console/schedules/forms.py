@@ -18,6 +18,7 @@ from accounts.models import Organization, time_zones
 from dispatch.core import clock
 from dispatch.core.api.parsers import load_json
 from dispatch.core.api.problems import ProblemFormatter
+from dispatch.core.ids import read_id
 from dispatch.jobs.models import ServiceType
 from dispatch.leads.models import Campaign
 from dispatch.outbox.models import Endpoint
@@ -29,7 +30,7 @@ from dispatch.schedules.api.serializers import (
     occurrences_of,
     preview_of,
 )
-from dispatch.schedules.models import Missed, Overlap, Schedule, Unit
+from dispatch.schedules.models import ExclusionCalendar, Missed, Overlap, Schedule, Unit
 from dispatch.schedules.rules import descriptions
 from dispatch.schedules.services.anchors import anchor_after
 
@@ -120,8 +121,9 @@ USUAL_RULES = (
     ("FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1", "The last weekday of every month"),
     ("FREQ=DAILY;BYHOUR=9,13,17;BYMINUTE=0", "Every day at 09:00, 13:00 and 17:00"),
 )
-_TIMING = ("trigger_at", "every", "unit", "cron", "rrule", "time_zone", "starts_at", "ends_at", "max_occurrences")
-_LIMITS = ("starts_at", "ends_at", "max_occurrences")
+_TIMING = ("trigger_at", "every", "unit", "cron", "rrule", "time_zone", "starts_at", "ends_at", "max_occurrences",
+           "exclude_calendars")  # fmt: skip
+_LIMITS = ("starts_at", "ends_at", "max_occurrences", "exclude_calendars")
 _MOMENTS = ("trigger_at", "starts_at", "ends_at")
 _RULES = ("missed", "missed_after_s", "overlap", "jitter_s", "retry_schedule_s")
 
@@ -148,6 +150,13 @@ class ScheduleForm:
                 "field": item, "name": name, "value": self.values.get(name, ""), "choices": choices,
                 "error": self.errors.get(name, ""),
             }  # fmt: skip
+
+    @property
+    def calendars(self) -> list[dict[str, Any]]:
+        """Return the exclusion calendars of the organization for the template."""
+        chosen = self.values.get("exclude_calendars", "").split(",")
+        rows = ExclusionCalendar.objects.of(self.organization).order_by("name").values_list("pk", "name")
+        return [{"pk": pk, "name": name, "is_chosen": str(pk) in chosen} for pk, name in rows]
 
     @property
     def how(self) -> str:
@@ -222,6 +231,8 @@ class ScheduleForm:
             return {}
         entered = {name: self.values.get(name, "").strip() for name in _TIMING}
         body: dict[str, Any] = {name: entered[name] for name in _relevant_inputs(self.how) if entered[name]}
+        if "exclude_calendars" in body:
+            body["exclude_calendars"] = body["exclude_calendars"].split(",")
         body["time_zone"] = entered["time_zone"] or self.organization.time_zone
         body |= self._untouched(body)
         if self.schedule is not None:  # remove what was cleared
@@ -345,6 +356,7 @@ def _when_of(schedule: Schedule) -> dict[str, str]:
         "rrule": schedule.rrule,
         "time_zone": schedule.time_zone,
         "max_occurrences": str(schedule.max_occurrences or ""),
+        "exclude_calendars": ",".join(map(str, schedule.exclude_calendars or ())),
     }
     for name in ("trigger_at", "starts_at", "ends_at"):
         moment = getattr(schedule, name)
@@ -372,6 +384,8 @@ def _relevant_inputs(how: str) -> tuple[str, ...]:
 def from_request(request: HttpRequest, kind: str, schedule: Schedule | None = None) -> ScheduleForm:
     """Return the form as submitted."""
     values = {name: str(value) for name, value in request.POST.items()}
+    excluded = {pk for pk in map(read_id, request.POST.getlist("exclude_calendars")) if pk is not None}
+    values["exclude_calendars"] = ",".join(map(str, sorted(excluded)))
     return ScheduleForm(kind, values, request.organization, request.role, schedule)
 
 

@@ -17,8 +17,18 @@ from accounts.models import Organization, validate_time_zone
 from dispatch.core import clock
 from dispatch.core.api.serializers import BoundedListField, StrictSerializer
 from dispatch.jobs.api.serializers import EntrySerializer
-from dispatch.schedules import kinds
-from dispatch.schedules.models import BulkError, BulkImport, Missed, Overlap, Run, RunReport, Schedule, Unit
+from dispatch.schedules import exclusion_cache, kinds
+from dispatch.schedules.models import (
+    BulkError,
+    BulkImport,
+    ExclusionCalendar,
+    Missed,
+    Overlap,
+    Run,
+    RunReport,
+    Schedule,
+    Unit,
+)
 from dispatch.schedules.rules import descriptions, recurrence, rrules
 from dispatch.schedules.rules.jitter import MAX_JITTER_S
 from dispatch.schedules.rules.recurrence import InvalidTiming, Timing
@@ -29,7 +39,8 @@ MAX_IN_BULK = 100_000
 # A trigger time may be this far in the past, to allow for clock differences and network delay.
 JUST_NOW = timedelta(minutes=5)
 _TIMINGS = ("trigger_at", "every", "cron", "rrule")
-_WHEN = (*_TIMINGS, "unit", "starts_at", "ends_at", "max_occurrences")
+_WHEN = (*_TIMINGS, "unit", "starts_at", "ends_at", "max_occurrences", "exclude_calendars")
+MAX_EXCLUDED = 10
 SHOWN = 10
 
 
@@ -88,6 +99,22 @@ class TimingSerializer(StrictSerializer):
     starts_at = LocalDateTimeField(required=False, allow_null=True)
     ends_at = LocalDateTimeField(required=False, allow_null=True)
     max_occurrences = serializers.IntegerField(min_value=1, max_value=2**31 - 1, required=False, allow_null=True)
+    exclude_calendars = serializers.ListField(
+        child=serializers.IntegerField(min_value=1, max_value=2**63 - 1),
+        max_length=MAX_EXCLUDED,
+        required=False,
+        allow_null=True,
+        help_text="Ids of exclusion calendars. Occurrences on their days and intervals are left out.",
+    )
+
+    def validate_exclude_calendars(self, value: list[int] | None) -> list[int] | None:
+        """Return the ids in order, or None if there are none."""
+        wanted = sorted(set(value or ()))
+        found = ExclusionCalendar.objects.of(self.context["request"].organization).filter(pk__in=wanted)
+        known = set(found.values_list("pk", flat=True))
+        if missing := [str(pk) for pk in wanted if pk not in known]:
+            raise serializers.ValidationError(f"Unknown calendars: {', '.join(missing)}.", code="does_not_exist")
+        return wanted or None
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if not self._has_timing(attrs):
@@ -162,7 +189,7 @@ class TimingSerializer(StrictSerializer):
         if when["rrule"] and when["starts_at"] and when["starts_at"].year < rrules.FIRST_YEAR:
             raise serializers.ValidationError({"starts_at": f"Must be in {rrules.FIRST_YEAR} or later."})
         if when["trigger_at"]:
-            for name in ("starts_at", "ends_at", "max_occurrences"):
+            for name in ("starts_at", "ends_at", "max_occurrences", "exclude_calendars"):
                 if attrs.get(name):
                     raise serializers.ValidationError({name: "Not allowed for one-time schedules."})
                 when[name] = None
@@ -329,7 +356,8 @@ class ScheduleSerializer(serializers.ModelSerializer):
         fields = [
             "id", "name", "kind", "summary", "payload", "header_names", "status", "when", "time_zone",
             "trigger_at",
-            "every", "unit", "cron", "rrule", "starts_at", "ends_at", "max_occurrences", "retry_schedule_s",
+            "every", "unit", "cron", "rrule", "starts_at", "ends_at", "max_occurrences", "exclude_calendars",
+            "retry_schedule_s",
             "missed", "missed_after_s", "overlap", "jitter_s", "next_at", "occurrences", "failures", "version",
             "created_at", "changed_at",
         ]  # fmt: skip
@@ -493,8 +521,11 @@ def occurrence(at: datetime, when: Timing, due_at: datetime | None = None) -> di
 
 
 def _timing_of(when: dict[str, Any], now: datetime, anchor: datetime | None = None) -> Timing:
+    fields = {name: when[name] for name in _WHEN}
+    calendar_ids = fields.pop("exclude_calendars")
     return Timing(
         zone=when["time_zone"],
         anchor=anchor or when["starts_at"] or now,
-        **{name: when[name] for name in _WHEN},
+        exclusions=exclusion_cache.exclusions_of(calendar_ids, when["time_zone"]),
+        **fields,
     )

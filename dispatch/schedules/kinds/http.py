@@ -158,8 +158,9 @@ def _outcome(assignments: Mapping[int, Assignment], ending: direct_delivery.Endi
         assignment = assignments[ending.request.number]
         return assignment, defer(assignment, ending.why, ending.error, ending.wait_s)
     assignment = assignments[ending.call.request.number]
-    if ending.verdict.error_class == responses.LOOKUP:
-        return assignment, defer(assignment, responses.LOOKUP, f"{ending.verdict.error}.", ending.verdict.delay_s)
+    verdict = ending.verdict
+    if verdict.outcome == responses.DEFERRED and ending.status_code is None:  # no request was made
+        return assignment, defer(assignment, verdict.error_class, f"{verdict.error.rstrip('.')}.", verdict.delay_s)
     return assignment, _judge_result(ending)
 
 

@@ -1,5 +1,9 @@
+import django.contrib.postgres.fields
+import django.db.models.deletion
 from django.contrib.postgres.operations import AddConstraintNotValid, AddIndexConcurrently
 from django.db import migrations, models
+
+import dispatch.core.clock
 
 
 class Migration(migrations.Migration):
@@ -60,6 +64,69 @@ class Migration(migrations.Migration):
                     ("deferred", "Deferred"),
                 ],
                 max_length=16,
+            ),
+        ),
+        migrations.CreateModel(
+            name="ExclusionCalendar",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
+                ),
+                ("name", models.CharField(max_length=80)),
+                (
+                    "url",
+                    models.CharField(
+                        blank=True, help_text="Read once a day.", max_length=2000, verbose_name="URL"
+                    ),
+                ),
+                ("content", models.TextField(blank=True, help_text="The text of the iCalendar file.")),
+                ("entries", models.JSONField(default=list, editable=False)),
+                ("version", models.PositiveIntegerField(default=1, editable=False)),
+                ("applied_version", models.PositiveIntegerField(default=1, editable=False)),
+                (
+                    "refreshed_at",
+                    models.DateTimeField(editable=False, help_text="When it was last read.", null=True),
+                ),
+                ("refresh_at", models.DateTimeField(editable=False, help_text="When it is read next.")),
+                ("last_error", models.CharField(blank=True, editable=False, max_length=300)),
+                ("created_at", models.DateTimeField(default=dispatch.core.clock.now, editable=False)),
+                (
+                    "organization",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="+", to="accounts.organization"
+                    ),
+                ),
+            ],
+        ),
+        migrations.AddField(
+            model_name="schedule",
+            name="exclude_calendars",
+            field=django.contrib.postgres.fields.ArrayField(
+                base_field=models.BigIntegerField(),
+                blank=True,
+                help_text="Ids of the exclusion calendars. Occurrences on their days and intervals are left out.",
+                null=True,
+                size=None,
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="exclusioncalendar",
+            index=models.Index(fields=["refresh_at"], name="exclusion_calendar_refresh"),
+        ),
+        migrations.AddConstraint(
+            model_name="exclusioncalendar",
+            constraint=models.UniqueConstraint(
+                fields=("organization", "name"), name="one_exclusion_calendar_per_name"
+            ),
+        ),
+        migrations.RunSQL("DROP INDEX CONCURRENTLY IF EXISTS schedule_with_calendars", migrations.RunSQL.noop),
+        AddIndexConcurrently(
+            model_name="schedule",
+            index=models.Index(
+                condition=models.Q(("exclude_calendars__isnull", False)),
+                fields=["organization"],
+                name="schedule_with_calendars",
             ),
         ),
         migrations.RunSQL("DROP INDEX CONCURRENTLY IF EXISTS run_own_payload", migrations.RunSQL.noop),

@@ -64,4 +64,6 @@ def _limits(timing: Timing) -> str:
         limits += f", {timing.max_occurrences} time{'' if timing.max_occurrences == 1 else 's'}"
     if timing.ends_at is not None:
         limits += f", until {moment(timing.ends_at, timing.zone)}"
+    if timing.exclusions.names:
+        limits += f", except {' and '.join(timing.exclusions.names)}"
     return limits

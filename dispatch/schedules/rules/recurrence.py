@@ -31,6 +31,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from dispatch.schedules.rules import rrules
+from dispatch.schedules.rules.exclusions import NO_EXCLUSIONS, Exclusions
 
 ELAPSED_S = {"second": 1, "minute": 60, "hour": 3600}
 CALENDAR_DAYS = {"day": 1, "week": 7}
@@ -56,7 +57,8 @@ class Timing:
 
     All datetimes are aware.
 
-    Nothing runs before `starts_at` or after `ends_at`, or more than `max_occurrences` times.
+    Nothing runs before `starts_at` or after `ends_at`, or more than `max_occurrences` times. Excluded times are
+    left out and do not count.
     """
 
     zone: str
@@ -69,6 +71,7 @@ class Timing:
     starts_at: datetime | None = None
     ends_at: datetime | None = None
     max_occurrences: int | None = None
+    exclusions: Exclusions = NO_EXCLUSIONS
 
     def __post_init__(self) -> None:
         # Python compares and adds datetimes of the same zone by wall-clock time, so they are stored in UTC.
@@ -86,6 +89,10 @@ def next_after(timing: Timing, after: datetime, made: int = 0) -> datetime | Non
     if timing.starts_at is not None:
         after = max(after, timing.starts_at - _INSTANT)
     next_at = _next(timing, after)
+    while next_at is not None and (end := timing.exclusions.end_at(next_at)) is not None:
+        if timing.ends_at is not None and end > timing.ends_at:
+            return None
+        next_at = _next(timing, end - _INSTANT)
     return None if next_at is None or (timing.ends_at is not None and next_at > timing.ends_at) else next_at
 
 

@@ -21,8 +21,8 @@ from dateutil.rrule import rrulestr
 
 FREQUENCIES = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
 MAX_LENGTH, MAX_VALUES, MAX_INTERVAL, MAX_COUNT = 500, 100, 1000, 2**31 - 1
-# Days that a search may look at before the next match. A leap day on a certain weekday comes every 28 or 40 years.
-MAX_DAYS = 50 * 366
+# Days that a search may look at before the next match: leap days are up to eight years apart.
+MAX_DAYS = 9 * 366
 FIRST_YEAR = 1970
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 # Part → the smallest and largest value, and whether it counts from the end if negative.

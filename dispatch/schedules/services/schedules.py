@@ -26,7 +26,8 @@ from dispatch.schedules.services.shards import EXECUTOR
 from dispatch.schedules.services.worker import enqueue_runs
 
 # Fields that decide when a schedule runs. Changing any of them replaces the next run.
-WHEN = ("time_zone", "trigger_at", "every", "unit", "cron", "rrule", "starts_at", "ends_at", "max_occurrences")
+WHEN = ("time_zone", "trigger_at", "every", "unit", "cron", "rrule", "starts_at", "ends_at", "max_occurrences",
+        "exclude_calendars")  # fmt: skip
 # Fields of WHEN that only limit the occurrences: the times before the limit do not change.
 LIMITS = {"ends_at", "max_occurrences"}
 CHANGEABLE = (
