@@ -140,7 +140,7 @@ class Schedule(OwnedModel):
                 | Q(trigger_at__isnull=True, every__isnull=False, cron="", rrule="")
                 | (Q(trigger_at__isnull=True, every__isnull=True, rrule="") & ~Q(cron=""))
                 | (Q(trigger_at__isnull=True, every__isnull=True, cron="") & ~Q(rrule="")),
-                name="schedule_has_one_kind_of_timing",
+                name="schedule_has_one_timing",
             ),
             models.CheckConstraint(condition=Q(shard__lt=SHARDS), name="schedule_shard_exists"),
             models.UniqueConstraint(

@@ -7,7 +7,7 @@ import dispatch.core.clock
 
 
 class Migration(migrations.Migration):
-    """Existing rows satisfy the new CHECK, because they satisfy the old one: a later migration may validate it.
+    """Existing rows satisfy the new CHECK, because they satisfied the old one: a later migration may validate it.
 
     What an interrupted build of the index left is dropped first.
     """
@@ -136,6 +136,10 @@ class Migration(migrations.Migration):
                 condition=models.Q(("payload__isnull", False)), fields=["organization"], name="run_own_payload"
             ),
         ),
+        migrations.RemoveConstraint(
+            model_name="schedule",
+            name="schedule_has_one_timing",
+        ),
         AddConstraintNotValid(
             model_name="schedule",
             constraint=models.CheckConstraint(
@@ -156,11 +160,7 @@ class Migration(migrations.Migration):
                     ),
                     _connector="OR",
                 ),
-                name="schedule_has_one_kind_of_timing",
+                name="schedule_has_one_timing",
             ),
-        ),
-        migrations.RemoveConstraint(
-            model_name="schedule",
-            name="schedule_has_one_timing",
         ),
     ]
