@@ -328,7 +328,11 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
         organization=t.organization, total=1, actor={"type": "user", "id": 1, "label": t.tag}
     ),
     ExclusionCalendar: lambda t: ExclusionCalendar.objects.create(
-        organization=t.organization, name=f"{t.tag} holidays", refresh_at=clock.now()
+        organization=t.organization,
+        name=f"{t.tag} holidays",
+        url="https://example.com/holidays.ics",
+        content="BEGIN:VCALENDAR\nVERSION:2.0\nEND:VCALENDAR\n",
+        refresh_at=clock.now(),
     ),
     ScheduleFeed: lambda t: ScheduleFeed.objects.create(organization=t.organization, name=f"{t.tag} calendar"),
     Notification: lambda t: Notification.objects.create(

@@ -39,7 +39,9 @@ class ExclusionCalendarForm(OwnedForm):
             if upload.size > ical.MAX_BYTES:
                 raise ValidationError({"file": f"At most {ical.MAX_BYTES // 1024} KB."})
             cleaned["content"] = upload.read().decode("utf-8", "replace").replace("\x00", "")
-        has_new_text = bool(upload) or ("content" in self.changed_data and bool(cleaned.get("content")))
+        # Browsers send other line ends than the file has.
+        text = (cleaned.get("content") or "").split()
+        has_new_text = bool(upload) or (bool(text) and text != self.instance.content.split())
         if cleaned.get("url") and has_new_text:
             raise ValidationError({"url": "Set either a URL or a file, not both."})
         if not cleaned.get("url") and not cleaned.get("content"):
