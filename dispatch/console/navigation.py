@@ -54,6 +54,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "schedules.Schedule": "event_repeat",
         "schedules.Run": "play_circle",
         "schedules.BulkImport": "upload_file",
+        "schedules.ExclusionCalendar": "event_busy",
         "schedules.ScheduleFeed": "calendar_month",
     },
     "People": {

@@ -154,6 +154,11 @@ BODIES: dict[str, dict[str, Any]] = {
     },
     "ScheduleDecision": _DECISION,
     "Backfill": {"since": "2026-01-05T00:00:00Z", "until": "2026-01-05T12:00:00Z", "preview": True},
+    "RunNow": {
+        "note": "Last week's report was wrong",
+        "payload": {"endpoint": "ERP", "type": "report.due", "payload": {"week": 48}},
+    },
+    "ExclusionCalendarForm": {"name": "Public holidays", "url": "https://example.com/holidays.ics"},
     "ScheduleFeedForm": {"name": "Calendar of the office"},
     # --- notifications
     "Preference": {"email": True, "sms": True, "voice": False},

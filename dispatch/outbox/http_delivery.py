@@ -1,135 +1,76 @@
-"""Make one HTTP delivery: build the request and judge the response."""
+"""Build the HTTP requests of messages and of direct requests, and judge their responses."""
 
 from __future__ import annotations
 
-import asyncio
-import ssl
-import time
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-import structlog
 from django.conf import settings
 
 from dispatch.core import clock
-from dispatch.core.http import client, client_certificates
+from dispatch.core.http import client
 from dispatch.core.http import webhook_signing as signing
-from dispatch.outbox import access_tokens
+from dispatch.outbox.http_exchange import Exchange, HttpRequest, exchange
 from dispatch.outbox.models import Endpoint, Message
 from dispatch.outbox.rules import responses as rules
 from dispatch.outbox.rules.responses import Verdict
 from dispatch.outbox.services.attempt_results import AttemptResult
 from dispatch.outbox.services.attempts import DeliveryAttempt
+from dispatch.outbox.services.direct_requests import DirectRequest
 
-log = structlog.get_logger(__name__)
-
-ANSWER_BYTES = 4096
 DEFAULT_TIMEOUT_S = 15.0
 # The number of the replay; absent unless the message was replayed.
 REPLAY_HEADER = "Dispatch-Replay"
-# The delay of a message whose target's name could not be looked up yet.
-LOOKUP_DELAY_S = 5.0
-# How long an attempt waits for an access token, and the delay of its message if there is none by then.
-TOKEN_WAIT_S, TOKEN_DELAY_S = 2.0, 5.0
-# A request that was answered 401 is repeated with a new token if at least this much of the timeout is left.
-MIN_REPEAT_S = 1.0
-
-
-class CertificateProblem(Exception):
-    """The endpoint's client certificate cannot be used. The message is for users."""
 
 
 async def deliver_message(call: DeliveryAttempt) -> AttemptResult:
     """Make one delivery attempt. Every failure, including a local one, becomes a verdict, not an exception."""
-    started_at = clock.now()
-    answer: client.Response | None = None
-    try:
+    body = call.payload.encode()
+
+    def headers() -> Mapping[str, str]:
         if call.problem:
             raise ValueError(call.problem)
-        body = call.payload.encode()
-        headers = headers_of(call, body)
-        answer = await _post(call, body, headers)
-        verdict = _judge(call, answer)
-    except access_tokens.TokenUnavailable as error:
-        verdict = Verdict(rules.FAILED, error_class=rules.TOKEN, error=f"No access token: {error}")
-    except access_tokens.TokenPending:
-        verdict = _limited(
-            call, Verdict(rules.DEFERRED, TOKEN_DELAY_S, rules.TOKEN_PENDING, "Waiting for an access token.")
-        )
-    except CertificateProblem as error:
-        verdict = Verdict(rules.FAILED, error_class=rules.CERTIFICATE, error=str(error))
-    except client.ForbiddenTarget as error:
-        verdict = Verdict(rules.PERMANENT, error_class="refused", error=str(error))
-    except client.LookupDelayed as error:
-        verdict = Verdict(rules.DEFERRED, LOOKUP_DELAY_S, error_class=rules.LOOKUP, error=str(error))
-    except client.TargetTimeout as error:
-        verdict = Verdict(rules.FAILED, error_class="timeout", error=str(error))
-    except client.TargetUnreachable as error:
-        verdict = Verdict(rules.FAILED, error_class="unreachable", error=str(error))
-    except ValueError as error:  # an unusable header or secret: no request was made
-        verdict = Verdict(rules.PERMANENT, error_class="configuration", error=str(error))
-    except (RecursionError, OverflowError) as error:
-        verdict = Verdict(rules.FAILED, error_class="answer", error=f"The response cannot be read: {error}.")
-    except Exception as error:
-        log.exception("delivery_failed", message=call.id)
-        verdict = Verdict(rules.FAILED, error_class="internal", error=f"{type(error).__name__}: {error}")
-    ended_at = clock.now()
+        return headers_of(call, body)
+
+    request = HttpRequest(call.organization_id, call.endpoint, "POST", call.url, body, timeout_s(call), headers)
+    made = await exchange(request, lambda answer: _judge(call, answer), message=call.id)
+    waits = made.verdict.error_class == rules.TOKEN_PENDING
     return AttemptResult(
         call=call,
-        verdict=verdict,
-        started_at=started_at,
-        ended_at=ended_at,
-        elapsed_s=answer.elapsed_s if answer else max(0.0, (ended_at - started_at).total_seconds()),
-        status_code=answer.status if answer else None,
-        answer=_text(answer.body_start) if answer else "",
+        verdict=_limit_deferral(call, made.verdict) if waits else made.verdict,
+        started_at=made.started_at,
+        ended_at=made.ended_at,
+        elapsed_s=made.elapsed_s,
+        status_code=made.status_code,
+        answer=made.answer,
     )
 
 
-async def _post(call: DeliveryAttempt, body: bytes, headers: dict[str, str]) -> client.Response:
-    """Send the request, with the endpoint's client certificate and access token if it has them.
+async def send_direct(request: DirectRequest) -> Exchange:
+    """Send a request that belongs to no message. Every failure becomes a verdict, not an exception."""
+    sent = HttpRequest(
+        request.organization_id, request.endpoint, request.method, request.url, request.body, request.timeout_s,
+        lambda: direct_headers(request),
+    )  # fmt: skip
+    return await exchange(sent, lambda answer: _judge_response(request.endpoint, answer), holder=request.holder)
 
-    A response of 401 is followed by one more request with a new token. All of it takes at most the timeout.
+
+def direct_headers(request: DirectRequest) -> dict[str, str]:
+    """Return the endpoint's headers, the request's and Dispatch's, and a fresh signature over exactly this body.
+
+    Later ones replace earlier ones, whatever their case.
     """
-    endpoint, deadline = call.endpoint, time.monotonic() + timeout_s(call)
-    tls = await _tls(endpoint) if endpoint and endpoint.client_certificate else None
-
-    async def send(extra: Mapping[str, str]) -> client.Response:
-        remaining_s = max(0.001, deadline - time.monotonic())
-        return await client.post(
-            call.url, body, {**headers, **extra}, remaining_s, organization=call.organization_id, tls=tls
-        )
-
-    if endpoint is None or not endpoint.oauth_token_url:
-        return await send({})
-    for name in [name for name in headers if name.lower() == "authorization"]:
-        del headers[name]
-    tokens, wait_s = access_tokens.shared(), min(TOKEN_WAIT_S, timeout_s(call) / 2)
-    token = await tokens.get(endpoint, wait_s)
-    answer = await send({"Authorization": f"Bearer {token}"})
-    if answer.status != 401 or not tokens.reject(endpoint, token):
-        return answer
-    try:
-        token = await tokens.get(endpoint, min(TOKEN_WAIT_S, max(0.0, deadline - time.monotonic() - MIN_REPEAT_S)))
-    except (access_tokens.TokenUnavailable, access_tokens.TokenPending):
-        return answer
-    if deadline - time.monotonic() < MIN_REPEAT_S:
-        return answer
-    return await send({"Authorization": f"Bearer {token}"})
-
-
-async def _tls(endpoint: Endpoint) -> ssl.SSLContext:
-    """Return the context that presents the endpoint's certificate. Raises CertificateProblem."""
-    until = endpoint.client_certificate_until
-    if until and until <= clock.now():
-        raise CertificateProblem(f"The client certificate expired on {until:%Y-%m-%d %H:%M} UTC.")
-    try:
-        # In a thread: building a context takes some milliseconds.
-        return await asyncio.to_thread(
-            client_certificates.tls_context, endpoint.client_certificate, str(endpoint.client_key)
-        )
-    except (OSError, ValueError) as error:
-        raise CertificateProblem(f"The client certificate or its key can't be used: {error}.") from None
+    now, endpoint = clock.now(), request.endpoint
+    configured: dict[str, str] = dict((endpoint.headers or {}) if endpoint else {}) | dict(request.headers)  # type: ignore[arg-type]
+    own = dict(request.own_headers)
+    if endpoint:
+        own |= signing.headers(endpoint.signing_secrets(now), request.webhook_id, now, request.body)
+    taken = {name.lower() for name in own}
+    headers = {str(name): str(value) for name, value in configured.items() if name.lower() not in taken} | own
+    if request.body and not any(name.lower() == "content-type" for name in headers):
+        headers["Content-Type"] = "application/json"
+    return headers
 
 
 def headers_of(call: DeliveryAttempt, body: bytes) -> dict[str, str]:
@@ -190,23 +131,20 @@ def timeout_s(call: DeliveryAttempt) -> float:
 
 
 def _judge(call: DeliveryAttempt, answer: client.Response) -> Verdict:
-    permanent = call.endpoint.permanent_codes if call.endpoint else settings.OUTBOX_PERMANENT_CODES
-    verdict = rules.judge_response(
+    return _limit_deferral(call, _judge_response(call.endpoint, answer))
+
+
+def _limit_deferral(call: DeliveryAttempt, verdict: Verdict) -> Verdict:
+    return rules.limit_deferral(verdict, call.deferred_since, clock.now(), settings.OUTBOX_DEFERRAL_LIMIT_S)
+
+
+def _judge_response(endpoint: Endpoint | None, answer: client.Response) -> Verdict:
+    return rules.judge_response(
         answer.status,
         answer.headers,
         answer.body_start,
-        permanent=permanent,
+        permanent=endpoint.permanent_codes if endpoint else settings.OUTBOX_PERMANENT_CODES,
         default_delay_s=settings.OUTBOX_DEFER_S,
         longest_delay_s=settings.OUTBOX_LONGEST_DEFERRAL_S,
         now=clock.now(),
     )
-    return _limited(call, verdict)
-
-
-def _limited(call: DeliveryAttempt, verdict: Verdict) -> Verdict:
-    return rules.limit_deferral(verdict, call.deferred_since, clock.now(), settings.OUTBOX_DEFERRAL_LIMIT_S)
-
-
-def _text(start: bytes) -> str:
-    """Decode the start of a body as text without NUL, which PostgreSQL cannot store in text columns."""
-    return start[:ANSWER_BYTES].decode("utf-8", "replace").replace("\x00", "\ufffd")

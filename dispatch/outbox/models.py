@@ -1,4 +1,4 @@
-"""Define Endpoint, Target, MessageGroup, Message, Attempt, PoolGate and QuarantinedPointer.
+"""Define Endpoint, Target, MessageGroup, Message, Attempt, PoolGate, DirectRequest and QuarantinedPointer.
 
 Two constraints enforce the guarantees even if the code is wrong: `one_in_flight_per_group` (one
 ordered message of a group is in flight) and `one_call_per_slot` (a pool's attempts never exceed its slots).
@@ -567,6 +567,23 @@ class PoolGate(models.Model):
 
     def __str__(self) -> str:
         return f"gate of {self.pool_id}"
+
+
+class DirectRequest(OwnedModel):
+    """A request in progress that belongs to no message, such as a scheduled run's. It holds a slot of its pool.
+
+    Its slot is free again when the row is deleted, or at `lease_until` if the process died.
+    """
+
+    pool = models.ForeignKey(DispatchPool, on_delete=models.CASCADE, related_name="+", db_index=False)
+    slot = models.PositiveIntegerField()
+    lease_until = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["pool", "slot"], name="one_direct_request_per_slot")]
+
+    def __str__(self) -> str:
+        return f"slot {self.slot} of pool {self.pool_id}"
 
 
 class QuarantinedPointer(models.Model):

@@ -1,8 +1,8 @@
 """Schedule work for later, once or repeatedly: Schedule → Run.
 
-The slice contains the executor, the workers of each kind, the status queue, the reconciler, bulk import and the
-calendar feed (`calendar_feed`). It imports `jobs`, `leads`, `outbox` and lower layers; `notifications` and
-`console` import it.
+The slice contains the executor, the workers of each kind, the status queue, the reconciler, bulk import, exclusion
+calendars (`ical` reads them, `exclusion_cache` keeps them) and the calendar feed (`calendar_feed`). It imports
+`jobs`, `leads`, `outbox` and lower layers; `notifications` and `console` import it.
 
 Invariants:
 - An active schedule has exactly one next run, created in the transaction that claimed or skipped the previous one

@@ -7,11 +7,11 @@ not in the feed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
+from icalendar import Calendar, Event, vText
 
 from accounts.auth import throttling
 from accounts.models import Organization
@@ -26,8 +26,6 @@ from dispatch.schedules.services.feeds import feed_of
 DAYS = 31
 # Requests for one feed. Calendar programs poll every few minutes at most.
 RATE = throttling.parse_rate("30/min")
-# The maximum length of a line in bytes, without its end.
-LINE_BYTES = 75
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
 
@@ -46,52 +44,30 @@ def calendar_of(organization: Organization) -> str:
     """Return the calendar of the next 31 days."""
     now = clock.now()
     coming = coming_of_organization(organization, now + timedelta(days=DAYS))
-    lines = [
-        "BEGIN:VCALENDAR",
-        "VERSION:2.0",
-        "PRODID:-//Dispatch//Schedules//EN",
-        "METHOD:PUBLISH",
-        f"X-WR-CALNAME:{escape(f'{organization.name}: schedules')}",
-    ]
+    calendar = Calendar()
+    calendar.add("version", "2.0")
+    calendar.add("prodid", "-//Dispatch//Schedules//EN")
+    calendar.add("method", "PUBLISH")
+    calendar.add("x-wr-calname", text_of(f"{organization.name}: schedules"))
     if not coming.is_whole:
-        lines.append(f"X-WR-CALDESC:{escape(f'The next {len(coming.occurrences):,} runs. There are more.')}")
+        calendar.add("x-wr-caldesc", text_of(f"The next {len(coming.occurrences):,} runs. There are more."))
     for at, schedule in coming.occurrences:
-        lines += _event(at, schedule, now)
-    return "".join(f"{line}\r\n" for whole in [*lines, "END:VCALENDAR"] for line in fold(whole))
+        calendar.add_component(_event(at, schedule, now))
+    return bytes(calendar.to_ical()).decode()
 
 
-def _event(at: datetime, schedule: Schedule, now: datetime) -> list[str]:
+def _event(at: datetime, schedule: Schedule, now: datetime) -> Event:
     kind = kinds.get_kind(schedule.kind).label if kinds.is_known(schedule.kind) else schedule.kind
-    words = f"{kind}. {descriptions.describe(schedule.timing)}"
-    return [
-        "BEGIN:VEVENT",
-        f"UID:schedule-{schedule.pk}-{_moment(at)}@dispatch",
-        f"DTSTAMP:{_moment(now)}",
-        f"DTSTART:{_moment(schedule.due_at(at))}",
-        f"SUMMARY:{escape(schedule.name)}",
-        f"DESCRIPTION:{escape(words)}",
-        "TRANSP:TRANSPARENT",
-        "END:VEVENT",
-    ]
+    event = Event()
+    event.add("uid", f"schedule-{schedule.pk}-{at.astimezone(UTC):%Y%m%dT%H%M%SZ}@dispatch")
+    event.add("dtstamp", now.astimezone(UTC))
+    event.add("dtstart", schedule.due_at(at).astimezone(UTC))
+    event.add("summary", text_of(schedule.name))
+    event.add("description", text_of(f"{kind}. {descriptions.describe(schedule.timing)}"))
+    event.add("transp", "TRANSPARENT")
+    return event
 
 
-def _moment(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
-
-
-def escape(text: str) -> str:
-    """Escape a text value. Control characters are not allowed in the format."""
-    text = re.sub(r"([\\;,])", r"\\\1", text.replace("\r\n", "\n"))
-    return _CONTROL.sub("", text).replace("\n", "\\n")
-
-
-def fold(line: str) -> Iterator[str]:
-    """Split a line into lines of at most LINE_BYTES, each but the first beginning with a space."""
-    part, size = "", 0
-    for character in line:
-        width = len(character.encode())
-        if size + width > LINE_BYTES:
-            yield part
-            part, size = " ", 1
-        part, size = part + character, size + width
-    yield part
+def text_of(text: str) -> vText:
+    """Return a text value without control characters, which the format does not allow."""
+    return vText(_CONTROL.sub("", text.replace("\r\n", "\n")))

@@ -6,7 +6,10 @@ from django.conf import settings
 
 from dispatch.core.redis.client import QUEUES
 from dispatch.core.runtime.loops import Loop, Service
-from dispatch.schedules.services import bulk_import, executor, reconciliation, shards, time_zones
+from dispatch.schedules.services import bulk_import, calendars, executor, reconciliation, shards, time_zones
+
+# How often exclusion calendars that are due for a refresh are looked for.
+CALENDARS_S = 60.0
 
 
 def reconcile() -> float | None:
@@ -27,4 +30,5 @@ LOOPS: list[Loop | Service] = [
         needs_redis=QUEUES,
     ),
     Loop("schedules_time_zones", time_zones.walk.step, interval_s=time_zones.INTERVAL_S, elected=True),
+    Loop("schedules_calendars", calendars.enqueue_due, interval_s=CALENDARS_S, elected=True, needs_redis=QUEUES),
 ]

@@ -1,4 +1,4 @@
-"""Define Schedule, Run, RunReport, bulk imports, executors and shard leases.
+"""Define Schedule, Run, RunReport, exclusion calendars, bulk imports, executors and shard leases.
 
 Constraints enforce the guarantees: `one_next_run_per_schedule` and `one_run_per_occurrence` against concurrent
 executors, `one_report_per_epoch` against duplicate reports.
@@ -17,7 +17,9 @@ from accounts.models import validate_time_zone
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
 from dispatch.core.crypto import EncryptedJSONField
+from dispatch.schedules import exclusion_cache
 from dispatch.schedules.rules import jitter, recurrence
+from dispatch.schedules.rules.exclusions import Exclusions
 
 # Every schedule and run stores its shard, so this number cannot change. At most 64 executors can share the work.
 SHARDS = 64
@@ -62,6 +64,7 @@ class Schedule(OwnedModel):
         DELETED = "deleted", "Deleted"
 
     OVER = (Status.ENDED, Status.DELETED)
+    _read_exclusions: tuple[tuple[tuple[int, ...], str], Exclusions] | None = None
 
     name = models.CharField(max_length=120)
     kind = models.CharField(max_length=32)
@@ -74,6 +77,14 @@ class Schedule(OwnedModel):
     every = models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
     unit = models.CharField(max_length=8, choices=Unit, blank=True)
     cron = models.CharField(max_length=120, blank=True)
+    rrule = models.CharField(
+        "recurrence rule",
+        max_length=500,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="A recurrence rule (RFC 5545) without COUNT and UNTIL, such as FREQ=MONTHLY;BYDAY=-1FR.",
+    )
     starts_at = models.DateTimeField(null=True, blank=True)
     ends_at = models.DateTimeField(null=True, blank=True)
     max_occurrences = models.PositiveIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
@@ -98,6 +109,13 @@ class Schedule(OwnedModel):
         help_text="Delay each occurrence by up to this many seconds. An occurrence always has the same delay.",
     )
 
+    exclude_calendars = ArrayField(
+        models.BigIntegerField(),
+        null=True,
+        blank=True,
+        help_text="Ids of the exclusion calendars. Occurrences on their days and intervals are left out.",
+    )
+
     shard = models.PositiveSmallIntegerField(editable=False)
     version = models.PositiveIntegerField(default=1, editable=False)
     next_at = models.DateTimeField(null=True, editable=False, help_text="The trigger time of the next run.")
@@ -118,9 +136,10 @@ class Schedule(OwnedModel):
     class Meta:
         constraints = [
             models.CheckConstraint(
-                condition=Q(trigger_at__isnull=False, every__isnull=True, cron="")
-                | Q(trigger_at__isnull=True, every__isnull=False, cron="")
-                | (Q(trigger_at__isnull=True, every__isnull=True) & ~Q(cron="")),
+                condition=Q(trigger_at__isnull=False, every__isnull=True, cron="", rrule="")
+                | Q(trigger_at__isnull=True, every__isnull=False, cron="", rrule="")
+                | (Q(trigger_at__isnull=True, every__isnull=True, rrule="") & ~Q(cron=""))
+                | (Q(trigger_at__isnull=True, every__isnull=True, cron="") & ~Q(rrule="")),
                 name="schedule_has_one_timing",
             ),
             models.CheckConstraint(condition=Q(shard__lt=SHARDS), name="schedule_shard_exists"),
@@ -134,6 +153,11 @@ class Schedule(OwnedModel):
                 fields=["organization", "next_at"], condition=Q(next_at__isnull=False), name="schedule_next"
             ),
             models.Index(fields=["organization"], condition=Q(failures__gt=0), name="schedule_failing"),
+            models.Index(
+                fields=["organization"],
+                condition=Q(exclude_calendars__isnull=False),
+                name="schedule_with_calendars",
+            ),
             models.Index(
                 fields=["organization", "changed_at"],
                 condition=Q(status__in=["ended", "deleted"]),
@@ -159,10 +183,19 @@ class Schedule(OwnedModel):
             unit=self.unit,
             anchor=self.anchor,
             cron=self.cron,
+            rrule=self.rrule,
             starts_at=self.starts_at,
             ends_at=self.ends_at,
             max_occurrences=self.max_occurrences,
+            exclusions=self._exclusions(),
         )
+
+    def _exclusions(self) -> Exclusions:
+        """Return what the calendars exclude, as first read by this object."""
+        key = (tuple(self.exclude_calendars or ()), self.time_zone)
+        if self._read_exclusions is None or self._read_exclusions[0] != key:
+            self._read_exclusions = (key, exclusion_cache.exclusions_of(*key))
+        return self._read_exclusions[1]
 
     def due_at(self, at: datetime) -> datetime:
         """Return when the occurrence at this time is due: the time plus its jitter."""
@@ -200,6 +233,7 @@ class Run(OwnedModel):
     shard = models.PositiveSmallIntegerField()
     number = models.PositiveIntegerField(null=True, help_text="Number of the occurrence. Empty for a manual run.")
     trigger_at = models.DateTimeField()
+    payload = models.JSONField(null=True, help_text="The payload of this run. NULL: the schedule's.")
     stretch_count = models.IntegerField(
         "occurrences",
         default=1,
@@ -215,7 +249,15 @@ class Run(OwnedModel):
     epoch = models.PositiveIntegerField(default=0)
     lapses = models.PositiveSmallIntegerField(default=0, help_text="Workers that died during this attempt.")
     waiting_for = models.CharField(
-        max_length=16, blank=True, help_text='"earlier": waiting for an earlier run to end.'
+        max_length=16,
+        blank=True,
+        help_text=(
+            '"earlier": an earlier run has to end first. Otherwise why its request cannot be sent now: '
+            '"endpoint", "circuit", "pool paused", "rate", "slot" or "lookup".'
+        ),
+    )
+    deferred_since = models.DateTimeField(
+        null=True, help_text="Since when its attempt has been deferred without being made."
     )
     taken_at = models.DateTimeField(null=True, help_text="When its message was last sent.")
     started_at = models.DateTimeField(null=True)
@@ -268,6 +310,7 @@ class Run(OwnedModel):
                 name="run_coming",
             ),
             models.Index(F("organization"), F("id").desc(), condition=Q(status="failed"), name="run_failed"),
+            models.Index(fields=["organization"], condition=Q(payload__isnull=False), name="run_own_payload"),
             models.Index(
                 fields=["organization", "ended_at"],
                 condition=Q(ended_at__isnull=False),
@@ -287,6 +330,7 @@ class RunReport(OwnedModel):
         FAILED = "failed", "Failed"
         REFUSED = "refused", "Refused"
         CANCELLED = "cancelled", "Canceled"
+        DEFERRED = "deferred", "Deferred"
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="reports", db_index=False)
     epoch = models.PositiveIntegerField()
@@ -372,6 +416,35 @@ class ScheduleFeed(OwnedModel):
 
     class Meta:
         verbose_name = "calendar feed"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ExclusionCalendar(OwnedModel):
+    """Days and intervals at which the schedules that name it do not run, from an iCalendar file.
+
+    `entries` are [start, end, name]; see `rules.exclusions`. `version` increases with each change of them, and
+    `applied_version` is the one from which the next runs of schedules were computed. `content` is the last good
+    copy of the file.
+    """
+
+    name = models.CharField(max_length=80)
+    url = models.CharField("URL", max_length=2000, blank=True, help_text="Read once a day.")
+    content = models.TextField(blank=True, help_text="The text of the iCalendar file.")
+    entries = models.JSONField(default=list, editable=False)
+    version = models.PositiveIntegerField(default=1, editable=False)
+    applied_version = models.PositiveIntegerField(default=1, editable=False)
+    refreshed_at = models.DateTimeField(null=True, editable=False, help_text="When it was last read.")
+    refresh_at = models.DateTimeField(editable=False, help_text="When it is read next.")
+    last_error = models.CharField(max_length=300, blank=True, editable=False)
+    created_at = models.DateTimeField(default=clock.now, editable=False)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["organization", "name"], name="one_exclusion_calendar_per_name")
+        ]
+        indexes = [models.Index(fields=["refresh_at"], name="exclusion_calendar_refresh")]
 
     def __str__(self) -> str:
         return self.name

@@ -23,7 +23,18 @@ _OPEN = (Schedule.Status.ACTIVE, Schedule.Status.PAUSED)
 
 
 def _schedules_of(person: DataSubject) -> Any:
-    schedules = Schedule.objects.of(person.organization_id)
+    return _naming(person, Schedule.objects.of(person.organization_id))
+
+
+def _runs_of(person: DataSubject) -> Any:
+    """Return the runs of schedules that name the person, and runs whose changed payload does."""
+    own = _naming(person, Run.objects.of(person.organization_id).filter(payload__isnull=False))
+    ids = [*own.values_list("pk", flat=True)]
+    return Run.objects.of(person.organization_id).filter(Q(schedule_id__in=_ids(person)) | Q(pk__in=ids))
+
+
+def _naming(person: DataSubject, rows: Any) -> Any:
+    """Return those of the rows whose payload names the person."""
     mentions = Q(pk__in=[])
     for word in person.words:
         mentions |= Q(payload__icontains=word)
@@ -34,9 +45,9 @@ def _schedules_of(person: DataSubject) -> Any:
                 KeyTextTransform(name, "payload"), Value(r"\D"), Value(""), Value("g"),
                 function="regexp_replace", output_field=TextField(),
             )  # fmt: skip
-            schedules = schedules.annotate(**{f"{name}_digits": digits})
+            rows = rows.annotate(**{f"{name}_digits": digits})
             mentions |= Q(**{f"{name}_digits__in": notations})
-    return schedules.filter(mentions)
+    return rows.filter(mentions)
 
 
 def _notations(phone: str) -> list[str]:
@@ -52,12 +63,14 @@ def _ids(person: DataSubject) -> list[int]:
 
 def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
     """Return the schedules that name the person and their runs, for export."""
-    runs = Run.objects.filter(schedule_id__in=_ids(person))
+    runs = _runs_of(person)
     return {
         "schedules": personal_data.as_rows(
             _schedules_of(person), "id", "name", "kind", "payload", "status", "created_at"
         ),
-        "runs": personal_data.as_rows(runs, "id", "schedule", "trigger_at", "status", "result", "error"),
+        "runs": personal_data.as_rows(
+            runs, "id", "schedule", "trigger_at", "payload", "status", "result", "error"
+        ),
     }
 
 
@@ -65,7 +78,8 @@ def blocked_by(person: DataSubject) -> Iterable[str]:
     """Yield why erasure must wait: a sentence for each open schedule and run, at most 20 of each."""
     for pk in _schedules_of(person).filter(status__in=_OPEN).order_by("pk").values_list("pk", flat=True)[:20]:
         yield f"Schedule {pk} still has runs to come. Delete it first."
-    going = Run.objects.filter(schedule_id__in=_ids(person), ended_at=None).exclude(schedule__status__in=_OPEN)
+    named = _schedules_of(person).filter(status__in=_OPEN)
+    going = _runs_of(person).filter(ended_at=None).exclude(schedule_id__in=named.values("pk"))
     for pk in going.order_by("pk").values_list("pk", flat=True)[:20]:
         yield f"Run {pk} has not ended. Wait for it or cancel it."
 
@@ -79,15 +93,16 @@ def traces(person: DataSubject) -> list[EventReference]:
     names: set[str] = set()
     for name, payload in Schedule.objects.filter(pk__in=ids).values_list("name", "payload"):
         names |= {name, *(str(payload[key]) for key in _NAMES if payload.get(key))}
-    runs = list(Run.objects.filter(schedule_id__in=ids).values_list("pk", flat=True))
+    runs = list(_runs_of(person).values_list("pk", flat=True))
     return [EventReference("schedule", ids, sorted(names, key=len, reverse=True)), EventReference("run", runs)]
 
 
 def erase(person: DataSubject) -> int:
     """Clear names, payloads, headers and results; return how many schedules changed."""
-    ids = _ids(person)
-    RunReport.objects.filter(run__schedule_id__in=ids).update(result=None, error="")
-    Run.objects.filter(schedule_id__in=ids).update(result=None, error="")
+    ids, runs = _ids(person), [*_runs_of(person).values_list("pk", flat=True)]
+    RunReport.objects.filter(run_id__in=runs).update(result=None, error="")
+    Run.objects.filter(pk__in=runs).update(result=None, error="")
+    Run.objects.filter(pk__in=runs, payload__isnull=False).update(payload={})
     return int(
         Schedule.objects.filter(pk__in=ids).update(
             name=personal_data.ERASED, payload={}, headers={}, version=F("version") + 1

@@ -47,7 +47,7 @@ SELECT r.id, r.organization_id, r.schedule_id, r.kind, r.shard, r.number, r.trig
 r.epoch,
        s.name, s.time_zone, s.trigger_at, s.every, s.unit, s.anchor, s.cron, s.starts_at, s.ends_at,
        s.max_occurrences, s.missed, s.missed_after_s, s.overlap, s.paused_until,
-       s.jitter_s, r.waiting_for = 'earlier',
+       s.jitter_s, s.rrule, s.exclude_calendars, r.waiting_for = 'earlier',
        s.overlap <> 'allow' AND EXISTS (
            SELECT 1 FROM schedules_run o
            WHERE o.schedule_id = r.schedule_id AND o.id <> r.id
@@ -198,7 +198,8 @@ WITH mine AS (
     UPDATE schedules_run r
     SET status = 'running', started_at = %(now)s, lease_until = {DB_NOW} + make_interval(secs => %(lease)s::float8)
     WHERE r.id = ANY(ARRAY(SELECT id FROM mine))
-    RETURNING r.id, r.epoch, r.attempt, r.organization_id, r.schedule_id, r.trigger_at, r.number, r.due_at
+    RETURNING r.id, r.epoch, r.attempt, r.organization_id, r.schedule_id, r.trigger_at, r.number, r.due_at,
+              r.deferred_since, r.payload
 ), appended AS (
     {EVENTS}
     SELECT organization_id, 'run.running', 'run', id, {_SYSTEM},
@@ -206,7 +207,7 @@ WITH mine AS (
     FROM started
 )
 SELECT r.id, r.epoch, r.attempt, r.organization_id, r.schedule_id, r.trigger_at, r.number, r.due_at,
-       s.name, s.payload, s.headers
+       s.name, COALESCE(r.payload, s.payload), s.headers, r.deferred_since
 FROM started r
 CROSS JOIN LATERAL (SELECT name, payload, headers FROM schedules_schedule WHERE id = r.schedule_id OFFSET 0) s
 ORDER BY r.id
@@ -301,26 +302,37 @@ REPORTED_UNLOCKED = REPORTED.replace(
 APPLY = f"""
 WITH applied AS (
     UPDATE schedules_run r
-    SET status = v.status, lease_until = NULL, lapses = 0, result = p.result, error = p.error,
+    SET status = v.status, lease_until = NULL, lapses = 0, error = p.error,
+        result = CASE WHEN p.outcome = 'deferred' THEN NULL ELSE p.result END,
         due_at = CASE WHEN v.status = 'retrying' THEN v.due_at ELSE r.due_at END,
-        attempt = CASE WHEN v.status = 'retrying' THEN r.attempt + 1 ELSE r.attempt END,
+        attempt = CASE WHEN v.status = 'retrying' AND p.outcome <> 'deferred' THEN r.attempt + 1
+                       ELSE r.attempt END,
+        waiting_for = CASE WHEN v.status = 'retrying' AND p.outcome = 'deferred' THEN p.result->>'waiting_for'
+                           ELSE '' END,
+        deferred_since = CASE WHEN v.status = 'retrying' AND p.outcome = 'deferred'
+                              THEN COALESCE(r.deferred_since, %(now)s) END,
         ended_at = CASE WHEN v.status = 'retrying' THEN NULL ELSE %(now)s END
     FROM unnest(%(ids)s::bigint[], %(statuses)s::text[], %(dues)s::timestamptz[]) AS v(id, status, due_at),
          schedules_runreport p
     WHERE r.id = ANY(%(ids)s::bigint[]) AND r.id = v.id AND p.run_id = r.id AND p.epoch = r.epoch
       AND p.run_id = ANY(%(ids)s::bigint[])
       AND COALESCE(r.status, '') = 'running'
-    RETURNING r.id, r.organization_id, r.schedule_id, r.status, r.error, p.attempt, r.epoch, r.due_at, p.result
+    RETURNING r.id, r.organization_id, r.schedule_id, r.status, r.error, p.attempt, r.epoch, r.due_at, r.result,
+              r.waiting_for
 ), appended AS (
     {EVENTS}
     SELECT organization_id, 'run.' || status, 'run', id, {_SYSTEM},
            jsonb_strip_nulls(jsonb_build_object(
                'schedule_id', schedule_id, 'attempt', attempt, 'epoch', epoch, 'error', NULLIF(error, ''),
-               'result', result,
+               'result', result, 'waiting_for', NULLIF(waiting_for, ''),
                'again_at', CASE WHEN status = 'retrying' THEN due_at END)), %(now)s
     FROM applied
 )
 SELECT count(*) FROM applied
+"""
+# A deferred attempt was not made, so it leaves no report: a run may be deferred often.
+DELETE_DEFERRALS = """
+DELETE FROM schedules_runreport WHERE run_id = ANY(%(ids)s::bigint[]) AND outcome = 'deferred'
 """
 # They wait until an executor claims them: another run may be open. Runs of paused schedules have no due time.
 WAKE_WAITING = """

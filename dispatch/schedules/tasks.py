@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatch.schedules.services import bulk_import, results, worker
+from dispatch.schedules.services import bulk_import, calendars, results, worker
 
 
 def work(kind: str, pairs: list[list[int]]) -> None:
@@ -25,3 +25,8 @@ def apply_status(run_ids: list[int], unwritten: list[list[Any]]) -> None:
 def bulk_create(bulk_id: int) -> None:
     """Process the next parts of a bulk import. Queue: dispatch-import-queue."""
     bulk_import.work_import(bulk_id)
+
+
+def refresh_calendar(calendar_id: int) -> None:
+    """Read an exclusion calendar again and apply it to schedules. Queue: dispatch-import-queue."""
+    calendars.refresh_calendar(calendar_id)

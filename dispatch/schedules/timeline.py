@@ -26,7 +26,9 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "schedule.changed": lambda d: "changed " + ", ".join(d.get("fields", [])).replace("_", " "),
     "schedule.paused": lambda d: "paused the schedule",
     "schedule.resumed": lambda d: "resumed the schedule",
-    "schedule.run_now": lambda d: "requested a run now",
+    "schedule.run_now": lambda d: (
+        "requested a run now" + (" with another payload" if d.get("has_own_payload") else "")
+    ),
     "schedule.backfilled": lambda d: f"requested runs for {d.get('runs', 0):,} past occurrences",
     "schedule.deleted": lambda d: "deleted the schedule",
     "schedule.moved": lambda d: "moved the next run",
@@ -36,7 +38,11 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "run.in_progress": lambda d: "queued the run",
     "run.running": lambda d: f"started attempt {d.get('attempt', 1)}",
     "run.succeeded": lambda d: "finished the run",
-    "run.retrying": lambda d: f"will retry after attempt {d.get('attempt', 1)}",
+    "run.retrying": lambda d: (
+        f"holds attempt {d.get('attempt', 1)}"
+        if d.get("waiting_for")
+        else f"will retry after attempt {d.get('attempt', 1)}"
+    ),
     "run.failed": lambda d: f"gave up after attempt {d.get('attempt', 1)}",
     "run.skipped": lambda d: f"skipped {_stretch(d)}",
     "run.missed": lambda d: f"recorded {_stretch(d)} as missed",

@@ -246,7 +246,7 @@ def test_undelivered_code_is_reported(texting: Watch, ana: User) -> None:  # noq
 
 def test_phone_in_use_before_the_upgrade_is_accepted_for_a_month(texting: Watch, ana: User) -> None:  # noqa: F811
     root = make.user("Root", is_superuser=True, phone="+16025550151")
-    migration = import_module("notifications.migrations.0004_phone_confirmation")
+    migration = import_module("notifications.migrations.0005_phone_confirmation")
     with connection.cursor() as cursor:
         cursor.execute(migration.ACCEPT_PHONES_IN_USE)
     for person in (ana, root):

@@ -33,6 +33,7 @@ class Visit:
     ended: float | None = None
     path: str = "/"
     client: str = ""
+    peer: object = None
 
 
 @dataclass
@@ -169,6 +170,7 @@ class Receiver:
             began=time.monotonic(),
             path=request.path,
             client=_client(request),
+            peer=request.transport and request.transport.get_extra_info("peername"),
         )
         self.visits.append(visit)
         place = len(self.visits)

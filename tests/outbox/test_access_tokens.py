@@ -14,7 +14,7 @@ from django.db import connection
 
 from dispatch.core import clock
 from dispatch.core.http import client
-from dispatch.outbox import access_tokens, http_delivery
+from dispatch.outbox import access_tokens, http_exchange
 from dispatch.outbox.access_tokens import AccessTokens, TokenPending, TokenUnavailable
 from dispatch.outbox.models import Attempt, Endpoint
 from dispatch.outbox.services import endpoints
@@ -132,7 +132,7 @@ def test_without_token_nothing_is_sent_and_endpoint_says_why(
 def test_hanging_token_server_spends_no_retry_and_holds_no_one_else(
     world: World, tokens: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_delivery, "TOKEN_WAIT_S", 0.05)
+    monkeypatch.setattr(http_exchange, "TOKEN_WAIT_S", 0.05)
     tokens.hold_all()
     slow, healthy = world.endpoint(**fields(tokens)), world.endpoint("Healthy")
     world.start()
@@ -141,7 +141,7 @@ def test_hanging_token_server_spends_no_retry_and_holds_no_one_else(
     tokens.count(1)
     world.becomes(world.send_one(healthy, "quick"), "COMPLETED")
     tokens.let_all_go()
-    world.travel(http_delivery.TOKEN_DELAY_S)
+    world.travel(http_exchange.TOKEN_DELAY_S)
     found = world.becomes(message, "COMPLETED")
     assert found.attempts == 1, "waiting for the token spent none"
     assert len(tokens.visits) == 1

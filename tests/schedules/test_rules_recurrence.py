@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch.schedules.rules.descriptions import describe, moment, ordinal
+from dispatch.schedules.rules.descriptions import describe, moment
 from dispatch.schedules.rules.recurrence import (
     UNITS,
     InvalidTiming,
@@ -22,6 +22,7 @@ from dispatch.schedules.rules.recurrence import (
     next_after,
     preview,
 )
+from dispatch.schedules.rules.rrule_words import ordinal
 
 NEW_YORK = "America/New_York"  # forward on March 8, 2026 at 02:00, back on November 1, 2026 at 02:00
 BERLIN = "Europe/Berlin"  # forward on March 29, 2026 at 02:00, back on October 25, 2026 at 03:00

@@ -15,6 +15,8 @@ from dispatch.core.runtime import reachability
 from dispatch.leads import eligibility, progress
 from dispatch.leads import loops as leads_loops
 from dispatch.leads.services import claims
+from dispatch.outbox import direct_delivery
+from dispatch.schedules import exclusion_cache
 from dispatch.telephony.providers.backoff import backoff
 from notifications import live_updates
 from notifications import loops as notifications_loops
@@ -40,3 +42,5 @@ def as_if_just_started() -> None:
     notifications_loops.early.reset()
     backoff.reset_all()
     reachability.reset()
+    direct_delivery.close()
+    exclusion_cache.reset()

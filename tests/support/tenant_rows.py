@@ -43,7 +43,7 @@ from dispatch.outbox.models import (
     Target,
 )
 from dispatch.outbox.services.intake import default_pool
-from dispatch.schedules.models import BulkImport, Run, RunReport, Schedule, ScheduleFeed
+from dispatch.schedules.models import BulkImport, ExclusionCalendar, Run, RunReport, Schedule, ScheduleFeed
 from dispatch.technicians.models import Shift, Skill, Technician
 from dispatch.telephony.models import (
     Call,
@@ -350,6 +350,13 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
     ),
     BulkImport: lambda t: BulkImport.objects.create(
         organization=t.organization, total=1, actor={"type": "user", "id": 1, "label": t.tag}
+    ),
+    ExclusionCalendar: lambda t: ExclusionCalendar.objects.create(
+        organization=t.organization,
+        name=f"{t.tag} holidays",
+        url="https://example.com/holidays.ics",
+        content="BEGIN:VCALENDAR\nVERSION:2.0\nEND:VCALENDAR\n",
+        refresh_at=clock.now(),
     ),
     ScheduleFeed: lambda t: ScheduleFeed.objects.create(organization=t.organization, name=f"{t.tag} calendar"),
     Notification: lambda t: Notification.objects.create(

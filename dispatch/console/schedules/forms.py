@@ -18,18 +18,25 @@ from accounts.models import Organization, time_zones
 from dispatch.core import clock
 from dispatch.core.api.parsers import load_json
 from dispatch.core.api.problems import ProblemFormatter
+from dispatch.core.ids import read_id
 from dispatch.jobs.models import ServiceType
 from dispatch.leads.models import Campaign
 from dispatch.outbox.models import Endpoint
 from dispatch.schedules import kinds
-from dispatch.schedules.api.serializers import ScheduleFormSerializer, TimingSerializer, occurrences_of, preview_of
-from dispatch.schedules.models import Missed, Overlap, Schedule, Unit
+from dispatch.schedules.api.serializers import (
+    RunNowSerializer,
+    ScheduleFormSerializer,
+    TimingSerializer,
+    occurrences_of,
+    preview_of,
+)
+from dispatch.schedules.models import ExclusionCalendar, Missed, Overlap, Schedule, Unit
 from dispatch.schedules.rules import descriptions
 from dispatch.schedules.services.anchors import anchor_after
 
 Choices = Callable[[Organization], list[tuple[str, str]]]
 # Kinds of timing by the field that decides, in the order of the form.
-TIMINGS = (("once", "Once"), ("every", "Repeating"), ("cron", "Cron expression"))
+TIMINGS = (("once", "Once"), ("every", "Repeating"), ("cron", "Cron expression"), ("rrule", "Recurrence rule"))
 # Common cron expressions, suggested for the field.
 USUAL = (
     ("0 9 * * 1-5", "Every weekday at 09:00"),
@@ -107,8 +114,16 @@ PAYLOADS: dict[str, tuple[Field, ...]] = {
         Field("body", "Body (JSON)", "json", wide=True),
     ),
 }
-_TIMING = ("trigger_at", "every", "unit", "cron", "time_zone", "starts_at", "ends_at", "max_occurrences")
-_LIMITS = ("starts_at", "ends_at", "max_occurrences")
+# Common recurrence rules.
+USUAL_RULES = (
+    ("FREQ=MONTHLY;BYDAY=-1FR", "The last Friday of every month"),
+    ("FREQ=WEEKLY;INTERVAL=2;BYDAY=MO", "Every second Monday"),
+    ("FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1", "The last weekday of every month"),
+    ("FREQ=DAILY;BYHOUR=9,13,17;BYMINUTE=0", "Every day at 09:00, 13:00 and 17:00"),
+)
+_TIMING = ("trigger_at", "every", "unit", "cron", "rrule", "time_zone", "starts_at", "ends_at", "max_occurrences",
+           "exclude_calendars")  # fmt: skip
+_LIMITS = ("starts_at", "ends_at", "max_occurrences", "exclude_calendars")
 _MOMENTS = ("trigger_at", "starts_at", "ends_at")
 _RULES = ("missed", "missed_after_s", "overlap", "jitter_s", "retry_schedule_s")
 
@@ -137,6 +152,13 @@ class ScheduleForm:
             }  # fmt: skip
 
     @property
+    def calendars(self) -> list[dict[str, Any]]:
+        """Return the exclusion calendars of the organization for the template."""
+        chosen = self.values.get("exclude_calendars", "").split(",")
+        rows = ExclusionCalendar.objects.of(self.organization).order_by("name").values_list("pk", "name")
+        return [{"pk": pk, "name": name, "is_chosen": str(pk) in chosen} for pk, name in rows]
+
+    @property
     def how(self) -> str:
         return self.values.get("how") or "every"
 
@@ -147,6 +169,23 @@ class ScheduleForm:
             return False
         serializer = ScheduleFormSerializer(
             self.schedule, data=body, partial=self.schedule is not None, context=self._context()
+        )
+        try:
+            serializer.is_valid(raise_exception=True)
+        except APIException as error:
+            self._add_errors(error)
+            return False
+        self.cleaned = dict(serializer.validated_data)
+        return True
+
+    def is_payload_valid(self) -> bool:
+        """Validate only the payload, for one run, as the API does. Sets `cleaned`, or `errors` by input name."""
+        payload = self._payload()
+        if self.errors:
+            return False
+        serializer = RunNowSerializer(
+            data={"payload": payload, "note": self.values.get("note", "")},
+            context={**self._context(), "schedule": self.schedule},
         )
         try:
             serializer.is_valid(raise_exception=True)
@@ -192,6 +231,8 @@ class ScheduleForm:
             return {}
         entered = {name: self.values.get(name, "").strip() for name in _TIMING}
         body: dict[str, Any] = {name: entered[name] for name in _relevant_inputs(self.how) if entered[name]}
+        if "exclude_calendars" in body:
+            body["exclude_calendars"] = body["exclude_calendars"].split(",")
         body["time_zone"] = entered["time_zone"] or self.organization.time_zone
         body |= self._untouched(body)
         if self.schedule is not None:  # remove what was cleared
@@ -257,7 +298,12 @@ class ScheduleForm:
         for problem in ProblemFormatter(error, context, error).run()["errors"]:
             path = str(problem["field"] or "")
             name = f"p-{path.split('.')[1]}" if path.startswith("payload.") else path.split(".")[0]
-            known = {f"p-{item.name}" for item in PAYLOADS.get(self.kind, ())} | {"name", *_TIMING, *_RULES}
+            known = {f"p-{item.name}" for item in PAYLOADS.get(self.kind, ())} | {
+                "name",
+                "note",
+                *_TIMING,
+                *_RULES,
+            }
             if name in known:
                 self.errors.setdefault(name, problem["detail"])
             else:
@@ -303,12 +349,14 @@ def _when_of(schedule: Schedule) -> dict[str, str]:
     """Return the timing as input values."""
     zone = ZoneInfo(schedule.time_zone)
     values = {
-        "how": "once" if schedule.trigger_at else "cron" if schedule.cron else "every",
+        "how": _how(schedule),
         "every": str(schedule.every or ""),
         "unit": schedule.unit,
         "cron": schedule.cron,
+        "rrule": schedule.rrule,
         "time_zone": schedule.time_zone,
         "max_occurrences": str(schedule.max_occurrences or ""),
+        "exclude_calendars": ",".join(map(str, schedule.exclude_calendars or ())),
     }
     for name in ("trigger_at", "starts_at", "ends_at"):
         moment = getattr(schedule, name)
@@ -316,16 +364,28 @@ def _when_of(schedule: Schedule) -> dict[str, str]:
     return values
 
 
+def _how(schedule: Schedule) -> str:
+    if schedule.trigger_at:
+        return "once"
+    return "cron" if schedule.cron else "rrule" if schedule.rrule else "every"
+
+
 def _relevant_inputs(how: str) -> tuple[str, ...]:
     """Return the inputs that apply to this kind of timing."""
     if how == "once":
         return ("trigger_at", "time_zone")
-    return (*(("every", "unit") if how == "every" else ("cron",)), *_LIMITS, "time_zone")
+    return (
+        *(("every", "unit") if how == "every" else ("rrule",) if how == "rrule" else ("cron",)),
+        *_LIMITS,
+        "time_zone",
+    )
 
 
 def from_request(request: HttpRequest, kind: str, schedule: Schedule | None = None) -> ScheduleForm:
     """Return the form as submitted."""
     values = {name: str(value) for name, value in request.POST.items()}
+    excluded = {pk for pk in map(read_id, request.POST.getlist("exclude_calendars")) if pk is not None}
+    values["exclude_calendars"] = ",".join(map(str, sorted(excluded)))
     return ScheduleForm(kind, values, request.organization, request.role, schedule)
 
 
@@ -335,6 +395,7 @@ def form_choices() -> dict[str, Any]:
         "hows": TIMINGS,
         "units": Unit.choices,
         "usual": USUAL,
+        "usual_rules": USUAL_RULES,
         "missed_choices": Missed.choices,
         "overlap_choices": Overlap.choices,
         "zones": sorted(time_zones()),

@@ -10,6 +10,7 @@ urlpatterns = [
     path("preview/", views.preview, name="preview_schedule"),
     path("<int:schedule_id>/", views.detail, name="schedule"),
     path("<int:schedule_id>/edit/", views.edit, name="edit_schedule"),
+    path("<int:schedule_id>/run/", views.run_with_changes, name="run_with_changes"),
     path("<int:schedule_id>/act/<slug:action>/", views.act_on_schedule, name="act_on_schedule"),
     path("runs/<int:run_id>/", views.run, name="schedule_run"),
     path("runs/<int:run_id>/act/<slug:action>/", views.act_on_run, name="act_on_run"),

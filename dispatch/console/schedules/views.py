@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import groupby
 from typing import Any
@@ -144,6 +145,35 @@ def act_on_schedule(request: HttpRequest, schedule_id: int, action: str) -> Http
     return _perform(request, do, schedule.pk, notice, reverse("console:schedule", args=[schedule.pk]))
 
 
+@require_http_methods(["GET", "POST"])
+@console_view
+def run_with_changes(request: HttpRequest, schedule_id: int) -> HttpResponse:
+    """Render the schedule's payload as a form, and run the schedule once with what was entered."""
+    schedule = _schedule(request, schedule_id)
+    if schedule.kind not in forms.PAYLOADS or schedule.status == "deleted":
+        raise Http404
+    if request.method == "GET":
+        return _run_form(request, forms.of_schedule(request, schedule))
+    form = forms.from_request(request, schedule.kind, schedule)
+    if not form.is_payload_valid():
+        return _run_form(request, form, status=422)
+    version = read_id(request.POST.get("version", ""))
+    try:
+        made = schedules.run_now(
+            schedule.pk, actor=request.actor, version=version, kind=schedule.kind, **form.cleaned
+        )
+    except Conflict as error:
+        form.errors[""] = str(error.detail)
+        return _run_form(request, form, status=409)
+    messages.success(request, "Run queued with these values. The schedule keeps its own.")
+    return views_base.back_to(request, reverse("console:schedule_run", args=[made.pk]))
+
+
+def _run_form(request: HttpRequest, form: forms.ScheduleForm, *, status: int = 200) -> HttpResponse:
+    context = {"current": "schedules", "form": form}
+    return views_base.render_page(request, "console/schedules/run_now.html", context, status=status)
+
+
 @require_GET
 @console_view
 def run(request: HttpRequest, run_id: int) -> HttpResponse:
@@ -164,6 +194,7 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
         "report_tones": {"succeeded": "good", "failed": "late", "refused": "attention"},
         "entries": list(reversed(timeline.of_run(row))),
         "created": _created(row),
+        "payload": "" if row.payload is None else json.dumps(row.payload, indent=2, ensure_ascii=False),
     }
     return views_base.render_page(request, "console/schedules/run.html", context)
 

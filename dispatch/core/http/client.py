@@ -174,9 +174,10 @@ class HttpClient:
         allow_private: bool = False,
         organization: int = 0,
         kept_bytes: int = KEPT_BYTES,
+        tls: ssl.SSLContext | None = None,
     ) -> Response:
         """Send one GET, like `post` without a body."""
-        return await self._send("GET", url, None, headers, timeout_s, allow_private, organization, kept_bytes)
+        return await self._send("GET", url, None, headers, timeout_s, allow_private, organization, kept_bytes, tls)
 
     async def close(self) -> None:
         for session in self._sessions.values():
@@ -389,9 +390,12 @@ async def get(
     *,
     allow_private: bool = False,
     organization: int = 0,
+    tls: ssl.SSLContext | None = None,
 ) -> Response:
     """Send one GET with the shared client; see `HttpClient.get`."""
-    return await shared().get(url, headers, timeout_s, allow_private=allow_private, organization=organization)
+    return await shared().get(
+        url, headers, timeout_s, allow_private=allow_private, organization=organization, tls=tls
+    )
 
 
 async def close() -> None:

@@ -72,6 +72,12 @@ def token_at(rate_per_minute: int, full_at: datetime | None, now: datetime) -> d
     return full_at - timedelta(seconds=WINDOW_S / rate_per_minute * (burst_size(rate_per_minute) - 1))
 
 
+def token_wait_s(rate_per_minute: int, full_at: datetime | None, now: datetime, place: int) -> float:
+    """Return the seconds until the token of the request at this place in line, counted from 0."""
+    first = (token_at(rate_per_minute, full_at, now) - now).total_seconds()
+    return max(0.0, first) + place * WINDOW_S / rate_per_minute
+
+
 def take_tokens(rate_per_minute: int, full_at: datetime | None, now: datetime, count: int) -> datetime:
     """Return when the bucket is full again after `count` attempts."""
     base = max(full_at or now, now)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,9 +17,8 @@ from django.db import transaction
 from dispatch.core import clock, fault_injection
 from dispatch.outbox import metrics, sql
 from dispatch.outbox.models import Endpoint
-from dispatch.outbox.rules import admission
 from dispatch.outbox.rules.admission import Circuit
-from dispatch.outbox.services import scheduling
+from dispatch.outbox.services import pool_slots, scheduling
 from dispatch.outbox.services.scheduling import Claim
 
 log = structlog.get_logger(__name__)
@@ -212,44 +210,15 @@ def _closed(row: _Row, now: datetime) -> str:
 def _start(
     ready: list[_Row], waits: list[tuple[_Row, str]], now: datetime, asked: float
 ) -> list[tuple[_Row, int]]:
-    """Assign the available slots and tokens; append the remaining rows to `waits`.
-
-    The locks on the gates make the count exact across all routers; the unique (pool, slot) constraint
-    guarantees it.
-    """
+    """Assign the available slots and tokens; append the remaining rows to `waits`."""
     if not ready:
         return []
-    pools = sorted({row.pool_id for row in ready})
-    locked, in_use = (
-        sql.fetch_later(sql.LOCK_GATES, {"ids": pools}),
-        sql.fetch_later(sql.SLOTS_IN_USE, {"ids": pools}),
-    )
-    gates, slots_used = locked(), in_use()
-    if len(gates) < len(pools):
-        sql.execute(sql.ADD_GATES, {"ids": pools, "now": now})
-        gates = sql.fetch_all(sql.LOCK_GATES, {"ids": pools})
-        slots_used = sql.fetch_all(sql.SLOTS_IN_USE, {"ids": pools})
-    used: dict[int, list[int]] = defaultdict(list)
-    for pool_id, slot in slots_used:
-        used[pool_id].append(slot)
-    by_pool: dict[int, list[_Row]] = defaultdict(list)
-    for row in ready:
-        by_pool[row.pool_id].append(row)
     taken: list[tuple[_Row, int]] = []
-    buckets: list[tuple[int, datetime]] = []
-    for pool_id, full_at, concurrency, rate, is_paused, at in gates:
-        rows = by_pool[pool_id]
-        slots = [] if is_paused else admission.free_slots(concurrency, used[pool_id])
-        tokens = admission.available_tokens(rate, full_at, at) if rate else len(rows)
-        count = min(len(rows), len(slots), tokens)
-        taken += list(zip(rows[:count], slots, strict=False))
-        why = "pool paused" if is_paused else "rate" if count == tokens < len(slots) else "slot"
-        waits += [(row, why) for row in rows[count:]]
-        if rate and count:
-            buckets.append((pool_id, admission.take_tokens(rate, full_at, at, count)))
-    if buckets:
-        ids, fulls = sql.columns(buckets, 2)
-        sql.execute(sql.SAVE_GATES, {"ids": ids, "fulls": fulls})
+    for row, assigned in zip(ready, pool_slots.assign_slots([row.pool_id for row in ready], now), strict=True):
+        if assigned.slot is None:
+            waits.append((row, assigned.why))
+        else:
+            taken.append((row, assigned.slot))
     if not taken:
         return []
     given: dict[str, Any] = dict(

@@ -180,6 +180,11 @@ def _origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}".lower()[:300]
 
 
+def find_target(organization_id: int, endpoint_id: int | None, url: str) -> int:
+    """Return the target of a URL, or of an endpoint, creating a new one. A URL's target has the default pool."""
+    return _target(organization_id, endpoint_id, "" if endpoint_id else _origin(url), None)
+
+
 def _target(organization_id: int, endpoint_id: int | None, origin: str, pool_id: int | None) -> int:
     if endpoint_id:
         target, _ = Target.objects.get_or_create(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 from django.conf import settings
@@ -21,9 +21,6 @@ from dispatch.outbox.rules import responses as rules
 from dispatch.outbox.rules.admission import Circuit
 from dispatch.outbox.rules.deferrals import Deferrals
 from dispatch.outbox.rules.endpoint_failures import Failures
-
-if TYPE_CHECKING:
-    from dispatch.outbox.services.attempt_results import AttemptResult
 
 log = structlog.get_logger(__name__)
 
@@ -47,6 +44,37 @@ CLEAN: dict[str, Any] = {
 }
 
 
+class Call(Protocol):
+    """What a target was asked: by a delivery attempt or a direct request.
+
+    `id` distinguishes the messages of a target; direct requests have negative ones.
+    """
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def target_id(self) -> int: ...
+    @property
+    def endpoint(self) -> Endpoint | None: ...
+    @property
+    def is_probe(self) -> bool: ...
+    @property
+    def is_target_in_trouble(self) -> bool: ...
+
+
+class CallResult(Protocol):
+    """The result of one request to a target."""
+
+    @property
+    def call(self) -> Call: ...
+    @property
+    def verdict(self) -> rules.Verdict: ...
+    @property
+    def ended_at(self) -> datetime: ...
+    @property
+    def status_code(self) -> int | None: ...
+
+
 class _State(NamedTuple):
     """A row of sql.LOCK_TARGETS."""
 
@@ -58,12 +86,12 @@ class _State(NamedTuple):
     deferrals: Deferrals
 
 
-def is_concerned(results: Sequence[AttemptResult]) -> bool:
+def is_concerned(results: Sequence[CallResult]) -> bool:
     """Return whether `update_circuits` would change anything."""
     return any(r.verdict.outcome != rules.DELIVERED or r.call.is_target_in_trouble for r in results)
 
 
-def update_circuits(results: Sequence[AttemptResult], now: datetime) -> None:
+def update_circuits(results: Sequence[CallResult], now: datetime) -> None:
     """Update the circuits of targets that failed or recovered, from these results in order."""
     relevant = [
         r
@@ -78,7 +106,7 @@ def update_circuits(results: Sequence[AttemptResult], now: datetime) -> None:
         row[0]: _State(Circuit(*row[1:6]), row[6], row[7], row[8], Failures(*row[9:14]), Deferrals(*row[14:17]))
         for row in sql.fetch_all(sql.LOCK_TARGETS, {"ids": ids})
     }
-    for target_id in ids:
+    for target_id in states:  # a target is deleted with its endpoint
         before, organization_id, endpoint_id, error, failures, deferred = states[target_id]
         circuit = before
         for result in (r for r in relevant if r.call.target_id == target_id):
@@ -107,7 +135,7 @@ def update_circuits(results: Sequence[AttemptResult], now: datetime) -> None:
     _save(states)
 
 
-def clear_failures(results: Sequence[AttemptResult], now: datetime) -> None:
+def clear_failures(results: Sequence[CallResult], now: datetime) -> None:
     """Clear the failures and deferrals of targets that delivered later, whenever the attempt started."""
     ends: dict[int, datetime] = {}
     for result in results:
@@ -118,12 +146,12 @@ def clear_failures(results: Sequence[AttemptResult], now: datetime) -> None:
         sql.execute(sql.CLEAR_FAILURES, {"ids": list(ends), "ends": list(ends.values()), "now": now})
 
 
-def _is_probe_unused(result: AttemptResult) -> bool:
+def _is_probe_unused(result: CallResult) -> bool:
     """Return whether the attempt was a circuit's probe and did not reach the target: another may probe at once."""
     return result.call.is_probe and not result.verdict.is_of_target
 
 
-def _failures_after(failures: Failures, result: AttemptResult) -> Failures:
+def _failures_after(failures: Failures, result: CallResult) -> Failures:
     if result.verdict.outcome == rules.DELIVERED:
         return Failures()
     if not endpoint_failures.counts(result.verdict, result.status_code):
@@ -131,7 +159,7 @@ def _failures_after(failures: Failures, result: AttemptResult) -> Failures:
     return endpoint_failures.add_failure(failures, result.call.id, result.ended_at)
 
 
-def _deferrals_after(deferred: Deferrals, result: AttemptResult) -> Deferrals:
+def _deferrals_after(deferred: Deferrals, result: CallResult) -> Deferrals:
     if result.verdict.outcome != rules.DEFERRED:
         return deferred
     max_gap = timedelta(seconds=settings.OUTBOX_LONGEST_DEFERRAL_S) + endpoint_failures.MAX_GAP
@@ -150,7 +178,7 @@ def _report_deferrals(organization_id: int, endpoint_id: int, deferred: Deferral
     )
 
 
-def _after(circuit: Circuit, result: AttemptResult, now: datetime) -> Circuit:
+def _after(circuit: Circuit, result: CallResult, now: datetime) -> Circuit:
     if result.verdict.outcome in (rules.FAILED, rules.PERMANENT) and circuit.failing_since is None:
         circuit = replace(circuit, failing_since=result.ended_at)
     if result.verdict.outcome in rules.UNHEALTHY:
@@ -207,7 +235,7 @@ def disable_failing() -> int:
     return count
 
 
-def disable_gone(results: Sequence[AttemptResult]) -> None:
+def disable_gone(results: Sequence[CallResult]) -> None:
     """Disable the endpoints that answered 410 Gone, unless 410 is among their permanent codes.
 
     Call it after the commit: it locks the endpoints.

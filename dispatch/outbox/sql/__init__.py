@@ -33,6 +33,7 @@ from dispatch.outbox.sql.changes import (
     NEW_IDS,
     OPEN_BY_STATUS,
 )
+from dispatch.outbox.sql.direct_requests import ADD_DIRECT, DELETE_LAPSED_DIRECT, DIRECT_TARGETS, END_DIRECT
 from dispatch.outbox.sql.ordering import (
     ADD_GROUPS,
     CLAIM,
@@ -68,6 +69,7 @@ from dispatch.outbox.sql.recovery import (
 
 __all__ = [
     "ADD_ATTEMPTS",
+    "ADD_DIRECT",
     "ADD_GATES",
     "ADD_GROUPS",
     "ADD_MESSAGES",
@@ -76,7 +78,10 @@ __all__ = [
     "CLEAR_FAILURES",
     "DELETE_EMPTY_GROUPS",
     "DELETE_ENDED",
+    "DELETE_LAPSED_DIRECT",
+    "DIRECT_TARGETS",
     "END",
+    "END_DIRECT",
     "EXPIRE",
     "EXPIRED",
     "GROUP_IDS",

@@ -133,11 +133,20 @@ WITH RECURSIVE group_target AS (
 )"""
 TARGET_STATES = f"""{_WAITING_TARGETS.format(more="UNION SELECT unnest(%(targets)s::bigint[])")}
 , counts AS (
-    SELECT m.pool_id, count(*) AS in_flight, count(*) FILTER (WHERE m.status = 'QUEUED') AS queued
-    FROM outbox_message m
-    WHERE m.in_flight AND m.pool_id IS NOT NULL
-      AND (%(pools)s::bigint[] IS NULL OR m.pool_id = ANY(%(pools)s::bigint[]))
-    GROUP BY m.pool_id
+    SELECT held.pool_id, sum(held.in_flight)::bigint AS in_flight, sum(held.queued)::bigint AS queued
+    FROM (
+        SELECT m.pool_id, count(*) AS in_flight, count(*) FILTER (WHERE m.status = 'QUEUED') AS queued
+        FROM outbox_message m
+        WHERE m.in_flight AND m.pool_id IS NOT NULL
+          AND (%(pools)s::bigint[] IS NULL OR m.pool_id = ANY(%(pools)s::bigint[]))
+        GROUP BY m.pool_id
+        UNION ALL
+        SELECT d.pool_id, count(*), 0 FROM outbox_directrequest d
+        WHERE d.lease_until > {DB_NOW}
+          AND (%(pools)s::bigint[] IS NULL OR d.pool_id = ANY(%(pools)s::bigint[]))
+        GROUP BY d.pool_id
+    ) held
+    GROUP BY held.pool_id
 ), target AS (
     SELECT t.*, COALESCE(e.pool_id, t.pool_id) AS its_pool_id,
            COALESCE(e.is_paused OR e.disabled_at IS NOT NULL, false) AS is_held,

@@ -85,6 +85,7 @@ class ScheduleAdmin(OwnedAdmin):
                     "jitter_s",
                     "max_occurrences",
                     "ends_at",
+                    "excluded",
                 ]
             },
         ),
@@ -104,6 +105,7 @@ class ScheduleAdmin(OwnedAdmin):
             "body",
             "header_names",
             "retries",
+            "excluded",
         ]
 
     @display(description="status", ordering="status", label=STATUS_LABELS)
@@ -162,6 +164,10 @@ class ScheduleAdmin(OwnedAdmin):
     @display(description="retries")
     def retries(self, schedule: Schedule) -> str:
         return ", ".join(f"after {delay} s" for delay in schedule.retry_schedule_s) or "none"
+
+    @display(description="excluded")
+    def excluded(self, schedule: Schedule) -> str:
+        return ", ".join(schedule.timing.exclusions.names) or "—"
 
     @display(description="headers")
     def header_names(self, schedule: Schedule) -> str:

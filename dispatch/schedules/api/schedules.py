@@ -30,6 +30,7 @@ from dispatch.schedules.api.serializers import (
     BackfilledSerializer,
     BackfillSerializer,
     PreviewSerializer,
+    RunNowSerializer,
     RunSerializer,
     ScheduleDecisionSerializer,
     ScheduleDetailSerializer,
@@ -171,17 +172,18 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
         """Resume a schedule at its first occurrence from now. Occurrences during the pause are skipped."""
         return self._act(schedule_services.resume_schedule)
 
-    @extend_schema(
-        request=ScheduleDecisionSerializer, responses={202: RunSerializer}, parameters=[IF_MATCH, IDEMPOTENCY]
-    )
+    @extend_schema(request=RunNowSerializer, responses={202: RunSerializer}, parameters=[IF_MATCH, IDEMPOTENCY])
     @action(detail=True, methods=["post"], url_path="run-now")
     def run_now(self, request: Request, **kwargs: Any) -> Response:
-        """Add one run now. The schedule's occurrences do not change."""
-        self.get_object()
-        given = self._decision()
+        """Add one run now, with the schedule's payload or another one. The schedule does not change."""
+        schedule = self.get_object()
+        form = RunNowSerializer(data=request.data, context={**self.get_serializer_context(), "schedule": schedule})
+        form.is_valid(raise_exception=True)
+        given: dict[str, Any] = dict(form.validated_data)
+        given.setdefault("version", if_match(request))
 
         def make() -> tuple[int, dict]:
-            run = schedule_services.run_now(self._pk, actor=request.actor, **given)
+            run = schedule_services.run_now(self._pk, actor=request.actor, kind=schedule.kind, **given)
             return 202, RunSerializer(run).data
 
         answer = respond_idempotently(request, f"schedules.run_now.{self._pk}", make)

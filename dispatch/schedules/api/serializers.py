@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -12,13 +13,23 @@ from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from accounts.models import validate_time_zone
+from accounts.models import Organization, validate_time_zone
 from dispatch.core import clock
 from dispatch.core.api.serializers import BoundedListField, StrictSerializer
 from dispatch.jobs.api.serializers import EntrySerializer
-from dispatch.schedules import kinds
-from dispatch.schedules.models import BulkError, BulkImport, Missed, Overlap, Run, RunReport, Schedule, Unit
-from dispatch.schedules.rules import descriptions, recurrence
+from dispatch.schedules import exclusion_cache, kinds
+from dispatch.schedules.models import (
+    BulkError,
+    BulkImport,
+    ExclusionCalendar,
+    Missed,
+    Overlap,
+    Run,
+    RunReport,
+    Schedule,
+    Unit,
+)
+from dispatch.schedules.rules import descriptions, recurrence, rrules
 from dispatch.schedules.rules.jitter import MAX_JITTER_S
 from dispatch.schedules.rules.recurrence import InvalidTiming, Timing
 
@@ -27,8 +38,9 @@ MAX_RETRIES, MAX_RETRY_S = 20, 7 * 86_400
 MAX_IN_BULK = 100_000
 # A trigger time may be this far in the past, to allow for clock differences and network delay.
 JUST_NOW = timedelta(minutes=5)
-_TIMINGS = ("trigger_at", "every", "cron")
-_WHEN = (*_TIMINGS, "unit", "starts_at", "ends_at", "max_occurrences")
+_TIMINGS = ("trigger_at", "every", "cron", "rrule")
+_WHEN = (*_TIMINGS, "unit", "starts_at", "ends_at", "max_occurrences", "exclude_calendars")
+MAX_EXCLUDED = 10
 SHOWN = 10
 
 
@@ -41,8 +53,31 @@ class LocalDateTimeField(serializers.DateTimeField):
         return value
 
 
+def sized_payload(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the payload. Raises ValidationError if it is too large."""
+    if len(json.dumps(value)) > MAX_PAYLOAD_BYTES:
+        raise serializers.ValidationError(f"Must be at most {MAX_PAYLOAD_BYTES} bytes.")
+    return value
+
+
+def checked_payload(organization: Organization, kind: str, value: dict[str, Any]) -> dict[str, Any]:
+    """Return the payload, validated by its kind. Raises ValidationError by field."""
+    if not kinds.is_known(kind):
+        raise serializers.ValidationError("This process cannot validate payloads of this kind.")
+    kinds.get_kind(kind).check(organization, sized_payload(value))
+    return value
+
+
+def check_scope(context: Mapping[str, Any], kind: str, field: str = "") -> None:
+    """Require the scope of the kind's own API: scheduling an action requires the permission for it."""
+    scope = kinds.get_kind(kind).scope
+    if not context["may"](scope):
+        detail = serializers.ErrorDetail(f"Also requires the scope {scope}.", code="permission_denied")
+        raise serializers.ValidationError({field: [detail]} if field else [detail])
+
+
 class TimingSerializer(StrictSerializer):
-    """When a schedule runs: exactly one of `trigger_at` (once), `every` with `unit` from `starts_at`, or `cron`.
+    """When a schedule runs: one of `trigger_at` (once), `every` with `unit` from `starts_at`, `cron` or `rrule`.
 
     A `starts_at` alone is a trigger time.
     """
@@ -52,9 +87,34 @@ class TimingSerializer(StrictSerializer):
     every = serializers.IntegerField(min_value=1, max_value=recurrence.MAX_EVERY, required=False, allow_null=True)
     unit = serializers.ChoiceField(choices=Unit.choices, required=False, allow_blank=True)
     cron = serializers.CharField(max_length=120, required=False, allow_blank=True)
+    rrule = serializers.CharField(
+        max_length=rrules.MAX_LENGTH,
+        required=False,
+        allow_blank=True,
+        help_text=(
+            "A recurrence rule (RFC 5545) from `starts_at`, daily or longer. COUNT and UNTIL become "
+            "`max_occurrences` and `ends_at`."
+        ),
+    )
     starts_at = LocalDateTimeField(required=False, allow_null=True)
     ends_at = LocalDateTimeField(required=False, allow_null=True)
     max_occurrences = serializers.IntegerField(min_value=1, max_value=2**31 - 1, required=False, allow_null=True)
+    exclude_calendars = serializers.ListField(
+        child=serializers.IntegerField(min_value=1, max_value=2**63 - 1),
+        max_length=MAX_EXCLUDED,
+        required=False,
+        allow_null=True,
+        help_text="Ids of exclusion calendars. Occurrences on their days and intervals are left out.",
+    )
+
+    def validate_exclude_calendars(self, value: list[int] | None) -> list[int] | None:
+        """Return the ids in order, or None if there are none."""
+        wanted = sorted(set(value or ()))
+        found = ExclusionCalendar.objects.of(self.context["request"].organization).filter(pk__in=wanted)
+        known = set(found.values_list("pk", flat=True))
+        if missing := [str(pk) for pk in wanted if pk not in known]:
+            raise serializers.ValidationError(f"Unknown calendars: {', '.join(missing)}.", code="does_not_exist")
+        return wanted or None
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if not self._has_timing(attrs):
@@ -84,27 +144,52 @@ class TimingSerializer(StrictSerializer):
             attrs["trigger_at"] = attrs.pop("starts_at")
             given = ["trigger_at"]
         if len(given) > 1 or (not given and before is None):
-            raise serializers.ValidationError({"trigger_at": "Set one of trigger_at, every (with unit), or cron."})
+            raise serializers.ValidationError(
+                {"trigger_at": "Set one of trigger_at, every (with unit), cron, or rrule."}
+            )
         when: dict[str, Any] = {name: getattr(before, name) if before else None for name in _WHEN}
         if given:
             when |= dict.fromkeys(_TIMINGS) | {"unit": ""}
         when |= {name: attrs[name] for name in _WHEN if name in attrs}
+        if "rrule" in given:
+            when |= self._read_rule(attrs, zone)
         for name in ("trigger_at", "starts_at", "ends_at"):
             if when[name] is not None and timezone.is_naive(when[name]):
                 when[name] = recurrence.localize(when[name], zone)
         when["unit"], when["cron"] = when["unit"] or "", (when["cron"] or "").strip()
+        when["rrule"] = when["rrule"] or ""
         self._check_together(when, attrs, given)
         return {**when, "time_zone": zone}
+
+    def _read_rule(self, attrs: dict[str, Any], zone: str) -> dict[str, Any]:
+        """Return the fields that the rule sets: COUNT and UNTIL must not contradict those that are given."""
+        try:
+            rule = rrules.read_rule(attrs["rrule"])
+        except rrules.InvalidRule as error:
+            raise serializers.ValidationError({"rrule": str(error)}) from None
+        fields: dict[str, Any] = {"rrule": rule.text}
+        limits = (("COUNT", "max_occurrences", rule.count), ("UNTIL", "ends_at", rule.until))
+        for part, name, value in limits:
+            if value is None:
+                continue
+            if attrs.get(name) is not None:
+                raise serializers.ValidationError({"rrule": f"Set either {part} or {name}, not both."})
+            fields[name] = value
+        return fields
 
     def _check_together(self, when: dict[str, Any], attrs: dict[str, Any], given: list[str]) -> None:
         if when["every"] and not when["unit"]:
             raise serializers.ValidationError({"unit": f"Choose a unit: {', '.join(recurrence.UNITS)}."})
         if when["unit"] and not when["every"]:
             raise serializers.ValidationError({"every": "Required with unit."})
-        if not (when["trigger_at"] or when["every"] or when["cron"]):
-            raise serializers.ValidationError({"trigger_at": "Set only one of trigger_at, every, and cron."})
+        if not any(when[name] for name in _TIMINGS):
+            raise serializers.ValidationError(
+                {"trigger_at": "Set only one of trigger_at, every, cron, and rrule."}
+            )
+        if when["rrule"] and when["starts_at"] and when["starts_at"].year < rrules.FIRST_YEAR:
+            raise serializers.ValidationError({"starts_at": f"Must be in {rrules.FIRST_YEAR} or later."})
         if when["trigger_at"]:
-            for name in ("starts_at", "ends_at", "max_occurrences"):
+            for name in ("starts_at", "ends_at", "max_occurrences", "exclude_calendars"):
                 if attrs.get(name):
                     raise serializers.ValidationError({name: "Not allowed for one-time schedules."})
                 when[name] = None
@@ -148,24 +233,17 @@ class ScheduleFormSerializer(TimingSerializer):
             raise serializers.ValidationError(f"Must be one of {names}.", code="invalid_choice")
         return value
 
-    def _require_scope(self, kind: str) -> None:
-        """Require the scope of the kind's own API: scheduling an action requires the permission for it."""
-        scope = kinds.get_kind(kind).scope
-        if not self.context["may"](scope):
-            detail = serializers.ErrorDetail(f"Also requires the scope {scope}.", code="permission_denied")
-            raise serializers.ValidationError({"kind": [detail]})
-
     def validate_payload(self, value: dict[str, Any]) -> dict[str, Any]:
-        if len(json.dumps(value)) > MAX_PAYLOAD_BYTES:
-            raise serializers.ValidationError(f"Must be at most {MAX_PAYLOAD_BYTES} bytes.")
-        return value
+        return sized_payload(value)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         attrs = super().validate(attrs)
         before = self.instance
         kind = kinds.get_kind(attrs["kind"] if before is None else attrs.get("kind", before.kind))
         if before is None or attrs.keys() & {"kind", "payload", "headers"}:
-            self._require_scope(kind.name)  # also required to change the payload of an existing schedule
+            check_scope(
+                self.context, kind.name, field="kind"
+            )  # also required to change the payload of an existing schedule
         if before is None or attrs.keys() & {"kind", "payload"}:
             payload: dict[str, Any] = attrs["payload"] if before is None else attrs.get("payload", before.payload)
             try:
@@ -222,15 +300,21 @@ class RunSerializer(serializers.ModelSerializer):
     """
 
     schedule_name = serializers.CharField(source="schedule.name", read_only=True)
+    has_own_payload = serializers.SerializerMethodField(
+        help_text="Whether it was started with a changed payload, which the run shows."
+    )
 
     class Meta:
         model = Run
         fields = [
             "id", "schedule", "schedule_name", "kind", "number", "trigger_at", "stretch_count", "stretch_last_at",
-            "due_at", "status", "attempt",
+            "due_at", "status", "attempt", "has_own_payload",
             "waiting_for", "started_at", "cancel_requested_at", "ended_at", "result", "error", "created_at",
         ]  # fmt: skip
         read_only_fields = fields
+
+    def get_has_own_payload(self, run: Run) -> bool:
+        return run.payload is not None
 
 
 class RunReportSerializer(serializers.ModelSerializer):
@@ -249,7 +333,7 @@ class RunDetailSerializer(RunSerializer):
     log = serializers.SerializerMethodField()
 
     class Meta(RunSerializer.Meta):
-        fields = [*RunSerializer.Meta.fields, "reports", "log"]
+        fields = [*RunSerializer.Meta.fields, "payload", "reports", "log"]
         read_only_fields = fields
 
     @extend_schema_field(EntrySerializer(many=True))
@@ -272,9 +356,10 @@ class ScheduleSerializer(serializers.ModelSerializer):
         fields = [
             "id", "name", "kind", "summary", "payload", "header_names", "status", "when", "time_zone",
             "trigger_at",
-            "every", "unit", "cron", "starts_at", "ends_at", "max_occurrences", "retry_schedule_s", "missed",
-            "missed_after_s", "overlap", "jitter_s", "next_at", "occurrences", "failures", "version", "created_at",
-            "changed_at",
+            "every", "unit", "cron", "rrule", "starts_at", "ends_at", "max_occurrences", "exclude_calendars",
+            "retry_schedule_s",
+            "missed", "missed_after_s", "overlap", "jitter_s", "next_at", "occurrences", "failures", "version",
+            "created_at", "changed_at",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -315,6 +400,19 @@ class ScheduleDecisionSerializer(StrictSerializer):
 
     version = serializers.IntegerField(min_value=1, required=False)
     note = serializers.CharField(max_length=500, required=False, allow_blank=True, default="")
+
+
+class RunNowSerializer(ScheduleDecisionSerializer):
+    """A manual run, with the schedule's payload or another one for this run only."""
+
+    payload = serializers.DictField(
+        required=False, help_text="Replaces the schedule's payload in this run. Requires the scope of its kind."
+    )
+
+    def validate_payload(self, value: dict[str, Any]) -> dict[str, Any]:
+        schedule: Schedule = self.context["schedule"]
+        check_scope(self.context, schedule.kind)
+        return checked_payload(self.context["request"].organization, schedule.kind, value)
 
 
 class BackfillSerializer(ScheduleDecisionSerializer):
@@ -423,8 +521,11 @@ def occurrence(at: datetime, when: Timing, due_at: datetime | None = None) -> di
 
 
 def _timing_of(when: dict[str, Any], now: datetime, anchor: datetime | None = None) -> Timing:
+    fields = {name: when[name] for name in _WHEN}
+    calendar_ids = fields.pop("exclude_calendars")
     return Timing(
         zone=when["time_zone"],
         anchor=anchor or when["starts_at"] or now,
-        **{name: when[name] for name in _WHEN},
+        exclusions=exclusion_cache.exclusions_of(calendar_ids, when["time_zone"]),
+        **fields,
     )

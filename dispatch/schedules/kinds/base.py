@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,11 +18,13 @@ from rest_framework.exceptions import APIException, ValidationError
 from rq.timeouts import BaseTimeoutException
 
 from accounts.models import Organization
+from dispatch.core import clock
 from dispatch.core.api import idempotency
 from dispatch.core.api.problems import LimitReached
 from dispatch.core.events import Actor
 from dispatch.core.models import RememberedAnswer
-from dispatch.schedules.rules.outcomes import CANCELLED, FAILED, REFUSED, SUCCEEDED
+from dispatch.schedules.rules import outcomes
+from dispatch.schedules.rules.outcomes import CANCELLED, DEFERRED, FAILED, REFUSED, SUCCEEDED
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +51,8 @@ class Assignment:
     headers: Mapping[str, str] = field(default_factory=dict)
     # Why the run cannot be executed, or "".
     problem: str = ""
+    # Since when the attempt has been deferred, because its target could not be asked.
+    deferred_since: datetime | None = None
 
     @property
     def idempotency_key(self) -> str:
@@ -62,7 +67,10 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of an attempt. `again_in_s` is the delay that a receiver asked for before the next attempt."""
+    """The result of an attempt. `again_in_s` is the delay that a receiver asked for before the next attempt.
+
+    A DEFERRED attempt did nothing: it is made again after `again_in_s` and spends no retry.
+    """
 
     outcome: str
     result: dict[str, Any] | None = None
@@ -231,6 +239,20 @@ def attempt(call: Callable[[], dict[str, Any]]) -> Outcome:
 def canceled(reason: str = "It was canceled while it was running.") -> Outcome:
     """Return the outcome of a run that was stopped because its cancellation was requested."""
     return Outcome(CANCELLED, error=reason)
+
+
+def defer(assignment: Assignment, why: str, error: str, wait_s: float = 0.0) -> Outcome:
+    """Return the outcome of an attempt that cannot be made now: deferred, or failed if that has lasted too long.
+
+    `why` is a stable key of at most 16 characters. `wait_s` is the shortest delay that makes sense.
+    """
+    deferred_s = (
+        (clock.now() - assignment.deferred_since).total_seconds() if assignment.deferred_since is not None else 0.0
+    )
+    if deferred_s > settings.OUTBOX_DEFERRAL_LIMIT_S:
+        return Outcome(FAILED, error=error)
+    delay_s = outcomes.deferral_s(deferred_s, wait_s, random.random())
+    return Outcome(DEFERRED, {"waiting_for": why}, error, delay_s)
 
 
 def failed(error: Exception) -> Outcome:

@@ -1,14 +1,11 @@
-"""Call a client's URL through the SSRF guard and record the response."""
+"""Call a client's URL through the outbox's delivery engine and record the response."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from django.conf import settings
 from django.db import InterfaceError, OperationalError
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
@@ -16,13 +13,14 @@ from rq.timeouts import BaseTimeoutException
 
 from accounts.api.base import OwnedSlugRelatedField
 from accounts.models import ApiKey, Organization
-from dispatch.core import clock
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.core.http import client
-from dispatch.core.http import webhook_signing as signing
 from dispatch.core.http.ssrf import check_target_url
-from dispatch.outbox.models import Endpoint, Target
+from dispatch.outbox import direct_delivery, http_delivery
+from dispatch.outbox.direct_delivery import Closed
+from dispatch.outbox.models import Endpoint
 from dispatch.outbox.rules import responses
+from dispatch.outbox.services.direct_requests import DirectRequest, DirectResult, Held
 from dispatch.outbox.validators import check_own_headers, longest_timeout_s
 from dispatch.schedules.kinds import base
 from dispatch.schedules.kinds.base import (
@@ -32,6 +30,7 @@ from dispatch.schedules.kinds.base import (
     Outcome,
     RequestStandIn,
     canceled,
+    defer,
     describe_errors,
     failed,
 )
@@ -39,9 +38,7 @@ from dispatch.schedules.rules.outcomes import FAILED, REFUSED, SUCCEEDED
 
 DEFAULT_TIMEOUT_S = 15.0
 MAX_BODY_BYTES = 256 * 1024
-ANSWER_BYTES = 2000
-# Outcomes of requests that end within this interval are stored together.
-GROUP_S = 0.2
+ANSWER_CHARACTERS = 2000
 
 
 class CallSerializer(StrictSerializer):
@@ -65,27 +62,8 @@ class CallSerializer(StrictSerializer):
         return attrs
 
 
-@dataclass(frozen=True)
-class _Call:
-    organization_id: int
-    url: str
-    method: str
-    body: bytes
-    timeout_s: float
-    headers: dict[str, str]
-    permanent: tuple[int, ...]
-
-
-class _NotNow(Exception):
-    """The endpoint must not be called now. `again_in_s` None leaves the time to the retry schedule."""
-
-    def __init__(self, reason: str, again_in_s: float | None = None) -> None:
-        super().__init__(reason)
-        self.again_in_s = again_in_s
-
-
 class HttpKind(Kind):
-    """Call URLs. The requests of one queue message run concurrently.
+    """Call URLs. The requests of one queue message run concurrently, as far as their message pools admit them.
 
     A receiver gets the run's id as Idempotency-Key in every attempt. If a worker dies during a request, the
     receiver may get a second request with the same key.
@@ -109,23 +87,31 @@ class HttpKind(Kind):
 
     def work(self, given: Sequence[Assignment], keep: LeaseCheck) -> Iterator[tuple[Assignment, Outcome] | None]:
         organizations = Organization.objects.in_bulk({assignment.organization_id for assignment in given})
-        ready: list[tuple[Assignment, _Call]] = []
+        assignments: dict[int, Assignment] = {assignment.run_id: assignment for assignment in given}
+        requests: list[DirectRequest] = []
         for assignment in given:
-            if not keep(assignment):
-                continue
             try:
-                ready.append((assignment, self._build_call(organizations[assignment.organization_id], assignment)))
-            except _NotNow as error:
-                yield assignment, Outcome(FAILED, error=str(error), again_in_s=error.again_in_s)
+                requests.append(self._build_request(organizations[assignment.organization_id], assignment))
+                continue
             except ValidationError as error:
-                yield assignment, Outcome(REFUSED, error=describe_errors(error))
+                outcome = Outcome(REFUSED, error=describe_errors(error))
             except ValueError as error:  # an unusable header or secret: no request was made
-                yield assignment, Outcome(REFUSED, error=f"{error}.")
+                outcome = Outcome(REFUSED, error=f"{error}.")
             except (OperationalError, InterfaceError, BaseTimeoutException):
                 raise
             except Exception as error:
-                yield assignment, failed(error)
-        yield from _finished_outcomes(ready, keep)
+                outcome = failed(error)
+            if keep(assignment):
+                yield assignment, outcome
+        for endings in direct_delivery.send_requests(
+            requests,
+            may_begin=lambda request: keep(assignments[request.number]),
+            is_canceled=lambda request: keep.is_canceled(assignments[request.number]),
+            poll_s=lambda: base.CANCEL_POLL_S,
+        ):
+            for ending in endings:
+                yield _outcome(assignments, ending)
+            yield None
 
     def find(self, given: Sequence[Assignment]) -> dict[int, dict[str, Any]]:
         """Return nothing: only the receiver knows which requests arrived."""
@@ -136,125 +122,67 @@ class HttpKind(Kind):
         form.is_valid(raise_exception=True)
         return dict(form.validated_data)
 
-    def _build_call(self, organization: Organization, assignment: Assignment) -> _Call:
+    def _build_request(self, organization: Organization, assignment: Assignment) -> DirectRequest:
         read = self._read(organization, assignment.payload)
         endpoint: Endpoint | None = read.get("endpoint")
-        if endpoint:
-            _check_open(endpoint)
-        body = b"" if read["method"] == "GET" else json.dumps(read["body"], separators=(",", ":")).encode()
-        configured: dict[str, str] = dict((endpoint.headers or {}) if endpoint else {}) | dict(assignment.headers)  # type: ignore[arg-type]
-        dispatch_headers = {
-            "Idempotency-Key": assignment.idempotency_key,
-            "Dispatch-Run": str(assignment.run_id),
-            "Dispatch-Attempt": str(assignment.attempt),
-            "Dispatch-Scheduled-For": assignment.trigger_at.isoformat(),
-        }
-        if endpoint:
-            dispatch_headers |= signing.headers(
-                endpoint.signing_secrets(clock.now()), f"run_{assignment.run_id}", clock.now(), body
-            )
-        taken = {name.lower() for name in dispatch_headers}
-        headers = {
-            name: value for name, value in configured.items() if name.lower() not in taken
-        } | dispatch_headers
-        if body and "content-type" not in {name.lower() for name in configured}:
-            headers["Content-Type"] = "application/json"
-        client.check_headers(headers)
-        url = endpoint.url if endpoint else read["url"]
-        timeout_s = min(read["timeout_s"], longest_timeout_s())
-        permanent = endpoint.permanent_codes if endpoint else settings.OUTBOX_PERMANENT_CODES
-        return _Call(organization.pk, url, read["method"], body, timeout_s, headers, tuple(permanent))
+        timeout_s = (
+            read["timeout_s"] if endpoint is None or "timeout_s" in assignment.payload else endpoint.timeout_s
+        )
+        request = DirectRequest(
+            holder=f"run {assignment.run_id}",
+            number=assignment.run_id,
+            organization_id=organization.pk,
+            method=read["method"],
+            url=endpoint.url if endpoint else read["url"],
+            body=b"" if read["method"] == "GET" else json.dumps(read["body"], separators=(",", ":")).encode(),
+            timeout_s=min(timeout_s, longest_timeout_s()),
+            endpoint=endpoint,
+            webhook_id=f"run_{assignment.run_id}",
+            headers=assignment.headers,
+            own_headers={
+                "Idempotency-Key": assignment.idempotency_key,
+                "Dispatch-Run": str(assignment.run_id),
+                "Dispatch-Attempt": str(assignment.attempt),
+                "Dispatch-Scheduled-For": assignment.trigger_at.isoformat(),
+            },
+        )
+        client.check_headers(http_delivery.direct_headers(request))
+        return request
 
 
-def _check_open(endpoint: Endpoint) -> None:
-    """Raise _NotNow if the endpoint is paused or disabled, or its circuit is open."""
-    if endpoint.disabled_at:
-        raise _NotNow(f"The endpoint {endpoint.name} is disabled.")
-    if endpoint.is_paused:
-        raise _NotNow(f"The endpoint {endpoint.name} is paused.")
-    target = Target.objects.filter(endpoint=endpoint).only("open_until").first()
-    now = clock.now()
-    if target and target.open_until and target.open_until > now:
-        wait_s = (target.open_until - now).total_seconds()
-        raise _NotNow(f"The endpoint {endpoint.name} isn't responding.", wait_s)
+def _outcome(assignments: Mapping[int, Assignment], ending: direct_delivery.Ending) -> tuple[Assignment, Outcome]:
+    if isinstance(ending, Closed):
+        assignment = assignments[ending.request.number]
+        return assignment, canceled("The request was closed. The receiver may have processed it.")
+    if isinstance(ending, Held):
+        assignment = assignments[ending.request.number]
+        return assignment, defer(assignment, ending.why, ending.error, ending.wait_s)
+    assignment = assignments[ending.call.request.number]
+    verdict = ending.verdict
+    if verdict.outcome == responses.DEFERRED and ending.status_code is None:  # no request was made
+        return assignment, defer(assignment, verdict.error_class, f"{verdict.error.rstrip('.')}.", verdict.delay_s)
+    return assignment, _judge_result(ending)
 
 
-def _finished_outcomes(
-    ready: Sequence[tuple[Assignment, _Call]], keep: LeaseCheck
-) -> Iterator[tuple[Assignment, Outcome] | None]:
-    """Make the requests concurrently and yield outcomes in small groups as they finish.
-
-    No outcome waits for the slowest receiver before it is stored. The request of a run that is canceled is closed.
-    """
-    if not ready:
-        return
-    with asyncio.Runner() as runner:
-        running: dict[asyncio.Task[Outcome], Assignment] = {}
-        try:
-            runner.run(_start_requests(ready, running))
-            while running:
-                ended = runner.run(_next_ended(running))
-                for task in ended:
-                    yield running.pop(task), task.result()
-                for task, assignment in list(running.items()):
-                    if keep.is_canceled(assignment):
-                        task.cancel()
-                if ended:
-                    yield None
-        finally:
-            runner.run(client.close())
-
-
-async def _start_requests(
-    ready: Sequence[tuple[Assignment, _Call]], running: dict[asyncio.Task[Outcome], Assignment]
-) -> None:
-    for assignment, call in ready:
-        running[asyncio.create_task(_send_request(call))] = assignment
-
-
-async def _next_ended(running: Mapping[asyncio.Task[Outcome], Assignment]) -> list[asyncio.Task[Outcome]]:
-    """Return the requests that have ended: those of a group, or none if no request ends before the next poll."""
-    ended, _ = await asyncio.wait(running, timeout=base.CANCEL_POLL_S, return_when=asyncio.FIRST_COMPLETED)
-    if ended:
-        await asyncio.wait(running, timeout=GROUP_S)
-    return [task for task in running if task.done()]
-
-
-async def _send_request(call: _Call) -> Outcome:
-    """Make one request. A failure of the target is an outcome, not an exception."""
-    try:
-        if call.method == "GET":
-            answer = await client.get(call.url, call.headers, call.timeout_s, organization=call.organization_id)
-        else:
-            answer = await client.post(
-                call.url, call.body, call.headers, call.timeout_s, organization=call.organization_id
-            )
-    except asyncio.CancelledError:
-        return canceled("The request was closed. The receiver may have processed it.")
-    except client.ForbiddenTarget as error:
-        return Outcome(REFUSED, error=f"Invalid request: {error}.")
-    except client.TargetError as error:
-        return Outcome(FAILED, error=f"{error}."[:500])
-    except Exception as error:
-        return failed(error)
-    try:
-        return _judge_response(answer, call.permanent)
-    except Exception as error:
-        return failed(error)
-
-
-def _judge_response(answer: client.Response, permanent: Collection[int]) -> Outcome:
-    """Return the outcome: 2xx succeeded, `permanent` codes are refused, 429 and others may be retried."""
-    text = answer.body_start[:ANSWER_BYTES].decode("utf-8", "replace").replace("\x00", "\ufffd")
-    result = {"status": answer.status, "answer": text, "elapsed_s": round(answer.elapsed_s, 3)}
-    if 200 <= answer.status < 300:
+def _judge_result(ending: DirectResult) -> Outcome:
+    """Return the outcome of a request: delivered, refused for good, or failed and to be retried."""
+    verdict, result = ending.verdict, None
+    if ending.status_code is not None:
+        answer = ending.answer[:ANSWER_CHARACTERS]
+        result = {"status": ending.status_code, "answer": answer, "elapsed_s": round(ending.elapsed_s, 3)}
+    if verdict.outcome == responses.DELIVERED:
         return Outcome(SUCCEEDED, result)
-    refused = answer.status in permanent
-    again_in_s = responses.retry_after_s(answer.headers, clock.now())
-    if again_in_s is not None:
-        again_in_s = min(again_in_s, settings.OUTBOX_LONGEST_DEFERRAL_S)
-    error = f"The receiver answered HTTP {answer.status}."
-    return Outcome(REFUSED if refused else FAILED, result, error, again_in_s)
+    outcome = REFUSED if verdict.outcome == responses.PERMANENT else FAILED
+    return Outcome(outcome, result, _describe(ending), verdict.delay_s or None)
+
+
+def _describe(ending: DirectResult) -> str:
+    verdict = ending.verdict
+    if ending.status_code is not None and not 200 <= ending.status_code < 300:
+        return f"The receiver answered HTTP {ending.status_code}."
+    if verdict.error_class == "refused":
+        return f"Invalid request: {verdict.error}."[: base.MAX_ERROR_LENGTH]
+    return f"{verdict.error.rstrip('.')}."[: base.MAX_ERROR_LENGTH]
 
 
 KIND = HttpKind()

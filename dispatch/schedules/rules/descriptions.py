@@ -9,8 +9,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim
 
 from dispatch.schedules.rules.recurrence import CALENDAR_MONTHS, ELAPSED_S, Timing
-
-_SUFFIX = {1: "st", 2: "nd", 3: "rd"}
+from dispatch.schedules.rules.rrule_words import describe_rule, ordinal
 
 
 def describe(timing: Timing) -> str:
@@ -28,18 +27,15 @@ def moment(at: datetime, zone: str) -> str:
     return f"{there:%a, %b} {there.day}, {there.year}, {seconds} {there:%Z}"
 
 
-def ordinal(number: int) -> str:
-    """Format an ordinal number: 1st, 2nd, 3rd, 4th, 11th, 21st."""
-    teen = number % 100 in (11, 12, 13)
-    return f"{number}{'th' if teen else _SUFFIX.get(number % 10, 'th')}"
-
-
 def _when(timing: Timing) -> str:
     if timing.trigger_at is not None:
         return f"Once, {moment(timing.trigger_at, timing.zone)}"
     if timing.cron:
         words = CronSim(timing.cron, datetime(2024, 1, 1, tzinfo=UTC)).explain()
         return re.sub(r"\b(\d+)(?:st|nd|rd|th)\b", lambda match: ordinal(int(match[1])), words)
+    if timing.rrule:
+        assert timing.anchor is not None
+        return describe_rule(timing.rrule, timing.anchor.astimezone(ZoneInfo(timing.zone)).replace(tzinfo=None))
     assert timing.every is not None
     assert timing.anchor is not None
     interval = timing.unit if timing.every == 1 else f"{timing.every} {timing.unit}s"
@@ -68,4 +64,6 @@ def _limits(timing: Timing) -> str:
         limits += f", {timing.max_occurrences} time{'' if timing.max_occurrences == 1 else 's'}"
     if timing.ends_at is not None:
         limits += f", until {moment(timing.ends_at, timing.zone)}"
+    if timing.exclusions.names:
+        limits += f", except {' and '.join(timing.exclusions.names)}"
     return limits

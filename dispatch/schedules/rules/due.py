@@ -10,6 +10,9 @@ all were behind. The schedule's policy decides about missed occurrences:
 - **last**: only the latest past occurrence is run; earlier ones are recorded as missed.
 - **skip**: all are recorded as missed; the schedule continues with the first occurrence that is in time.
 
+Occurrences that exclusion calendars exclude do not exist. If a calendar changed after the time of the next run was
+computed, that run is recorded as skipped.
+
 Occurrences within a pause are recorded as skipped, regardless of the policy, because the pause was deliberate.
 
 Consecutive occurrences that do not run for the same reason are one row, with their number and the last of them.
@@ -131,6 +134,9 @@ def plan_due_run(timing: Timing, policy: Policy, due: Due, now: datetime, *, has
     if due.number is None:
         return waits if is_blocked else Plan(Verdict.RUN, advances=False)
     due_at = due.due_at(due.trigger_at)
+    if timing.exclusions.end_at(due.trigger_at) is not None:  # since its time was computed
+        excluded = Stretch(1, due.trigger_at, None, (_following(timing, due) or (0, None))[1])
+        return _skip(due, "skipped", "Its time is excluded by a calendar.", excluded)
     if policy.paused_until and due_at < policy.paused_until:
         return _skip_until(timing, due, "skipped", "The schedule was paused.", before=policy.paused_until)
     if policy.overlap in (BUFFER_ONE, CANCEL_OTHER) and due.has_waited:

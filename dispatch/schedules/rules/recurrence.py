@@ -1,6 +1,6 @@
 """Compute the occurrences of a schedule.
 
-Three kinds of timing, always in a named zone:
+Four kinds of timing, always in a named zone:
 
 - **once**: at `trigger_at`.
 - **interval**: every `every` units of `unit` from `anchor`. Seconds, minutes and hours are elapsed time: "every 6
@@ -10,6 +10,8 @@ Three kinds of timing, always in a named zone:
   February 29 runs on February 28 of other years.
 - **cron**: five fields, read as Debian's cron does. `0 9 31 * *` runs only in months that have a 31st, `0 9 29 2
   *` only in leap years, `0 9 L * *` on the last day, `0 9 * * MON#1` on the first Monday.
+- **rrule**: a recurrence rule of RFC 5545, counted from `anchor`, whose time of day it has unless it names
+  hours and minutes. Its times are wall-clock times; see `rules.rrules`.
 
 When the clocks change, a wall-clock time that does not exist that day moves to the first moment after the gap
 (02:30 becomes 03:00), and a time that exists twice counts once, the first time. Cron expressions whose minute or
@@ -27,6 +29,9 @@ from itertools import islice, pairwise
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
+
+from dispatch.schedules.rules import rrules
+from dispatch.schedules.rules.exclusions import NO_EXCLUSIONS, Exclusions
 
 ELAPSED_S = {"second": 1, "minute": 60, "hour": 3600}
 CALENDAR_DAYS = {"day": 1, "week": 7}
@@ -48,9 +53,12 @@ class InvalidTiming(ValueError):
 
 @dataclass(frozen=True)
 class Timing:
-    """A timing: one of `trigger_at`, (`every`, `unit`, `anchor`) and `cron`. All datetimes are aware.
+    """A timing: one of `trigger_at`, (`every`, `unit`, `anchor`), `cron` and (`rrule`, `anchor`).
 
-    Nothing runs before `starts_at` or after `ends_at`, or more than `max_occurrences` times.
+    All datetimes are aware.
+
+    Nothing runs before `starts_at` or after `ends_at`, or more than `max_occurrences` times. Excluded times are
+    left out and do not count.
     """
 
     zone: str
@@ -59,9 +67,11 @@ class Timing:
     unit: str = ""
     anchor: datetime | None = None
     cron: str = ""
+    rrule: str = ""
     starts_at: datetime | None = None
     ends_at: datetime | None = None
     max_occurrences: int | None = None
+    exclusions: Exclusions = NO_EXCLUSIONS
 
     def __post_init__(self) -> None:
         # Python compares and adds datetimes of the same zone by wall-clock time, so they are stored in UTC.
@@ -79,6 +89,10 @@ def next_after(timing: Timing, after: datetime, made: int = 0) -> datetime | Non
     if timing.starts_at is not None:
         after = max(after, timing.starts_at - _INSTANT)
     next_at = _next(timing, after)
+    while next_at is not None and (end := timing.exclusions.end_at(next_at)) is not None:
+        if timing.ends_at is not None and end > timing.ends_at:
+            return None
+        next_at = _next(timing, end - _INSTANT)
     return None if next_at is None or (timing.ends_at is not None and next_at > timing.ends_at) else next_at
 
 
@@ -124,7 +138,8 @@ def check_timing(timing: Timing, now: datetime, shortest_s: float) -> None:
     if timing.trigger_at is not None:
         return
     if not preview(timing, now, 1):
-        raise InvalidTiming("cron" if timing.cron else "ends_at", "This would never run.")
+        field = "cron" if timing.cron else "rrule" if timing.rrule else "ends_at"
+        raise InvalidTiming(field, "This would never run.")
 
 
 def localize(naive: datetime, zone: str) -> datetime:
@@ -149,6 +164,9 @@ def is_moved(at: datetime, timing: Timing) -> bool:
     if timing.cron:
         minute, hour = timing.cron.split()[:2]
         return not (minute.startswith("*") or hour.startswith("*")) and not _matches(timing.cron, here)
+    if timing.rrule:
+        wall = here.replace(tzinfo=None)
+        return next(_rule_times(timing, wall - timedelta(minutes=1), wall), None) != wall
     return timing.unit not in ELAPSED_S and timing.anchor is not None
 
 
@@ -157,6 +175,8 @@ def _next(timing: Timing, after: datetime) -> datetime | None:
         return timing.trigger_at if timing.trigger_at > after else None
     if timing.cron:
         return _next_cron(timing.cron, timing.zone, after)
+    if timing.rrule:
+        return next(times_by_rule(timing, after), None)
     return _next_interval(timing, after)
 
 
@@ -166,6 +186,27 @@ def _next_cron(cron: str, zone: str, after: datetime) -> datetime | None:
         if (utc := match_at.astimezone(UTC)) > after:
             return utc
     return None
+
+
+def times_by_rule(timing: Timing, after: datetime) -> Iterator[datetime]:
+    """Yield all times of the recurrence rule later than `after`, in UTC, whatever the timing's limits."""
+    there = after.astimezone(ZoneInfo(timing.zone)).replace(tzinfo=None)
+    # A gap or an overlap of the clocks moves a time by less than a day.
+    for wall in _rule_times(timing, there - timedelta(days=1)):
+        if (utc := localize(wall, timing.zone).astimezone(UTC)) > after:
+            yield utc
+            after = utc
+
+
+def _rule_times(timing: Timing, after: datetime, until: datetime | None = None) -> Iterator[datetime]:
+    """Yield the wall-clock times of the rule that are later than `after`, and not later than `until`."""
+    assert timing.anchor is not None
+    start = timing.anchor.astimezone(ZoneInfo(timing.zone)).replace(tzinfo=None)
+    for wall in rrules.wall_times(timing.rrule, start, after):
+        if wall.year >= LAST_YEAR or (until is not None and wall > until):
+            return
+        if wall > after:
+            yield wall
 
 
 def _next_interval(timing: Timing, after: datetime) -> datetime | None:

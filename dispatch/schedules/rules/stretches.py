@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
 
-from dispatch.schedules.rules.recurrence import ELAPSED_S, Timing, next_after
+from dispatch.schedules.rules.recurrence import ELAPSED_S, Timing, next_after, times_by_rule
 
 MAX_COMPUTED = 50_000
 
@@ -61,6 +61,8 @@ def _leap(timing: Timing, first: datetime, number: int, until: datetime) -> tupl
     """
     if timing.every is None or timing.unit not in ELAPSED_S or timing.anchor is None or first < timing.anchor:
         return 1, first
+    if timing.exclusions.starts:
+        return 1, first
     step = _step(timing)
     target = until - 2 * step
     if timing.ends_at is not None:
@@ -79,20 +81,38 @@ def _step(timing: Timing) -> timedelta:
 
 
 def _occurrences_after(timing: Timing, after: datetime, made: int) -> Iterator[datetime]:
-    """Yield the occurrences later than `after`, as `recurrence.occurrences`; parse a cron expression only once."""
-    if not timing.cron:
+    """Yield the occurrences later than `after`, as `recurrence.occurrences`; parse an expression only once."""
+    if not (timing.cron or timing.rrule):
         while (at := next_after(timing, after, made)) is not None:
             yield at
             after, made = at, made + 1
         return
     after = max(after, timing.starts_at - timedelta(microseconds=1)) if timing.starts_at else after
-    for match_at in CronSim(timing.cron, after.astimezone(ZoneInfo(timing.zone))):
-        at = match_at.astimezone(UTC)
-        if at <= after:
-            continue
+    for at in _matches_after(timing, after):
         if (timing.max_occurrences is not None and made >= timing.max_occurrences) or (
             timing.ends_at is not None and at > timing.ends_at
         ):
             return
         yield at
         after, made = at, made + 1
+
+
+def _matches_after(timing: Timing, after: datetime) -> Iterator[datetime]:
+    """Yield the matches later than `after` that are not excluded, whatever the timing's limits."""
+    while True:
+        for at in _all_matches_after(timing, after):
+            if at <= after:
+                continue
+            if (end := timing.exclusions.end_at(at)) is not None:
+                after = end - timedelta(microseconds=1)
+                break
+            yield at
+        else:
+            return
+
+
+def _all_matches_after(timing: Timing, after: datetime) -> Iterator[datetime]:
+    if timing.rrule:
+        return times_by_rule(timing, after)
+    found = CronSim(timing.cron, after.astimezone(ZoneInfo(timing.zone)))
+    return (match_at.astimezone(UTC) for match_at in found)

@@ -28,10 +28,11 @@ def anchor_after(schedule: Schedule, given: Mapping[str, Any], now: datetime) ->
 
 
 def keep_wall_clock(schedule: Schedule, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the values, with the unchanged start of an interval at the same time on the clock in a new zone."""
+    """Return the values, with the unchanged start of an interval or rule at the same time in a new zone."""
     starts_at = schedule.starts_at
     is_interval = schedule.every is not None and given.get("every", schedule.every) is not None
-    if starts_at is None or not is_interval or given.get("starts_at", starts_at) != starts_at:
+    is_rule = bool(schedule.rrule and given.get("rrule", schedule.rrule))
+    if starts_at is None or not (is_interval or is_rule) or given.get("starts_at", starts_at) != starts_at:
         return given
     zone = given.get("time_zone", schedule.time_zone)
     return {**given, "starts_at": _move_wall_clock(starts_at, schedule, zone)}

@@ -19,6 +19,7 @@ from django.db import transaction
 from dispatch.core import clock, fault_injection
 from dispatch.core.db.prepared import columns, execute, fetch_all
 from dispatch.schedules import kinds, metrics, sql
+from dispatch.schedules.exclusion_cache import ExclusionReader
 from dispatch.schedules.rules import due as rules
 from dispatch.schedules.rules.due import Due, Plan, Policy, Verdict, plan_due_run
 from dispatch.schedules.rules.jitter import jitter_of
@@ -63,14 +64,18 @@ class _Row:
     overlap: str
     paused_until: datetime | None
     jitter_s: int
+    rrule: str
+    exclude_calendars: list[int] | None
     has_waited: bool
     has_open: bool
 
-    @property
-    def timing(self) -> Timing:
+    def timing(self, exclusions: ExclusionReader) -> Timing:
+        """Return the schedule's timing, with its exclusions from this reader."""
         return Timing(
             zone=self.time_zone, trigger_at=self.at, every=self.every, unit=self.unit, anchor=self.anchor,
-            cron=self.cron, starts_at=self.starts_at, ends_at=self.ends_at, max_occurrences=self.max_occurrences,
+            cron=self.cron, rrule=self.rrule, starts_at=self.starts_at, ends_at=self.ends_at,
+            max_occurrences=self.max_occurrences,
+            exclusions=exclusions.exclusions_of(self.exclude_calendars, self.time_zone),
         )  # fmt: skip
 
     @property
@@ -139,13 +144,13 @@ def _plan(rows: Sequence[_Row], now: datetime) -> list[tuple[_Row, Plan]]:
     opened: set[int] = set()
     plans: list[tuple[_Row, Plan]] = []
     until = time.monotonic() + PLANNING_S
+    exclusions = ExclusionReader(row.exclude_calendars for row in rows)
     for row in rows:
         if plans and time.monotonic() > until:
             break
         try:
-            plan = plan_due_run(
-                row.timing, row.policy, row.due, now, has_open=row.has_open or row.schedule_id in opened
-            )
+            has_open = row.has_open or row.schedule_id in opened
+            plan = plan_due_run(row.timing(exclusions), row.policy, row.due, now, has_open=has_open)
         except Exception:  # such as an unknown time zone: it must not block the other runs of its batch
             log.exception("run_planning_failed", schedule=row.schedule_id)
             plan = Plan(Verdict.DEFER, advances=False)

@@ -44,6 +44,8 @@ def apply_reports(run_ids: Sequence[int], *, skip_locked: bool = False) -> int:
         changes = [_change(row, now) for row in rows]
         names = ("ids", "statuses", "dues")
         execute(sql.APPLY, {**dict(zip(names, columns(changes, 3), strict=True)), "now": now})
+        if deferred := [row[0] for row in rows if row[6] == outcomes.DEFERRED]:
+            execute(sql.DELETE_DEFERRALS, {"ids": deferred})
         _count_failures(rows, changes, failures)
         wake_waiting_runs([row[4] for row in rows if row[11] != "allow"], now)
         if any(status == "retrying" and due and due < now + SOON for _, status, due in changes):
@@ -66,7 +68,9 @@ def _change(row: tuple[Any, ...], now: Any) -> tuple[int, str, Any]:
     Runs of deleted schedules are not retried; runs of paused schedules wait.
     """
     ending = outcomes.ending_after(row[6], row[2], row[9], row[8], is_cancel_requested=row[14])
-    status = "failed" if row[10] == "deleted" and ending.status == "retrying" else ending.status
+    status = ending.status
+    if row[10] == "deleted" and status == "retrying":  # a deferred attempt was never made
+        status = "cancelled" if row[6] == outcomes.DEFERRED else "failed"
     due = now + timedelta(seconds=ending.delay_s) if status == "retrying" and row[10] != "paused" else None
     return row[0], status, due
 

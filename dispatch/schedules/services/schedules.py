@@ -26,7 +26,8 @@ from dispatch.schedules.services.shards import EXECUTOR
 from dispatch.schedules.services.worker import enqueue_runs
 
 # Fields that decide when a schedule runs. Changing any of them replaces the next run.
-WHEN = ("time_zone", "trigger_at", "every", "unit", "cron", "starts_at", "ends_at", "max_occurrences")
+WHEN = ("time_zone", "trigger_at", "every", "unit", "cron", "rrule", "starts_at", "ends_at", "max_occurrences",
+        "exclude_calendars")  # fmt: skip
 # Fields of WHEN that only limit the occurrences: the times before the limit do not change.
 LIMITS = {"ends_at", "max_occurrences"}
 CHANGEABLE = (
@@ -172,25 +173,40 @@ def resume_schedule(schedule_id: int, *, actor: Actor, version: int | None = Non
     return schedule
 
 
-def run_now(schedule_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Run:
+def run_now(
+    schedule_id: int,
+    *,
+    actor: Actor,
+    version: int | None = None,
+    note: str = "",
+    payload: dict[str, Any] | None = None,
+    kind: str = "",
+) -> Run:
     """Add a manual run that is due now, even if the schedule is paused or has ended.
 
-    The schedule's occurrences do not change. If overlap is not allowed, the run waits for earlier runs.
+    The schedule's occurrences do not change. If overlap is not allowed, the run waits for earlier runs. `payload`
+    replaces the schedule's in this run; it was validated for `kind`. Raises Conflict if the schedule has another.
     """
     now = clock.now()
     with transaction.atomic():
         schedule = lock_schedule(schedule_id, version)
         check_status_not_in(schedule, (_STATUS.DELETED,), "run")
+        if payload is not None and kind != schedule.kind:
+            raise Conflict(
+                "The kind of this schedule has changed. Reload it and try again.", **_last_change(schedule)
+            )
         run = Run.objects.create(
             organization_id=schedule.organization_id,
             schedule=schedule,
             kind=schedule.kind,
             shard=schedule.shard,
             trigger_at=now,
+            payload=payload,
             due_at=now,
             created_at=now,
         )
-        _append_event(schedule, "run_now", actor, run_id=run.pk, note=note)
+        changed = {"has_own_payload": True} if payload is not None else {}
+        _append_event(schedule, "run_now", actor, run_id=run.pk, note=note, **changed)
         queues.notify_loop(EXECUTOR)
     return run
 
@@ -311,9 +327,9 @@ def _change_kind_of_runs(schedule: Schedule, now: datetime) -> None:
     """Give the schedule's kind to its runs that no worker has started.
 
     Runs in a worker's queue get a message to the new kind's workers: those of the old kind would read the new
-    payload.
+    payload. Runs with a payload of their own keep the kind that it was validated for.
     """
-    runs = Run.objects.filter(schedule=schedule)
+    runs = Run.objects.filter(schedule=schedule, payload__isnull=True)
     runs.filter(status__in=[RunStatus.SCHEDULED, RunStatus.RETRYING]).update(kind=schedule.kind)
     queued = runs.filter(status=RunStatus.IN_PROGRESS).select_for_update(no_key=True).order_by("pk")
     again = [(run.pk, run.epoch + 1, schedule.kind) for run in queued]

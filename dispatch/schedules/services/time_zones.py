@@ -76,10 +76,13 @@ def zone_digests() -> dict[str, str]:
     return {zone: hashlib.sha256(rules_of(zone)).hexdigest() for zone in time_zones()}
 
 
-def move_next_run(schedule_id: int) -> bool:
+def move_next_run(
+    schedule_id: int, reason: str = "The rules of its time zone changed.", *, only_from_now: bool = False
+) -> bool:
     """Compute the time of the schedule's next run again; return whether it moved.
 
-    A run that is due, or that waits for an earlier run, stays.
+    A run that is due, or that waits for an earlier run, stays. `only_from_now`: times that have passed are
+    not made up for.
     """
     now = clock.now()
     with transaction.atomic():
@@ -89,7 +92,9 @@ def move_next_run(schedule_id: int) -> bool:
         run = waiting.exclude(number=None).select_for_update(no_key=True).first()
         if run is None or schedule.status not in _COMING or run.trigger_at <= now:
             return False
-        at = recurrence.next_after(schedule.timing, _last_moment(schedule), schedule.taken)
+        last = _last_moment(schedule)
+        after = max(last, now) if only_from_now else last
+        at = recurrence.next_after(schedule.timing, after, schedule.taken)
         if at is None or at == run.trigger_at:
             return False
         before, schedule.next_at = run.trigger_at, at
@@ -99,7 +104,7 @@ def move_next_run(schedule_id: int) -> bool:
         run.save(update_fields=["trigger_at", "due_at"])
         events.append(
             schedule.organization_id, "schedule.moved", schedule.pk, name=schedule.name,
-            before=before.isoformat(), after=at.isoformat(), reason="The rules of its time zone changed.",
+            before=before.isoformat(), after=at.isoformat(), reason=reason,
         )  # fmt: skip
         queues.notify_loop(EXECUTOR)
     return True

@@ -210,7 +210,9 @@ def _renew_leases(left: Sequence[Assignment]) -> set[int]:
 
 
 def _assignment(row: tuple[Any, ...]) -> Assignment:
-    run_id, epoch, attempt, organization_id, schedule_id, trigger_at, number, _, name, payload, headers = row
+    run_id, epoch, attempt, organization_id, schedule_id, trigger_at, number, _, name, payload, headers, since = (
+        row
+    )
     field: Any = Schedule._meta.get_field("headers")
     problem = ""
     read: dict[str, str] = {}
@@ -221,7 +223,7 @@ def _assignment(row: tuple[Any, ...]) -> Assignment:
         log.error("schedule_unreadable", schedule=schedule_id, error=str(error))
     return Assignment(
         run_id, epoch, attempt, organization_id, schedule_id, name, trigger_at, number, json.loads(payload), read,
-        problem,
+        problem, since,
     )  # fmt: skip
 
 

@@ -1,0 +1,145 @@
+"""Read the days and intervals of an iCalendar file (RFC 5545), with limits.
+
+Canceled events are left out. Recurring events are expanded for a window of time, by the same rules as schedules.
+Time zones that a file defines are not used, because their rules could take forever to evaluate: times in a zone
+without a standard name have no zone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta, timezone
+from itertools import takewhile
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from icalendar import Calendar
+
+from dispatch.schedules.rules import rrules
+
+MAX_BYTES = 256 * 1024
+MAX_ENTRIES = 1000
+MAX_NAME_LENGTH = 80
+# Occurrences of recurring events are read from and until these times.
+BEFORE, AHEAD = timedelta(days=31), timedelta(days=3 * 366)
+_DAY = timedelta(days=1)
+_FIRST, _LAST = date(1970, 1, 1), date(9000, 1, 1)
+
+
+class UnreadableCalendar(ValueError):
+    """The file cannot be used. The message is for users."""
+
+
+def read_entries(content: str, now: datetime) -> list[list[str]]:
+    """Return the entries of a calendar: [start, end, name], in order. Raises UnreadableCalendar."""
+    if len(content.encode()) > MAX_BYTES:
+        raise UnreadableCalendar(f"The calendar is larger than {MAX_BYTES // 1024} KB.")
+    try:
+        found: Any = Calendar.from_ical(_without_zones(content))
+        events = [event for event in found.walk("VEVENT") if str(event.get("STATUS", "")).upper() != "CANCELLED"]
+    except Exception as error:  # the parser raises many kinds of error
+        raise UnreadableCalendar(f"This is not an iCalendar file: {str(error)[:200]}") from None
+    entries: list[list[str]] = []
+    for event in events:
+        for entry in _entries_of(event, now):
+            entries.append(entry)
+            if len(entries) > MAX_ENTRIES:
+                raise UnreadableCalendar(f"The calendar has more than {MAX_ENTRIES:,} entries.")
+    return sorted(entries)
+
+
+def _without_zones(content: str) -> str:
+    """Return the file without its definitions of time zones."""
+    kept, depth = [], 0
+    for line in re.sub(r"\r?\n[ \t]", "", content).splitlines():
+        name, _, value = line.upper().partition(":")
+        is_zone = value.strip() == "VTIMEZONE"
+        depth += is_zone and name.partition(";")[0].strip() == "BEGIN"
+        if not depth:
+            kept.append(line)
+        depth -= bool(depth) and is_zone and name.partition(";")[0].strip() == "END"
+    return "\r\n".join([*kept, ""])
+
+
+def _entries_of(event: Any, now: datetime) -> Iterator[list[str]]:
+    name = " ".join(str(event.get("SUMMARY", "")).split())[:MAX_NAME_LENGTH]
+    try:
+        start = event["DTSTART"].dt
+        if isinstance(start, datetime) and not isinstance(start.tzinfo, ZoneInfo | timezone | None):
+            raise ValueError("unknown zone")
+        length = _length(event, start)
+        starts = list(_starts(event, start, length, now))
+    except rrules.InvalidRule as error:
+        raise UnreadableCalendar(f"The event “{name}” has an unusable rule. {error}") from None
+    except UnreadableCalendar:
+        raise
+    except Exception:
+        raise UnreadableCalendar(f"The event “{name}” has no usable start, end or rule.") from None
+    for at in starts:
+        yield [_text(at), _text(at + length), name]
+
+
+def _length(event: Any, start: date | datetime) -> timedelta:
+    """Return the length of the event. A day without an end is a whole day."""
+    if not _FIRST.year <= start.year < _LAST.year:
+        raise ValueError("out of range")
+    if "DTEND" in event:
+        length = event["DTEND"].dt - start
+    elif "DURATION" in event:
+        length = event["DURATION"].dt
+    else:
+        length = timedelta() if isinstance(start, datetime) else _DAY
+    if length < timedelta() or (start + length).year >= _LAST.year:
+        raise ValueError("out of range")
+    return length if isinstance(start, datetime) else max(_DAY, timedelta(days=length.days))
+
+
+def _starts(event: Any, start: Any, length: timedelta, now: datetime) -> Iterator[Any]:
+    """Yield the starts of the event that matter: of a recurring event, those within the window."""
+    if "RRULE" not in event:
+        if _is_recent(start + length, now):
+            yield start
+        return
+    if isinstance(event["RRULE"], list):
+        raise ValueError("several rules")
+    rule = rrules.read_rule(event["RRULE"].to_ical().decode())
+    excluded = set(_dates(event, "EXDATE"))
+    wall = _wall(start)
+    until = rule.until
+    if until is not None and until.tzinfo is not None:
+        until = until.astimezone(start.tzinfo if isinstance(start, datetime) else UTC).replace(tzinfo=None)
+    last = min(now.replace(tzinfo=None) + AHEAD, until or datetime.max)  # noqa: DTZ901  (compared with wall times)
+    begin = wall if rule.count is not None else max(wall, now.replace(tzinfo=None) - BEFORE - length)
+    times = takewhile(lambda at: at <= last, rrules.wall_times(rule.text, wall, begin))
+    for number, at in enumerate(times):
+        if number >= (rule.count if rule.count is not None else 50 * MAX_ENTRIES):
+            return
+        moment = _like(start, at)
+        if _wall(moment) not in excluded and _is_recent(moment + length, now):
+            yield moment
+
+
+def _dates(event: Any, name: str) -> Iterator[datetime]:
+    given = event.get(name, [])
+    for dates in given if isinstance(given, list) else [given]:
+        yield from (_wall(item.dt) for item in dates.dts)
+
+
+def _is_recent(end: date | datetime, now: datetime) -> bool:
+    return _wall(end) >= now.replace(tzinfo=None) - BEFORE
+
+
+def _wall(at: date | datetime) -> datetime:
+    """Return the wall-clock time of a start, whatever its zone."""
+    return at.replace(tzinfo=None) if isinstance(at, datetime) else datetime.combine(at, datetime.min.time())
+
+
+def _like(start: date | datetime, wall: datetime) -> date | datetime:
+    return wall.replace(tzinfo=start.tzinfo) if isinstance(start, datetime) else wall.date()
+
+
+def _text(at: date | datetime) -> str:
+    if isinstance(at, datetime) and at.tzinfo is not None:
+        return at.astimezone(UTC).isoformat()
+    return at.isoformat()

@@ -1,0 +1,234 @@
+"""Read recurrence rules (RFC 5545, RRULE) and compute their wall-clock times.
+
+The frequency is daily or longer, so that a rule cannot flood; times within a day are lists of hours and minutes.
+COUNT and UNTIL are split off: a schedule's own limits do the same. Only times that match the rule count, so the
+start is not an occurrence by itself.
+
+The rule is evaluated by dateutil, from a start that is moved forward in whole intervals: the cost of the next time
+does not grow with the age of the schedule. A search that finds nothing within MAX_DAYS days ends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+from dateutil.rrule import rrulestr
+
+FREQUENCIES = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
+MAX_LENGTH, MAX_VALUES, MAX_INTERVAL, MAX_COUNT = 500, 100, 1000, 2**31 - 1
+# Days that a search may look at before the next match: leap days are up to eight years apart.
+MAX_DAYS = 9 * 366
+FIRST_YEAR = 1970
+WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
+# Part → the smallest and largest value, and whether it counts from the end if negative.
+_NUMBERS: Mapping[str, tuple[int, int, bool]] = {
+    "BYMONTH": (1, 12, False),
+    "BYMONTHDAY": (1, 31, True),
+    "BYYEARDAY": (1, 366, True),
+    "BYWEEKNO": (1, 53, True),
+    "BYSETPOS": (1, 366, True),
+    "BYHOUR": (0, 23, False),
+    "BYMINUTE": (0, 59, False),
+}
+_DAY_PARTS = ("BYDAY", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO")
+# Parts that the RFC allows only with these frequencies.
+_ONLY_WITH = {"BYWEEKNO": ("YEARLY",), "BYYEARDAY": ("YEARLY",), "BYMONTHDAY": ("DAILY", "MONTHLY", "YEARLY")}
+_ORDER = ("FREQ", "INTERVAL", "BYMONTH", "BYWEEKNO", "BYYEARDAY", "BYMONTHDAY", "BYDAY", "BYHOUR", "BYMINUTE",
+          "BYSETPOS", "WKST")  # fmt: skip
+_DAY = re.compile(r"([+-]?\d{1,2})?(MO|TU|WE|TH|FR|SA|SU)")
+_UNTIL = re.compile(r"\d{8}(T\d{6}Z?)?")
+
+
+class InvalidRule(ValueError):
+    """The rule cannot be used. The message is for users."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule without its limits. `until` is a wall-clock time, or a moment if it is aware."""
+
+    text: str
+    count: int | None = None
+    until: datetime | None = None
+
+
+class _SearchEnded(Exception):
+    """No match within MAX_DAYS days."""
+
+
+class _Months(tuple[int, ...]):
+    """The months of a rule. dateutil asks for each day that it looks at, so this also bounds its search."""
+
+    left: int
+
+    def __contains__(self, month: object) -> bool:
+        self.left -= 1
+        if self.left < 0:
+            raise _SearchEnded
+        return super().__contains__(month)
+
+
+def read_rule(text: str) -> Rule:
+    """Return the rule in its canonical form, with COUNT and UNTIL apart. Raises InvalidRule."""
+    if len(text) > MAX_LENGTH:
+        raise InvalidRule(f"Must be at most {MAX_LENGTH} characters.")
+    given: dict[str, str] = {}
+    for part in text.strip().upper().removeprefix("RRULE:").strip(";").split(";"):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not value:
+            raise InvalidRule(f"“{part}” is not a part of a rule. Example: FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9")
+        if name in given:
+            raise InvalidRule(f"{name} is given twice.")
+        given[name] = value
+    count, until = given.pop("COUNT", None), given.pop("UNTIL", None)
+    if count is not None and until is not None:
+        raise InvalidRule("Set either COUNT or UNTIL, not both.")
+    parts = {name: _read_part(name, value) for name, value in given.items()}
+    _check_together(parts)
+    text = ";".join(f"{name}={parts[name]}" for name in _ORDER if name in parts)
+    return Rule(text, _read_count(count), _read_until(until))
+
+
+def wall_times(text: str, start: datetime, after: datetime) -> Iterator[datetime]:
+    """Yield the wall-clock times of the rule from `start` on, in order, beginning at or before `after`.
+
+    All are naive. Ends if the next match is more than MAX_DAYS days away.
+    """
+    parts = _parts(text)
+    rule: Any = rrulestr(_with_defaults(parts, start), dtstart=_move_forward(parts, start, after), cache=False)
+    if rule._bymonth or not _counts_weeks_of_year(parts):
+        rule._bymonth = months = _Months(rule._bymonth or range(1, 13))
+    else:  # with numbered weekdays of a year, months would change what is counted; such a rule always matches
+        months = _Months()
+    months.left = MAX_DAYS
+    try:
+        for at in rule:
+            months.left = MAX_DAYS
+            yield at
+    except _SearchEnded:
+        return
+
+
+def _read_part(name: str, value: str) -> str:
+    if name == "FREQ":
+        if value not in FREQUENCIES:
+            raise InvalidRule(
+                f"FREQ must be one of {', '.join(FREQUENCIES)}. For times within a day, set BYHOUR and BYMINUTE, "
+                "or use an interval."
+            )
+        return value
+    if name == "INTERVAL":
+        return str(_read_number(name, value, 1, MAX_INTERVAL, negative=False))
+    if name == "WKST":
+        if value not in WEEKDAYS:
+            raise InvalidRule(f"WKST must be one of {', '.join(WEEKDAYS)}.")
+        return value
+    values = [piece.strip() for piece in value.split(",")]
+    if len(values) > MAX_VALUES:
+        raise InvalidRule(f"{name} must have at most {MAX_VALUES} values.")
+    if name == "BYDAY":
+        return ",".join(map(_read_day, values))
+    if name not in _NUMBERS:
+        raise InvalidRule(f"{name} is not supported.")
+    smallest, largest, negative = _NUMBERS[name]
+    return ",".join(str(_read_number(name, piece, smallest, largest, negative=negative)) for piece in values)
+
+
+def _read_number(name: str, value: str, smallest: int, largest: int, *, negative: bool) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,10}", value) or not smallest <= (number := int(value)) <= largest:
+        if negative and re.fullmatch(r"-[0-9]{1,3}", value) and smallest <= -int(value) <= largest:
+            return int(value)
+        end = f", or from -{largest} to -{smallest}" if negative else ""
+        raise InvalidRule(f"{name} must be from {smallest} to {largest}{end}.")
+    return number
+
+
+def _read_day(value: str) -> str:
+    found = _DAY.fullmatch(value)
+    if found is None or (found[1] is not None and not 1 <= abs(int(found[1])) <= 53):
+        raise InvalidRule(
+            f"BYDAY must be weekdays such as MO, 1MO (the first) or -1FR (the last), not {value[:20]}."
+        )
+    return f"{int(found[1]) if found[1] else ''}{found[2]}"
+
+
+def _read_count(value: str | None) -> int | None:
+    return None if value is None else _read_number("COUNT", value, 1, MAX_COUNT, negative=False)
+
+
+def _read_until(value: str | None) -> datetime | None:
+    """Return the end. A date means the end of that day."""
+    if value is None:
+        return None
+    try:
+        if not _UNTIL.fullmatch(value):
+            raise ValueError
+        if len(value) == 8:
+            return datetime.strptime(value, "%Y%m%d").replace(hour=23, minute=59, second=59)  # noqa: DTZ007  (local)
+        at = datetime.strptime(value[:15], "%Y%m%dT%H%M%S")  # noqa: DTZ007  (local, unless it ends with Z)
+    except ValueError:
+        raise InvalidRule("UNTIL must be a date or a time such as 20271231 or 20271231T170000Z.") from None
+    return at.replace(tzinfo=UTC) if value.endswith("Z") else at
+
+
+def _check_together(parts: Mapping[str, str]) -> None:
+    frequency = parts.get("FREQ")
+    if frequency is None:
+        raise InvalidRule(f"FREQ is missing: {', '.join(FREQUENCIES)}.")
+    for name, frequencies in _ONLY_WITH.items():
+        if name in parts and frequency not in frequencies:
+            raise InvalidRule(f"{name} is not allowed with FREQ={frequency}.")
+    numbered = any(day[:-2] for day in parts.get("BYDAY", "").split(",") if day)
+    if numbered and (frequency not in ("MONTHLY", "YEARLY") or "BYWEEKNO" in parts):
+        raise InvalidRule("Numbered weekdays in BYDAY are allowed only with MONTHLY and YEARLY, without BYWEEKNO.")
+    if numbered and frequency == "YEARLY" and "BYMONTH" not in parts and {"BYMONTHDAY", "BYYEARDAY"} & set(parts):
+        raise InvalidRule("Numbered weekdays of a year cannot be combined with other days. Set BYMONTH.")
+    if "BYSETPOS" in parts and not (set(parts) - {"FREQ", "INTERVAL", "WKST", "BYSETPOS"}):
+        raise InvalidRule("BYSETPOS chooses among the times of other parts. Add one, such as BYDAY.")
+
+
+@lru_cache(maxsize=4096)
+def _parts(text: str) -> dict[str, str]:
+    return dict(part.split("=", 1) for part in text.split(";"))
+
+
+def _counts_weeks_of_year(parts: Mapping[str, str]) -> bool:
+    return parts["FREQ"] == "YEARLY" and any(day[:-2] for day in parts.get("BYDAY", "").split(",") if day)
+
+
+def _with_defaults(parts: Mapping[str, str], start: datetime) -> str:
+    """Return the rule with the days that the RFC takes from the start, so that the start can be moved."""
+    added: dict[str, str] = {}
+    if not set(parts) & set(_DAY_PARTS):
+        if parts["FREQ"] == "WEEKLY":
+            added["BYDAY"] = WEEKDAYS[start.weekday()]
+        elif parts["FREQ"] in ("MONTHLY", "YEARLY"):
+            added["BYMONTHDAY"] = str(start.day)
+            if parts["FREQ"] == "YEARLY" and "BYMONTH" not in parts:
+                added["BYMONTH"] = str(start.month)
+    return ";".join(f"{name}={value}" for name, value in {**parts, **added}.items())
+
+
+def _move_forward(parts: Mapping[str, str], start: datetime, after: datetime) -> datetime:
+    """Return the start of an interval of the rule shortly before `after`, or `start` if that is later.
+
+    The intervals are counted from the start, and the time of day stays.
+    """
+    start = start.replace(microsecond=0)
+    every, frequency = int(parts.get("INTERVAL", "1")), parts["FREQ"]
+    if frequency in ("DAILY", "WEEKLY"):
+        days = every * (7 if frequency == "WEEKLY" else 1)
+        steps = (after.date() - start.date()).days // days - 1
+        return start + timedelta(days=steps * days) if steps > 0 else start
+    months = every * (12 if frequency == "YEARLY" else 1)
+    first_month = 0 if frequency == "YEARLY" else start.month - 1
+    steps = ((after.year - start.year) * 12 + after.month - 1 - first_month) // months - 1
+    if steps <= 0:
+        return start
+    year, month = divmod(start.year * 12 + first_month + steps * months, 12)
+    return start.replace(year=year, month=month + 1, day=1)
