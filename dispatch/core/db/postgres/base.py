@@ -44,6 +44,8 @@ def is_quiet(connection: Any) -> bool:
 class DatabaseWrapper(base.DatabaseWrapper):
     """Django's PostgreSQL connection with session limits and a circuit breaker in front of the pool."""
 
+    health_check_done: bool
+
     @property
     def pool(self) -> Any:
         """Return the pool, or None. With CONN_HEALTH_CHECKS, it checks connections by `check_unless_quiet`."""
@@ -54,8 +56,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def close_if_health_check_failed(self) -> None:
         """Check a kept connection by a statement, but only if its socket has something to read."""
-        is_due = self.connection is not None and self.health_check_enabled and not self.health_check_done
-        if is_due and is_quiet(self.connection):
+        if self.connection is not None and not self.health_check_done and is_quiet(self.connection):
             self.health_check_done = True
         super().close_if_health_check_failed()
 
