@@ -19,6 +19,13 @@ from dispatch.jobs.rules.quiet_hours import QuietHours
 from dispatch.technicians.models import Technician
 from dispatch.technicians.services import Nearby
 
+# Whether a report that the offer's call is in progress has nothing to change.
+_HAS_CLOCK = """
+SELECT o.status <> 'pending'
+    OR (o.ringing_since IS NOT NULL AND j.line_wait_until IS NULL
+        AND (o.answered_at IS NOT NULL OR NOT %s::boolean))
+FROM jobs_offer o JOIN jobs_job j ON j.id = o.job_id WHERE o.id = %s
+"""
 # A job that waits for a line is polled about every second; a job overdue by this much (seconds) is not polled.
 UNATTENDED_S = 5.0
 
@@ -55,6 +62,12 @@ RETURNING set_config('synchronous_commit', 'off', true)
 _PROCESSED = """
 UPDATE jobs_submission SET status = 'processed', next_start_at = NULL WHERE id = %s AND status = 'received'
 """
+
+
+def has_clock(offer_id: int, *, is_answered: bool) -> bool:
+    """Return whether the offer is closed, or the deadline of its call has started (once more if answered)."""
+    rows = prepared.fetch_all(_HAS_CLOCK, [is_answered, offer_id])
+    return bool(rows and rows[0][0])
 
 
 def claim_start(submission_id: int, now: datetime, until: datetime) -> bool:

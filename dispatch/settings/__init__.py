@@ -24,7 +24,7 @@ DATABASES = {
     "default": {
         **postgres_settings(env.str("DATABASE_URL", default="") or "postgresql:///dispatch"),
         "ENGINE": "dispatch.core.db.postgres",
-        "CONN_MAX_AGE": env.int("DB_CONN_MAX_AGE", default=60),
+        "CONN_MAX_AGE": env.int("DB_CONN_MAX_AGE", default=600),
         "CONN_HEALTH_CHECKS": True,
         "ATOMIC_REQUESTS": False,
     }

@@ -81,7 +81,7 @@ def _handle(request: HttpRequest, provider: str, call_id: int, kind: str) -> Htt
     step = min(parse_int(request.GET.get("step")) or 0, MAX_STEPS)
     event = client.parse(kind, step, request.POST.dict())
     try:
-        call = receive_webhook(call_id, event)
+        call = receive_webhook(call_id, event, call.account)
     except WrongCall:
         return reject_request()
     try:

@@ -19,7 +19,7 @@ from accounts.models import Membership, User
 from dispatch.core import clock
 from dispatch.core.models import Event
 from dispatch.core.runtime.queues import notify_loop
-from notifications import live_updates, rules
+from notifications import live_updates, rules, sql
 from notifications.models import Alert, Channel, Delivery, Level, Notification, Route
 from notifications.services import alerts, ownership
 from notifications.services.preferences import Wants, plan_of, wants_of
@@ -51,9 +51,9 @@ def handle_early(event: Event) -> None:
 
 def _end(event: Event) -> None:
     ended = rules.ENDS.get(event.kind, ())
-    for rule in ended:
-        _resolve(rule, event)
-    if ended:
+    if ended and sql.has_open_problem(event):
+        for rule in ended:
+            _resolve(rule, event)
         ownership.delete_ownership(event)
     if event.kind in rules.MEMBERSHIPS:
         live_updates.notify_members_changed(event.organization_id)

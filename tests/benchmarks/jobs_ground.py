@@ -14,6 +14,7 @@ from dispatch.jobs.models import ServiceType
 from dispatch.technicians.h3_cells import cell_of
 from dispatch.technicians.models import Skill, Technician
 from tests.benchmarks.noop_provider import NAME as NOOP
+from tests.benchmarks.whole_provider import TOKEN
 from tests.support import factories
 
 ORGANIZATIONS = 20
@@ -60,7 +61,7 @@ def _tenant(provider: str, technicians: int, chance: random.Random) -> Tenant:
     skill = factories.skill(made, "cooling")
     service = ServiceType.objects.create(organization=made, code=SERVICE, name="AC repair")
     service.required_skills.set([skill])
-    account = factories.account(made, provider=provider, calls_per_second=1000.0)
+    account = factories.account(made, provider=provider, auth_token=TOKEN, calls_per_second=1000.0)
     pool = factories.pool(made, concurrency=LINES)
     for _ in range(2):
         factories.number(made, account=account, pool=pool, max_channels=LINES // 2, reserved_for_alerts=10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import time
@@ -13,6 +14,8 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from tests.benchmarks.jobs_ground import Tenant, form
+
+_customers = itertools.count()  # across loads: a repeated customer would be a possible duplicate
 
 
 @dataclass
@@ -57,7 +60,7 @@ async def _steadily(base_url: str, tenants: Sequence[Tenant], per_second: float,
         load.began, start, under_way = time.time(), loop.time(), set()
         for n in range(count):
             await asyncio.sleep(start + n / per_second - loop.time())
-            task = asyncio.create_task(_submit(session, tenants[n % len(tenants)], chance, n, load))
+            task = asyncio.create_task(_submit(session, tenants[n % len(tenants)], chance, load))
             under_way.add(task)
             task.add_done_callback(under_way.discard)
         await asyncio.gather(*under_way)
@@ -70,7 +73,7 @@ async def _flat_out(base_url: str, tenants: Sequence[Tenant], clients: int, seco
 
     async def client(n: int) -> None:
         while time.time() < load.began + seconds:
-            await _submit(session, tenants[n % len(tenants)], chance, n, load)
+            await _submit(session, tenants[n % len(tenants)], chance, load)
             n += clients
 
     async with _session(base_url, clients) as session:
@@ -84,10 +87,8 @@ def _session(base_url: str, connections: int) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(base_url, connector=aiohttp.TCPConnector(limit=connections))
 
 
-async def _submit(
-    session: aiohttp.ClientSession, tenant: Tenant, chance: random.Random, n: int, load: Load
-) -> None:
-    body = json.dumps(form(chance, n))
+async def _submit(session: aiohttp.ClientSession, tenant: Tenant, chance: random.Random, load: Load) -> None:
+    body = json.dumps(form(chance, next(_customers)))
     headers = {
         "Authorization": f"Bearer {tenant.api_key}",
         "Idempotency-Key": str(uuid.uuid4()),

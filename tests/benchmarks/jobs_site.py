@@ -25,6 +25,7 @@ from tests.support.processes import environment
 
 OURS, FORKING = "ours", "forking"
 DIALER_LOOPS = "leads_promoter,leads_dialer"
+PROVIDER = "provider"
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,23 @@ class Site:
     base_url: str
     supervisor: Supervisor
     names: tuple[str, ...]
+    provider_url: str = ""
 
     def meter(self) -> Meter:
         """Counts the CPU seconds of its processes, of the servers and of this process (which makes the load)."""
-        pids = {name: pid for name in self.names if (pid := self.supervisor.pid_of(name))}
-        return Meter({**pids, **server_pids(), "clients": os.getpid()}, alone={"clients"})
+        return Meter({**self._pids(), **server_pids(), "clients": os.getpid()}, alone={"clients"})
+
+    def meter_ours(self) -> Meter:
+        """Counts the same without the phone provider and the clients."""
+        ours = {name: pid for name, pid in self._pids().items() if name not in ("simulator", PROVIDER)}
+        return Meter({**ours, **server_pids()})
+
+    def pid_of(self, name: str) -> int:
+        """Return the process id of a process of the site."""
+        return self._pids()[name]
+
+    def _pids(self) -> dict[str, int]:
+        return {name: pid for name in self.names if (pid := self.supervisor.pid_of(name))}
 
 
 @contextmanager
@@ -47,12 +60,14 @@ def running(
     workers: str = "",
     dispatcher: bool = True,
     simulator: bool = False,
+    provider: bool = False,
     dialers: int = 0,
     queues: Sequence[str] = (),
 ) -> Iterator[Site]:
     """Run a site whose `dispatch-queue` has our workers (`workers=OURS`), plain forking ones (FORKING), or none.
 
-    With a number of processes that only call leads, and a worker for each of `queues`.
+    With a number of processes that only call leads, and a worker for each of `queues`. The phone provider is the
+    simulator, `whole_provider`, or none.
     """
     port, simulator_port = _free_port(), _free_port()
     base_url, simulator_url = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{simulator_port}"
@@ -64,11 +79,14 @@ def running(
     specs += [_manage(f"dialer {n}", "dispatcher", "--only", DIALER_LOOPS) for n in range(dialers)]
     if simulator:
         specs.insert(0, _simulator(simulator_url, simulator_port))
+    if provider:
+        command = [sys.executable, "-m", "tests.benchmarks.whole_provider", str(simulator_port)]
+        specs.insert(0, ProcessSpec(PROVIDER, command, ready_url=f"{simulator_url}/control/state", stop_stage=2))
     connections.close_all()
     supervisor = Supervisor(specs, _environment(base_url, simulator_url), show=_trouble)
     with supervisor:
         supervisor.wait_ready()
-        yield Site(base_url, supervisor, tuple(spec.name for spec in specs))
+        yield Site(base_url, supervisor, tuple(spec.name for spec in specs), simulator_url)
 
 
 def server_pids() -> dict[str, int]:
@@ -97,7 +115,8 @@ def _workers(kind: str) -> list[ProcessSpec]:
 
 
 def _manage(name: str, *arguments: str, ready: str = "") -> ProcessSpec:
-    return ProcessSpec(name, [sys.executable, "manage.py", *arguments], ready_url=ready)
+    named = ["env", f"PGAPPNAME={name}"]  # so that the server's log says whose statements it lists
+    return ProcessSpec(name, [*named, sys.executable, "manage.py", *arguments], ready_url=ready)
 
 
 def _simulator(url: str, port: int) -> ProcessSpec:

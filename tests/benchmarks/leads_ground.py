@@ -12,6 +12,7 @@ from dispatch.core import clock
 from dispatch.leads import redis_queue
 from dispatch.leads.models import CallingRule, Campaign, LeadDispatch
 from dispatch.leads.redis_queue import ScheduleEntry
+from tests.benchmarks.whole_provider import TOKEN
 from tests.support import factories
 
 ORGANIZATIONS = 4
@@ -48,7 +49,7 @@ def tenants(provider: str, count: int = ORGANIZATIONS) -> list[Tenant]:
 def _tenant(provider: str) -> Tenant:
     made = factories.organization()
     LeadDispatch.objects.create(organization=made, mode="live")
-    account = factories.account(made, provider=provider, calls_per_second=100_000.0)
+    account = factories.account(made, provider=provider, auth_token=TOKEN, calls_per_second=100_000.0)
     pool = factories.pool(made, concurrency=NUMBERS * LINES)
     for _ in range(NUMBERS):
         factories.number(made, account=account, pool=pool, max_channels=LINES)

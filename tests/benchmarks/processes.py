@@ -47,3 +47,12 @@ class Meter:
 
     def _now(self) -> dict[str, float]:
         return {name: cpu_s(pid, alone=name in self._alone) for name, pid in self._pids.items()}
+
+
+def kinds_of(spent: Mapping[str, float]) -> dict[str, float]:
+    """Return the sum for each kind of process: names without their number."""
+    kinds: dict[str, float] = {}
+    for name, value in spent.items():
+        kind = name.rstrip(" 0123456789")
+        kinds[kind] = kinds.get(kind, 0.0) + value
+    return kinds

@@ -55,3 +55,27 @@ def test_a_connection_that_the_server_ended_is_replaced(checked: list[Any]) -> N
 
         wait_until(is_gone)
         assert all(backend() != ended for _ in range(3))
+
+
+def test_a_kept_connection_is_asked_only_if_the_server_ended_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    is_usable = base.DatabaseWrapper.is_usable
+    monkeypatch.setattr(base.DatabaseWrapper, "is_usable", lambda own: asked.append(own) or is_usable(own))
+    settings = dict(connections["default"].settings_dict)
+    settings["OPTIONS"] = {name: value for name, value in settings["OPTIONS"].items() if name != "pool"}
+    with closing(base.DatabaseWrapper({**settings, "CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": True})) as kept:
+
+        def backend_of_next_step() -> int:
+            kept.close_if_unusable_or_obsolete()
+            with kept.cursor() as cursor:
+                cursor.execute("SELECT pg_backend_pid()")
+                return int(cursor.fetchone()[0])
+
+        first = backend_of_next_step()
+        assert (backend_of_next_step(), asked) == (first, [])
+
+        with connections["default"].cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s)", [first])
+        wait_until(lambda: not base.is_quiet(kept.connection))
+        assert backend_of_next_step() != first
+        assert asked == [kept]

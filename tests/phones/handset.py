@@ -101,11 +101,11 @@ class PhoneCall:
         return self
 
     def told(self, status: str, within: float = PATIENCE) -> PhoneCall:
-        """Wait until the callback with this CallStatus was answered with 2xx."""
+        """Wait until the callback with this CallStatus, or the request for the prompt, was answered with 2xx."""
 
         def done(data: dict[str, Any]) -> bool:
             return any(
-                hook["purpose"] == "status"
+                hook["purpose"] in ("status", "twiml")
                 and hook["params"]["CallStatus"] == status
                 and 200 <= hook.get("status", 0) < 300
                 for hook in data["webhooks"]

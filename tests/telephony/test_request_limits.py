@@ -24,7 +24,7 @@ def is_placed_by(step: Callable, call: Call) -> bool:
 
 def test_call_beyond_the_requests_in_progress_is_placed_later(caller: Caller, step: Callable) -> None:
     caller.sim.set_account(max_requests=1)
-    caller.sim.callbacks_before_create_returns(event="answered")  # the request is in progress until Ann answers
+    caller.sim.callbacks_before_create_returns(event="completed")  # the request is in progress until Ann hangs up
     caller.sim.phone(ANN).will(manual())
     caller.sim.phone(BOB).will(manual())
     first = caller.create(ANN)
@@ -36,7 +36,7 @@ def test_call_beyond_the_requests_in_progress_is_placed_later(caller: Caller, st
     assert (second.status, history(second)[-1]) == ("created", "held_back")
     assert caller.sim.creates_to(BOB) == 0
 
-    ringing.answer()
+    ringing.answer().hang_up()
     threads.stop()
     clock.travel(2)
     wait_until(lambda: is_placed_by(step, second))

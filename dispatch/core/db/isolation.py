@@ -29,6 +29,8 @@ def unlocked_rows(rows: QuerySet[Any], limit: int, *columns: str) -> list[tuple[
 
     A later pass finds the locked rows, so a row that stays locked delays no other row.
     """
+    if not rows.exists():  # as usual: one statement instead of a transaction
+        return []
     with transaction.atomic():
         prepared.defer_fsync()
         return _lock_unlocked(rows, limit, *columns)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 import structlog
 from django.db import connection, transaction
-from django.db.models import Max
 
 from dispatch.core import clock
-from dispatch.core.db import lock_waits
+from dispatch.core.db import lock_waits, prepared
 from dispatch.core.db.lock_waits import LOOP_S, RecentlyBlocked, limit_lock_waits
 from dispatch.core.events import horizon, quarantine
 from dispatch.core.models import Event, EventCursor, FailedEvent
@@ -25,6 +25,24 @@ from dispatch.core.observability import metrics
 
 log = structlog.get_logger(__name__)
 
+# Whether a reader has anything to do, in one statement: its position, the horizon, whether one of its failed
+# events is due, and whether an event that it wants is readable.
+_PEEK = """
+SELECT c.xid, c.event_id, h.xid,
+       EXISTS (SELECT FROM core_failedevent f WHERE f.reader = c.name AND f.next_attempt_at <= %(now)s),
+       next.id IS NOT NULL
+FROM core_eventcursor c
+CROSS JOIN (SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xid) h
+LEFT JOIN LATERAL (
+    SELECT e.id FROM core_event e
+    WHERE (e.xid, e.id) > (c.xid, c.event_id) AND e.xid < h.xid
+      AND (%(kinds)s::text[] IS NULL OR e.kind = ANY(%(kinds)s))
+      AND (e.subject_type <> ALL(%(without)s::text[]) OR e.kind = ANY(%(but)s::text[]))
+      AND (%(subjects)s::text[] IS NULL OR e.subject_type = ANY(%(subjects)s))
+    ORDER BY e.xid, e.id LIMIT 1
+) next ON true
+WHERE c.name = %(name)s
+"""
 _HORIZON = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
 _NEXT = """
 SELECT * FROM core_event
@@ -32,6 +50,17 @@ WHERE (xid, id) > (%(xid)s, %(id)s) AND xid < %(horizon)s AND (%(kinds)s::text[]
   AND (subject_type <> ALL(%(without)s::text[]) OR kind = ANY(%(but)s::text[]))
   AND (%(subjects)s::text[] IS NULL OR subject_type = ANY(%(subjects)s))
 ORDER BY xid, id LIMIT %(limit)s
+"""
+_EARLY_PEEK = """
+SELECT c.xid, c.event_id, (SELECT max(id) FROM core_event), early.id IS NOT NULL
+FROM core_eventcursor c
+LEFT JOIN LATERAL (
+    SELECT e.id FROM core_event e
+    WHERE (e.xid, e.id) > (c.xid, c.event_id) AND e.id > %(floor)s AND e.kind = ANY(%(kinds)s)
+      AND e.id <> ALL(%(taken)s)
+    ORDER BY e.id LIMIT 1
+) early ON true
+WHERE c.name = %(name)s
 """
 _EARLY = """
 SELECT * FROM core_event
@@ -56,9 +85,21 @@ RETRY_AFTER_S = 10.0
 # A reader this far behind (seconds) is shown to users, and logged every REPORT_EVERY_S.
 SHOWN_LAG_S = 15.0
 REPORT_EVERY_S = 30.0
+# An idle reader measures how far it is behind at most this often (seconds).
+MEASURE_EVERY_S = 5.0
 
 
 readers: dict[str, EventReader] = {}  # every reader of this process, for the gauge
+
+
+class _Peek(NamedTuple):
+    """What one look at the log found. `is_retry_due` may be true for an event that waits for an earlier one."""
+
+    xid: int
+    event_id: int
+    horizon: int
+    is_retry_due: bool
+    is_event_ready: bool
 
 
 class EventReader:
@@ -87,6 +128,7 @@ class EventReader:
         self.name, self.handle, self.kinds, self.batch, self.key = name, handle, kinds, batch, key
         self.without, self.but, self.subjects = without, but, subjects
         self._reported_at: float | None = None
+        self._measured_at: float | None = None
         readers[name] = self
 
     def step(self) -> int:
@@ -94,12 +136,11 @@ class EventReader:
 
         Raises if the database is unavailable, or if too many events have failed.
         """
-        cursor, _ = EventCursor.objects.get_or_create(name=self.name)
-        limit = self._horizon()
-        if limit <= cursor.xid:
-            raise CounterWentBack(self.name, cursor.xid, limit)
-        retried = self._retry_failed()
-        if not self._after(cursor, limit, 1) and limit - cursor.xid < IDLE_STRIDE:
+        found = self._peek()
+        if found.horizon <= found.xid:
+            raise CounterWentBack(self.name, found.xid, found.horizon)
+        retried = self._retry_failed() if found.is_retry_due else 0
+        if not found.is_event_ready and found.horizon - found.xid < IDLE_STRIDE:
             self._report_lag()
             return retried
         with limit_lock_waits(LOOP_S), transaction.atomic():
@@ -143,6 +184,9 @@ class EventReader:
         now = time.monotonic()
         if self._reported_at is not None and now - self._reported_at < REPORT_EVERY_S:
             return
+        if self._measured_at is not None and now - self._measured_at < MEASURE_EVERY_S:
+            return
+        self._measured_at = now
         lag_s = self.lag_s()
         if lag_s < SHOWN_LAG_S:
             return
@@ -159,6 +203,22 @@ class EventReader:
             since=holder.since.isoformat() if holder and holder.since else None,
         )
 
+    def _peek(self) -> _Peek:
+        given = {"name": self.name, "now": clock.now(), **self._filter()}
+        rows = prepared.fetch_all(_PEEK, given)
+        if not rows:
+            EventCursor.objects.get_or_create(name=self.name)
+            rows = prepared.fetch_all(_PEEK, given)
+        return _Peek(*rows[0])
+
+    def _filter(self) -> dict[str, list[str] | None]:
+        return {
+            "kinds": list(self.kinds) if self.kinds is not None else None,
+            "without": list(self.without),
+            "but": list(self.but),
+            "subjects": list(self.subjects) if self.subjects is not None else None,
+        }
+
     def _horizon(self) -> int:
         with connection.cursor() as sql:
             sql.execute(_HORIZON)
@@ -172,11 +232,8 @@ class EventReader:
                     "xid": cursor.xid,
                     "id": cursor.event_id,
                     "horizon": horizon,
-                    "kinds": list(self.kinds) if self.kinds is not None else None,
-                    "without": list(self.without),
-                    "but": list(self.but),
-                    "subjects": list(self.subjects) if self.subjects is not None else None,
                     "limit": limit,
+                    **self._filter(),
                 },
             )
         )
@@ -212,15 +269,14 @@ class EarlyReader:
 
     def step(self) -> int:
         """Handle newly committed events and return how many were handled."""
-        cursor = EventCursor.objects.filter(name=self.reader.name).first() or EventCursor(name=self.reader.name)
-        position = (cursor.xid, cursor.event_id)
-        self._taken = {pk: xid for pk, xid in self._taken.items() if (xid, pk) > position}
-        now, newest = time.monotonic(), Event.objects.aggregate(id=Max("id"))["id"] or 0
+        now = time.monotonic()
         is_full_scan = self._scanned_at is None or now - self._scanned_at >= LOOK_BACK_S
         floor = 0 if is_full_scan else self._floor(now)
+        position, newest, is_event_ready = self._peek(floor)
+        self._taken = {pk: xid for pk, xid in self._taken.items() if (xid, pk) > position}
         handled = 0
-        events_read = self._beyond(cursor, floor)
-        if events_read:
+        events_read: list[Event] = []
+        if is_event_ready:
             with limit_lock_waits(LOOP_S), transaction.atomic():
                 cursor, _ = EventCursor.objects.select_for_update().get_or_create(name=self.reader.name)
                 lock_waits.apply_limit()
@@ -230,6 +286,17 @@ class EarlyReader:
             self._scanned_at = now
         self._marks.append((now, newest))
         return handled
+
+    def _peek(self, floor: int) -> tuple[tuple[int, int], int, bool]:
+        """Return the reader's position, the newest event's id, and whether there is an event to handle."""
+        given = {"name": self.reader.name, "floor": floor, "kinds": list(self.reader.kinds or ())}
+        given["taken"] = [*self._taken, *self._failed.keys()]
+        rows = prepared.fetch_all(_EARLY_PEEK, given)
+        if not rows:
+            EventCursor.objects.get_or_create(name=self.reader.name)
+            rows = prepared.fetch_all(_EARLY_PEEK, given)
+        xid, event_id, newest, is_event_ready = rows[0]
+        return (xid, event_id), newest or 0, is_event_ready
 
     def _handle(self, event: Event) -> bool:
         try:

@@ -10,7 +10,7 @@ from django.db import OperationalError, transaction
 from dispatch.core import clock, fault_injection
 from dispatch.core.db import fast_rows, prepared
 from dispatch.core.db.errors import is_lock_timeout
-from dispatch.jobs import policies, rules
+from dispatch.jobs import policies, rules, sql
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.rules import CallEnd, Outcome
 from dispatch.jobs.services import slots, transitions
@@ -25,6 +25,9 @@ from dispatch.jobs.services.dispatching import offer_next
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call
 
+# Statuses whose report changes nothing about an offer whose deadline has started.
+_IN_PROGRESS = (Call.Status.SUBMITTED, Call.Status.RINGING, Call.Status.ANSWERED)
+
 
 def call_changed(call: Call) -> None:
     """Apply a change of the offer's call.
@@ -36,6 +39,8 @@ def call_changed(call: Call) -> None:
     job_id = call.context.get("job_id")
     if job_id is None:
         return
+    if call.status in _IN_PROGRESS and sql.has_clock(offer_id, is_answered=call.status == Call.Status.ANSWERED):
+        return
     if call.keys_pressed and call.ended_at is not None:  # its key may be applied now
         apply_earlier_answers(job_id, offer_id, AnswerChannel.PHONE)
     with transaction.atomic():
@@ -44,7 +49,7 @@ def call_changed(call: Call) -> None:
         offer = transitions.lock_live_offer(job, offer_id)
         if offer is None or job.status != Job.Status.DISPATCHING:
             return
-        now_call = fast_rows.fetch_by_pk(Call, call.pk, "account")
+        now_call = fast_rows.fetch_by_pk(Call, call.pk)
         end = _end_of_call(now_call)
         if end is not None:
             _close_after_call(job, offer, end)
@@ -62,7 +67,7 @@ def _end_of_call(call: Call) -> CallEnd | None:
         error_code=call.error_code,
         bad_number=telephony.is_bad_number(call),
         not_permitted=f"{call.error_message or 'no reason given'}{code}" if refused else "",
-        is_account_refused=bool(call.account.outage),
+        is_account_refused=refused and bool(call.account.outage),
         was_spoken=call.status != Call.Status.COMPLETED or telephony.has_webhook(call, "voice"),
     )
 

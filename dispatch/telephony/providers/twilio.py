@@ -54,6 +54,8 @@ SIGNATURE = "X-Twilio-Signature"
 # Fields of webhooks that may be longer than 1000 characters.
 LONG_FIELDS = {"HandoffData": 8000}
 STATUS_EVENTS = ["initiated", "ringing", "answered", "completed"]
+# That a call was answered is reported by the request for its prompt, unless that waits for machine detection.
+UNHEARD_EVENTS = [event for event in STATUS_EVENTS if event != "answered"]
 CONNECT_RETRY_S = 2.0
 NO_CALL = "CA" + "0" * 32
 # How long a text may wait in Twilio's queue (seconds): what Twilio accepts.
@@ -93,7 +95,7 @@ class Twilio(Provider):
                 method="POST",
                 status_callback=order.status_url,
                 status_callback_method="POST",
-                status_callback_event=STATUS_EVENTS,
+                status_callback_event=STATUS_EVENTS if order.detect_machine else UNHEARD_EVENTS,
                 timeout=order.ring_timeout_s,
                 time_limit=order.time_limit_s,
                 **({"fallback_url": order.fallback_url} if order.fallback_url else {}),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from django.db import transaction
 
 from dispatch.capacity import account_outages
+from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock, fault_injection
 from dispatch.core.db import fast_rows
 from dispatch.telephony import providers, rules
@@ -16,7 +19,7 @@ from dispatch.telephony.providers.base import StatusReport, WebhookEvent
 from dispatch.telephony.services import keys
 from dispatch.telephony.services.calls import (
     PROVIDER,
-    append_call_event,
+    event_of,
     lock_call,
     notify_handler,
     schedule_hang_up,
@@ -25,15 +28,20 @@ from dispatch.telephony.services.calls import (
 )
 
 
-def receive_webhook(call_id: int, event: WebhookEvent) -> Call:
+def receive_webhook(call_id: int, event: WebhookEvent, account: ProviderAccount | None = None) -> Call:
     """Store a verified webhook and update its call, once. The caller notifies the handler.
 
-    A repeated webhook changes nothing. The first webhook also establishes which call at the provider is ours.
-    Raises WrongCall if it is about another call or account, and Call.DoesNotExist.
+    `account`: the call's account, if the caller has read it. A repeated webhook changes nothing. The first webhook
+    also establishes which call at the provider is ours. Raises WrongCall if it is about another call or account,
+    and Call.DoesNotExist.
     """
     arrived_at = clock.now()  # before waiting for the row lock: a key counts as of its arrival
     with transaction.atomic():
-        call = lock_call(call_id, "account")
+        if account is None:
+            call = lock_call(call_id, "account")
+        else:
+            call = lock_call(call_id)
+            call.account = account
         is_first = _same_call(call, event)
         provider_event = CallEvent(
             organization_id=call.organization_id,
@@ -47,12 +55,11 @@ def receive_webhook(call_id: int, event: WebhookEvent) -> Call:
         if not fast_rows.insert_row(provider_event, or_nothing=True):
             return call  # a repeated webhook
         was_over = call.ended_at is not None
-        if event.sequence is not None and event.sequence > call.last_sequence:
-            update_fields(call, last_sequence=event.sequence)
-        _apply_status(call, event)
+        is_newer = event.sequence is not None and event.sequence > call.last_sequence
+        _apply_status(call, event, {"last_sequence": event.sequence} if is_newer else {})
         if event.digits and event.kind == "gather":
-            update_fields(call, keys_pressed=(call.keys_pressed + event.digits)[-64:])
-            append_call_event(call, "key_pressed", PROVIDER, key=event.digits)
+            pressed = event_of(call, "key_pressed", PROVIDER, key=event.digits)
+            update_fields(call, pressed, keys_pressed=(call.keys_pressed + event.digits)[-64:])
         is_unwanted = is_first and (call.cancel_requested_at is not None or was_over)
         if is_unwanted and event.status not in rules.ENDS:
             schedule_hang_up(call)
@@ -84,8 +91,9 @@ def apply_report(call_id: int, report: StatusReport) -> Call:
     return call
 
 
-def _apply_status(call: Call, report: StatusReport) -> bool:
-    fields: dict[str, Any] = {}
+def _apply_status(call: Call, report: StatusReport, also: Mapping[str, Any] = MappingProxyType({})) -> bool:
+    """Apply the report's status, and write the fields `also` in any case. Return whether the status changed."""
+    fields: dict[str, Any] = dict(also)
     if report.answered_by:
         fields["answered_by"] = report.answered_by
     if report.status in rules.ENDS:
@@ -94,8 +102,11 @@ def _apply_status(call: Call, report: StatusReport) -> bool:
         fields |= {"error_code": report.error_code, "error_message": report.error_message}
     if report.status and transition(call, report.status, actor=PROVIDER, data=_report_data(report), **fields):
         return True
+    kept = dict(also)
     if report.answered_by and not call.answered_by:
-        update_fields(call, answered_by=report.answered_by)
+        kept["answered_by"] = report.answered_by
+    if kept:
+        update_fields(call, **kept)
     return False
 
 

@@ -198,9 +198,9 @@ def defer_call(call: Call, until: datetime) -> None:
     update_fields(call, not_before=until)
 
 
-def update_fields(call: Call, *names: str, **fields: Any) -> None:
-    """Write `fields` and the named fields of a locked call."""
-    _write_fields(call, names, fields)
+def update_fields(call: Call, *new_events: NewEvent, **fields: Any) -> None:
+    """Write `fields` of a locked call, and the events about it."""
+    _write_fields(call, (), fields, *new_events)
 
 
 def _write_fields(call: Call, names: tuple[str, ...], fields: dict[str, Any], *new_events: NewEvent) -> None:

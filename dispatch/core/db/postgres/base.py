@@ -28,14 +28,23 @@ def check_unless_quiet(connection: Any) -> None:
     connection would cost each request a round trip and find nothing. Raises psycopg.Error if the connection is
     broken.
     """
+    if not is_quiet(connection):
+        ConnectionPool.check_connection(connection)
+
+
+def is_quiet(connection: Any) -> bool:
+    """Return whether the connection is open and its socket has nothing to read."""
+    if connection.closed:
+        return False
     poller = select.poll()
     poller.register(connection.fileno(), select.POLLIN)
-    if connection.closed or poller.poll(0):
-        ConnectionPool.check_connection(connection)
+    return not poller.poll(0)
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
     """Django's PostgreSQL connection with session limits and a circuit breaker in front of the pool."""
+
+    health_check_done: bool
 
     @property
     def pool(self) -> Any:
@@ -44,6 +53,12 @@ class DatabaseWrapper(base.DatabaseWrapper):
         if pool is not None and pool._check is not None:
             pool._check = check_unless_quiet
         return pool
+
+    def close_if_health_check_failed(self) -> None:
+        """Check a kept connection by a statement, but only if its socket has something to read."""
+        if self.connection is not None and not self.health_check_done and is_quiet(self.connection):
+            self.health_check_done = True
+        super().close_if_health_check_failed()
 
     def get_connection_params(self) -> dict[str, Any]:
         """Return Django's parameters with the session limits. Explicit OPTIONS take precedence."""
