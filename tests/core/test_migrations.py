@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from io import StringIO
 from typing import Any
@@ -14,16 +15,18 @@ from django.apps import apps
 from django.contrib.postgres.operations import AddConstraintNotValid
 from django.core.management import CommandError, call_command
 from django.core.management.commands import migrate
-from django.db import OperationalError, connection, models
+from django.db import OperationalError, connection, models, transaction
 from django.db.migrations import operations
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
 from psycopg import sql
 
+from dispatch.core.db.errors import sqlstate
 from dispatch.core.management.commands import migrate as command
+from tests.harness.postgres_pair import using
 from tests.support.expand_only import SMALL_TABLES, find_contractions, find_table_scans
 from tests.support.processes import database_url, environment, running
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_until
 
 # Migrate every app of this project to its first migration only, as version 0.1.0 left it.
 FIRST_RELEASE = """
@@ -114,6 +117,30 @@ def test_only_statements_that_lock_others_out_have_a_lock_timeout() -> None:
         assert limit("-- CREATE INDEX CONCURRENTLY") == "0"
         assert limit() == "1500ms"
     assert limit() == before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_migration_gives_way_to_a_process_that_would_deadlock_with_it(empty_database: str) -> None:
+    """A running process has read a row of one table, and waits for another that the migration has locked."""
+    with psycopg.connect(database_url(empty_database)) as process, ThreadPoolExecutor(1) as waiting:
+        process.execute("CREATE TABLE first (id int); CREATE TABLE second (id int)")
+        process.commit()
+        process.execute("SELECT FROM second")
+        with using(database_url(empty_database)), command._lock_timeout(connection, command.LOCK_TIMEOUT_S):
+            with pytest.raises(OperationalError) as refused, transaction.atomic(), connection.cursor() as cursor:
+                cursor.execute("ALTER TABLE first ADD COLUMN extra int")
+                read = waiting.submit(process.execute, "SELECT FROM first")
+                wait_until(lambda: waits_for_a_lock(process.info.backend_pid))
+                cursor.execute("ALTER TABLE second ADD COLUMN extra int")
+            assert sqlstate(refused.value) == "55P03"
+            assert read.result(PATIENCE).rowcount == 0  # and was no victim of the deadlock
+
+
+def waits_for_a_lock(pid: int) -> bool:
+    with psycopg.connect(database_url("postgres"), autocommit=True) as server:
+        waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE pid = %s AND NOT granted)"
+        row = server.execute(waits, [pid]).fetchone()
+    return bool(row and row[0])
 
 
 # What a migration takes away although the previous version runs beside it: (migration, what) → why it may.
