@@ -198,11 +198,10 @@ class PatroniCluster:
     def wait_for_primary(self, other_than: Node) -> tuple[Node, float]:
         """Wait until another node accepts writes; return it and when that was, in time.monotonic()."""
         others = [node for node in self.nodes if node is not other_than]
-        promoted = wait_until(
-            lambda: next((node for node in others if node.is_primary() and node.writes()), None),
-            message=self.logs,
+        found = wait_until(
+            lambda: [node for node in others if node.is_primary() and node.writes()], message=self.logs
         )
-        return promoted, time.monotonic()
+        return found[0], time.monotonic()
 
     def wait_for_standby(self) -> None:
         """Wait until every node runs, and one of them is a synchronous standby."""

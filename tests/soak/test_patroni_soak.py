@@ -123,7 +123,7 @@ def test_patroni_moves_the_primary_under_load(
 
 
 def move_primary(fault: Any, cluster: PatroniCluster, watch: Watch, here: Version) -> str:
-    """Cause the fault under load, and wait until everything goes on at the new primary; return how long it took."""
+    """Cause the fault under load, and wait until everything goes on; return how long it took."""
     goes_on(watch, here)
     threading.Event().wait(BEFORE_S)
     primary, began = cluster.primary(), time.monotonic()
