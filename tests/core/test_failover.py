@@ -99,6 +99,7 @@ def test_a_host_that_does_not_answer_does_not_use_up_the_wait_for_a_connection(p
     assert postgres_settings(pair.url())["OPTIONS"]["connect_timeout"] < 5
 
 
+@pytest.mark.usefixtures("probe")
 def test_connections_to_a_primary_that_hangs_are_cut_after_the_promotion(
     database_pair: PostgresPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,12 +118,15 @@ def test_connections_to_a_primary_that_hangs_are_cut_after_the_promotion(
             return str(cursor.fetchone()[0])
 
     assert ask() == str(database_pair.primary.port)
+    assert health.missing_database() is None
     database_pair.primary.hang()
-    with ThreadPoolExecutor(1) as promoting, pytest.raises(OperationalError):
-        promoting.submit(database_pair.promote)
+    with ThreadPoolExecutor(2) as beside, pytest.raises(OperationalError):
+        probe = beside.submit(health.missing_database)
+        beside.submit(database_pair.promote)
         ask()
     connection.close()
     assert ask() == str(database_pair.standby.port)
+    assert probe.result() is None  # it is asked once more, at the new primary
 
 
 def test_a_long_statement_on_the_primary_is_not_cut(database_pair: PostgresPair) -> None:

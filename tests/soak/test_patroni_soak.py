@@ -27,7 +27,7 @@ from tests.outbox.receiver import Receiver
 from tests.phones import Simulator
 from tests.soak.hosts_load import Load, Watch
 from tests.soak.site import HURRIED
-from tests.soak.versions import Version
+from tests.soak.versions import Version, answers
 from tests.support.database import reconnect
 from tests.support.histories import history_is_legal
 from tests.support.processes import ROOT, Process, environment, free_port
@@ -137,6 +137,7 @@ def move_primary(fault: Any, cluster: PatroniCluster, watch: Watch, here: Versio
         primary.kill()
         primary.start()
     cluster.wait_for_standby()
+    wait_until(lambda: answers(here.port("web 1"), "readyz"), message=here.logs)
     assert here.ended() == []
     assert max(after.values()) < GOES_ON_WITHIN_S, told
     return told

@@ -50,7 +50,7 @@ ALONE_S = 8.0  # of load on the old version
 SIDE_BY_SIDE_S = 25.0
 CALM_WITHIN_S = 300.0
 SETTINGS = {**HURRIED, "UNKNOWN_LISTING_GAP_S": "10", "CALL_TIME_LIMIT_S": "40"}  # consistent for `check --deploy`
-# How the guide's commands are told apart: by a word of each block, in the order of the guide.
+# A word of each block of commands, in the order of the guide.
 STEPS = ("pg_dump", "git worktree add", "check --deploy", "manage.py migrate", "/readyz", "verify_audit_log")
 
 # Run by the previous release: an organization with lines, technicians and a campaign. Prints a Seed.

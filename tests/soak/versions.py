@@ -36,7 +36,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 
 class Version:
-    """The processes by name, with the code in `source`. Each web process has a port of its own."""
+    """The processes by name, with the code in `source`. Each web process has a separate port."""
 
     def __init__(self, name: str, source: Path, env: Mapping[str, str], ports: Mapping[str, int]) -> None:
         self.name, self.source = name, source
@@ -57,6 +57,9 @@ class Version:
         self._running[name] = Process(command, self._env, folder=self.source)
         if name in self._ports:
             wait_until(lambda: answers(self._ports[name], "readyz"), PATIENCE, self.logs)
+
+    def port(self, name: str) -> int:
+        return self._ports[name]
 
     def stop(self, name: str) -> None:
         """Stop a process as an operator does; check that it ends cleanly."""

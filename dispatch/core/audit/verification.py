@@ -144,7 +144,22 @@ def _check_event(
     if seal.salt and chain.digest_event(event, seal.salt) == seal.digest:
         return
     if redactions.get(seal.event_id) != chain.digest_event(event, ""):
-        raise BrokenChain(f"{place}: event {seal.event_id} was changed.")
+        raise BrokenChain(f"{place}: event {seal.event_id} was changed.{_describe_unsigned_erasure(event)}")
+
+
+def _describe_unsigned_erasure(changed: Event) -> str:
+    """Return a sentence if a process of an earlier version erased a person since the event, or an empty text.
+
+    It is a hint only: anybody who can change events can also insert this one.
+    """
+    erasures = Event.objects.filter(organization_id=changed.organization_id, kind="person.erased")
+    unsigned = erasures.filter(id__gt=changed.pk).exclude(data__has_key="redacted").order_by("id").first()
+    if unsigned is None:
+        return ""
+    return (
+        f" A process of an earlier version may have erased a person: see event {unsigned.pk} of "
+        f"{unsigned.at:%Y-%m-%d %H:%M} UTC. If so, run `manage.py restart_audit_log`."
+    )
 
 
 def _redactions(organization_id: int) -> dict[int, str]:

@@ -61,7 +61,7 @@ class DatabaseLink:
             except psycopg.Error:  # the server may have restarted since the last probe
                 self.close()
         parameters = {**_LINK_TIMEOUTS, "application_name": "dispatch-probe", "autocommit": True}
-        self._raw = psycopg.connect(**{**pooler.parameters(), **parameters})
+        self._raw = connection.watched(psycopg.connect(**{**pooler.parameters(), **parameters}))
         self._raw.execute("SELECT 1")
 
     def close(self) -> None:

@@ -61,7 +61,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         Raises OperationalError, immediately if the pool has just failed.
         """
         if not self.pool:
-            return self._watched(super().get_new_connection(conn_params))
+            return self.watched(super().get_new_connection(conn_params))
         if not breaker.admit():
             raise OperationalError("PostgreSQL provided no connection a moment ago.")
         try:
@@ -73,9 +73,9 @@ class DatabaseWrapper(base.DatabaseWrapper):
             breaker.release_probe()
             raise
         breaker.record_success()
-        return self._watched(connection)
+        return self.watched(connection)
 
-    def _watched(self, connection: Any) -> Any:
+    def watched(self, connection: Any) -> Any:
         """Return the connection, which is cut if another of several hosts becomes the primary while it hangs."""
         if self._follows_the_primary():
             former_primary.watch.add(connection, self._find_primary)
