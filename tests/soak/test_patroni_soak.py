@@ -31,7 +31,7 @@ from tests.soak.versions import Version, answers
 from tests.support.database import reconnect
 from tests.support.histories import history_is_legal
 from tests.support.processes import ROOT, Process, environment, free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
@@ -101,7 +101,7 @@ def test_patroni_moves_the_primary_under_load(
             DISPATCH_DATA_DIR=str(settings.DATA_DIR),
         )
         migration = Process(("migrate", "--skip-checks"), env)
-        assert migration.ends() == 0, migration.log()
+        assert migration.ends(5 * PATIENCE) == 0, migration.log()
         here = Version("patroni", ROOT, env, {"web 1": port})
         stack.callback(here.kill)
         load = Load(sim, receiver, pace=PACE)

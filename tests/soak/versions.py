@@ -132,7 +132,7 @@ class Operator:
         here = tempfile.NamedTemporaryFile(mode="r", suffix=".folder")  # noqa: SIM115
         script = f"set -e\n{block}\npwd > {here.name}\n"
         done = subprocess.run(
-            ["bash", "-c", script], cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=600
+            ["bash", "-c", script], cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=1200
         )
         assert done.returncode == 0, f"{block}\n{done.stdout}{done.stderr}"
         print(f"{time.strftime('%H:%M:%S')} {' '.join(block.split())}", flush=True)  # noqa: T201
