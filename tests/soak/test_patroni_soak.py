@@ -27,6 +27,7 @@ from tests.outbox.receiver import Receiver
 from tests.phones import Simulator
 from tests.soak.hosts_load import Load, Watch
 from tests.soak.site import HURRIED
+from tests.soak.test_failover_soak import QUICK_LEADS
 from tests.soak.versions import Version, answers
 from tests.support.database import reconnect
 from tests.support.histories import history_is_legal
@@ -94,6 +95,7 @@ def test_patroni_moves_the_primary_under_load(
         env = environment(
             DATABASE,
             **HURRIED,
+            **QUICK_LEADS,
             DATABASE_URL=cluster.url(DATABASE),
             REDIS_URL=redis.url,
             PUBLIC_BASE_URL=f"http://127.0.0.1:{port}",

@@ -29,6 +29,7 @@ from tests.outbox.receiver import Receiver
 from tests.phones import Simulator
 from tests.soak.hosts_load import Load, Seed, Sending, Watch
 from tests.soak.site import HURRIED
+from tests.soak.test_failover_soak import QUICK_LEADS
 from tests.soak.versions import (
     COMMANDS,
     WEBS,
@@ -49,7 +50,12 @@ PACE = 2.0  # a form, a lead every two seconds, and so on: a dozen and a half pr
 ALONE_S = 8.0  # of load on the old version
 SIDE_BY_SIDE_S = 25.0
 CALM_WITHIN_S = 300.0
-SETTINGS = {**HURRIED, "UNKNOWN_LISTING_GAP_S": "10", "CALL_TIME_LIMIT_S": "40"}  # consistent for `check --deploy`
+SETTINGS = {
+    **HURRIED,
+    **QUICK_LEADS,
+    "UNKNOWN_LISTING_GAP_S": "10",
+    "CALL_TIME_LIMIT_S": "40",
+}  # consistent for `check --deploy`
 # A word of each block of commands, in the order of the guide.
 STEPS = ("pg_dump", "git worktree add", "check --deploy", "manage.py migrate", "/readyz", "verify_audit_log")
 
