@@ -46,8 +46,8 @@ lint: $(STAMP) ## run ruff, mypy, import-linter and the prose check
 bench: $(STAMP) ## run the benchmarks (SUITE=jobs for one suite); writes bench.json
 	@exec $(PY) -m tests.benchmarks $(SUITE)
 
-soak: $(STAMP) ## run the random and long tests
-	$(PY) -m pytest -m soak --timeout 3600 $(ARGS)
+soak: $(STAMP) ## run the random and long tests; ends with what was left out and why
+	$(PY) -m pytest -m soak -rs --timeout 3600 $(ARGS)
 
 image-test: $(STAMP) ## build the image with buildah, and run the services of the compose file from it
 	$(PY) -m pytest -m image tests/image $(ARGS)

@@ -241,6 +241,20 @@ def test_erasing_a_person_leaves_a_valid_chain(organization: Any) -> None:
         verify()
 
 
+def test_an_erasure_by_an_earlier_version_is_named_as_the_possible_cause(
+    organization: Any, ids: list[int]
+) -> None:
+    """During a rolling upgrade: it changes sealed events, and signs nothing."""
+    events.append(organization.pk, "person.erased", 1, named_by=["phone"], counts={"events": 1}, redacted={})
+    Event.objects.filter(pk=ids[0]).update(data={"name": "erased"})
+    with pytest.raises(CommandError, match=rf"event {ids[0]} was changed\.$"):
+        verify()
+    unsigned = events.append(organization.pk, "person.erased", 1, named_by=["phone"], counts={"events": 1})
+    with pytest.raises(CommandError, match=r"erased a person: see event \d+ of .*restart_audit_log") as found:
+        verify()
+    assert unsigned is None or str(getattr(unsigned, "pk", "")) in str(found.value)
+
+
 def test_erasing_a_member_with_a_key_keeps_the_chain(organization: Any) -> None:
     make.admin(organization)
     member = make.dispatcher(organization, "Yara Voss")

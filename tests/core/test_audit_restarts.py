@@ -55,32 +55,6 @@ def test_forged_erasure_does_not_hide_a_changed_event(organization: Any, ids: li
         verify()
 
 
-def test_unsigned_erasure_of_a_former_version_is_reported_and_accepted(organization: Any, ids: list[int]) -> None:
-    """During a rolling upgrade, a process of the former version erases without signatures."""
-    sql("UPDATE core_event SET actor_label = 'Erased user 7' WHERE id = %s", ids[2])
-    sql("UPDATE core_auditseal SET salt = '' WHERE event_id = %s", ids[2])
-    digest = chain.digest_event(Event.objects.get(pk=ids[2]), "")
-    erasure = events.append(organization.pk, "person.erased", 0, redacted={str(ids[2]): digest, str(ids[1]): "0"})
-    given = ("accept_erasure", "--organization", organization.slug, "--operator", "Ann Ops", "--event")
-    with pytest.raises(CommandError, match=r"is no sealed person\.erased"):
-        call_command(*given, str(erasure.pk))
-    seal_all()
-    with pytest.raises(CommandError, match=f"accept_erasure --event {erasure.pk}"):
-        verify()
-    with pytest.raises(CommandError, match=r"is no sealed person\.erased"):
-        call_command(*given, str(ids[0]))
-    call_command(*given, str(erasure.pk), stdout=StringIO())
-    seal_all()
-    assert "0 not sealed yet" in verify()
-    accepted = Event.objects.get(kind="organization.erasure_accepted")
-    assert (accepted.actor_label, accepted.data["accepted"]) == ("Ann Ops", [ids[2]]), "not the other event"
-    with pytest.raises(CommandError, match="without a signature"):
-        call_command(*given, str(erasure.pk))
-    sql("UPDATE core_event SET actor_label = 'Someone else' WHERE id = %s", ids[2])
-    with pytest.raises(CommandError, match=r"was changed\.$"):
-        verify()
-
-
 def test_redactions_keep_their_signature_when_the_key_changes(organization: Any, settings: Any) -> None:
     member = make.dispatcher(organization, "Yara Voss")
     make.admin(organization)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
+from psycopg.pq import TransactionStatus
 from structlog.testing import capture_logs
 
 from dispatch.core.checks import servers
 from dispatch.core.db import pooler
+from dispatch.core.db.postgres import former_primary
 from dispatch.core.runtime import preflight
 from dispatch.core.server_addresses import postgres_settings
 from dispatch.core.web import health, probes
@@ -94,6 +97,51 @@ def test_a_host_that_does_not_answer_does_not_use_up_the_wait_for_a_connection(p
             assert session.execute(WRITABLE).fetchone() == (True,)
     assert time.monotonic() - began >= 2.0
     assert postgres_settings(pair.url())["OPTIONS"]["connect_timeout"] < 5
+
+
+@pytest.mark.usefixtures("probe")
+def test_connections_to_a_primary_that_hangs_are_cut_after_the_promotion(
+    database_pair: PostgresPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its host still acknowledges what is sent, so no timeout of the connection ends the wait."""
+    for name in ("LOOK_EVERY_S", "STUCK_AFTER_S", "ASK_EVERY_S"):
+        monkeypatch.setattr(former_primary, name, 0.1)
+    monkeypatch.setattr(former_primary, "watch", former_primary.Watch())
+    config = postgres_settings(database_pair.url(standby_first=True))
+    for name in ("HOST", "PORT"):
+        monkeypatch.setitem(connection.settings_dict, name, config[name])
+    reconnect()
+
+    def ask() -> str:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT inet_server_port()::text")
+            return str(cursor.fetchone()[0])
+
+    assert ask() == str(database_pair.primary.port)
+    assert health.missing_database() is None
+    database_pair.primary.hang()
+    with ThreadPoolExecutor(2) as beside, pytest.raises(OperationalError):
+        probe = beside.submit(health.missing_database)
+        beside.submit(database_pair.promote)
+        ask()
+    connection.close()
+    assert ask() == str(database_pair.standby.port)
+    assert probe.result() is None  # it is asked once more, at the new primary
+
+
+def test_a_long_statement_on_the_primary_is_not_cut(database_pair: PostgresPair) -> None:
+    watch = former_primary.Watch()
+    primary = ("127.0.0.1", database_pair.primary.port)
+    with connect(database_pair.url()) as session, ThreadPoolExecutor(1) as running:
+        watch.add(session, lambda: primary)
+        statement = running.submit(session.execute, "SELECT pg_sleep(600)")
+        wait_until(lambda: session.pgconn.transaction_status == TransactionStatus.ACTIVE)
+        now = time.monotonic()
+        assert [watch.look(lambda: primary, now + later) for later in (0, 60, 120)] == [0, 0, 0]
+        assert not session.closed
+        assert watch.look(lambda: ("127.0.0.1", database_pair.standby.port), now + 180) == 1
+        with pytest.raises(psycopg.OperationalError):
+            statement.result()
 
 
 def test_processes_go_on_after_the_standby_is_promoted(

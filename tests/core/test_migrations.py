@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from io import StringIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
 from django.apps import apps
+from django.contrib.postgres.functions import RandomUUID
 from django.contrib.postgres.operations import AddConstraintNotValid, AddIndexConcurrently
 from django.core.management import CommandError, call_command
 from django.core.management.commands import migrate
-from django.db import OperationalError, connection, models
+from django.db import OperationalError, connection, models, transaction
 from django.db.migrations import operations
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
+from django.db.models.functions import Now
 from psycopg import sql
 
+from dispatch.core.db.errors import sqlstate
 from dispatch.core.management.commands import migrate as command
-from tests.support.expand_only import SMALL_TABLES, find_contractions, find_table_scans
+from tests.harness.postgres_pair import using
+from tests.support.expand_only import SMALL_TABLES, find_contractions, find_long_locks, find_table_scans
 from tests.support.processes import database_url, environment, running
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_until
 
 # Migrate every app of this project to its first migration only, as version 0.1.0 left it.
 FIRST_RELEASE = """
@@ -116,6 +121,30 @@ def test_only_statements_that_lock_others_out_have_a_lock_timeout() -> None:
     assert limit() == before
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_migration_gives_way_to_a_process_that_would_deadlock_with_it(empty_database: str) -> None:
+    """A running process has read a row of one table, and waits for another that the migration has locked."""
+    with psycopg.connect(database_url(empty_database)) as process, ThreadPoolExecutor(1) as waiting:
+        process.execute("CREATE TABLE first (id int); CREATE TABLE second (id int)")
+        process.commit()
+        process.execute("SELECT FROM second")
+        with using(database_url(empty_database)), command._lock_timeout(connection, command.LOCK_TIMEOUT_S):
+            with pytest.raises(OperationalError) as refused, transaction.atomic(), connection.cursor() as cursor:
+                cursor.execute("ALTER TABLE first ADD COLUMN extra int")
+                read = waiting.submit(process.execute, "SELECT FROM first")
+                wait_until(lambda: waits_for_a_lock(process.info.backend_pid))
+                cursor.execute("ALTER TABLE second ADD COLUMN extra int")
+            assert sqlstate(refused.value) == "55P03"
+            assert read.result(PATIENCE).rowcount == 0  # and was no victim of the deadlock
+
+
+def waits_for_a_lock(pid: int) -> bool:
+    with psycopg.connect(database_url("postgres"), autocommit=True) as server:
+        waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE pid = %s AND NOT granted)"
+        row = server.execute(waits, [pid]).fetchone()
+    return bool(row and row[0])
+
+
 # What a migration takes away although the previous version runs beside it: (migration, what) → why it may.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("leads.0003_dry_run_and_duplicate_indexes", "SQL: CREATE UNIQUE"): (
@@ -130,14 +159,28 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 }
 
 
-@cache
-def later_changes() -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """Return the contractions and the table scans of this project's migrations after the first release.
+# What locks a large table for long: (migration, what) → why it may.
+LONG_LOCKS: dict[tuple[str, str], str] = {
+    ("core.0004_audit_redactions_and_restarts", "sign_known_redactions uses core.Event in one transaction"): (
+        "It only reads events, and writes rows of a new table that nobody reads yet."
+    ),
+}
 
-    Each is a pair of the migration and what it does.
-    """
+
+class Changes(NamedTuple):
+    """What migrations after the first release do: pairs of the migration and what it does."""
+
+    contractions: set[tuple[str, str]]
+    scans: set[tuple[str, str]]
+    long_locks: set[tuple[str, str]]
+
+
+@cache
+def later_changes() -> Changes:
+    """Return what this project's migrations after the first release do to processes that run."""
     contractions: set[tuple[str, str]] = set()
     scans: set[tuple[str, str]] = set()
+    long_locks: set[tuple[str, str]] = set()
     loader = MigrationLoader(None)
     created: set[tuple[str, str]] = set()
     for app, name in loader.graph._generate_plan(loader.graph.leaf_nodes(), at_end=True):
@@ -149,23 +192,31 @@ def later_changes() -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
             found = find_contractions(app, operation, state, created)
             contractions |= {(f"{app}.{name}", change) for change in found}
             scans |= {(f"{app}.{name}", scan) for scan in find_table_scans(app, operation, state, created)}
+            locks = find_long_locks(app, operation, state, created, is_atomic=migration.atomic)
+            long_locks |= {(f"{app}.{name}", lock) for lock in locks}
             if isinstance(operation, operations.CreateModel):
                 created.add((app, operation.name.lower()))
             operation.state_forwards(app, state)
-    return contractions, scans
+    return Changes(contractions, scans, long_locks)
 
 
 def test_migrations_only_expand_the_schema() -> None:
     """Processes of the previous version keep working while the new version's migrations are applied."""
-    found, _ = later_changes()
+    found = later_changes().contractions
     assert found - set(EXCEPTIONS) == set(), "Expand now and contract a release later, or give an exception."
     assert set(EXCEPTIONS) <= found, "An exception is no longer needed."
     assert all(len(reason.split()) > 3 for reason in EXCEPTIONS.values())
 
 
 def test_migrations_never_read_a_large_table_under_an_exclusive_lock() -> None:
-    _, found = later_changes()
-    assert found == set()
+    assert later_changes().scans == set()
+
+
+def test_migrations_never_lock_a_large_table_for_long() -> None:
+    found = later_changes().long_locks
+    assert found - set(LONG_LOCKS) == set(), "Change rows in batches."
+    assert set(LONG_LOCKS) <= found, "An exception is no longer needed."
+    assert all(len(reason.split()) > 3 for reason in LONG_LOCKS.values())
 
 
 def test_each_table_is_large_unless_people_fill_it() -> None:
@@ -268,6 +319,23 @@ def first_outbox() -> ProjectState:
         (operations.RunSQL("ALTER TABLE a\n  DROP COLUMN b"), ["SQL: DROP COLUMN"]),
         (operations.RunSQL(["ALTER TABLE a ALTER b SET NOT NULL"]), ["SQL: SET NOT NULL"]),
         (operations.RunSQL("UPDATE a SET b = ''"), []),
+        (operations.RunSQL("ALTER TABLE a ADD COLUMN b int NOT NULL"), ["SQL: b demands a value"]),
+        (operations.RunSQL("ALTER TABLE a ADD COLUMN b int NOT NULL DEFAULT 0"), []),
+        (operations.RunSQL("ALTER TABLE a ADD UNIQUE (b)"), ["SQL: ADD UNIQUE"]),
+        (operations.RunSQL("ALTER TABLE a ALTER b TYPE bigint"), ["SQL: TYPE"]),
+        (operations.AlterModelTable("endpoint", "receivers"), ["Rename table for endpoint to receivers"]),
+        (
+            operations.AlterOrderWithRespectTo("message", "endpoint"),
+            ["Set order_with_respect_to on message to endpoint"],
+        ),
+        (
+            operations.AddConstraint("endpoint", models.UniqueConstraint(fields=["name"], name="one")),
+            ["endpoint: constraint one"],
+        ),
+        (
+            operations.AddField("endpoint", "extra", models.TextField(db_default="", unique=True)),
+            ["endpoint.extra is unique, and has one default for all rows"],
+        ),
         (
             operations.SeparateDatabaseAndState(database_operations=[operations.RemoveField("endpoint", "name")]),
             ["Remove field name from endpoint"],
@@ -277,6 +345,39 @@ def first_outbox() -> ProjectState:
 )
 def test_what_takes_something_away_is_found(operation: Any, found: list[str], first_outbox: ProjectState) -> None:
     assert list(find_contractions("outbox", operation, first_outbox, {("outbox", "new")})) == found
+
+
+def change_messages(apps: Any, schema_editor: Any) -> None:
+    apps.get_model("outbox", "Message").objects.update(attempts=0)
+
+
+def change_endpoints(apps: Any, schema_editor: Any) -> None:
+    apps.get_model("outbox", "Endpoint").objects.update(name="")
+
+
+@pytest.mark.parametrize(
+    ("operation", "found"),
+    [
+        (operations.AddField("message", "extra", models.IntegerField(null=True)), []),
+        (
+            operations.AddField("message", "extra", models.UUIDField(db_default=RandomUUID())),
+            ["message.extra: computed for every row"],
+        ),
+        (operations.AddField("message", "extra", models.DateTimeField(db_default=Now())), []),
+        (
+            operations.RunSQL("UPDATE outbox_message SET attempts = 0"),
+            ["SQL: UPDATE of every row of outbox_message"],
+        ),
+        (operations.RunSQL("UPDATE outbox_endpoint SET name = ''"), []),
+        (operations.RunPython(change_messages), ["change_messages uses outbox.Message in one transaction"]),
+        (operations.RunPython(change_messages, atomic=False), []),
+        (operations.RunPython(change_endpoints), []),
+    ],
+)
+def test_what_locks_a_large_table_for_long_is_found(
+    operation: Any, found: list[str], first_outbox: ProjectState
+) -> None:
+    assert list(find_long_locks("outbox", operation, first_outbox, {("outbox", "new")})) == found
 
 
 def test_columns_that_demand_a_value_or_lose_their_default_are_found() -> None:

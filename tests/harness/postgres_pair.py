@@ -90,16 +90,26 @@ class Server:
 
     def kill(self) -> None:
         """Kill all of its processes with SIGKILL, like a power cut of its host; return when they are gone."""
+        family = self._suspend()  # so that the first process does not restart or end the others
+        for process in family:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(family, timeout=PATIENCE)
+
+    def hang(self) -> None:
+        """Stop all of its processes with SIGSTOP. Its connections stay open, and nothing is answered."""
+        for process in self._suspend()[1:]:
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+
+    def _suspend(self) -> list[psutil.Process]:
+        """Stop the server's first process, and return all of its processes."""
         with suppress(FileNotFoundError, psutil.NoSuchProcess):
             postmaster = psutil.Process(int((self.folder / "postmaster.pid").read_text().split()[0]))
-            if postmaster.name() != "postgres":
-                return
-            postmaster.suspend()  # so that it does not restart or end its children itself
-            family = [postmaster, *postmaster.children(recursive=True)]
-            for process in family:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-            psutil.wait_procs(family, timeout=PATIENCE)
+            if postmaster.name() == "postgres":
+                postmaster.suspend()
+                return [postmaster, *postmaster.children(recursive=True)]
+        return []
 
 
 class PostgresPair:

@@ -20,7 +20,7 @@ class Clients:
     """`forms` are (idempotency key, body), which are answered with a 202 or 201.
 
     An iterator may make them as they are sent. `answered` holds the ids that each key was ever answered with,
-    `last_at` when that was (time.monotonic()).
+    `last_at` when that was (time.monotonic()). `failed` has the requests that failed and were sent again.
     """
 
     url: str
@@ -31,6 +31,7 @@ class Clients:
     at_once: int = 3
     answered: dict[str, set[int]] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
     last_at: float = 0.0
 
     def __post_init__(self) -> None:
@@ -71,7 +72,9 @@ class Clients:
         while not self._stop.is_set():
             try:
                 answer = requests.post(self.url, json=form, headers=headers, timeout=WAIT_S)
-            except requests.RequestException:
+            except requests.RequestException as error:
+                with self._lock:
+                    self.failed.append(f"{key}: {error!r}")
                 self._stop.wait(PAUSE_S)
                 continue
             with self._lock:
@@ -82,4 +85,5 @@ class Clients:
                 if answer.status_code < 500 and answer.status_code != 429:
                     self.refused.append(f"{key}: {answer.status_code} {answer.text}")
                     return
+                self.failed.append(f"{key}: {answer.status_code} {answer.text[:200]}")
             self._stop.wait(PAUSE_S)

@@ -12,7 +12,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
@@ -37,29 +37,46 @@ RUN_IN = timedelta(seconds=3)
 RUNS_ENDED = ("succeeded", "failed", "skipped", "missed", "cancelled")
 
 
-class Load:
-    """The organization and everything that was ever sent to it."""
+class Seed(NamedTuple):
+    """An organization that can be sent to: an API key, the code of a campaign and the technicians' phones."""
 
-    def __init__(self, sim: Simulator, receiver: Receiver) -> None:
-        self.sim, self.receiver = sim, receiver
+    key: str
+    campaign: str
+    technicians: frozenset[str]
+
+
+def make_organization(sim: Simulator) -> Seed:
+    """Make the organization with this version's code, in the database in use."""
+    floor = Floor("twilio", lines=5, account_sid=sim.account_sid, auth_token=sim.auth_token)
+    floor.campaign.time_limit_s = 30
+    floor.campaign.max_attempts = 10
+    floor.campaign.save()
+    organization = floor.organization
+    make.number(organization, account=floor.account, max_channels=8)
+    make.service_type(organization, "plumbing")
+    DispatchPolicy.objects.create(
+        organization=organization, answer_timeout_s=15, ring_timeout_s=14, max_candidates=5, line_wait_s=600,
+        technician_wait_s=600,
+    )  # fmt: skip
+    for _ in range(20):
+        make.technician(organization, max_open_jobs=10_000)
+    phones = frozenset(str(one.phone) for one in Technician.objects.all())
+    return Seed(make.api_key(organization), floor.campaign.code, phones)
+
+
+class Load:
+    """Everything that was ever sent to the organization of `seed`, which is made unless it is given.
+
+    `pace` multiplies the pauses between requests.
+    """
+
+    def __init__(self, sim: Simulator, receiver: Receiver, seed: Seed | None = None, pace: float = 1.0) -> None:
+        self.sim, self.receiver, self.pace = sim, receiver, pace
         sim.others_will(answer(press="1"))
-        self.floor = Floor("twilio", lines=5, account_sid=sim.account_sid, auth_token=sim.auth_token)
-        self.floor.campaign.time_limit_s = 30
-        self.floor.campaign.max_attempts = 10
-        self.floor.campaign.save()
-        organization = self.floor.organization
-        make.number(organization, account=self.floor.account, max_channels=8)
-        make.service_type(organization, "plumbing")
-        DispatchPolicy.objects.create(
-            organization=organization, answer_timeout_s=15, ring_timeout_s=14, max_candidates=5, line_wait_s=600,
-            technician_wait_s=600,
-        )  # fmt: skip
-        for _ in range(20):
-            make.technician(organization, max_open_jobs=10_000)
-        self.technicians = {str(one.phone) for one in Technician.objects.all()}
-        self.key = make.api_key(organization)
+        self.key, self._campaign, self.technicians = seed or make_organization(sim)
         self.accepted: dict[str, dict[str, set[int]]] = defaultdict(dict)
         self.refused: list[str] = []
+        self.failed: list[str] = []  # and sent again
         self._numbers = {name: itertools.count() for name in EVERY_S}
 
     # --- What is sent
@@ -78,7 +95,7 @@ class Load:
             case "forms":
                 return make.form("plumbing")
             case "leads":
-                return {"campaign": self.floor.campaign.code, "phone": make.phone()}
+                return {"campaign": self._campaign, "phone": make.phone()}
             case "messages":
                 return {**message, "group": f"g{n % GROUPS}", "payload": {"name": f"message-{n}"}}
             case _:
@@ -230,7 +247,7 @@ class Sending:
                 f"{base_url}/api/v1/{PATHS.get(name, name)}/",
                 load.key,
                 load.requests(name, self._is_over),
-                every_s,
+                every_s * load.pace,
                 seed=1,
                 at_once=1 if name == "messages" else 3,
             )
@@ -274,6 +291,7 @@ class Sending:
             clients.stop()
             self._load.accepted[name].update(clients.answered)
             self._load.refused += clients.refused
+            self._load.failed += clients.failed
 
 
 class Watch:
@@ -294,6 +312,11 @@ class Watch:
         self._lock, self._is_over = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="watch", daemon=True)
         self._thread.start()
+
+    def standing_still(self) -> list[str]:
+        """Return the parts that have not gone on since `restart()`."""
+        with self._lock:
+            return sorted(set(self._progress) - set(self.first_growth))
 
     def restart(self) -> None:
         """Forget what was seen so far."""

@@ -22,8 +22,8 @@ NOT_FORWARDED = {"connection", "keep-alive", "transfer-encoding", "content-lengt
 
 
 class Proxy:
-    def __init__(self, servers: list[str], probe: str) -> None:
-        self._servers, self._probe = servers, probe
+    def __init__(self, servers: list[str], probe: str, connect_within_s: float) -> None:
+        self._servers, self._probe, self._connect_within_s = servers, probe, connect_within_s
         self._healthy = list(servers)
         self._turn = 0
 
@@ -52,7 +52,7 @@ class Proxy:
     async def run(self, address: str) -> None:
         # Kept connections are not reused: one to a host that vanished would swallow a request.
         connector = aiohttp.TCPConnector(force_close=True, limit=0)
-        timeout = aiohttp.ClientTimeout(total=ANSWER_WITHIN_S, sock_connect=CONNECT_WITHIN_S)
+        timeout = aiohttp.ClientTimeout(total=ANSWER_WITHIN_S, sock_connect=self._connect_within_s)
         async with aiohttp.ClientSession(
             connector=connector, timeout=timeout, auto_decompress=False
         ) as self._client:
@@ -89,8 +89,9 @@ def main() -> None:
     parser.add_argument("address")
     parser.add_argument("servers", nargs="+")
     parser.add_argument("--probe", default="")
+    parser.add_argument("--connect-within", type=float, default=CONNECT_WITHIN_S)
     given = parser.parse_args()
-    asyncio.run(Proxy(given.servers, given.probe).run(given.address))
+    asyncio.run(Proxy(given.servers, given.probe, given.connect_within).run(given.address))
 
 
 if __name__ == "__main__":

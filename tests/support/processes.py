@@ -60,16 +60,25 @@ def free_port() -> int:
 
 
 class Process:
-    """A running `manage.py` command in a separate process group; it inherits the open files `pass_fds`."""
+    """A running `manage.py` command in a separate process group; it inherits the open files `pass_fds`.
 
-    def __init__(self, arguments: tuple[str, ...], env: Mapping[str, str], pass_fds: tuple[int, ...] = ()) -> None:
+    `folder` has the code that it runs.
+    """
+
+    def __init__(
+        self,
+        arguments: tuple[str, ...],
+        env: Mapping[str, str],
+        pass_fds: tuple[int, ...] = (),
+        folder: Path = ROOT,
+    ) -> None:
         self.arguments = arguments
-        self._started_with = (arguments, env, pass_fds)
+        self._started_with = (arguments, env, pass_fds, folder)
         self._log = Path(tempfile.mkdtemp(prefix="process-")) / "log"
         with self._log.open("wb") as out:
             self._process = subprocess.Popen(
                 [sys.executable, "manage.py", *arguments],
-                cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+                cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
                 pass_fds=pass_fds,
             )  # fmt: skip
 

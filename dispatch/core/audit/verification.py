@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import connection
 
-from dispatch.core.audit import chain, erasures
+from dispatch.core.audit import chain
 from dispatch.core.audit.signatures import is_authentic
 from dispatch.core.db.snapshots import read_snapshot
 from dispatch.core.models import AuditAnchor, AuditRedaction, AuditRestart, AuditSeal, Event
@@ -24,13 +24,6 @@ WHERE e.organization_id = %(organization)s AND e.subject_type = ANY(%(subjects)s
   AND NOT EXISTS (SELECT FROM core_failedevent f WHERE f.event_id = e.id AND f.reader = %(reader)s)
 ORDER BY e.id
 """
-
-
-# What verification says about a change that an unsigned erasure may explain.
-_EXPLAIN = (
-    " Only event {claim} (person.erased) accounts for it, without a signature. If a process of a former version "
-    "erased this person during an upgrade, run manage.py accept_erasure --event {claim}."
-)
 
 
 class BrokenChain(Exception):
@@ -147,11 +140,23 @@ def _check_event(
         raise BrokenChain(f"{place}: event {seal.event_id} was changed.")
     if seal.salt and chain.digest_event(event, seal.salt) == seal.digest:
         return
-    digest = chain.digest_event(event, "")
-    if redactions.get(seal.event_id) != digest:
-        claim = erasures.find_claim(event.organization_id, event.pk, digest) if not seal.salt else None
-        why = "" if claim is None else _EXPLAIN.format(claim=claim)
-        raise BrokenChain(f"{place}: event {seal.event_id} was changed.{why}")
+    if redactions.get(seal.event_id) != chain.digest_event(event, ""):
+        raise BrokenChain(f"{place}: event {seal.event_id} was changed.{_describe_unsigned_erasure(event)}")
+
+
+def _describe_unsigned_erasure(changed: Event) -> str:
+    """Return a sentence if a process of an earlier version erased a person since the event, or an empty text.
+
+    It is a hint only: anybody who can change events can also insert this one.
+    """
+    erasures = Event.objects.filter(organization_id=changed.organization_id, kind="person.erased")
+    unsigned = erasures.filter(id__gt=changed.pk).exclude(data__has_key="redacted").order_by("id").first()
+    if unsigned is None:
+        return ""
+    return (
+        f" A process of an earlier version may have erased a person: see event {unsigned.pk} of "
+        f"{unsigned.at:%Y-%m-%d %H:%M} UTC. If so, run `manage.py restart_audit_log`."
+    )
 
 
 def _redactions(organization_id: int) -> dict[int, str]:

@@ -254,10 +254,11 @@ def _record(
 ) -> None:
     """Record who exported or erased how many rows, but not whose: that would be personal data again.
 
-    `redacted` has the new digests of changed events of the audit log (`core.audit.chain`).
+    `redacted` has the new digests of changed events of the audit log (`core.audit.chain`). Every erasure has it,
+    except those by processes of version 0.1.0 (`core.audit.verification`).
     """
     named = [name for name in ("phone", "email", "technician_id", "user_id") if getattr(person, name)]
     events.append(
         person.organization_id, f"person.{verb}", person.technician_id or person.user_id or 0, actor=actor,
-        named_by=named, counts=counts, **({"redacted": redacted} if redacted else {}),
+        named_by=named, counts=counts, **({} if redacted is None else {"redacted": redacted}),
     )  # fmt: skip

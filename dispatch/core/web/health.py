@@ -61,7 +61,8 @@ class DatabaseLink:
             except psycopg.Error:  # the server may have restarted since the last probe
                 self.close()
         parameters = {**_LINK_TIMEOUTS, "application_name": "dispatch-probe", "autocommit": True}
-        self._raw = psycopg.connect(**{**pooler.parameters(), **parameters})
+        wrapper: Any = connection
+        self._raw = wrapper.watched(psycopg.connect(**{**pooler.parameters(), **parameters}))
         self._raw.execute("SELECT 1")
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
 """Extend Django's PostgreSQL backend with this process's session limits and a pool that fails fast.
 
 If the pool provides no connection in time, PostgreSQL is unavailable or all connections are stuck. Requests then
-fail immediately for PAUSE_S instead of waiting one after another; afterwards one request probes.
+fail immediately for PAUSE_S instead of waiting one after another; afterwards one request probes. Connections to
+several hosts are watched by `former_primary`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import select
 from typing import Any
 
+import psycopg
 from django.db.backends.postgresql import base
 from django.db.utils import OperationalError
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from dispatch.core.circuit_breaker import CircuitBreaker
-from dispatch.core.db import session_limits
+from dispatch.core.db import pooler, session_limits
+from dispatch.core.db.postgres import former_primary
 
 PAUSE_S = 3.0
 
@@ -73,7 +76,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         Raises OperationalError, immediately if the pool has just failed.
         """
         if not self.pool:
-            return super().get_new_connection(conn_params)
+            return self.watched(super().get_new_connection(conn_params))
         if not breaker.admit():
             raise OperationalError("PostgreSQL provided no connection a moment ago.")
         try:
@@ -85,4 +88,20 @@ class DatabaseWrapper(base.DatabaseWrapper):
             breaker.release_probe()
             raise
         breaker.record_success()
+        return self.watched(connection)
+
+    def watched(self, connection: Any) -> Any:
+        """Return the connection, which is cut if another of several hosts becomes the primary while it hangs."""
+        if self._follows_the_primary():
+            former_primary.watch.add(connection, self._find_primary)
         return connection
+
+    def _follows_the_primary(self) -> bool:
+        options = self.settings_dict["OPTIONS"]
+        has_several_hosts = "," in str(self.settings_dict["HOST"] or options.get("host", ""))
+        return has_several_hosts and options.get("target_session_attrs") in ("read-write", "primary")
+
+    def _find_primary(self) -> tuple[str, int]:
+        """Return the host and port that accept writes now. Raises psycopg.Error."""
+        with psycopg.connect(**pooler.parameters(self.alias)) as connection:
+            return connection.info.host, connection.info.port

@@ -20,9 +20,21 @@ from dispatch.core.db.errors import sqlstate
 
 # While a migration waits for a table, all statements on that table wait behind it: less than WEB_LOCK_TIMEOUT_S.
 LOCK_TIMEOUT_S = 2.0
+# While it waits with a table locked already, a running process may wait for that one: a deadlock. Less than
+# PostgreSQL's deadlock_timeout (1 s), so that the migration gives up, and not the process.
+SECOND_LOCK_TIMEOUT_S = 0.5
+# After this many attempts in vain, it waits for further tables as long as for the first.
+BRIEF_ATTEMPTS = 8
 GIVE_UP_AFTER_S = 600.0
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 15.0
 _CONFLICTS = {"40P01": "deadlock", "55P03": "lock timeout"}
+_HOLDS_A_TABLE = """
+SELECT EXISTS (
+  SELECT FROM pg_locks
+  WHERE pid = pg_backend_pid() AND locktype = 'relation' AND granted
+    AND mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+)
+"""
 
 
 class Command(migrate.Command):
@@ -54,7 +66,8 @@ class Command(migrate.Command):
         applied, since, failures = -1, 0.0, 0
         while True:
             try:
-                with _lock_timeout(connection, options["lock_timeout"]):
+                brief_s = SECOND_LOCK_TIMEOUT_S if failures < BRIEF_ATTEMPTS else float("inf")
+                with _lock_timeout(connection, options["lock_timeout"], brief_s):
                     return super().handle(*args, **options)
             except OperationalError as error:
                 conflict = _CONFLICTS.get(sqlstate(error))
@@ -92,8 +105,10 @@ def _give_up_message(conflict: str, after_s: float) -> str:
 
 
 @contextmanager
-def _lock_timeout(connection: Any, seconds: float) -> Iterator[None]:
+def _lock_timeout(connection: Any, seconds: float, second_s: float = SECOND_LOCK_TIMEOUT_S) -> Iterator[None]:
     """Limit how long each statement waits for locks, except those that lock nobody out while they wait.
+
+    In a transaction that has locked a table already, the limit is `second_s` if that is less.
 
     Behind a pooler (DB_SESSION_LIMITS is off), sessions are shared, so nothing is set.
     """
@@ -109,17 +124,30 @@ def _lock_timeout(connection: Any, seconds: float) -> Iterator[None]:
             before: str = cursor.fetchone()[0]
             return before
 
-    def execute(run: Callable[..., Any], statement: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
+    def holds_a_table() -> bool:
+        with connection.cursor() as cursor:
+            cursor.cursor.execute(_HOLDS_A_TABLE)
+            return bool(cursor.cursor.fetchone()[0])
+
+    def choose_limit(statement: str) -> str:
+        if connection.in_atomic_block:
+            is_second = seconds > second_s and not statement.startswith("SELECT") and holds_a_table()
+            return second_limit if is_second else limit
         # CONCURRENTLY waits for the transactions that run, and others may use the table meanwhile.
-        if "CONCURRENTLY" not in str(statement).upper() or connection.in_atomic_block:
+        return "0" if "CONCURRENTLY" in statement else limit
+
+    def execute(run: Callable[..., Any], statement: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
+        chosen = choose_limit(str(statement).strip().upper())
+        if chosen == limit:
             return run(statement, params, many, context)
-        set_timeout("0")
+        set_timeout(chosen)
         try:
             return run(statement, params, many, context)
         finally:
-            set_timeout(limit)
+            with suppress(DatabaseError):  # a transaction that failed is rolled back, and the limit with it
+                set_timeout(limit)
 
-    limit = f"{round(seconds * 1000)}ms"
+    limit, second_limit = f"{round(seconds * 1000)}ms", f"{round(min(second_s, seconds) * 1000)}ms"
     before = set_timeout(limit)
     try:
         with connection.execute_wrapper(execute):
