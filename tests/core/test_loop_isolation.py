@@ -344,6 +344,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
         "tests/schedules/test_one_bad_run.py::test_headers_that_cannot_be_read_do_not_stop_the_reconciler",
         "tests/schedules/test_one_bad_run.py::test_reconciler_skips_locked_runs",
     ),
+    "schedules_calendars": ("tests/schedules/test_calendars.py::test_a_held_calendar_delays_no_other",),
     "schedules_time_zones": (
         "tests/schedules/test_time_zones.py::test_unreadable_headers_and_a_failing_schedule_stop_no_walk",
     ),

@@ -77,6 +77,7 @@ def test_technician_whose_phone_a_stranger_entered_answers_as_technician(shop):
 def test_dispatcher_whose_phone_a_stranger_entered_still_acknowledges_alerts(shop):
     shop.maria.phone = "+16025550166"
     shop.maria.save()
+    factories.confirm_phone(shop.organization, shop.maria)
     shop.job(lat=40.71, lng=-74.01)
     shop.notified("job.pending")
     notification = Notification.objects.get(kind="job.pending", user=shop.maria)

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import transaction
 
 from dispatch.console.schedules import calendar
 from dispatch.core.models import Event
@@ -20,6 +21,7 @@ from dispatch.schedules.rules.recurrence import Timing, localize, preview
 from dispatch.schedules.rules.stretches import measure_stretch
 from dispatch.schedules.services import calendars, executor
 from tests.api.client import Api
+from tests.core.threads import Elsewhere
 from tests.harness.schedules import ALL, ANA, World
 from tests.schedules.test_kinds import Receiver
 from tests.support import factories
@@ -461,3 +463,15 @@ def test_calendars_cost_one_statement_per_batch(
     claimed = executor.claim_due_runs(ALL)
     assert claimed.taken == 5
     assert statements == [exclusion_cache.VERSIONS]
+
+
+def test_a_held_calendar_delays_no_other(world: World) -> None:
+    past = NOW - timedelta(days=1)
+    for name in ("Held", "Free"):
+        ExclusionCalendar.objects.create(organization=world.organization, name=name, content=GOOD, refresh_at=past)
+    with transaction.atomic():
+        ExclusionCalendar.objects.select_for_update(no_key=True).get(name="Held")
+        Elsewhere(calendars.enqueue_due).finish()
+    waiting = dict(ExclusionCalendar.objects.values_list("name", "refresh_at"))
+    assert waiting["Held"] == past
+    assert waiting["Free"] > past

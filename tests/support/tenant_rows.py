@@ -34,6 +34,7 @@ from dispatch.jobs.models import (
 )
 from dispatch.outbox.models import (
     Attempt,
+    DirectRequest,
     Endpoint,
     EventType,
     EventTypeVersion,
@@ -295,6 +296,9 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
     ),
     Target: lambda t: Target.objects.create(
         organization=t.organization, endpoint=t.row(Endpoint), last_error=f"{t.tag} is away"
+    ),
+    DirectRequest: lambda t: DirectRequest.objects.create(
+        organization=t.organization, pool=t.row(DispatchPool), slot=9, lease_until=clock.now()
     ),
     MessageGroup: lambda t: MessageGroup.objects.create(
         organization=t.organization,

@@ -62,6 +62,9 @@ class Filters:
         return jobs.filter(_mentions(self.text)) if self.text else jobs
 
 
+NO_FILTERS = Filters()
+
+
 def _mentions(text: str) -> Q:
     if match := re.fullmatch(r"#?(\d{1,18})", text):
         return Q(pk=int(match[1])) | Q(customer_phone__contains=match[1])

@@ -7,7 +7,7 @@ from math import cos, radians
 
 from accounts.models import Organization
 from dispatch.console.board.cards import state_of
-from dispatch.console.board.filters import Filters
+from dispatch.console.board.filters import NO_FILTERS, Filters
 from dispatch.console.board.map_data import MAX_DRAWN, describe_technician, load_map_data, position_age
 from dispatch.jobs import policies
 from dispatch.jobs.models import Job, Offer
@@ -49,7 +49,7 @@ class MapView:
     height: int = HEIGHT
 
 
-def build_map(organization: Organization, filters: Filters, job: Job | None = None) -> MapView | None:
+def build_map(organization: Organization, job: Job | None = None, filters: Filters = NO_FILTERS) -> MapView | None:
     """Build the map of one job with its candidates and radius, or of the open jobs and all technicians.
 
     Return None if nothing has a position.

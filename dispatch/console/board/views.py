@@ -84,7 +84,7 @@ def board(request: HttpRequest) -> HttpResponse:
         context |= job_panel.build_panel(request, job) if job else {"no_such_job": wanted}
     map_outline.load_towns()
     if request.GET.get("map"):
-        context["drawing"] = board_map.build_map(request.organization, filters, context.get("job"))
+        context["drawing"] = board_map.build_map(request.organization, context.get("job"), filters)
     context["tiles"] = {
         "url": settings.MAP_TILES_URL,
         "max_zoom": settings.MAP_TILES_MAX_ZOOM,
@@ -208,7 +208,7 @@ def technician_strip_view(request: HttpRequest) -> HttpResponse:
 @console_view
 def map_view(request: HttpRequest) -> HttpResponse:
     """Render the outline map, of one job (`?job=`) or of the open jobs that match the filters."""
-    drawing = board_map.build_map(request.organization, Filters.of(request.GET), _job_of_map(request))
+    drawing = board_map.build_map(request.organization, _job_of_map(request), Filters.of(request.GET))
     return views_base.render_fragment(request, "console/board/_map.html", {"drawing": drawing})
 
 

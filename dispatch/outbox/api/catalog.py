@@ -36,10 +36,10 @@ class EventTypeSerializer(OwnedSerializer):
 
     name = serializers.CharField(max_length=80, validators=[services.check_name])
     schema = serializers.JSONField(
-        required=False, allow_null=True, write_only=True,
+        required=False, allow_null=True,
         help_text="JSON Schema, draft 2020-12. Another schema makes a new version.",
     )  # fmt: skip
-    example = serializers.JSONField(required=False, allow_null=True, write_only=True)
+    example = serializers.JSONField(required=False, allow_null=True)
 
     class Meta:
         model = EventType
