@@ -133,8 +133,8 @@ def move_primary(fault: Any, cluster: PatroniCluster, watch: Watch, here: Versio
     _, promoted_at = cluster.wait_for_primary(other_than=primary)
     goes_on(watch, here)
     after = {name: round(at - promoted_at, 1) for name, at in watch.first_growth.items()}
-    told = f"{fault.__name__}: promoted after {promoted_at - began:.1f} s, goes on after it (s): {after}"
-    print(told, flush=True)  # noqa: T201
+    summary = f"{fault.__name__}: promoted after {promoted_at - began:.1f} s, goes on after it (s): {after}"
+    print(summary, flush=True)  # noqa: T201
     if fault is not switch_over:
         primary.kill()
         primary.start()
