@@ -141,8 +141,8 @@ def move_primary(fault: Any, cluster: PatroniCluster, watch: Watch, here: Versio
     cluster.wait_for_standby()
     wait_until(lambda: answers(here.port("web 1"), "readyz"), message=here.logs)
     assert here.ended() == []
-    assert max(after.values()) < GOES_ON_WITHIN_S, told
-    return told
+    assert max(after.values()) < GOES_ON_WITHIN_S, summary
+    return summary
 
 
 def goes_on(watch: Watch, here: Version) -> None:
