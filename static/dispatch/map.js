@@ -76,11 +76,18 @@
     marker.on("add", () => marker.getElement().setAttribute("aria-label", marker.words));
     if (kind === "job-pin") {
       marker.on("click", () => D.board.open(String(one.id)));
+      marker.on("keydown", (event) => onPress(event, () => D.board.open(String(one.id))));
       marker.on("dragstart", () => { drags = marker; });
       marker.on("drag", () => aim(marker));
       marker.on("dragend", () => drop(marker));
     }
     return marker;
+  }
+
+  function onPress({ originalEvent }, act) {
+    if (originalEvent.key !== "Enter" && originalEvent.key !== " ") return;
+    originalEvent.preventDefault();
+    act();
   }
 
   /* Show each point at its place; keep the markers that stay, so that focus and open groups stay too. */
@@ -213,11 +220,15 @@
     const map = L.map(box, { zoomAnimation: !still, fadeAnimation: !still, markerZoomAnimation: !still, worldCopyJump: true, maxZoom: Number(board.dataset.tilesZoom) });
     map.attributionControl.setPrefix(false);
     map.setView([39.5, -98.35], 4);
-    const group = (kind, label) => L.markerClusterGroup({ maxClusterRadius: GROUP_PX, showCoverageOnHover: false, animate: !still, iconCreateFunction: groupIcon(kind, label) });
+    const group = (kind, label) => {
+      const layer = L.markerClusterGroup({ maxClusterRadius: GROUP_PX, showCoverageOnHover: false, animate: !still, iconCreateFunction: groupIcon(kind, label) });
+      layer.on("clusterkeydown", (event) => onPress(event, () => layer.fire("clusterclick", event)));
+      return layer;
+    };
     chart = { slot, box, map, caption: words, lines: L.layerGroup().addTo(map), technicians: group("technicians", "technicians").addTo(map), jobs: group("jobs", "jobs").addTo(map) };
     shown = new Map();
     addTiles();
-    new ResizeObserver(() => map.invalidateSize()).observe(box);
+    new ResizeObserver(() => { if (chart?.map === map) map.invalidateSize(); }).observe(box);
   }
 
   function addTiles() {

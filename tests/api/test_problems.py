@@ -114,7 +114,7 @@ def test_unknown_method_is_405(api):
     is_problem(api.send("PUT", "organization/"), 405, "method_not_allowed")
 
 
-@pytest.mark.parametrize("text", ["{", '{"on_duty": NaN}', "[" * 100_000])
+@pytest.mark.parametrize("text", ["{", '{"on_duty": NaN}', "[" * 50_000])
 def test_a_body_that_cannot_be_read(api, text):
     is_problem(api.post("duty/", text), 400, "parse_error")
 
