@@ -18,6 +18,6 @@ SELECT EXISTS (SELECT FROM notifications_alert
 
 
 def has_open_problem(event: Event) -> bool:
-    """Return whether the event's subject has an open alert, an unsettled notification or an owner."""
+    """Return whether the event's subject has an open alert, an unresolved notification or an owner."""
     about = {"organization": event.organization_id, "type": event.subject_type, "id": event.subject_id}
     return bool(prepared.fetch_all(_OPEN_PROBLEM, about)[0][0])

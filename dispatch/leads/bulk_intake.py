@@ -127,7 +127,7 @@ def _consent(entry: dict[str, Any]) -> NewConsent | None:
     if not any(entry.get(name) for name in FIELDS if name.startswith("consent_")):
         return None
     if not entry.get("consent_at") or not _text(entry, "consent_source", 80):
-        raise InvalidEntry("consent_at", "A consent needs consent_at, when it was given, and consent_source, how.")
+        raise InvalidEntry("consent_at", "Enter consent_at (when it was given) and consent_source (how).")
     given_at = _moment(entry["consent_at"], "consent_at")
     if given_at > timezone.now() + FUTURE:
         raise InvalidEntry("consent_at", "Must be in the past.")

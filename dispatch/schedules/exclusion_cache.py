@@ -52,7 +52,7 @@ def exclusions_of(calendar_ids: Sequence[int] | None, zone: str) -> Exclusions:
 
 
 def reset() -> None:
-    """Forget what was read."""
+    """Reset the cache of calendars."""
     _contents.clear()
     _resolved.cache_clear()
 

@@ -414,7 +414,7 @@ def encrypted_columns() -> list[tuple[str, str]]:
     ]
 
 
-def test_no_loop_fails_while_nothing_that_an_organization_encrypted_can_be_read() -> None:
+def test_no_loop_fails_if_an_organizations_secrets_cannot_be_read() -> None:
     theirs = tenant("Bravotown")
     columns = encrypted_columns()
     assert len(columns) >= 9

@@ -60,7 +60,7 @@ def exchange(*processes: Process) -> None:
         process.step()
 
 
-def test_a_process_is_relieved_only_by_one_that_runs_the_loop_and_reaches_more() -> None:
+def test_only_a_process_with_the_loop_that_reaches_more_relieves_another() -> None:
     cut, other = a_host("a", PROVIDER), a_host("b")
     cut.record_failure(PROVIDER, "unplugged")
     assert not cut.is_relieved("alone")

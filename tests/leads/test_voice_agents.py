@@ -105,7 +105,7 @@ def test_the_documented_agent_refuses_who_is_not_the_provider(floor: Floor, sim:
 
 
 def greet(talk: Talk) -> None:
-    """Talk as an agent that says a sentence and leaves."""
+    """Act as an agent that says a sentence and ends."""
     talk.hear_first()
     if talk.is_stream:
         talk.hear("media")
@@ -299,11 +299,11 @@ def test_an_agent_is_written_and_read_with_the_api(floor: Floor, api: Api) -> No
     [
         ({"agent": {"url": "wss://10.0.0.1/"}}, "private"),
         ({"agent": {"url": "wss://bots.example.com/?a=1", "kind": "stream"}}, "query"),
-        ({"agent": {"url": "wss://bots.example.com/", "variables": "lead_id"}}, "gets lead_id anyway"),
+        ({"agent": {"url": "wss://bots.example.com/", "variables": "lead_id"}}, "Remove lead_id"),
         ({"agent": {"url": "wss://bots.example.com/", "greeting": "Hi {nmae}"}}, "Unknown variable"),
         ({"agent": {"kind": "relay"}}, "This field is required"),
         ({"agent": {"url": "wss://bots.example.com/", "starts": "key"}}, "Write a script"),
-        ({"script": "x", "branches": [{"key": "1", "action": "agent"}]}, "Describe the voice agent"),
+        ({"script": "x", "branches": [{"key": "1", "action": "agent"}]}, "Add a voice agent"),
         ({"script": "x", "branches": [{"key": "1", "action": "connect", "phones": "12"}]}, "not a valid phone"),
         ({"script": "x", "branches": [{"key": "1", "action": "connect", "phones": "+442079460000"}]},
          "can't be called"),
@@ -347,7 +347,7 @@ def test_only_an_admin_changes_the_allowed_hosts(floor: Floor) -> None:
     assert browser(make.dispatcher(floor.organization)).post(url, sent).status_code in (302, 403, 404)
     assert LeadDispatch.objects.get().agent_hosts == ""
     page = browser(make.admin(floor.organization))
-    assert "unlike" in page.post(url, {**sent, "agent_hosts": "https://x"}).content.decode()
+    assert "is not a host" in page.post(url, {**sent, "agent_hosts": "https://x"}).content.decode()
     assert page.post(url, sent).status_code == 302
     assert LeadDispatch.objects.get().agent_hosts == "bots.example.com, *.acme.com"
 

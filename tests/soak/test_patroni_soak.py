@@ -133,16 +133,16 @@ def move_primary(fault: Any, cluster: PatroniCluster, watch: Watch, here: Versio
     _, promoted_at = cluster.wait_for_primary(other_than=primary)
     goes_on(watch, here)
     after = {name: round(at - promoted_at, 1) for name, at in watch.first_growth.items()}
-    told = f"{fault.__name__}: promoted after {promoted_at - began:.1f} s, goes on after it (s): {after}"
-    print(told, flush=True)  # noqa: T201
+    summary = f"{fault.__name__}: promoted after {promoted_at - began:.1f} s, goes on after it (s): {after}"
+    print(summary, flush=True)  # noqa: T201
     if fault is not switch_over:
         primary.kill()
         primary.start()
     cluster.wait_for_standby()
     wait_until(lambda: answers(here.port("web 1"), "readyz"), message=here.logs)
     assert here.ended() == []
-    assert max(after.values()) < GOES_ON_WITHIN_S, told
-    return told
+    assert max(after.values()) < GOES_ON_WITHIN_S, summary
+    return summary
 
 
 def goes_on(watch: Watch, here: Version) -> None:

@@ -91,7 +91,7 @@ class Process:
     def record_success(self, server: str) -> None:
         """Record that a connection to the server was made."""
         known = self._servers.get(server)
-        if known is None:  # no process of an undisturbed site knows any server
+        if known is None:  # while all servers are reached, no process tracks any
             return
         known.known_at = time.monotonic()
         if known.failing_since is not None:
@@ -219,7 +219,7 @@ process = Process()
 
 
 def reset() -> None:
-    """Forget what this process knows, except its probe: in a forked process, and in tests."""
+    """Reset what this process knows, except its probe: in a forked process, and in tests."""
     global process
     former, process = process, Process()
     process.probe = former.probe

@@ -125,7 +125,7 @@ class RelaySession(AgentSession):
                 self.call.script.asked()
 
     def _interrupt(self) -> None:
-        """Stop speaking because the person spoke or pressed a key, and tell the agent how far it came."""
+        """Stop speaking because the person spoke or pressed a key, and report to the agent what was spoken."""
         if self._speaking is None:
             return
         words, began, duration = self._speaking

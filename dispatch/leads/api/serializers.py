@@ -95,7 +95,7 @@ def new_consent(given: dict[str, Any]) -> NewConsent:
     """Return a consent from the fields at, source, purpose, words and proof. Raises ValidationError."""
     if not given["at"] or not given["source"]:
         raise serializers.ValidationError(
-            {"consent_at": "A consent needs consent_at, when it was given, and consent_source, how."}
+            {"consent_at": "Enter consent_at (when it was given) and consent_source (how)."}
         )
     if given["at"] > clock.now() + timedelta(minutes=5):
         raise serializers.ValidationError({"consent_at": "Must be in the past."})

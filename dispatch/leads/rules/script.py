@@ -11,7 +11,7 @@ NO_WORDS = (
     "Write a script or enter a TwiML URL, so that the people called hear something, or a voice agent that takes "
     "the call when they answer."
 )
-NO_AGENT = "Describe the voice agent of the campaign."
+NO_AGENT = "Add a voice agent to the campaign, or choose another action."
 MAX_ANSWER = 1000  # maximum length of a response to a key
 # Maximum size of a script in bytes. Spoken three times, it stays below the 64 kB that providers take at once.
 MAX_SCRIPT_BYTES = 16_000
@@ -60,7 +60,7 @@ def split_names(text: str) -> list[str]:
 def variables_problem(names: Iterable[str]) -> str:
     """Return what is wrong with the names of a campaign's own variables, or ""."""
     wrong = [name for name in names if not _NAME.fullmatch(name)]
-    return f"A name has letters, digits and underscores only, unlike “{wrong[0]}”." if wrong else ""
+    return f"“{wrong[0]}” is not a name. Use letters, digits and underscores only." if wrong else ""
 
 
 def placeholder_problem(text: str, names: Iterable[str]) -> str:

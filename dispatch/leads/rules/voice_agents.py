@@ -50,7 +50,7 @@ def _matches(host: str, allowed: str) -> bool:
 def hosts_problem(hosts: Iterable[str]) -> str:
     """Return what is wrong with an organization's list of hosts, or ""."""
     wrong = [host for host in hosts if not _HOST.fullmatch(host)]
-    return f"Enter hosts such as bots.example.com or *.example.com, unlike “{wrong[0]}”." if wrong else ""
+    return f"“{wrong[0]}” is not a host. Enter hosts such as bots.example.com or *.example.com." if wrong else ""
 
 
 def names_problem(names: list[str]) -> str:
@@ -58,7 +58,7 @@ def names_problem(names: list[str]) -> str:
     if len(names) > MAX_NAMES:
         return f"At most {MAX_NAMES} names."
     if taken := next((name for name in names if name in GIVEN), ""):
-        return f"The agent gets {taken} anyway."
+        return f"Remove {taken}: the agent always gets it."
     return variables_problem(names)
 
 

@@ -125,7 +125,7 @@ def open_legs(branch: KeyBranch, call: Call) -> list[Call]:
 
 
 def record_connection(lead: Lead, call: Call, is_connected: bool) -> None:
-    """Append the result of a connection to the lead's events, once per call. Who has talked was connected."""
+    """Append the result of a connection to the lead's events, once per call. A lead that talked was connected."""
     kind = "lead.connected" if is_connected else "lead.not_connected"
     known = {"lead.connected", kind}
     about = {"subject_type": "lead", "subject_id": lead.pk, "kind__in": known, "data__call": call.pk}

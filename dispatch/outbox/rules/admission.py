@@ -73,7 +73,7 @@ def token_at(rate_per_minute: int, full_at: datetime | None, now: datetime) -> d
 
 
 def token_wait_s(rate_per_minute: int, full_at: datetime | None, now: datetime, place: int) -> float:
-    """Return the seconds until the token of the request at this place in line, counted from 0."""
+    """Return the seconds until the token of the request at this position of the queue, counted from 0."""
     first = (token_at(rate_per_minute, full_at, now) - now).total_seconds()
     return max(0.0, first) + place * WINDOW_S / rate_per_minute
 

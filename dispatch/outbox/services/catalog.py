@@ -30,7 +30,7 @@ TOO_EXPENSIVE = "Validating this payload takes too long. Send less in one messag
 def check_name(name: str) -> None:
     """Accept "order.changed", unless its subject is one of Dispatch's own. Raises ValidationError."""
     if not _NAME.fullmatch(name):
-        raise ValidationError('Enter a subject and a verb such as "order.changed", in lower case.', code="invalid")
+        raise ValidationError('Enter a subject and a verb such as "order.changed", in lowercase.', code="invalid")
     if (subject := name.partition(".")[0]) in catalog.subjects():
         raise ValidationError(f'"{subject}.*" are events of Dispatch. Choose another subject.', code="reserved")
 
@@ -62,7 +62,7 @@ def create_type(organization: Organization, fields: Mapping[str, Any], *, actor:
             with transaction.atomic():
                 row = EventType.objects.create(**{**given, "organization": organization})
         except IntegrityError:
-            raise Conflict(f"The event type {given['name']} exists already.", code="duplicate") from None
+            raise Conflict(f"The event type {given['name']} already exists.", code="duplicate") from None
         if content != (None, None):
             _add_version(row, *content)
         _append_event(row, "added", actor)

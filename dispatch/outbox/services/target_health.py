@@ -45,7 +45,7 @@ CLEAN: dict[str, Any] = {
 
 
 class Call(Protocol):
-    """What a target was asked: by a delivery attempt or a direct request.
+    """A request to a target: a delivery attempt or a direct request.
 
     `id` distinguishes the messages of a target; direct requests have negative ones.
     """

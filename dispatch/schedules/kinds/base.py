@@ -51,7 +51,7 @@ class Assignment:
     headers: Mapping[str, str] = field(default_factory=dict)
     # Why the run cannot be executed, or "".
     problem: str = ""
-    # Since when the attempt has been deferred, because its target could not be asked.
+    # Since when the attempt has been deferred, because no request could be made.
     deferred_since: datetime | None = None
 
     @property

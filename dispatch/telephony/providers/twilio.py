@@ -232,7 +232,7 @@ class Twilio(Provider):
             body = json.dumps([kind, step, sorted(payload.items())])
             key = f"{kind}:{hashlib.sha256(body.encode()).hexdigest()[:40]}"
         code, message = payload.get("ErrorCode", ""), payload.get("ErrorMessage", "")
-        if kind == "agent":  # an error of the agent is none of the call; and a later attempt needs the step
+        if kind == "agent":  # the agent's error is not the call's; and a later attempt needs the step
             code, message, payload = "", "", {**payload, STEP: str(step)}
         elif not code:
             code, message = codes.sip_error(payload.get("CallStatus", ""), payload.get("SipResponseCode", ""))

@@ -61,7 +61,7 @@ def _has_started(call: Call, step: int) -> bool:
 
 
 def _record_end(call: Call, has_failed: bool) -> None:
-    """Withdraw the time limit, and note a failure at the call."""
+    """Remove the time limit, and record a failure in the call."""
     with transaction.atomic():
         locked = lock_call(call.pk)
         fields: dict[str, object] = {}

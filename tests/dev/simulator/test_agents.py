@@ -126,7 +126,7 @@ def test_a_refused_handshake_continues_with_the_document(
         assert (report.params["StreamEvent"], report.params["StreamError"]) == ("stream-error", "answered 503")
 
 
-def test_the_action_of_a_relay_is_told_if_the_person_hangs_up(
+def test_the_action_of_a_relay_is_called_if_the_person_hangs_up(
     place: Caller, ours: OurServer, sim: Simulator
 ) -> None:
     sim.phone(ANN).will(manual())

@@ -23,7 +23,7 @@ LOCK_TIMEOUT_S = 2.0
 # While it waits with a table locked already, a running process may wait for that one: a deadlock. Less than
 # PostgreSQL's deadlock_timeout (1 s), so that the migration gives up, and not the process.
 SECOND_LOCK_TIMEOUT_S = 0.5
-# After this many attempts in vain, it waits for further tables as long as for the first.
+# After this many failed attempts, it waits for further tables as long as for the first.
 BRIEF_ATTEMPTS = 8
 GIVE_UP_AFTER_S = 600.0
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 15.0
