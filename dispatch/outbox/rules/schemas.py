@@ -1,9 +1,9 @@
 """Check JSON Schemas (draft 2020-12) and validate payloads against them, at a bounded cost.
 
 A schema has a limited size, depth and set of keywords, and refers to nothing outside of itself. Validation stops
-after MAX_STEPS steps, whatever the schema and the payload are: a keyword takes one, and more if its value or what it
-is applied to is large. Patterns are matched by an engine whose time is
-linear in the text (that of `jsonschema-rs`), so no pattern is slow; it has no lookaround and no backreferences.
+after MAX_STEPS steps, whatever the schema and the payload are: a keyword takes one, and more if its value or what
+it is applied to is large. Patterns are matched by an engine whose time is linear in the text (that of
+`jsonschema-rs`), so no pattern is slow; it has no lookaround and no backreferences.
 """
 
 from __future__ import annotations
