@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future
@@ -170,12 +169,10 @@ class _DeliveryThread:
 
 async def _close_client() -> None:
     """Close the requests in progress, and the loop's access tokens and client."""
-    mine = asyncio.current_task()
-    for task in asyncio.all_tasks():
-        if task is not mine:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
     await access_tokens.close()
     await client.close()
 

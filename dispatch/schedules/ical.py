@@ -74,9 +74,7 @@ def _entries_of(event: Any, now: datetime, search: rrules.Search) -> Iterator[li
         length = _length(event, start)
         starts = list(_starts(event, start, length, now, search))
     except rrules.TooExpensive:
-        raise UnreadableCalendar(
-            "The recurring events have too many occurrences. Remove those of the past."
-        ) from None
+        raise UnreadableCalendar("The recurring events have too many occurrences. Remove past ones.") from None
     except rrules.InvalidRule as error:
         raise UnreadableCalendar(f"The event “{name}” has an unusable rule. {error}") from None
     except UnreadableCalendar:

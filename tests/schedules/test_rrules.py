@@ -103,6 +103,17 @@ def test_search_that_begins_late_finds_what_a_search_from_the_start_finds(
     assert list(found) == expected
 
 
+def test_seconds_of_the_creation_are_no_part_of_a_rule() -> None:
+    """A schedule without a start is anchored at the moment of its creation."""
+    created = at("2026-01-05 08:59:58.123456")
+    for text in ("FREQ=DAILY;BYHOUR=9;BYMINUTE=0", "FREQ=MONTHLY;BYDAY=MO,TU;BYSETPOS=2;BYHOUR=9;BYMINUTE=0"):
+        timing = rule(text, created)
+        assert preview(timing, created, 1)[0].second == 0
+        assert ":58" not in describe(timing)
+    chosen = at("2026-01-05 09:00:30")
+    assert preview(rule("FREQ=DAILY", chosen, starts_at=chosen), created, 1) == [chosen]
+
+
 # --- Clock changes -----------------------------------------------------------------------------------------------
 
 

@@ -138,11 +138,8 @@ def wall_times(text: str, start: datetime, after: datetime, search: Search | Non
     are_apart = "BYSETPOS" not in parts
     searched = {name: parts[name] for name in parts if not (are_apart and name in _TIME_PARTS)}
     first, times = _move_forward(parts, start, after), _times_of_day(parts, start)
-    rule: Any = rrulestr(
-        _with_defaults(searched, start),
-        dtstart=datetime.combine(first, time()) if are_apart else first,
-        cache=False,
-    )
+    first = datetime.combine(first, time()) if are_apart else first
+    rule: Any = rrulestr(_with_defaults(searched, start), dtstart=first, cache=False)
     if _counts_weeks_of_year(parts):  # months would change what is counted
         rule._byweekday = looked_at = _Counted(range(7))
     else:
@@ -162,7 +159,7 @@ def wall_times(text: str, start: datetime, after: datetime, search: Search | Non
 
 
 def _times_of_day(parts: Mapping[str, str], start: datetime) -> list[time]:
-    """Return the times of each day of the rule, in order. The start has the hour and minute that it does not name."""
+    """Return the times of each day of the rule, in order; the start gives what the rule does not name."""
     hours, minutes = (
         sorted({int(value) for value in parts[name].split(",")}) if name in parts else [given]
         for name, given in (("BYHOUR", start.hour), ("BYMINUTE", start.minute))
