@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings as configured
+from django.db import OperationalError
 
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
@@ -241,6 +242,29 @@ def test_canceled_run_frees_its_slot(real: World, receiver: Receiver, monkeypatc
     working.finish()
     real.settle()
     assert statuses(real, [schedule]) == ["cancelled"]
+    assert not DirectRequest.objects.exists()
+
+
+def test_request_in_progress_survives_a_database_error(
+    real: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third request can't be admitted for a moment: the others must not be closed and sent again."""
+    limit(real, concurrency=2)
+    receiver.hold_all(after=1)
+    admit, asked = direct_delivery.admit_requests, []
+
+    def fail_once(requests: Any) -> Any:
+        asked.append(requests)
+        if len(asked) == 2:
+            receiver.let_all_go()
+            raise OperationalError("the connection is lost")
+        return admit(requests)
+
+    monkeypatch.setattr(direct_delivery, "admit_requests", fail_once)
+    schedules = calls(real, receiver, "a", "b", "c", timeout_s=25)
+    real.go()
+    assert statuses(real, schedules) == ["succeeded"] * 3
+    assert sorted(receiver.names) == ["a", "b", "c"]
     assert not DirectRequest.objects.exists()
 
 
