@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future
 from dataclasses import dataclass
 
 import structlog
-from django.db import DatabaseError, InterfaceError, connection
+from django.db import DatabaseError, InterfaceError, OperationalError, connection
 
 from dispatch.core.http import client
 from dispatch.outbox import access_tokens, http_delivery, metrics
@@ -64,7 +63,16 @@ def send_requests(
     try:
         while waiting or running:
             if waiting:
-                waiting, held = _begin(waiting, running, may_begin)
+                try:
+                    waiting, held = _begin(waiting, running, may_begin)
+                except (OperationalError, InterfaceError) as error:
+                    if not running:
+                        raise
+                    # The requests in progress would be sent again if they were closed now.
+                    log.warning("requests_not_begun", error=str(error).strip())
+                    connection.close_if_unusable_or_obsolete()
+                    sent = {id(call.request) for call in running.values()}
+                    waiting, held = [request for request in waiting if id(request) not in sent], []
                 if held:
                     yield held
             ended: list[Ending] = []
@@ -84,21 +92,21 @@ def _begin(
     """Send what is admitted; return the requests that still wait, and those that are held."""
     still: list[DirectRequest] = []
     held: list[Ending] = []
-    dropped: list[Admitted] = []
     pending = admit_requests(waiting)
     pools = {call.pool_id for call in running.values()}
     pools |= {answer.pool_id for answer in pending if isinstance(answer, Admitted)}
-    for answer in pending:
-        if isinstance(answer, Held) and answer.pool_id in pools and answer.why == "slot":
-            still.append(answer.request)
-        elif not may_begin(answer.request):
-            if isinstance(answer, Admitted):
-                dropped.append(answer)
-        elif isinstance(answer, Held):
-            held.append(answer)
-        else:
-            running[_thread().submit(answer.request)] = answer
-    release_requests(dropped)
+    unsent = {id(answer): answer for answer in pending if isinstance(answer, Admitted)}
+    try:
+        for answer in pending:
+            if isinstance(answer, Held) and answer.pool_id in pools and answer.why == "slot":
+                still.append(answer.request)
+            elif may_begin(answer.request):
+                if isinstance(answer, Held):
+                    held.append(answer)
+                else:
+                    running[_thread().submit(answer.request)] = unsent.pop(id(answer))
+    finally:  # what may not begin frees its slot
+        _quietly(lambda: release_requests(list(unsent.values())))
     return still, held
 
 
@@ -170,12 +178,10 @@ class _DeliveryThread:
 
 async def _close_client() -> None:
     """Close the requests in progress, and the loop's access tokens and client."""
-    mine = asyncio.current_task()
-    for task in asyncio.all_tasks():
-        if task is not mine:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
     await access_tokens.close()
     await client.close()
 

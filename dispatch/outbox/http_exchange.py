@@ -78,8 +78,9 @@ async def exchange(
         verdict = Verdict(rules.PERMANENT, error_class="refused", error=str(error))
     except client.LookupDelayed as error:
         verdict = Verdict(rules.DEFERRED, LOOKUP_DELAY_S, error_class=rules.LOOKUP, error=str(error))
-    except client.TargetTimeout as error:
-        verdict = Verdict(rules.FAILED, error_class="timeout", error=str(error))
+    except client.TargetTimeout:  # the last request had what was left of the timeout
+        error_text = f"no response within {request.timeout_s:g} s"
+        verdict = Verdict(rules.FAILED, error_class="timeout", error=error_text)
     except client.TargetUnreachable as error:
         verdict = Verdict(rules.FAILED, error_class="unreachable", error=str(error))
     except ValueError as error:  # an unusable header or secret: no request was made

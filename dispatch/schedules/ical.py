@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -21,6 +21,8 @@ from dispatch.schedules.rules import rrules
 MAX_BYTES = 256 * 1024
 MAX_ENTRIES = 1000
 MAX_NAME_LENGTH = 80
+# Steps of the expansion of all recurring events of a file (rules.rrules.Search): about two seconds.
+MAX_STEPS, STEPS_PER_OCCURRENCE = 1_000_000, 10
 # Occurrences of recurring events are read from and until these times.
 BEFORE, AHEAD = timedelta(days=31), timedelta(days=3 * 366)
 _DAY = timedelta(days=1)
@@ -41,8 +43,9 @@ def read_entries(content: str, now: datetime) -> list[list[str]]:
     except Exception as error:  # the parser raises many kinds of error
         raise UnreadableCalendar(f"This is not an iCalendar file: {str(error)[:200]}") from None
     entries: list[list[str]] = []
+    search = rrules.Search(MAX_STEPS)
     for event in events:
-        for entry in _entries_of(event, now):
+        for entry in _entries_of(event, now, search):
             entries.append(entry)
             if len(entries) > MAX_ENTRIES:
                 raise UnreadableCalendar(f"The calendar has more than {MAX_ENTRIES:,} entries.")
@@ -62,14 +65,16 @@ def _without_zones(content: str) -> str:
     return "\r\n".join([*kept, ""])
 
 
-def _entries_of(event: Any, now: datetime) -> Iterator[list[str]]:
+def _entries_of(event: Any, now: datetime, search: rrules.Search) -> Iterator[list[str]]:
     name = " ".join(str(event.get("SUMMARY", "")).split())[:MAX_NAME_LENGTH]
     try:
         start = event["DTSTART"].dt
         if isinstance(start, datetime) and not isinstance(start.tzinfo, ZoneInfo | timezone | None):
             raise ValueError("unknown zone")
         length = _length(event, start)
-        starts = list(_starts(event, start, length, now))
+        starts = list(_starts(event, start, length, now, search))
+    except rrules.TooExpensive:
+        raise UnreadableCalendar("The recurring events have too many occurrences. Remove past ones.") from None
     except rrules.InvalidRule as error:
         raise UnreadableCalendar(f"The event “{name}” has an unusable rule. {error}") from None
     except UnreadableCalendar:
@@ -95,7 +100,7 @@ def _length(event: Any, start: date | datetime) -> timedelta:
     return length if isinstance(start, datetime) else max(_DAY, timedelta(days=length.days))
 
 
-def _starts(event: Any, start: Any, length: timedelta, now: datetime) -> Iterator[Any]:
+def _starts(event: Any, start: Any, length: timedelta, now: datetime, search: rrules.Search) -> Iterator[Any]:
     """Yield the starts of the event that matter: of a recurring event, those within the window."""
     if "RRULE" not in event:
         if _is_recent(start + length, now):
@@ -111,10 +116,9 @@ def _starts(event: Any, start: Any, length: timedelta, now: datetime) -> Iterato
         until = until.astimezone(start.tzinfo if isinstance(start, datetime) else UTC).replace(tzinfo=None)
     last = min(now.replace(tzinfo=None) + AHEAD, until or datetime.max)  # noqa: DTZ901  (compared with wall times)
     begin = wall if rule.count is not None else max(wall, now.replace(tzinfo=None) - BEFORE - length)
-    times = takewhile(lambda at: at <= last, rrules.wall_times(rule.text, wall, begin))
-    for number, at in enumerate(times):
-        if number >= (rule.count if rule.count is not None else 50 * MAX_ENTRIES):
-            return
+    times = takewhile(lambda at: at <= last, rrules.wall_times(rule.text, wall, begin, search))
+    for at in islice(times, rule.count):
+        search.spend(STEPS_PER_OCCURRENCE)
         moment = _like(start, at)
         if _wall(moment) not in excluded and _is_recent(moment + length, now):
             yield moment

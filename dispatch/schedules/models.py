@@ -253,7 +253,7 @@ class Run(OwnedModel):
         blank=True,
         help_text=(
             '"earlier": an earlier run has to end first. Otherwise why its request cannot be sent now: '
-            '"endpoint", "circuit", "pool paused", "rate", "slot" or "lookup".'
+            '"endpoint", "circuit", "pool paused", "rate", "slot", "lookup" or "token_pending".'
         ),
     )
     deferred_since = models.DateTimeField(

@@ -174,6 +174,11 @@ def test_links_need_a_scope_that_exists_and_belongs_to_the_organization(world: W
     assert read_only.post("portal-links/", {"endpoint": "ERP"}).status_code == 403
 
 
+def test_nul_in_the_address_is_refused(db: None) -> None:
+    for path in ("/portal/%00/", "/portal/%00/open/code/", "/portal/%00/catalog/"):
+        assert Client().get(path).status_code == 400
+
+
 # --- What a receiver must not reach ---------------------------------------------------------------------------
 def test_receiver_reaches_no_other_endpoint_organization_or_portal(world: World, api: Api) -> None:
     own, other = world.endpoint("Own"), world.endpoint("Other endpoint")

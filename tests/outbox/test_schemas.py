@@ -65,6 +65,9 @@ def test_problems_name_the_fields(payload: Any, problems: list[str]) -> None:
         ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "within the schema"),
         ({"$ref": "#"}, "within the schema"),
         ({"$ref": "#/$defs/missing"}, "leads nowhere"),
+        ({"$ref": "#/x-part", "x-part": {"pattern": "(?=a)"}}, "leads nowhere"),
+        ({"$ref": "#/properties/a/const", "properties": {"a": {"const": {"type": "text"}}}}, "leads nowhere"),
+        ({"$ref": "#/$defs/a%2Fb", "$defs": {"a%2Fb": {}, "a": {"const": {}}}}, "leads nowhere"),
         ({"$id": "https://example.com/", "type": "object"}, "not supported"),
         ({"$dynamicRef": "#/$defs/a"}, "not supported"),
         ({"unevaluatedProperties": False}, "not supported"),
@@ -75,6 +78,7 @@ def test_problems_name_the_fields(payload: Any, problems: list[str]) -> None:
         ({"pattern": "((a{1000}){1000}){1000}"}, "pattern"),
         ({"pattern": "a" * 501}, "pattern"),
         ({"patternProperties": {"(?<!a)b": {}}}, "pattern"),
+        ({"patternProperties": {f"a{n}": {} for n in range(101)}}, "at most 100 patterns"),
         ({"description": "x" * 33_000}, "at most"),
         (nested(40), "levels"),
         ({"items": {"required": "a"}}, "required"),
@@ -119,6 +123,30 @@ def test_large_payload_is_stopped() -> None:
     payload = [{f"p{n}": 1 for n in range(100)}] * 1000
     with pytest.raises(TooExpensive):
         schemas.validate_payload({"items": item}, payload)
+
+
+NAMES = [f"n{n}" for n in range(1500)]
+MANY: dict[str, Any] = {"a": {"$ref": "#/$defs/b"}, "b": {"allOf": [{"$ref": "#/$defs/c"}] * 100}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload"),
+    [
+        ({"items": {"enum": NAMES}}, ["n1499"] * 60_000),
+        ({"items": {"not": {"required": NAMES}}}, [{}] * 60_000),
+        ({"items": {"properties": dict.fromkeys(NAMES, True)}}, [{}] * 60_000),
+        ({"patternProperties": {f"^{n}x": {} for n in range(100)}}, {f"name{n}": 1 for n in range(20_000)}),
+        ({"$ref": "#/$defs/a", "$defs": {**MANY, "c": {"uniqueItems": True}}}, [[[1]]] * 10_000),
+        ({"$ref": "#/$defs/a", "$defs": {**MANY, "c": {"contains": False}}}, [1] * 60_000),
+        ({"$ref": "#/$defs/a", "$defs": {**MANY, "c": {"const": [0] * 8000}}}, [0] * 8000),
+        ({"$ref": "#/$defs/a", "$defs": {**MANY, "c": {"pattern": "^(a+)+$"}}}, "a" * 600_000),
+    ],
+)
+def test_large_values_take_more_steps(schema: Any, payload: Any) -> None:
+    """Each of these has few keywords to check, and each check takes long."""
+    schemas.check_schema(schema)
+    with pytest.raises(TooExpensive):
+        schemas.validate_payload(schema, payload)
 
 
 def test_unique_items_cost_is_linear() -> None:

@@ -106,8 +106,10 @@ def test_time_zones_of_the_file_are_not_evaluated() -> None:
         ),
         (ics(day("20200101", "Daily", "RRULE:FREQ=DAILY")), "more than 1,000 entries"),
         ("x" * (ical.MAX_BYTES + 1), "larger than 256 KB"),
+        # Their occurrences are over: none becomes an entry.
+        (ics(*[day("19700101", "Past", "RRULE:FREQ=DAILY;COUNT=19000")] * 40), "too many occurrences"),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_unusable_file_says_why(content: str, problem: str) -> None:
     with pytest.raises(ical.UnreadableCalendar) as refused:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.conf import settings as configured
+from django.db import OperationalError
 
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.http import client, webhook_signing
 from dispatch.core.models import Event
-from dispatch.outbox import direct_delivery
+from dispatch.outbox import direct_delivery, http_exchange
 from dispatch.outbox.models import DirectRequest, Endpoint, Target
 from dispatch.outbox.services import pool_slots, target_health
 from dispatch.outbox.services.intake import default_pool
@@ -23,7 +26,9 @@ from dispatch.schedules.services import actions
 from dispatch.schedules.services import schedules as schedule_services
 from tests.core.threads import Elsewhere
 from tests.harness.schedules import ANA, SYSTEM, World
-from tests.outbox.receiver import Receiver
+from tests.outbox.receiver import Answer, Receiver, Visit
+from tests.support.certificates import Authority
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -240,6 +245,29 @@ def test_canceled_run_frees_its_slot(real: World, receiver: Receiver, monkeypatc
     assert not DirectRequest.objects.exists()
 
 
+def test_request_in_progress_survives_a_database_error(
+    real: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third request can't be admitted for a moment: the others must not be closed and sent again."""
+    limit(real, concurrency=2)
+    receiver.hold_all(after=1)
+    admit, asked = direct_delivery.admit_requests, []
+
+    def fail_once(requests: Any) -> Any:
+        asked.append(requests)
+        if len(asked) == 2:
+            receiver.let_all_go()
+            raise OperationalError("the connection is lost")
+        return admit(requests)
+
+    monkeypatch.setattr(direct_delivery, "admit_requests", fail_once)
+    schedules = calls(real, receiver, "a", "b", "c", timeout_s=25)
+    real.go()
+    assert statuses(real, schedules) == ["succeeded"] * 3
+    assert sorted(receiver.names) == ["a", "b", "c"]
+    assert not DirectRequest.objects.exists()
+
+
 def test_held_run_of_a_deleted_schedule_is_canceled(real: World, receiver: Receiver) -> None:
     limit(real, is_paused=True)
     (schedule,) = calls(real, receiver, "a")
@@ -287,3 +315,107 @@ def test_run_whose_name_could_not_be_looked_up_is_held(
     real.travel(10)
     real.go()
     assert statuses(real, [schedule]) == ["succeeded"]
+
+
+# --- Authentication of Dispatch ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tokens() -> Iterator[Receiver]:
+    """A token server that numbers its tokens."""
+    found = Receiver()
+
+    def give(visit: Visit) -> None:
+        found.default = Answer(200, json.dumps({"access_token": f"t{len(found.visits)}", "token_type": "Bearer"}))
+
+    found.on_visit = give
+    yield found
+    found.close()
+
+
+def oauth(tokens: Receiver) -> dict[str, Any]:
+    return {"oauth_token_url": tokens.url, "oauth_client_id": "dispatch", "oauth_client_secret": "secret"}
+
+
+def test_runs_carry_the_access_token_of_their_endpoint(real: World, receiver: Receiver, tokens: Receiver) -> None:
+    endpoint(real, receiver.url, **oauth(tokens))
+    schedules = []
+    for name in "ab":  # two batches, one token
+        schedules += calls(real, receiver, name, target={"endpoint": "ERP"})
+        real.go()
+    assert statuses(real, schedules) == ["succeeded"] * 2
+    assert [visit.headers["authorization"] for visit in receiver.visits] == ["Bearer t1"] * 2
+    assert len(tokens.visits) == 1
+    assert all("webhook-signature" in visit.headers for visit in receiver.visits)
+
+
+def test_run_that_waits_for_an_access_token_spends_no_attempt(
+    real: World, receiver: Receiver, tokens: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = endpoint(real, receiver.url, timeout_s=25, **oauth(tokens))
+    tokens.hold_all()
+    (schedule,) = calls(real, receiver, "a", target={"endpoint": "ERP"})
+    with monkeypatch.context() as patched:
+        patched.setattr(http_exchange, "TOKEN_WAIT_S", 0.05)
+        real.go()
+    run = real.run(schedule)
+    assert (run.status, run.attempt, run.waiting_for) == ("retrying", 1, "token_pending")
+    assert not DirectRequest.objects.exists()
+    assert not receiver.visits
+    assert not Target.objects.filter(endpoint=to, failures__gt=0).exists()
+    tokens.let_all_go()
+    monkeypatch.setattr(http_exchange, "TOKEN_WAIT_S", PATIENCE)
+    real.travel(http_exchange.TOKEN_DELAY_S + 1)
+    real.go()
+    assert statuses(real, [schedule]) == ["succeeded"]
+    assert len(tokens.visits) == 1
+
+
+def test_run_without_an_access_token_fails_with_the_reason(
+    real: World, receiver: Receiver, tokens: Receiver
+) -> None:
+    tokens.on_visit, tokens.default = None, Answer(401, '{"error": "invalid_client"}')
+    endpoint(real, receiver.url, **oauth(tokens))
+    (schedule,) = calls(real, receiver, "a", target={"endpoint": "ERP"})
+    real.go()
+    run = real.run(schedule)
+    reason = "No access token: The token server answered 401 (invalid_client)."
+    assert (run.status, run.error) == ("failed", reason)
+    assert not receiver.visits
+
+
+def test_fetches_of_tokens_end_with_the_delivery_thread(
+    real: World, receiver: Receiver, tokens: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_exchange, "TOKEN_WAIT_S", 0.05)
+    endpoint(real, receiver.url, **oauth(tokens))
+    tokens.hold_all()
+    calls(real, receiver, "a", target={"endpoint": "ERP"})
+    real.go()
+    tokens.count(1)
+    direct_delivery.close()  # while the token server is asked
+    tokens.let_all_go()
+    assert not receiver.visits
+
+
+def test_runs_present_the_client_certificate_of_their_endpoint(
+    real: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    receiver = Receiver(tls=authority.server_context())
+    try:
+        certificate, key = authority.issue("ERP")
+        to = endpoint(real, receiver.url, client_certificate=certificate, client_key=key)
+        (schedule,) = calls(real, receiver, "a", target={"endpoint": "ERP"})
+        real.go()
+        assert statuses(real, [schedule]) == ["succeeded"]
+        assert [visit.client for visit in receiver.visits] == ["ERP"]
+        Endpoint.objects.filter(pk=to.pk).update(client_certificate_until=clock.now() - timedelta(hours=1))
+        (late,) = calls(real, receiver, "late", target={"endpoint": "ERP"})
+        real.go()
+        assert real.run(late).status == "failed"
+        assert real.run(late).error.startswith("The client certificate expired on ")
+        assert len(receiver.visits) == 1
+    finally:
+        receiver.close()

@@ -103,6 +103,17 @@ def test_search_that_begins_late_finds_what_a_search_from_the_start_finds(
     assert list(found) == expected
 
 
+def test_seconds_of_the_creation_are_no_part_of_a_rule() -> None:
+    """A schedule without a start is anchored at the moment of its creation."""
+    created = at("2026-01-05 08:59:58.123456")
+    for text in ("FREQ=DAILY;BYHOUR=9;BYMINUTE=0", "FREQ=MONTHLY;BYDAY=MO,TU;BYSETPOS=2;BYHOUR=9;BYMINUTE=0"):
+        timing = rule(text, created)
+        assert preview(timing, created, 1)[0].second == 0
+        assert ":58" not in describe(timing)
+    chosen = at("2026-01-05 09:00:30")
+    assert preview(rule("FREQ=DAILY", chosen, starts_at=chosen), created, 1) == [chosen]
+
+
 # --- Clock changes -----------------------------------------------------------------------------------------------
 
 
@@ -147,13 +158,14 @@ def test_wall_clock_day_at_the_date_line() -> None:
         "FREQ=MONTHLY;BYMONTH=2;BYMONTHDAY=30",
         "FREQ=YEARLY;BYYEARDAY=1;BYMONTH=2",
         "FREQ=YEARLY;BYMONTH=2;BYDAY=MO;BYSETPOS=366",
+        "FREQ=YEARLY;BYDAY=1MO;BYSETPOS=2",
     ],
 )
 def test_rule_without_times_ends_its_search(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     looked = []
-    contains = rrules._Months.__contains__
+    contains = rrules._Counted.__contains__
     monkeypatch.setattr(
-        rrules._Months, "__contains__", lambda self, month: looked.append(1) or contains(self, month)
+        rrules._Counted, "__contains__", lambda self, value: looked.append(1) or contains(self, value)
     )
     assert next_after(rule(text), at("2026-01-06 00:00")) is None
     assert 0 < len(looked) <= rrules.MAX_DAYS + 1
@@ -163,6 +175,25 @@ def test_leap_days_are_found() -> None:
     for text in ("FREQ=DAILY;BYMONTH=2;BYMONTHDAY=29", "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=29"):
         found = preview(rule(text), at("2095-01-06 00:00"), 2)
         assert local(found) == ["2096-02-29 09:00 EST", "2104-02-29 09:00 EST"]
+
+
+def test_times_before_the_search_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule with 1,440 times a day has a million of them in the two years before."""
+    made: list[Any] = []
+
+    class Counted(datetime):
+        @classmethod
+        def combine(cls, *args: Any) -> datetime:
+            made.append(args)
+            return datetime.combine(*args)
+
+    hours, minutes = (",".join(map(str, range(size))) for size in (24, 60))
+    days = ",".join(map(str, range(1, 32)))
+    timing = rule(f"FREQ=YEARLY;BYMONTHDAY={days};BYHOUR={hours};BYMINUTE={minutes}", at("2020-01-01 09:30"))
+    monkeypatch.setattr(rrules, "datetime", Counted)
+    found = next_after(timing, at("2026-12-24 10:00"))
+    assert found == at("2026-12-24 10:01")
+    assert len(made) < 5 * 1440
 
 
 def test_long_stretch_of_a_rule_is_measured_within_the_limit() -> None:
@@ -188,6 +219,7 @@ def test_long_stretch_of_a_rule_is_measured_within_the_limit() -> None:
         ("FREQ=MONTHLY;BYDAY=0MO", "BYDAY must be weekdays"),
         ("FREQ=DAILY;BYDAY=1MO", "Numbered weekdays"),
         ("FREQ=YEARLY;BYDAY=1MO;BYMONTHDAY=30", "Numbered weekdays of a year"),
+        ("FREQ=MONTHLY;BYDAY=MO,1MO", "Weekdays with and without a number"),
         ("FREQ=WEEKLY;BYMONTHDAY=1", "BYMONTHDAY is not allowed with FREQ=WEEKLY."),
         ("FREQ=MONTHLY;BYWEEKNO=1", "BYWEEKNO is not allowed with FREQ=MONTHLY."),
         ("FREQ=MONTHLY;BYMONTHDAY=0", "BYMONTHDAY must be from 1 to 31, or from -31 to -1."),

@@ -155,7 +155,7 @@ def _first_line(error: BaseException) -> str:
 
 
 class RejectNulBytesMiddleware:
-    """Reject a page request whose query contains a NUL character with a 400.
+    """Reject a page request whose path or query contains a NUL character with a 400.
 
     PostgreSQL can neither store nor compare it, so a search or filter would fail. The API reports the field
     itself.
@@ -165,6 +165,7 @@ class RejectNulBytesMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        if "%00" in request.META["QUERY_STRING"] and not request.path_info.startswith("/api/"):
+        has_nul = "%00" in request.META["QUERY_STRING"] or "\x00" in request.path_info
+        if has_nul and not request.path_info.startswith("/api/"):
             raise BadRequest("NUL characters can't be stored or searched for.")
         return self.get_response(request)

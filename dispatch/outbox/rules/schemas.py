@@ -1,8 +1,9 @@
 """Check JSON Schemas (draft 2020-12) and validate payloads against them, at a bounded cost.
 
 A schema has a limited size, depth and set of keywords, and refers to nothing outside of itself. Validation stops
-after MAX_STEPS keywords, whatever the schema and the payload are. Patterns are matched by an engine whose time is
-linear in the text (that of `jsonschema-rs`), so no pattern is slow; it has no lookaround and no backreferences.
+after MAX_STEPS steps, whatever the schema and the payload are: a keyword takes one, and more if its value or what
+it is applied to is large. Patterns are matched by an engine whose time is linear in the text (that of
+`jsonschema-rs`), so no pattern is slow; it has no lookaround and no backreferences.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import jsonschema_rs
@@ -26,8 +28,14 @@ MAX_DEPTH = 32
 MAX_PATTERN_LENGTH = 500
 # The size of a compiled pattern in bytes. It also limits repetitions such as (a{1000}){1000}.
 MAX_PATTERN_BYTES = 200_000
-# About half a second.
+# Patterns of one schema. All of them stay compiled while they are in use.
+MAX_PATTERNS = 100
+# About a second.
 MAX_STEPS = 100_000
+# The parts of an array, an object or a constant, and the characters of a text, that one step covers.
+PARTS_PER_STEP, CHARACTERS_PER_STEP = 4, 500
+# Steps of matching one name against one pattern.
+STEPS_PER_MATCH = 0.1
 MAX_ERRORS = 20
 MAX_MESSAGE = 200
 ANNOTATIONS = frozenset(
@@ -58,6 +66,10 @@ class TooExpensive(Exception):
     """The validation took more than MAX_STEPS."""
 
 
+# Counts steps. Raises TooExpensive.
+Spend = Callable[[float], None]
+
+
 def check_schema(schema: Any) -> None:
     """Raise InvalidSchema unless payloads can be validated against the schema."""
     if not isinstance(schema, dict):
@@ -67,12 +79,15 @@ def check_schema(schema: Any) -> None:
         raise InvalidSchema(f"Must have at most {MAX_LENGTH:,} characters.")
     if schema.get("$schema", DRAFT) != DRAFT:
         raise InvalidSchema(f"$schema must be {DRAFT}.")
-    _check_keywords(schema, "")
+    checked: dict[int, Any] = {}
+    _check_keywords(schema, "", checked)
+    if sum(_count_patterns(one) for one in checked.values()) > MAX_PATTERNS:
+        raise InvalidSchema(f"Must have at most {MAX_PATTERNS} patterns.")
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
         raise InvalidSchema(_shorten(f"{error.json_path}: {error.message}")) from None
-    _check_references(schema)
+    _check_references(schema, checked)
 
 
 def validate_payload(schema: Mapping[str, Any], payload: Any) -> dict[str, str]:
@@ -129,19 +144,21 @@ def _check_depth(schema: Any) -> None:
         depth += 1
 
 
-def _check_keywords(schema: Any, path: str) -> None:
+def _check_keywords(schema: Any, path: str, checked: dict[int, Any]) -> None:
+    """Check a schema and those within it; add each to `checked`, by its identity."""
     if not isinstance(schema, dict):  # true, false, or an error that the meta-schema finds
         return
+    checked[id(schema)] = schema
     for name, value in schema.items():
         here = f"{path}/{name}"
         if name in ONE:
-            _check_keywords(value, here)
+            _check_keywords(value, here, checked)
         elif name in LISTS and isinstance(value, list):
             for place, child in enumerate(value):
-                _check_keywords(child, f"{here}/{place}")
+                _check_keywords(child, f"{here}/{place}", checked)
         elif name in OBJECTS and isinstance(value, dict):
             for key, child in value.items():
-                _check_keywords(child, f"{here}/{key}")
+                _check_keywords(child, f"{here}/{key}", checked)
                 if name == "patternProperties":
                     _check_pattern(key, here)
         elif name == "pattern":
@@ -164,14 +181,23 @@ def _check_pattern(pattern: Any, path: str) -> None:
         raise InvalidSchema(f"{path}: {text}") from None
 
 
-def _check_references(schema: Mapping[str, Any]) -> None:
-    """Raise InvalidSchema if a reference leads nowhere."""
+def _count_patterns(schema: Mapping[str, Any]) -> int:
+    named = schema.get("patternProperties")
+    return ("pattern" in schema) + (len(named) if isinstance(named, dict) else 0)
+
+
+def _check_references(schema: Mapping[str, Any], checked: Mapping[int, Any]) -> None:
+    """Raise InvalidSchema if a reference does not lead to one of the checked schemas.
+
+    Constants and annotations may contain anything, so a reference must not lead into them.
+    """
     for reference in _references(schema):
         target: Any = schema
         for part in reference.removeprefix("#/").split("/"):
             name = part.replace("~1", "/").replace("~0", "~")
             target = target.get(name) if isinstance(target, dict) else None
-        if not isinstance(target, (dict, bool)):
+        # Validation decodes percent signs, which could lead elsewhere.
+        if "%" in reference or not (isinstance(target, bool) or id(target) in checked):
             raise InvalidSchema(_shorten(f"The reference {reference} leads nowhere."))
 
 
@@ -194,24 +220,32 @@ def _pattern(pattern: str) -> Any:
     return jsonschema_rs.Draft202012Validator({"type": "string", "pattern": pattern}, pattern_options=options)
 
 
-def _match_pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _match_pattern(
+    spend: Spend, validator: Any, pattern: str, instance: Any, schema: Any
+) -> Iterator[ValidationError]:
     if isinstance(instance, str) and not _pattern(pattern).is_valid(instance):
         yield ValidationError(f"Must match the pattern {pattern}.")
 
 
-def _match_properties(validator: Any, patterns: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _match_properties(
+    spend: Spend, validator: Any, patterns: Any, instance: Any, schema: Any
+) -> Iterator[ValidationError]:
     if isinstance(instance, dict):
         for pattern, subschema in patterns.items():
             for name, value in instance.items():
+                spend(STEPS_PER_MATCH + _size(name))
                 if _pattern(pattern).is_valid(name):
                     yield from validator.descend(value, subschema, path=name, schema_path=pattern)
 
 
-def _check_additional(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _check_additional(
+    spend: Spend, validator: Any, allowed: Any, instance: Any, schema: Any
+) -> Iterator[ValidationError]:
     if not isinstance(instance, dict):
         return
     known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     for name, value in instance.items():
+        spend(len(patterns) * (STEPS_PER_MATCH + _size(name)))
         if name in known or any(_pattern(pattern).is_valid(name) for pattern in patterns):
             continue
         if allowed is False:
@@ -222,9 +256,12 @@ def _check_additional(validator: Any, allowed: Any, instance: Any, schema: Any) 
             yield from validator.descend(value, allowed, path=name)
 
 
-def _check_unique(validator: Any, is_unique: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _check_unique(
+    spend: Spend, validator: Any, is_unique: Any, instance: Any, schema: Any
+) -> Iterator[ValidationError]:
     """Compare the items' canonical texts: the library compares each pair of items."""
     if is_unique and isinstance(instance, list):
+        spend(_size_of_all(instance))
         texts = [json.dumps(_canonical(item), sort_keys=True) for item in instance]
         if len(set(texts)) < len(texts):
             yield ValidationError("Must not contain the same item twice.")
@@ -245,6 +282,27 @@ def _is_moment(value: object) -> bool:
     return not isinstance(value, str) or datetime.fromisoformat(value).tzinfo is not None
 
 
+def _size(value: Any) -> float:
+    """Return the steps that one pass over the parts of a value takes."""
+    if isinstance(value, (dict, list)):
+        return len(value) / PARTS_PER_STEP
+    return len(value) / CHARACTERS_PER_STEP if isinstance(value, str) else 0.0
+
+
+def _size_of_all(value: Any) -> float:
+    """Return the steps that one pass over a value takes, with all that it contains."""
+    size, level = 0.0, [value]
+    while level:
+        size += sum(map(_size, level))
+        level = [
+            child
+            for one in level
+            if isinstance(one, (dict, list))
+            for child in (one.values() if isinstance(one, dict) else one)
+        ]
+    return size
+
+
 _OWN: dict[str, Callable[..., Iterator[ValidationError]]] = {
     "pattern": _match_pattern,
     "patternProperties": _match_properties,
@@ -255,17 +313,29 @@ _OWN: dict[str, Callable[..., Iterator[ValidationError]]] = {
 
 def _validator(schema: Mapping[str, Any]) -> Any:
     """Return a validator that counts its steps."""
-    steps = itertools.count(1)
+    taken = 0.0
+    constants: dict[int, float] = {}
 
-    def counted(check: Callable[..., Any]) -> Callable[..., Any]:
+    def spend(steps: float) -> None:
+        nonlocal taken
+        taken += steps
+        if taken > MAX_STEPS:
+            raise TooExpensive
+
+    def counted(name: str, check: Callable[..., Any]) -> Callable[..., Any]:
         def run(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
-            if next(steps) > MAX_STEPS:
-                raise TooExpensive
+            if name in ("const", "enum"):  # parts of both may be compared
+                if id(value) not in constants:
+                    constants[id(value)] = _size_of_all(value)
+                spend(1 + constants[id(value)])
+            else:
+                spend(1 + _size(value) + _size(instance))
             return check(validator, value, instance, schema)
 
         return run
 
-    checks = {name: counted(check) for name, check in {**Draft202012Validator.VALIDATORS, **_OWN}.items()}
+    known = {**Draft202012Validator.VALIDATORS, **{name: partial(check, spend) for name, check in _OWN.items()}}
+    checks = {name: counted(name, check) for name, check in known.items()}
     return extend(Draft202012Validator, checks)(schema, format_checker=FORMATS)
 
 

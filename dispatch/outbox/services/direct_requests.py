@@ -124,14 +124,16 @@ def admit_requests(requests: Sequence[DirectRequest]) -> list[Admitted | Held]:
             for row in sql.fetch_all(sql.DIRECT_TARGETS, {"ids": sorted(set(targets))})
         }
         ready: list[tuple[int, _Row, bool]] = []
-        for index, (request, target_id) in enumerate(zip(requests, targets, strict=True)):
-            row = known.get(target_id)
+        # Probes lock their targets: in the order of ids, as everywhere.
+        for index in sorted(range(len(requests)), key=targets.__getitem__):
+            request, row = requests[index], known.get(targets[index])
             if row is None:
                 answers[index] = Held(request, "endpoint", f"The {request.receiver} was deleted.")
             elif held := _closed(request, row, now):
                 answers[index] = held
             else:
                 ready.append((index, row, row.circuit.open_until is not None))
+        ready.sort(key=lambda one: one[0])
         answers |= _take_slots(requests, ready, now)
         unused = [row.target_id for index, row, is_probe in ready if is_probe and isinstance(answers[index], Held)]
         if unused:

@@ -48,7 +48,7 @@ class Migration(migrations.Migration):
             name="waiting_for",
             field=models.CharField(
                 blank=True,
-                help_text='"earlier": an earlier run has to end first. Otherwise why its request cannot be sent now: "endpoint", "circuit", "pool paused", "rate", "slot" or "lookup".',
+                help_text='"earlier": an earlier run has to end first. Otherwise why its request cannot be sent now: "endpoint", "circuit", "pool paused", "rate", "slot", "lookup" or "token_pending".',
                 max_length=16,
             ),
         ),

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
 
-from dispatch.schedules.rules.recurrence import CALENDAR_MONTHS, ELAPSED_S, Timing
+from dispatch.schedules.rules.recurrence import CALENDAR_MONTHS, ELAPSED_S, Timing, rule_start
 from dispatch.schedules.rules.rrule_words import describe_rule, ordinal
 
 
@@ -34,8 +34,7 @@ def _when(timing: Timing) -> str:
         words = CronSim(timing.cron, datetime(2024, 1, 1, tzinfo=UTC)).explain()
         return re.sub(r"\b(\d+)(?:st|nd|rd|th)\b", lambda match: ordinal(int(match[1])), words)
     if timing.rrule:
-        assert timing.anchor is not None
-        return describe_rule(timing.rrule, timing.anchor.astimezone(ZoneInfo(timing.zone)).replace(tzinfo=None))
+        return describe_rule(timing.rrule, rule_start(timing))
     assert timing.every is not None
     assert timing.anchor is not None
     interval = timing.unit if timing.every == 1 else f"{timing.every} {timing.unit}s"

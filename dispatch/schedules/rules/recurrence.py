@@ -198,11 +198,19 @@ def times_by_rule(timing: Timing, after: datetime) -> Iterator[datetime]:
             after = utc
 
 
-def _rule_times(timing: Timing, after: datetime, until: datetime | None = None) -> Iterator[datetime]:
-    """Yield the wall-clock times of the rule that are later than `after`, and not later than `until`."""
+def rule_start(timing: Timing) -> datetime:
+    """Return the wall-clock time from which a recurrence rule counts.
+
+    Without a given start, it has the minute of the anchor: nobody chose its seconds.
+    """
     assert timing.anchor is not None
     start = timing.anchor.astimezone(ZoneInfo(timing.zone)).replace(tzinfo=None)
-    for wall in rrules.wall_times(timing.rrule, start, after):
+    return start if timing.starts_at is not None else start.replace(second=0, microsecond=0)
+
+
+def _rule_times(timing: Timing, after: datetime, until: datetime | None = None) -> Iterator[datetime]:
+    """Yield the wall-clock times of the rule that are later than `after`, and not later than `until`."""
+    for wall in rrules.wall_times(timing.rrule, rule_start(timing), after):
         if wall.year >= LAST_YEAR or (until is not None and wall > until):
             return
         if wall > after:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -35,6 +35,7 @@ _NUMBERS: Mapping[str, tuple[int, int, bool]] = {
     "BYHOUR": (0, 23, False),
     "BYMINUTE": (0, 59, False),
 }
+_TIME_PARTS = ("BYHOUR", "BYMINUTE")
 _DAY_PARTS = ("BYDAY", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO")
 # Parts that the RFC allows only with these frequencies.
 _ONLY_WITH = {"BYWEEKNO": ("YEARLY",), "BYYEARDAY": ("YEARLY",), "BYMONTHDAY": ("DAILY", "MONTHLY", "YEARLY")}
@@ -61,16 +62,47 @@ class _SearchEnded(Exception):
     """No match within MAX_DAYS days."""
 
 
-class _Months(tuple[int, ...]):
-    """The months of a rule. dateutil asks for each day that it looks at, so this also bounds its search."""
+class Search:
+    """The limits of a search: MAX_DAYS days before each match, and `steps` in all (None: no limit).
 
-    left: int
+    A day that is looked at is a step, or several. Several rules can share one search.
+    """
 
-    def __contains__(self, month: object) -> bool:
-        self.left -= 1
-        if self.left < 0:
+    def __init__(self, steps: int | None = None) -> None:
+        self._days, self._steps = MAX_DAYS, steps
+
+    def look(self, steps: int) -> None:
+        """Count a day. Raises _SearchEnded after MAX_DAYS."""
+        self.spend(steps)
+        self._days -= 1
+        if self._days < 0:
             raise _SearchEnded
-        return super().__contains__(month)
+
+    def spend(self, steps: int) -> None:
+        """Count steps. Raises TooExpensive if none are left."""
+        if self._steps is not None:
+            self._steps -= steps
+            if self._steps < 0:
+                raise TooExpensive
+
+    def restart(self) -> None:
+        """Begin the search for the next match."""
+        self._days = MAX_DAYS
+
+
+class TooExpensive(Exception):
+    """A search took all of its steps."""
+
+
+class _Counted(tuple[int, ...]):
+    """The months or weekdays of a rule. dateutil asks for each day that it looks at, so days are counted here."""
+
+    search: Search
+    steps: int
+
+    def __contains__(self, value: object) -> bool:
+        self.search.look(self.steps)
+        return super().__contains__(value)
 
 
 def read_rule(text: str) -> Rule:
@@ -94,24 +126,45 @@ def read_rule(text: str) -> Rule:
     return Rule(text, _read_count(count), _read_until(until))
 
 
-def wall_times(text: str, start: datetime, after: datetime) -> Iterator[datetime]:
+def wall_times(text: str, start: datetime, after: datetime, search: Search | None = None) -> Iterator[datetime]:
     """Yield the wall-clock times of the rule from `start` on, in order, beginning at or before `after`.
 
-    All are naive. Ends if the next match is more than MAX_DAYS days away.
+    All are naive. Ends if the next match is more than MAX_DAYS days away. Raises TooExpensive if `search` has a
+    limit.
     """
-    parts = _parts(text)
-    rule: Any = rrulestr(_with_defaults(parts, start), dtstart=_move_forward(parts, start, after), cache=False)
-    if rule._bymonth or not _counts_weeks_of_year(parts):
-        rule._bymonth = months = _Months(rule._bymonth or range(1, 13))
-    else:  # with numbered weekdays of a year, months would change what is counted; such a rule always matches
-        months = _Months()
-    months.left = MAX_DAYS
+    parts, start, search = _parts(text), start.replace(microsecond=0), search or Search()
+    # The days are computed apart from their times: there may be 1,440 times in each of hundreds of days before
+    # `after`. BYSETPOS chooses among both together; then there are few.
+    are_apart = "BYSETPOS" not in parts
+    searched = {name: parts[name] for name in parts if not (are_apart and name in _TIME_PARTS)}
+    first, times = _move_forward(parts, start, after), _times_of_day(parts, start)
+    first = datetime.combine(first, time()) if are_apart else first
+    rule: Any = rrulestr(_with_defaults(searched, start), dtstart=first, cache=False)
+    if _counts_weeks_of_year(parts):  # months would change what is counted
+        rule._byweekday = looked_at = _Counted(range(7))
+    else:
+        rule._bymonth = looked_at = _Counted(rule._bymonth or range(1, 13))
+    looked_at.search = search
+    looked_at.steps = 1 + int(parts.get("INTERVAL", "1")) // 50 if parts["FREQ"] == "DAILY" else 1
+    search.restart()
     try:
         for at in rule:
-            months.left = MAX_DAYS
-            yield at
+            search.restart()
+            if not are_apart:
+                yield at
+            elif at.date() >= after.date():
+                yield from (moment for each in times if (moment := datetime.combine(at, each)) >= start)
     except _SearchEnded:
         return
+
+
+def _times_of_day(parts: Mapping[str, str], start: datetime) -> list[time]:
+    """Return the times of each day of the rule, in order; the start gives what the rule does not name."""
+    hours, minutes = (
+        sorted({int(value) for value in parts[name].split(",")}) if name in parts else [given]
+        for name, given in (("BYHOUR", start.hour), ("BYMINUTE", start.minute))
+    )
+    return [time(hour, minute, start.second) for hour in hours for minute in minutes]
 
 
 def _read_part(name: str, value: str) -> str:
@@ -184,6 +237,8 @@ def _check_together(parts: Mapping[str, str]) -> None:
         if name in parts and frequency not in frequencies:
             raise InvalidRule(f"{name} is not allowed with FREQ={frequency}.")
     numbered = any(day[:-2] for day in parts.get("BYDAY", "").split(",") if day)
+    if numbered and any(day in WEEKDAYS for day in parts["BYDAY"].split(",")):
+        raise InvalidRule("Weekdays with and without a number cannot be combined in BYDAY.")
     if numbered and (frequency not in ("MONTHLY", "YEARLY") or "BYWEEKNO" in parts):
         raise InvalidRule("Numbered weekdays in BYDAY are allowed only with MONTHLY and YEARLY, without BYWEEKNO.")
     if numbered and frequency == "YEARLY" and "BYMONTH" not in parts and {"BYMONTHDAY", "BYYEARDAY"} & set(parts):

@@ -153,9 +153,9 @@ def refresh_calendar(calendar_id: int) -> None:
         error = str(failure)
         log.warning("calendar_not_refreshed", calendar=calendar.pk, error=error)
     with transaction.atomic():
-        locked = ExclusionCalendar.objects.select_for_update(no_key=True).get(pk=calendar.pk)
-        if (locked.url, locked.content) != (calendar.url, calendar.content):
-            return  # it was changed meanwhile, and will be read again
+        locked = ExclusionCalendar.objects.select_for_update(no_key=True).filter(pk=calendar.pk).first()
+        if locked is None or (locked.url, locked.content) != (calendar.url, calendar.content):
+            return  # it was deleted meanwhile, or changed, and will be read again
         if error and not locked.last_error:
             _append_event(locked, "refresh_failed", None, error=error[:MAX_ERROR_LENGTH])
         locked.last_error = error[:MAX_ERROR_LENGTH]
@@ -174,8 +174,8 @@ def apply_calendar(calendar_id: int) -> int:
 
     If the process dies in between, the loop repeats the refresh.
     """
-    calendar = ExclusionCalendar.objects.defer("content", "entries").get(pk=calendar_id)
-    if calendar.applied_version == calendar.version:
+    calendar = ExclusionCalendar.objects.defer("content", "entries").filter(pk=calendar_id).first()
+    if calendar is None or calendar.applied_version == calendar.version:
         return 0
     moved, after = 0, 0
     while True:
