@@ -217,7 +217,7 @@
     chart = { slot, box, map, caption: words, lines: L.layerGroup().addTo(map), technicians: group("technicians", "technicians").addTo(map), jobs: group("jobs", "jobs").addTo(map) };
     shown = new Map();
     addTiles();
-    new ResizeObserver(() => map.invalidateSize()).observe(box);
+    new ResizeObserver(() => { if (chart?.map === map) map.invalidateSize(); }).observe(box);
   }
 
   function addTiles() {
