@@ -153,16 +153,16 @@ def test_an_older_consent_that_waits_for_a_withdrawal_does_not_revive(floor: Flo
         with transaction.atomic():
             consents.withdraw(floor.organization.pk, ANN, by="key", actor=SYSTEM)
             written = pool.submit(record)
-            wait_until(waits_for_a_lock)
+            wait_until(somebody_waits_for_us)
         assert written.result() == 0
     assert not Consent.objects.filter(withdrawn_at=None).exists()
 
 
-def waits_for_a_lock() -> bool:
+def somebody_waits_for_us() -> bool:
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ %s)",
-            ["INSERT INTO leads_consent"],
+            "SELECT EXISTS (SELECT FROM pg_locks"
+            " WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid)))"
         )
         return bool(cursor.fetchone()[0])
 
