@@ -21,6 +21,7 @@ from dispatch.core.api.parsers import LargeJSONParser, PlainJSONParser, find_uns
 from dispatch.core.events import Actor
 from dispatch.leads.models import Campaign
 from dispatch.leads.models.campaigns import check_purpose
+from dispatch.leads.models.consents import check_given_at
 from dispatch.leads.services import intake
 from dispatch.leads.services.consents import DEFAULT_PURPOSE, NewConsent
 from dispatch.leads.services.intake import NewLead
@@ -30,7 +31,6 @@ FIELDS = frozenset(
     {"phone", "due_at", "lat", "lng", "customer", "external_id", "data", "contact_from", "contact_until"}
 ) | frozenset({"consent_at", "consent_source", "consent_purpose", "consent_words", "consent_proof"})
 MAX_WORDS = 4000
-FUTURE = timedelta(minutes=5)  # by which clocks may differ
 MAX_AHEAD = timedelta(days=366 * 5)
 
 
@@ -129,8 +129,10 @@ def _consent(entry: dict[str, Any]) -> NewConsent | None:
     if not entry.get("consent_at") or not _text(entry, "consent_source", 80):
         raise InvalidEntry("consent_at", "Enter consent_at (when it was given) and consent_source (how).")
     given_at = _moment(entry["consent_at"], "consent_at")
-    if given_at > timezone.now() + FUTURE:
-        raise InvalidEntry("consent_at", "Must be in the past.")
+    try:
+        check_given_at(given_at)
+    except ValidationError as error:
+        raise InvalidEntry("consent_at", str(error.messages[0])) from None
     purpose = _text(entry, "consent_purpose", 40) or DEFAULT_PURPOSE
     try:
         check_purpose(purpose)

@@ -123,6 +123,19 @@ ON CONFLICT DO NOTHING
 RETURNING id
 """
 
+# %(ids)s: ids of consents that this transaction has just inserted. Deletes those that another transaction withdrew
+# while the insert waited for it, and returns their ids.
+DELETE_WITHDRAWN = """
+DELETE FROM leads_consent c WHERE c.id = ANY(%(ids)s::bigint[]) AND (
+    EXISTS (
+        SELECT FROM leads_consent w
+        WHERE w.organization_id = c.organization_id AND w.phone = c.phone AND w.withdrawn_at >= c.given_at
+    ) OR EXISTS (
+        SELECT FROM leads_donotcall d WHERE d.organization_id = c.organization_id AND d.phone = c.phone
+    )
+) RETURNING c.id
+"""
+
 # %(organizations)s, %(phones)s, %(purposes)s: parallel arrays. Returns those for which a valid consent exists.
 # Written so that only an index that begins with organization and phone is usable (see DIALED).
 CONSENTED = """

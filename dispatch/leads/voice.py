@@ -130,8 +130,11 @@ class LeadSmsHandler:
     """The handler of texts to leads."""
 
     def should_send(self, text: Text) -> bool:
-        """Return False for a follow-up to a phone that was put on a do-not-call list meanwhile."""
-        return not (text.context.get("rule") and follow_ups.is_unwanted(text.organization_id, str(text.to_phone)))
+        """Return False for a follow-up to a phone that was listed, or whose consent was withdrawn, meanwhile."""
+        if not text.context.get(follow_ups.OUTCOME):
+            return True
+        campaign_id = text.context["campaign_id"]
+        return not follow_ups.why_unwanted(text.organization_id, str(text.to_phone), campaign_id)
 
     def on_status_change(self, text: Text) -> None:
         """Do nothing: no state depends on a text."""

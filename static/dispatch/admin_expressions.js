@@ -19,7 +19,8 @@
   }
   const FORBIDDEN = new Set([
     '__proto__', 'constructor', 'prototype', 'ownerDocument', 'defaultView', 'view', 'innerHTML', 'outerHTML', 'insertAdjacentHTML',
-    'srcdoc', 'eval', 'Function'
+    'srcdoc', 'eval', 'Function', 'contentWindow', 'contentDocument', 'setHTMLUnsafe', '__lookupGetter__', '__defineGetter__',
+    '__lookupSetter__', '__defineSetter__'
   ])
   // Names that an expression sets although no component has them: the theme's `activeTab`.
   const shared = Object.create(null)
@@ -212,8 +213,9 @@
   const constant = value => () => value
 
   function checked (key) {
-    if (FORBIDDEN.has(String(key))) throw new TypeError(`Not allowed: ${String(key)}`)
-    return key
+    const text = String(key) // once: an object may answer differently each time
+    if (FORBIDDEN.has(text)) throw new TypeError(`Not allowed: ${text}`)
+    return text
   }
 
   function name (key) {

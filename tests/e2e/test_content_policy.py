@@ -109,7 +109,9 @@ def test_injected_expressions_reach_nothing_of_the_page(sign_in, app_url: str) -
     page = sign_in(make.admin(make.organization()), path="/admin/").context.new_page()
     page.goto(f"{app_url}/admin/")
     for stolen in ("window.stolen = 1", "document.title = 'stolen'", "constructor.constructor('stolen=1')()",
-                   "$el.ownerDocument.defaultView.stolen = 1", "$el.innerHTML = 'stolen'"):  # fmt: skip
+                   "$el.ownerDocument.defaultView.stolen = 1", "$el.innerHTML = 'stolen'",
+                   "asked = 0; trick = {toString: one => asked ? 'ownerDocument' : (asked = 1) && 'x'};"
+                   " $el[trick].title = 'stolen'"):  # fmt: skip
         page.evaluate(
             "s => { const e = document.createElement('div'); e.setAttribute('x-data', '{}');"
             " e.setAttribute('x-init', s); document.body.append(e) }",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dispatch.console.board.cards import state_of
+from dispatch.console.board.filters import Filters
 from dispatch.console.board.map import build_map
 from dispatch.core import clock
 from dispatch.jobs import services
@@ -60,7 +61,7 @@ def test_board_shows_everyone_who_is_called(ringing):
 
 def test_map_and_thread_know_everyone_who_is_called(ringing):
     floor, job = ringing
-    drawn = build_map(floor.organization, job)
+    drawn = build_map(floor.organization, Filters(), job)
     assert drawn is not None
     (point,) = drawn.jobs
     assert "3 phones ringing" in point.words

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.core.exceptions import ValidationError
 from django.core.files.uploadedfile import SimpleUploadedFile
-from django.db import transaction
+from django.db import connection, connections, transaction
 from django.urls import reverse
 
 from dispatch.core import clock
@@ -26,6 +28,7 @@ from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 from tests.support import factories as make
 from tests.support.factories import browser
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -135,6 +138,53 @@ def test_a_valid_consent_is_recorded_once_and_an_older_one_does_not_revive(floor
     clock.travel(60)
     assert consent(floor, days_ago=0) == 1
     assert Consent.objects.filter(withdrawn_at=None).count() == 1
+
+
+def test_an_older_consent_that_waits_for_a_withdrawal_does_not_revive(floor: Floor) -> None:
+    consent(floor)
+
+    def record() -> int:
+        try:
+            return consent(floor, days_ago=2)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            consents.withdraw(floor.organization.pk, ANN, by="key", actor=SYSTEM)
+            written = pool.submit(record)
+            wait_until(somebody_waits_for_us)
+        assert written.result() == 0
+    assert not Consent.objects.filter(withdrawn_at=None).exists()
+
+
+def somebody_waits_for_us() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT EXISTS (SELECT FROM pg_locks"
+            " WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid)))"
+        )
+        return bool(cursor.fetchone()[0])
+
+
+def test_an_older_consent_does_not_revive_after_an_erasure(floor: Floor) -> None:
+    consent(floor)
+    consents.erase(floor.organization.pk, ANN)
+    assert [consent(floor), consent(floor, BOB)] == [0, 1]
+    clock.travel(60)
+    assert consent(floor, days_ago=0) == 1
+
+
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00+14:00", "0001-01-01T00:00:00Z", "2999-01-01T00:00:00Z"])
+def test_a_time_at_which_nobody_agreed_is_refused(floor: Floor, api: Api, at: str) -> None:
+    code = floor.campaign.code
+    assert api.post("consents/", {"phone": ANN, "given_at": at, "source": "call"}).status_code == 400
+    lead = {"phone": ANN, "consent_at": at, "consent_source": "call"}
+    assert api.post("leads/", {**lead, "campaign": code}).status_code == 400
+    assert api.post("leads/bulk/", {"campaign": code, "leads": [lead]}).json()["rejected"] == 1
+    with pytest.raises(ValidationError):
+        Consent(given_at=datetime.fromisoformat(at)).clean()
+    assert not Consent.objects.exists()
 
 
 def test_a_phone_on_the_do_not_call_list_gives_no_consent(floor: Floor, api: Api) -> None:

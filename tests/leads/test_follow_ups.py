@@ -12,8 +12,16 @@ from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.leads import eligibility
-from dispatch.leads.models import Campaign, DispositionRule, DoNotCallEverywhere, KeyBranch, Lead
-from dispatch.leads.services import branches, do_not_call
+from dispatch.leads.models import (
+    Campaign,
+    Consent,
+    DispositionRule,
+    DoNotCallEverywhere,
+    KeyBranch,
+    Lead,
+    LeadDispatch,
+)
+from dispatch.leads.services import branches, consents, do_not_call
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call, OptOut, SpendCap, Text
 from tests.api.client import Api
@@ -109,7 +117,7 @@ def test_one_that_missed_the_hours_is_not_sent_at_night(floor: Floor, api: Api, 
     assert telephony.send_text(Text.objects.get().pk).status == "not_sent"
 
 
-@pytest.mark.parametrize("how", ["texts", "list", "everywhere", "number", "hours"])
+@pytest.mark.parametrize("how", ["texts", "list", "everywhere", "number", "hours", "consent", "dry run"])
 def test_none_is_created_where_none_is_permitted(floor: Floor, api: Api, lead: int, how: str) -> None:
     if how == "texts":
         OptOut.objects.create(organization=floor.organization, phone=ANN)
@@ -120,6 +128,10 @@ def test_none_is_created_where_none_is_permitted(floor: Floor, api: Api, lead: i
     elif how == "number":
         floor.number.sends_texts = False
         floor.number.save()
+    elif how == "consent":
+        Campaign.objects.update(consent_purpose="marketing")
+    elif how == "dry run":
+        LeadDispatch.objects.update(mode="dry_run")
     else:
         Campaign.objects.update(weekdays=[])
     report(api, lead, "sold")
@@ -132,6 +144,25 @@ def test_an_opt_out_cancels_one_that_waits(floor: Floor, api: Api, lead: int) ->
     report(api, lead, "sold")
     do_not_call.add_to_list(floor.organization.pk, ANN, source="person", actor=SYSTEM)
     assert telephony.send_text(Text.objects.get().pk).status == "canceled"
+
+
+def test_a_withdrawn_consent_cancels_one_that_waits(floor: Floor, api: Api, lead: int) -> None:
+    Campaign.objects.update(consent_purpose="marketing")
+    Consent.objects.create(organization=floor.organization, phone=ANN, given_at=clock.now(), source="form")
+    report(api, lead, "sold")
+    assert texts() == [("Thank you, Ann.", "created")]
+    consents.withdraw(floor.organization.pk, ANN, by="api", actor=SYSTEM)
+    assert telephony.send_text(Text.objects.get().pk).status == "canceled"
+
+
+def test_replaced_rules_send_no_text_again(floor: Floor, api: Api, lead: int) -> None:
+    report(api, lead, "sold")
+    assert telephony.send_text(Text.objects.get().pk).status == "submitted"
+    report(api, lead, "quiet")
+    rules = [{"disposition": "sold", "text": "Thank you."}]
+    assert api.patch(f"campaigns/{floor.campaign.pk}/", {"disposition_rules": rules}).status_code == 200
+    report(api, lead, "sold")
+    assert texts() == [("Thank you, Ann.", "submitted")]
 
 
 def test_a_spending_cap_holds_it(floor: Floor, api: Api, lead: int) -> None:

@@ -17,6 +17,7 @@ from dispatch.leads.models import Campaign, CustomerRate, Lead
 from dispatch.telephony import retention as telephony_retention
 from dispatch.telephony import sql as telephony_sql
 from tests.support import factories
+from tests.support.statistics_of_tables import delete_statistics
 
 pytestmark = pytest.mark.django_db
 
@@ -58,11 +59,7 @@ def campaign() -> Campaign:
                 "pool": number.pool_id, "campaign": campaign.pk,
             },
         )  # fmt: skip
-        cursor.execute(
-            "DELETE FROM pg_statistic WHERE starelid = ANY(SELECT oid FROM pg_class WHERE relname = ANY(%s))",
-            [list(TABLES)],
-        )
-        cursor.execute("UPDATE pg_class SET reltuples = -1, relpages = 0 WHERE relname = ANY(%s)", [list(TABLES)])
+    delete_statistics(*TABLES)
     return campaign
 
 

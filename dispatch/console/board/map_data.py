@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from accounts.models import Organization
-from dispatch.console.board.cards import state_of
+from dispatch.console.board.cards import state_of, with_card_data
 from dispatch.console.board.filters import Filters
 from dispatch.core import clock
 from dispatch.jobs import policies
@@ -161,6 +161,6 @@ def _calls(data: MapData) -> list[dict[str, Any]]:
 
 
 def _open_jobs(organization: Organization, filters: Filters, most: int) -> list[Job]:
-    rows = Job.objects.of(organization).select_related("service_type")
+    rows = with_card_data(organization).prefetch_related("notices")  # for `state_of` and `allowed_actions`
     open_jobs = rows.filter(status__in=[Job.Status.DISPATCHING, Job.Status.PENDING, Job.Status.ASSIGNED])
     return list(filters.apply(open_jobs).order_by("priority", "-id")[:most])

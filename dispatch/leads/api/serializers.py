@@ -30,6 +30,7 @@ from dispatch.leads.models import (
     VoiceAgent,
 )
 from dispatch.leads.models.campaigns import check_purpose
+from dispatch.leads.models.consents import check_given_at
 from dispatch.leads.models.scripts import check_disposition
 from dispatch.leads.models.voice_agents import agent_problems
 from dispatch.leads.rules.script import (
@@ -97,8 +98,6 @@ def new_consent(given: dict[str, Any]) -> NewConsent:
         raise serializers.ValidationError(
             {"consent_at": "Enter consent_at (when it was given) and consent_source (how)."}
         )
-    if given["at"] > clock.now() + timedelta(minutes=5):
-        raise serializers.ValidationError({"consent_at": "Must be in the past."})
     purpose = given["purpose"] or DEFAULT_PURPOSE
     return NewConsent(given["at"], given["source"], purpose, given["words"] or "", given["proof"] or "")
 
@@ -393,7 +392,7 @@ class NewLeadSerializer(StrictSerializer):
     data = serializers.DictField(required=False, default=dict)  # type: ignore[assignment]
     contact_from = serializers.TimeField(required=False, allow_null=True)
     contact_until = serializers.TimeField(required=False, allow_null=True)
-    consent_at = serializers.DateTimeField(required=False, allow_null=True)
+    consent_at = serializers.DateTimeField(required=False, allow_null=True, validators=[check_given_at])
     consent_source = serializers.CharField(max_length=80, required=False, allow_blank=True)
     consent_purpose = serializers.CharField(
         max_length=40, required=False, allow_blank=True, validators=[check_purpose_or_none]
@@ -494,8 +493,7 @@ class ConsentSerializer(StrictSerializer, serializers.ModelSerializer):
         read_only_fields = ["withdrawn_at", "withdrawn_by"]
 
     def validate_given_at(self, given_at: datetime) -> datetime:
-        if given_at > clock.now() + timedelta(minutes=5):
-            raise serializers.ValidationError("Must be in the past.")
+        check_given_at(given_at)
         return given_at
 
 

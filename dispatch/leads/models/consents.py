@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 from phonenumber_field.modelfields import PhoneNumberField
@@ -10,6 +13,17 @@ from accounts.models import Organization
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
 from dispatch.leads.models.campaigns import check_purpose
+
+FUTURE = timedelta(minutes=5)  # by which clocks may differ
+FIRST_YEAR = 1900
+
+
+def check_given_at(given_at: datetime) -> None:
+    """Accept when a consent was given (aware). Raises ValidationError."""
+    if given_at > clock.now() + FUTURE:
+        raise ValidationError("Must be in the past.")
+    if given_at.year < FIRST_YEAR:
+        raise ValidationError(f"Must be after {FIRST_YEAR}.")
 
 
 class Consent(OwnedModel):
@@ -48,6 +62,13 @@ class Consent(OwnedModel):
                 fields=["organization", "phone_hash"], condition=~Q(phone_hash=""), name="consent_of_phone_hash"
             ),
         ]
+
+    def clean(self) -> None:
+        if self.given_at is not None:
+            try:
+                check_given_at(self.given_at)
+            except ValidationError as error:
+                raise ValidationError({"given_at": error}) from None
 
     def __str__(self) -> str:
         return f"{self.phone or 'erased'}: {self.purpose}"

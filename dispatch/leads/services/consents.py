@@ -42,7 +42,8 @@ def record_consents(
     """
     if not given:
         return 0
-    rows = sorted(dict.fromkeys(given))  # in one order, so that concurrent requests do not deadlock
+    # in one order, so that concurrent requests do not deadlock
+    rows = sorted(dict.fromkeys(_without_erased(organization_id, given)))
     consents = [consent for _, consent in rows]
     params = {
         "organization": organization_id,
@@ -53,10 +54,27 @@ def record_consents(
         "words": texts(consent.words for consent in consents),
         "proofs": texts(consent.proof for consent in consents),
     }
-    written = fetch_all(sql.INSERT_CONSENTS, params)
+    written = {pk for (pk,) in fetch_all(sql.INSERT_CONSENTS, params)}
     if written:
-        events.append(organization_id, "consent.recorded", written[0][0], actor=actor, count=len(written))
+        written -= {pk for (pk,) in fetch_all(sql.DELETE_WITHDRAWN, {"ids": integers(written)})}
+    if written:
+        events.append(organization_id, "consent.recorded", min(written), actor=actor, count=len(written))
     return len(written)
+
+
+def _without_erased(organization_id: int, given: Sequence[tuple[str, NewConsent]]) -> list[tuple[str, NewConsent]]:
+    """Leave out consents that were given before the erased withdrawal of one by the same phone."""
+    erased = Consent.objects.filter(organization_id=organization_id).exclude(phone_hash="")
+    if not erased.exists():
+        return list(given)
+    phones = {phone for phone, _ in given}
+    by_hash = {digest: phone for phone in phones for digest in all_hashes(HASH_PURPOSE, phone)}
+    withdrawn: dict[str, datetime] = {}
+    for digest, at in erased.filter(phone_hash__in=list(by_hash)).values_list("phone_hash", "withdrawn_at"):
+        if at is not None:
+            phone = by_hash[digest]
+            withdrawn[phone] = max(at, withdrawn.get(phone, at))
+    return [(phone, new) for phone, new in given if phone not in withdrawn or new.given_at > withdrawn[phone]]
 
 
 def withdraw(

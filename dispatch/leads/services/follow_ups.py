@@ -8,11 +8,13 @@ from django.db.models import Q
 
 from dispatch.core import clock, events
 from dispatch.core.events import SYSTEM, Actor
+from dispatch.core.privacy import replay
 from dispatch.leads import eligibility
-from dispatch.leads.models import DispositionRule, DoNotCall, DoNotCallEverywhere, Lead
+from dispatch.leads.models import Campaign, DispositionRule, DoNotCall, DoNotCallEverywhere, Lead, LeadDispatch
 from dispatch.leads.redis_queue import PURPOSE
 from dispatch.leads.rules.retries import LeadFacts
 from dispatch.leads.rules.script import fill_in
+from dispatch.leads.services.consents import valid_consents
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Text
 
@@ -20,6 +22,8 @@ from dispatch.telephony.models import Text
 FIRST_ATTEMPT, PER_CALL = 1_000_000, 100
 NOT_SENT = (Text.Status.CANCELED, Text.Status.NOT_SENT)
 LATEST = timedelta(days=7)
+# In the context of a follow-up: its outcome. A rule's id is no identity: the API replaces the rules.
+OUTCOME = "outcome"
 
 
 def send_follow_up(lead: Lead, disposition: str, *, actor: Actor = SYSTEM) -> Text | None:
@@ -34,11 +38,11 @@ def send_follow_up(lead: Lead, disposition: str, *, actor: Actor = SYSTEM) -> Te
         direction=Text.Direction.OUT, purpose=PURPOSE, subject_id=lead.pk, attempt__gte=first,
         attempt__lt=first + PER_CALL,
     )  # fmt: skip
-    others = Q(pk__in=[text.pk for text in existing if rule is None or text.context.get("rule") != rule.pk])
+    others = Q(pk__in=[text.pk for text in existing if rule is None or text.context.get(OUTCOME) != disposition])
     telephony.cancel_texts(others, actor=actor)
     if rule is None or not rule.text.strip() or not lead.phone:
         return None
-    kept = [text for text in existing if text.context.get("rule") == rule.pk and text.status not in NOT_SENT]
+    kept = [text for text in existing if text.context.get(OUTCOME) == disposition and text.status not in NOT_SENT]
     if kept:
         return kept[0]
     try:
@@ -54,17 +58,25 @@ def send_follow_up(lead: Lead, disposition: str, *, actor: Actor = SYSTEM) -> Te
     return None
 
 
-def is_unwanted(organization_id: int, phone: str) -> bool:
-    """Return whether the phone is on a do-not-call list."""
-    return (
+def why_unwanted(organization_id: int, phone: str, campaign_id: int) -> str:
+    """Return why a follow-up of the campaign may not go to the phone, or "". The rules are those of its calls."""
+    if (
         DoNotCall.objects.filter(organization_id=organization_id, phone=phone).exists()
         or DoNotCallEverywhere.objects.filter(phone=phone).exists()
-    )
+        or replay.find_refused(organization_id, [phone], replay.DO_NOT_CALL)
+    ):
+        return "the phone is on the do-not-call list"
+    purpose = Campaign.objects.filter(pk=campaign_id).values_list("consent_purpose", flat=True).first()
+    if purpose and not valid_consents([(organization_id, phone, purpose)]):
+        return "no valid consent for the campaign's purpose is recorded"
+    return ""
 
 
 def _create(lead: Lead, rule: DispositionRule, attempt: int) -> Text:
-    if is_unwanted(lead.organization_id, str(lead.phone)):
-        raise telephony.TextNotAllowed("the phone is on the do-not-call list")
+    if why := why_unwanted(lead.organization_id, str(lead.phone), lead.campaign_id):
+        raise telephony.TextNotAllowed(why)
+    if LeadDispatch.objects.of(lead.organization_id).filter(mode=LeadDispatch.Mode.DRY_RUN).exists():
+        raise telephony.TextNotAllowed("the organization is in a dry run")
     now = clock.now()
     hours = eligibility.permitted_hours(_facts(lead), now)
     if hours is None or hours[0] > now + LATEST:
@@ -79,7 +91,7 @@ def _create(lead: Lead, rule: DispositionRule, attempt: int) -> Text:
         pool=lead.campaign.pool,
         not_before=hours[0],
         not_after=hours[1],
-        context={"campaign_id": lead.campaign_id, "rule": rule.pk},
+        context={"campaign_id": lead.campaign_id, OUTCOME: rule.disposition},
     )
 
 
