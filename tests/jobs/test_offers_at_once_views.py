@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dispatch.console.board.cards import state_of
-from dispatch.console.board.filters import Filters
 from dispatch.console.board.map import build_map
 from dispatch.core import clock
 from dispatch.jobs import services
@@ -61,7 +60,7 @@ def test_board_shows_everyone_who_is_called(ringing):
 
 def test_map_and_thread_know_everyone_who_is_called(ringing):
     floor, job = ringing
-    drawn = build_map(floor.organization, Filters(), job)
+    drawn = build_map(floor.organization, job)
     assert drawn is not None
     (point,) = drawn.jobs
     assert "3 phones ringing" in point.words

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.console.board import technician_picker
-from dispatch.console.board.filters import Filters
 from dispatch.console.board.map import build_map
 from dispatch.core import clock
 from dispatch.jobs import rules, services, timeline
@@ -315,7 +314,7 @@ def test_board_says_how_far_is_searched_now_and_next(desk):
     page = signed_in(desk.maria).get(f"/board/jobs/{job.pk}/", headers={"HX-Request": "true"}).content.decode()
     assert "Searching 47 mi (up to 70 mi in later rounds)" in page
     assert "40 mi, within the 47 mi of round 2" in page, "the reason of a candidate who is not called yet"
-    drawn = build_map(desk.organization, Filters(), job)
+    drawn = build_map(desk.organization, job)
     assert drawn is not None
     assert drawn.radius_m == 75_000
     page = signed_in(desk.maria).get(f"/admin/jobs/job/{job.pk}/change/").content.decode()
