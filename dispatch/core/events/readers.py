@@ -56,19 +56,19 @@ SELECT c.xid, c.event_id, (SELECT max(id) FROM core_event), early.id IS NOT NULL
 FROM core_eventcursor c
 LEFT JOIN LATERAL (
     SELECT e.id FROM core_event e
-    WHERE (e.xid, e.id) > (c.xid, c.event_id) AND e.id > %(floor)s AND e.kind = ANY(%(kinds)s)
-      AND e.id <> ALL(%(taken)s)
-    ORDER BY {order} LIMIT 1
+    WHERE (e.xid, e.id) > (c.xid, c.event_id) AND e.kind = ANY(%(kinds)s) AND e.id <> ALL(%(taken)s)
+    {order} LIMIT 1
 ) early ON true
 WHERE c.name = %(name)s
 """
 _EARLY = """
 SELECT * FROM core_event
-WHERE (xid, id) > (%(xid)s, %(after)s) AND id > %(floor)s AND kind = ANY(%(kinds)s) AND id <> ALL(%(taken)s)
-ORDER BY {order} LIMIT %(limit)s
+WHERE (xid, id) > (%(xid)s, %(after)s) AND kind = ANY(%(kinds)s) AND id <> ALL(%(taken)s)
+{order} LIMIT %(limit)s
 """
-# By whether all events beyond the cursor are checked. Without a floor, the order by id would read the whole table.
-_EARLY_ORDER = {True: "xid, id", False: "id"}
+# By whether all events beyond the cursor are checked, or those with the latest ids. Each order is that of an index
+# that begins there: by id, the check of all would begin with the oldest event.
+_EARLY_ORDER = {True: "ORDER BY xid, id", False: "AND id > %(floor)s ORDER BY id"}
 # Positions each reader, by id, right before the first event that it has not applied, or after all events.
 _AFTER_RESTORE = """
 UPDATE core_eventcursor AS c SET xid = 0, event_id = COALESCE(
@@ -295,10 +295,10 @@ class EarlyReader:
         given = {"name": self.reader.name, "floor": floor, "kinds": list(self.reader.kinds or ())}
         given["taken"] = [*self._taken, *self._failed.keys()]
         statement = _EARLY_PEEK.format(order=order)
-        rows = prepared.fetch_all(statement, given)
+        rows = prepared.fetch_by_index(statement, given)
         if not rows:
             EventCursor.objects.get_or_create(name=self.reader.name)
-            rows = prepared.fetch_all(statement, given)
+            rows = prepared.fetch_by_index(statement, given)
         xid, event_id, newest, is_event_ready = rows[0]
         return (xid, event_id), newest or 0, is_event_ready
 
