@@ -55,7 +55,7 @@ def delete_old_sign_ins() -> float | None:
 def _delete_batch(rows: QuerySet[Any]) -> int:
     """Delete the first rows that no other session has locked. Return how many."""
     with transaction.atomic():
-        free = rows.select_for_update(skip_locked=True).order_by("pk")
+        free = rows.select_for_update(no_key=True, skip_locked=True).order_by("pk")
         ids = list(free.values_list("pk", flat=True)[:BATCH])
         return rows.model._default_manager.filter(pk__in=ids).delete()[0]
 
