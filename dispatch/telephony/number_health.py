@@ -139,7 +139,7 @@ def read_call_health(numbers: Iterable[OutboundNumber] | None = None) -> dict[in
         "numbers": None if numbers is None else prepared.integers(number.pk for number in numbers),
     }
     counted: dict[int, Counter[str]] = {}
-    rows = prepared.fetch_all(_ENDED, given)
+    rows = prepared.fetch_by_index(_ENDED, given)
     accounts = _accounts({row[0] for row in rows if row[3]})
     for number_id, is_answered, is_failed, code, count in rows:
         of_number = counted.setdefault(number_id, Counter())

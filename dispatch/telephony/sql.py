@@ -263,7 +263,7 @@ UPDATE telephony_call SET hang_up_at = %(now)s WHERE id IN (
 def _fetch_due(statement: str, given: dict[str, Any], but: Collection[Any], full: Collection[int]) -> list[DueRow]:
     """Return the due rows that no session has locked. Without a transaction: most passes find none."""
     given = {**given, "but": prepared.integers(but), "full": prepared.integers(full)}
-    return [DueRow(*row) for row in prepared.fetch_all(statement, given)]
+    return [DueRow(*row) for row in prepared.fetch_by_index(statement, given)]
 
 
 def unknown_rows(

@@ -129,17 +129,32 @@ def test_connections_to_a_primary_that_hangs_are_cut_after_the_promotion(
     assert probe.result() is None  # it is asked once more, at the new primary
 
 
-def test_a_long_statement_on_the_primary_is_not_cut(database_pair: PostgresPair) -> None:
+def test_a_long_statement_on_a_host_that_accepts_writes_is_not_cut(database_pair: PostgresPair) -> None:
+    """Neither if another host accepts them too, as a second pooler does."""
     watch = former_primary.Watch()
-    primary = ("127.0.0.1", database_pair.primary.port)
+    used = ("127.0.0.1", database_pair.primary.port)
+    other = ("127.0.0.1", database_pair.standby.port)
+
+    def find_used(only: former_primary.Address | None = None) -> former_primary.Address:
+        return only or used
+
+    def find_both(only: former_primary.Address | None = None) -> former_primary.Address:
+        return only or other
+
+    def find_other(only: former_primary.Address | None = None) -> former_primary.Address:
+        if only in (None, other):
+            return other
+        raise psycopg.OperationalError("the session is read-only")
+
     with connect(database_pair.url()) as session, ThreadPoolExecutor(1) as running:
-        watch.add(session, lambda: primary)
+        watch.add(session, find_used)
         statement = running.submit(session.execute, "SELECT pg_sleep(600)")
         wait_until(lambda: session.pgconn.transaction_status == TransactionStatus.ACTIVE)
         now = time.monotonic()
-        assert [watch.look(lambda: primary, now + later) for later in (0, 60, 120)] == [0, 0, 0]
+        assert [watch.look(find_used, now + later) for later in (0, 60, 120)] == [0, 0, 0]
+        assert watch.look(find_both, now + 180) == 0
         assert not session.closed
-        assert watch.look(lambda: ("127.0.0.1", database_pair.standby.port), now + 180) == 1
+        assert watch.look(find_other, now + 240) == 1
         with pytest.raises(psycopg.OperationalError):
             statement.result()
 

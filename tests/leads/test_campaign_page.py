@@ -24,7 +24,7 @@ from dispatch.leads.models import Campaign, KeyBranch, Lead
 from dispatch.telephony.models import Call
 from tests.support import factories as make
 from tests.support.factories import browser
-from tests.support.statistics_of_tables import delete_statistics
+from tests.support.plans import forget_statistics
 
 pytestmark = pytest.mark.django_db
 
@@ -224,7 +224,7 @@ def test_figures_that_take_long_are_shared(campaign: Campaign, monkeypatch: pyte
 
 def test_calls_of_the_day_are_read_by_time_whatever_the_statistics(campaign: Campaign) -> None:
     params = {"organization": campaign.organization_id, "campaign": campaign.pk, "since": clock.now()}
-    delete_statistics("telephony_call")
+    forget_statistics(["telephony_call"])
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off")
         cursor.execute(f"EXPLAIN (FORMAT JSON) {campaign_queries.CALLS_OF_DAY}", params)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +16,7 @@ from dispatch.leads.models import Campaign, CustomerRate, Lead
 from dispatch.telephony import retention as telephony_retention
 from dispatch.telephony import sql as telephony_sql
 from tests.support import factories
-from tests.support.statistics_of_tables import delete_statistics
+from tests.support.plans import explain_rows_read, forget_statistics
 
 pytestmark = pytest.mark.django_db
 
@@ -59,29 +58,14 @@ def campaign() -> Campaign:
                 "pool": number.pool_id, "campaign": campaign.pk,
             },
         )  # fmt: skip
-    delete_statistics(*TABLES)
+    forget_statistics(TABLES)
     return campaign
 
 
 def rows_read(statement: str, given: dict[str, Any] | list[Any]) -> float:
     """Run the statement with a generic plan and without statistics. Return how many rows it read."""
     prepared.prefer_index_plans()
-    with connection.cursor() as cursor:
-        cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + statement, given)
-        (found,) = cursor.fetchone()
-    plan = found if isinstance(found, list) else json.loads(found)
-    return count_rows(plan[0]["Plan"])
-
-
-def count_rows(node: dict[str, Any]) -> float:
-    """Return the rows that the scans of tables below this node read, whether they matched or not."""
-    read = 0.0
-    if "Relation Name" in node:
-        dropped = sum(node.get(f"Rows Removed by {what}", 0) for what in ("Filter", "Index Recheck"))
-        read = (node["Actual Rows"] + dropped) * node["Actual Loops"]
-    elif node.get("Rows Removed by Join Filter"):
-        read = node["Rows Removed by Join Filter"] * node["Actual Loops"]
-    return read + sum(count_rows(child) for child in node.get("Plans", ()))
+    return explain_rows_read(statement, given)
 
 
 def pairs(campaign: Campaign, count: int = 50) -> dict[str, str]:

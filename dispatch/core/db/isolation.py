@@ -29,10 +29,12 @@ def unlocked_rows(rows: QuerySet[Any], limit: int, *columns: str) -> list[tuple[
 
     A later pass finds the locked rows, so a row that stays locked delays no other row.
     """
-    if not rows.exists():  # as usual: one statement instead of a transaction
-        return []
+    with prepared.index_plans():  # most passes find none: no transaction, and no read of the whole table
+        if not rows.exists():
+            return []
     with transaction.atomic():
         prepared.defer_fsync()
+        prepared.prefer_index_plans()
         return _lock_unlocked(rows, limit, *columns)
 
 

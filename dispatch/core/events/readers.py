@@ -56,17 +56,19 @@ SELECT c.xid, c.event_id, (SELECT max(id) FROM core_event), early.id IS NOT NULL
 FROM core_eventcursor c
 LEFT JOIN LATERAL (
     SELECT e.id FROM core_event e
-    WHERE (e.xid, e.id) > (c.xid, c.event_id) AND e.id > %(floor)s AND e.kind = ANY(%(kinds)s)
-      AND e.id <> ALL(%(taken)s)
-    ORDER BY e.id LIMIT 1
+    WHERE (e.xid, e.id) > (c.xid, c.event_id) AND e.kind = ANY(%(kinds)s) AND e.id <> ALL(%(taken)s)
+    {order} LIMIT 1
 ) early ON true
 WHERE c.name = %(name)s
 """
 _EARLY = """
 SELECT * FROM core_event
-WHERE (xid, id) > (%(xid)s, %(after)s) AND id > %(floor)s AND kind = ANY(%(kinds)s) AND id <> ALL(%(taken)s)
-ORDER BY id LIMIT %(limit)s
+WHERE (xid, id) > (%(xid)s, %(after)s) AND kind = ANY(%(kinds)s) AND id <> ALL(%(taken)s)
+{order} LIMIT %(limit)s
 """
+# By whether all events beyond the cursor are checked, or those with the latest ids. Each order is that of an index
+# that begins there: by id, the check of all would begin with the oldest event.
+_EARLY_ORDER = {True: "ORDER BY xid, id", False: "AND id > %(floor)s ORDER BY id"}
 # Positions each reader, by id, right before the first event that it has not applied, or after all events.
 _AFTER_RESTORE = """
 UPDATE core_eventcursor AS c SET xid = 0, event_id = COALESCE(
@@ -272,7 +274,8 @@ class EarlyReader:
         now = time.monotonic()
         is_full_scan = self._scanned_at is None or now - self._scanned_at >= LOOK_BACK_S
         floor = 0 if is_full_scan else self._floor(now)
-        position, newest, is_event_ready = self._peek(floor)
+        order = _EARLY_ORDER[floor == 0]
+        position, newest, is_event_ready = self._peek(floor, order)
         self._taken = {pk: xid for pk, xid in self._taken.items() if (xid, pk) > position}
         handled = 0
         events_read: list[Event] = []
@@ -280,21 +283,22 @@ class EarlyReader:
             with limit_lock_waits(LOOP_S), transaction.atomic():
                 cursor, _ = EventCursor.objects.select_for_update().get_or_create(name=self.reader.name)
                 lock_waits.apply_limit()
-                events_read = self._beyond(cursor, floor)
+                events_read = self._beyond(cursor, floor, order)
                 handled = sum(self._handle(event) for event in events_read)
         if is_full_scan and len(events_read) < self.reader.batch:
             self._scanned_at = now
         self._marks.append((now, newest))
         return handled
 
-    def _peek(self, floor: int) -> tuple[tuple[int, int], int, bool]:
+    def _peek(self, floor: int, order: str) -> tuple[tuple[int, int], int, bool]:
         """Return the reader's position, the newest event's id, and whether there is an event to handle."""
         given = {"name": self.reader.name, "floor": floor, "kinds": list(self.reader.kinds or ())}
         given["taken"] = [*self._taken, *self._failed.keys()]
-        rows = prepared.fetch_all(_EARLY_PEEK, given)
+        statement = _EARLY_PEEK.format(order=order)
+        rows = prepared.fetch_by_index(statement, given)
         if not rows:
             EventCursor.objects.get_or_create(name=self.reader.name)
-            rows = prepared.fetch_all(_EARLY_PEEK, given)
+            rows = prepared.fetch_by_index(statement, given)
         xid, event_id, newest, is_event_ready = rows[0]
         return (xid, event_id), newest or 0, is_event_ready
 
@@ -315,10 +319,10 @@ class EarlyReader:
             self._marks.popleft()
         return self._marks[0][1] if self._marks and self._marks[0][0] <= now - LOOK_BACK_S else 0
 
-    def _beyond(self, cursor: EventCursor, floor: int) -> list[Event]:
+    def _beyond(self, cursor: EventCursor, floor: int, order: str) -> list[Event]:
         return list(
             Event.objects.raw(
-                _EARLY,
+                _EARLY.format(order=order),
                 {
                     "xid": cursor.xid,
                     "after": cursor.event_id,

@@ -42,8 +42,9 @@ GIVE_UP_FAILURES, GIVE_UP_AFTER_S = 5, 15.0
 STAND_BACK_S = 60.0
 # A process has lost Redis when it has failed for this long.
 REDIS_LOST_AFTER_S = 5.0
-# After a handover because of the provider, the next one of the same loop waits this long, each time twice as long.
-FIRST_HANDOVER_PAUSE_S, MAX_HANDOVER_PAUSE_S = 60.0, 900.0
+# After a handover because of the provider, the next one of the same loop waits this long, then twice as long. A
+# leader that is cut off does nothing meanwhile, so the longest wait is short.
+FIRST_HANDOVER_PAUSE_S, MAX_HANDOVER_PAUSE_S = 60.0, 120.0
 
 # The leadership of the current step: (name, epoch), for `leader_election.fence(*leading.get())`.
 leading: contextvars.ContextVar[tuple[str, int]] = contextvars.ContextVar("leading")
@@ -111,9 +112,8 @@ class Runner:
         self._loops = {loop.name: loop for loop in loops if isinstance(loop, Loop)}
         self._handed_over: set[str] = set()  # since Redis was lost
         self._led_since: dict[str, float] = {}
-        self._handovers: dict[
-            str, tuple[float, float]
-        ] = {}  # loop → until when it hands nothing over, and the pause
+        # By loop: until when it hands nothing over, and the pause.
+        self._handovers: dict[str, tuple[float, float]] = {}
 
     async def run(self) -> None:
         """Run until `stop()`; return when the running steps have ended or the grace period is over.

@@ -11,7 +11,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 
 from dispatch.capacity import account_outages
 from dispatch.capacity.models import ProviderAccount
-from dispatch.core.db import lock_waits
+from dispatch.core.db import lock_waits, prepared
 from dispatch.core.db.isolation import FailureRule, run_each, run_unlocked
 from dispatch.core.db.lock_waits import RecentlyBlocked, limit_lock_waits
 from dispatch.core.models import Event
@@ -88,7 +88,8 @@ def resume_left_behind() -> int:
     on_trial = _on_trial().filter(~Exists(failing))
     run_unlocked(_end_trial, on_trial, BATCH, event=FAILED, skipped=_failed_jobs)
     held = _pending_jobs(_CAP).exclude(organization_id__in=_failed_organizations.keys())
-    organizations = list(held.order_by().values_list("organization_id", flat=True).distinct())
+    with prepared.index_plans():
+        organizations = list(held.order_by().values_list("organization_id", flat=True).distinct())
     resumed = run_each(resume_after_spend_cap, organizations, event=FAILED, rule=_SKIP_ORGANIZATION)
     after_outage = _pending_jobs().filter(Exists(ended))
     return resumed + run_unlocked(_resume, after_outage, BATCH, event=FAILED, skipped=_failed_jobs)

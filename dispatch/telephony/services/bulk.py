@@ -226,14 +226,15 @@ def apply_rate_limit_feedback(answers: Sequence[RequestResult]) -> None:
 
     Call it outside any transaction.
     """
-    limited = [
-        (answer.call.account_id, answer.outcome)
+    limited = {
+        answer.call.account_id: answer.outcome.retry_after_s
         for answer in answers
-        if isinstance(answer.outcome, RateLimited) and answer.outcome.retry_after_s > 0  # 0: no request was sent
-    ]
-    for account_id, outcome in dict(limited).items():
-        if not (outcome.is_unreachable and reachability.process.is_relieved(call_requests.PLACER)):
-            capacity.pause_account(account_id, max(outcome.retry_after_s, 1.0))
+        if isinstance(answer.outcome, RateLimited)
+        and answer.outcome.retry_after_s > 0  # 0: no request was sent
+        and not (answer.outcome.is_unreachable and reachability.process.is_relieved(call_requests.PLACER))
+    }
+    for account_id, retry_after_s in limited.items():
+        capacity.pause_account(account_id, max(retry_after_s, 1.0))
     by_account: dict[int, list[Outcome]] = {}
     for answer in answers:
         by_account.setdefault(answer.call.account_id, []).append(answer.outcome)

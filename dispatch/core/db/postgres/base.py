@@ -101,7 +101,10 @@ class DatabaseWrapper(base.DatabaseWrapper):
         has_several_hosts = "," in str(self.settings_dict["HOST"] or options.get("host", ""))
         return has_several_hosts and options.get("target_session_attrs") in ("read-write", "primary")
 
-    def _find_primary(self) -> tuple[str, int]:
-        """Return the host and port that accept writes now. Raises psycopg.Error."""
-        with psycopg.connect(**pooler.parameters(self.alias)) as connection:
+    def _find_primary(self, only: former_primary.Address | None = None) -> former_primary.Address:
+        """Return the host and port that accept writes now, asking all or `only` one. Raises psycopg.Error."""
+        parameters = pooler.parameters(self.alias)
+        if only is not None:
+            parameters |= {"host": only[0], "port": only[1]}
+        with psycopg.connect(**parameters) as connection:
             return connection.info.host, connection.info.port

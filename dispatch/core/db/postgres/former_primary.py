@@ -3,7 +3,8 @@
 A server whose processes hang, on a broken disk for example, keeps its connections: its kernel acknowledges what
 is sent, so no timeout of libpq or TCP ends the wait for a reply. After a failover to another of several hosts,
 such connections are useless. A thread looks for statements without a reply, asks which host accepts writes now,
-and cuts the connections to any other. Their statements fail, and the pool connects to the new primary.
+and cuts the connections to any other that opens no session for writes. Their statements fail, and the pool
+connects to the new primary. A host that opens one is in use: two names, or two poolers, may lead to one primary.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -30,6 +30,12 @@ log = structlog.get_logger(__name__)
 Address = tuple[str, int]
 
 
+class FindPrimary(Protocol):
+    """Return the host that accepts writes, asking all or `only` one. Raises psycopg.Error if none does."""
+
+    def __call__(self, only: Address | None = None) -> Address: ...
+
+
 class Watch:
     """The connections of this process, and since when each waits for a reply (time.monotonic()), or None."""
 
@@ -39,8 +45,8 @@ class Watch:
         self._thread: threading.Thread | None = None
         self._asked_at = 0.0
 
-    def add(self, connection: Any, find_primary: Callable[[], Address]) -> None:
-        """Watch the connection. `find_primary` raises psycopg.Error while no host accepts writes."""
+    def add(self, connection: Any, find_primary: FindPrimary) -> None:
+        """Watch the connection."""
         with self._lock:
             self._waiting.setdefault(connection, None)
             if self._thread is None or not self._thread.is_alive():
@@ -49,7 +55,7 @@ class Watch:
                 )
                 self._thread.start()
 
-    def look(self, find_primary: Callable[[], Address], now: float) -> int:
+    def look(self, find_primary: FindPrimary, now: float) -> int:
         """Cut the connections to hosts that hang and are not the primary; return how many."""
         hosts = self._hosts_without_reply(now)
         if not hosts or now - self._asked_at < ASK_EVERY_S:
@@ -59,7 +65,7 @@ class Watch:
             primary = find_primary()
         except psycopg.Error:  # an outage without a failover, or not yet
             return 0
-        former = hosts - {primary}
+        former = {host for host in hosts - {primary} if not _accepts_writes(host, find_primary)}
         cut = sum(_cut(connection) for connection in self._connections() if _address(connection) in former)
         if cut:
             log.warning("connections_to_former_primary_cut", connections=cut, primary=f"{primary[0]}:{primary[1]}")
@@ -80,13 +86,21 @@ class Watch:
         with self._lock:
             return [connection for connection in self._waiting if not connection.closed]
 
-    def _look_on(self, find_primary: Callable[[], Address]) -> None:
+    def _look_on(self, find_primary: FindPrimary) -> None:
         while True:
             time.sleep(LOOK_EVERY_S)
             try:
                 self.look(find_primary, time.monotonic())
             except Exception:
                 log.exception("former_primary_watch_failed")
+
+
+def _accepts_writes(host: Address, find_primary: FindPrimary) -> bool:
+    try:
+        find_primary(host)
+    except psycopg.Error:
+        return False
+    return True
 
 
 def _address(connection: Any) -> Address | None:

@@ -1,0 +1,81 @@
+"""The loops read no whole table of ended calls, even if PostgreSQL never analyzed it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+
+from dispatch.core import clock
+from dispatch.core.db.isolation import unlocked_ids
+from dispatch.telephony import number_health, sql
+from dispatch.telephony.models import Call
+from tests.support import factories
+from tests.support.plans import forget_statistics
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ROWS = 20_000
+
+
+@pytest.fixture
+def ended_calls() -> Iterator[None]:
+    """Thousands of calls that ended 60 days ago."""
+    organization = factories.organization()
+    number = factories.number(organization)
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE telephony_call SET (autovacuum_enabled = false)")
+        cursor.execute(
+            """
+            INSERT INTO telephony_call (organization_id, purpose, subject_id, attempt, account_id, number_id,
+                pool_id, line_slot, pool_slot, to_phone, from_phone, ring_timeout_s, time_limit_s, detect_machine,
+                status, not_before, place_by, requested_at, created_at, ended_at, empty_listings, last_sequence,
+                answered_by, keys_pressed, context, error_code, error_message, customer)
+            SELECT %(organization)s, 'offer', n, 1, %(account)s, %(number)s, %(pool)s, 1, 1,
+                '+1602' || 2550000 + n, '+16025550000', 30, 300, false, 'completed', at, at, at, at, at, 0, -1,
+                '', '', '{}', '', '', ''
+            FROM generate_series(1, %(rows)s) n, (SELECT now() - interval '60 days' AS at) past
+            """,
+            {
+                "organization": organization.pk, "account": number.account_id, "number": number.pk,
+                "pool": number.pool_id, "rows": ROWS,
+            },
+        )  # fmt: skip
+    forget_statistics(["telephony_call"])
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE telephony_call RESET (autovacuum_enabled)")
+
+
+def rows_scanned() -> int:
+    """Return how many calls sequential scans of all sessions have read."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_force_next_flush(), pg_stat_clear_snapshot()")
+        cursor.execute("SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'telephony_call'")
+        return int(cursor.fetchone()[0])
+
+
+@pytest.mark.usefixtures("ended_calls")
+def test_passes_without_due_calls_read_no_ended_calls() -> None:
+    now = clock.now()
+    due_long = Call.objects.filter(not_before__lte=now, status=Call.Status.CREATED).order_by("not_before")
+    passes: dict[str, Callable[[], object]] = {
+        "place": lambda: sql.calls_to_place(now, 10),
+        "look up": lambda: sql.unknown_rows(Call, now, 10, (), ()),
+        "end": lambda: sql.overdue_ends(now, now - timedelta(minutes=1), 10, (), ()),
+        "hang up": lambda: sql.due_hang_ups(now, 10, (), ()),
+        "judge": number_health.read_call_health,
+        "any": lambda: unlocked_ids(Call.objects.filter(hang_up_at__lte=now), 10),
+        "lock": lambda: unlocked_ids(due_long, 10),
+    }
+    scanned = {}
+    for name, look in passes.items():
+        before = rows_scanned()
+        assert not look(), name
+        scanned[name] = rows_scanned() - before
+    assert scanned == dict.fromkeys(passes, 0)
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW enable_seqscan")
+        assert cursor.fetchone() == ("on",)  # the choice ended with each pass
