@@ -8,9 +8,10 @@
   const D = window.Dispatch;
   const REACH_PX = 30; // how near to a technician a job must be dropped
   const GROUP_PX = 44;
-  const FIRST_TILE_MS = 8000;
+  const FIRST_TILE_MS = 20000;
   const MAX_FIRST_ZOOM = 14;
   const ENDED_DASH = "2 6";
+  const HAS_MOUSE = matchMedia("(pointer: fine)");
   let board = null;
   let loading = null; // promise of Leaflet
   let failed = false; // no tile could be loaded
@@ -71,7 +72,7 @@
   }
 
   function makeMarker(kind, one) {
-    const canDrag = Boolean(one.can_assign) && matchMedia("(pointer: fine)").matches;
+    const canDrag = Boolean(one.can_assign) && HAS_MOUSE.matches;
     const marker = window.L.marker(one.at, { icon: iconOf(kind, one), draggable: canDrag, riseOnHover: true });
     marker.on("add", () => marker.getElement().setAttribute("aria-label", marker.words));
     if (kind === "job-pin") {
@@ -166,7 +167,7 @@
       : `${count(told.jobs.length, "open job")} and ${count(told.technicians.length, "technician")}.`];
     if (told.missing) parts.push(`Without a position: ${count(told.missing, "job")}.`);
     if (told.hidden) parts.push(`Not shown: ${count(told.hidden, "technician")}.`);
-    if (told.jobs.some((one) => one.can_assign)) parts.push("Drag a job onto a technician to assign it.");
+    if (HAS_MOUSE.matches && told.jobs.some((one) => one.can_assign)) parts.push("Drag a job onto a technician to assign it.");
     chart.caption.textContent = parts.join(" ");
   }
 
