@@ -176,7 +176,7 @@ def test_links_need_a_scope_that_exists_and_belongs_to_the_organization(world: W
 
 def test_nul_in_the_address_is_refused(db: None) -> None:
     for path in ("/portal/%00/", "/portal/%00/open/code/", "/portal/%00/catalog/"):
-        assert Client().get(path).status_code == 400
+        assert Client().get(path).status_code == 404
 
 
 # --- What a receiver must not reach ---------------------------------------------------------------------------

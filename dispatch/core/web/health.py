@@ -12,7 +12,7 @@ import psycopg
 from django.core.exceptions import BadRequest
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from dispatch.core.db import pooler
@@ -155,7 +155,7 @@ def _first_line(error: BaseException) -> str:
 
 
 class RejectNulBytesMiddleware:
-    """Reject a page request whose path or query contains a NUL character with a 400.
+    """Reject a page request with a NUL character: 404 if it is in the path, 400 if it is in the query.
 
     PostgreSQL can neither store nor compare it, so a search or filter would fail. The API reports the field
     itself.
@@ -165,7 +165,9 @@ class RejectNulBytesMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        has_nul = "%00" in request.META["QUERY_STRING"] or "\x00" in request.path_info
-        if has_nul and not request.path_info.startswith("/api/"):
+        is_page = not request.path_info.startswith("/api/")
+        if is_page and "\x00" in request.path_info:
+            raise Http404
+        if is_page and "%00" in request.META["QUERY_STRING"]:
             raise BadRequest("NUL characters can't be stored or searched for.")
         return self.get_response(request)
