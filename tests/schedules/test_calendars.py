@@ -12,6 +12,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import transaction
 
 from dispatch.console.schedules import calendar
+from dispatch.core import clock
 from dispatch.core.models import Event
 from dispatch.schedules import exclusion_cache, ical
 from dispatch.schedules.models import ExclusionCalendar, Schedule
@@ -468,7 +469,7 @@ def test_calendars_cost_one_statement_per_batch(
 
 
 def test_a_held_calendar_delays_no_other(world: World) -> None:
-    past = NOW - timedelta(days=1)
+    past = clock.now() - timedelta(days=1)
     for name in ("Held", "Free"):
         ExclusionCalendar.objects.create(organization=world.organization, name=name, content=GOOD, refresh_at=past)
     with transaction.atomic():

@@ -137,7 +137,7 @@ def test_webhook_is_repeated_after_the_web_process_died(caller: Caller) -> None:
         call = caller.call(ANN)
         wait_until(lambda: caller.listener.told(call)[-1:] == ["completed"])
 
-    assert len(deaths) >= 6
+    assert len(deaths) >= 4, "at least two webhooks were repeated"
     assert caller.listener.keys == [(call.pk, "1")]
     assert history(call).count("key_pressed") == 1
     assert services.open_call_of("test", call.subject_id) is None
