@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -44,20 +44,6 @@ PROMOTED_AFTER_S = 5.0  # as an operator's script or Patroni would
 GOES_ON_WITHIN_S = 30.0
 QUICK_LEADS = {"LEADS_JITTER_S": "1", "LEADS_RETRY_DELAY_S": "1", "LEADS_UNTOLD_S": "2"}
 CALM_WITHIN_S = 240
-
-
-@pytest.fixture
-def sim() -> Iterator[Simulator]:
-    """Slower than that of the other tests, so that the kill meets calls under way."""
-    with Simulator.start(speed=4.0) as simulator:
-        yield simulator
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    made = Receiver()
-    yield made
-    made.close()
 
 
 class Load:
@@ -115,12 +101,12 @@ class Load:
 
 
 def test_primary_is_killed_under_load_and_the_standby_promoted(
-    database_pair: PostgresPair, sim: Simulator, receiver: Receiver, tmp_path: Any, settings: Any
+    database_pair: PostgresPair, slow_sim: Simulator, receiver: Receiver, tmp_path: Any, settings: Any
 ) -> None:
-    settings.SIMULATOR_URL = sim.base_url
-    load = Load(sim, receiver)
+    settings.SIMULATOR_URL = slow_sim.base_url
+    load = Load(slow_sim, receiver)
     moment = threading.Event()
-    with site(sim, tmp_path, DATABASE_URL=database_pair.url(), **QUICK_LEADS) as here:
+    with site(slow_sim, tmp_path, DATABASE_URL=database_pair.url(), **QUICK_LEADS) as here:
         load.send_to(here.base_url)
         try:
             wait_until(lambda: all(count() for count in load.progress().values()), message=here.logs)
@@ -137,16 +123,16 @@ def test_primary_is_killed_under_load_and_the_standby_promoted(
             wait_until(lambda: load.done, CALM_WITHIN_S, here.logs)
         finally:
             load.stop()
-        everything_settles(here, sim)
+        everything_settles(here, slow_sim)
         assert here.ended() == []
     assert {name: seconds for name, seconds in resumed.items() if seconds > GOES_ON_WITHIN_S} == {}
     assert not [refused for clients in load.clients.values() for refused in clients.refused]
     forms_became_one_job_each(load.clients["forms"])
-    leads_were_called_once(load.clients["leads"], sim)
+    leads_were_called_once(load.clients["leads"], slow_sim)
     messages_arrived_in_order(load.clients["messages"], receiver)
-    nobody_is_called_twice(sim)
-    nobody_is_assigned_twice(sim)
-    lines_are_never_exceeded(sim)
+    nobody_is_called_twice(slow_sim)
+    nobody_is_assigned_twice(slow_sim)
+    lines_are_never_exceeded(slow_sim)
     print(history_is_legal())  # noqa: T201
 
 

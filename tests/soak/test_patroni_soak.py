@@ -68,22 +68,8 @@ def cluster() -> Iterator[PatroniCluster]:
         yield made
 
 
-@pytest.fixture
-def sim() -> Iterator[Simulator]:
-    """Slower than that of the other tests, so that the faults meet calls under way."""
-    with Simulator.start(speed=4.0) as simulator:
-        yield simulator
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    made = Receiver()
-    yield made
-    made.close()
-
-
 def test_patroni_moves_the_primary_under_load(
-    cluster: PatroniCluster, sim: Simulator, receiver: Receiver, tmp_path: Path, django_db_blocker: Any
+    cluster: PatroniCluster, slow_sim: Simulator, receiver: Receiver, tmp_path: Path, django_db_blocker: Any
 ) -> None:
     with ExitStack() as stack:
         stack.enter_context(django_db_blocker.unblock())
@@ -99,14 +85,14 @@ def test_patroni_moves_the_primary_under_load(
             DATABASE_URL=cluster.url(DATABASE),
             REDIS_URL=redis.url,
             PUBLIC_BASE_URL=f"http://127.0.0.1:{port}",
-            SIMULATOR_URL=sim.base_url,
+            SIMULATOR_URL=slow_sim.base_url,
             DISPATCH_DATA_DIR=str(settings.DATA_DIR),
         )
         migration = Process(("migrate", "--skip-checks"), env)
         assert migration.ends(5 * PATIENCE) == 0, migration.log()
         here = Version("patroni", ROOT, env, {"web 1": port})
         stack.callback(here.kill)
-        load = Load(sim, receiver, pace=PACE)
+        load = Load(slow_sim, receiver, pace=PACE)
         here.start_all(*NAMES)
         sending = load.start(f"http://127.0.0.1:{port}")
         stack.callback(sending.stop)

@@ -13,7 +13,6 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -100,22 +99,8 @@ def release() -> str:
     return commit
 
 
-@pytest.fixture
-def sim() -> Iterator[Simulator]:
-    """Slower than that of the other tests, so that replacements meet calls under way."""
-    with Simulator.start(speed=4.0) as simulator:
-        yield simulator
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    made = Receiver()
-    yield made
-    made.close()
-
-
 def test_the_upgrade_guide_under_load(
-    release: str, sim: Simulator, receiver: Receiver, tmp_path: Path, django_db_blocker: Any
+    release: str, slow_sim: Simulator, receiver: Receiver, tmp_path: Path, django_db_blocker: Any
 ) -> None:
     steps = commands_of_the_guide()
     assert [word for word, block in zip(STEPS, steps, strict=True) if word not in block] == []
@@ -134,17 +119,17 @@ def test_the_upgrade_guide_under_load(
             DATABASE_URL=server.url(DATABASE),
             REDIS_URL=redis.url,
             PUBLIC_BASE_URL=url,
-            SIMULATOR_URL=sim.base_url,
+            SIMULATOR_URL=slow_sim.base_url,
             DISPATCH_DATA_DIR=str(settings.DATA_DIR),
             SECRET_KEY=settings.SECRET_KEY,
             FIELD_ENCRYPTION_KEYS=",".join(settings.FIELD_ENCRYPTION_KEYS),
         )
         run(old_source, env, "manage.py", "migrate", "--verbosity=0")
-        seed = seed_with(old_source, env, sim)
+        seed = seed_with(old_source, env, slow_sim)
         old = Version("old", old_source, env, ports["old"])
         stack.callback(old.kill)
         old.start_all()
-        load = Load(sim, receiver, seed, PACE)
+        load = Load(slow_sim, receiver, seed, PACE)
         sending = load.start(url)
         stack.callback(sending.stop)
         watch = Watch(sending)
@@ -188,7 +173,7 @@ def test_the_upgrade_guide_under_load(
         assert load.failed == [], "\n".join(load.failed)
         assert new.ended() == []
         assert new.errors() == []
-        sim.assert_no_complaints()
+        slow_sim.assert_no_complaints()
 
 
 def run(folder: Path, env: dict[str, str], *command: str) -> str:

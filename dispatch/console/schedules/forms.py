@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 from django.http import HttpRequest
 from rest_framework.exceptions import APIException
+from rest_framework.serializers import BaseSerializer
 
 from accounts.auth.permissions import ROLE_MAY
 from accounts.models import Organization, time_zones
@@ -170,13 +171,7 @@ class ScheduleForm:
         serializer = ScheduleFormSerializer(
             self.schedule, data=body, partial=self.schedule is not None, context=self._context()
         )
-        try:
-            serializer.is_valid(raise_exception=True)
-        except APIException as error:
-            self._add_errors(error)
-            return False
-        self.cleaned = dict(serializer.validated_data)
-        return True
+        return self._accept(serializer)
 
     def is_payload_valid(self) -> bool:
         """Validate only the payload, for one run, as the API does. Sets `cleaned`, or `errors` by input name."""
@@ -187,6 +182,10 @@ class ScheduleForm:
             data={"payload": payload, "note": self.values.get("note", "")},
             context={**self._context(), "schedule": self.schedule},
         )
+        return self._accept(serializer)
+
+    def _accept(self, serializer: BaseSerializer) -> bool:
+        """Set `cleaned` to what the serializer accepts, or `errors`. Return whether it does."""
         try:
             serializer.is_valid(raise_exception=True)
         except APIException as error:
