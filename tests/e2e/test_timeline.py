@@ -70,12 +70,13 @@ def _local(floor: Floor, moment: datetime, shape: str) -> str:
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_timeline_is_legible_and_accessible(floor: Floor, sign_in, width, scheme):
     (ann,) = floor.crew("Ann")
-    job = floor.started()
+    zone = ZoneInfo(floor.organization.time_zone)
+    noon = clock.now().astimezone(zone).replace(hour=12, minute=0) + timedelta(days=1)  # far from both midnights
+    job = floor.started(window_start=noon, window_end=noon + timedelta(hours=2))
     services.assign(job.pk, ann.pk, actor=MARIA, confirm_unfit=True)
     floor.started()
-    page = live(
-        sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/timeline/", width=width, scheme=scheme)
-    )
+    dana = make.dispatcher(floor.organization, "Dana")
+    page = live(sign_in(dana, path=f"/board/timeline/?day={noon:%Y-%m-%d}", width=width, scheme=scheme))
     expect(page.locator(".bar-job")).to_have_count(1)
     accessible(page)
     shot(page, f"timeline-{width}-{scheme}")
