@@ -35,6 +35,7 @@ api: list[URLPattern | URLResolver] = [
     ),
 ]
 
+admin.autodiscover()
 admin.site.login = sign_in  # type: ignore[assignment, method-assign]
 
 urlpatterns = [

@@ -35,6 +35,11 @@ hypothesis_settings.register_profile(
 hypothesis_settings.load_profile("suite")
 
 
+def pytest_collection() -> None:
+    """Discover the admin, as a web process does, before tests take their parameters from it."""
+    import dispatch.urls  # noqa: F401
+
+
 @pytest.fixture(autouse=True)
 def _clean_ground() -> Iterator[None]:
     """Start every test with an empty Redis and empty caches, and restore the clock."""

@@ -137,7 +137,7 @@ INSTALLED_APPS = [
     "unfold",
     "unfold.contrib.filters",
     "unfold.contrib.forms",
-    "django.contrib.admin",
+    "django.contrib.admin.apps.SimpleAdminConfig",  # dispatch.urls discovers the admin: only web processes need it
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

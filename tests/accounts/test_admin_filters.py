@@ -118,13 +118,15 @@ def test_lookup_that_is_not_offered_is_rejected_over_http(model, ours):
 
 @by_model
 def test_every_link_of_a_list_opens(model, ours):
+    opened: set[str] = set()  # by the Admin; a Dispatcher opens what only they are offered
     for client in both(ours).values():
         page = client.get(url(model, "changelist"))
         if page.status_code != 200:
             continue
-        queries = {unescape(found) for found in re.findall(r'href="(\?[^"]+)"', page.content.decode())}
+        queries = {unescape(found) for found in re.findall(r'href="(\?[^"]+)"', page.content.decode())} - opened
         for query in queries:
             assert client.get(url(model, "changelist") + query).status_code == 200, query
+        opened |= queries
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,14 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize("point", POINTS)
+# The suite kills in each state between two commits; the soak at every point.
+SUITE = {"outbox.claim.committed", "outbox.publish.after", "during the call", "outbox.call.after",
+         "outbox.finish.committed"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "point", [point if point in SUITE else pytest.param(point, marks=pytest.mark.soak) for point in POINTS]
+)
 def test_kill_at_any_point_loses_nothing_keeps_order_one_extra_attempt(
     world: World, test_environment: dict[str, str], point: str
 ) -> None:
