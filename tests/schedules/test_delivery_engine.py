@@ -124,9 +124,6 @@ def test_held_runs_go_on_at_once_when_their_endpoint_is_resumed(real: World, rec
     assert statuses(real, made) == ["succeeded"] * 2
     assert statuses(real, waiting) == ["retrying"]
     assert real.run(waiting[0]).due_at > clock.now()
-    schedule_services.pause_schedule(waiting[0].pk, actor=ANA)
-    target_health.resume_endpoint(other.pk, actor=SYSTEM)
-    assert real.run(waiting[0]).due_at is None
 
 
 def test_held_runs_go_on_at_once_when_their_endpoint_is_enabled(real: World, receiver: Receiver) -> None:

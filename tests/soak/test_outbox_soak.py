@@ -203,17 +203,17 @@ def left(here: Site) -> str:
 def count_violations(world: World) -> dict[str, int]:
     """Count messages that were lost, out of order, at once with another of their group, or doubled.
 
-    A message is doubled if it was received more often than its recorded attempts explain, or accepted twice
-    although no process died during an attempt.
+    A message is doubled if it was received more often than its recorded attempts explain, or accepted again
+    although Dispatch had a response to each earlier attempt: no process died, and no request timed out.
     """
     visits = sorted(world.receiver.visits, key=lambda visit: visit.began)
     wanted = {f"{group}:{round_}" for group in range(GROUPS) for round_ in range(ROUNDS)}
     received = Counter(visit.name for visit in visits)
     names = {pk: str(json.loads(payload)["name"]) for pk, payload in Message.objects.values_list("pk", "payload")}
-    attempts, lapsed, accepted = Counter[str](), Counter[str](), Counter[str]()
-    for message, outcome in Attempt.objects.values_list("message", "outcome"):
+    attempts, unanswered, accepted = Counter[str](), Counter[str](), Counter[str]()
+    for message, outcome, status_code in Attempt.objects.values_list("message", "outcome", "status_code"):
         attempts[names[message]] += 1
-        lapsed[names[message]] += outcome == Attempt.Outcome.LAPSED
+        unanswered[names[message]] += status_code is None
         accepted[names[message]] += outcome == Attempt.Outcome.DELIVERED
     latest: dict[str, int] = defaultdict(lambda: -1)
     out_of_order = 0
@@ -229,14 +229,14 @@ def count_violations(world: World) -> dict[str, int]:
         "at once": len(at_once),
         "not explained by attempts": sum(received[name] > attempts[name] for name in received),
         "accepted twice": sum(number > 1 for number in accepted.values()),
-        "sent again without a lapse": sent_again(world, lapsed),
+        "sent again after a response": sent_again(world, unanswered),
     }
 
 
-def sent_again(world: World, lapsed: Counter[str]) -> int:
-    """Count messages that the receiver accepted more often than once and one time for each lapse."""
+def sent_again(world: World, unanswered: Counter[str]) -> int:
+    """Count messages that the receiver accepted more often than once and one time for each lost response."""
     accepted = Counter(visit.name for visit in world.receiver.visits if visit.status == 200)
-    return sum(number - 1 > lapsed[name] for name, number in accepted.items())
+    return sum(number - 1 > unanswered[name] for name, number in accepted.items())
 
 
 def nothing_is_held() -> None:

@@ -1,12 +1,14 @@
 """Find in the source code which events are appended and with which fields, without running it.
 
-Found are kinds that are literals, and those of helpers that prefix a verb: `_append_event(row, "changed", …)` with
-`f"calendar.{verb}"` in it. Kinds that are computed otherwise, such as those in SQL, are not found.
+Found are kinds that are literals, also as `kind = …`, and those of helpers that prefix a verb:
+`_append_event(row, "changed", …)` with `f"calendar.{verb}"` in it. Kinds that are computed otherwise, such as
+those in SQL, are not found.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -30,20 +32,24 @@ class Helper(NamedTuple):
     fields: frozenset[str]
 
 
+@functools.cache
 def find_sources() -> dict[str, set[str]]:
     """Return the fields of each kind of event that the code appends, as far as the code names them."""
     found: dict[str, set[str]] = defaultdict(set)
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            if not {"migrations", "dev"} & set(path.parts):
-                for kind, fields in _find_in(ast.parse(path.read_text())):
-                    found[kind] |= fields
+            if {"migrations", "dev"} & set(path.parts) or not _NAMED.search(text := path.read_text()):
+                continue
+            for kind, fields in _find_in(ast.parse(text)):
+                found[kind] |= fields
     return dict(found)
 
 
 def _find_in(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
     helpers = {name: helper for function in ast.walk(tree) for name, helper in _helpers_of(function)}
     for call in ast.walk(tree):
+        if isinstance(call, ast.Assign) and [_name(target) for target in call.targets] == ["kind"]:
+            yield from ((kind, set()) for kind in _texts(call.value) if KIND.fullmatch(kind))
         if not isinstance(call, ast.Call):
             continue
         name, fields = _name(call.func), _fields(call)
