@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
@@ -24,8 +24,8 @@ class ConcurrencyLimitListSerializer(serializers.ListSerializer):
     """Read the use of all limits of a page at once."""
 
     def to_representation(self, data: Any) -> Any:
-        rows = list(data)
-        self.child.use = read_use(row.pk for row in rows)
+        rows, child = list(data), cast(Any, self.child)
+        child.use = read_use(row.pk for row in rows)
         return super().to_representation(rows)
 
 

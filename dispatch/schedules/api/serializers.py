@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
@@ -308,8 +308,8 @@ class RunListSerializer(serializers.ListSerializer):
     """Read the use of the concurrency limits of all runs of a page at once."""
 
     def to_representation(self, data: Any) -> Any:
-        rows = list(data.all() if isinstance(data, Manager) else data)
-        self.child.use = read_use(row.concurrency_limit_id for row in rows)
+        rows, child = list(data.all() if isinstance(data, Manager) else data), cast(Any, self.child)
+        child.use = read_use(row.concurrency_limit_id for row in rows)
         return super().to_representation(rows)
 
 
