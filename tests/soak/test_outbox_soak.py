@@ -228,7 +228,7 @@ def count_violations(world: World) -> dict[str, int]:
         "out of order": out_of_order,
         "at once": len(at_once),
         "not explained by attempts": sum(received[name] > attempts[name] for name in received),
-        "accepted twice": sum(number > 1 for number in accepted.values()),
+        "two results without a lapse": sum(number - 1 > unanswered[name] for name, number in accepted.items()),
         "sent again after a response": sent_again(world, unanswered),
     }
 
