@@ -13,6 +13,7 @@ from accounts.views import JoinView, SetPasswordView
 from dispatch.console.privacy import audit_log, views
 from dispatch.core.api import problems
 from dispatch.core.api.schema_view import SchemaView
+from dispatch.outbox.api.webhooks import WebhooksView
 from dispatch.schedules.calendar_feed import schedule_feed
 
 api: list[URLPattern | URLResolver] = [
@@ -26,6 +27,7 @@ api: list[URLPattern | URLResolver] = [
     path("", include("dispatch.schedules.api")),
     path("", include("notifications.api.views")),
     path("schema/", SchemaView.as_view(), name="schema"),
+    path("schema/webhooks/", WebhooksView.as_view(), name="webhooks-schema"),
     path(
         "docs/",
         SpectacularSwaggerSplitView.as_view(

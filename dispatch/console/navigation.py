@@ -55,6 +55,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "schedules.Run": "play_circle",
         "schedules.BulkImport": "upload_file",
         "schedules.ExclusionCalendar": "event_busy",
+        "schedules.ConcurrencyLimit": "low_priority",
         "schedules.ScheduleFeed": "calendar_month",
     },
     "People": {

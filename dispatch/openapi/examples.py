@@ -159,6 +159,8 @@ BODIES: dict[str, dict[str, Any]] = {
         "payload": {"endpoint": "ERP", "type": "report.due", "payload": {"week": 48}},
     },
     "ExclusionCalendarForm": {"name": "Public holidays", "url": "https://example.com/holidays.ics"},
+    "ConcurrencyLimitForm": {"key": "reports", "max_runs": 3},
+    "MaxRuns": {"max_runs": 5},
     "ScheduleFeedForm": {"name": "Calendar of the office"},
     # --- notifications
     "Preference": {"email": True, "sms": True, "voice": False},

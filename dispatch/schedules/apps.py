@@ -15,10 +15,11 @@ class SchedulesConfig(AppConfig):
         from dispatch.core.runtime import autoscaler_metrics as scaling_metrics  # noqa: F401
         from dispatch.schedules import checks, history, kinds, metrics  # noqa: F401
         from dispatch.schedules.personal import PART
-        from dispatch.schedules.services import reconciliation
+        from dispatch.schedules.services import held_runs, reconciliation
         from dispatch.schedules.services import retention as run_retention
 
         history.register()
+        held_runs.register()
         kinds.load_kinds()
         # When Redis loses its data, it also loses the messages on its queues.
         generation.on_lost(reconciliation.resend_all)

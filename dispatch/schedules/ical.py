@@ -1,6 +1,7 @@
 """Read the days and intervals of an iCalendar file (RFC 5545), with limits.
 
-Canceled events are left out. Recurring events are expanded for a window of time, by the same rules as schedules.
+Canceled events are left out, and so are the original times of moved instances. Recurring events are expanded
+for a window of time, by the same rules as schedules.
 Time zones that a file defines are not used, because their rules could take forever to evaluate: times in a zone
 without a standard name have no zone.
 """
@@ -8,7 +9,8 @@ without a standard name have no zone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
 from itertools import islice, takewhile
 from typing import Any
@@ -39,13 +41,16 @@ def read_entries(content: str, now: datetime) -> list[list[str]]:
         raise UnreadableCalendar(f"The calendar is larger than {MAX_BYTES // 1024} KB.")
     try:
         found: Any = Calendar.from_ical(_without_zones(content))
-        events = [event for event in found.walk("VEVENT") if str(event.get("STATUS", "")).upper() != "CANCELLED"]
+        events = list(found.walk("VEVENT"))
     except Exception as error:  # the parser raises many kinds of error
         raise UnreadableCalendar(f"This is not an iCalendar file: {str(error)[:200]}") from None
     entries: list[list[str]] = []
     search = rrules.Search(MAX_STEPS)
+    replaced = _replaced_starts(events)
     for event in events:
-        for entry in _entries_of(event, now, search):
+        if str(event.get("STATUS", "")).upper() == "CANCELLED":
+            continue
+        for entry in _entries_of(event, replaced.get(str(event.get("UID", "")), ()), now, search):
             entries.append(entry)
             if len(entries) > MAX_ENTRIES:
                 raise UnreadableCalendar(f"The calendar has more than {MAX_ENTRIES:,} entries.")
@@ -65,14 +70,26 @@ def _without_zones(content: str) -> str:
     return "\r\n".join([*kept, ""])
 
 
-def _entries_of(event: Any, now: datetime, search: rrules.Search) -> Iterator[list[str]]:
+def _replaced_starts(events: Iterable[Any]) -> dict[str, list[date | datetime]]:
+    """Return the original starts of the instances that an event of their own moves, changes or cancels, by UID."""
+    replaced: dict[str, list[date | datetime]] = defaultdict(list)
+    for event in events:
+        original = getattr(event.get("RECURRENCE-ID"), "dt", None)
+        if isinstance(original, date):
+            replaced[str(event.get("UID", ""))].append(original)
+    return replaced
+
+
+def _entries_of(
+    event: Any, replaced: Iterable[date | datetime], now: datetime, search: rrules.Search
+) -> Iterator[list[str]]:
     name = " ".join(str(event.get("SUMMARY", "")).split())[:MAX_NAME_LENGTH]
     try:
         start = event["DTSTART"].dt
         if isinstance(start, datetime) and not isinstance(start.tzinfo, ZoneInfo | timezone | None):
             raise ValueError("unknown zone")
         length = _length(event, start)
-        starts = list(_starts(event, start, length, now, search))
+        starts = list(_starts(event, start, replaced, length, now, search))
     except rrules.TooExpensive:
         raise UnreadableCalendar("The recurring events have too many occurrences. Remove past ones.") from None
     except rrules.InvalidRule as error:
@@ -100,8 +117,18 @@ def _length(event: Any, start: date | datetime) -> timedelta:
     return length if isinstance(start, datetime) else max(_DAY, timedelta(days=length.days))
 
 
-def _starts(event: Any, start: Any, length: timedelta, now: datetime, search: rrules.Search) -> Iterator[Any]:
-    """Yield the starts of the event that matter: of a recurring event, those within the window."""
+def _starts(
+    event: Any,
+    start: Any,
+    replaced: Iterable[date | datetime],
+    length: timedelta,
+    now: datetime,
+    search: rrules.Search,
+) -> Iterator[Any]:
+    """Yield the starts of the event that matter: of a recurring event, those within the window.
+
+    `replaced` are the starts of instances that have an event of their own.
+    """
     if "RRULE" not in event:
         if _is_recent(start + length, now):
             yield start
@@ -109,7 +136,7 @@ def _starts(event: Any, start: Any, length: timedelta, now: datetime, search: rr
     if isinstance(event["RRULE"], list):
         raise ValueError("several rules")
     rule = rrules.read_rule(event["RRULE"].to_ical().decode())
-    excluded = set(_dates(event, "EXDATE"))
+    excluded = {*_dates(event, "EXDATE"), *(_wall_in_zone_of(start, original) for original in replaced)}
     wall = _wall(start)
     until = rule.until
     if until is not None and until.tzinfo is not None:
@@ -128,6 +155,13 @@ def _dates(event: Any, name: str) -> Iterator[datetime]:
     given = event.get(name, [])
     for dates in given if isinstance(given, list) else [given]:
         yield from (_wall(item.dt) for item in dates.dts)
+
+
+def _wall_in_zone_of(start: date | datetime, at: date | datetime) -> datetime:
+    """Return the wall-clock time of `at` in the zone of `start`, if both have one."""
+    if isinstance(at, datetime) and isinstance(start, datetime) and at.tzinfo and start.tzinfo:
+        return at.astimezone(start.tzinfo).replace(tzinfo=None)
+    return _wall(at)
 
 
 def _is_recent(end: date | datetime, now: datetime) -> bool:

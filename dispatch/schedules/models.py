@@ -1,7 +1,7 @@
-"""Define Schedule, Run, RunReport, exclusion calendars, bulk imports, executors and shard leases.
+"""Define Schedule, Run, RunReport, limits, exclusion calendars, bulk imports, executors and shard leases.
 
-Constraints enforce the guarantees: `one_next_run_per_schedule` and `one_run_per_occurrence` against concurrent
-executors, `one_report_per_epoch` against duplicate reports.
+Constraints enforce the guarantees: `one_next_run_per_schedule`, `one_run_per_occurrence` and
+`one_run_per_concurrency_slot` against concurrent executors, `one_report_per_epoch` against duplicate reports.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from django.contrib.postgres.fields import ArrayField
-from django.core.validators import MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q
 
@@ -23,6 +23,8 @@ from dispatch.schedules.rules.exclusions import Exclusions
 
 # Every schedule and run stores its shard, so this number cannot change. At most 64 executors can share the work.
 SHARDS = 64
+# Each slot of a limit is a number, and free ones are searched for.
+MAX_CONCURRENT_RUNS = 1000
 
 
 class Unit(models.TextChoices):
@@ -52,6 +54,28 @@ class Overlap(models.TextChoices):
     SKIP = "skip", "Skip while an earlier run is in progress"
     BUFFER_ONE = "buffer_one", "Run once more after the earlier run"
     CANCEL_OTHER = "cancel_other", "Cancel the earlier run"
+
+
+class ConcurrencyLimit(OwnedModel):
+    """The number of runs with one key that may be in a worker or its queue at once; see `services.admission`."""
+
+    key = models.CharField(max_length=80, help_text="The name by which schedules and runs refer to it.")
+    max_runs = models.PositiveIntegerField(
+        "runs at once", validators=[MinValueValidator(1), MaxValueValidator(MAX_CONCURRENT_RUNS)]
+    )
+    created_at = models.DateTimeField(default=clock.now, editable=False)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["organization", "key"], name="one_concurrency_limit_per_key"),
+            models.CheckConstraint(
+                condition=Q(max_runs__gte=1, max_runs__lte=MAX_CONCURRENT_RUNS),
+                name="concurrency_limit_is_in_range",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.key
 
 
 class Schedule(OwnedModel):
@@ -115,6 +139,15 @@ class Schedule(OwnedModel):
         blank=True,
         help_text="Ids of the exclusion calendars. Occurrences on their days and intervals are left out.",
     )
+    concurrency_limit = models.ForeignKey(
+        ConcurrencyLimit,
+        null=True,
+        blank=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        db_index=False,
+        help_text="Limits how many runs with this key are in progress at once, of this and other schedules.",
+    )
 
     shard = models.PositiveSmallIntegerField(editable=False)
     version = models.PositiveIntegerField(default=1, editable=False)
@@ -162,6 +195,11 @@ class Schedule(OwnedModel):
                 fields=["organization", "changed_at"],
                 condition=Q(status__in=["ended", "deleted"]),
                 name="schedule_over",
+            ),
+            models.Index(
+                fields=["concurrency_limit"],
+                condition=Q(concurrency_limit__isnull=False),
+                name="schedule_with_limit",
             ),
         ]
 
@@ -252,9 +290,26 @@ class Run(OwnedModel):
         max_length=16,
         blank=True,
         help_text=(
-            '"earlier": an earlier run has to end first. Otherwise why its request cannot be sent now: '
-            '"endpoint", "circuit", "pool paused", "rate", "slot", "lookup" or "token_pending".'
+            '"earlier": an earlier run has to end first. "concurrency": as many runs with its key as its limit '
+            'allows are in progress. Otherwise why its request cannot be sent now: "endpoint", "circuit", '
+            '"pool paused", "rate", "slot", "lookup" or "token_pending".'
         ),
+    )
+    # Ended runs keep the id of a limit that was deleted. Their number is large, so there is no foreign key.
+    concurrency_limit = models.ForeignKey(
+        ConcurrencyLimit,
+        null=True,
+        on_delete=models.DO_NOTHING,
+        related_name="+",
+        db_constraint=False,
+        db_index=False,
+        help_text="Of a manual run, the limit it was started with; of others, the one it last waited for.",
+    )
+    concurrency_slot = models.SmallIntegerField(
+        null=True, help_text="The slot of the limit that it holds while it is in progress or running."
+    )
+    waits_since = models.DateTimeField(
+        null=True, help_text="When a run that waits for a slot became due: its place in the queue of its key."
     )
     deferred_since = models.DateTimeField(
         null=True, help_text="Since when its attempt has been deferred without being made."
@@ -278,6 +333,11 @@ class Run(OwnedModel):
                 name="one_next_run_per_schedule",
             ),
             models.UniqueConstraint(fields=["schedule", "number"], name="one_run_per_occurrence"),
+            models.UniqueConstraint(
+                fields=["concurrency_limit", "concurrency_slot"],
+                condition=Q(status__in=["in_progress", "running"], concurrency_slot__isnull=False),
+                name="one_run_per_concurrency_slot",
+            ),
             models.CheckConstraint(
                 condition=Q(status="running", lease_until__isnull=False)
                 | (~Q(status="running") & Q(lease_until__isnull=True)),
@@ -303,6 +363,14 @@ class Run(OwnedModel):
                 name="run_open_of_schedule",
             ),
             models.Index(fields=["schedule"], condition=Q(waiting_for="earlier"), name="run_waits_for_earlier"),
+            models.Index(
+                fields=["concurrency_limit", "waits_since", "id"],
+                condition=Q(waiting_for="concurrency", status="retrying"),
+                name="run_waits_for_concurrency",
+            ),
+            models.Index(
+                fields=["organization"], condition=Q(status="retrying") & ~Q(waiting_for=""), name="run_held"
+            ),
             models.Index(F("organization"), F("id").desc(), name="run_of_organization"),
             models.Index(
                 fields=["organization", "trigger_at"],
@@ -320,6 +388,11 @@ class Run(OwnedModel):
 
     def __str__(self) -> str:
         return f"run {self.pk}"
+
+    @property
+    def state_label(self) -> str:
+        """Return the status for people: a run that waits for its key has not been tried yet."""
+        return "Waiting" if self.waiting_for == "concurrency" else str(self.get_status_display())
 
 
 class RunReport(OwnedModel):

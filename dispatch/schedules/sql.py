@@ -10,7 +10,7 @@ from __future__ import annotations
 from dispatch.core.db.prepared import DB_NOW, EVENTS
 
 # The actor's columns in statements that append to the event log.
-_SYSTEM = "'system', NULL, 'Dispatch'"
+SYSTEM = "'system', NULL, 'Dispatch'"
 
 # The shard is a hash of the id, so the id must be known before the row is written.
 NEW_IDS = """
@@ -47,7 +47,9 @@ SELECT r.id, r.organization_id, r.schedule_id, r.kind, r.shard, r.number, r.trig
 r.epoch,
        s.name, s.time_zone, s.trigger_at, s.every, s.unit, s.anchor, s.cron, s.starts_at, s.ends_at,
        s.max_occurrences, s.missed, s.missed_after_s, s.overlap, s.paused_until,
-       s.jitter_s, s.rrule, s.exclude_calendars, r.waiting_for = 'earlier',
+       s.jitter_s, s.rrule, s.exclude_calendars,
+       CASE WHEN r.number IS NULL THEN r.concurrency_limit_id ELSE s.concurrency_limit_id END,
+       r.waiting_for = 'earlier',
        s.overlap <> 'allow' AND EXISTS (
            SELECT 1 FROM schedules_run o
            WHERE o.schedule_id = r.schedule_id AND o.id <> r.id
@@ -70,12 +72,14 @@ CROSS JOIN LATERAL (
 """
 CLAIM = f"""
 WITH taken AS (
-    UPDATE schedules_run SET status = 'in_progress', epoch = epoch + 1, taken_at = %(now)s, waiting_for = ''
+    UPDATE schedules_run SET status = 'in_progress', epoch = epoch + 1, taken_at = %(now)s, waiting_for = '',
+        concurrency_limit_id = CASE WHEN number IS NULL THEN concurrency_limit_id END,
+        concurrency_slot = NULL, waits_since = NULL
     WHERE id = ANY(%(ids)s::bigint[])
     RETURNING id, organization_id, schedule_id, attempt, epoch
 ), appended AS (
     {EVENTS}
-    SELECT organization_id, 'run.in_progress', 'run', id, {_SYSTEM},
+    SELECT organization_id, 'run.in_progress', 'run', id, {SYSTEM},
            jsonb_build_object('schedule_id', schedule_id, 'attempt', attempt, 'epoch', epoch), %(now)s
     FROM taken
 )
@@ -97,7 +101,7 @@ WITH passed AS (
     RETURNING r.id, r.organization_id, r.schedule_id, r.status, r.error, r.stretch_count, r.stretch_last_at
 ), appended AS (
     {EVENTS}
-    SELECT organization_id, 'run.' || status, 'run', id, {_SYSTEM}, {_SKIPPED_DATA}, %(now)s
+    SELECT organization_id, 'run.' || status, 'run', id, {SYSTEM}, {_SKIPPED_DATA}, %(now)s
     FROM passed
 )
 SELECT count(*) FROM passed
@@ -106,10 +110,10 @@ DEFER_RUNS = """
 UPDATE schedules_run SET due_at = %(until)s, waiting_for = 'earlier' WHERE id = ANY(%(ids)s::bigint[])
 """
 # Cancel the open runs of these schedules, except the runs that are to follow them. Those in a worker are asked to
-# stop. Locked ones are left for the next check.
+# stop. Locked ones are left for the next check. Returns the limits whose slots are free now.
 CANCEL_OTHERS = f"""
 WITH open AS (
-    SELECT o.id FROM schedules_run o
+    SELECT o.id, o.status FROM schedules_run o
     WHERE o.schedule_id = ANY(%(schedules)s::bigint[]) AND o.id <> ALL(%(ids)s::bigint[])
       AND o.status IN ('in_progress', 'running', 'retrying') AND o.cancel_requested_at IS NULL
     ORDER BY o.id FOR NO KEY UPDATE OF o SKIP LOCKED
@@ -120,15 +124,16 @@ WITH open AS (
         error = CASE WHEN r.status = 'running' THEN r.error ELSE %(reason)s END,
         cancel_requested_at = %(now)s, waiting_for = ''
     WHERE r.id = ANY(ARRAY(SELECT id FROM open))
-    RETURNING r.id, r.organization_id, r.schedule_id, r.status
+    RETURNING r.id, r.organization_id, r.schedule_id, r.status, r.concurrency_limit_id
 ), appended AS (
     {EVENTS}
     SELECT organization_id, CASE WHEN status = 'cancelled' THEN 'run.cancelled' ELSE 'run.cancel_requested' END,
-           'run', id, {_SYSTEM},
+           'run', id, {SYSTEM},
            jsonb_build_object('schedule_id', schedule_id, 'reason', %(reason)s::text), %(now)s
     FROM canceled
 )
-SELECT count(*) FROM canceled
+SELECT DISTINCT concurrency_limit_id FROM canceled JOIN open USING (id)
+WHERE open.status = 'in_progress' AND concurrency_limit_id IS NOT NULL
 """
 STILL_OPEN = """
 SELECT DISTINCT schedule_id FROM schedules_run
@@ -149,7 +154,7 @@ WITH added AS (
     RETURNING id, organization_id, schedule_id, status, error, stretch_count, stretch_last_at
 ), appended AS (
     {EVENTS}
-    SELECT organization_id, 'run.' || status, 'run', id, {_SYSTEM}, {_SKIPPED_DATA}, %(now)s
+    SELECT organization_id, 'run.' || status, 'run', id, {SYSTEM}, {_SKIPPED_DATA}, %(now)s
     FROM added
 )
 SELECT count(*) FROM added
@@ -175,7 +180,7 @@ WITH moved AS (
     RETURNING s.id, s.organization_id, s.status, s.name, s.occurrences
 ), appended AS (
     {EVENTS}
-    SELECT organization_id, 'schedule.ended', 'schedule', id, {_SYSTEM},
+    SELECT organization_id, 'schedule.ended', 'schedule', id, {SYSTEM},
            jsonb_build_object('name', name, 'occurrences', occurrences), %(now)s
     FROM moved WHERE status = 'ended'
 )
@@ -202,7 +207,7 @@ WITH mine AS (
               r.deferred_since, r.payload
 ), appended AS (
     {EVENTS}
-    SELECT organization_id, 'run.running', 'run', id, {_SYSTEM},
+    SELECT organization_id, 'run.running', 'run', id, {SYSTEM},
            jsonb_build_object('schedule_id', schedule_id, 'attempt', attempt, 'epoch', epoch), %(now)s
     FROM started
 )
@@ -241,15 +246,16 @@ WITH mine AS (
         error = CASE WHEN m.is_over THEN m.why ELSE r.error END
     FROM mine m
     WHERE r.id = ANY(%(ids)s::bigint[]) AND r.id = m.id
-    RETURNING r.id, r.epoch, r.kind, r.organization_id, r.schedule_id, r.attempt, r.status, m.why
+    RETURNING r.id, r.epoch, r.kind, r.organization_id, r.schedule_id, r.attempt, r.status, m.why,
+              r.concurrency_limit_id
 ), appended AS (
     {EVENTS}
-    SELECT organization_id, 'run.' || status, 'run', id, {_SYSTEM},
+    SELECT organization_id, 'run.' || status, 'run', id, {SYSTEM},
            jsonb_build_object('schedule_id', schedule_id, 'attempt', attempt, 'epoch', epoch, 'reason',
                CASE WHEN status = 'cancelled' THEN why ELSE %(reason)s::text END), %(now)s
     FROM given
 )
-SELECT id, epoch, kind, status, schedule_id FROM given ORDER BY id
+SELECT id, epoch, kind, status, schedule_id, concurrency_limit_id FROM given ORDER BY id
 """
 # Requeue runs that a worker claimed but did not begin.
 RETURN_RUNS = _REQUEUE.format(condition="", lapses=0, started_at="NULL")
@@ -286,7 +292,8 @@ TRY_LOCK_SCHEDULES_OF_REPORTS = LOCK_SCHEDULES_OF_REPORTS.rstrip() + " SKIP LOCK
 # The reports to apply: those of the current epoch that have not been applied.
 REPORTED = """
 SELECT r.id, r.epoch, r.attempt, r.organization_id, r.schedule_id, r.kind, p.outcome, p.error, p.again_in_s,
-       s.retry_schedule_s, s.status, s.overlap, s.name, r.trigger_at, r.cancel_requested_at IS NOT NULL
+       s.retry_schedule_s, s.status, s.overlap, s.name, r.trigger_at, r.cancel_requested_at IS NOT NULL,
+       CASE WHEN r.concurrency_slot IS NOT NULL THEN r.concurrency_limit_id END
 FROM schedules_run r
 JOIN schedules_runreport p ON p.run_id = r.id AND p.epoch = r.epoch
 JOIN schedules_schedule s ON s.id = r.schedule_id
@@ -302,7 +309,7 @@ REPORTED_UNLOCKED = REPORTED.replace(
 APPLY = f"""
 WITH applied AS (
     UPDATE schedules_run r
-    SET status = v.status, lease_until = NULL, lapses = 0, error = p.error,
+    SET status = v.status, lease_until = NULL, lapses = 0, error = p.error, concurrency_slot = NULL,
         result = CASE WHEN p.outcome = 'deferred' THEN NULL ELSE p.result END,
         due_at = CASE WHEN v.status = 'retrying' THEN v.due_at ELSE r.due_at END,
         attempt = CASE WHEN v.status = 'retrying' AND p.outcome <> 'deferred' THEN r.attempt + 1
@@ -321,7 +328,7 @@ WITH applied AS (
               r.waiting_for
 ), appended AS (
     {EVENTS}
-    SELECT organization_id, 'run.' || status, 'run', id, {_SYSTEM},
+    SELECT organization_id, 'run.' || status, 'run', id, {SYSTEM},
            jsonb_strip_nulls(jsonb_build_object(
                'schedule_id', schedule_id, 'attempt', attempt, 'epoch', epoch, 'error', NULLIF(error, ''),
                'result', result, 'waiting_for', NULLIF(waiting_for, ''),
@@ -339,6 +346,18 @@ WAKE_WAITING = """
 UPDATE schedules_run SET due_at = %(now)s
 WHERE schedule_id = ANY(%(schedules)s::bigint[]) AND waiting_for = 'earlier' AND status = 'scheduled'
   AND due_at > %(now)s
+RETURNING id
+"""
+# Runs that are held and have been tried. Those of paused schedules have no due time.
+WAKE_HELD = """
+UPDATE schedules_run SET due_at = %(now)s
+WHERE id = ANY(ARRAY(
+    SELECT r.id FROM schedules_run r JOIN schedules_schedule s ON s.id = r.schedule_id
+    WHERE r.organization_id = %(organization)s AND r.status = 'retrying' AND r.waiting_for <> ''
+      AND r.waiting_for = ANY(%(reasons)s::text[]) AND r.due_at > %(now)s
+      AND (%(endpoint)s::text = '' OR COALESCE(r.payload, s.payload)->>'endpoint' = %(endpoint)s::text)
+    ORDER BY r.id LIMIT %(most)s FOR NO KEY UPDATE OF r SKIP LOCKED
+))
 RETURNING id
 """
 COUNT_FAILURES = """

@@ -39,7 +39,9 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "run.running": lambda d: f"started attempt {d.get('attempt', 1)}",
     "run.succeeded": lambda d: "finished the run",
     "run.retrying": lambda d: (
-        f"holds attempt {d.get('attempt', 1)}"
+        f"waits for a slot of the key {d['concurrency_key']}"
+        if d.get("concurrency_key")
+        else f"holds attempt {d.get('attempt', 1)}"
         if d.get("waiting_for")
         else f"will retry after attempt {d.get('attempt', 1)}"
     ),

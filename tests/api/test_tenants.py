@@ -31,7 +31,7 @@ from tests.support.tenants import FOREIGN, OWN, Tenant, everything_of
 
 pytestmark = pytest.mark.django_db
 
-OPEN = {"schema", "docs"}
+OPEN = {"schema", "webhooks-schema", "docs"}
 # Views without a queryset, whose answers are checked all the same.
 WITHOUT_ROWS = {
     "me", "choose-organization", "organization", "duty", "notification-preferences", "notification-preference",

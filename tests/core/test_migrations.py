@@ -153,6 +153,9 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("jobs.0009_offer_slots", "SQL: CREATE UNIQUE"): (
         "The previous version writes slot 0 only, for which the index forbids what the former one forbade."
     ),
+    ("schedules.0007_concurrency_limits", "SQL: CREATE UNIQUE"): (
+        "The index covers only runs with the new column concurrency_slot, which the previous version leaves null."
+    ),
     ("schedules.0006_rules_payloads_and_deferrals", "schedule: constraint schedule_has_one_timing"): (
         "It demands of rows with the new column rrule left empty what the constraint that it replaces demanded."
     ),

@@ -123,7 +123,7 @@ class PostgresPair:
         self.primary.create()
         self.primary.start()
         self.primary.execute(f'CREATE DATABASE "{self.database}"')
-        _copy_database(database_url(self.database), self.primary.url(self.database))
+        copy_database(database_url(self.database), self.primary.url(self.database))
         self.standby.copy_from(self.primary)
         self.standby.start()
         # Only now, so that the standby does not wait for a standby once it is promoted.
@@ -226,7 +226,8 @@ def using(url: str) -> Iterator[None]:
             reconnect()
 
 
-def _copy_database(source: str, target: str) -> None:
+def copy_database(source: str, target: str) -> None:
+    """Copy the schema and the rows of the database at URL `source` to the empty one at `target`."""
     dump = subprocess.Popen(
         [str(BIN / "pg_dump"), "--no-owner", "--no-privileges", "--dbname", source], stdout=subprocess.PIPE
     )

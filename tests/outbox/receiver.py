@@ -34,6 +34,7 @@ class Visit:
     path: str = "/"
     client: str = ""
     peer: object = None
+    status: int | None = None
 
 
 @dataclass
@@ -186,6 +187,7 @@ class Receiver:
                 await gate.wait()
             if answer.after_s:
                 await asyncio.sleep(answer.after_s)
+            visit.status = answer.status
             return web.Response(status=answer.status, text=answer.body, headers=answer.headers)
         finally:
             self._open -= 1

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 
 from django.db import connections, transaction
 
 from accounts import loops
 from accounts.models import RetentionRule
 from dispatch.core import clock
-from dispatch.outbox.models import Attempt, Message, MessageGroup
+from dispatch.outbox.models import Attempt, Message, MessageGroup, PortalLink
 from dispatch.outbox.services import retention
 from tests.harness.outbox import World
 from tests.support import factories
@@ -119,3 +120,31 @@ def _somebody_waits() -> bool:
     with connections["default"].cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
         return bool(cursor.fetchone()[0])
+
+
+def test_portal_links_are_deleted_once_they_have_not_worked_for_the_rules_time(world: World) -> None:
+    erp = world.endpoint()
+    organization = factories.organization()
+    day = timedelta(days=1)
+    ends = {
+        "unopened": {"expires_at": 0},
+        "used": {"expires_at": 0, "session_until": 2},
+        "revoked": {"expires_at": 300, "session_until": 300, "revoked_at": 0},
+        "in use": {"expires_at": 0, "session_until": 300},
+        "not opened yet": {"expires_at": 300},
+    }
+    now = clock.now()
+    for label, days in ends.items():
+        PortalLink.objects.create(
+            organization=world.organization, endpoint=erp, uid=label, label=label, session_s=60,
+            **{name: now + number * day for name, number in days.items()},
+        )  # fmt: skip
+    RetentionRule.objects.create(organization=world.organization, what="portal_links", days=30)
+    assert retention.delete_expired_links(organization.pk, now + 400 * day, 10) == 0
+    world.travel(31 * DAY_S)
+    age(world)
+    left = PortalLink.objects.values_list("label", flat=True).order_by("label")
+    assert list(left) == ["in use", "not opened yet", "used"]
+    world.travel(3 * DAY_S)
+    age(world)
+    assert sorted(left.all()) == ["in use", "not opened yet"]

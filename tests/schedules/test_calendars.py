@@ -71,6 +71,36 @@ def test_events_become_entries(event: str, expected: list[list[str]]) -> None:
     assert entries(event) == expected
 
 
+@pytest.mark.parametrize(
+    ("start", "original", "moved", "expected"),
+    [
+        ("DTSTART;VALUE=DATE:20270301", "RECURRENCE-ID;VALUE=DATE:20270308", "DTSTART;VALUE=DATE:20270310",
+         ["2027-03-01", "2027-03-10", "2027-03-15"]),
+        ("DTSTART:20270301T120000", "RECURRENCE-ID:20270308T120000", "DTSTART:20270310T090000",
+         ["2027-03-01T12:00:00", "2027-03-10T09:00:00", "2027-03-15T12:00:00"]),
+        ("DTSTART;TZID=America/Phoenix:20270301T120000", "RECURRENCE-ID:20270308T190000Z",
+         "DTSTART;TZID=America/Phoenix:20270310T090000",
+         ["2027-03-01T19:00:00+00:00", "2027-03-10T16:00:00+00:00", "2027-03-15T19:00:00+00:00"]),
+        ("DTSTART;VALUE=DATE:20270301", "RECURRENCE-ID;VALUE=DATE:20270308",
+         "DTSTART;VALUE=DATE:20270308|STATUS:CANCELLED", ["2027-03-01", "2027-03-15"]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_moved_first", [False, True])
+def test_moved_instance_leaves_its_original_time(
+    start: str, original: str, moved: str, expected: list[str], is_moved_first: bool
+) -> None:
+    others = ["BEGIN:VEVENT|UID:other|DTSTART;VALUE=DATE:20270308|RRULE:FREQ=WEEKLY;COUNT=1|END:VEVENT"]
+    events = [
+        f"BEGIN:VEVENT|UID:a|SUMMARY:Every Monday|{start}|RRULE:FREQ=WEEKLY;COUNT=3|END:VEVENT",
+        f"BEGIN:VEVENT|UID:a|SUMMARY:Moved|{original}|{moved}|END:VEVENT",
+    ]
+    text = "|".join(["BEGIN:VCALENDAR|VERSION:2.0|PRODID:x", *(events[::-1] if is_moved_first else events),
+                     *others, "END:VCALENDAR|"])  # fmt: skip
+    found = ical.read_entries(text.replace("|", "\r\n"), datetime(2027, 3, 1, tzinfo=UTC))
+    assert [entry[0] for entry in found if entry[2]] == expected
+    assert [entry[0] for entry in found if not entry[2]] == ["2027-03-08"]
+
+
 ENDLESS_ZONE = """BEGIN:VTIME
  ZONE
 TZID:Custom/Zone

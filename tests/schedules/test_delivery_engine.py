@@ -12,6 +12,7 @@ import pytest
 from django.conf import settings as configured
 from django.db import OperationalError
 
+from dispatch.capacity import services as capacity
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.http import client, webhook_signing
@@ -22,7 +23,7 @@ from dispatch.outbox.services import pool_slots, target_health
 from dispatch.outbox.services.intake import default_pool
 from dispatch.schedules.models import Run, RunReport, Schedule
 from dispatch.schedules.rules import outcomes
-from dispatch.schedules.services import actions
+from dispatch.schedules.services import actions, held_runs
 from dispatch.schedules.services import schedules as schedule_services
 from tests.core.threads import Elsewhere
 from tests.harness.schedules import ANA, SYSTEM, World
@@ -41,7 +42,7 @@ def receiver() -> Iterator[Receiver]:
 def endpoint(world: World, url: str, **fields: Any) -> Endpoint:
     return Endpoint.objects.create(
         organization=world.organization,
-        name="ERP",
+        name=fields.pop("name", "ERP"),
         url=url,
         secret=webhook_signing.new_secret(),
         pool=default_pool(world.organization.pk),
@@ -95,6 +96,70 @@ def test_run_held_by_its_pool_spends_no_attempt(real: World, receiver: Receiver)
     real.go()
     assert statuses(real, [schedule]) == ["succeeded"]
     assert (real.run(schedule).waiting_for, real.run(schedule).deferred_since) == ("", None)
+
+
+def hold_long(world: World, *names: str, **target: str) -> list[Schedule]:
+    """Create schedules whose calls are held, and let them wait for an hour, so that they are tried rarely."""
+    made = [
+        world.schedule(
+            name, kind="http", payload={**target, "body": {"name": name}}, trigger_at=clock.now(),
+            retry_schedule_s=[],
+        )
+        for name in names
+    ]  # fmt: skip
+    world.go_until(clock.now() + timedelta(hours=1), step_s=300)
+    assert not Run.objects.filter(due_at__lte=clock.now()).exists()
+    return made
+
+
+def test_held_runs_go_on_at_once_when_their_endpoint_is_resumed(real: World, receiver: Receiver) -> None:
+    erp = endpoint(real, receiver.url)
+    other = endpoint(real, receiver.url, name="Other")
+    for one in (erp, other):
+        target_health.pause_endpoint(one.pk, "", actor=SYSTEM)
+    made = hold_long(real, "a", "b", endpoint=erp.name)
+    waiting = hold_long(real, "c", endpoint=other.name)
+    target_health.resume_endpoint(erp.pk, actor=SYSTEM)
+    real.go()
+    assert statuses(real, made) == ["succeeded"] * 2
+    assert statuses(real, waiting) == ["retrying"]
+    assert real.run(waiting[0]).due_at > clock.now()
+
+
+def test_held_runs_go_on_at_once_when_their_endpoint_is_enabled(real: World, receiver: Receiver) -> None:
+    erp = endpoint(real, receiver.url)
+    target_health.disable_endpoint(erp.pk, "x", actor=SYSTEM)
+    made = hold_long(real, "a", endpoint=erp.name)
+    target_health.enable_endpoint(erp.pk, actor=SYSTEM)
+    real.go()
+    assert statuses(real, made) == ["succeeded"]
+
+
+def test_held_runs_go_on_at_once_when_their_pool_is_resumed(real: World, receiver: Receiver) -> None:
+    pool = limit(real)
+    capacity.set_paused(pool, True, actor=SYSTEM)
+    made = hold_long(real, "a", url=receiver.url)
+    capacity.set_paused(pool, False, actor=SYSTEM)
+    real.go()
+    assert statuses(real, made) == ["succeeded"]
+
+
+def test_failed_wake_does_not_fail_the_resumption(
+    real: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    erp = endpoint(real, receiver.url)
+    target_health.pause_endpoint(erp.pk, "", actor=SYSTEM)
+    (made,) = hold_long(real, "a", endpoint=erp.name)
+
+    def away(*args: object) -> None:
+        raise OperationalError("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(held_runs, "wake_held_runs", away)
+        assert target_health.resume_endpoint(erp.pk, actor=SYSTEM)
+    real.travel(400)
+    real.go()
+    assert statuses(real, [made]) == ["succeeded"]
 
 
 def test_requests_take_the_tokens_of_their_pool(real: World, receiver: Receiver) -> None:

@@ -44,7 +44,15 @@ from dispatch.outbox.models import (
     Target,
 )
 from dispatch.outbox.services.intake import default_pool
-from dispatch.schedules.models import BulkImport, ExclusionCalendar, Run, RunReport, Schedule, ScheduleFeed
+from dispatch.schedules.models import (
+    BulkImport,
+    ConcurrencyLimit,
+    ExclusionCalendar,
+    Run,
+    RunReport,
+    Schedule,
+    ScheduleFeed,
+)
 from dispatch.technicians.models import Shift, Skill, Technician
 from dispatch.telephony.models import (
     Call,
@@ -361,6 +369,9 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
         url="https://example.com/holidays.ics",
         content="BEGIN:VCALENDAR\nVERSION:2.0\nEND:VCALENDAR\n",
         refresh_at=clock.now(),
+    ),
+    ConcurrencyLimit: lambda t: ConcurrencyLimit.objects.create(
+        organization=t.organization, key=f"{t.tag} key", max_runs=2
     ),
     ScheduleFeed: lambda t: ScheduleFeed.objects.create(organization=t.organization, name=f"{t.tag} calendar"),
     Notification: lambda t: Notification.objects.create(

@@ -31,7 +31,7 @@ from dispatch.schedules.api.serializers import (
     occurrences_of,
     preview_of,
 )
-from dispatch.schedules.models import ExclusionCalendar, Missed, Overlap, Schedule, Unit
+from dispatch.schedules.models import ConcurrencyLimit, ExclusionCalendar, Missed, Overlap, Schedule, Unit
 from dispatch.schedules.rules import descriptions
 from dispatch.schedules.services.anchors import anchor_after
 
@@ -125,8 +125,10 @@ USUAL_RULES = (
 _TIMING = ("trigger_at", "every", "unit", "cron", "rrule", "time_zone", "starts_at", "ends_at", "max_occurrences",
            "exclude_calendars")  # fmt: skip
 _LIMITS = ("starts_at", "ends_at", "max_occurrences", "exclude_calendars")
+# A select offers no more concurrency limits than this.
+MAX_LIMITS = 500
 _MOMENTS = ("trigger_at", "starts_at", "ends_at")
-_RULES = ("missed", "missed_after_s", "overlap", "jitter_s", "retry_schedule_s")
+_RULES = ("missed", "missed_after_s", "overlap", "jitter_s", "retry_schedule_s", "concurrency_key")
 
 
 @dataclass
@@ -158,6 +160,12 @@ class ScheduleForm:
         chosen = self.values.get("exclude_calendars", "").split(",")
         rows = ExclusionCalendar.objects.of(self.organization).order_by("name").values_list("pk", "name")
         return [{"pk": pk, "name": name, "is_chosen": str(pk) in chosen} for pk, name in rows]
+
+    @property
+    def concurrency_limits(self) -> list[tuple[str, int]]:
+        """Return the key and the number of runs of each concurrency limit of the organization."""
+        rows = ConcurrencyLimit.objects.of(self.organization).order_by("key")
+        return list(rows.values_list("key", "max_runs")[:MAX_LIMITS])
 
     @property
     def how(self) -> str:
@@ -262,6 +270,8 @@ class ScheduleForm:
             body["retry_schedule_s"] = []
         if self.schedule is not None and not self.values.get("jitter_s", "").strip():
             body["jitter_s"] = 0
+        if self.schedule is not None and not self.values.get("concurrency_key", "").strip():
+            body["concurrency_key"] = None
         return body
 
     def _payload(self) -> dict[str, Any]:
@@ -330,6 +340,7 @@ def of_schedule(request: HttpRequest, schedule: Schedule) -> ScheduleForm:
         "overlap": schedule.overlap,
         "jitter_s": str(schedule.jitter_s or ""),
         "retry_schedule_s": ", ".join(map(str, schedule.retry_schedule_s)),
+        "concurrency_key": schedule.concurrency_limit.key if schedule.concurrency_limit else "",
         "version": str(schedule.version),
     }
     for item in PAYLOADS.get(schedule.kind, ()):

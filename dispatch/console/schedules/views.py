@@ -26,6 +26,7 @@ from dispatch.schedules.api.serializers import occurrences_of
 from dispatch.schedules.models import Run, RunStatus, Schedule
 from dispatch.schedules.rules import descriptions
 from dispatch.schedules.services import actions, backfill, schedules
+from dispatch.schedules.services.admission import explain_wait, read_use
 
 PAGE = 50
 VIEWS = (("coming", "Upcoming"), ("calendar", "Calendar"), ("runs", "Runs"), ("all", "All schedules"))
@@ -182,6 +183,9 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
     context = {
         "current": "schedules",
         "run": row,
+        "waiting_reason": explain_wait(
+            row, read_use([row.concurrency_limit_id]).get(row.concurrency_limit_id or 0)
+        ),
         "tone": TONES[row.status],
         "stands_for": f"{row.stretch_count:,}",
         "most": backfill.MAX_BACKFILL,

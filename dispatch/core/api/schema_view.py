@@ -37,13 +37,18 @@ class SchemaView(SpectacularAPIView):
         return HttpResponse(content, content_type=renderer.media_type, headers=headers)
 
     @classmethod
+    def _generate(cls) -> dict[str, Any]:
+        schema: dict[str, Any] = cls.generator_class().get_schema(request=None, public=True)
+        return schema
+
+    @classmethod
     def _document(cls, renderer: Any) -> tuple[bytes, str]:
         """Return the rendered schema and its ETag. Concurrent first requests wait for one generation."""
         with cls._lock:
             document = cls._documents.get(renderer.media_type)
             if document is None:
                 if cls._schema is None:
-                    cls._schema = cls.generator_class().get_schema(request=None, public=True)
+                    cls._schema = cls._generate()
                 content = renderer.render(cls._schema, renderer_context={})
                 content = content.encode() if isinstance(content, str) else content
                 document = content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'

@@ -16,6 +16,7 @@ from dispatch.schedules.admin.formats import apply_to_each, exact, pretty
 from dispatch.schedules.models import Run, RunReport
 from dispatch.schedules.rules import descriptions
 from dispatch.schedules.services import actions as schedule_actions
+from dispatch.schedules.services.admission import explain_wait, read_use
 
 RUN_LABELS = {
     "scheduled": "info", "in_progress": "info", "running": "info", "retrying": "warning", "succeeded": "success",
@@ -57,7 +58,7 @@ class RunAdmin(OwnedAdmin):
     actions_detail = ["cancel_this", "retry_this"]
     fields = [
         "schedule", "status", "number", "trigger", "stretch_count", "stretch_last_at", "attempt",
-        "due_at", "taken_at", "started_at",
+        "due_at", "waits_for", "taken_at", "started_at",
         "cancel_requested_at", "ended_at", "error",
         "answer", "log",
     ]  # fmt: skip
@@ -67,12 +68,17 @@ class RunAdmin(OwnedAdmin):
 
     @display(description="status", ordering="status", label=RUN_LABELS)
     def state(self, run: Run) -> tuple[str, str]:
-        return run.status, run.get_status_display()
+        return run.status, run.state_label
 
     @display(description="trigger time", ordering="trigger_at")
     def trigger(self, run: Run) -> str:
         first = descriptions.moment(run.trigger_at, run.schedule.time_zone)
         return f"{first} and {run.stretch_count - 1:,} more" if run.stretch_count > 1 else first
+
+    @display(description="waits for")
+    def waits_for(self, run: Run) -> str:
+        use = read_use([run.concurrency_limit_id]).get(run.concurrency_limit_id or 0)
+        return explain_wait(run, use) or "—"
 
     @display(description="result")
     def answer(self, run: Run) -> str:

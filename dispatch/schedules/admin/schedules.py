@@ -64,7 +64,7 @@ class ScheduleAdmin(OwnedAdmin):
     dispatcher_may = ACT
     list_display = ["name", "kind", "state", "when", "next_run", "failures"]
     list_filter = [FailingFilter, StatusFilter, "kind"]
-    list_select_related = ["organization"]
+    list_select_related = ["organization", "concurrency_limit"]
     search_fields = ["name", "=id"]
     search_help_text = "Name or number"
     ordering = ["-id"]
@@ -83,6 +83,7 @@ class ScheduleAdmin(OwnedAdmin):
                     "missed_after_s",
                     "overlap",
                     "jitter_s",
+                    "concurrency_limit",
                     "max_occurrences",
                     "ends_at",
                     "excluded",

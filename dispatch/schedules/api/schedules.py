@@ -81,7 +81,7 @@ class ScheduleFilter(OwnedFilterSet):
 class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveModelMixin):
     """Schedules: what to do, and when."""
 
-    queryset = Schedule.objects.all()
+    queryset = Schedule.objects.select_related("concurrency_limit")
     filterset_class = ScheduleFilter
     required = {
         "list": _READ,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
+from django.db.models import Manager
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from accounts.api.base import OwnedSlugRelatedField
 from accounts.models import Organization, validate_time_zone
 from dispatch.core import clock
 from dispatch.core.api.serializers import BoundedListField, StrictSerializer
@@ -21,6 +23,7 @@ from dispatch.schedules import exclusion_cache, kinds
 from dispatch.schedules.models import (
     BulkError,
     BulkImport,
+    ConcurrencyLimit,
     ExclusionCalendar,
     Missed,
     Overlap,
@@ -32,6 +35,7 @@ from dispatch.schedules.models import (
 from dispatch.schedules.rules import descriptions, recurrence, rrules
 from dispatch.schedules.rules.jitter import MAX_JITTER_S
 from dispatch.schedules.rules.recurrence import InvalidTiming, Timing
+from dispatch.schedules.services.admission import LimitUse, explain_wait, read_use
 
 MAX_PAYLOAD_BYTES = 256 * 1024
 MAX_RETRIES, MAX_RETRY_S = 20, 7 * 86_400
@@ -220,6 +224,14 @@ class ScheduleFormSerializer(TimingSerializer):
     missed = serializers.ChoiceField(choices=Missed.choices, required=False)
     missed_after_s = serializers.IntegerField(min_value=1, max_value=7 * 86_400, required=False)
     overlap = serializers.ChoiceField(choices=Overlap.choices, required=False)
+    concurrency_key = OwnedSlugRelatedField(
+        "key",
+        queryset=ConcurrencyLimit.objects.all(),
+        source="concurrency_limit",
+        required=False,
+        allow_null=True,
+        help_text="The key of a concurrency limit, which limits how many runs with it are in progress at once.",
+    )
     jitter_s = serializers.IntegerField(
         min_value=0,
         max_value=MAX_JITTER_S,
@@ -292,6 +304,15 @@ class PreviewSerializer(serializers.Serializer):
     next = OccurrenceSerializer(many=True)
 
 
+class RunListSerializer(serializers.ListSerializer):
+    """Read the use of the concurrency limits of all runs of a page at once."""
+
+    def to_representation(self, data: Any) -> Any:
+        rows, child = list(data.all() if isinstance(data, Manager) else data), cast(Any, self.child)
+        child.use = read_use(row.concurrency_limit_id for row in rows)
+        return super().to_representation(rows)
+
+
 class RunSerializer(serializers.ModelSerializer):
     """A run in a list. `number` is null for a manual run.
 
@@ -303,18 +324,39 @@ class RunSerializer(serializers.ModelSerializer):
     has_own_payload = serializers.SerializerMethodField(
         help_text="Whether it was started with a changed payload, which the run shows."
     )
+    waiting_reason = serializers.SerializerMethodField(help_text="`waiting_for` in words.")
+    concurrency_key = serializers.SerializerMethodField(
+        help_text="The key of the concurrency limit that it waited for or has passed."
+    )
+    use: dict[int, LimitUse] | None = None
 
     class Meta:
         model = Run
+        list_serializer_class = RunListSerializer
         fields = [
             "id", "schedule", "schedule_name", "kind", "number", "trigger_at", "stretch_count", "stretch_last_at",
             "due_at", "status", "attempt", "has_own_payload",
-            "waiting_for", "started_at", "cancel_requested_at", "ended_at", "result", "error", "created_at",
+            "waiting_for", "waiting_reason", "concurrency_key", "started_at", "cancel_requested_at", "ended_at",
+            "result", "error", "created_at",
         ]  # fmt: skip
         read_only_fields = fields
 
     def get_has_own_payload(self, run: Run) -> bool:
         return run.payload is not None
+
+    def get_waiting_reason(self, run: Run) -> str:
+        return explain_wait(run, self._use_of(run))
+
+    def get_concurrency_key(self, run: Run) -> str | None:
+        use = self._use_of(run)
+        return use.key if use else None
+
+    def _use_of(self, run: Run) -> LimitUse | None:
+        if run.concurrency_limit_id is None:
+            return None
+        if self.use is None:
+            self.use = read_use([run.concurrency_limit_id])
+        return self.use.get(run.concurrency_limit_id)
 
 
 class RunReportSerializer(serializers.ModelSerializer):
@@ -348,6 +390,7 @@ class ScheduleSerializer(serializers.ModelSerializer):
 
     unit = serializers.CharField(read_only=True, help_text="Only with `every`; otherwise empty.")
     header_names = serializers.SerializerMethodField()
+    concurrency_key = serializers.CharField(source="concurrency_limit.key", read_only=True, default=None)
     when = serializers.SerializerMethodField(help_text="The timing in words.")
     summary = serializers.SerializerMethodField(help_text="A one-line summary of the payload.")
 
@@ -358,8 +401,8 @@ class ScheduleSerializer(serializers.ModelSerializer):
             "trigger_at",
             "every", "unit", "cron", "rrule", "starts_at", "ends_at", "max_occurrences", "exclude_calendars",
             "retry_schedule_s",
-            "missed", "missed_after_s", "overlap", "jitter_s", "next_at", "occurrences", "failures", "version",
-            "created_at", "changed_at",
+            "missed", "missed_after_s", "overlap", "jitter_s", "concurrency_key", "next_at", "occurrences",
+            "failures", "version", "created_at", "changed_at",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -407,6 +450,13 @@ class RunNowSerializer(ScheduleDecisionSerializer):
 
     payload = serializers.DictField(
         required=False, help_text="Replaces the schedule's payload in this run. Requires the scope of its kind."
+    )
+    concurrency_key = OwnedSlugRelatedField(
+        "key",
+        queryset=ConcurrencyLimit.objects.all(),
+        source="concurrency_limit",
+        required=False,
+        help_text="Replaces the schedule's concurrency limit in this run.",
     )
 
     def validate_payload(self, value: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Describe a timing in words."""
+"""Describe a timing, and why a run waits, in words."""
 
 from __future__ import annotations
 
@@ -10,6 +10,18 @@ from cronsim import CronSim
 
 from dispatch.schedules.rules.recurrence import CALENDAR_MONTHS, ELAPSED_S, Timing, rule_start
 from dispatch.schedules.rules.rrule_words import describe_rule, ordinal
+
+# `waiting_for` of a run → why it waits. "concurrency" depends on the limit.
+WAITS = {
+    "earlier": "Waits for the end of an earlier run.",
+    "endpoint": "Held: its endpoint is paused or disabled.",
+    "circuit": "Held: the circuit breaker of its receiver is open.",
+    "pool paused": "Held: its message pool is paused.",
+    "rate": "Held: its message pool has reached its rate.",
+    "slot": "Held: its message pool has no free slot.",
+    "lookup": "Held: the address of its receiver could not be looked up yet.",
+    "token_pending": "Held: an access token for its receiver is being requested.",
+}
 
 
 def describe(timing: Timing) -> str:

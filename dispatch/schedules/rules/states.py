@@ -14,7 +14,8 @@ LEGAL: Mapping[str, frozenset[str]] = {
     "running": frozenset({"in_progress"}),
     "succeeded": _RUNNING,
     "failed": _RUNNING,
-    "retrying": _RUNNING | {"failed"},  # after an attempt, or because a user wants it
+    # After an attempt, because a user wants it, or because it waits for a slot of its concurrency limit.
+    "retrying": _RUNNING | _WAITING | {"failed"},
     "skipped": _WAITING,
     "missed": _WAITING,
     "cancelled": _WAITING | _RUNNING | {"in_progress"},

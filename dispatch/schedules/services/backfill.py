@@ -92,6 +92,7 @@ def _add_runs(schedule: Schedule, times: Sequence[datetime], actor: Actor, note:
             schedule=schedule,
             kind=schedule.kind,
             shard=schedule.shard,
+            concurrency_limit_id=schedule.concurrency_limit_id,
             trigger_at=at,
             due_at=now,
             created_at=now,

@@ -24,8 +24,9 @@ from dispatch.schedules.rules import due as rules
 from dispatch.schedules.rules.due import Due, Plan, Policy, Verdict, plan_due_run
 from dispatch.schedules.rules.jitter import jitter_of
 from dispatch.schedules.rules.recurrence import Timing
+from dispatch.schedules.services.admission import admit_runs, lock_limits, queue_runs
+from dispatch.schedules.services.run_messages import enqueue_runs
 from dispatch.schedules.services.shards import keeper
-from dispatch.schedules.services.worker import enqueue_runs
 
 log = structlog.get_logger(__name__)
 
@@ -66,6 +67,7 @@ class _Row:
     jitter_s: int
     rrule: str
     exclude_calendars: list[int] | None
+    limit_id: int | None
     has_waited: bool
     has_open: bool
 
@@ -112,12 +114,11 @@ def claim_due_runs(shards: Sequence[int], limit: int | None = None) -> Claimed:
             return Claimed(0, 0)
         plans = _plan(rows, now)
         taken = [row for row, plan in plans if plan.verdict is Verdict.RUN]
-        _start_runs(taken, now)
         _skip_runs(plans, now)
-        _defer_runs(plans, now)
+        freed = _defer_runs(plans, now)
+        _start_runs(taken, freed, now)
         _advance_schedules(plans, now)
         fault_injection.crash_point("schedules.claim.before_commit")
-        enqueue_runs((row.id, row.epoch + 1, row.kind) for row in taken)
     fault_injection.crash_point("schedules.claim.committed")
     for verdict in Verdict:
         metrics.claimed.labels(verdict.value).inc(sum(plan.verdict is verdict for _, plan in plans))
@@ -160,9 +161,20 @@ def _plan(rows: Sequence[_Row], now: datetime) -> list[tuple[_Row, Plan]]:
     return plans
 
 
-def _start_runs(taken: Sequence[_Row], now: datetime) -> None:
-    if taken:
-        execute(sql.CLAIM, {"ids": [row.id for row in taken], "now": now})
+def _start_runs(taken: Sequence[_Row], freed: Sequence[int], now: datetime) -> None:
+    """Claim these runs and enqueue them for the workers; those with a concurrency limit queue for its slots first.
+
+    `freed` are limits of which runs have been canceled.
+    """
+    locked = lock_limits([*freed, *(row.limit_id for row in taken)])
+    queued = {row.id: row.limit_id for row in taken if row.limit_id is not None and row.limit_id in locked}
+    free = [row for row in taken if row.id not in queued]
+    if free:
+        execute(sql.CLAIM, {"ids": [row.id for row in free], "now": now})
+        enqueue_runs((row.id, row.epoch + 1, row.kind) for row in free)
+    if queued:
+        queue_runs(queued)
+    admit_runs(locked, now, entered=list(queued))
 
 
 def _skip_runs(plans: Sequence[tuple[_Row, Plan]], now: datetime) -> None:
@@ -192,13 +204,18 @@ def _skip_runs(plans: Sequence[tuple[_Row, Plan]], now: datetime) -> None:
     _execute_for_rows(sql.ADD_SKIPPED, names, passed, now)
 
 
-def _defer_runs(plans: Sequence[tuple[_Row, Plan]], now: datetime) -> None:
-    """Defer the runs that wait for earlier ones, and cancel the earlier ones where the schedules say so."""
+def _defer_runs(plans: Sequence[tuple[_Row, Plan]], now: datetime) -> list[int]:
+    """Defer the runs that wait for earlier ones, and cancel the earlier ones where the schedules say so.
+
+    Return the concurrency limits of the canceled ones.
+    """
+    freed: list[int] = []
     following = {row.id: row.schedule_id for row, plan in plans if plan.cancels_others}
     open_schedules: set[int] = set()
     if following:
         given = {"schedules": list(set(following.values())), "ids": list(following), "now": now}
-        fetch_all(sql.CANCEL_OTHERS, {**given, "reason": "A later run of its schedule replaced it."})
+        canceled = fetch_all(sql.CANCEL_OTHERS, {**given, "reason": "A later run of its schedule replaced it."})
+        freed = [row[0] for row in canceled]
         open_schedules = {row[0] for row in fetch_all(sql.STILL_OPEN, given)}
     by_until: dict[datetime, list[int]] = defaultdict(list)
     for row, plan in plans:
@@ -209,6 +226,7 @@ def _defer_runs(plans: Sequence[tuple[_Row, Plan]], now: datetime) -> None:
             by_until[now + rules.CANCEL_RECHECK if is_open else now].append(row.id)
     for until, ids in by_until.items():
         execute(sql.DEFER_RUNS, {"ids": ids, "until": until})
+    return freed
 
 
 def _advance_schedules(plans: Sequence[tuple[_Row, Plan]], now: datetime) -> None:

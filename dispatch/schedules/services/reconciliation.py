@@ -19,8 +19,10 @@ from dispatch.schedules import kinds, metrics, sql
 from dispatch.schedules.kinds.base import Assignment, Outcome
 from dispatch.schedules.models import Run
 from dispatch.schedules.rules.outcomes import FAILED, MAX_LAPSES, SUCCEEDED
+from dispatch.schedules.services.admission import admit_overlooked, free_slots
 from dispatch.schedules.services.results import apply_reports, wake_waiting_runs
-from dispatch.schedules.services.worker import enqueue_runs, store_reports
+from dispatch.schedules.services.run_messages import enqueue_runs
+from dispatch.schedules.services.worker import store_reports
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +39,7 @@ def reconcile_runs() -> int:
     A failing step does not stop the others; its error is raised afterwards.
     """
     done, errors = 0, []
-    for step in (apply_unapplied, find_lapsed, send_lost):
+    for step in (apply_unapplied, find_lapsed, send_lost, admit_overlooked):
         try:
             done += step()
         except Exception as error:
@@ -102,7 +104,9 @@ def find_lapsed() -> int:
             enqueue_runs(
                 ((row[0], row[1], row[2]) for row in requeued_rows if row[3] == "in_progress"), alone=True
             )
-            wake_waiting_runs([row[4] for row in requeued_rows if row[3] == "cancelled"], now)
+            ended = [row for row in requeued_rows if row[3] == "cancelled"]
+            wake_waiting_runs([row[4] for row in ended], now)
+            free_slots([row[5] for row in ended], now)
     metrics.repaired.labels("lapsed").inc(len(lapsed))
     log.warning("runs_lapsed", runs=len(lapsed), succeeded=len(done), requeued=len(again))
     return len(lapsed)

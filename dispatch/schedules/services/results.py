@@ -17,6 +17,7 @@ from dispatch.core.db.prepared import columns, execute, fetch_all, prefer_index_
 from dispatch.core.runtime import queues
 from dispatch.schedules import metrics, sql
 from dispatch.schedules.rules import outcomes
+from dispatch.schedules.services.admission import free_slots
 from dispatch.schedules.services.shards import EXECUTOR
 
 # The executors are notified of retries that are due within this time.
@@ -48,6 +49,7 @@ def apply_reports(run_ids: Sequence[int], *, skip_locked: bool = False) -> int:
             execute(sql.DELETE_DEFERRALS, {"ids": deferred})
         _count_failures(rows, changes, failures)
         wake_waiting_runs([row[4] for row in rows if row[11] != "allow"], now)
+        free_slots([row[15] for row in rows], now)
         if any(status == "retrying" and due and due < now + SOON for _, status, due in changes):
             queues.notify_loop(EXECUTOR)
         fault_injection.crash_point("schedules.apply.before_commit")

@@ -19,11 +19,12 @@ from dispatch.core.events import Actor
 from dispatch.core.models import Event
 from dispatch.core.runtime import queues
 from dispatch.schedules import sql
-from dispatch.schedules.models import SHARDS, Run, RunStatus, Schedule
+from dispatch.schedules.models import SHARDS, ConcurrencyLimit, Run, RunStatus, Schedule
 from dispatch.schedules.rules import recurrence
+from dispatch.schedules.services.admission import free_slots
 from dispatch.schedules.services.anchors import anchor_after, keep_wall_clock
+from dispatch.schedules.services.run_messages import enqueue_runs
 from dispatch.schedules.services.shards import EXECUTOR
-from dispatch.schedules.services.worker import enqueue_runs
 
 # Fields that decide when a schedule runs. Changing any of them replaces the next run.
 WHEN = ("time_zone", "trigger_at", "every", "unit", "cron", "rrule", "starts_at", "ends_at", "max_occurrences",
@@ -32,7 +33,7 @@ WHEN = ("time_zone", "trigger_at", "every", "unit", "cron", "rrule", "starts_at"
 LIMITS = {"ends_at", "max_occurrences"}
 CHANGEABLE = (
     "name", "kind", "payload", "headers", *WHEN, "retry_schedule_s", "missed", "missed_after_s", "overlap",
-    "jitter_s",
+    "jitter_s", "concurrency_limit",
 )  # fmt: skip
 AT_ONCE = 500
 _STATUS = Schedule.Status
@@ -131,6 +132,8 @@ def change_schedule(
             _move_by_jitter(schedule, now)
         if "kind" in changed:
             _change_kind_of_runs(schedule, now)
+        if "concurrency_limit" in changed:
+            _leave_queue(schedule)
         _reset_failures(schedule, actor, "changed it")
         _save(schedule, now, "changed", actor, fields=changed)
     return schedule
@@ -145,8 +148,11 @@ def pause_schedule(schedule_id: int, *, actor: Actor, version: int | None = None
             return schedule
         check_status_not_in(schedule, (_STATUS.DELETED, _STATUS.ENDED), "paused")
         schedule.status = _STATUS.PAUSED
+        _leave_queue(schedule)
         waiting = Run.objects.filter(schedule=schedule, status__in=[RunStatus.SCHEDULED, RunStatus.RETRYING])
-        waiting.exclude(number=None, status=RunStatus.SCHEDULED).update(due_at=None)
+        waiting.exclude(number=None, status=RunStatus.SCHEDULED).exclude(waiting_for="concurrency").update(
+            due_at=None
+        )
         _reset_failures(schedule, actor, "paused it")
         _save(schedule, now, "paused", actor, note=note)
     return schedule
@@ -165,7 +171,7 @@ def resume_schedule(schedule_id: int, *, actor: Actor, version: int | None = Non
         check_status_not_in(schedule, (_STATUS.DELETED, _STATUS.ENDED), "resumed")
         schedule.status, schedule.paused_until = _STATUS.ACTIVE, now
         runs = Run.objects.filter(schedule=schedule, due_at=None)
-        runs.filter(status=RunStatus.RETRYING).update(due_at=now)
+        runs.filter(status=RunStatus.RETRYING).exclude(waiting_for="concurrency").update(due_at=now)
         for run in runs.filter(status=RunStatus.SCHEDULED):
             Run.objects.filter(pk=run.pk).update(due_at=schedule.due_at(run.trigger_at))
         _save(schedule, now, "resumed", actor, note=note)
@@ -181,11 +187,13 @@ def run_now(
     note: str = "",
     payload: dict[str, Any] | None = None,
     kind: str = "",
+    concurrency_limit: ConcurrencyLimit | None = None,
 ) -> Run:
     """Add a manual run that is due now, even if the schedule is paused or has ended.
 
     The schedule's occurrences do not change. If overlap is not allowed, the run waits for earlier runs. `payload`
     replaces the schedule's in this run; it was validated for `kind`. Raises Conflict if the schedule has another.
+    `concurrency_limit` replaces the schedule's in this run.
     """
     now = clock.now()
     with transaction.atomic():
@@ -202,6 +210,7 @@ def run_now(
             shard=schedule.shard,
             trigger_at=now,
             payload=payload,
+            concurrency_limit_id=concurrency_limit.pk if concurrency_limit else schedule.concurrency_limit_id,
             due_at=now,
             created_at=now,
         )
@@ -240,7 +249,8 @@ def delete_schedule(schedule_id: int, *, actor: Actor, version: int | None = Non
 def cancel_runs(runs: Any, now: datetime, actor: Actor, reason: str) -> list[int]:
     """Cancel these runs, unless a worker has started them; return the ids of the canceled runs.
 
-    The caller must have locked their schedule. Waits for workers that are starting runs at this moment.
+    The caller must have locked their schedule. Waits for workers that are starting runs at this moment. Runs that
+    waited for their slots are admitted.
     """
     waiting = list(runs.select_for_update(no_key=True, of=("self",)).order_by("pk"))
     ids = [run.pk for run in waiting]
@@ -253,6 +263,7 @@ def cancel_runs(runs: Any, now: datetime, actor: Actor, reason: str) -> list[int
         )
         for run in waiting
     )
+    free_slots([run.concurrency_limit_id for run in waiting if run.status == RunStatus.IN_PROGRESS], now)
     return ids
 
 
@@ -336,6 +347,16 @@ def _change_kind_of_runs(schedule: Schedule, now: datetime) -> None:
     ids = [run_id for run_id, _, _ in again]
     Run.objects.filter(pk__in=ids).update(kind=schedule.kind, epoch=F("epoch") + 1, taken_at=now)
     enqueue_runs(again)
+
+
+def _leave_queue(schedule: Schedule) -> None:
+    """Let the schedule's occurrences that wait for a slot of a concurrency limit be due again.
+
+    An executor queues them with the schedule's limit. Manual runs keep the limit that they were started with.
+    """
+    waiting = Run.objects.filter(schedule=schedule, status=RunStatus.RETRYING, waiting_for="concurrency")
+    waiting.exclude(number=None).update(due_at=F("waits_since"), waits_since=None, waiting_for="")
+    queues.notify_loop(EXECUTOR)
 
 
 def _notify_executors(at: datetime | None, now: datetime) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -22,13 +21,14 @@ from rq.timeouts import BaseTimeoutException
 from dispatch.core import clock, fault_injection
 from dispatch.core.db.prepared import columns, execute, fetch_all
 from dispatch.core.redis.client import REDIS_ERRORS
-from dispatch.core.runtime import queues
 from dispatch.core.runtime.queues import rq_queue
 from dispatch.schedules import kinds, metrics, sql
 from dispatch.schedules.kinds.base import Assignment, LeaseCheck, Outcome
 from dispatch.schedules.models import Schedule
 from dispatch.schedules.rules.outcomes import FAILED
+from dispatch.schedules.services.admission import free_slots
 from dispatch.schedules.services.results import apply_reports, wake_waiting_runs
+from dispatch.schedules.services.run_messages import enqueue_runs
 
 log = structlog.get_logger(__name__)
 
@@ -192,7 +192,9 @@ def return_runs(left: Sequence[Assignment], reason: str) -> int:
         requeued = fetch_all(sql.RETURN_RUNS, {**given, "now": now, "reason": reason})
         again = [(row[0], row[1], row[2]) for row in requeued if row[3] == "in_progress"]
         enqueue_runs(again)
-        wake_waiting_runs([row[4] for row in requeued if row[3] == "cancelled"], now)
+        ended = [row for row in requeued if row[3] == "cancelled"]
+        wake_waiting_runs([row[4] for row in ended], now)
+        free_slots([row[5] for row in ended], now)
     return len(again)
 
 
@@ -225,25 +227,3 @@ def _assignment(row: tuple[Any, ...]) -> Assignment:
         run_id, epoch, attempt, organization_id, schedule_id, name, trigger_at, number, json.loads(payload), read,
         problem, since,
     )  # fmt: skip
-
-
-WORK = "dispatch.schedules.tasks.work"
-
-
-def enqueue_runs(runs: Iterable[tuple[int, int, str]], *, alone: bool = False) -> int:
-    """Enqueue (run id, epoch, kind) on each kind's queue, in chunks, after the commit; return the message count.
-
-    `alone` puts one run into each message, so that a run that crashes its worker affects no other run. No error is
-    raised while Redis is unavailable: the reconciler sends the messages later.
-    """
-    by_kind: dict[str, list[list[int]]] = defaultdict(list)
-    for run_id, epoch, kind in runs:
-        by_kind[kind].append([run_id, epoch])
-    messages = 0
-    for name, pairs in by_kind.items():
-        work = kinds.get_kind(name)
-        size = 1 if alone else work.chunk_size()
-        for first in range(0, len(pairs), size):
-            queues.enqueue(work.queue, WORK, name, pairs[first : first + size])
-            messages += 1
-    return messages

@@ -238,6 +238,17 @@ class ActiveMqServer:
             self._process.wait(30)
             self._process = None
 
+    def kill(self) -> None:
+        """Kill it with SIGKILL, like a power cut."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(30)
+            self._process = None
+
+    def delete_messages(self) -> None:
+        """Delete what it keeps on disk. Call it while it does not run."""
+        shutil.rmtree(self.folder / "data", ignore_errors=True)
+
     def _answers(self) -> bool:
         if self._process is None or self._process.poll() is not None:
             raise RuntimeError((self.folder / "log").read_text()[-2000:])

@@ -1,0 +1,59 @@
+"""Provide the admin page for concurrency limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.contrib import messages as django_messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from rest_framework.exceptions import APIException
+from unfold.decorators import display
+
+from accounts.admin.base import EVERYTHING, OwnedAdmin
+from dispatch.schedules.models import ConcurrencyLimit
+from dispatch.schedules.services import concurrency_limits
+from dispatch.schedules.services.admission import read_use
+
+
+@admin.register(ConcurrencyLimit)
+class ConcurrencyLimitAdmin(OwnedAdmin):
+    """Set how many runs with a key may be in progress at once."""
+
+    admin_may = EVERYTHING
+    list_display = ["key", "max_runs", "in_use"]
+    search_fields = ["key"]
+    ordering = ["key"]
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        return ["key", "max_runs"] if obj is None else ["key", "max_runs", "in_use"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        return ["in_use"] if obj is None else ["key", "in_use"]
+
+    @display(description="now")
+    def in_use(self, limit: ConcurrencyLimit) -> str:
+        use = read_use([limit.pk]).get(limit.pk)
+        return f"{use.running:,} running, {use.waiting:,} waiting" if use else "—"
+
+    def save_model(self, request: Any, obj: ConcurrencyLimit, form: Any, change: bool) -> None:
+        if change:
+            concurrency_limits.change_limit(obj.pk, obj.max_runs, actor=request.actor)
+        else:
+            obj.pk = concurrency_limits.create_limit(
+                obj.organization_id, obj.key, obj.max_runs, actor=request.actor
+            ).pk
+
+    def delete_model(self, request: Any, obj: ConcurrencyLimit) -> None:
+        self._delete(request, [obj])
+
+    def delete_queryset(self, request: Any, queryset: QuerySet) -> None:
+        self._delete(request, queryset)
+
+    def _delete(self, request: Any, rows: Any) -> None:
+        for limit in rows:
+            try:
+                concurrency_limits.delete_limit(limit.pk, actor=request.actor)
+            except APIException as error:
+                self.message_user(request, str(error.detail), django_messages.WARNING)

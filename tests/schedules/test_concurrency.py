@@ -1,0 +1,514 @@
+"""Concurrency limits: at most N runs with a key at once, and the others wait in order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from django.db import IntegrityError, transaction
+from django.test import Client
+
+from dispatch.core import clock, events, fault_injection
+from dispatch.core.api.problems import Conflict
+from dispatch.core.models import Event
+from dispatch.schedules.kinds.base import Assignment, Outcome
+from dispatch.schedules.models import ConcurrencyLimit, Run, Schedule
+from dispatch.schedules.rules.outcomes import FAILED, REFUSED, SUCCEEDED
+from dispatch.schedules.services import (
+    actions,
+    backfill,
+    concurrency_limits,
+    reconciliation,
+    schedules,
+    worker,
+)
+from dispatch.schedules.services.executor import claim_due_runs
+from tests.api.client import Api
+from tests.core.threads import Elsewhere
+from tests.harness.schedules import ALL, ANA, World
+from tests.support import factories
+from tests.support.histories import history_is_legal
+
+IN_PROGRESS = ("in_progress", "running")
+
+
+@pytest.fixture
+def two(world: World) -> ConcurrencyLimit:
+    """A limit of two runs."""
+    return limited(world, 2)
+
+
+@pytest.fixture(autouse=True)
+def limits_hold(world: World) -> Iterator[None]:
+    yield
+    for limit in ConcurrencyLimit.objects.all():
+        assert held(limit) <= limit.max_runs
+    history_is_legal()
+
+
+def limited(world: World, max_runs: int, key: str = "reports") -> ConcurrencyLimit:
+    return concurrency_limits.create_limit(world.organization.pk, key, max_runs, actor=ANA)
+
+
+def due(world: World, number: int, limit: ConcurrencyLimit | None, **fields: object) -> list[Schedule]:
+    """Create schedules that run once, a second apart, and travel until all are due."""
+    first = clock.now() + timedelta(seconds=1)
+    made = [
+        world.schedule(
+            f"Report {place}", trigger_at=first + timedelta(seconds=place), concurrency_limit=limit, **fields
+        )
+        for place in range(number)
+    ]
+    world.travel(number + 1)
+    return made
+
+
+def held(limit: ConcurrencyLimit) -> int:
+    """Return how many runs with the key are in progress, with distinct slots."""
+    slots = Run.objects.filter(concurrency_limit=limit, status__in=IN_PROGRESS)
+    found = list(slots.exclude(concurrency_slot=None).values_list("concurrency_slot", flat=True))
+    assert len(found) == len(set(found))
+    return len(found)
+
+
+def states(made: list[Schedule]) -> list[str]:
+    """Return the status of each schedule's only run; "waiting" if it waits for its key."""
+    found = [Run.objects.get(schedule=schedule) for schedule in made]
+    return ["waiting" if run.waiting_for == "concurrency" else run.status for run in found]
+
+
+def run_of(schedule: Schedule) -> Run:
+    return Run.objects.get(schedule=schedule)
+
+
+def take(world: World) -> list[Assignment]:
+    """Start what is queued in a worker that does not report."""
+    pairs = [pair for message in world.messages() for pair in message.args[1]]
+    return worker.start_runs(pairs)
+
+
+def report(world: World, *started: Assignment, outcome: str = SUCCEEDED) -> None:
+    """Report these runs, and let the status worker apply it."""
+    worker.report_outcomes([(assignment, Outcome(outcome, {})) for assignment in started])
+    world.settle()
+
+
+# --- Slots and order
+# ---------------------------------------------------------------------------------------------------
+
+
+def test_at_most_n_run_at_once_and_the_others_wait_in_order(world: World, two: ConcurrencyLimit) -> None:
+    made = due(world, 5, two)
+    world.execute()
+    assert states(made) == ["in_progress", "in_progress", "waiting", "waiting", "waiting"]
+    assert not Run.objects.filter(waiting_for="concurrency").exclude(due_at=None).exists()
+    assert claim_due_runs(ALL).found == 0
+    first, second = take(world)
+    report(world, second)
+    assert states(made) == ["running", "succeeded", "in_progress", "waiting", "waiting"]
+    report(world, first, *take(world))
+    assert states(made) == ["succeeded", "succeeded", "succeeded", "in_progress", "in_progress"]
+    world.go()
+    assert states(made) == ["succeeded"] * 5
+
+
+def test_the_constraint_refuses_a_second_holder_of_a_slot(world: World, two: ConcurrencyLimit) -> None:
+    made = due(world, 2, two)
+    world.execute()
+    with pytest.raises(IntegrityError, match="one_run_per_concurrency_slot"), transaction.atomic():
+        Run.objects.filter(schedule=made[1]).update(concurrency_slot=run_of(made[0]).concurrency_slot)
+
+
+def test_runs_that_waited_begin_before_runs_that_are_due_now(world: World, two: ConcurrencyLimit) -> None:
+    made = due(world, 3, two)
+    world.execute()
+    started = take(world)
+    made += due(world, 2, two)
+    worker.report_outcomes([(started[0], Outcome(SUCCEEDED, {}))])
+    world.execute()  # before the status worker: the newcomers find no slot
+    world.settle()
+    assert states(made) == ["succeeded", "running", "in_progress", "waiting", "waiting"]
+
+
+def test_greedy_key_delays_neither_other_keys_nor_runs_without_one(world: World, two: ConcurrencyLimit) -> None:
+    other = limited(world, 1, "invoices")
+    greedy = due(world, 40, two)
+    others = due(world, 2, other) + due(world, 2, None)
+    while claim_due_runs(ALL, limit=10).found:
+        pass
+    assert states(others) == ["in_progress", "waiting", "in_progress", "in_progress"]
+    assert states(greedy).count("in_progress") == 2
+    report(world, *take(world))
+    assert states(others) == ["succeeded", "in_progress", "succeeded", "succeeded"]
+
+
+def test_organizations_share_no_limit(world: World, two: ConcurrencyLimit) -> None:
+    elsewhere = World()
+    theirs = limited(elsewhere, 1)
+    mine, others = due(world, 3, two), due(elsewhere, 2, theirs)
+    world.execute()
+    assert states(mine) == ["in_progress", "in_progress", "waiting"]
+    assert states(others) == ["in_progress", "waiting"]
+
+
+def test_higher_limit_admits_waiting_runs_at_once_and_lower_one_none(world: World, two: ConcurrencyLimit) -> None:
+    made = due(world, 6, two)
+    world.execute()
+    concurrency_limits.change_limit(two.pk, 4, actor=ANA)
+    assert states(made) == ["in_progress"] * 4 + ["waiting"] * 2
+    concurrency_limits.change_limit(two.pk, 4, actor=ANA)
+    started = take(world)
+    concurrency_limits.change_limit(two.pk, 1, actor=ANA)
+    report(world, *started[:3])
+    assert states(made)[3:] == ["running", "waiting", "waiting"]
+    report(world, started[3])
+    assert states(made)[3:] == ["succeeded", "in_progress", "waiting"]
+    told = Event.objects.filter(kind="concurrencylimit.changed").values_list("data__max_runs", flat=True)
+    assert list(told.order_by("id")) == [4, 1]
+
+
+# --- Retries, dead workers and lost admissions
+# ---------------------------------------------------------------------------------------------------
+
+
+def test_run_that_waits_for_its_retry_holds_no_slot_and_queues_again(world: World) -> None:
+    one = limited(world, 1)
+    made = due(world, 3, one, retry_schedule_s=[30])
+    world.execute()
+    report(world, *take(world), outcome=FAILED)
+    assert states(made) == ["retrying", "in_progress", "waiting"]
+    world.travel(31)
+    world.execute()
+    assert states(made) == ["waiting", "in_progress", "waiting"]
+    report(world, *take(world))
+    assert states(made) == ["waiting", "succeeded", "in_progress"]  # it was due before the retry
+    world.go()
+    assert states(made) == ["succeeded"] * 3
+    assert run_of(made[0]).attempt == 2
+
+
+def test_run_of_a_dead_worker_keeps_its_slot_until_it_ends(world: World) -> None:
+    one = limited(world, 1)
+    made = due(world, 2, one, retry_schedule_s=[])
+    world.execute()
+    take(world)
+    world.travel(100)
+    world.reconcile()
+    assert states(made) == ["in_progress", "waiting"]  # handed out once more
+    take(world)
+    world.travel(100)
+    world.reconcile()
+    assert states(made) == ["failed", "in_progress"]
+
+
+def test_returned_run_keeps_its_slot(world: World) -> None:
+    one = limited(world, 1)
+    made = due(world, 2, one)
+    world.execute()
+    worker.return_runs(take(world), "Its worker ran out of time.")
+    assert states(made) == ["in_progress", "waiting"]
+    world.go()
+    assert states(made) == ["succeeded"] * 2
+
+
+@pytest.mark.parametrize("point", ["schedules.admit.before_commit", "schedules.apply.before_commit"])
+def test_crash_while_a_slot_is_passed_on_loses_nothing(world: World, two: ConcurrencyLimit, point: str) -> None:
+    class Killed(Exception):
+        pass
+
+    def die() -> None:
+        raise Killed
+
+    made = due(world, 3, two)
+    world.execute()
+    started = take(world)
+    worker.report_outcomes([(started[0], Outcome(SUCCEEDED, {}))])
+    with fault_injection.arm_crash_point(point, die), pytest.raises(Killed):
+        world.settle()
+    assert states(made) == ["running", "running", "waiting"]
+    world.travel(6)
+    world.reconcile()
+    assert states(made) == ["succeeded", "running", "in_progress"]
+
+
+def test_slot_that_nobody_passed_on_is_found_by_the_reconciler(world: World) -> None:
+    one = limited(world, 1)
+    made = due(world, 2, one)
+    world.execute()
+    # As a process of an earlier version does, which knows no limits.
+    run = take(world)[0].run_id
+    Run.objects.filter(pk=run).update(status="failed", ended_at=clock.now(), lease_until=None)
+    events.append(world.organization.pk, "run.failed", run_of(made[0]).pk)
+    assert reconciliation.reconcile_runs() == 1
+    assert states(made) == ["failed", "in_progress"]
+    assert reconciliation.reconcile_runs() == 0
+
+
+def test_concurrent_executors_and_workers_never_exceed_the_limit(world: World) -> None:
+    three = limited(world, 3)
+    made = due(world, 30, three)
+
+    def claim() -> None:
+        while claim_due_runs(ALL, limit=5).found:
+            pass
+
+    for claiming in [Elsewhere(claim) for _ in range(3)]:
+        claiming.finish()
+    assert held(three) == 3
+    while started := take(world):
+        assert held(three) == len(started)
+        reports = [
+            Elsewhere(lambda one=one: worker.report_outcomes([(one, Outcome(SUCCEEDED, {}))])) for one in started
+        ]
+        for reporting in reports:
+            reporting.finish()
+        deliveries = [Elsewhere(message.deliver) for message in world.messages("dispatch-status-queue")]
+        for delivering in deliveries:
+            delivering.finish()
+        assert held(three) <= 3
+    assert states(made) == ["succeeded"] * 30
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_steps_keep_the_limit_and_forget_nobody(world: World, seed: int) -> None:
+    chance = random.Random(seed)
+    limits = [limited(world, 1, "one"), limited(world, 3, "three")]
+    made = [due(world, 1, chance.choice([*limits, None]), retry_schedule_s=[5])[0] for _ in range(20)]
+    running: list[Assignment] = []
+    for _ in range(60):
+        match chance.randrange(7):
+            case 0:
+                world.execute()
+            case 1:
+                running += take(world)
+            case 2 if running:
+                outcome = chance.choice([SUCCEEDED, FAILED, REFUSED])
+                report(world, running.pop(chance.randrange(len(running))), outcome=outcome)
+            case 3 if running:
+                worker.return_runs([running.pop()], "Its worker ran out of time.")
+            case 4:
+                world.travel(chance.choice([1, 10]))
+            case 5:
+                world.travel(100)
+                running.clear()
+                world.reconcile()
+            case 6:
+                limit = chance.choice(limits)
+                concurrency_limits.change_limit(limit.pk, limit.max_runs, actor=ANA)
+        for limit in limits:
+            assert held(limit) <= limit.max_runs
+    world.travel(100)
+    for _ in range(4):
+        world.reconcile()
+        world.go()
+        world.travel(100)
+    assert set(states(made)) <= {"succeeded", "failed"}
+
+
+# --- What people do
+# ---------------------------------------------------------------------------------------------------
+
+
+def test_cancelled_run_passes_its_slot_on_and_a_cancelled_waiter_leaves_the_queue(world: World) -> None:
+    one = limited(world, 1)
+    made = due(world, 3, one)
+    world.execute()
+    actions.cancel_run(run_of(made[1]).pk, actor=ANA)
+    actions.cancel_run(run_of(made[0]).pk, actor=ANA)
+    assert states(made) == ["cancelled", "cancelled", "in_progress"]
+
+
+def test_running_run_keeps_its_slot_until_its_cancellation_has_ended(world: World) -> None:
+    one = limited(world, 1)
+    made = due(world, 2, one)
+    world.execute()
+    (started,) = take(world)
+    actions.cancel_run(started.run_id, actor=ANA)
+    assert states(made) == ["running", "waiting"]
+    worker.return_runs([started], "Its worker ran out of time.")
+    assert states(made) == ["cancelled", "in_progress"]
+
+
+def test_waiting_run_of_a_paused_schedule_does_not_begin(world: World) -> None:
+    one = limited(world, 1)
+    made = due(world, 3, one)
+    schedule = world.schedule(every=1, unit="minute", concurrency_limit=one)
+    world.execute()
+    world.travel(61)
+    world.execute()
+    assert world.statuses(schedule)[0] == "retrying"
+    schedules.pause_schedule(schedule.pk, actor=ANA)
+    world.go()
+    assert states(made) == ["succeeded"] * 3
+    assert world.run(schedule, 1).status == "retrying"
+    schedules.resume_schedule(schedule.pk, actor=ANA)
+    world.go()
+    assert world.run(schedule, 1).status == "succeeded"
+
+
+def test_manual_run_waits_and_begins_although_its_schedule_is_paused(world: World) -> None:
+    one = limited(world, 1)
+    due(world, 1, one)
+    schedule = world.schedule(every=1, unit="day", concurrency_limit=one)
+    world.execute()
+    run = schedules.run_now(schedule.pk, actor=ANA)
+    world.execute()
+    schedules.pause_schedule(schedule.pk, actor=ANA)
+    schedules.resume_schedule(schedule.pk, actor=ANA)
+    schedules.pause_schedule(schedule.pk, actor=ANA)
+    run.refresh_from_db()
+    assert (run.waiting_for, run.due_at) == ("concurrency", None)
+    world.go()
+    run.refresh_from_db()
+    assert run.status == "succeeded"
+
+
+def test_deleted_schedule_leaves_the_queue(world: World) -> None:
+    one = limited(world, 1)
+    made = due(world, 3, one)
+    world.execute()
+    schedules.delete_schedule(made[1].pk, actor=ANA)
+    schedules.delete_schedule(made[0].pk, actor=ANA)
+    assert states(made) == ["cancelled", "cancelled", "in_progress"]
+
+
+def test_another_key_or_none_moves_waiting_runs(world: World) -> None:
+    one, other = limited(world, 1), limited(world, 1, "invoices")
+    made = due(world, 4, one)
+    world.execute()
+    schedules.change_schedule(made[1].pk, {"concurrency_limit": other}, actor=ANA)
+    schedules.change_schedule(made[2].pk, {"concurrency_limit": None}, actor=ANA)
+    world.execute()
+    assert states(made) == ["in_progress", "in_progress", "in_progress", "waiting"]
+    assert run_of(made[1]).concurrency_limit_id == other.pk
+    assert run_of(made[2]).concurrency_limit_id is None
+
+
+def test_overlap_policies_count_a_waiting_run_as_an_earlier_one(world: World) -> None:
+    one = limited(world, 1)
+    due(world, 1, one)
+    world.execute()
+    skips = world.schedule("skips", every=1, unit="minute", overlap="skip", concurrency_limit=one)
+    allows = world.schedule("allows", every=1, unit="minute", overlap="allow", concurrency_limit=one)
+    cancels = world.schedule("cancels", every=1, unit="minute", overlap="cancel_other", concurrency_limit=one)
+    for _ in range(2):
+        world.travel(61)
+        world.execute()
+    assert world.statuses(skips) == ["retrying", "skipped", "scheduled"]
+    assert world.statuses(allows) == ["retrying", "retrying", "scheduled"]
+    assert world.statuses(cancels) == ["cancelled", "retrying", "scheduled"]
+
+
+def test_run_that_replaces_another_gets_its_slot(world: World) -> None:
+    one = limited(world, 1)
+    schedule = world.schedule(every=1, unit="minute", overlap="cancel_other", concurrency_limit=one)
+    for _ in range(2):
+        world.travel(61)
+        world.execute()
+    assert world.statuses(schedule) == ["cancelled", "in_progress", "scheduled"]
+
+
+def test_backfill_waits_for_the_schedules_key(world: World) -> None:
+    one = limited(world, 1)
+    schedule = world.schedule(every=1, unit="minute", concurrency_limit=one, missed="skip", missed_after_s=1)
+    since = clock.now()
+    world.travel(200)
+    world.execute()
+    runs = backfill.run_range(schedule.pk, since, clock.now(), actor=ANA)
+    world.execute()
+    assert len(runs) == 3
+    assert held(one) == 1
+    world.go()
+    assert [Run.objects.get(pk=run.pk).status for run in runs] == ["succeeded"] * 3
+    assert world.note.times == [run.trigger_at for run in runs]
+
+
+# --- API and pages
+# ---------------------------------------------------------------------------------------------------
+
+
+def test_a_waiting_run_says_why_in_api_and_page(world: World) -> None:
+    one = limited(world, 1)
+    made = due(world, 2, one)
+    world.execute()
+    waiting = run_of(made[1])
+    member = factories.admin(world.organization)
+    api = Api(user=member)
+    reason = "Waits for the key reports: 1 of 1 runs running."
+    seen = api.get(f"runs/{waiting.pk}/").json()
+    assert [seen[name] for name in ("waiting_for", "waiting_reason", "concurrency_key")] == [
+        "concurrency", reason, "reports",
+    ]  # fmt: skip
+    assert "waits for a slot of the key reports" in seen["log"][-1]["text"]
+    assert [row["waiting_reason"] for row in api.get("runs/").json()["results"]] == [reason, ""]
+    pages = Client()
+    pages.force_login(member, backend="django.contrib.auth.backends.ModelBackend")
+    assert reason in pages.get(f"/schedules/runs/{waiting.pk}/").content.decode()
+    assert reason in pages.get(f"/admin/schedules/run/{waiting.pk}/change/").content.decode()
+    shown = pages.get(f"/admin/schedules/concurrencylimit/{one.pk}/change/").content.decode()
+    assert "1 running, 1 waiting" in shown
+
+
+def test_limits_in_the_api(world: World) -> None:
+    api = Api(key=factories.api_key(world.organization))
+    made = api.post("concurrency-limits/", {"key": "reports", "max_runs": 1})
+    assert made.status_code == 201, made.content
+    path = f"concurrency-limits/{made.json()['id']}/"
+    assert (
+        api.post("concurrency-limits/", {"key": "reports", "max_runs": 9}).json()["errors"][0]["code"]
+        == "duplicate"
+    )
+    for bad in (0, 1001, "x", None):
+        assert api.post("concurrency-limits/", {"key": "other", "max_runs": bad}).status_code == 400
+    limit = ConcurrencyLimit.objects.get()
+    schedule = due(world, 1, limit)[0]
+    run = api.post(f"schedules/{schedule.pk}/run-now/").json()
+    world.execute()
+    seen = api.get(path).json()
+    assert (seen["running"], seen["waiting"]) == (1, 1)
+    assert api.send("DELETE", path).json()["errors"][0]["code"] == "in_use"
+    assert api.patch(path, {"max_runs": 2}).json()["running"] == 2
+    assert api.get("concurrency-limits/").json()["results"][0]["max_runs"] == 2
+    world.go()
+    assert api.get(f"runs/{run['id']}/").json()["status"] == "succeeded"
+    schedules.delete_schedule(schedule.pk, actor=ANA)
+    assert api.send("DELETE", path).status_code == 204
+    assert api.get(f"runs/{run['id']}/").json()["concurrency_key"] is None
+
+
+def test_schedules_and_manual_runs_name_a_key_in_the_api(world: World, two: ConcurrencyLimit) -> None:
+    limited(world, 1, "invoices")
+    other = limited(World(), 1, "theirs")
+    api = Api(key=factories.api_key(world.organization))
+    body = {"name": "Visit", "kind": "http", "payload": {"url": "https://example.com/"}, "cron": "0 9 * * *"}
+    refused = api.post("schedules/", {**body, "concurrency_key": other.key})
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (400, "concurrency_key")
+    made = api.post("schedules/", {**body, "concurrency_key": "reports"}).json()
+    assert made["concurrency_key"] == "reports"
+    assert api.get("schedules/").json()["results"][0]["concurrency_key"] == "reports"
+    run = api.post(f"schedules/{made['id']}/run-now/", {"concurrency_key": "invoices"}).json()
+    assert run["concurrency_key"] == "invoices"
+    assert api.patch(f"schedules/{made['id']}/", {"concurrency_key": None}).json()["concurrency_key"] is None
+
+
+def test_only_managers_edit_limits(world: World, two: ConcurrencyLimit) -> None:
+    scheduler = Api(key=factories.api_key(world.organization, "schedules:write", "read"))
+    dispatcher = Api(user=factories.dispatcher(world.organization))
+    for api in (scheduler, dispatcher):
+        assert api.get("concurrency-limits/").status_code == 200
+        assert api.post("concurrency-limits/", {"key": "x", "max_runs": 1}).status_code == 403
+        assert api.patch(f"concurrency-limits/{two.pk}/", {"max_runs": 1}).status_code == 403
+        assert api.send("DELETE", f"concurrency-limits/{two.pk}/").status_code == 403
+    elsewhere = Api(key=factories.api_key(World().organization))
+    assert elsewhere.patch(f"concurrency-limits/{two.pk}/", {"max_runs": 1}).status_code == 404
+
+
+def test_limit_in_use_is_not_deleted(world: World, two: ConcurrencyLimit) -> None:
+    schedule = world.schedule(every=1, unit="day", concurrency_limit=two)
+    with pytest.raises(Conflict, match="Visit"):
+        concurrency_limits.delete_limit(two.pk, actor=ANA)
+    schedules.change_schedule(schedule.pk, {"concurrency_limit": None}, actor=ANA)
+    concurrency_limits.delete_limit(two.pk, actor=ANA)
+    assert Event.objects.filter(kind="concurrencylimit.deleted").exists()
