@@ -75,6 +75,17 @@ ON_THE_WAY = [
 ]
 
 
+def test_the_next_claim_after_a_lost_reply_has_the_same_leads_at_once(floor: Floor, proxy: ReplyLoss) -> None:
+    ids = floor.add_many(3)
+    floor.promote()
+    proxy.lose(redis_scripts.RESERVE, "hold")
+    with pytest.raises(REDIS_ERRORS):
+        floor.claim()
+    CircuitBreaker.reset_all()
+    claimed = floor.claim()
+    assert sorted(request.call.subject_id for request in claimed.calls) == ids
+
+
 @LOSSES
 @pytest.mark.parametrize("script", ON_THE_WAY, ids=lambda script: script.name)
 def test_leads_are_called_although_a_reply_is_lost(
