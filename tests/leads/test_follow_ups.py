@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -26,7 +25,6 @@ from dispatch.leads.services import branches, consents, do_not_call, held_follow
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call, OptOut, SpendCap, Text
 from tests.api.client import Api
-from tests.benchmarks import noop_provider
 from tests.harness.lead_calls import add_with
 from tests.harness.leads import Floor
 from tests.support import factories as make
@@ -38,17 +36,15 @@ ANN = "+16025550101"
 
 
 @pytest.fixture
-def floor(settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    made = Floor()
-    made.number.sends_texts = True
-    made.number.save()
+def floor(floor: Floor) -> Floor:
+    floor.number.sends_texts = True
+    floor.number.save()
     for disposition, text in (("sold", "Thank you, {name}."), ("later", "We will call again."), ("quiet", "")):
         DispositionRule.objects.create(
-            organization=made.organization, campaign=made.campaign, disposition=disposition, text=text
+            organization=floor.organization, campaign=floor.campaign, disposition=disposition, text=text
         )
     eligibility.reset()
-    return made
+    return floor
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.capacity.conftest import OwnRedis, own_redis
 from tests.harness.leads import Floor
 from tests.leads.test_kills import LOOPS, QUICK
 from tests.phones import Simulator, answer, manual
-from tests.support.database import crash_server, reconnect, restart_server
+from tests.support.database import crash_server, durable_commits, restart_server
 from tests.support.processes import Process, environment, running
 from tests.support.waiting import wait_until
 
@@ -37,14 +37,8 @@ def floor(sim: Simulator, app_url: str, settings: Any) -> Floor:
 
 @pytest.fixture
 def durable() -> Iterator[None]:
-    """Make commits of this process survive a crash of the server, which tests otherwise do without."""
-    options = connection.settings_dict["OPTIONS"]
-    before = options.pop("options", None)
-    reconnect()
-    yield
-    if before is not None:
-        options["options"] = before
-    reconnect()
+    with durable_commits():
+        yield
 
 
 def dispatcher(sim: Simulator) -> Any:
