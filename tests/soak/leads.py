@@ -55,6 +55,7 @@ class LeadSite:
 def lead_site(sim: Simulator, folder: Path) -> Iterator[LeadSite]:
     """Two dispatchers and two web processes at one socket, up and ready."""
     with ExitStack() as stack:
+        stack.enter_context(many_connections())
         redis = stack.enter_context(own_valkey(folder))
         redis_proxy = stack.enter_context(ReplyCutter(parse_url(redis.url)["path"]))
         database_proxy = stack.enter_context(ReplyCutter(_database_address()))
@@ -66,6 +67,23 @@ def lead_site(sim: Simulator, folder: Path) -> Iterator[LeadSite]:
         }  # fmt: skip
         site = stack.enter_context(listening_site(sim, redis, (*WEBS, *DIALERS), env))
         yield LeadSite(site, redis, redis_proxy, database_proxy)
+
+
+@contextmanager
+def many_connections() -> Iterator[None]:
+    """Restart the embedded PostgreSQL so that two busy dispatchers and two web processes fit (docs: scaling)."""
+    if not settings.EMBEDDED_POSTGRES:
+        yield
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER SYSTEM SET max_connections = 300")
+    crash_server()
+    restart_server()
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER SYSTEM RESET max_connections")
 
 
 def _database_address() -> str | tuple[str, int]:

@@ -120,5 +120,5 @@ def listening_site(
         made = Site(redis, env, listening, names)
         stack.callback(made.stop)
         made.revive()
-        wait_until(made.ready, 60, made.logs)
+        wait_until(made.ready, 240, made.logs)
         yield made

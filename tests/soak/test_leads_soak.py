@@ -36,7 +36,7 @@ from tests.leads.test_kills import complains_of_nothing_but_the_kill
 from tests.phones import Simulator, answer, busy, ignore, mix
 from tests.soak.leads import LeadSite, LeadTroubles, OptOuts, lead_site
 from tests.support import factories as make
-from tests.support.database import reconnect
+from tests.support.database import durable_commits, reconnect
 from tests.support.histories import history_is_legal
 from tests.support.waiting import wait_until
 
@@ -74,7 +74,13 @@ def sim(seed: int) -> Iterator[Simulator]:
 
 
 @pytest.fixture
-def floor(sim: Simulator) -> Floor:
+def durable() -> Iterator[None]:
+    with durable_commits():
+        yield
+
+
+@pytest.fixture
+def floor(sim: Simulator, durable: None) -> Floor:
     """Two campaigns that call the same people, so that an opt-out has calls to prevent."""
     made = Floor("twilio", lines=LINES, account_sid=sim.account_sid, auth_token=sim.auth_token)
     for _ in range(NUMBERS - 1):
@@ -150,7 +156,7 @@ def everything_happens(here: LeadSite, troubles: LeadTroubles, opt_outs: OptOuts
             opt_out_below = left - step
         if left <= trouble_below:
             troubles.happen()
-            trouble_below = left - rng.randint(0, 3 * step)
+            trouble_below = left - rng.randint(step, 5 * step)
         here.site.revive()
         moment.wait(2.0)
 

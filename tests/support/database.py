@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psutil
@@ -62,6 +64,18 @@ def reconnect() -> None:
     """Use new connections with the current settings from now on."""
     connections.close_all()
     connection.close_pool()
+
+
+@contextmanager
+def durable_commits() -> Iterator[None]:
+    """Make commits of this process survive a crash of the server, which tests otherwise do without."""
+    options = connection.settings_dict["OPTIONS"]
+    before = options.pop("options", None)
+    reconnect()
+    yield
+    if before is not None:
+        options["options"] = before
+    reconnect()
 
 
 def crash_server() -> None:
