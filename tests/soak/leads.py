@@ -171,7 +171,7 @@ class OptOuts:
         self.seen: Counter[str] = Counter()
 
     def some(self) -> None:
-        """Let two people opt out who are in a call, and one who waits for a call."""
+        """Let two people in calls opt out, and one person whose lead waits."""
         in_calls = [call["to"] for call in self._sim.calls(open="1", fields="to")]
         in_calls = [phone for phone in in_calls if phone not in self._asked]
         for phone in self._rng.sample(in_calls, min(2, len(in_calls))):
