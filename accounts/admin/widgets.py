@@ -27,4 +27,4 @@ class TimeOfDayInput(forms.TimeInput):
         return value.isoformat("seconds" if value.second else "minutes") if isinstance(value, time) else value
 
 
-OVERRIDES = {models.TimeField: {"widget": TimeOfDayInput}}
+OVERRIDES: dict[Any, dict[str, Any]] = {models.TimeField: {"widget": TimeOfDayInput}}

@@ -50,7 +50,7 @@ def _next_hours(text: Text) -> TextHold:
     """Return when the text may be sent after its hold; if that is too late, its deadline has passed."""
     now = clock.now()
     lead = Lead.objects.filter(pk=text.subject_id).first()
-    hours = None if lead is None else follow_ups.permitted_hours(lead, now)
+    hours = follow_ups.permitted_hours(lead, now) if lead is not None and lead.phone else None
     if hours is None or hours[0] >= text.not_after:
         return TextHold(now, now, f"{switches.HELD_TEXT} too long.")
     return TextHold(max(now, hours[0]), min(text.not_after, hours[1]), "")
