@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
 from prometheus_client import CollectorRegistry, Histogram
 
 from dispatch.core.redis import generation
@@ -45,16 +43,3 @@ def test_a_batch_is_counted_as_its_leads_would_be() -> None:
     for name, value in found.items():
         if name.startswith("one") and "created" not in name:
             assert found["many" + name.removeprefix("one")] == pytest.approx(value)
-
-
-@pytest.mark.django_db(transaction=True)
-def test_one_slow_count_of_the_backlog_serves_all_its_gauges(
-    floor: Floor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in (("CACHE_FROM_S", 0.0), ("CACHE_FACTOR", 1e9), ("_counted", (0.0, []))):
-        monkeypatch.setattr(metrics, name, value)
-    floor.add_many(2)
-    with CaptureQueriesContext(connection) as queries:
-        assert list(metrics.backlog()) == [(("due",), 2)]
-        assert list(metrics.overdue()) == [((), 2)]
-    assert len(queries) == 1
