@@ -61,6 +61,7 @@ def test_a_lead_that_is_always_asked_for_later_ends_with_its_patience(floor: Flo
 
 
 def test_a_line_that_was_reserved_during_the_question_is_not_used(floor: Floor) -> None:
+    floor.add_many(1)
     question = question_of(floor)
     OutboundNumber.objects.update(reserved_for_alerts=5)
     assert claims.claim_answered("tester", [(question, GO)]).calls == []
