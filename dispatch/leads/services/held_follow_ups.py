@@ -48,7 +48,7 @@ def _why_held(campaign_id: int) -> str:
 
 def _next_hours(text: Text) -> TextHold:
     """Return when the text may be sent after its hold; if that is too late, its deadline has passed."""
-    assert text.subject_id is not None  # every text of ours has one
+    assert text.subject_id is not None  # outbound texts have one
     now = clock.now()
     lead = Lead.objects.filter(pk=text.subject_id).first()
     hours = follow_ups.permitted_hours(lead, now) if lead is not None and lead.phone else None
