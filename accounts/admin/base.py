@@ -55,8 +55,10 @@ from rest_framework.exceptions import APIException
 from unfold.admin import ModelAdmin, StackedInline, TabularInline
 from unfold.dataclasses import UnfoldAction
 from unfold.forms import PaginationInlineFormSet
+from unfold.overrides import FORMFIELD_OVERRIDES_INLINE
 
 from accounts.admin import filters as admin_filters
+from accounts.admin import widgets
 from accounts.admin.confirmation import ConfirmationMixin
 from accounts.admin.history import EventHistoryMixin
 from accounts.admin.tenant_scope import (
@@ -82,6 +84,7 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
     """Base of every admin page. See the module docstring."""
 
     form = OwnedForm
+    formfield_overrides = widgets.OVERRIDES
     read_only_actions: tuple[str, ...] = ()
     list_filter_submit = False
     list_per_page = 50
@@ -274,6 +277,7 @@ class _OwnedInline(RoleRules):
     formset = OwnedInlineFormSet
     exclude: tuple[str, ...] = ("organization",)
     extra = 0
+    formfield_overrides = FORMFIELD_OVERRIDES_INLINE | widgets.OVERRIDES
 
     def get_queryset(self, request: HttpRequest) -> models.QuerySet:
         rows = super().get_queryset(request)  # type: ignore[misc]

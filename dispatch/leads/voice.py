@@ -11,7 +11,7 @@ from dispatch.core.languages import gettext, mark
 from dispatch.leads.models import Campaign, KeyBranch, Lead
 from dispatch.leads.redis_queue import PURPOSE
 from dispatch.leads.rules.script import VARIABLES, Action, fill_in, split_names
-from dispatch.leads.services import branches, completion, consents, follow_ups, voice_agents
+from dispatch.leads.services import branches, completion, consents, follow_ups, held_follow_ups, voice_agents
 from dispatch.telephony import handlers, voice_samples
 from dispatch.telephony import services as telephony
 from dispatch.telephony.handlers import AgentConnection, AgentEnd, Connection, Document, Redirect, VoicePrompt
@@ -276,6 +276,6 @@ def register() -> None:
     """Register the lead purposes with telephony."""
     handlers.register_calls(PURPOSE, LeadCallHandler())
     handlers.register_calls(telephony.CONNECT, LegCallHandler())
-    handlers.register_texts(PURPOSE, LeadSmsHandler())
+    handlers.register_texts(PURPOSE, LeadSmsHandler(), hold=held_follow_ups.hold)
     handlers.register_inbound(PURPOSE, LeadInboundHandler(), by_strangers=True)
     voice_samples.register("campaign", _sample)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dispatch.telephony.speech import Speech, current_speech
 
@@ -185,21 +185,39 @@ class InboundHandler(Protocol):
         """
 
 
+class TextHold(NamedTuple):
+    """A text that may not be sent now: check it again at `not_before`. `not_after` is its new deadline."""
+
+    not_before: datetime
+    not_after: datetime
+    why: str
+
+
 _text_handlers: dict[str, SmsHandler] = {}
+_holds: dict[str, Callable[[Text], TextHold | None]] = {}
 _secret_bodies: dict[str, Callable[[Text], str]] = {}
 _listeners: dict[str, InboundHandler] = {}
 # Purposes whose texts a stranger can cause to any phone, such as those to the customer of a public form.
 _caused_by_strangers: set[str] = set()
 
 
-def register_texts(purpose: str, handler: SmsHandler, *, secret_body: Callable[[Text], str] | None = None) -> None:
+def register_texts(
+    purpose: str,
+    handler: SmsHandler,
+    *,
+    secret_body: Callable[[Text], str] | None = None,
+    hold: Callable[[Text], TextHold | None] | None = None,
+) -> None:
     """Register a purpose's text handler. Called from AppConfig.ready() of the slice that sends these texts.
 
     Texts of a purpose without a handler are always sent, and their status changes are not reported.
     `secret_body`: returns what is sent instead of the stored body, which members of the organization can read.
-    It must return the same for the same text.
+    It must return the same for the same text. `hold`: returns why a due text has to wait, or None. It is called
+    before the deadline of the text is checked.
     """
     _text_handlers[purpose] = handler
+    if hold is not None:
+        _holds[purpose] = hold
     if secret_body is not None:
         _secret_bodies[purpose] = secret_body
 
@@ -208,6 +226,12 @@ def sent_body(text: Text) -> str:
     """Return what the provider is asked to send. Never store or log it."""
     build = _secret_bodies.get(text.purpose)
     return text.body if build is None or text.direction != "out" else build(text)
+
+
+def find_hold(text: Text) -> TextHold | None:
+    """Return why its purpose makes a due text wait, or None."""
+    hold = _holds.get(text.purpose)
+    return None if hold is None else hold(text)
 
 
 def text_handler_for(purpose: str) -> SmsHandler | None:

@@ -41,9 +41,8 @@ def test_a_newcomer_calls_twenty_leads(
     boss = make.admin(leads.organization, "Adam")
     User.objects.filter(pk=boss.pk).update(phone=MINE)
     page = sign_in(boss, width=width, scheme=scheme, path="/leads/")
-    page.get_by_role("link", name="Add one").click()
+    page.get_by_role("link", name="New campaign").click()
     page.locator("#id_name").fill("Fall tune-up")
-    page.locator("#id_code").fill("fall")
     page.locator("#id_pool").select_option(str(leads.pool.pk))
     page.locator("#id_window_from").fill("00:00")
     page.locator("#id_window_until").fill("00:00")
@@ -78,7 +77,7 @@ def test_a_newcomer_calls_twenty_leads(
     page.get_by_role("button", name="Upload").click()
     expect(page.get_by_role("status").filter(has_text="added")).to_contain_text("20 added to Fall tune-up")
 
-    page.get_by_role("link", name="Leads", exact=True).first.click()
+    page.get_by_role("link", name="Open Fall tune-up").click()
     page.get_by_role("link", name="Go live").click()
     page.get_by_role("button", name="Go live and call 20 people").click()
     leads.step(switches.LIFTED)
@@ -90,6 +89,8 @@ def test_a_newcomer_calls_twenty_leads(
     outcomes = page.get_by_role("region", name="Outcomes")
     expect(outcomes).to_contain_text("Answered")
     expect(outcomes).to_contain_text("20")
+    expect(page.locator("#campaign")).to_contain_text("All leads are finished.")
+    expect(page.get_by_role("row", name="(602) 555-0107")).to_contain_text("Ann 7")
     shot(page, f"campaign-{width}-{scheme}")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.get_by_label("Show", exact=True).select_option("no_answer")

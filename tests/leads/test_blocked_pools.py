@@ -11,18 +11,16 @@ from dispatch.leads import redis_queue
 from dispatch.leads.pool_rotation import PoolRotation
 from dispatch.leads.services import claims
 from dispatch.leads.services.claim_batches import ClaimResult
-from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 from tests.support import factories
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.floor(provider="noop", lines=1)]
 
 
 @pytest.fixture
-def floor(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Floor:
+def floor(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> Floor:
     monkeypatch.setattr(redis_queue, "BLOCKED_S", 3600.0)
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    return Floor(provider="noop", lines=1)
+    return floor
 
 
 def rotate(rotation: PoolRotation) -> ClaimResult:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from dispatch.core import clock
-from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -16,10 +13,8 @@ BEHIND_S = 20
 
 
 def test_a_lead_that_is_not_due_yet_waits_by_the_dialers_clock(
-    settings: Any, monkeypatch: pytest.MonkeyPatch
+    floor: Floor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    floor = Floor()
     (lead,) = floor.add_many(1, at=floor.due_in(60))
     real = clock.offset_ms
     monkeypatch.setattr(clock, "offset_ms", lambda: real() + BEHIND_S * 1000)

@@ -24,7 +24,6 @@ from dispatch.leads.services.consents import NewConsent
 from dispatch.telephony.models import Call, Text
 from dispatch.telephony.services import inbound
 from tests.api.client import Api
-from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 from tests.support import factories as make
 from tests.support.factories import browser
@@ -33,12 +32,6 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ANN, BOB = "+16025550101", "+16025550102"
-
-
-@pytest.fixture
-def floor(settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    return Floor()
 
 
 @pytest.fixture

@@ -12,22 +12,19 @@ from dispatch.core.events import SYSTEM
 from dispatch.leads.models import CustomerRate, Lead
 from dispatch.leads.services import actions, claim_batches
 from dispatch.telephony.models import Call
-from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.floor(lines=50)]
 
 MOST, PER_S, BATCH = 3, 30, 3
 
 
 @pytest.fixture
-def floor(settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    made = Floor(lines=50)
-    made.campaign.customer = "acme"
-    made.campaign.save()
-    CustomerRate.objects.create(organization=made.organization, customer="acme", most=MOST, per_s=PER_S)
-    return made
+def floor(floor: Floor) -> Floor:
+    floor.campaign.customer = "acme"
+    floor.campaign.save()
+    CustomerRate.objects.create(organization=floor.organization, customer="acme", most=MOST, per_s=PER_S)
+    return floor
 
 
 @pytest.fixture

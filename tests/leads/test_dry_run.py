@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from dispatch.core import clock
@@ -14,19 +12,12 @@ from dispatch.leads.explain import explain_lead
 from dispatch.leads.models import Campaign, DoNotCall
 from dispatch.leads.services import actions, switches
 from dispatch.telephony.models import Call
-from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ANN, BOB = "+16025550101", "+16025550102"
 KEPT = ("status", "outcome", "wanted_at", "attempts", "token", "finished_at", "last_outcome", "claimed_at")
-
-
-@pytest.fixture
-def floor(settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    return Floor()
 
 
 def switch_to(floor: Floor, mode: str) -> None:

@@ -13,7 +13,6 @@ from dispatch.capacity import bulk
 from dispatch.core import clock
 from dispatch.leads.models import Lead
 from dispatch.leads.services.intake import NewLead
-from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -22,10 +21,9 @@ ANN, BOB = "+16025550101", "+16025550102"
 
 
 @pytest.fixture
-def floor(settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
+def floor(floor: Floor, settings: Any) -> Floor:
     settings.LEADS_AHEAD_S = 30.0  # long enough to look at; in life it is some milliseconds
-    return Floor()
+    return floor
 
 
 def test_each_lead_is_requested_at_its_due_time(floor: Floor) -> None:

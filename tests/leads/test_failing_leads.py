@@ -18,18 +18,11 @@ from dispatch.leads.rules.retries import MAX_TOKENS, LeadFacts
 from dispatch.leads.services import claim_batches, claim_failures, claims
 from dispatch.telephony.providers.base import RateLimited
 from dispatch.telephony.services.bulk import RequestResult
-from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 from tests.support import factories
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def floor(settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    return Floor(lines=20)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.floor(lines=20)]
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -21,11 +21,10 @@ from dispatch.leads.models import (
     Lead,
     LeadDispatch,
 )
-from dispatch.leads.services import branches, consents, do_not_call
+from dispatch.leads.services import branches, consents, do_not_call, held_follow_ups, switches
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call, OptOut, SpendCap, Text
 from tests.api.client import Api
-from tests.benchmarks import noop_provider
 from tests.harness.lead_calls import add_with
 from tests.harness.leads import Floor
 from tests.support import factories as make
@@ -37,17 +36,15 @@ ANN = "+16025550101"
 
 
 @pytest.fixture
-def floor(settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    made = Floor()
-    made.number.sends_texts = True
-    made.number.save()
+def floor(floor: Floor) -> Floor:
+    floor.number.sends_texts = True
+    floor.number.save()
     for disposition, text in (("sold", "Thank you, {name}."), ("later", "We will call again."), ("quiet", "")):
         DispositionRule.objects.create(
-            organization=made.organization, campaign=made.campaign, disposition=disposition, text=text
+            organization=floor.organization, campaign=floor.campaign, disposition=disposition, text=text
         )
     eligibility.reset()
-    return made
+    return floor
 
 
 @pytest.fixture
@@ -170,6 +167,85 @@ def test_a_spending_cap_holds_it(floor: Floor, api: Api, lead: int) -> None:
     report(api, lead, "sold")
     assert telephony.send_text(Text.objects.get().pk).status == "created"
     assert "cap" in Text.objects.get().error_message.lower()
+
+
+def pause_campaign(floor: Floor, is_paused: bool) -> None:
+    switches.pause_campaign(floor.campaign.pk, is_paused, actor=SYSTEM)
+
+
+def pause_organization(floor: Floor, is_paused: bool) -> None:
+    switches.set_dispatch(floor.organization.pk, is_paused=is_paused, actor=SYSTEM)
+
+
+def turn_off(floor: Floor, is_off: bool) -> None:
+    switches.set_dispatch(floor.organization.pk, mode="off" if is_off else "live", actor=SYSTEM)
+
+
+def stop_all(floor: Floor, is_stopped: bool) -> None:
+    switches.set_engine(is_stopped=is_stopped, actor=SYSTEM)
+
+
+@pytest.mark.parametrize("switch", [pause_campaign, pause_organization, turn_off, stop_all])
+def test_a_pause_holds_it_until_the_campaign_goes_on(
+    floor: Floor, api: Api, lead: int, switch: Callable[[Floor, bool], None]
+) -> None:
+    report(api, lead, "sold")
+    switch(floor, True)
+    for _ in range(2):
+        held = telephony.send_text(Text.objects.get().pk)
+        assert held.status == "created"
+        assert held.error_message.startswith("Held back: ")
+        clock.travel(600)
+    assert Event.objects.filter(kind="text.held_back").count() == 1
+    telephony.send_text(held.pk)
+    switch(floor, False)
+    assert [telephony.send_text(held.pk).status for _ in range(2)] == ["created", "submitted"]
+    assert Text.objects.get().error_message == ""
+
+
+def test_a_pause_of_another_campaign_holds_nothing(floor: Floor, api: Api, lead: int) -> None:
+    report(api, lead, "sold")
+    switches.pause_campaign(floor.add_campaign().pk, True, actor=SYSTEM)
+    assert telephony.send_text(Text.objects.get().pk).status == "submitted"
+
+
+def test_one_that_was_held_overnight_is_sent_in_the_next_hours(floor: Floor, api: Api, lead: int) -> None:
+    Campaign.objects.update(window_from="09:00", window_until="20:00")
+    evening = (clock.now().astimezone(PHOENIX) + timedelta(days=1)).replace(
+        hour=19, minute=50, second=0, microsecond=0
+    )
+    clock.travel((evening - clock.now()).total_seconds())
+    report(api, lead, "sold")
+    text = Text.objects.get()
+    pause_campaign(floor, True)
+    assert telephony.send_text(text.pk).status == "created"
+    clock.travel(6 * 3600)
+    telephony.send_text(text.pk)
+    pause_campaign(floor, False)
+    waiting = telephony.send_text(text.pk)
+    assert waiting.status == "created"
+    assert [moment.astimezone(PHOENIX).hour for moment in (waiting.not_before, waiting.not_after)] == [9, 20]
+    clock.travel(8 * 3600)
+    assert telephony.send_text(text.pk).status == "submitted"
+
+
+@pytest.mark.parametrize("is_resumed", [True, False])
+def test_one_that_was_held_for_too_long_is_not_sent(floor: Floor, api: Api, lead: int, is_resumed: bool) -> None:
+    report(api, lead, "sold")
+    pause_campaign(floor, True)
+    text = telephony.send_text(Text.objects.get().pk)
+    clock.travel(held_follow_ups.MAX_HELD.total_seconds() + 1)
+    if is_resumed:
+        pause_campaign(floor, False)
+    ended = telephony.send_text(text.pk)
+    assert (ended.status, ended.error_message) == ("not_sent", "Held back: the campaign is paused.")
+
+
+def test_a_text_that_the_person_asked_for_by_key_is_not_held(floor: Floor, lead: int) -> None:
+    branch = KeyBranch(campaign=floor.campaign, key="1", say="x", action="text", text="Here it is.")
+    branches.apply_branch(Lead.objects.select_related("campaign").get(pk=lead), branch, Call.objects.get())
+    pause_campaign(floor, True)
+    assert telephony.send_text(Text.objects.get().pk).status == "submitted"
 
 
 def test_a_key_with_an_outcome_sends_it_too(floor: Floor, lead: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from dispatch.core import clock
@@ -12,15 +10,10 @@ from dispatch.core.models import Event
 from dispatch.telephony.models import Call
 from dispatch.telephony.providers.base import RateLimited
 from dispatch.telephony.services.bulk import RequestResult
-from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 from tests.support.histories import history_is_legal, undone
 
-
-@pytest.fixture
-def floor(transactional_db: None, settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    return Floor(lines=1)
+pytestmark = pytest.mark.floor(lines=1)
 
 
 def test_histories_of_leads_are_accepted_and_broken_ones_refused(floor: Floor) -> None:

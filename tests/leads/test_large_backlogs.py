@@ -20,18 +20,11 @@ from dispatch.leads.models import LeadDispatch
 from dispatch.leads.pool_rotation import PoolRotation
 from dispatch.leads.services import claims, reconciliation, switches
 from dispatch.leads.services.claim_batches import ClaimResult
-from tests.benchmarks import noop_provider
 from tests.conftest import forget_redis
 from tests.harness.leads import Floor
 from tests.support import factories
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def floor(settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    return Floor(lines=5)
 
 
 def test_leads_beyond_a_rebuild_follow_those_that_it_scheduled(

@@ -36,12 +36,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 ANN, BOB, CAT = "+16025550101", "+16025550102", "+16025550103"
 
 
-@pytest.fixture
-def floor(settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    return Floor()
-
-
 def answered(floor: Floor, outcome: Outcome) -> None:
     """Promote and claim all leads, and let the provider respond with this outcome."""
     floor.promote()

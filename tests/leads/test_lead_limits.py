@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -16,19 +15,12 @@ from dispatch.leads.services import switches
 from dispatch.telephony import services
 from dispatch.telephony.models import Call
 from dispatch.telephony.services import sms
-from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor, subscribe_to
 from tests.support import factories
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ANN, BOB = "+16025550101", "+16025550102"
-
-
-@pytest.fixture
-def floor(settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    return Floor()
 
 
 def test_deferred_lead_is_rescheduled_and_releases_its_line(floor: Floor) -> None:

@@ -6,24 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db import transaction
 
 from dispatch.capacity import line_leases
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock, fault_injection
 from dispatch.leads.models import Lead
 from dispatch.telephony.models import Call
-from tests.benchmarks import noop_provider
+from dispatch.telephony.services.calls import lock_call, transition
 from tests.harness.leads import Floor
 from tests.support import factories
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def floor(settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = {**noop_provider.MODULES}
-    return Floor("noop", lines=5)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.floor(provider="noop")]
 
 
 def die_with(floor: Floor, leads: int, point: str = "leads.claim.taken") -> list[int]:
@@ -69,6 +64,20 @@ def test_a_lowered_concurrency_binds_leads_that_a_dead_dialer_held(floor: Floor)
     floor.pool.save()
     assert len(floor.claim().calls) == 2
     assert floor.claim().why == "pool_full"
+
+
+def test_a_line_within_the_limits_is_not_taken_over_beside_calls_beyond_them(floor: Floor) -> None:
+    floor.number.max_channels = 3
+    floor.number.save()
+    floor.add_many(3)
+    floor.promote()
+    floor.claim()
+    with transaction.atomic():
+        transition(lock_call(Call.objects.get(line_slot=1).pk), "completed")
+    die_with(floor, 1)
+    change(floor, max_channels=2)
+    assert floor.claim().calls == []
+    assert sorted(Call.objects.filter(ended_at=None).values_list("line_slot", flat=True)) == [2, 3]
 
 
 def to_another_pool(floor: Floor) -> None:

@@ -13,20 +13,11 @@ from django.db import connection
 from dispatch.core import clock, fault_injection
 from dispatch.leads.services import completion
 from dispatch.telephony.services.bulk import RequestResult
-from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 from tests.support.processes import database_url
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def floor(settings: Any) -> Iterator[Floor]:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    made = Floor(lines=50)
-    yield made
-    made.stop()
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.floor(lines=50)]
 
 
 @contextmanager

@@ -13,19 +13,12 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from dispatch.leads import response_writer
 from dispatch.leads.models import Lead
 from dispatch.telephony.models import Call
-from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.floor(lines=20)]
 
 GONE = "server closed the connection unexpectedly"
-
-
-@pytest.fixture
-def floor(settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    return Floor(lines=20)
 
 
 @contextmanager

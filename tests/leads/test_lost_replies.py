@@ -18,20 +18,13 @@ from dispatch.core.redis.client import REDIS_ERRORS, Script
 from dispatch.leads import redis_queue, redis_scripts
 from dispatch.leads.rules.retries import GO
 from dispatch.leads.services import claims
-from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 from tests.harness.reply_loss import ReplyLoss, losing_replies
 from tests.support import factories
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.floor(lines=10)]
 
 LOSSES = pytest.mark.parametrize("how", ["cut", "hold"])
-
-
-@pytest.fixture
-def floor(settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    return Floor(lines=10)
 
 
 @pytest.fixture
@@ -73,6 +66,17 @@ ON_THE_WAY = [
     line_scripts.TAKE_MANY,
     line_scripts.RELEASE,
 ]
+
+
+def test_the_next_claim_after_a_lost_reply_has_the_same_leads_at_once(floor: Floor, proxy: ReplyLoss) -> None:
+    ids = floor.add_many(3)
+    floor.promote()
+    proxy.lose(redis_scripts.RESERVE, "hold")
+    with pytest.raises(REDIS_ERRORS):
+        floor.claim()
+    CircuitBreaker.reset_all()
+    claimed = floor.claim()
+    assert sorted(request.call.subject_id for request in claimed.calls) == ids
 
 
 @LOSSES

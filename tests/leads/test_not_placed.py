@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from dispatch.core import clock
@@ -14,18 +12,11 @@ from dispatch.telephony.models import Call
 from dispatch.telephony.providers.base import Outcome, RateLimited, Rejected
 from dispatch.telephony.services import calls
 from dispatch.telephony.services.bulk import RequestResult
-from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 REFUSED = Rejected(False, "21210", "the caller's number is not ours", "other")
-
-
-@pytest.fixture
-def floor(settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    return Floor(lines=5)
 
 
 def respond(floor: Floor, outcome: Outcome) -> float:

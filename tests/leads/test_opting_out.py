@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connection, connections
 from django.test import Client
 
 from dispatch.core import clock, fault_injection
@@ -51,6 +51,12 @@ def everywhere(floor: Floor) -> None:
     assert DoNotCallEverywhere.objects.filter(phone=ANN).exists()
 
 
+def waits_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+        return bool(cursor.fetchone()[0])
+
+
 WAYS = pytest.mark.parametrize("opt_out", [by_list, by_text, everywhere])
 
 
@@ -80,7 +86,8 @@ def test_an_opt_out_during_a_claim_ends_its_call(
 
     def opt_out_now() -> None:
         opting_out.start()
-        opting_out.join(timeout=1.0)  # it waits for this claim, or is done and too early
+        # It waits for this claim, or is done and too early.
+        wait_until(lambda: not opting_out.is_alive() or waits_for_a_lock())
 
     with fault_injection.arm_crash_point("leads.claim.before_commit", opt_out_now):
         claimed = floor.claim()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -18,15 +16,7 @@ from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def floor(settings: Any) -> Iterator[Floor]:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    made = Floor(lines=100, calls_per_second=10.0)
-    yield made
-    made.stop()
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.floor(lines=100, calls_per_second=10.0)]
 
 
 def switch(floor: Floor, is_active: bool) -> None:

@@ -14,7 +14,6 @@ from dispatch.leads.models import Campaign, DispositionRule, KeyBranch, Lead
 from dispatch.leads.services import completion
 from dispatch.telephony.models import Call, CallEvent
 from tests.api.client import Api
-from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 from tests.support import factories as make
 
@@ -22,12 +21,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 PHOENIX = ZoneInfo("America/Phoenix")
 ANN, BOB = "+16025550101", "+16025550102"
-
-
-@pytest.fixture
-def floor(settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    return Floor()
 
 
 @pytest.fixture

@@ -9,24 +9,19 @@ from typing import Any
 
 import pytest
 
+from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
 from dispatch.core.http import client
 from dispatch.leads import precheck
-from dispatch.leads.rules.retries import CampaignRules, Defer, LeadFacts, Verdict
+from dispatch.leads.rules.retries import GO, CampaignRules, Defer, LeadFacts, Verdict
 from dispatch.leads.rules.states import Reason
 from dispatch.leads.services import claims
 from dispatch.leads.services.claim_batches import PrecheckRequest
-from tests.benchmarks import noop_provider
+from dispatch.telephony.models import Call
 from tests.harness.lead_calls import document
 from tests.harness.leads import Floor
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def floor(settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    return Floor(lines=5)
 
 
 def question_of(floor: Floor, url: str = "https://crm.example.com/check", **campaign: Any) -> PrecheckRequest:
@@ -63,6 +58,16 @@ def test_a_lead_that_is_always_asked_for_later_ends_with_its_patience(floor: Flo
         clock.travel(1801)
     assert (floor.lead(lead).outcome, floor.lead(lead).reason) == ("precheck_failed", "precheck_later")
     assert floor.lines_in_use() == 0
+
+
+def test_a_line_that_was_reserved_during_the_question_is_not_used(floor: Floor) -> None:
+    floor.add_many(1)
+    question = question_of(floor)
+    OutboundNumber.objects.update(reserved_for_alerts=5)
+    assert claims.claim_answered("tester", [(question, GO)]).calls == []
+    assert not Call.objects.exists()
+    OutboundNumber.objects.update(reserved_for_alerts=0)
+    assert [again.lead.id for again in floor.claim().questions] == [question.lead.id]
 
 
 def test_an_unreadable_response_is_no_response(floor: Floor) -> None:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from prometheus_client import CollectorRegistry, Histogram
 
 from dispatch.core.redis import generation
 from dispatch.leads import metrics
 from dispatch.leads.counters import observe_many
-from tests.benchmarks import noop_provider
 from tests.conftest import forget_redis
 from tests.core.outages import redis_away
 from tests.harness.leads import Floor
 
 
 @pytest.mark.django_db(transaction=True)
-def test_line_metrics_cover_postgres_and_redis(settings: Any) -> None:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    floor = Floor()
+def test_line_metrics_cover_postgres_and_redis(floor: Floor) -> None:
 
     def told() -> dict[str, float]:
         return {what: value for (number, what), value in metrics.lines() if number == str(floor.number.pk)}

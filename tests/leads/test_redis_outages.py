@@ -17,7 +17,6 @@ from dispatch.leads.rules import retries
 from dispatch.leads.services import reconciliation
 from dispatch.telephony.models import Call
 from tests.api.client import Api
-from tests.benchmarks import noop_provider
 from tests.conftest import forget_redis
 from tests.core.outages import redis_away
 from tests.harness.leads import Floor
@@ -27,10 +26,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def floor(settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
+def floor(floor: Floor, settings: Any) -> Floor:
     settings.LEADS_JITTER_S = 0.0
-    return Floor()
+    return floor
 
 
 def test_a_lead_is_accepted_while_redis_is_gone_and_called_when_it_is_back(floor: Floor) -> None:

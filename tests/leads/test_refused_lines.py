@@ -11,19 +11,12 @@ from dispatch.core import clock
 from dispatch.core.redis.client import client
 from dispatch.leads.models import Campaign
 from dispatch.telephony.models import Call
-from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 from tests.support import factories
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.floor(provider="noop", lines=2)]
 
 ANN, BOB = "+16025550101", "+16025550102"
-
-
-@pytest.fixture
-def floor(settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    return Floor("noop", lines=2)
 
 
 def lines_of(number: Any) -> int:

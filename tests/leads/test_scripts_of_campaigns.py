@@ -13,7 +13,6 @@ from dispatch.leads.models import Campaign, LeadDispatch
 from dispatch.leads.services import switches
 from dispatch.telephony.models import Call
 from tests.api.client import Api
-from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 from tests.support import factories as make
 from tests.support.factories import browser
@@ -22,12 +21,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 ANN = "+16025550101"
 WORDS = "Write a script or enter a TwiML URL"
-
-
-@pytest.fixture
-def floor(settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    return Floor()
 
 
 @pytest.fixture

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import itertools
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
 
-import psutil
 import pytest
 from django.conf import settings as django_settings
-from django.db import connection, connections
+from django.db import connection
 
 from dispatch.core import clock
 from dispatch.core.circuit_breaker import CircuitBreaker
-from dispatch.dev import embedded_servers
 from dispatch.leads.models import Lead
 from dispatch.telephony.models import Call
 from tests.capacity.conftest import OwnRedis, own_redis
 from tests.harness.leads import Floor
 from tests.leads.test_kills import LOOPS, QUICK
 from tests.phones import Simulator, answer, manual
-from tests.support.database import reconnect
+from tests.support.database import crash_server, durable_commits, restart_server
 from tests.support.processes import Process, environment, running
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import wait_until
 
 __all__ = ["own_redis"]
 LEADS, LINES = 10, 2
@@ -41,14 +37,8 @@ def floor(sim: Simulator, app_url: str, settings: Any) -> Floor:
 
 @pytest.fixture
 def durable() -> Iterator[None]:
-    """Make commits of this process survive a crash of the server, which tests otherwise do without."""
-    options = connection.settings_dict["OPTIONS"]
-    before = options.pop("options", None)
-    reconnect()
-    yield
-    if before is not None:
-        options["options"] = before
-    reconnect()
+    with durable_commits():
+        yield
 
 
 def dispatcher(sim: Simulator) -> Any:
@@ -125,15 +115,9 @@ def test_postgresql_crashes_and_starts_again_in_the_middle(floor: Floor, sim: Si
     floor.add_many(LEADS)
     with dispatcher(sim) as process:
         stops_in_the_middle(sim, process)
-        server = psutil.Process(
-            int((django_settings.DATA_DIR / "postgres" / "postmaster.pid").read_text().split()[0])
-        )
-        os.kill(server.pid, signal.SIGQUIT)  # no goodbye and no checkpoint: it recovers from its log
-        psutil.wait_procs([server], timeout=PATIENCE)
-        assert not server.is_running()
+        crash_server()
         process.says("leadership_renewal_failed")
-        assert embedded_servers.restart_postgres_if_dead(django_settings.DATA_DIR)
-        connections.close_all()
+        restart_server()
         # A person who answers while no script can be served hears an apology, and is called again
         # (`test_unheard_calls`). The recovery's duration would decide how many people that are.
         goes_on(sim)

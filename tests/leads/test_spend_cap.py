@@ -12,15 +12,9 @@ from dispatch.core.events import SYSTEM
 from dispatch.leads.explain import explain_lead
 from dispatch.telephony.models import Call, SpendCap
 from dispatch.telephony.services import spend_caps
-from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def _noop(settings: Any) -> None:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
 
 
 def set_cap(floor: Floor, amount: str) -> SpendCap:
@@ -32,8 +26,7 @@ def set_cap(floor: Floor, amount: str) -> SpendCap:
     return cap
 
 
-def test_leads_wait_for_the_cap_and_all_are_called_after_a_raise() -> None:
-    floor = Floor()
+def test_leads_wait_for_the_cap_and_all_are_called_after_a_raise(floor: Floor) -> None:
     set_cap(floor, "0.00")
     ids = floor.add_many(3)
     assert floor.work() == 0
@@ -44,9 +37,9 @@ def test_leads_wait_for_the_cap_and_all_are_called_after_a_raise() -> None:
     assert {floor.status(pk) for pk in ids} == {"finished"}
 
 
-def test_batch_of_leads_is_cut_to_what_the_cap_allows(settings: Any) -> None:
+@pytest.mark.floor(provider="noop", lines=20)
+def test_batch_of_leads_is_cut_to_what_the_cap_allows(floor: Floor, settings: Any) -> None:
     settings.SPEND_CALL_ESTIMATE = Decimal("0.10")
-    floor = Floor("noop", lines=20)
     ids = floor.add_many(10)
     cap = set_cap(floor, "0.35")
     assert floor.work() == 3
@@ -58,8 +51,7 @@ def test_batch_of_leads_is_cut_to_what_the_cap_allows(settings: Any) -> None:
     assert floor.work() == 7, "nothing was lost"
 
 
-def test_leads_continue_on_the_next_day() -> None:
-    floor = Floor()
+def test_leads_continue_on_the_next_day(floor: Floor) -> None:
     cap = set_cap(floor, "1.00")
     SpendCap.objects.filter(pk=cap.pk).update(spent=Decimal(1), settled=Decimal(1), stopped_at=clock.now())
     floor.add_many(2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import pytest
 from django.db import connections, transaction
@@ -13,17 +12,10 @@ from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.leads.models import Lead
 from dispatch.leads.services import completion, reconciliation
 from dispatch.telephony.models import Call
-from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 from tests.support.waiting import PATIENCE
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def floor(settings: Any) -> Floor:
-    settings.PROVIDER_MODULES = noop_provider.MODULES
-    return Floor(lines=20)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.floor(lines=20)]
 
 
 def stale_claims(floor: Floor, count: int) -> list[int]:

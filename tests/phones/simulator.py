@@ -179,7 +179,7 @@ class Simulator:
         self.request("PUT", "/control/numbers", json={"account": ACCOUNT_SID, "number": number, **settings})
 
     def calls(self, **filters: str) -> list[dict[str, Any]]:
-        """All calls, oldest first; filters: to, from, phone, status."""
+        """All calls, oldest first; filters: to, from, phone, status; `fields`: which of each, "sid,to"."""
         return list(self.get("/control/calls", **filters)["calls"])
 
     def calls_to(self, number: str) -> list[PhoneCall]:

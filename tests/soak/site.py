@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "dispatcher 1": ("dispatcher",),
     "dispatcher 2": ("dispatcher",),
 }
+WEB_2 = "web 2"  # at the same socket as the first
 # Short enough to see in minutes what takes its time in life: leases, listings of unknown calls, ends not reported.
 HURRIED = {
     "AUDITOR_INTERVAL_S": "1",
@@ -55,8 +56,8 @@ class Site:
         self.restarts = 0
 
     def start(self, name: str) -> None:
-        command = COMMANDS[name]
-        if name == "web":  # as under `manage.py up`: connections wait in the socket while it restarts
+        command = COMMANDS["web" if name == WEB_2 else name]
+        if command == COMMANDS["web"]:  # as under `manage.py up`: connections wait in the socket while it restarts
             self._running[name] = Process((*command, "--fd", str(self._fd)), self._env, pass_fds=(self._fd,))
         else:
             self._running[name] = Process(command, self._env)
@@ -98,11 +99,18 @@ def site(sim: Simulator, folder: Path, names: Sequence[str] = tuple(COMMANDS), *
 
     `more` adds variables to their environment.
     """
+    with own_valkey(folder) as redis, listening_site(sim, redis, names, {**HURRIED, **more}) as made:
+        yield made
+
+
+@contextmanager
+def listening_site(
+    sim: Simulator, redis: OwnValkey, names: Sequence[str], more: Mapping[str, str]
+) -> Iterator[Site]:
+    """These processes with this Redis, at a socket of their own; `more` is their further environment."""
     with ExitStack() as stack:
-        redis = stack.enter_context(own_valkey(folder))
         listening = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=2048))
         given = {
-            **HURRIED,
             "REDIS_URL": redis.url,
             "PUBLIC_BASE_URL": f"http://127.0.0.1:{listening.getsockname()[1]}",
             "SIMULATOR_URL": sim.base_url,
@@ -112,5 +120,5 @@ def site(sim: Simulator, folder: Path, names: Sequence[str] = tuple(COMMANDS), *
         made = Site(redis, env, listening, names)
         stack.callback(made.stop)
         made.revive()
-        wait_until(made.ready, 60, made.logs)
+        wait_until(made.ready, 240, made.logs)
         yield made

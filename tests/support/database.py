@@ -7,11 +7,20 @@ order does not matter.
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import psutil
+from django.conf import settings
 from django.db import OperationalError, connection, connections, transaction
 from django.test import TransactionTestCase
 from psycopg.errors import DeadlockDetected
+
+from dispatch.dev import embedded_servers
+from tests.support.waiting import PATIENCE
 
 # Filled by migrations, the same for every test.
 KEPT = {"django_migrations", "django_content_type", "auth_permission"}
@@ -55,3 +64,30 @@ def reconnect() -> None:
     """Use new connections with the current settings from now on."""
     connections.close_all()
     connection.close_pool()
+
+
+@contextmanager
+def durable_commits() -> Iterator[None]:
+    """Make commits of this process survive a crash of the server, which tests otherwise do without."""
+    options = connection.settings_dict["OPTIONS"]
+    before = options.pop("options", None)
+    reconnect()
+    yield
+    if before is not None:
+        options["options"] = before
+    reconnect()
+
+
+def crash_server() -> None:
+    """Crash the embedded PostgreSQL; return when it is gone. It recovers from its log when it starts again."""
+    pid = int((settings.DATA_DIR / "postgres" / "postmaster.pid").read_text().split()[0])
+    server = psutil.Process(pid)
+    os.kill(pid, signal.SIGQUIT)  # no goodbye and no checkpoint
+    psutil.wait_procs([server], timeout=PATIENCE)
+    assert not server.is_running()
+
+
+def restart_server() -> None:
+    """Start the embedded PostgreSQL after `crash_server`, and reconnect."""
+    assert embedded_servers.restart_postgres_if_dead(settings.DATA_DIR)
+    reconnect()

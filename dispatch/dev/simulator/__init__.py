@@ -30,8 +30,9 @@ Configuration (JSON, all keys optional; see config.py, handsets.py, messages.py,
 Control API (JSON; errors are {"error": text} with 400, 404 or 409):
     GET /control/state                    clock, speed, version of the last change, counts
     POST /control/reset                   clear calls, messages, scripts, faults, complaints
-    GET /control/calls?to=&from=&phone=&status=&open=1&limit=   newest last, each with its full history:
-                                          statuses with times, said, keys, webhooks with responses, problems, story
+    GET /control/calls?to=&from=&phone=&status=&open=1&limit=&fields=   newest last, each with its full history:
+                                          statuses with times, said, keys, webhooks, problems, story;
+                                          `fields=sid,to` returns only these
     GET /control/calls/{sid}
     POST /control/calls/{sid}/answer|press|say|hang_up|busy|reject|fail
                                           press: {"keys": "1"}; say: {"text"}; fail: {"error_code"}

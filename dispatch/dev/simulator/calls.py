@@ -277,6 +277,7 @@ class Call:
             "from": self.from_,
             "phone": self.phone,
             "direction": self.direction,
+            "created_date": self.created_date,
             "status": self.status,
             "over": self.over,
             "asking": self.asking,

@@ -79,7 +79,7 @@ async def reset(request: web.Request) -> web.Response:
 
 
 async def calls(request: web.Request) -> web.Response:
-    """List the calls that match the query, newest last, with their history."""
+    """List the calls that match the query, newest last, with their history, or only the named `fields` of it."""
     world, query = request.app[WORLD], request.query
     chosen = world.calls_to.get(query["to"], []) if "to" in query else list(world.calls.values())
     wanted = [
@@ -90,8 +90,11 @@ async def calls(request: web.Request) -> web.Response:
         and query.get("status", call.status) == call.status
         and ("open" not in query or not call.over)
     ]
-    limit = int(query.get("limit", "1000"))
-    return web.json_response({"version": world.feed.version, "calls": [c.history() for c in wanted[-limit:]]})
+    limit, names = int(query.get("limit", "1000")), query.get("fields", "").split(",")
+    found = [call.history() for call in wanted[-limit:]]
+    if names != [""]:
+        found = [{name: history[name] for name in names} for history in found]
+    return web.json_response({"version": world.feed.version, "calls": found})
 
 
 def call_of(request: web.Request) -> Call:

@@ -1,20 +1,16 @@
-"""Manage campaigns and leads in the admin."""
+"""Manage campaigns and the switch of an organization's lead calling in the admin."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
-from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
-from django.http import HttpRequest, HttpResponse
-from django.utils.html import format_html, format_html_join
-from unfold.decorators import action, display
+from django.http import HttpRequest
+from unfold.decorators import display
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldBooleanWidget
 
 from accounts.admin.base import (
@@ -22,7 +18,6 @@ from accounts.admin.base import (
     OwnedAdmin,
     OwnedForm,
 )
-from dispatch.core import clock
 from dispatch.core.http import webhook_signing
 from dispatch.core.http.ssrf import check_target_url
 from dispatch.leads.admin.calling_rules import WeekdaysMixin, describe_window
@@ -33,10 +28,8 @@ from dispatch.leads.admin.campaign_rows import (
     VoiceAgentInline,
     sent_agent,
 )
-from dispatch.leads.explain import explain_lead
 from dispatch.leads.go_live_preview import preview
-from dispatch.leads.models import Campaign, Consent, Lead, LeadDispatch, VoiceAgent
-from dispatch.leads.rules import descriptions
+from dispatch.leads.models import Campaign, Lead, LeadDispatch, VoiceAgent
 from dispatch.leads.rules.script import (
     placeholder_problem,
     script_problem,
@@ -44,13 +37,9 @@ from dispatch.leads.rules.script import (
     variables_problem,
 )
 from dispatch.leads.rules.voice_agents import hosts_problem
-from dispatch.leads.services import actions as lead_actions
 from dispatch.leads.services import switches
-from dispatch.leads.services.consents import consents_of
 from dispatch.telephony.admin.voice_preview import VoicePreviewMixin
-from dispatch.telephony.models import Call
 
-STATUS_LABELS = {"backlog": "info", "processing": "warning", "finished": "success"}
 MODE_LABELS = {"off": "danger", "dry_run": "warning", "live": "success", "paused": "warning"}
 
 
@@ -156,6 +145,7 @@ class CampaignAdmin(VoicePreviewMixin, WeekdaysMixin, OwnedAdmin):
         (
             "Pre-check",
             {
+                "classes": ["collapse"],
                 "fields": ["precheck_url", "new_secret", ("precheck_timeout_s", "precheck_without_answer")],
                 "description": "Before each call, Dispatch asks your system whether the lead is still wanted.",
             },
@@ -228,115 +218,6 @@ class CampaignAdmin(VoicePreviewMixin, WeekdaysMixin, OwnedAdmin):
         messages.success(request, f"{switched} {'paused' if is_paused else 'resumed'}.")
 
 
-@admin.register(Lead)
-class LeadAdmin(OwnedAdmin):
-    """Show leads read-only; actions change them.
-
-    Search for a phone to see why it was or was not called.
-    """
-
-    admin_may = ACT
-    dispatcher_may = ACT
-    list_display = ["phone", "campaign", "state", "reason_words", "next_at", "attempts"]
-    list_filter = ["status", "outcome", "reason", "campaign"]
-    list_filter_sheet = True
-    list_select_related = ["campaign", "organization"]
-    search_fields = ["=phone", "=external_id"]
-    search_help_text = "The full phone number, such as +16025550134, or your own ID for the lead"
-    show_full_result_count = False
-    actions = ["call_now", "cancel"]
-    actions_detail = ["call_this_now", "cancel_this"]
-    readonly_fields = ["why_it_is_here", "calls", "phone_of_lead", "consents"]
-    fields = [
-        "why_it_is_here", "phone_of_lead", "campaign", "status", "outcome", "wanted_at", "due_at", "attempts",
-        "calls", "consents", "disposition", "notes", "call_back_at", "contact_from", "contact_until", "customer",
-        "external_id", "lat", "lng", "data", "created_at", "finished_at",
-    ]  # fmt: skip
-
-    @display(description="status", label=STATUS_LABELS)
-    def state(self, lead: Lead) -> tuple[str, str]:
-        finished = lead.status == Lead.Status.FINISHED
-        return lead.status, lead.get_outcome_display() if finished else lead.get_status_display()
-
-    @display(description="why")
-    def reason_words(self, lead: Lead) -> str:
-        return descriptions.describe_waiting(lead.reason) if lead.status == Lead.Status.BACKLOG else ""
-
-    @display(description="next call", ordering="due_at")
-    def next_at(self, lead: Lead) -> str:
-        return _local_time(lead.due_at, lead) if lead.status == Lead.Status.BACKLOG else "—"
-
-    @display(description="why it is in this state")
-    def why_it_is_here(self, lead: Lead) -> str:
-        return explain_lead(lead)
-
-    @display(description="phone")
-    def phone_of_lead(self, lead: Lead) -> str:
-        return str(lead.phone)
-
-    @display(description="calls")
-    def calls(self, lead: Lead) -> str:
-        calls = Call.objects.filter(
-            Q(organization=lead.organization_id), purpose="lead", subject_id=lead.pk
-        ).order_by("attempt")
-        rows = [(call.attempt, _local_time(call.created_at, lead), call.get_status_display()) for call in calls]
-        if not rows:
-            return "None yet"
-        return format_html("<ol>{}</ol>", format_html_join("", "<li value='{}'>{}: {}</li>", rows))
-
-    @display(description="consents")
-    def consents(self, lead: Lead) -> str:
-        rows = consents_of(lead.organization_id, str(lead.phone))[:20] if lead.phone else ()
-        told = [(_describe_consent(row, lead),) for row in rows]
-        return format_html("<ul>{}</ul>", format_html_join("", "<li>{}</li>", told)) if told else "None recorded"
-
-    @admin.action(description="Call now (within the calling rules)", permissions=["act"])
-    def call_now(self, request: Any, queryset: QuerySet) -> None:
-        self._each(request, queryset, lead_actions.dispatch_now, "due now")
-
-    @admin.action(description="Cancel (no more calls; can't be undone)", permissions=["act"])
-    def cancel(self, request: Any, queryset: QuerySet) -> None:
-        self._each(request, queryset, lead_actions.cancel_lead, "canceled")
-
-    @action(
-        description="Call now",
-        permissions=["act"],
-        dialog={
-            "title": "Call this lead now?",
-            "description": "The lead becomes due now. All calling rules still apply.",
-        },
-    )
-    def call_this_now(self, request: Any, form: Any, object_id: str) -> HttpResponse:
-        lead_actions.dispatch_now(int(object_id), actor=request.actor)
-        messages.success(request, "The lead is due now.")
-        return self.back_to(object_id)
-
-    @action(
-        description="Cancel",
-        permissions=["act"],
-        dialog={
-            "title": "Cancel this lead?",
-            "description": "Its call, if any, is hung up. It won't be called again. This can't be undone.",
-        },
-    )
-    def cancel_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
-        lead_actions.cancel_lead(int(object_id), actor=request.actor)
-        messages.success(request, "Lead canceled.")
-        return self.back_to(object_id)
-
-    def _each(self, request: Any, queryset: QuerySet, act: Callable[..., Any], result: str) -> None:
-        done, refused = 0, ""
-        for pk in queryset.values_list("pk", flat=True):
-            try:
-                act(pk, actor=request.actor)
-                done += 1
-            except lead_actions.LeadConflict as error:
-                refused = str(error.detail)
-        messages.success(request, f"{done:,} {result}.")
-        if refused:
-            messages.warning(request, f"The other leads are unchanged. {refused}")
-
-
 class LeadDispatchForm(OwnedForm):
     """Ask for confirmation before going live, and describe the consequences."""
 
@@ -398,16 +279,3 @@ class LeadDispatchAdmin(OwnedAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
-
-
-def _describe_consent(row: Consent, lead: Lead) -> str:
-    words = f"{row.purpose}, {_local_time(row.given_at, lead)}, {row.source}"
-    if row.withdrawn_at is not None:
-        return f"{words}; withdrawn {_local_time(row.withdrawn_at, lead)} ({row.withdrawn_by})"
-    return f"{words}: {row.words}" if row.words else words
-
-
-def _local_time(moment: datetime, lead: Lead) -> str:
-    shown = moment.astimezone(ZoneInfo(lead.organization.time_zone))
-    today = clock.now().astimezone(shown.tzinfo).date()
-    return f"{shown:%H:%M:%S}" if shown.date() == today else f"{shown:%b} {shown.day}, {shown:%Y, %H:%M}"

@@ -16,7 +16,7 @@ from accounts.api.base import OrganizationViewSet, OwnedFilterSet
 from accounts.api.filters import PhoneFilter
 from accounts.models import ApiKey
 from dispatch.core.api.problems import Conflict
-from dispatch.leads.api.serializers import (
+from dispatch.leads.api.calling_rule_serializers import (
     ClosedDaySerializer,
     ConsentSerializer,
     CustomerRateSerializer,

@@ -14,7 +14,8 @@ from rest_framework.routers import SimpleRouter
 
 from accounts.api.base import OrganizationViewSet
 from accounts.models import ApiKey
-from dispatch.leads.api.serializers import CampaignSerializer, LeadDispatchSerializer
+from dispatch.leads.api.calling_rule_serializers import LeadDispatchSerializer
+from dispatch.leads.api.campaign_serializers import CampaignSerializer
 from dispatch.leads.models import Campaign, LeadDispatch
 from dispatch.leads.progress import progress_of
 from dispatch.leads.services import switches

@@ -9,7 +9,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts.auth.permissions import SUPERUSER
-from dispatch.leads.api.serializers import EngineSwitchSerializer
+from dispatch.leads.api.calling_rule_serializers import EngineSwitchSerializer
 from dispatch.leads.models import EngineSwitch
 from dispatch.leads.services import switches
 

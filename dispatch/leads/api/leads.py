@@ -17,7 +17,7 @@ from accounts.api.filters import PhoneFilter
 from accounts.models import ApiKey
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.leads import bulk_intake
-from dispatch.leads.api.serializers import (
+from dispatch.leads.api.lead_serializers import (
     LeadDetailSerializer,
     LeadSerializer,
     NewLeadSerializer,

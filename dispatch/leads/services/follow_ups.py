@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.db.models import Q
 
@@ -78,7 +78,7 @@ def _create(lead: Lead, rule: DispositionRule, attempt: int) -> Text:
     if LeadDispatch.objects.of(lead.organization_id).filter(mode=LeadDispatch.Mode.DRY_RUN).exists():
         raise telephony.TextNotAllowed("the organization is in a dry run")
     now = clock.now()
-    hours = eligibility.permitted_hours(_facts(lead), now)
+    hours = permitted_hours(lead, now)
     if hours is None or hours[0] > now + LATEST:
         raise telephony.TextNotAllowed("no hours within a week permit it")
     return telephony.create_text(
@@ -95,10 +95,12 @@ def _create(lead: Lead, rule: DispositionRule, attempt: int) -> Text:
     )
 
 
-def _facts(lead: Lead) -> LeadFacts:
-    return LeadFacts(
+def permitted_hours(lead: Lead, now: datetime) -> tuple[datetime, datetime] | None:
+    """Return from when to when a text to the lead may be sent next: when it may be called. None if never soon."""
+    facts = LeadFacts(
         id=lead.pk, organization_id=lead.organization_id, campaign_id=lead.campaign_id, phone=str(lead.phone),
         lat=lead.lat, lng=lead.lng, customer=lead.customer, external_id=lead.external_id, attempts=lead.attempts,
         token=lead.token, wanted_at=lead.wanted_at, due_at=lead.due_at, reason=lead.reason,
         contact_from=lead.contact_from, contact_until=lead.contact_until,
     )  # fmt: skip
+    return eligibility.permitted_hours(facts, now)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Q
 
 from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict
@@ -25,6 +26,7 @@ from dispatch.leads.redis_queue import ScheduleEntry
 from dispatch.leads.rules.retries import CampaignRules
 from dispatch.leads.rules.script import NO_WORDS
 from dispatch.leads.rules.states import Mode, Reason
+from dispatch.telephony import services as telephony
 
 LIFTED = "leads_lifted"  # the loop that releases leads that are no longer held
 
@@ -51,6 +53,7 @@ def set_engine(
             ids = LeadDispatch.objects.order_by("organization_id").values_list("organization_id", flat=True)
             events.append_many([EventRow(pk, "lead_engine.switched", row.pk, changed) for pk in ids], actor=actor)
             _notify_dialers()
+            _wake_texts()
     return row
 
 
@@ -77,6 +80,7 @@ def set_dispatch(
         if changed:
             events.append(organization_id, "lead_dispatch.switched", row.pk, actor=actor, **changed)
             _notify_dialers()
+            _wake_texts(organization_id=organization_id)
     return row
 
 
@@ -93,6 +97,7 @@ def pause_campaign(campaign_id: int, is_paused: bool, *, actor: Actor) -> Campai
             kind = "campaign.paused" if is_paused else "campaign.resumed"
             events.append(row.organization_id, kind, row.pk, actor=actor)
             _notify_dialers()
+            _wake_texts(organization_id=row.organization_id, context__campaign_id=campaign_id)
     return row
 
 
@@ -117,6 +122,21 @@ def _change_switches(row: Any, wanted: dict[str, Any]) -> dict[str, Any]:
 def _notify_dialers() -> None:
     queues.notify_loop(LIFTED)
     queues.notify_loop(redis_queue.PROMOTER)
+
+
+# How the error message of a follow-up text begins while a switch holds it.
+HELD_TEXT = "Held back:"
+
+
+def _wake_texts(**where: Any) -> None:
+    """Make follow-up texts due that a lifted switch may have held back. Lost wakeups only delay them."""
+    telephony.wake_texts(Q(purpose=redis_queue.PURPOSE, error_message__startswith=HELD_TEXT, **where))
+
+
+def holding_switches_of(campaign_id: int) -> set[Reason]:
+    """Return the reasons for which switches hold the campaign now; none if it no longer exists."""
+    stopped, rules = eligibility.switches([campaign_id])
+    return holding_switches(rules[campaign_id], stopped) if campaign_id in rules else set()
 
 
 CAMPAIGNS_AT_ONCE = 1000

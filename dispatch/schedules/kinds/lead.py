@@ -8,7 +8,7 @@ from typing import Any
 from rest_framework.exceptions import ValidationError
 
 from accounts.models import ApiKey, Organization
-from dispatch.leads.api.serializers import NewLeadSerializer
+from dispatch.leads.api.lead_serializers import NewLeadSerializer
 from dispatch.leads.models import Campaign
 from dispatch.leads.services.intake import NewLead, accept_leads, callable_phone
 from dispatch.schedules.kinds.base import Assignment, CreateOnceKind, RequestStandIn

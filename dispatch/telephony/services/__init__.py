@@ -26,7 +26,7 @@ from dispatch.telephony.services.sms import (
     text_of,
     texts_of,
 )
-from dispatch.telephony.services.sms_requests import send_text
+from dispatch.telephony.services.sms_requests import send_text, wake_texts
 from dispatch.telephony.services.spend_caps import REASON as SPEND_CAP
 from dispatch.telephony.services.spend_caps import call_hold as spend_hold
 from dispatch.telephony.services.spend_caps import on_resume as on_spend_resume
@@ -70,6 +70,7 @@ __all__ = [
     "spend_hold",
     "text_of",
     "texts_of",
+    "wake_texts",
     "why_not_callable",
     "why_texts_fail",
 ]

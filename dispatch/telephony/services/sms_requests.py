@@ -8,6 +8,7 @@ from functools import partial
 import structlog
 from django.conf import settings
 from django.db import connection, transaction
+from django.db.models import Q
 
 from dispatch.capacity import account_outages
 from dispatch.capacity.models import ProviderAccount
@@ -17,7 +18,7 @@ from dispatch.core.db.isolation import run_unlocked
 from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.core.runtime.queues import notify_loop
 from dispatch.telephony import price_sql, providers, request_threads, rules, sms_rules, sql, webhook_urls
-from dispatch.telephony.handlers import sent_body, text_handler_for
+from dispatch.telephony.handlers import find_hold, sent_body, text_handler_for
 from dispatch.telephony.models import OptOut, Text
 from dispatch.telephony.providers.base import (
     CallGone,
@@ -85,6 +86,9 @@ def _claim(text_id: int) -> tuple[Text, bool]:
         now = clock.now()
         if is_opted_out(text.organization_id, text.to_phone):
             return text, transition(text, Status.CANCELED, error_message="opted out of texts")
+        if (now >= text.not_before or now >= text.not_after) and (hold := find_hold(text)) is not None:
+            _hold(text, *hold)
+            return text, False
         if now >= text.not_after:
             why = text.error_message or "its deadline had passed"
             return text, transition(text, Status.NOT_SENT, error_message=why)
@@ -104,7 +108,7 @@ def _claim(text_id: int) -> tuple[Text, bool]:
             update_fields(text, not_before=free_at)
             return text, False
         if not spend_caps.reserve(text.organization_id, price_sql.TEXTS, purpose=text.purpose):
-            _hold(text, now)
+            _hold_for_cap(text, now)
             return text, False
         send_by = min(now + timedelta(seconds=settings.CALL_SEND_WINDOW_S), text.not_after)
         return text, transition(text, Status.REQUESTING, requested_at=now, send_by=send_by, error_message="")
@@ -122,28 +126,35 @@ def _reroute(text: Text) -> bool:
     return True
 
 
-def _hold(text: Text, now: datetime) -> None:
-    """Make the text wait for the spending cap, and say so once."""
+def _hold_for_cap(text: Text, now: datetime) -> None:
+    """Make the text wait for the spending cap."""
     hold = spend_caps.find_hold(text.organization_id, price_sql.TEXTS)
-    why = str(hold) if hold else f"{spend_caps.REACHED} is reached."
+    _hold(text, now + CAP_RETRY, text.not_after, str(hold) if hold else f"{spend_caps.REACHED} is reached.")
+
+
+def _hold(text: Text, not_before: datetime, not_after: datetime, why: str) -> None:
+    """Make the text wait, and say so once."""
     is_new = text.error_message != why
-    update_fields(text, not_before=now + CAP_RETRY, error_message=why)
-    if is_new:
-        append_text_event(text, "held_back", retry_in_s=CAP_RETRY.total_seconds(), why=why)
+    update_fields(text, not_before=not_before, not_after=not_after, error_message=why)
+    if is_new and why:
+        append_text_event(text, "held_back", retry_in_s=(not_before - clock.now()).total_seconds(), why=why)
 
 
 def wake_held_texts(organization_id: int) -> None:
-    """Make the organization's texts that wait for its spending cap due after the commit.
+    """Make the organization's texts that wait for its spending cap due after the commit."""
+    wake_texts(Q(organization_id=organization_id, error_message__startswith=spend_caps.REACHED))
 
-    Not before it: a claim locks its text first and then the cap, which this transaction has locked.
+
+def wake_texts(where: Q) -> None:
+    """Make these texts due after the commit, if they wait.
+
+    Not before it: a claim locks its text first and then what holds it, which this transaction has locked.
     """
-    transaction.on_commit(partial(_wake_held_texts, organization_id), robust=True)
+    transaction.on_commit(partial(_wake_texts, where), robust=True)
 
 
-def _wake_held_texts(organization_id: int) -> None:
-    held = Text.objects.of(organization_id).filter(
-        status=Status.CREATED, not_before__gt=clock.now(), error_message__startswith=spend_caps.REACHED
-    )
+def _wake_texts(where: Q) -> None:
+    held = Text.objects.filter(where, status=Status.CREATED, not_before__gt=clock.now())
     held.update(not_before=clock.now())
     notify_loop(sms.TEXT_LOOP)
 

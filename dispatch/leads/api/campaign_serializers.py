@@ -1,8 +1,7 @@
-"""Serialize leads, campaigns and calling rules for the API."""
+"""Serialize campaigns with their rules, branches and voice agents."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
@@ -10,28 +9,16 @@ from rest_framework import serializers
 
 from accounts.api.base import OwnedSerializer, OwnedSlugRelatedField
 from dispatch.capacity.models import DispatchPool
-from dispatch.core import clock
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.core.http import webhook_signing
 from dispatch.core.http.ssrf import check_target_url
-from dispatch.leads.explain import explain_lead
 from dispatch.leads.models import (
     Campaign,
-    ClosedDay,
-    Consent,
-    CustomerRate,
     DispositionRule,
-    DoNotCall,
-    EngineSwitch,
     KeyBranch,
-    Lead,
-    LeadDispatch,
     RetryRule,
     VoiceAgent,
 )
-from dispatch.leads.models.campaigns import check_purpose
-from dispatch.leads.models.consents import check_given_at
-from dispatch.leads.models.scripts import check_disposition
 from dispatch.leads.models.voice_agents import agent_problems
 from dispatch.leads.rules.script import (
     NO_AGENT,
@@ -46,14 +33,10 @@ from dispatch.leads.rules.script import (
 )
 from dispatch.leads.services import switches, voice_agents
 from dispatch.leads.services.branches import branches_of, phones_problem
-from dispatch.leads.services.consents import DEFAULT_PURPOSE, NewConsent, consents_of
-from dispatch.technicians.serializers import Degrees, PhoneField, validate_voice
-from dispatch.telephony.models import Call
+from dispatch.technicians.serializers import validate_voice
 
 # A part of a campaign that the request does not mention, unlike null.
 _UNCHANGED: Any = object()
-# How far in the future a lead may be called back.
-MAX_AHEAD = timedelta(days=366)
 
 
 def check_target(url: str) -> None:
@@ -75,31 +58,6 @@ def check_keys(keys: Any) -> None:
     """Check a campaign's responses to pressed keys. Raises ValidationError."""
     if problem := key_problem(keys):
         raise serializers.ValidationError(problem)
-
-
-def check_disposition_or_none(disposition: str) -> None:
-    """Accept an empty disposition, or a valid one. Raises ValidationError."""
-    if disposition:
-        check_disposition(disposition)
-
-
-_CONSENT = ("at", "source", "purpose", "words", "proof")
-
-
-def check_purpose_or_none(purpose: str) -> None:
-    """Accept an empty purpose, or a valid one. Raises ValidationError."""
-    if purpose:
-        check_purpose(purpose)
-
-
-def new_consent(given: dict[str, Any]) -> NewConsent:
-    """Return a consent from the fields at, source, purpose, words and proof. Raises ValidationError."""
-    if not given["at"] or not given["source"]:
-        raise serializers.ValidationError(
-            {"consent_at": "Enter consent_at (when it was given) and consent_source (how)."}
-        )
-    purpose = given["purpose"] or DEFAULT_PURPOSE
-    return NewConsent(given["at"], given["source"], purpose, given["words"] or "", given["proof"] or "")
 
 
 def _url_field() -> serializers.CharField:
@@ -371,170 +329,3 @@ class CampaignSerializer(OwnedSerializer):
                     VoiceAgent.objects.create(organization=campaign.organization, campaign=campaign, **agent)
             switches.wake_after_change()
         return campaign
-
-
-class NewLeadSerializer(StrictSerializer):
-    """A lead to add.
-
-    `due_at`: when to call it (default: now). `external_id`: your own ID for it, unique in the campaign.
-    `contact_from`, `contact_until`: local hours to which the person limits calls; all other hours still apply.
-    `consent_at` and `consent_source`, when and how the person agreed to be called, with `consent_purpose`
-    (default: marketing), `consent_words` and `consent_proof`, record a consent.
-    """
-
-    campaign = OwnedSlugRelatedField("code", queryset=Campaign.objects.select_related("organization"))
-    phone = serializers.CharField(max_length=32)
-    due_at = serializers.DateTimeField(required=False, allow_null=True)
-    lat = Degrees(90, required=False, allow_null=True)
-    lng = Degrees(180, required=False, allow_null=True)
-    customer = serializers.SlugField(max_length=64, required=False, allow_blank=True, default="")
-    external_id = serializers.CharField(max_length=120, required=False, allow_blank=True, default="")
-    data = serializers.DictField(required=False, default=dict)  # type: ignore[assignment]
-    contact_from = serializers.TimeField(required=False, allow_null=True)
-    contact_until = serializers.TimeField(required=False, allow_null=True)
-    consent_at = serializers.DateTimeField(required=False, allow_null=True, validators=[check_given_at])
-    consent_source = serializers.CharField(max_length=80, required=False, allow_blank=True)
-    consent_purpose = serializers.CharField(
-        max_length=40, required=False, allow_blank=True, validators=[check_purpose_or_none]
-    )
-    consent_words = serializers.CharField(max_length=4000, required=False, allow_blank=True)
-    consent_proof = serializers.CharField(max_length=2000, required=False, allow_blank=True)
-
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        consent = {name: attrs.pop(f"consent_{name}", None) for name in _CONSENT}
-        if any(consent.values()):
-            attrs["consent"] = new_consent(consent)
-        if (attrs.get("contact_from") is None) != (attrs.get("contact_until") is None):
-            raise serializers.ValidationError({"contact_from": "Contact hours need both times, such as 09:00."})
-        return attrs
-
-
-class OutcomeSerializer(StrictSerializer):
-    """What your people or your voice agent found out. Fields that are not given stay unchanged.
-
-    `disposition`: the outcome in your words, such as `wants_quote`. `call_back_at`: when to call again, within all
-    calling rules; a lead that has ended is opened again.
-    """
-
-    disposition = serializers.CharField(
-        max_length=40, required=False, allow_blank=True, validators=[check_disposition_or_none]
-    )
-    notes = serializers.CharField(max_length=4000, required=False, allow_blank=True)
-    call_back_at = serializers.DateTimeField(required=False)
-
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if not attrs:
-            raise serializers.ValidationError("Give a disposition, notes or call_back_at.")
-        if "call_back_at" in attrs and not clock.now() < attrs["call_back_at"] < clock.now() + MAX_AHEAD:
-            raise serializers.ValidationError({"call_back_at": "Must be in the future, within a year."})
-        return attrs
-
-
-class LeadSerializer(serializers.ModelSerializer):
-    """A lead. `reason`: why it waits, or why it ended. `disposition` and `notes`: as reported."""
-
-    campaign = serializers.CharField(source="campaign.code")
-
-    class Meta:
-        model = Lead
-        fields = [
-            "id", "campaign", "phone", "status", "outcome", "reason", "due_at", "wanted_at", "attempts",
-            "last_outcome", "disposition", "notes", "call_back_at", "contact_from", "contact_until",
-            "customer", "external_id", "lat", "lng", "data", "created_at", "finished_at",
-            "simulated_at", "simulated_outcome",
-        ]  # fmt: skip
-
-
-class LeadCallSerializer(serializers.ModelSerializer):
-    """A call of a lead."""
-
-    class Meta:
-        model = Call
-        fields = [
-            "id", "attempt", "status", "from_phone", "created_at", "requested_at", "answered_at", "ended_at",
-            "duration_s", "answered_by", "keys_pressed", "error_code", "error_message",
-        ]  # fmt: skip
-
-
-class LeadDetailSerializer(LeadSerializer):
-    """A lead with its calls, and a description of why it is in its current state."""
-
-    why = serializers.SerializerMethodField()
-    calls = serializers.SerializerMethodField()
-    consents = serializers.SerializerMethodField()
-
-    class Meta(LeadSerializer.Meta):
-        fields = [*LeadSerializer.Meta.fields, "why", "calls", "consents"]
-
-    def get_why(self, lead: Lead) -> str:
-        return explain_lead(lead)
-
-    def get_consents(self, lead: Lead) -> list[dict[str, Any]]:
-        rows = consents_of(lead.organization_id, str(lead.phone)) if lead.phone else Consent.objects.none()
-        return list(ConsentSerializer(rows[:20], many=True).data)
-
-    def get_calls(self, lead: Lead) -> list[dict[str, Any]]:
-        calls = Call.objects.filter(organization=lead.organization_id, purpose="lead", subject_id=lead.pk)
-        return list(LeadCallSerializer(calls.order_by("attempt"), many=True).data)
-
-
-class ConsentSerializer(StrictSerializer, serializers.ModelSerializer):
-    """The consent of a phone's owner to be called for a purpose. A withdrawn one stays as a record.
-
-    `given_at`, `source`: when and how; `words`: those agreed to; `proof`: a URL or text.
-    """
-
-    phone = PhoneField()
-
-    class Meta:
-        model = Consent
-        fields = ["id", "phone", "purpose", "given_at", "source", "words", "proof", "withdrawn_at", "withdrawn_by",
-                  "created_at"]  # fmt: skip
-        read_only_fields = ["withdrawn_at", "withdrawn_by"]
-
-    def validate_given_at(self, given_at: datetime) -> datetime:
-        check_given_at(given_at)
-        return given_at
-
-
-class DoNotCallSerializer(StrictSerializer, serializers.ModelSerializer):
-    """A phone that no campaign of the organization calls. Adding a listed phone returns its entry."""
-
-    phone = PhoneField()
-
-    class Meta:
-        model = DoNotCall
-        fields = ["id", "phone", "source", "note", "created_at"]
-        read_only_fields = ["source"]
-
-
-class ClosedDaySerializer(OwnedSerializer):
-    """A day on which campaigns that observe holidays make no calls."""
-
-    class Meta:
-        model = ClosedDay
-        fields = ["id", "date", "name"]
-
-
-class CustomerRateSerializer(OwnedSerializer):
-    """The maximum number of calls (`most`) on a customer's behalf in any period of `per_s` seconds."""
-
-    class Meta:
-        model = CustomerRate
-        fields = ["id", "customer", "most", "per_s"]
-
-
-class EngineSwitchSerializer(StrictSerializer, serializers.ModelSerializer):
-    """`is_stopped`: no leads are called. `promoter_paused`: due leads stay in the schedule."""
-
-    class Meta:
-        model = EngineSwitch
-        fields = ["is_stopped", "promoter_paused"]
-
-
-class LeadDispatchSerializer(StrictSerializer, serializers.ModelSerializer):
-    """The mode of the organization's lead calling, and its pause."""
-
-    class Meta:
-        model = LeadDispatch
-        fields = ["mode", "is_paused"]
