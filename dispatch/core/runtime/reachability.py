@@ -4,6 +4,9 @@ A host can be cut from the phone provider while another host reaches it. Each pr
 connections succeed. Processes share this in PostgreSQL, but only while one of them fails: a failing process writes
 a row, and dispatchers that read it probe the server and write theirs. A process is relieved if another one reaches
 all that it reaches, and more. Two processes never relieve each other, so nothing is handed back and forth.
+
+A process learns from others only seconds after its own failure. Until then nobody can say whose failure it is, so
+it does not count against anyone else (`may_be_cut_off`).
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from django.conf import settings
 from django.db import DatabaseError, connection, transaction
 
 from dispatch.core import clock
@@ -30,6 +34,8 @@ FRESH_S = 20.0
 PROBE_S, READ_S = 5.0, 5.0
 DELETE_AFTER_S = 3600.0
 LOOP_INTERVAL_S = 2.0
+# The same while some process does not reach a server.
+ALERT_INTERVAL_S = 0.5
 
 _DATABASE_NOW = "(clock_timestamp() + make_interval(secs => %(offset)s))"
 _REPORT = f"""
@@ -134,14 +140,33 @@ class Process:
             return False
         return any(loop in other.loops and _is_better(other, failing) for other in self._others)
 
+    def may_be_cut_off(self, loop: str) -> bool:
+        """Return whether a failure to reach a server says nothing about the server.
+
+        So it is if another process reaches it (`is_relieved`), and for the first PROVIDER_LOST_AFTER_S of the
+        failure, in which others find out.
+        """
+        if self.is_relieved(loop):
+            return True
+        since = [state.failing_since for state in list(self._servers.values()) if state.failing_since is not None]
+        return bool(since) and time.monotonic() - max(since) < settings.PROVIDER_LOST_AFTER_S
+
+    def record_silence(self, server: str) -> None:
+        """Record that a request was sent and not answered; a probe finds out whether the server is reached."""
+        self._start_probes([server])
+
     # --- Exchange with others
 
-    def step(self) -> None:
-        """Probe the servers that some process does not reach, report the results, and read those of others."""
+    def step(self) -> bool:
+        """Probe the servers that some process does not reach, report the results, and read those of others.
+
+        Return whether there are any.
+        """
         self._read()
         wanted = set(self.failing()).union(*(other.failing for other in self._others))
         self._start_probes(wanted)
         self._write(wanted)
+        return bool(wanted)
 
     def _exchange_quietly(self, failing: Iterable[str]) -> None:
         self._read_at = time.monotonic()
