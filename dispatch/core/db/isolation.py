@@ -62,7 +62,7 @@ def _lock_unlocked(rows: QuerySet[Any], limit: int, *columns: str) -> list[tuple
 def _ids_in_turn(rows: QuerySet[Any], limit: int) -> list[int]:
     """Return the primary keys of the first rows, such that organizations take turns."""
     names = {field.name for field in rows.model._meta.fields}
-    order = rows.query.order_by or ("pk",)
+    order: Any = rows.query.order_by or ("pk",)
     if "organization" in names:
         turn = Window(RowNumber(), partition_by="organization_id", order_by=list(order))
         rows = rows.annotate(_turn=turn).order_by("_turn", *order)
