@@ -33,6 +33,8 @@ FRESH_S = 20.0
 # Intervals of the probes of a server, and of the reads of a process without the loop.
 PROBE_S, READ_S = 5.0, 5.0
 DELETE_AFTER_S = 3600.0
+# A server that was reached for this long is steady again (seconds).
+STEADY_AFTER_S = 60.0
 LOOP_INTERVAL_S = 2.0
 # The same while some process does not reach a server.
 ALERT_INTERVAL_S = 0.5
@@ -64,6 +66,8 @@ class _Server:
     """What this process knows about one server, in monotonic seconds."""
 
     failing_since: float | None = None
+    failed_at: float = float("-inf")  # the last failure
+    unsteady_since: float = 0.0  # the first failure after it was steady
     known_at: float = 0.0  # the last result
     probed_at: float = float("-inf")
 
@@ -108,9 +112,12 @@ class Process:
         """Record that no connection to the server could be made."""
         with self._lock:
             known = self._servers.setdefault(server, _Server())
-        known.known_at = time.monotonic()
+        now = time.monotonic()
+        if now - known.failed_at > STEADY_AFTER_S:
+            known.unsteady_since = now
+        known.known_at = known.failed_at = now
         if known.failing_since is None:
-            known.failing_since = time.monotonic()
+            known.failing_since = now
             log.warning("server_not_reached", server=server, error=str(error)[:200])
 
     def failing(self) -> frozenset[str]:
@@ -143,13 +150,14 @@ class Process:
     def may_be_cut_off(self, loop: str) -> bool:
         """Return whether a failure to reach a server says nothing about the server.
 
-        So it is if another process reaches it (`is_relieved`), and for the first PROVIDER_LOST_AFTER_S of the
-        failure, in which others find out.
+        So it is if another process reaches it (`is_relieved`), and for PROVIDER_LOST_AFTER_S after a steady server
+        first failed, in which others find out.
         """
         if self.is_relieved(loop):
             return True
-        since = [state.failing_since for state in list(self._servers.values()) if state.failing_since is not None]
-        return bool(since) and time.monotonic() - max(since) < settings.PROVIDER_LOST_AFTER_S
+        failing = [state for state in list(self._servers.values()) if state.failing_since is not None]
+        began = max((state.unsteady_since for state in failing), default=float("-inf"))
+        return time.monotonic() - began < settings.PROVIDER_LOST_AFTER_S
 
     def record_silence(self, server: str) -> None:
         """Record that a request was sent and not answered; a probe finds out whether the server is reached."""
