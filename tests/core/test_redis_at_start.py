@@ -11,6 +11,7 @@ import requests
 from django.conf import settings
 
 from dispatch.core import clock
+from dispatch.core.events import SYSTEM
 from dispatch.core.models import EventCursor
 from dispatch.core.redis import generation
 from dispatch.core.runtime.queues import enqueue
@@ -18,7 +19,8 @@ from dispatch.jobs.models import Job, Submission
 from dispatch.leads.models import Lead
 from dispatch.outbox.models import Message
 from dispatch.outbox.services.intake import NewMessage, accept_messages
-from dispatch.schedules.models import Run, Schedule
+from dispatch.schedules.models import Run
+from dispatch.schedules.services.schedules import create_schedule
 from tests.conftest import forget_redis
 from tests.harness.leads import Floor
 from tests.harness.redis_proxy import RedisProxy
@@ -125,15 +127,10 @@ def due_lead(sim: Simulator) -> Callable[[], bool]:
 
 
 def due_run() -> Callable[[], bool]:
-    made = Schedule.objects.create(
-        organization=factories.organization(), name="once", kind="message", trigger_at=clock.now(), payload={},
-        anchor=clock.now(), missed_after_s=3600,
-    )  # fmt: skip
-    run = Run.objects.create(
-        organization=made.organization, schedule=made, kind=made.kind, shard=made.shard, number=1, payload={},
-        trigger_at=clock.now(), due_at=clock.now(),
-    )  # fmt: skip
-    return lambda: not Run.objects.filter(pk=run.pk, status="scheduled").exists()
+    given = {"name": "once", "kind": "http", "payload": {"url": "https://example.com/"}, "trigger_at": clock.now()}
+    given |= {"time_zone": "UTC", "retry_schedule_s": [60]}
+    made = create_schedule(factories.organization().pk, given, actor=SYSTEM)
+    return lambda: Run.objects.filter(schedule=made).exclude(status="scheduled").exists()
 
 
 def test_the_loops_work_from_postgresql_and_then_with_redis(
