@@ -105,7 +105,7 @@ def test_failures_count_unless_the_server_was_steady_before(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.PROVIDER_LOST_AFTER_S = 10.0
-    now, process = 1000.0, a_host("a")
+    now, process = 1000.0, Process("a")  # it does not probe
     monkeypatch.setattr(reachability, "time", SimpleNamespace(monotonic=lambda: now))
 
     def fails() -> bool:
