@@ -175,6 +175,11 @@ def record_probe(account_id: int, failure: tuple[str, str] | None) -> None:
         account.save(update_fields=_STATE)
 
 
+def defer_probe(account_id: int) -> None:
+    """Repeat a claimed probe after the usual pause, because its result proves nothing."""
+    ProviderAccount.objects.filter(pk=account_id).update(probe_at=clock.now() + timedelta(seconds=PROBE_SECONDS))
+
+
 def probe_now(account_id: int) -> None:
     """Make an account in an outage due for a probe now, because its credentials have changed."""
     failing = ProviderAccount.objects.filter(pk=account_id).exclude(outage="")

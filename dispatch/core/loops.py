@@ -29,9 +29,9 @@ def write_replay_list() -> None:
         replay.write_list(Path(settings.REPLAY_LIST_FILE))
 
 
-def watch_reachability() -> None:
+def watch_reachability() -> float | None:
     """Find out who reaches the servers that some process does not reach."""
-    reachability.process.step()
+    return reachability.ALERT_INTERVAL_S if reachability.process.step() else None
 
 
 LOOPS = [

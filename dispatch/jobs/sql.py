@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db import connection
 from django.db.models import Exists, OuterRef, QuerySet
 
 from dispatch.capacity.models import DispatchPool
@@ -46,6 +45,21 @@ SELECT j.technician_id FROM jobs_job j JOIN technicians_technician t ON t.id = j
 WHERE j.status = 'assigned' AND t.open_jobs = 0
 ) drifted WHERE NOT id = ANY(%(but)s::bigint[])
 LIMIT %(limit)s
+"""
+
+# Calls of pending offers whose end, progress or answer the offer does not show, oldest first.
+_SILENT_CALLS = """
+WITH pending AS MATERIALIZED (
+    SELECT id, missed_at, ringing_since, answered_at FROM jobs_offer WHERE status = 'pending'
+)
+SELECT c.id FROM pending o CROSS JOIN LATERAL (
+    SELECT id, status, ended_at FROM telephony_call WHERE purpose = 'offer' AND subject_id = o.id OFFSET 0
+) c
+WHERE ((c.ended_at IS NOT NULL AND o.missed_at IS NULL)
+       OR (c.status IN ('submitted', 'unknown') AND o.ringing_since IS NULL)
+       OR (c.status = 'answered' AND o.answered_at IS NULL))
+  AND NOT c.id = ANY(%(but)s::bigint[])
+ORDER BY c.id LIMIT %(limit)s
 """
 
 # Claim one start of a submission: the first immediately, later ones when due. A locked submission is skipped. The
@@ -342,11 +356,19 @@ def remaining_technicians(job: Job) -> list[int]:
     return [row[0] for row in rows]
 
 
+def silent_offer_calls(limit: int, but: Collection[int] = ()) -> list[int]:
+    """Return ids of calls, but not these, that ended or progressed without their pending offer (unlocked read).
+
+    Offers that stay open after a missed call are already handled.
+    """
+    rows = prepared.fetch_by_index(_SILENT_CALLS, {"limit": limit, "but": list(but)})
+    return [row[0] for row in rows]
+
+
 def drifted_technicians(limit: int, but: Collection[int] = ()) -> list[int]:
     """Return ids of technicians, but not these, whose counts seem to differ from the jobs (one unlocked read)."""
-    with connection.cursor() as cursor:
-        cursor.execute(_DRIFTED, {"limit": limit, "but": list(but)})
-        return [row[0] for row in cursor.fetchall()]
+    rows = prepared.fetch_by_index(_DRIFTED, {"limit": limit, "but": list(but)})
+    return [row[0] for row in rows]
 
 
 def jobs_whose_technician_is_free() -> QuerySet:

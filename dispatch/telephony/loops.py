@@ -36,7 +36,6 @@ BATCH = 64
 SOON_S = 0.02
 # Interval of the loop of hang-ups, which is notified of each (seconds).
 HANG_UP_INTERVAL_S = 1.0
-PROBES = "account_probes"
 # Calls and texts whose rows another session had locked. They are skipped for a while.
 _blocked_calls, _blocked_texts = RecentlyBlocked(5.0), RecentlyBlocked(5.0)
 _SKIP_CALL, _SKIP_TEXT = FailureRule(_blocked_calls.add), FailureRule(_blocked_texts.add)
@@ -169,7 +168,7 @@ RECONCILERS = [
 
 def probe_accounts() -> None:
     """Probe the accounts whose requests fail, so that calls resume within seconds of the recovery."""
-    if not reachability.process.is_relieved(PROBES):
+    if not reachability.process.is_relieved(probes.LOOP):
         probes.probe_accounts()
 
 
@@ -195,7 +194,7 @@ LOOPS = [
     Loop("prices", fetch_prices, settings.PRICE_INTERVAL_S, elected=True, needs_provider=True),
     Loop("number_health", judge_numbers, settings.NUMBER_HEALTH_INTERVAL_S, elected=True),
     Loop("spend_caps", count_spending, settings.SPEND_CAP_INTERVAL_S, elected=True),
-    Loop(PROBES, probe_accounts, interval_s=1.0, elected=True, needs_provider=True),
+    Loop(probes.LOOP, probe_accounts, interval_s=1.0, elected=True, needs_provider=True),
     Loop("calls_keys", apply_unhandled_keys, settings.AUDITOR_INTERVAL_S, elected=True),
     *RECONCILERS,
 ]

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models import Min, Q, QuerySet
 
 from dispatch.capacity.lease_reconciliation import Lease
@@ -79,9 +80,9 @@ WITH due AS (
     SELECT *, row_number() OVER (PARTITION BY organization_id, turn ORDER BY priority, not_before, id) AS round
     FROM due
 )
-SELECT c.id, c.account_id FROM ranked r JOIN telephony_call c ON c.id = r.id
-ORDER BY r.turn, r.round, r.priority, r.not_before, r.id
-LIMIT %(limit)s FOR NO KEY UPDATE OF c SKIP LOCKED
+SELECT c.id, c.account_id FROM (SELECT id FROM ranked ORDER BY turn, round, priority, not_before, id) r
+CROSS JOIN LATERAL (SELECT id, account_id FROM telephony_call WHERE id = r.id FOR NO KEY UPDATE SKIP LOCKED) c
+LIMIT %(limit)s
 """
 
 # Whether a call of the account that goes before this one waits for the rate.
@@ -202,7 +203,7 @@ RETURNING c.id
 
 
 # Rows of {table} that are {due} for a request. Accounts take turns, each with the row that waits longest since
-# {since}; before that, by {urgency}.
+# {since}; before that, by {urgency}. Rows are locked one by one: a join could read all due rows each time.
 _TAKING_TURNS = """
 WITH due AS (
     SELECT c.id, c.account_id, a.outage <> '' AS is_out, {urgency} AS urgency, {since} AS since,
@@ -210,9 +211,10 @@ WITH due AS (
     FROM {table} c JOIN capacity_provideraccount a ON a.id = c.account_id
     WHERE {due} AND NOT c.id = ANY(%(but)s::bigint[]) AND NOT c.account_id = ANY(%(full)s::bigint[])
 )
-SELECT c.id, c.account_id, d.is_out FROM due d JOIN {table} c ON c.id = d.id
-ORDER BY d.urgency, d.turn, d.since NULLS FIRST, d.id
-LIMIT %(limit)s FOR NO KEY UPDATE OF c SKIP LOCKED
+SELECT c.id, c.account_id, d.is_out
+FROM (SELECT id, is_out FROM due ORDER BY urgency, turn, since NULLS FIRST, id) d
+CROSS JOIN LATERAL (SELECT id, account_id FROM {table} WHERE id = d.id FOR NO KEY UPDATE SKIP LOCKED) c
+LIMIT %(limit)s
 """
 
 
@@ -298,7 +300,9 @@ def due_hang_ups(now: datetime, limit: int, but: Collection[Any], full: Collecti
 
 def schedule_missing_hang_ups(now: datetime) -> int:
     """Schedule the hang-ups that an older version requested but did not schedule. Return how many."""
-    return prepared.execute_rowcount(_UNSCHEDULED_HANG_UPS, {"now": now})
+    with transaction.atomic():
+        prepared.prefer_index_plans()
+        return prepared.execute_rowcount(_UNSCHEDULED_HANG_UPS, {"now": now})
 
 
 def texts_to_send(

@@ -6,24 +6,26 @@ it, or has no rows of organizations.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
 from allauth.usersessions.models import UserSession
 from django.apps import apps
-from django.db import connection, connections
+from django.db import DatabaseError, connection, connections
 
 from accounts.auth import security_mail
 from accounts.models import Organization, SecurityMail
+from accounts.scoping import OwnedModel
 from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock
 from dispatch.core.audit import chain
 from dispatch.core.crypto import EncryptedJSONField, EncryptedTextField
+from dispatch.core.db import lock_waits
 from dispatch.core.events import SYSTEM, append
 from dispatch.core.models import AuditAnchor, AuditSeal
 from dispatch.core.privacy import retention
@@ -33,20 +35,22 @@ from dispatch.jobs.services import auditor, notice_delivery
 from dispatch.leads.models import Lead
 from dispatch.leads.services import switches
 from dispatch.technicians.models import Technician
-from dispatch.telephony.models import SpendCap, Text
-from dispatch.telephony.services import probes, spend_caps
+from dispatch.telephony.models import Call, CallEvent, SpendCap, Text
+from dispatch.telephony.services import inbound, keys, probes, spend_caps
 from notifications import escalation_rules
 from notifications.models import Alert, Delivery, Notification
 from notifications.services import deliveries
 from tests.core.test_failures_page import defined_in
 from tests.harness.leads import Floor
 from tests.support import factories as make
+from tests.support import patient_batches
 from tests.support.row_locks import ends_while_held
 from tests.support.tenants import tenant
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+HERE = "tests/core/test_loop_isolation.py"
 LOCK_WAIT = "SET lock_timeout = '300ms'"
 
 
@@ -223,6 +227,31 @@ def unanchored(anchor: AuditAnchor) -> Any:
     return nullcontext()
 
 
+def stored_key(organization: Organization) -> CallEvent:
+    """Return an event of a call that the loop must apply, and that contains no key."""
+    number = make.number(organization)
+    call = Call.objects.create(
+        organization=organization, purpose="offer", subject_id=organization.pk, attempt=1, account=number.account,
+        number=number, pool=number.pool, line_slot=1, pool_slot=1, to_phone=make.phone(), from_phone=number.phone,
+        status="answered", place_by=clock.now(),
+    )  # fmt: skip
+    event: CallEvent = CallEvent.objects.create(
+        organization=organization, call=call, key="1", kind="gather", payload={}, next_action_at=clock.now()
+    )
+    return event
+
+
+def received_text(organization: Organization) -> Text:
+    number = make.number(organization)
+    text: Text = Text.objects.create(
+        organization=organization, direction="in", purpose="", account=number.account, number=number,
+        to_phone=number.phone, from_phone=make.phone(), body="Hello", status="received", sid=f"SM{number.pk}",
+        not_after=clock.now(),
+    )  # fmt: skip
+    Text.objects.filter(pk=text.pk).update(created_at=clock.now() - timedelta(minutes=1))
+    return text
+
+
 def reload(row: Any) -> Any:
     return type(row)._default_manager.get(pk=row.pk)
 
@@ -271,6 +300,16 @@ CASES: dict[str, Case] = {
     "notifications_phone": Case(
         due_delivery("sms"), lambda row: reload(row).status != "waiting", failing_delivery
     ),
+    "calls_keys": Case(
+        stored_key,
+        lambda event: reload(event).next_action_at is None,
+        lambda bad: fails_for(keys, "_apply", lambda event: event.pk == bad.pk),
+    ),
+    "texts_reconciler": Case(
+        received_text,
+        lambda text: reload(text).handled_at is not None,
+        lambda bad: fails_for(inbound, "_process_one", lambda pk: pk == bad.pk),
+    ),
     "texts": Case(due_text, lambda text: reload(text).requested_at is not None, unreadable_account),
     "account_probes": Case(failing_account, lambda account: reload(account).outage == "", unreadable_token),
     "audit_log": Case(
@@ -281,78 +320,85 @@ CASES: dict[str, Case] = {
     ),
 }  # fmt: skip
 
-_CALLS = (
+
+class Proof(NamedTuple):
+    """The tests that prove the isolation of a loop: from poison rows, and from locked rows."""
+
+    poison: str
+    locked: str
+
+
+_SECRETS = f"{HERE}::test_no_loop_fails_if_an_organizations_secrets_cannot_be_read"
+_LOCKED = f"{HERE}::test_no_loop_fails_if_all_rows_of_an_organization_are_locked"
+_CALLS = Proof(
     "tests/telephony/test_reconciling.py::test_an_account_that_cannot_be_read_stops_no_other",
     "tests/core/test_locked_rows.py::test_a_locked_call_delays_no_other_in_the_reconcilers",
 )
-_QUEUED_LEADS = (
+_QUEUED_LEADS = Proof(
     "tests/leads/test_failing_leads.py::test_a_pool_that_cannot_be_claimed_from_holds_up_no_other",
     "tests/leads/test_locked_rows.py::test_locked_leads_do_not_hold_up_a_batch",
 )
-_READERS = (
-    "tests/core/test_failed_events.py::test_failing_event_does_not_stop_its_reader",
-    "tests/core/test_failed_events.py::test_event_whose_row_is_locked_waits_alone",
-)
-# Loops whose isolation other tests prove: poison rows first, then locked rows.
-PROVEN: dict[str, tuple[str, ...]] = {
-    "placer": (
+_EVENT_FAILS = "tests/core/test_failed_events.py::test_failing_event_does_not_stop_its_reader"
+# Loops whose isolation other tests prove. Where one statement handles the batch, no value of a row can fail.
+PROVEN: dict[str, Proof] = {
+    "placer": Proof(
         "tests/telephony/test_placing.py::test_failing_call_delays_no_other_and_no_later_pass",
         "tests/core/test_locked_rows.py::test_a_locked_call_delays_no_other_call",
     ),
-    "texts_reconciler": (
-        "tests/telephony/test_starvation.py::test_received_texts_behind_failing_ones_are_processed",
-        "tests/telephony/test_hanging_account.py::test_unknown_calls_and_texts_of_others_are_resolved_while_one_hangs",
-    ),
-    "prices": ("tests/telephony/test_prices.py::test_account_that_fails_delays_no_other",),
-    "number_health": (
+    "prices": Proof("tests/telephony/test_prices.py::test_account_that_fails_delays_no_other", _LOCKED),
+    "number_health": Proof(
         "tests/telephony/test_number_health.py::test_unreadable_account_of_another_organization_stops_no_judgment",
-    ),
-    "calls_keys": (
-        "tests/telephony/test_starvation.py::test_keys_of_an_unreadable_account_starve_no_others_and_are_given_up",
+        _LOCKED,
     ),
     "calls_cut_off": _CALLS,
     "calls_unknown": _CALLS,
     "calls_hang_up": _CALLS,
     "calls_end": _CALLS,
-    "jobs_waiting": (
+    "jobs_waiting": Proof(
         "tests/jobs/test_auditor.py::test_repeatedly_failing_step_is_postponed_then_handed_to_dispatcher",
         "tests/jobs/test_held_rows.py::test_a_held_waiting_job_does_not_stop_those_that_wait",
     ),
     "leads_dialer": _QUEUED_LEADS,
     "leads_promoter": _QUEUED_LEADS,
-    "leads_stale": (
+    "leads_stale": Proof(
         "tests/leads/test_stale_claims.py::test_failing_claim_does_not_stop_others",
         "tests/leads/test_stale_claims.py::test_claim_with_a_locked_row_is_skipped",
     ),
-    "outbox_poller": ("tests/outbox/test_locked_rows.py::test_the_poller_passes_over_a_message_that_is_held",),
-    "outbox_reader": (
-        *_READERS,
-        "tests/outbox/test_unreadable.py::test_the_event_reader_does_not_decrypt",
-        "tests/outbox/test_event_reader.py::test_the_reader_does_not_wait_for_a_locked_group",
+    "outbox_poller": Proof(
+        _SECRETS, "tests/outbox/test_locked_rows.py::test_the_poller_passes_over_a_message_that_is_held"
     ),
-    "outbox_leases": ("tests/outbox/test_locked_rows.py::test_recovery_passes_over_groups_that_are_held",),
-    "outbox_stale": ("tests/outbox/test_locked_rows.py::test_lapsed_and_expired_messages_pass_over_what_is_held",),
-    "outbox_router": (
+    "outbox_reader": Proof(
+        _EVENT_FAILS, "tests/outbox/test_event_reader.py::test_the_reader_does_not_wait_for_a_locked_group"
+    ),
+    "outbox_leases": Proof(
+        _SECRETS, "tests/outbox/test_locked_rows.py::test_recovery_passes_over_groups_that_are_held"
+    ),
+    "outbox_stale": Proof(
+        _SECRETS,
+        "tests/outbox/test_locked_rows.py::test_lapsed_and_expired_messages_pass_over_what_is_held",
+    ),
+    "outbox_router": Proof(
         "tests/outbox/test_unreadable.py::test_an_unreadable_endpoint_fails_alone",
         "tests/outbox/test_locked_rows.py::test_results_of_other_groups_are_written",
     ),
-    "schedules_executor": (
+    "schedules_executor": Proof(
         "tests/schedules/test_one_bad_run.py::test_a_run_that_breaks_fails_alone",
         "tests/schedules/test_one_bad_run.py::test_start_skips_a_locked_run",
     ),
-    "schedules_reconciler": (
+    "schedules_reconciler": Proof(
         "tests/schedules/test_one_bad_run.py::test_headers_that_cannot_be_read_do_not_stop_the_reconciler",
         "tests/schedules/test_one_bad_run.py::test_reconciler_skips_locked_runs",
     ),
-    "schedules_calendars": ("tests/schedules/test_calendars.py::test_a_held_calendar_delays_no_other",),
-    "schedules_time_zones": (
-        "tests/schedules/test_time_zones.py::test_unreadable_headers_and_a_failing_schedule_stop_no_walk",
+    "schedules_calendars": Proof(
+        _SECRETS, "tests/schedules/test_calendars.py::test_a_held_calendar_delays_no_other"
     ),
-    "notifier": (
-        *_READERS,
-        "tests/notifications/test_failing_events.py::test_many_events_that_fail_early_hold_up_no_alert",
+    "schedules_time_zones": Proof(
+        "tests/schedules/test_time_zones.py::test_unreadable_headers_and_a_failing_schedule_stop_no_walk", _LOCKED
     ),
-    "retention": ("tests/core/test_loop_isolation.py::test_kinds_of_retention_fail_alone",),
+    "notifier": Proof(
+        _EVENT_FAILS, "tests/core/test_failed_events.py::test_event_whose_row_is_locked_waits_alone"
+    ),
+    "retention": Proof(f"{HERE}::test_kinds_of_retention_fail_alone", _LOCKED),
 }
 # Loops that handle no rows of organizations, and why.
 WITHOUT_ROWS = {
@@ -373,7 +419,7 @@ def test_every_loop_is_proven() -> None:
     names = {loop.name for loop in all_loops()}
     listed = [*CASES, *PROVEN, *WITHOUT_ROWS]
     assert sorted(listed) == sorted(names)
-    tests = [test.partition("::") for tests in PROVEN.values() for test in tests]
+    tests = [test.partition("::") for proof in PROVEN.values() for test in proof]
     assert [f"{path}::{name}" for path, _, name in tests if name not in defined_in(path)] == []
 
 
@@ -427,6 +473,44 @@ def test_no_loop_fails_if_an_organizations_secrets_cannot_be_read() -> None:
     for loop in all_loops():
         if isinstance(loop, Loop):
             loop.step()
+
+
+@contextmanager
+def all_locked(organization: Organization) -> Iterator[None]:
+    """Lock every row of the organization in another session."""
+    session = connections.create_connection("default")
+    try:
+        session.set_autocommit(False)
+        with session.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM accounts_organization WHERE id = %s FOR UPDATE", [organization.pk])
+            for model in apps.get_models():
+                if issubclass(model, OwnedModel):
+                    table = model._meta.db_table
+                    cursor.execute(
+                        f"SELECT 1 FROM {table} WHERE organization_id = %s FOR UPDATE", [organization.pk]
+                    )
+        with patient_batches.production_limits():
+            yield
+    finally:
+        session.rollback()
+        session.close()
+
+
+def test_no_loop_fails_if_all_rows_of_an_organization_are_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = tenant("Bravotown")
+    monkeypatch.setattr(lock_waits, "LOOP_S", 0.1)
+    failed: dict[str, str] = {}
+    with all_locked(theirs.organization):
+        for loop in all_loops():
+            if not isinstance(loop, Loop):
+                continue
+            with connection.cursor() as cursor:
+                cursor.execute(LOCK_WAIT)
+            try:
+                loop.step()
+            except DatabaseError as error:
+                failed[loop.name] = str(error)
+    assert failed == {}
 
 
 def test_kinds_of_retention_fail_alone() -> None:

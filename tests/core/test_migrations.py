@@ -138,6 +138,43 @@ def test_a_migration_gives_way_to_a_process_that_would_deadlock_with_it(empty_da
             assert read.result(PATIENCE).rowcount == 0  # and was no victim of the deadlock
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_repeated_migration_begins_with_the_table_at_which_it_failed(empty_database: str) -> None:
+    """Processes that use the second table wait for the first: a migration that has it never gets the second."""
+    contended: list[str] = []
+    statements: list[str] = []
+
+    def record(run: Any, statement: Any, *args: Any) -> Any:
+        statements.extend([str(statement)] * str(statement).startswith(("LOCK", "ALTER")))
+        return run(statement, *args)
+
+    with psycopg.connect(database_url(empty_database)) as process, using(database_url(empty_database)):
+        process.execute('CREATE TABLE "first" (id int); CREATE TABLE "second" (id int)')
+        process.commit()
+
+        def migrate_both() -> None:
+            limits = command._lock_timeout(connection, 0.2, 0.1, contended)
+            with limits, connection.execute_wrapper(record), transaction.atomic(), connection.cursor() as cursor:
+                cursor.execute('ALTER TABLE "first" ADD COLUMN extra int')
+                cursor.execute('ALTER TABLE "second" ADD COLUMN extra int')
+
+        process.execute("SELECT FROM second")
+        with pytest.raises(OperationalError):
+            migrate_both()
+        assert contended == ["second"]
+        statements.clear()
+        with pytest.raises(OperationalError):
+            migrate_both()
+        process.rollback()
+        migrate_both()
+    assert statements == [
+        'LOCK TABLE "second" IN ACCESS EXCLUSIVE MODE',
+        'LOCK TABLE "second" IN ACCESS EXCLUSIVE MODE',
+        'ALTER TABLE "first" ADD COLUMN extra int',
+        'ALTER TABLE "second" ADD COLUMN extra int',
+    ]
+
+
 def waits_for_a_lock(pid: int) -> bool:
     with psycopg.connect(database_url("postgres"), autocommit=True) as server:
         waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE pid = %s AND NOT granted)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,6 +99,30 @@ def test_old_reports_relieve_nobody() -> None:
 
     assert not cut.is_relieved("alone")
     assert reachability.cut_off_hosts() == []
+
+
+def test_failures_count_unless_the_server_was_steady_before(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.PROVIDER_LOST_AFTER_S = 10.0
+    now, process = 1000.0, Process("a")  # it does not probe
+    monkeypatch.setattr(reachability, "time", SimpleNamespace(monotonic=lambda: now))
+
+    def fails() -> bool:
+        process.record_failure(PROVIDER, "timeout")
+        return process.may_be_cut_off("alone")
+
+    assert not process.may_be_cut_off("alone")
+    assert fails()
+    now += 8
+    process.record_success(PROVIDER)
+    assert not process.may_be_cut_off("alone")
+    assert fails(), "others have not had time to report"
+    now += 8
+    assert not fails(), "they have, although it was reached between"
+    process.record_success(PROVIDER)
+    now += reachability.STEADY_AFTER_S + 1
+    assert fails()
 
 
 def test_while_every_server_is_reached_nothing_is_written() -> None:

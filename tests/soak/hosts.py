@@ -88,7 +88,7 @@ class Hosts:
             self._stack.enter_context(using(self.server.url(DATABASE)))
             self._migrate()
             self.revive()
-            wait_until(lambda: all(map(self.ready, APPS)), PATIENCE, self.logs)
+            wait_until(lambda: all(map(self.ready, APPS)), 5 * PATIENCE, self.logs)
             self._stack = self._stack.pop_all()
         return self
 
@@ -222,7 +222,7 @@ class Hosts:
     def _migrate(self) -> None:
         with self.network.inside("app1"):
             migration = Process(("migrate",), self._environment())
-        assert migration.ends() == 0, migration.log()
+        assert migration.ends(10 * PATIENCE) == 0, migration.log()
 
     def _application_url(self) -> str:
         return f"postgresql://{ROLE}@{self.server.address}/{DATABASE}"

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+from django.db import DatabaseError
+
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
 from dispatch.core.models import Event
@@ -31,6 +33,8 @@ from tests.soak.clients import Clients
 from tests.support import factories as make
 
 GROUPS = 3
+# The leads would otherwise take all lines of the pool under load, and offers would wait for one.
+LINES_OF_OFFERS = 6
 EVERY_S = {"forms": 1.0, "leads": 1.0, "messages": 0.4, "schedules": 1.5}
 PATHS = {"forms": "submissions"}
 RUN_IN = timedelta(seconds=3)
@@ -52,7 +56,7 @@ def make_organization(sim: Simulator) -> Seed:
     floor.campaign.max_attempts = 10
     floor.campaign.save()
     organization = floor.organization
-    make.number(organization, account=floor.account, max_channels=8)
+    make.number(organization, account=floor.account, max_channels=8, reserved_for_offers=LINES_OF_OFFERS)
     make.service_type(organization, "plumbing")
     DispatchPolicy.objects.create(
         organization=organization, answer_timeout_s=15, ring_timeout_s=14, max_candidates=5, line_wait_s=600,
@@ -127,6 +131,15 @@ class Load:
             "calls of the provider": len(self.sim.open_calls()),
         }
         return {name: left for name, left in found.items() if left}
+
+    def waiting(self) -> str:
+        """Return the open calls by purpose and status, and what the jobs wait for."""
+        try:
+            calls = Counter(Call.objects.filter(ended_at=None).values_list("purpose", "status"))
+            jobs = Counter(Job.objects.filter(status="dispatching").values_list("waiting_for", flat=True))
+        except DatabaseError as error:
+            return str(error).strip()
+        return f"calls {dict(calls)}, jobs {dict(jobs)}"
 
     # --- What went wrong
     def lost(self) -> list[str]:
@@ -317,6 +330,11 @@ class Watch:
         """Return the parts that have not gone on since `restart()`."""
         with self._lock:
             return sorted(set(self._progress) - set(self.first_growth))
+
+    def silences_now(self) -> dict[str, float]:
+        """Return for how long each part has stood still."""
+        with self._lock:
+            return {name: time.monotonic() - at for name, at in self._grew_at.items()}
 
     def restart(self) -> None:
         """Forget what was seen so far."""

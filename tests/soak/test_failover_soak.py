@@ -36,7 +36,7 @@ from tests.support.waiting import wait_until
 
 __all__ = ["database_pair", "pair"]
 
-pytestmark = [pytest.mark.soak, pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.soak, pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800)]
 
 FORMS, LEADS, MESSAGES = 120, 120, 240
 BEFORE_S = 15.0  # of load before the kill
@@ -44,6 +44,7 @@ PROMOTED_AFTER_S = 5.0  # as an operator's script or Patroni would
 GOES_ON_WITHIN_S = 30.0
 QUICK_LEADS = {"LEADS_JITTER_S": "1", "LEADS_RETRY_DELAY_S": "1", "LEADS_UNTOLD_S": "2"}
 CALM_WITHIN_S = 240
+SENT_WITHIN_S = 900  # a minute, unless the machine is overloaded
 
 
 class Load:
@@ -56,7 +57,7 @@ class Load:
         self.floor.campaign.time_limit_s = 30
         self.floor.campaign.save()
         organization = self.floor.organization
-        make.number(organization, account=self.floor.account, max_channels=8)
+        make.number(organization, account=self.floor.account, max_channels=8, reserved_for_offers=6)
         make.service_type(organization, "plumbing")
         DispatchPolicy.objects.create(
             organization=organization, answer_timeout_s=15, ring_timeout_s=14, max_candidates=5, line_wait_s=600,
@@ -120,7 +121,7 @@ def test_primary_is_killed_under_load_and_the_standby_promoted(
             database_pair.promote()
             resumed = seconds_until_each_grows(load.progress(), before, killed_at, here)
             print({name: f"{seconds:.1f} s" for name, seconds in resumed.items()})  # noqa: T201
-            wait_until(lambda: load.done, CALM_WITHIN_S, here.logs)
+            wait_until(lambda: load.done, SENT_WITHIN_S, here.logs)
         finally:
             load.stop()
         everything_settles(here, slow_sim)
@@ -190,7 +191,9 @@ def leads_were_called_once(clients: Clients, sim: Simulator) -> None:
     )
     # One whose script could not be read to them, because the database was gone, is called again.
     phones = {str(phone) for phone in Lead.objects.values_list("phone", flat=True)}
-    assert {phone: heard[phone] for phone in phones} == dict.fromkeys(phones, 1)
+    wrong = {phone: heard[phone] for phone in phones if heard[phone] != 1}
+    said = {phone: [call["said"] for call in sim.calls(limit="100000") if call["to"] == phone] for phone in wrong}
+    assert wrong == {}, said
 
 
 def messages_arrived_in_order(clients: Clients, receiver: Receiver) -> None:

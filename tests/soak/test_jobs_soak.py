@@ -39,6 +39,7 @@ SUBMISSIONS = 300
 EVERY_S = 0.28
 TROUBLES_S = 100  # then they are over, on a machine that is slower too
 CALM_WITHIN_S = 240  # a call whose end was never reported is asked about after its longest time and a minute
+SENT_WITHIN_S = 900  # two minutes, unless the machine is overloaded
 # Nothing may stay overdue for longer: 30 s is the promise, the rest is for a machine on which all is killed.
 LONGEST_OVERDUE_S = 60
 PHONES = mix(
@@ -105,7 +106,7 @@ def test_everything_is_killed_at_random_while_submissions_stream_in(organization
                 troubles.happen()
                 watch.look()
             sim.heal()
-            wait_until(lambda: clients.done, CALM_WITHIN_S, here.logs)
+            wait_until(lambda: clients.done, SENT_WITHIN_S, here.logs)
         finally:
             clients.stop()
         print(dict(troubles.seen), f"{here.restarts} restarts")  # noqa: T201

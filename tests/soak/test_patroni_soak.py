@@ -89,7 +89,7 @@ def test_patroni_moves_the_primary_under_load(
             DISPATCH_DATA_DIR=str(settings.DATA_DIR),
         )
         migration = Process(("migrate", "--skip-checks"), env)
-        assert migration.ends(5 * PATIENCE) == 0, migration.log()
+        assert migration.ends(10 * PATIENCE) == 0, migration.log()
         here = Version("patroni", ROOT, env, {"web 1": port})
         stack.callback(here.kill)
         load = Load(slow_sim, receiver, pace=PACE)

@@ -74,7 +74,7 @@ made = make.organization("Copper State Plumbing")
 account = make.account(made, provider="twilio", calls_per_second=30.0, **given)
 pool = make.pool(made, concurrency=1000)
 make.number(made, account=account, pool=pool, max_channels=5)
-make.number(made, account=account, pool=pool, max_channels=8)
+make.number(made, account=account, pool=pool, max_channels=8, reserved_for_offers=6)
 make.service_type(made, "plumbing")
 DispatchPolicy.objects.create(organization=made, answer_timeout_s=15, ring_timeout_s=14, max_candidates=5,
                               line_wait_s=600, technician_wait_s=600, auto_pause_misses=0)

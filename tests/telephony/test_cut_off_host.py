@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db import transaction
 
 from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock
@@ -17,7 +18,9 @@ from dispatch.leads.pool_rotation import PoolRotation
 from dispatch.leads.services.claim_batches import ClaimResult
 from dispatch.telephony.models import Call
 from dispatch.telephony.providers import probe_server, twilio_http
-from dispatch.telephony.services.call_requests import place_soon
+from dispatch.telephony.providers.base import Unknown
+from dispatch.telephony.request_threads import PROBES
+from dispatch.telephony.services.call_requests import place_soon, report_outcome
 from tests.harness.leads import Floor
 from tests.support.waiting import wait_until
 from tests.telephony.conftest import Caller, is_placed
@@ -60,6 +63,7 @@ class Cut:
 def route(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Cut:
     monkeypatch.setattr(reachability, "PROBE_S", 0.0)
     monkeypatch.setattr(reachability.process, "probe", probe_server)
+    settings.PROVIDER_LOST_AFTER_S = 3600.0  # nobody has had time to report
     return Cut(settings)
 
 
@@ -75,10 +79,43 @@ def test_requests_of_a_host_that_is_cut_off_begin_no_outage(caller: Caller, rout
     for phone in PHONES[1:]:
         assert caller.call(phone).status == "created"
     assert account_of(caller).outage == ""
-    assert account_of(caller).failed_requests == 1, "only the one before anybody knew"
+    assert account_of(caller).failed_requests == 0
 
 
-def test_a_provider_that_nobody_reaches_begins_an_outage(caller: Caller, route: Cut) -> None:
+def test_failures_before_others_had_time_to_report_begin_no_outage(caller: Caller, route: Cut) -> None:
+    route.cut()
+    for phone in PHONES:
+        assert caller.call(phone).status == "created"
+    with transaction.atomic():
+        for _ in range(5):  # answers to requests that were on their way
+            report_outcome(caller.account.pk, Unknown("ReadTimeout"))
+    assert (account_of(caller).outage, account_of(caller).failed_requests) == ("", 0)
+
+
+def test_a_request_without_an_answer_makes_the_process_probe_the_server(route: Cut) -> None:
+    import requests
+
+    with pytest.raises(requests.ReadTimeout), twilio_http.record_reachability(f"{NOWHERE}/2010", 5.0):
+        raise requests.ReadTimeout
+    wait_until(lambda: reachability.process.failing() == {NOWHERE})
+
+
+def test_a_probe_by_a_host_that_may_be_cut_off_begins_no_outage(
+    caller: Caller, route: Cut, step: Callable
+) -> None:
+    with transaction.atomic():
+        report_outcome(caller.account.pk, Unknown("ReadTimeout"))
+    route.cut()
+    reachability.process.record_failure(NOWHERE, "unplugged")
+    for _ in range(4):
+        clock.travel(10)
+        step("account_probes")
+        wait_until(lambda: account_of(caller).probe_at > clock.now() and not PROBES.items())
+    assert (account_of(caller).outage, account_of(caller).failed_requests) == ("", 1)
+
+
+def test_a_provider_that_nobody_reaches_begins_an_outage(caller: Caller, route: Cut, settings: Any) -> None:
+    settings.PROVIDER_LOST_AFTER_S = 0.0
     route.other.probe = route.cut  # type: ignore[assignment]
     route.cut()
     for phone in PHONES[:3]:
@@ -142,7 +179,10 @@ def test_a_server_that_answers_anything_is_reached(sim: Any) -> None:
         probe_server(NOWHERE)
 
 
-def test_an_account_is_not_probed_by_a_host_that_is_cut_off(caller: Caller, route: Cut, step: Callable) -> None:
+def test_an_account_is_not_probed_by_a_host_that_is_cut_off(
+    caller: Caller, route: Cut, step: Callable, settings: Any
+) -> None:
+    settings.PROVIDER_LOST_AFTER_S = 0.0
     route.cut()
     for phone in PHONES[:3]:
         caller.call(phone)

@@ -1,4 +1,7 @@
-"""Process batches of rows so that a failure or a lock of one row does not affect the others."""
+"""Process batches of rows so that a failure or a lock of one row does not affect the others.
+
+Organizations take turns in a batch, so that thousands of due rows of one of them delay no other.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import QuerySet, Window
+from django.db.models.functions import RowNumber
 
 from dispatch.core.db import prepared
 from dispatch.core.db.errors import is_database_away, is_lock_timeout
@@ -18,16 +22,20 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+# Candidates for each row of a batch. If they are locked, the rest of the batch is taken in plain order.
+CANDIDATES = 2
+
 
 def unlocked_ids(rows: QuerySet[Any], limit: int) -> list[int]:
-    """Return the primary keys of the first `limit` rows that no other session has locked now."""
+    """Return the primary keys of `limit` rows that no other session has locked now, as `unlocked_rows`."""
     return [pk for (pk,) in unlocked_rows(rows, limit, "pk")]
 
 
 def unlocked_rows(rows: QuerySet[Any], limit: int, *columns: str) -> list[tuple[Any, ...]]:
-    """Return these columns of the first `limit` rows that no other session has locked now.
+    """Return these columns of `limit` rows that no other session has locked now.
 
-    A later pass finds the locked rows, so a row that stays locked delays no other row.
+    The first row of each organization comes first, in the order of `rows`, then the second of each, and so on. A
+    later pass finds the locked rows, so a row that stays locked delays no other row.
     """
     with prepared.index_plans():  # most passes find none: no transaction, and no read of the whole table
         if not rows.exists():
@@ -39,7 +47,26 @@ def unlocked_rows(rows: QuerySet[Any], limit: int, *columns: str) -> list[tuple[
 
 
 def _lock_unlocked(rows: QuerySet[Any], limit: int, *columns: str) -> list[tuple[Any, ...]]:
-    return list(rows.select_for_update(skip_locked=True, no_key=True).values_list(*columns)[:limit])
+    in_turn = _ids_in_turn(rows, CANDIDATES * limit)
+    place = {pk: n for n, pk in enumerate(in_turn)}
+    free = rows.select_for_update(skip_locked=True, no_key=True)
+    found = sorted(
+        free.filter(pk__in=in_turn).order_by().values_list("pk", *columns), key=lambda row: place[row[0]]
+    )
+    if len(found) < limit and len(in_turn) == CANDIDATES * limit:  # most of them are locked
+        others = free.exclude(pk__in=in_turn).values_list("pk", *columns)
+        found += others[: limit - len(found)]
+    return [row[1:] for row in found[:limit]]
+
+
+def _ids_in_turn(rows: QuerySet[Any], limit: int) -> list[int]:
+    """Return the primary keys of the first rows, such that organizations take turns."""
+    names = {field.name for field in rows.model._meta.fields}
+    order: Any = rows.query.order_by or ("pk",)
+    if "organization" in names:
+        turn = Window(RowNumber(), partition_by="organization_id", order_by=list(order))
+        rows = rows.annotate(_turn=turn).order_by("_turn", *order)
+    return list(rows.values_list("pk", flat=True)[:limit])
 
 
 class Count(Protocol):

@@ -4,6 +4,9 @@ A host can be cut from the phone provider while another host reaches it. Each pr
 connections succeed. Processes share this in PostgreSQL, but only while one of them fails: a failing process writes
 a row, and dispatchers that read it probe the server and write theirs. A process is relieved if another one reaches
 all that it reaches, and more. Two processes never relieve each other, so nothing is handed back and forth.
+
+A process learns from others only seconds after its own failure. Until then nobody can say whose failure it is, so
+it does not count against anyone else (`may_be_cut_off`).
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from django.conf import settings
 from django.db import DatabaseError, connection, transaction
 
 from dispatch.core import clock
@@ -29,7 +33,11 @@ FRESH_S = 20.0
 # Intervals of the probes of a server, and of the reads of a process without the loop.
 PROBE_S, READ_S = 5.0, 5.0
 DELETE_AFTER_S = 3600.0
+# A server that was reached for this long is steady again (seconds).
+STEADY_AFTER_S = 60.0
 LOOP_INTERVAL_S = 2.0
+# The same while some process does not reach a server.
+ALERT_INTERVAL_S = 0.5
 
 _DATABASE_NOW = "(clock_timestamp() + make_interval(secs => %(offset)s))"
 _REPORT = f"""
@@ -58,6 +66,8 @@ class _Server:
     """What this process knows about one server, in monotonic seconds."""
 
     failing_since: float | None = None
+    failed_at: float = float("-inf")  # the last failure
+    unsteady_since: float = 0.0  # the first failure after it was steady
     known_at: float = 0.0  # the last result
     probed_at: float = float("-inf")
 
@@ -102,9 +112,12 @@ class Process:
         """Record that no connection to the server could be made."""
         with self._lock:
             known = self._servers.setdefault(server, _Server())
-        known.known_at = time.monotonic()
+        now = time.monotonic()
+        if now - known.failed_at > STEADY_AFTER_S:
+            known.unsteady_since = now
+        known.known_at = known.failed_at = now
         if known.failing_since is None:
-            known.failing_since = time.monotonic()
+            known.failing_since = now
             log.warning("server_not_reached", server=server, error=str(error)[:200])
 
     def failing(self) -> frozenset[str]:
@@ -134,14 +147,34 @@ class Process:
             return False
         return any(loop in other.loops and _is_better(other, failing) for other in self._others)
 
+    def may_be_cut_off(self, loop: str) -> bool:
+        """Return whether a failure to reach a server says nothing about the server.
+
+        So it is if another process reaches it (`is_relieved`), and for PROVIDER_LOST_AFTER_S after a steady server
+        first failed, in which others find out.
+        """
+        if self.is_relieved(loop):
+            return True
+        failing = [state for state in list(self._servers.values()) if state.failing_since is not None]
+        began = max((state.unsteady_since for state in failing), default=float("-inf"))
+        return time.monotonic() - began < settings.PROVIDER_LOST_AFTER_S
+
+    def record_silence(self, server: str) -> None:
+        """Record that a request was sent and not answered; a probe finds out whether the server is reached."""
+        self._start_probes([server])
+
     # --- Exchange with others
 
-    def step(self) -> None:
-        """Probe the servers that some process does not reach, report the results, and read those of others."""
+    def step(self) -> bool:
+        """Probe the servers that some process does not reach, report the results, and read those of others.
+
+        Return whether there are any.
+        """
         self._read()
         wanted = set(self.failing()).union(*(other.failing for other in self._others))
         self._start_probes(wanted)
         self._write(wanted)
+        return bool(wanted)
 
     def _exchange_quietly(self, failing: Iterable[str]) -> None:
         self._read_at = time.monotonic()

@@ -291,6 +291,9 @@ class Job(WithWindow, OwnedModel):
             ),
         ]
         indexes = [
+            models.Index(
+                fields=["pending_reason", "organization"], condition=Q(status="pending"), name="job_pending_for"
+            ),
             models.Index(fields=["next_action_at"], condition=Q(status="dispatching"), name="job_to_move_on"),
             models.Index(fields=["id"], condition=Q(is_trial=True), name="job_on_trial"),
             models.Index(

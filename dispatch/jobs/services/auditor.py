@@ -151,18 +151,9 @@ def _advance_due_jobs() -> int:
 
 
 def _sync_ended_calls() -> int:
-    """Update pending offers whose call has ended, or progressed without a webhook, oldest first.
-
-    Offers that stay open after a missed call are already handled.
-    """
-    pending = Offer.objects.filter(status=Offer.Status.PENDING)
-    silent = (
-        Q(ended_at__isnull=False, subject_id__in=pending.filter(missed_at=None).values("pk"))
-        | Q(subject_id__in=pending.filter(ringing_since=None).values("pk"), status__in=("submitted", "unknown"))
-        | Q(subject_id__in=pending.filter(answered_at=None).values("pk"), status="answered")
-    )
-    calls = Call.objects.filter(silent, purpose="offer", subject_id__in=pending.values("pk"))
-    found = list(calls.exclude(pk__in=_blocked_calls.keys()).order_by("pk")[:BATCH])
+    """Update pending offers whose call has ended, or progressed without a webhook, oldest first."""
+    ids = sql.silent_offer_calls(BATCH, but=_blocked_calls.keys())
+    found = list(Call.objects.filter(pk__in=ids).order_by("pk")) if ids else []
     run_each(_apply_call, found, event="offer_call_sync_failed", rule=_SKIP_CALL)
     return len(found)
 

@@ -49,14 +49,13 @@ def resume_after_outage(organization_id: int, limit: int | None = None) -> int:
     if limit is not None and telephony.spend_hold(organization_id, "offer"):
         return 0  # a trial could not call anybody
     if limit is None:
-        run_each(
-            _end_trial,
-            _on_trial().filter(organization_id=organization_id).values_list("pk", flat=True),
-            event=FAILED,
-        )
-    pending = _pending_jobs().filter(organization_id=organization_id)
+        with prepared.index_plans():  # few jobs of all organizations are on trial
+            on_trial = list(_on_trial().values_list("pk", "organization_id"))
+        run_each(_end_trial, [pk for pk, owner in on_trial if owner == organization_id], event=FAILED)
+    with prepared.index_plans():
+        pending = list(_pending_jobs().filter(organization_id=organization_id).values_list("pk", flat=True))
     resumed = 0
-    for job_id in list(pending.values_list("pk", flat=True)):
+    for job_id in pending:
         if limit is not None and resumed >= limit:
             break
         resumed += run_each(partial(_resume, is_trial=limit is not None), [job_id], event=FAILED)

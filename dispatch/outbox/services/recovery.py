@@ -9,6 +9,7 @@ from django.conf import settings
 from django.db import transaction
 
 from dispatch.core import clock, fault_injection
+from dispatch.core.db.prepared import fetch_by_index
 from dispatch.outbox import sql
 from dispatch.outbox.rules.responses import LAPSED
 from dispatch.outbox.services.scheduling import (
@@ -59,6 +60,8 @@ def recover_lapsed() -> tuple[int, list[Claim]]:
     A canceled message only unblocks its group.
     """
     now = clock.now()
+    if not fetch_by_index(sql.LAPSED, {"limit": 1}):  # most passes find none
+        return 0, []
     with transaction.atomic():
         candidates = sql.fetch_all(sql.LAPSED, {"limit": BATCH})
         if not candidates:
@@ -94,6 +97,8 @@ def recover_lapsed() -> tuple[int, list[Claim]]:
 def expire_messages() -> tuple[int, list[Claim]]:
     """Expire a batch of PENDING messages past their expiry; return how many, and the claims that replace them."""
     now = clock.now()
+    if not fetch_by_index(sql.EXPIRED, {"now": now, "limit": 1}):
+        return 0, []
     with transaction.atomic():
         candidates = sql.fetch_all(sql.EXPIRED, {"now": now, "limit": BATCH})
         if not candidates:

@@ -32,6 +32,8 @@ from dispatch.core.runtime import reachability
 FRESH_S = 10.0
 # A connection that had less time than this to be made is no proof that the server cannot be reached (seconds).
 FAIR_CONNECT_S = 1.0
+# How long a probe may take to connect: three attempts of TCP (seconds).
+PROBE_CONNECT_S = 4.0
 # Idle connections of a client. Dialers and the placer have at most about this many threads.
 MAX_IDLE = 32
 
@@ -100,7 +102,9 @@ def record_reachability(url: str, connect_s: float) -> Iterator[None]:
     try:
         yield
     except requests.RequestException as error:
-        if was_never_sent(error) and connect_s >= FAIR_CONNECT_S:
+        if not was_never_sent(error):
+            reachability.process.record_silence(server)
+        elif connect_s >= FAIR_CONNECT_S:
             reachability.process.record_failure(server, type(error).__name__)
         raise
     reachability.process.record_success(server)
@@ -125,7 +129,8 @@ def probe_server(server: str) -> None:
     with requests.Session() as session:
         session.trust_env = not (settings.DEVELOPMENT and settings.SIMULATOR_URL)
         try:
-            session.head(server, timeout=settings.PROVIDER_TIMEOUT_S, allow_redirects=False).close()
+            limits = min(PROBE_CONNECT_S, settings.PROVIDER_TIMEOUT_S), settings.PROVIDER_TIMEOUT_S
+            session.head(server, timeout=limits, allow_redirects=False).close()
         except requests.RequestException as error:
             if was_never_sent(error):
                 raise

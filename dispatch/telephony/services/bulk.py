@@ -231,7 +231,7 @@ def apply_rate_limit_feedback(answers: Sequence[RequestResult]) -> None:
         for answer in answers
         if isinstance(answer.outcome, RateLimited)
         and answer.outcome.retry_after_s > 0  # 0: no request was sent
-        and not (answer.outcome.is_unreachable and reachability.process.is_relieved(call_requests.PLACER))
+        and not (answer.outcome.is_unreachable and reachability.process.may_be_cut_off(call_requests.PLACER))
     }
     for account_id, retry_after_s in limited.items():
         capacity.pause_account(account_id, max(retry_after_s, 1.0))

@@ -187,16 +187,21 @@ def record_outcome(call_id: int, outcome: Outcome) -> Call:
     return call
 
 
+def no_answer(outcome: Outcome) -> bool:
+    """Return whether the provider did not answer: it was not reached, or what it did is unknown."""
+    return isinstance(outcome, Unknown) or (isinstance(outcome, RateLimited) and outcome.is_unreachable)
+
+
 def report_outcome(account_id: int, outcome: Outcome) -> None:
     """Update the account's circuit breaker with the outcome of a request. Runs in the caller's transaction.
 
-    A provider that only this host does not reach is not the account's failure.
+    A provider that only this host does not reach is not the account's failure. The requests of other hosts go on.
     """
-    if isinstance(outcome, RateLimited) and outcome.is_unreachable and reachability.process.is_relieved(PLACER):
+    if no_answer(outcome) and reachability.process.may_be_cut_off(PLACER):
         return
     if isinstance(outcome, Submitted) or (isinstance(outcome, Rejected) and outcome.permanent):
         account_outages.record_success(account_id)  # a refusal of one number also proves that the account works
-    elif isinstance(outcome, Unknown) or (isinstance(outcome, RateLimited) and outcome.is_unreachable):
+    elif no_answer(outcome):
         account_outages.record_failure(account_id, account_outages.Outage.NO_ANSWER, outcome.reason)
     elif isinstance(outcome, Rejected) and outcome.kind in ("configuration", "permission"):
         account_outages.record_failure(

@@ -10,7 +10,7 @@ from django.db import transaction
 
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock, events, fault_injection, languages
-from dispatch.core.db import lock_waits
+from dispatch.core.db import lock_waits, prepared
 from dispatch.core.db.isolation import FailureRule, run_each, run_unlocked
 from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.core.languages import gettext
@@ -287,7 +287,8 @@ def _record_answer(call_id: int, identity: str, key: str = "", state: str = "") 
 def apply_unhandled_inbound_keys() -> int:
     """Apply the recorded keys of inbound calls whose webhook did not. Return how many calls had some."""
     due = InboundCall.objects.filter(next_action_at__lte=clock.now()).exclude(pk__in=_failed_calls.keys())
-    call_ids = list(due.order_by("next_action_at").values_list("pk", flat=True)[:BATCH])
+    with prepared.index_plans():
+        call_ids = list(due.order_by("next_action_at").values_list("pk", flat=True)[:BATCH])
     with lock_waits.limit_lock_waits(lock_waits.LOOP_S):
         run_each(_apply_keys, call_ids, event="inbound_key_not_acted_on", rule=FailureRule[int](_failed_calls.add))
     return len(call_ids)

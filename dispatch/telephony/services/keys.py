@@ -13,7 +13,7 @@ from typing import NamedTuple
 import structlog
 
 from dispatch.core import clock, fault_injection
-from dispatch.core.db import lock_waits
+from dispatch.core.db import lock_waits, prepared
 from dispatch.core.db.isolation import FailureRule, run_each
 from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.telephony import providers
@@ -88,7 +88,8 @@ def mark_applied(call_id: int, event: WebhookEvent) -> None:
 def apply_unhandled_keys() -> int:
     """Apply the stored keys that are due. Return how many."""
     due = CallEvent.objects.filter(next_action_at__lte=clock.now()).exclude(pk__in=_blocked.keys())
-    ids = list(due.order_by("next_action_at").values_list("pk", flat=True)[:BATCH])
+    with prepared.index_plans():
+        ids = list(due.order_by("next_action_at").values_list("pk", flat=True)[:BATCH])
     with lock_waits.limit_lock_waits(lock_waits.LOOP_S):
         run_each(_apply_key, ids, event="key_not_acted_on", rule=FailureRule[int](_blocked.add))
     return len(ids)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dispatch.capacity import account_outages
 from dispatch.capacity.models import ProviderAccount
+from dispatch.core.runtime import reachability
 from dispatch.telephony import providers
 from dispatch.telephony.providers.base import Rejected
 from dispatch.telephony.request_threads import PROBES
+
+LOOP = "account_probes"
 
 
 def probe_accounts() -> int:
@@ -20,8 +23,17 @@ def probe_accounts() -> int:
 
 
 def _probe(account_id: int) -> None:
-    """Record the result of a probe. After a failure, the probe is claimed again when its lease expires."""
-    account_outages.record_probe(account_id, _failure_of(ProviderAccount.objects.get(pk=account_id)))
+    """Record the result of a probe. After a failure, the probe is claimed again when its lease expires.
+
+    A failure that may be this host's own begins no outage.
+    """
+    account = ProviderAccount.objects.get(pk=account_id)
+    failure = _failure_of(account)
+    is_silent = failure is not None and failure[0] == account_outages.Outage.NO_ANSWER
+    if is_silent and not account.outage and reachability.process.may_be_cut_off(LOOP):
+        account_outages.defer_probe(account_id)
+        return
+    account_outages.record_probe(account_id, failure)
 
 
 def _failure_of(account: ProviderAccount) -> tuple[str, str] | None:

@@ -55,7 +55,7 @@ def mark_interrupted_requests_unknown() -> int:
     """
     sql.schedule_missing_hang_ups(clock.now())
     limit = clock.now() - timedelta(seconds=settings.PROVIDER_TIMEOUT_S)
-    due = Call.objects.filter(status=Status.REQUESTING, send_by__lt=limit).order_by("id")
+    due = Call.objects.filter(status=Status.REQUESTING, ended_at=None, send_by__lt=limit).order_by("id")
     return run_unlocked(_mark_unknown, due, BATCH, event="call_not_reconciled", skipped=_failed_calls)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
@@ -27,6 +28,9 @@ SECOND_LOCK_TIMEOUT_S = 0.5
 BRIEF_ATTEMPTS = 8
 GIVE_UP_AFTER_S = 600.0
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 15.0
+# The tables of a statement. A migration that failed at one of them locks them first when it is repeated. Otherwise
+# a slow migration could fail each time: processes would wait for its first table with the second one in use.
+_TABLES = re.compile(r'(?:\bTABLE(?: IF EXISTS)?(?: ONLY)?|\bON|\bREFERENCES) "(\w+)"')
 _CONFLICTS = {"40P01": "deadlock", "55P03": "lock timeout"}
 _HOLDS_A_TABLE = """
 SELECT EXISTS (
@@ -64,10 +68,11 @@ class Command(migrate.Command):
         """Migrate. Raises CommandError if a migration cannot get its locks for `--give-up-after` seconds."""
         connection = connections[options["database"]]
         applied, since, failures = -1, 0.0, 0
+        contended: list[str] = []
         while True:
             try:
                 brief_s = SECOND_LOCK_TIMEOUT_S if failures < BRIEF_ATTEMPTS else float("inf")
-                with _lock_timeout(connection, options["lock_timeout"], brief_s):
+                with _lock_timeout(connection, options["lock_timeout"], brief_s, contended):
                     return super().handle(*args, **options)
             except OperationalError as error:
                 conflict = _CONFLICTS.get(sqlstate(error))
@@ -76,6 +81,7 @@ class Command(migrate.Command):
                 count = len(MigrationRecorder(connection).applied_migrations())
                 if count != applied:
                     applied, since, failures = count, time.monotonic(), 0
+                    del contended[2:]  # what the failed statement named; the others were for another migration
                 if time.monotonic() - since >= options["give_up_after"]:
                     raise CommandError(_give_up_message(conflict, options["give_up_after"])) from error
             failures += 1
@@ -105,10 +111,14 @@ def _give_up_message(conflict: str, after_s: float) -> str:
 
 
 @contextmanager
-def _lock_timeout(connection: Any, seconds: float, second_s: float = SECOND_LOCK_TIMEOUT_S) -> Iterator[None]:
+def _lock_timeout(
+    connection: Any, seconds: float, second_s: float = SECOND_LOCK_TIMEOUT_S, contended: list[str] | None = None
+) -> Iterator[None]:
     """Limit how long each statement waits for locks, except those that lock nobody out while they wait.
 
-    In a transaction that has locked a table already, the limit is `second_s` if that is less.
+    In a transaction that has locked a table already, the limit is `second_s` if that is less. The tables in
+    `contended` are locked at the beginning of the first transaction. It is then replaced by the tables of the
+    statement that failed, if one does.
 
     Behind a pooler (DB_SESSION_LIMITS is off), sessions are shared, so nothing is set.
     """
@@ -129,6 +139,11 @@ def _lock_timeout(connection: Any, seconds: float, second_s: float = SECOND_LOCK
             cursor.cursor.execute(_HOLDS_A_TABLE)
             return bool(cursor.cursor.fetchone()[0])
 
+    def exists(table: str) -> bool:
+        with connection.cursor() as cursor:
+            cursor.cursor.execute("SELECT to_regclass(%s) IS NOT NULL", [f'"{table}"'])
+            return bool(cursor.cursor.fetchone()[0])
+
     def choose_limit(statement: str) -> str:
         if connection.in_atomic_block:
             is_second = seconds > second_s and not statement.startswith("SELECT") and holds_a_table()
@@ -137,16 +152,30 @@ def _lock_timeout(connection: Any, seconds: float, second_s: float = SECOND_LOCK
         return "0" if "CONCURRENTLY" in statement else limit
 
     def execute(run: Callable[..., Any], statement: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
+        if to_lock and connection.in_atomic_block and not str(statement).lstrip().upper().startswith("SELECT"):
+            tables = [f'"{table}"' for table in to_lock if exists(table)]
+            to_lock.clear()
+            for table in tables:
+                execute(run, f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE", None, False, context)
         chosen = choose_limit(str(statement).strip().upper())
         if chosen == limit:
-            return run(statement, params, many, context)
+            return run_noting(run, statement, params, many, context)
         set_timeout(chosen)
         try:
-            return run(statement, params, many, context)
+            return run_noting(run, statement, params, many, context)
         finally:
             with suppress(DatabaseError):  # a transaction that failed is rolled back, and the limit with it
                 set_timeout(limit)
 
+    def run_noting(run: Callable[..., Any], statement: Any, *args: Any) -> Any:
+        try:
+            return run(statement, *args)
+        except OperationalError as error:
+            if contended is not None and sqlstate(error) in _CONFLICTS:
+                contended[:] = dict.fromkeys([*_TABLES.findall(str(statement)), *contended])
+            raise
+
+    to_lock = list(contended or ())
     limit, second_limit = f"{round(seconds * 1000)}ms", f"{round(min(second_s, seconds) * 1000)}ms"
     before = set_timeout(limit)
     try:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from typing import Any
 
+import structlog
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
+from redis.exceptions import TimeoutError as RedisTimeout
 
 from dispatch.core.db import session_limits
 from dispatch.core.observability import metrics
@@ -18,6 +21,9 @@ from dispatch.core.runtime.fair_threads import REQUESTS_END_S, FairThreads
 from dispatch.core.runtime.queues import rq_queue
 from dispatch.core.runtime.rq_worker import WORKER_TTL_S, DispatchWorker
 
+log = structlog.get_logger(__name__)
+
+WAIT_S = 1.0  # between two questions whether Redis responds
 # A worker has few threads for requests to the provider, since each has a database connection. Other requests are
 # made by the dispatcher.
 REQUEST_THREADS = 8
@@ -51,6 +57,7 @@ class Command(BaseCommand):
         metrics.serve()
         FairThreads.start_threads(REQUEST_THREADS)
         try:
+            _wait_for_redis(name)
             worker = DispatchWorker(
                 [rq_queue(name)],
                 connection=connect(QUEUES, socket_timeout=WORKER_TTL_S),
@@ -70,3 +77,23 @@ class Command(BaseCommand):
             FairThreads.stop_threads(REQUESTS_END_S)
         if not (worker.stopped_by_request or options["burst"]):
             sys.exit(1)  # the worker gave up; its supervisor starts another
+
+
+def _wait_for_redis(queue: str) -> None:
+    """Return when Redis responds; log once if it hangs. The worker itself would wait silently, for longer.
+
+    Raises REDIS_ERRORS if Redis refuses the connection.
+    """
+    is_waiting = False
+    while True:
+        server = connect(QUEUES)
+        try:
+            server.ping()
+            return
+        except RedisTimeout as error:
+            if not is_waiting:
+                log.warning("worker_waiting_for_redis", queue=queue, error=str(error))
+            is_waiting = True
+        finally:
+            server.close()
+        time.sleep(WAIT_S)
