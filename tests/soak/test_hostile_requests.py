@@ -1,7 +1,7 @@
 """No request under 1 MB costs more than a second of CPU or 100 MB, and none is a server error.
 
 Every URL, every parameter that its view reads, with all hostile values; as Admin, Dispatcher and stranger.
-The parts run independently: `make soak ARGS="tests/soak/test_hostile_requests.py -k 'admin and api'"`.
+The parts run independently: `make soak ARGS="tests/soak/test_hostile_requests.py -k 'dispatcher and API'"`.
 """
 
 from __future__ import annotations

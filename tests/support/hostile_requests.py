@@ -59,7 +59,8 @@ AREAS = {
     "admin of outbox": ("/admin/outbox/",),
     "admin of schedules": ("/admin/schedules/", "/admin/notifications/"),
     "rest of the admin": ("/admin/",),
-    "api": ("/api/",),
+    "API of A to L": tuple(f"/api/v1/{letter}" for letter in "abcdefghijkl"),
+    "rest of the API": ("/api/",),
     "pages": ("/",),
 }
 
