@@ -25,6 +25,7 @@ from django.test import Client
 from django.urls import URLResolver, get_resolver
 
 from dispatch.capacity.models import OutboundNumber
+from dispatch.console.portal.session import COOKIE as PORTAL_COOKIE
 from dispatch.jobs import signed_links
 from dispatch.jobs.models import Job, Offer, Submission
 from dispatch.leads.models import Campaign, Lead
@@ -127,10 +128,11 @@ class Cost:
 
 @dataclass
 class Walk:
-    """Requests of one person of a tenant (None: anonymous)."""
+    """Requests of one person of a tenant (None: anonymous), or of a receiver in its portal (uid and key)."""
 
     tenant: Tenant
     person: Any = None
+    portal: tuple[str, str] | None = None
     problems: list[str] = field(default_factory=list)
     tried: int = 0
     slowest: tuple[float, str] = (0.0, "")
@@ -141,15 +143,22 @@ class Walk:
         self.client = Client(raise_request_exception=False, headers={"HX-Request": "true"})
         if self.person is not None:
             self.tenant.sign_in(self.client, self.person)
+        if self.portal:
+            self.client.cookies[PORTAL_COOKIE] = self.portal[1]
         self._cookies = copy.deepcopy(self.client.cookies)
 
     def addresses(self, *, but: tuple[str, ...] = ()) -> list[str]:
         """Return an address of every URL pattern, with ids of the tenant's rows."""
         return sorted(
-            {self._fill(path) for path in _paths(get_resolver()) if not path.startswith((*_LEFT_OUT, *but))}
+            {
+                self._fill(path, view)
+                for path, view in _paths(get_resolver())
+                if not path.startswith((*_LEFT_OUT, *but))
+            }
         )
 
-    def _fill(self, path: str) -> str:
+    def _fill(self, path: str, view: Any) -> str:
+        rows = getattr(getattr(view, "cls", None), "queryset", None)  # of an endpoint of the API
         model = re.match(r"admin/(\w+)/(\w+)/", path)
 
         def value(match: re.Match[str]) -> str:
@@ -159,6 +168,10 @@ class Walk:
                 return str(self.tenant.row(of).pk) if of in ROWS else "1"
             if name == "token":
                 return self._token(path)
+            if name == "pk" and rows is not None and rows.model in ROWS:
+                return str(self.tenant.row(rows.model).pk)
+            if name == "uid" and self.portal:
+                return self.portal[0]
             if name in _MODELS:
                 return str(self.tenant.row(_MODELS[name]).pk)
             if name == "app_label":
@@ -270,13 +283,14 @@ FORM, JSON = "application/x-www-form-urlencoded", "application/json"
 MULTIPART = "multipart/form-data; boundary=b"
 
 
-def _paths(resolver: URLResolver, before: str = "") -> Iterator[str]:
+def _paths(resolver: URLResolver, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each URL pattern as text, with its view."""
     for entry in resolver.url_patterns:
         path = f"{before}{entry.pattern}"
         if isinstance(entry, URLResolver):
             yield from _paths(entry, path)
         else:
-            yield path
+            yield path, entry.callback
 
 
 def _multipart(parts: int, header: str, size: int) -> str:

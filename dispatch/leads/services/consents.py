@@ -75,10 +75,10 @@ def _without_withdrawn(
     erased = Consent.objects.filter(organization_id=organization_id).exclude(phone_hash="")
     if erased.exists():
         by_hash = {digest: phone for phone in phones for digest in all_hashes(HASH_PURPOSE, phone)}
-        rows = erased.filter(phone_hash__in=list(by_hash), withdrawn_at__isnull=False)
-        for digest, at in rows.values_list("phone_hash", "withdrawn_at"):
-            phone = by_hash[digest]
-            withdrawn[phone] = max(at, withdrawn.get(phone, at))
+        for digest, at in erased.filter(phone_hash__in=list(by_hash)).values_list("phone_hash", "withdrawn_at"):
+            if at is not None:
+                phone = by_hash[digest]
+                withdrawn[phone] = max(at, withdrawn.get(phone, at))
     return [(phone, new) for phone, new in given if phone not in withdrawn or new.given_at > withdrawn[phone]]
 
 
