@@ -33,6 +33,7 @@ from notifications.models import (
     Route,
 )
 from notifications.rendering import path_to
+from notifications.services import alert_reach
 from notifications.services.preferences import default_steps
 
 # Words of a badge → its color in the admin theme.
@@ -200,6 +201,12 @@ def _how(row: Delivery) -> str:
     return f"{words} ({row.error})" if row.error else words
 
 
+def describe_reach(request: HttpRequest, row: Any) -> str:
+    """Say whom alerts reach by text and call in the row's organization, or in the current one."""
+    organization_id = row.organization_id if row else request.organization and request.organization.pk
+    return alert_reach.load_reach(organization_id).describe() if organization_id else ""
+
+
 class KindForm(OwnedForm):
     """Choose an event kind by its label."""
 
@@ -245,7 +252,11 @@ class RouteAdmin(AuditedAdmin):
     form = KindForm
     dispatcher_may = VIEW
     list_display = ["__str__", "is_on", "to", "level"]
-    fields = ["kind", "is_on", "to", "level"]
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Say above the fields whom alerts reach by text and call."""
+        description = format_html("{}", describe_reach(request, obj))
+        return [(None, {"fields": ["kind", "is_on", "to", "level"], "description": description})]
 
 
 def installed_plan() -> str:
@@ -285,6 +296,7 @@ class EscalationPolicyAdmin(AuditedAdmin):
     inlines = [StepsOfPolicy]
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Show the installation's defaults above the fields."""
+        """Show above the fields whom alerts reach by text and call, and the installation's defaults."""
         fields = ["repeat_s", "again_after_s", "return_after_s", "call_pool"]
-        return [(None, {"fields": fields, "description": format_html("{}", installed_plan())})]
+        description = format_html("{} {}", describe_reach(request, obj), installed_plan())
+        return [(None, {"fields": fields, "description": description})]

@@ -9,14 +9,17 @@ class NotificationsConfig(AppConfig):
     name = "notifications"
 
     def ready(self) -> None:
+        from accounts import alert_phones
         from dispatch.core.privacy.personal_data import register
         from notifications import checks, live_updates, metrics, retention  # noqa: F401
         from notifications.channels import phone_codes, sms, voice
         from notifications.personal import PART
+        from notifications.services import phone_confirmation
 
         voice.register()
         sms.register()
         phone_codes.register()
+        alert_phones.register(phone_confirmation.alert_phone)
         retention.register()
         live_updates.start_listening()
         register("notifications", PART)

@@ -8,6 +8,7 @@ from allauth.account.models import EmailAddress
 from allauth.mfa.models import Authenticator
 from allauth.usersessions.models import UserSession
 from django import forms
+from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.auth.models import Group
 from django.db import models
@@ -22,11 +23,22 @@ from unfold.widgets import (
 
 from accounts import invitations, services
 from accounts.admin.base import EVERYTHING, VIEW, OwnedAdmin, OwnedForm, OwnedTabularInline, render_secret_once
-from accounts.auth import second_factor, sessions
+from accounts.alert_phones import AlertPhone, with_alert_phone
+from accounts.auth import second_factor, security_mail, sessions
+from accounts.auth.throttling import parse_rate, take_tokens
 from accounts.models import Membership, Organization, User
 from accounts.sso import services as sso
 
 admin.site.unregister(Group)
+PHONE_COLORS = {
+    AlertPhone.CONFIRMED.label: "success",
+    AlertPhone.ACCEPTED.label: "warning",
+    AlertPhone.UNCONFIRMED.label: "danger",
+    AlertPhone.NONE.label: "danger",
+}
+# How often one member is asked to confirm the phone.
+REMINDER_RATE = parse_rate("1/hour")
+
 # Secrets and sessions: only services and their owner change them.
 for model in (EmailAddress, Authenticator, UserSession):
     admin.site.unregister(model)
@@ -59,12 +71,37 @@ class OrganizationAdmin(OwnedAdmin):
         services.change_organization(obj.pk, changes, actor=request.actor)
 
 
-class MembershipsOfUser(OwnedTabularInline):
+class AlertPhoneMixin:
+    """Show whether alerts reach a member's phone. Mix in before the base class."""
+
+    def get_queryset(self, request: HttpRequest) -> models.QuerySet:
+        return with_alert_phone(super().get_queryset(request))  # type: ignore[misc]
+
+    @display(description="phone for alerts", label=PHONE_COLORS)
+    def alert_phone(self, membership: Any) -> str:
+        return AlertPhone(membership.alert_phone).label if membership.is_active else ""
+
+
+class AlertPhoneFilter(admin.SimpleListFilter):
+    """Filter members by what alerts can do with their phone."""
+
+    title = "phone for alerts"
+    parameter_name = "alert_phone"
+
+    def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
+        return AlertPhone.choices
+
+    def queryset(self, request: Any, queryset: models.QuerySet) -> models.QuerySet:
+        return queryset.filter(alert_phone=self.value(), is_active=True) if self.value() else queryset
+
+
+class MembershipsOfUser(AlertPhoneMixin, OwnedTabularInline):
     """Show a user's memberships in organizations that the reader may see."""
 
     model = Membership
     admin_may = VIEW
-    fields = ["organization", "role", "is_active", "on_duty"]
+    fields = ["organization", "role", "is_active", "on_duty", "alert_phone"]
+    readonly_fields = ["alert_phone"]
     exclude = ()
     verbose_name_plural = "memberships"
 
@@ -192,7 +229,7 @@ class NewMemberForm(OwnedForm):
 
 
 @admin.register(Membership)
-class MembershipAdmin(OwnedAdmin):
+class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
     """Administer memberships. Adding one invites the person; they become a member when they join."""
 
     list_display = [
@@ -202,10 +239,10 @@ class MembershipAdmin(OwnedAdmin):
         "is_active",
         "joined_at",
         "on_duty",
-        "duty_changed_at",
+        "alert_phone",
         "alert_order",
     ]
-    list_filter = ["role", "is_active", "on_duty"]
+    list_filter = ["role", "is_active", "on_duty", AlertPhoneFilter]
     list_select_related = ["user"]
     search_fields = ["user__name", "user__email"]
     ordering = ["user__name"]
@@ -218,10 +255,12 @@ class MembershipAdmin(OwnedAdmin):
         "joined_at",
         "on_duty",
         "duty_changed_at",
+        "alert_phone",
         "alert_order",
     ]
     add_fields = ["email", "name", "phone", "role"]
-    readonly_fields = ["person", "email", "api_keys", "joined_at", "duty_changed_at"]
+    readonly_fields = ["person", "email", "api_keys", "joined_at", "duty_changed_at", "alert_phone"]
+    actions = ["ask_to_confirm_phone"]
     actions_detail = ["invite_again", "reset_single_sign_on"]
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
@@ -320,6 +359,27 @@ class MembershipAdmin(OwnedAdmin):
         else:
             messages.warning(request, "This person has not signed in by single sign-on.")
         return self.back_to(object_id)
+
+    @admin.action(
+        description="Ask to confirm the phone: members whose phone is not confirmed get an e-mail",
+        permissions=["change"],
+    )
+    def ask_to_confirm_phone(self, request: HttpRequest, queryset: models.QuerySet) -> None:
+        if not settings.EMAIL_IS_SET_UP:
+            messages.warning(request, "No mail server is configured. Ask them to open Notification settings.")
+            return
+        waiting = queryset.filter(is_active=True).exclude(alert_phone=AlertPhone.CONFIRMED)
+        asked, recently = 0, 0
+        for membership in waiting.select_related("user", "organization"):
+            (token,) = take_tokens((f"phone-reminder:{membership.pk}", REMINDER_RATE))
+            if token.wait_ms:
+                recently += 1
+                continue
+            security_mail.enqueue_phone_reminder(membership)
+            self.log_change(request, membership, "Asked to confirm the phone.")
+            asked += 1
+        told = f"{asked} asked by e-mail." + (f" {recently} were asked within the last hour." if recently else "")
+        messages.success(request, told)
 
     def _report_delivery(
         self, request: HttpRequest, membership: Membership, sent: invitations.InvitationResult

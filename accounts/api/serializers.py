@@ -7,6 +7,7 @@ from typing import Any
 from phonenumber_field.serializerfields import PhoneNumberField
 from rest_framework import serializers
 
+from accounts.alert_phones import AlertPhone
 from accounts.api.base import OwnedSerializer
 from accounts.models import ApiKey, Membership, Organization, User, validate_time_zone
 from dispatch.core.api.serializers import StrictSerializer
@@ -47,10 +48,18 @@ class MemberSerializer(OwnedSerializer):
     """
 
     user = PersonSerializer(read_only=True)
+    alert_phone = serializers.ChoiceField(
+        choices=AlertPhone.choices,
+        read_only=True,
+        help_text="Alerts use a phone that is confirmed, or accepted for a limited time after an upgrade.",
+    )
 
     class Meta:
         model = Membership
-        fields = ["id", "user", "role", "is_active", "joined_at", "on_duty", "duty_changed_at", "alert_order"]
+        fields = [
+            "id", "user", "role", "is_active", "joined_at", "on_duty", "duty_changed_at", "alert_order",
+            "alert_phone",
+        ]  # fmt: skip
         read_only_fields = ["joined_at", "on_duty", "duty_changed_at"]
 
     def to_representation(self, membership: Membership) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from accounts import invitations, services, tenancy
+from accounts.alert_phones import with_alert_phone
 from accounts.api.base import (
     OrganizationViewSet,
     OwnedFilterSet,
@@ -152,6 +153,9 @@ class MemberViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Organizati
         "destroy": ADMIN,
     }  # fmt: skip
 
+    def get_queryset(self) -> QuerySet:
+        return with_alert_phone(super().get_queryset())
+
     @extend_schema(request=NewMemberSerializer, responses={201: AddedMemberSerializer})
     def create(self, request: Request) -> Response:
         given = NewMemberSerializer(data=request.data)
@@ -170,15 +174,16 @@ class MemberViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Organizati
 
     def _invited(self, request: Request, member: Membership, code: int) -> Response:
         sent = invitations.send_invitation(member, request.build_absolute_uri)
-        answer = {**self.get_serializer(member).data, "mailed": sent.mailed, "invitation_url": sent.link}
+        shown = self.get_queryset().get(pk=member.pk)
+        answer = {**self.get_serializer(shown).data, "mailed": sent.mailed, "invitation_url": sent.link}
         return Response(answer, status=code, headers={"Cache-Control": "no-store"})
 
     def partial_update(self, request: Request, **kwargs: Any) -> Response:
         member = self.get_object()
         given = self.get_serializer(member, data=request.data, partial=True)
         given.is_valid(raise_exception=True)
-        changed = services.change_member(member.pk, **given.validated_data, actor=request.actor)
-        return Response(self.get_serializer(changed).data)
+        services.change_member(member.pk, **given.validated_data, actor=request.actor)
+        return Response(self.get_serializer(self.get_object()).data)
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Request, **kwargs: Any) -> Response:

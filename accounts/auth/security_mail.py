@@ -1,5 +1,7 @@
 """Mail users about changes of their sign-in, in their language or that of their organization, without secrets.
 
+Also mails the request to confirm the phone for alerts (`PHONE_REMINDER`).
+
 A row is written in the transaction of the change, and an elected loop sends it, so that an unavailable mail server
 delays no change and loses no mail.
 """
@@ -18,7 +20,7 @@ from django.db import transaction
 from django.dispatch import receiver
 from django.urls import reverse
 
-from accounts.models import Organization, SecurityMail, User, password_changed
+from accounts.models import Membership, Organization, SecurityMail, User, password_changed
 from dispatch.core import clock
 from dispatch.core.languages import gettext, mark, override
 
@@ -32,7 +34,9 @@ RETRY_DELAY = timedelta(seconds=30)
 CLAIM = timedelta(minutes=2)
 MAX_BROWSER_LENGTH = 200
 
+PHONE_REMINDER = "phone_reminder"
 SUBJECTS = {
+    PHONE_REMINDER: mark("Confirm your phone to receive alerts"),
     "totp_added": mark("An authenticator app was added to your account"),
     "totp_removed": mark("The authenticator app was removed from your account"),
     "webauthn_added": mark("A passkey was added to your account"),
@@ -56,6 +60,12 @@ def enqueue_mail(user: User, kind: str, request: Any = None) -> None:
         "address": meta.get("REMOTE_ADDR", ""),
     }
     SecurityMail.objects.create(user=user, kind=kind, data=data if any(data.values()) else {})
+
+
+def enqueue_phone_reminder(membership: Membership) -> None:
+    """Store an e-mail that asks the member to confirm the phone to which alerts of the organization go."""
+    data = {"organization": membership.organization.slug}
+    SecurityMail.objects.create(user=membership.user, kind=PHONE_REMINDER, data=data)
 
 
 def send_due_mail() -> float | None:
@@ -101,6 +111,9 @@ def render_mail(row: SecurityMail) -> tuple[str, str]:
     sessions = settings.PUBLIC_BASE_URL + reverse("usersessions_list")
     with override(row.user.language or organization.language):
         subject = gettext(SUBJECTS[row.kind])
+        if row.kind == PHONE_REMINDER:
+            asking = Organization.objects.filter(slug=row.data.get("organization")).first() or organization
+            return f"Dispatch: {subject}", _phone_reminder(asking)
         lines = [f"{subject}.", "", gettext("When: {time}").format(time=f"{local:%Y-%m-%d %H:%M %Z}")]
         if row.data:
             lines.append(gettext("Where: {address}").format(address=row.data["address"]))
@@ -114,6 +127,15 @@ def render_mail(row: SecurityMail) -> tuple[str, str]:
             ).format(link=sessions),
         ]
     return f"Dispatch: {subject}", "\n".join(lines) + "\n"
+
+
+def _phone_reminder(organization: Organization) -> str:
+    told = gettext(
+        "Alerts of {organization} reach you by email only until you confirm your phone. Enter your number and the "
+        "code that we send to it at {link}"
+    )
+    link = f"{settings.PUBLIC_BASE_URL}{reverse('console:notification_choices')}?in={organization.slug}"
+    return told.format(organization=organization.name, link=link) + "\n"
 
 
 @receiver(password_changed)

@@ -11,6 +11,7 @@ from accounts.models import ApiKey, Membership, Organization
 from dispatch.capacity.models import OutboundNumber, ProviderAccount
 from dispatch.jobs.models import PublicForm, ServiceType, Submission
 from dispatch.technicians.models import Technician
+from notifications.services import alert_reach
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,12 @@ def load_checklist(organization: Organization) -> list[SetupStep]:
             "Alerts escalate to them if you are away.",
             reverse("admin:accounts_membership_add"),
             Membership.objects.of(organization).filter(is_active=True).count() > 1,
+        ),
+        SetupStep(
+            "Confirm a phone for alerts",
+            "Until somebody does, alerts reach people by email only.",
+            reverse("console:notification_choices"),
+            alert_reach.reaches_somebody(organization.pk),
         ),
     ]
     return steps if not all(step.is_done for step in steps) else []

@@ -144,11 +144,11 @@ class AuditRestart(models.Model):
 
 
 class ReplayEntry(models.Model):
-    """Record an erasure, an opt-out or a do-not-call entry, so that it can be repeated after a restore.
+    """Record an erasure, an opt-out, a withdrawn consent or a do-not-call entry, to repeat it after a restore.
 
     Written with the act itself, and copied to a place outside the database (`core.privacy.replay`). `keyed_hash`
-    identifies a phone number or an e-mail address without revealing it; `subject_id` is a technician's or a
-    user's.
+    identifies a phone number or an e-mail address without revealing it; `subject_id` is a technician's, a
+    user's or a consent's.
     """
 
     uid = models.UUIDField(unique=True)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 # Regions in which five digits are a ZIP code. Elsewhere they have other meanings (10115: Berlin and New York).
 REGIONS = frozenset({"US", "PR", "VI", "GU", "AS", "MP"})
 
+_CODE = re.compile(r"[0-9]{5}")
+
 
 @lru_cache(maxsize=4096)
 def zip_position(code: str) -> tuple[float, float, str] | None:
-    """Return latitude, longitude and state of a ZIP code.
+    """Return latitude, longitude and state of a ZIP code of five digits.
 
-    Return None if the code does not exist or has no location (military codes). Raises ValueError or TypeError if
-    `code` is not a ZIP code.
+    Return None if `code` is anything else, does not exist or has no location (military codes).
     """
     import zipcodes  # its data is loaded on first use
 
+    if not _CODE.fullmatch(code):  # the library raises for some of them
+        return None
     for entry in zipcodes.matching(code):
         lat, lng = float(entry["lat"] or 0), float(entry["long"] or 0)
         if (lat, lng) != (0, 0):

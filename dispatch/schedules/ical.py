@@ -23,7 +23,9 @@ from dispatch.schedules.rules import rrules
 MAX_BYTES = 256 * 1024
 MAX_ENTRIES = 1000
 MAX_NAME_LENGTH = 80
-# Steps of the expansion of all recurring events of a file (rules.rrules.Search): about two seconds.
+# Of many short lines, each takes about 20 µs.
+MAX_LINES = 20_000
+# Steps of the expansion of all recurring events of a file (rules.rrules.Search): about half a second.
 MAX_STEPS, STEPS_PER_OCCURRENCE = 1_000_000, 10
 # Occurrences of recurring events are read from and until these times.
 BEFORE, AHEAD = timedelta(days=31), timedelta(days=3 * 366)
@@ -39,8 +41,11 @@ def read_entries(content: str, now: datetime) -> list[list[str]]:
     """Return the entries of a calendar: [start, end, name], in order. Raises UnreadableCalendar."""
     if len(content.encode()) > MAX_BYTES:
         raise UnreadableCalendar(f"The calendar is larger than {MAX_BYTES // 1024} KB.")
+    lines = _without_zones(content)
+    if len(lines) > MAX_LINES:
+        raise UnreadableCalendar(f"The calendar has more than {MAX_LINES:,} lines.")
     try:
-        found: Any = Calendar.from_ical(_without_zones(content))
+        found: Any = Calendar.from_ical("\r\n".join([*lines, ""]))
         events = list(found.walk("VEVENT"))
     except Exception as error:  # the parser raises many kinds of error
         raise UnreadableCalendar(f"This is not an iCalendar file: {str(error)[:200]}") from None
@@ -57,8 +62,8 @@ def read_entries(content: str, now: datetime) -> list[list[str]]:
     return sorted(entries)
 
 
-def _without_zones(content: str) -> str:
-    """Return the file without its definitions of time zones."""
+def _without_zones(content: str) -> list[str]:
+    """Return the lines of the file without its definitions of time zones."""
     kept, depth = [], 0
     for line in re.sub(r"\r?\n[ \t]", "", content).splitlines():
         name, _, value = line.upper().partition(":")
@@ -67,7 +72,7 @@ def _without_zones(content: str) -> str:
         if not depth:
             kept.append(line)
         depth -= bool(depth) and is_zone and name.partition(";")[0].strip() == "END"
-    return "\r\n".join([*kept, ""])
+    return kept
 
 
 def _replaced_starts(events: Iterable[Any]) -> dict[str, list[date | datetime]]:

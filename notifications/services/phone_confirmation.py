@@ -18,8 +18,9 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Value, When
 
+from accounts.alert_phones import AlertPhone
 from accounts.auth import throttling
 from accounts.models import Membership, Organization, User
 from dispatch.core import clock, events, keyed_hashes
@@ -78,6 +79,21 @@ def is_usable(organization_id: int, user: User) -> bool:
 def _counts(organization_id: int) -> Q:
     accepted = Q(confirmed_at__isnull=False) | Q(accepted_until__gt=clock.now())
     return accepted & (Q(organization_id=organization_id) | Q(user__is_superuser=True))
+
+
+def alert_phone() -> Case:
+    """Return the expression of a membership's AlertPhone."""
+    rows = PhoneConfirmation.objects.filter(
+        Q(organization_id=OuterRef("organization_id")) | Q(user__is_superuser=True),
+        user_id=OuterRef("user_id"),
+        phone=OuterRef("user__phone"),
+    )
+    return Case(
+        When(Q(joined_at=None) | Q(user__phone=""), then=Value(AlertPhone.NONE)),
+        When(Exists(rows.filter(confirmed_at__isnull=False)), then=Value(AlertPhone.CONFIRMED)),
+        When(Exists(rows.filter(accepted_until__gt=clock.now())), then=Value(AlertPhone.ACCEPTED)),
+        default=Value(AlertPhone.UNCONFIRMED),
+    )
 
 
 def needs_confirmation(organization_id: int, user: User) -> bool:

@@ -150,7 +150,8 @@ def test_each_kind_can_be_written(dana: User) -> None:
     for kind in security_mail.SUBJECTS:
         subject, text = security_mail.render_mail(SecurityMail(user=dana, kind=kind))
         assert "\n" not in subject
-        assert "If this was not you" in text
+        expected = "/notifications/choices/?in=" if kind == security_mail.PHONE_REMINDER else "If this was not you"
+        assert expected in text
 
 
 def test_unavailable_mail_server_delays_and_finally_drops(dana: User, settings: Any) -> None:

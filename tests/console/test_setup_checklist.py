@@ -27,18 +27,22 @@ def test_each_step_is_ticked_by_what_it_creates():
     make.number(other)
     make.technician(other)
     make.admin(organization)
-    _, number, technicians, form, colleague = open_steps(organization)
+    _, number, technicians, form, colleague, alerts = open_steps(organization)
     made = make.account(organization)
-    assert open_steps(organization) == [number, technicians, form, colleague]
+    assert open_steps(organization) == [number, technicians, form, colleague, alerts]
     make.number(organization, account=made)
-    assert open_steps(organization) == [technicians, form, colleague]
+    assert open_steps(organization) == [technicians, form, colleague, alerts]
     make.technician(organization)
-    assert open_steps(organization) == [form, colleague]
+    assert open_steps(organization) == [form, colleague, alerts]
     make.service_type(organization)
-    assert open_steps(organization) == [form, colleague]
+    assert open_steps(organization) == [form, colleague, alerts]
     PublicForm.objects.create(organization=organization)
-    assert open_steps(organization) == [colleague]
-    make.dispatcher(organization)
+    assert open_steps(organization) == [colleague, alerts]
+    person = make.dispatcher(organization)
+    assert open_steps(organization) == [alerts]
+    person.phone = make.phone()
+    person.save()
+    make.confirm_phone(organization, person)
     assert load_checklist(organization) == []
 
 
@@ -47,7 +51,7 @@ def test_admins_see_the_checklist_until_the_first_form():
     admin, dispatcher = make.admin(organization), make.dispatcher(organization)
     page = board(admin)
     assert "Get ready for the first job" in page
-    assert "1 of 5 done" in page
+    assert "1 of 6 done" in page
     assert "Get ready for the first job" not in board(dispatcher)
     Submission.objects.create(
         organization=organization, status="processed", form={}, customer_name="Ana", customer_phone=make.phone(),

@@ -93,6 +93,9 @@ def test_double_submission_is_one_and_a_changed_one_is_confirmed(site: Site) -> 
     [
         ({"phone": "12"}, "Enter a valid phone number."),
         ({"postcode": "99999"}, "Enter a valid ZIP code."),
+        ({"postcode": "850"}, "Enter a valid ZIP code."),
+        ({"postcode": "Phoenix"}, "Enter a valid ZIP code."),
+        ({"postcode": "８５００３"}, "Enter a valid ZIP code."),
         ({"service": "nonsense"}, "Select a valid choice"),
         ({"name": ""}, "required"),
         ({"urgency": "7"}, "valid choice"),

@@ -125,6 +125,21 @@ def _rsa_key(bits: int) -> str:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
+def test_oversized_rsa_key_is_refused_before_its_factors_are_tested(
+    receiver: Receiver, api: Api, authority: Authority
+) -> None:
+    p, q = (1 << 4095) + 15, (1 << 4094) + 41  # not prime: a test of the factors would say "not a key"
+    d = (1 << 8180) + 1
+    numbers = rsa.RSAPrivateNumbers(
+        p, q, d, d % (p - 1), d % (q - 1), pow(q, -1, p), rsa.RSAPublicNumbers(65537, p * q)
+    )
+    key = numbers.private_key(unsafe_skip_rsa_key_validation=True)
+    text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    answer = api.post("endpoints/", body(receiver, authority.issue("ERP")[0], text))
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "client_key")
+    assert "must have 2,048 to 4,096 bits" in answer.content.decode()
+
+
 def test_certificates_that_cannot_work_are_refused(receiver: Receiver, api: Api, authority: Authority) -> None:
     certificate, key = authority.issue("ERP")
     _, other_key = authority.issue("Other")

@@ -1,4 +1,4 @@
-"""The restore guide of docs/operations/backup.md repeats erasures, opt-outs and do-not-call entries."""
+"""The restore guide of docs/operations/backup.md repeats erasures, opt-outs and withdrawals since the dump."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from dispatch.core.privacy import personal_data, replay
 from dispatch.core.privacy.personal_data import DataSubject
 from dispatch.jobs.models import Submission
 from dispatch.leads import eligibility
-from dispatch.leads.models import Campaign, DoNotCall, DoNotCallEverywhere
+from dispatch.leads.models import Campaign, Consent, DoNotCall, DoNotCallEverywhere
 from dispatch.leads.rules.retries import LeadFacts
-from dispatch.leads.services import do_not_call
+from dispatch.leads.services import consents, do_not_call
+from dispatch.leads.services.consents import NewConsent
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import OptOut
 from dispatch.telephony.services import sms
@@ -75,7 +76,7 @@ class Dump:
 
     def __init__(self, organization: Organization) -> None:
         self.organization = organization
-        self.models = (Submission, Technician, OptOut, DoNotCall, DoNotCallEverywhere, ReplayEntry)
+        self.models = (Submission, Technician, OptOut, DoNotCall, DoNotCallEverywhere, Consent, ReplayEntry)
         self.rows = {model: list(model._default_manager.all()) for model in self.models}
 
     def restore(self) -> None:
@@ -150,6 +151,60 @@ def test_a_lead_of_an_unknown_number_is_refused_when_it_is_due(organization: Org
         for number, phone in enumerate((UNKNOWN, ERASED))
     ]
     assert eligibility.load_batch(leads, now).refused == {(organization.pk, UNKNOWN)}
+
+
+def give(organization: Organization, phone: str, purpose: str = "marketing", *, days_ago: int = 9) -> bool:
+    """Record a consent, as the API and imports do."""
+    given = NewConsent(clock.now() - timedelta(days=days_ago), "web form", purpose)
+    return bool(consents.record_consents(organization.pk, [(phone, given)]))
+
+
+def test_withdrawn_consent_stays_withdrawn(organization: Organization, tmp_path: Path) -> None:
+    for purpose in ("marketing", "surveys"):
+        give(organization, LISTED, purpose)
+    give(organization, OPTED_OUT)
+    clock.travel(60)
+    dump = Dump(organization)
+    give(organization, UNKNOWN)
+    admin = make.admin(organization)
+    marketing = Consent.objects.get(phone=LISTED, purpose="marketing")
+    browser = make.browser(admin)
+    browser.post(  # by an Admin
+        "/admin/leads/consent/",
+        {"action": "withdraw", "_selected_action": [marketing.pk], "confirmed": "1", "seen": "1"},
+    )
+    browser.post(f"/api/v1/consents/{Consent.objects.get(phone=UNKNOWN).pk}/withdraw/")  # by the API
+    assert set(Consent.objects.filter(withdrawn_at=None).values_list("phone", "purpose")) == {
+        (LISTED, "surveys"), (OPTED_OUT, "marketing"),
+    }  # fmt: skip
+    replay.write_list(tmp_path / "replay.jsonl")
+    clock.travel(3600)
+    dump.restore()
+    assert Consent.objects.filter(withdrawn_at=None).count() == 3
+
+    told = run("python manage.py replay_after_restore replay.jsonl", tmp_path)
+    assert "1 entries repeated, 1 of numbers that this database does not know" in told
+    assert set(Consent.objects.filter(withdrawn_at=None).values_list("phone", "purpose")) == {
+        (LISTED, "surveys"), (OPTED_OUT, "marketing"),
+    }  # fmt: skip
+    assert not give(organization, LISTED), "given before it was withdrawn"
+    assert not give(organization, UNKNOWN), "the database never had this one"
+    assert give(make.organization(), UNKNOWN)
+    assert give(organization, UNKNOWN, days_ago=0), "given later"
+    assert give(organization, LISTED, days_ago=0), "the withdrawal counts from its own time, not from the restore"
+
+
+def test_younger_consent_with_the_same_id_is_left(organization: Organization, tmp_path: Path) -> None:
+    give(organization, LISTED)
+    consent = Consent.objects.get()
+    consents.withdraw(organization.pk, LISTED, by="api", actor=OPERATOR)
+    replay.write_list(tmp_path / "replay.jsonl")
+    ReplayEntry.objects.all().delete()
+    clock.travel(60)
+    Consent.objects.update(withdrawn_at=None, given_at=clock.now(), created_at=clock.now())
+    run("python manage.py replay_after_restore replay.jsonl", tmp_path)
+    consent.refresh_from_db()
+    assert consent.withdrawn_at is None
 
 
 def test_an_open_job_is_reported_and_replayed_later(organization: Organization, tmp_path: Path) -> None:

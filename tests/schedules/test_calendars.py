@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import Mock
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -139,8 +140,14 @@ def test_time_zones_of_the_file_are_not_evaluated() -> None:
         ("x" * (ical.MAX_BYTES + 1), "larger than 256 KB"),
         # Their occurrences are over: none becomes an entry.
         (ics(*[day("19700101", "Past", "RRULE:FREQ=DAILY;COUNT=19000")] * 40), "too many occurrences"),
+        # A daily rule prepares each day apart, which costs more than a yearly one.
+        (
+            ics(*[day("19700101", "Never", "RRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30")] * 100),
+            "too many occurrences",
+        ),
+        (ics(day("20270101", "Lines", *["X:1"] * ical.MAX_LINES)), "more than 20,000 lines"),
     ],
-    ids=range(12),
+    ids=range(14),
 )
 def test_unusable_file_says_why(content: str, problem: str) -> None:
     with pytest.raises(ical.UnreadableCalendar) as refused:
@@ -461,7 +468,9 @@ def test_the_month_leaves_out_excluded_days(world: World, api: Api, holidays: di
     assert len(days) == 29
 
 
-def test_admins_manage_calendars(world: World, api: Api) -> None:
+def test_admins_manage_calendars(world: World, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Mock(wraps=ical.read_entries)
+    monkeypatch.setattr(ical, "read_entries", read)
     admin = factories.browser(factories.admin(world.organization))
     address = "/admin/schedules/exclusioncalendar/"
     form = admin.get(f"{address}add/").context["adminform"].form
@@ -471,6 +480,7 @@ def test_admins_manage_calendars(world: World, api: Api) -> None:
     assert added.status_code == 302, added.context["errors"]
     row = ExclusionCalendar.objects.get()
     assert row.entries == [["2027-03-02", "2027-03-03", "Holiday"]]
+    assert read.call_count == 1, "reading a file costs up to a second"
     page = admin.get(f"{address}{row.pk}/change/").content.decode()
     assert "Holiday: 2027-03-02 to 2027-03-03" in page
     bad = SimpleUploadedFile("days.ics", b"nonsense", "text/calendar")

@@ -16,6 +16,7 @@ from dispatch.core.ids import read_id, read_ids
 from notifications import services
 from notifications.models import Notification
 from notifications.rendering import path_to
+from notifications.services import alert_reach
 
 PAGE = 50
 VIEWS = (("", "All"), ("unread", "Unread"), ("alerts", "Alerts"))
@@ -43,6 +44,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "view": view,
         "views": VIEWS,
         "unread": own.filter(read_at=None).count(),
+        "reaches_somebody": alert_reach.reaches_somebody(request.organization.pk),
         "rows": [
             {"notification": row, "tone": _tone(row), "state": _state(row), "address": path_to(row)}
             for row in rows[:PAGE]

@@ -1,4 +1,4 @@
-"""Repeat erasures, opt-outs and do-not-call entries after a restore (`core.privacy.replay`)."""
+"""Repeat erasures, opt-outs, withdrawals and do-not-call entries after a restore (`core.privacy.replay`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dispatch.core.privacy.personal_data import DataSubject, StillNeeded
 from dispatch.core.privacy.replay import Entry
 from dispatch.jobs.models import Submission
 from dispatch.leads.models import DoNotCall, DoNotCallEverywhere, Lead
-from dispatch.leads.services import do_not_call
+from dispatch.leads.services import consents, do_not_call
 from dispatch.schedules.models import Schedule
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import OptOut
@@ -66,7 +66,7 @@ def replay_entries(entries: Iterable[Entry]) -> ReplayReport:
         try:
             with transaction.atomic():
                 is_applied = _apply(entry, values[of].get(entry.keyed_hash, ""))
-                is_pending = not is_applied and entry.kind in replay.REVOKED_BY
+                is_pending = not is_applied and entry.kind in replay.MAY_BE_PENDING
                 entry.row(is_pending=is_pending).save()
         except StillNeeded as error:
             report.problems.append(f"{entry.kind} {entry.uid}: {error}")
@@ -101,6 +101,10 @@ def _apply(entry: Entry, value: str) -> bool:
         )
     elif entry.kind == replay.DO_NOT_CALL:
         DoNotCallEverywhere.objects.get_or_create(phone=value, defaults={"note": "After a restore"})
+    elif entry.kind == replay.CONSENT_WITHDRAWAL and entry.organization_id is not None:
+        return consents.repeat_withdrawal(
+            entry.organization_id, value, entry.subject_id or 0, at=entry.at, actor=OPERATOR
+        )
     else:
         return False
     return True

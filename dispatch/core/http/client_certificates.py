@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 MAX_LENGTH = 20_000
 MAX_CHAIN = 10
-MIN_RSA_BITS = 2048
+MIN_RSA_BITS, MAX_RSA_BITS = 2048, 4096
 # The clocks of the issuer and of this machine may differ.
 CLOCK_DIFFERENCE = timedelta(minutes=5)
 # A context holds the system's authorities, about half a megabyte.
@@ -108,13 +108,19 @@ def _parse_key(key: str) -> rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed2
     if len(key) > MAX_LENGTH:
         raise InvalidCertificate(f"Must have at most {MAX_LENGTH:,} characters.", is_key=True)
     try:
-        private = load_pem_private_key(key.encode(), password=None)
+        # Its size first: to check that the factors of 8,192 bits are prime takes seconds, of more bits minutes.
+        private = load_pem_private_key(key.encode(), password=None, unsafe_skip_rsa_key_validation=True)
+        if isinstance(private, rsa.RSAPrivateKey):
+            if not MIN_RSA_BITS <= private.key_size <= MAX_RSA_BITS:
+                size = f"An RSA key must have {MIN_RSA_BITS:,} to {MAX_RSA_BITS:,} bits."
+                raise InvalidCertificate(size, is_key=True)
+            private = load_pem_private_key(key.encode(), password=None)
     except TypeError:
         raise InvalidCertificate("The key has a passphrase. Enter it without one.", is_key=True) from None
+    except InvalidCertificate:
+        raise
     except (ValueError, UnsupportedAlgorithm):
         raise InvalidCertificate("Not a private key in PEM.", is_key=True) from None
-    if isinstance(private, rsa.RSAPrivateKey) and private.key_size < MIN_RSA_BITS:
-        raise InvalidCertificate(f"An RSA key must have at least {MIN_RSA_BITS} bits.", is_key=True)
     kinds = (rsa.RSAPrivateKey, ec.EllipticCurvePrivateKey, ed25519.Ed25519PrivateKey, ed448.Ed448PrivateKey)
     if not isinstance(private, kinds):
         raise InvalidCertificate("The key must be an RSA, EC or Ed25519 key.", is_key=True)

@@ -1,4 +1,4 @@
-"""Record erasures, opt-outs and do-not-call entries, so that they can be repeated after a restore.
+"""Record erasures, opt-outs, withdrawn consents and do-not-call entries, to repeat them after a restore.
 
 A restored dump brings erased people back, and does not know who has opted out since. Each such act therefore
 writes a ReplayEntry in its transaction, and `write_list` copies the entries to a file outside the database. The
@@ -6,7 +6,7 @@ file has keyed hashes instead of phone numbers and e-mail addresses: without FIE
 nobody. `manage.py replay_after_restore` repeats the entries that the restored database does not have.
 
 An opt-out of a number that the restored database does not know stays pending: `find_refused` recognizes the number
-when it appears again.
+when it appears again, and `find_withdrawn` a consent that was withdrawn.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ PURPOSE = "replay list"
 ERASURE, TECHNICIAN_ERASURE, USER_ERASURE = "erasure", "technician_erasure", "user_erasure"
 OPT_OUT, OPT_IN = "opt_out", "opt_in"
 DO_NOT_CALL, CALL_AGAIN = "do_not_call", "call_again"
+CONSENT_WITHDRAWAL = "consent_withdrawal"
 # The reverse of each entry that a later one revokes.
 REVOKED_BY = {OPT_OUT: OPT_IN, DO_NOT_CALL: CALL_AGAIN}
+# Kinds that stay pending while the database does not have what they concern.
+MAY_BE_PENDING = frozenset({*REVOKED_BY, CONSENT_WITHDRAWAL})
 KEPT_DAYS = 400
 # How long a process remembers whether pending entries exist.
 PENDING_CACHE_S = 60.0
@@ -191,6 +194,17 @@ def find_refused(organization_id: int, phones: Collection[str], *kinds: str) -> 
     rows = ReplayEntry.objects.filter(is_pending=True, keyed_hash__in=list(by_hash), kind__in=kinds)
     concerned = rows.values_list("organization_id", "keyed_hash")
     return {by_hash[digest] for of, digest in concerned if of in (None, organization_id)}
+
+
+def find_withdrawn(organization_id: int, phones: Collection[str]) -> dict[str, datetime]:
+    """Return those of the phones of which a withdrawal of consent is pending, with the time of the last one."""
+    if not phones or not _has_pending():
+        return {}
+    by_hash = match_values(phones)
+    rows = ReplayEntry.objects.filter(
+        is_pending=True, keyed_hash__in=list(by_hash), kind=CONSENT_WITHDRAWAL, organization_id=organization_id
+    )
+    return {by_hash[digest]: at for digest, at in rows.order_by("at").values_list("keyed_hash", "at")}
 
 
 def _has_pending() -> bool:

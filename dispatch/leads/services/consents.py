@@ -13,6 +13,7 @@ from dispatch.core import clock, events
 from dispatch.core.db.prepared import fetch_all, integers, texts
 from dispatch.core.events import SYSTEM, Actor
 from dispatch.core.keyed_hashes import all_hashes, make_hash
+from dispatch.core.privacy import replay
 from dispatch.leads import eligibility_sql as sql
 from dispatch.leads.models import Consent
 from dispatch.telephony.services import sms
@@ -43,7 +44,7 @@ def record_consents(
     if not given:
         return 0
     # in one order, so that concurrent requests do not deadlock
-    rows = sorted(dict.fromkeys(_without_erased(organization_id, given)))
+    rows = sorted(dict.fromkeys(_without_withdrawn(organization_id, given)))
     consents = [consent for _, consent in rows]
     params = {
         "organization": organization_id,
@@ -62,18 +63,22 @@ def record_consents(
     return len(written)
 
 
-def _without_erased(organization_id: int, given: Sequence[tuple[str, NewConsent]]) -> list[tuple[str, NewConsent]]:
-    """Leave out consents that were given before the erased withdrawal of one by the same phone."""
-    erased = Consent.objects.filter(organization_id=organization_id).exclude(phone_hash="")
-    if not erased.exists():
-        return list(given)
+def _without_withdrawn(
+    organization_id: int, given: Sequence[tuple[str, NewConsent]]
+) -> list[tuple[str, NewConsent]]:
+    """Leave out consents that were given before a withdrawal by the same phone that only hashes record.
+
+    These are withdrawals that were erased, and those from before a restore that the database does not have.
+    """
     phones = {phone for phone, _ in given}
-    by_hash = {digest: phone for phone in phones for digest in all_hashes(HASH_PURPOSE, phone)}
-    withdrawn: dict[str, datetime] = {}
-    for digest, at in erased.filter(phone_hash__in=list(by_hash)).values_list("phone_hash", "withdrawn_at"):
-        if at is not None:
-            phone = by_hash[digest]
-            withdrawn[phone] = max(at, withdrawn.get(phone, at))
+    withdrawn = replay.find_withdrawn(organization_id, phones)
+    erased = Consent.objects.filter(organization_id=organization_id).exclude(phone_hash="")
+    if erased.exists():
+        by_hash = {digest: phone for phone in phones for digest in all_hashes(HASH_PURPOSE, phone)}
+        for digest, at in erased.filter(phone_hash__in=list(by_hash)).values_list("phone_hash", "withdrawn_at"):
+            if at is not None:
+                phone = by_hash[digest]
+                withdrawn[phone] = max(at, withdrawn.get(phone, at))
     return [(phone, new) for phone, new in given if phone not in withdrawn or new.given_at > withdrawn[phone]]
 
 
@@ -94,9 +99,22 @@ def withdraw(
         Consent.objects.filter(pk__in=ids).update(withdrawn_at=clock.now(), withdrawn_by=by)
         for pk in ids:
             events.append(organization_id, "consent.withdrawn", pk, actor=actor, by=by)
+            replay.record(organization_id, replay.CONSENT_WITHDRAWAL, phone, subject_id=pk)
         if ids:
             sms.hang_up_unanswered([organization_id], phone, actor=actor, but=but)
     return len(ids)
+
+
+def repeat_withdrawal(organization_id: int, phone: str, consent_id: int, *, at: datetime, actor: Actor) -> bool:
+    """Withdraw a consent again, as of `at`, after a restore that brought it back (by "file").
+
+    Return False if the database does not have it. A younger row only has the same id.
+    """
+    of_phone = Consent.objects.filter(organization_id=organization_id, phone=phone, given_at__lte=at)
+    rows = of_phone.filter(pk=consent_id, created_at__lte=at)
+    if rows.filter(withdrawn_at=None).update(withdrawn_at=at, withdrawn_by="file"):
+        events.append(organization_id, "consent.withdrawn", consent_id, actor=actor, by="file")
+    return rows.exists()
 
 
 def valid_consents(

@@ -50,7 +50,7 @@ class ExclusionCalendarForm(OwnedForm):
             check_target_url(cleaned["url"])
         if has_new_text:
             try:
-                ical.read_entries(cleaned["content"], clock.now())
+                cleaned["entries"] = ical.read_entries(cleaned["content"], clock.now())
             except ical.UnreadableCalendar as error:
                 raise ValidationError({"file" if upload else "content": str(error)}) from None
         cleaned["has_new_text"] = has_new_text
@@ -87,16 +87,16 @@ class ExclusionCalendarAdmin(OwnedAdmin):
         return format_html("<ul>{}</ul>{}", shown, f"and {more:,} more" if more else "") if rows else "none"
 
     def save_model(self, request: Any, obj: ExclusionCalendar, form: Any, change: bool) -> None:
-        given = {"name": obj.name}
+        given, entries = {"name": obj.name}, form.cleaned_data.get("entries")
         if form.cleaned_data["has_new_text"]:
             given["content"] = form.cleaned_data["content"]
         elif obj.url:
             given["url"] = obj.url
         if change:
-            calendars.change_calendar(obj.pk, given, actor=request.actor)
+            calendars.change_calendar(obj.pk, given, entries=entries, actor=request.actor)
         else:
             obj.pk = calendars.create_calendar(
-                obj.organization_id, given.pop("name"), actor=request.actor, **given
+                obj.organization_id, given.pop("name"), entries=entries, actor=request.actor, **given
             ).pk
 
     def delete_model(self, request: Any, obj: ExclusionCalendar) -> None:

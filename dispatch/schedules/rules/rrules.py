@@ -23,6 +23,7 @@ FREQUENCIES = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
 MAX_LENGTH, MAX_VALUES, MAX_INTERVAL, MAX_COUNT = 500, 100, 1000, 2**31 - 1
 # Days that a search may look at before the next match: leap days are up to eight years apart.
 MAX_DAYS = 9 * 366
+STEPS_PER_DAY = 4
 FIRST_YEAR = 1970
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 # Part → the smallest and largest value, and whether it counts from the end if negative.
@@ -145,7 +146,8 @@ def wall_times(text: str, start: datetime, after: datetime, search: Search | Non
     else:
         rule._bymonth = looked_at = _Counted(rule._bymonth or range(1, 13))
     looked_at.search = search
-    looked_at.steps = 1 + int(parts.get("INTERVAL", "1")) // 50 if parts["FREQ"] == "DAILY" else 1
+    # Of a daily rule, dateutil prepares each day apart.
+    looked_at.steps = STEPS_PER_DAY + int(parts.get("INTERVAL", "1")) // 50 if parts["FREQ"] == "DAILY" else 1
     search.restart()
     try:
         for at in rule:

@@ -38,6 +38,7 @@ FETCH_TIMEOUT_S = 20.0
 # Calendars enqueued, and schedules read, in one step.
 BATCH, SCHEDULES = 50, 500
 MAX_CALENDARS = 200
+Entries = list[list[str]] | None
 MAX_ERROR_LENGTH = 300
 
 
@@ -48,14 +49,16 @@ class NameTaken(Conflict):
 
 
 def create_calendar(
-    organization_id: int, name: str, *, url: str = "", content: str = "", actor: Actor
+    organization_id: int, name: str, *, url: str = "", content: str = "", entries: Entries = None, actor: Actor
 ) -> ExclusionCalendar:
     """Create a calendar from a URL, which a task reads soon, or from the text of a file.
 
+    `entries`: those of the text, if it was already read.
     Raises UnreadableCalendar, NameTaken, and Conflict if the organization has too many.
     """
     now = clock.now()
-    entries = ical.read_entries(content, now) if content else []
+    if entries is None:
+        entries = ical.read_entries(content, now) if content else []
     if ExclusionCalendar.objects.of(organization_id).count() >= MAX_CALENDARS:
         raise Conflict(f"An organization has at most {MAX_CALENDARS} exclusion calendars.", code="too_many")
     with transaction.atomic():
@@ -76,14 +79,18 @@ def create_calendar(
     return calendar
 
 
-def change_calendar(calendar_id: int, given: dict[str, Any], *, actor: Actor) -> ExclusionCalendar:
+def change_calendar(
+    calendar_id: int, given: dict[str, Any], *, entries: Entries = None, actor: Actor
+) -> ExclusionCalendar:
     """Change the name, the URL or the content. A URL replaces the content at its next refresh, and reverse.
 
+    `entries`: those of the content, if it was already read.
     Raises UnreadableCalendar and NameTaken.
     """
     now = clock.now()
     content = given.get("content", "")
-    entries = ical.read_entries(content, now) if content else None
+    if entries is None and content:
+        entries = ical.read_entries(content, now)
     with transaction.atomic():
         calendar = ExclusionCalendar.objects.select_for_update(no_key=True).get(pk=calendar_id)
         calendar.name = given.get("name", calendar.name)

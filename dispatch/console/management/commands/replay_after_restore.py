@@ -1,4 +1,4 @@
-"""Repeat erasures, opt-outs and do-not-call entries that were made after the restored dump."""
+"""Repeat erasures, opt-outs, withdrawals and do-not-call entries that were made after the restored dump."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class Command(BaseCommand):
 
     help = (
         "Run after restore a dump and `after_restore`, before web, workers and dispatchers start. Repeats the "
-        "erasures, opt-outs and do-not-call entries of the replay list that the dump lacks. Can be repeated."
+        "erasures, opt-outs, withdrawn consents and do-not-call entries of the replay list that the dump lacks. "
+        "Can be repeated."
     )
     requires_system_checks = ()
 

@@ -1,0 +1,52 @@
+"""Tell which members of an organization alerts reach by text or call, and which only by e-mail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from accounts.alert_phones import USABLE, with_alert_phone
+from accounts.models import Membership
+
+MAX_NAMED = 10
+
+
+@dataclass(frozen=True)
+class AlertReach:
+    """The names of active members in the order of alerts: those with a phone that alerts use, and the others."""
+
+    by_phone: tuple[str, ...]
+    by_email_only: tuple[str, ...]
+
+    def describe(self) -> str:
+        """Return sentences for the people who choose whom alerts reach."""
+        if not self.by_phone:
+            return f"{NOBODY} {HOW}"
+        told = f"Alerts can text and call {_name(self.by_phone)}."
+        if self.by_email_only:
+            told += f" Only email reaches {_name(self.by_email_only)}, until they confirm a phone."
+        return told
+
+
+NOBODY = "Alerts reach nobody by text or call: no member has a confirmed phone."
+HOW = "Each member confirms their own phone in Notification settings."
+
+
+def load_reach(organization_id: int) -> AlertReach:
+    """Return whom alerts of the organization can reach, and how."""
+    members = Membership.objects.of(organization_id).filter(is_active=True, user__is_active=True)
+    rows = list(with_alert_phone(members).select_related("user").order_by("alert_order", "pk"))
+    return AlertReach(
+        tuple(row.person for row in rows if row.alert_phone in USABLE),
+        tuple(row.person for row in rows if row.alert_phone not in USABLE),
+    )
+
+
+def reaches_somebody(organization_id: int) -> bool:
+    """Return whether alerts can text or call at least one member."""
+    members = Membership.objects.of(organization_id).filter(is_active=True, user__is_active=True)
+    return bool(with_alert_phone(members).filter(alert_phone__in=USABLE).exists())
+
+
+def _name(names: tuple[str, ...]) -> str:
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
