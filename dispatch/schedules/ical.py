@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
 from itertools import islice, takewhile
 from typing import Any
@@ -86,7 +86,7 @@ def _replaced_starts(events: Iterable[Any]) -> dict[str, list[date | datetime]]:
 
 
 def _entries_of(
-    event: Any, replaced: Iterable[date | datetime], now: datetime, search: rrules.Search
+    event: Any, replaced: Collection[date | datetime], now: datetime, search: rrules.Search
 ) -> Iterator[list[str]]:
     name = " ".join(str(event.get("SUMMARY", "")).split())[:MAX_NAME_LENGTH]
     try:
@@ -125,7 +125,7 @@ def _length(event: Any, start: date | datetime) -> timedelta:
 def _starts(
     event: Any,
     start: Any,
-    replaced: Iterable[date | datetime],
+    replaced: Collection[date | datetime],
     length: timedelta,
     now: datetime,
     search: rrules.Search,
@@ -141,6 +141,7 @@ def _starts(
     if isinstance(event["RRULE"], list):
         raise ValueError("several rules")
     rule = rrules.read_rule(event["RRULE"].to_ical().decode())
+    search.spend(len(replaced))
     excluded = {*_dates(event, "EXDATE"), *(_wall_in_zone_of(start, original) for original in replaced)}
     wall = _wall(start)
     until = rule.until

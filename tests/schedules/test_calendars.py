@@ -145,9 +145,16 @@ def test_time_zones_of_the_file_are_not_evaluated() -> None:
             ics(*[day("19700101", "Never", "RRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30")] * 100),
             "too many occurrences",
         ),
+        # Each of them is compared with each of the others.
+        (
+            ics(
+                *[day("20270101", "Moved", "UID:1", "RECURRENCE-ID:20270105", "RRULE:FREQ=YEARLY;COUNT=1")] * 1500
+            ),
+            "too many occurrences",
+        ),
         (ics(day("20270101", "Lines", *["X:1"] * ical.MAX_LINES)), "more than 20,000 lines"),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_unusable_file_says_why(content: str, problem: str) -> None:
     with pytest.raises(ical.UnreadableCalendar) as refused:
