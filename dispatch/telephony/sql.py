@@ -203,13 +203,16 @@ RETURNING c.id
 
 
 # Rows of {table} that are {due} for a request. Accounts take turns, each with the row that waits longest since
-# {since}; before that, by {urgency}. Rows are locked one by one: a join could read all due rows each time.
+# {since}; before that, by {urgency}. The due rows are found before their accounts, since a plan that begins with the
+# accounts could read all their rows. They are locked one by one: a join could read all due rows each time.
 _TAKING_TURNS = """
-WITH due AS (
-    SELECT c.id, c.account_id, a.outage <> '' AS is_out, {urgency} AS urgency, {since} AS since,
-           row_number() OVER (PARTITION BY c.account_id, {urgency} ORDER BY {since} NULLS FIRST, c.id) AS turn
-    FROM {table} c JOIN capacity_provideraccount a ON a.id = c.account_id
+WITH found AS MATERIALIZED (
+    SELECT c.id, c.account_id, {urgency} AS urgency, {since} AS since FROM {table} c
     WHERE {due} AND NOT c.id = ANY(%(but)s::bigint[]) AND NOT c.account_id = ANY(%(full)s::bigint[])
+), due AS (
+    SELECT f.id, f.urgency, f.since, a.outage <> '' AS is_out,
+           row_number() OVER (PARTITION BY f.account_id, f.urgency ORDER BY f.since NULLS FIRST, f.id) AS turn
+    FROM found f JOIN capacity_provideraccount a ON a.id = f.account_id
 )
 SELECT c.id, c.account_id, d.is_out
 FROM (SELECT id, is_out FROM due ORDER BY urgency, turn, since NULLS FIRST, id) d

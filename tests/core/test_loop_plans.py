@@ -30,10 +30,10 @@ ENDED: dict[str, tuple[str, dict[str, str]]] = {
         ", (SELECT id AS submission, row_number() OVER (ORDER BY id) AS place FROM jobs_submission"
         " WHERE id NOT IN (SELECT submission_id FROM jobs_job)) submissions",
         {
-            "submission_id": "submission", "status": "CASE WHEN n %% 3 = 0 THEN 'pending' ELSE 'completed' END",
-            "pending_reason": "CASE WHEN n %% 3 = 0 THEN 'exhausted' ELSE '' END", "next_action_at": "NULL",
+            "submission_id": "submission", "status": "CASE WHEN n %% 5 = 0 THEN 'pending' ELSE 'completed' END",
+            "pending_reason": "CASE WHEN n %% 5 = 0 THEN 'exhausted' ELSE '' END", "next_action_at": "NULL",
             "attention_at": "NULL", "paused_at": "NULL", "fill_at": "NULL", "waiting_for": "''",
-            "is_trial": "false", "ended_at": "CASE WHEN n %% 3 <> 0 THEN now() END",
+            "is_trial": "false", "ended_at": "CASE WHEN n %% 5 <> 0 THEN now() END",
         },
     ),
     "jobs.Candidate": (_JOB, {"job_id": "job", "rank": "n + 10"}),

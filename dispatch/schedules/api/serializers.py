@@ -390,7 +390,7 @@ class ScheduleSerializer(serializers.ModelSerializer):
 
     unit = serializers.CharField(read_only=True, help_text="Only with `every`; otherwise empty.")
     header_names = serializers.SerializerMethodField()
-    concurrency_key = serializers.CharField(source="concurrency_limit.key", read_only=True, default=None)
+    concurrency_key = serializers.CharField(source="concurrency_limit.key", read_only=True, allow_null=True)
     when = serializers.SerializerMethodField(help_text="The timing in words.")
     summary = serializers.SerializerMethodField(help_text="A one-line summary of the payload.")
 
