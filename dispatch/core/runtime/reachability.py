@@ -113,7 +113,7 @@ class Process:
         with self._lock:
             known = self._servers.setdefault(server, _Server())
         now = time.monotonic()
-        if now - known.failed_at > STEADY_AFTER_S:
+        if known.failing_since is None and now - known.failed_at > STEADY_AFTER_S:
             known.unsteady_since = now
         known.known_at = known.failed_at = now
         if known.failing_since is None:
