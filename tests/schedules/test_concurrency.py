@@ -30,6 +30,7 @@ from tests.core.threads import Elsewhere
 from tests.harness.schedules import ALL, ANA, World
 from tests.support import factories
 from tests.support.histories import history_is_legal
+from tests.support.row_locks import ends_while_held
 
 IN_PROGRESS = ("in_progress", "running")
 
@@ -244,6 +245,48 @@ def test_slot_that_nobody_passed_on_is_found_by_the_reconciler(world: World) -> 
     assert reconciliation.reconcile_runs() == 1
     assert states(made) == ["failed", "in_progress"]
     assert reconciliation.reconcile_runs() == 0
+
+
+def test_locked_limit_delays_only_runs_with_its_key(world: World, two: ConcurrencyLimit) -> None:
+    begun, others = due(world, 1, two), due(world, 1, None)
+    world.execute()
+    started = take(world)
+    worker.report_outcomes([(assignment, Outcome(SUCCEEDED, {})) for assignment in started])
+    manual = schedules.run_now(world.schedule(every=1, unit="day", concurrency_limit=two).pk, actor=ANA)
+    made, others = due(world, 2, two), others + due(world, 1, None)
+
+    def step() -> None:
+        world.settle()
+        world.execute()
+        reconciliation.reconcile_runs()
+
+    ends_while_held([two], step)
+    assert states(begun) == ["succeeded"]
+    assert states(others) == ["succeeded", "in_progress"]
+    assert states(made) == ["waiting", "waiting"]
+    manual.refresh_from_db()
+    assert manual.status == "scheduled"
+    reconciliation.reconcile_runs()
+    assert states(made) == ["in_progress", "in_progress"]
+    world.go()
+    manual.refresh_from_db()
+    assert manual.status == "succeeded"
+
+
+def test_cancellation_locks_the_runs_that_it_wakes_before_the_limit(world: World) -> None:
+    one = limited(world, 1)
+    schedule = world.schedule(every=1, unit="minute", overlap="buffer_one", concurrency_limit=one)
+    for _ in range(2):
+        world.travel(61)
+        world.execute()
+    next_run = Run.objects.get(schedule=schedule, waiting_for="earlier")
+    with transaction.atomic():
+        Run.objects.select_for_update(of=("self",)).get(pk=next_run.pk)
+        canceling = Elsewhere(lambda: actions.cancel_run(world.run(schedule).pk, actor=ANA))
+        canceling.wait_for_lock()
+        ConcurrencyLimit.objects.select_for_update(nowait=True).get(pk=one.pk)
+    canceling.finish()
+    assert world.statuses(schedule)[0] == "cancelled"
 
 
 def test_concurrent_executors_and_workers_never_exceed_the_limit(world: World) -> None:
