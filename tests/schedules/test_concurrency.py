@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
 from django.db import IntegrityError, transaction
@@ -13,6 +14,7 @@ from django.test import Client
 from dispatch.core import clock, events, fault_injection
 from dispatch.core.api.problems import Conflict
 from dispatch.core.models import Event
+from dispatch.schedules.admin import concurrency_limits as limits_admin
 from dispatch.schedules.kinds.base import Assignment, Outcome
 from dispatch.schedules.models import ConcurrencyLimit, Run, Schedule
 from dispatch.schedules.rules.outcomes import FAILED, REFUSED, SUCCEEDED
@@ -492,6 +494,20 @@ def test_a_waiting_run_says_why_in_api_and_page(world: World) -> None:
     assert reason in pages.get(f"/admin/schedules/run/{waiting.pk}/change/").content.decode()
     shown = pages.get(f"/admin/schedules/concurrencylimit/{one.pk}/change/").content.decode()
     assert "1 running, 1 waiting" in shown
+
+
+def test_admin_list_reads_the_use_of_all_limits_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = limited(world, 1)
+    limited(world, 3, "invoices")
+    due(world, 2, one)
+    world.execute()
+    read = Mock(wraps=limits_admin.read_use)
+    monkeypatch.setattr(limits_admin, "read_use", read)
+    browser = factories.browser(factories.admin(world.organization))
+    page = browser.get("/admin/schedules/concurrencylimit/").content.decode()
+    assert "1 running, 1 waiting" in page
+    assert "0 running, 0 waiting" in page
+    assert read.call_count == 1
 
 
 def test_limits_in_the_api(world: World) -> None:

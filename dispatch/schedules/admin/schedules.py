@@ -151,7 +151,7 @@ class ScheduleAdmin(OwnedAdmin):
         rows = (
             (
                 link(self, run, descriptions.moment(run.trigger_at, schedule.time_zone)),
-                run.get_status_display(),
+                run.state_label,
                 run.error,
             )
             for run in runs
