@@ -305,7 +305,7 @@ def test_concurrent_executors_and_workers_never_exceed_the_limit(world: World) -
     while started := take(world):
         assert held(three) == len(started)
         reports = [
-            Elsewhere(lambda one=one: worker.report_outcomes([(one, Outcome(SUCCEEDED, {}))])) for one in started
+            Elsewhere(lambda run=run: worker.report_outcomes([(run, Outcome(SUCCEEDED, {}))])) for run in started
         ]
         for reporting in reports:
             reporting.finish()
@@ -340,8 +340,9 @@ def test_random_steps_keep_the_limit_and_forget_nobody(world: World, seed: int) 
                 running.clear()
                 world.reconcile()
             case 6:
-                limit = chance.choice(limits)
-                concurrency_limits.change_limit(limit.pk, limit.max_runs, actor=ANA)
+                place = chance.randrange(2)
+                more = limits[place].max_runs + 1
+                limits[place] = concurrency_limits.change_limit(limits[place].pk, more, actor=ANA)
         for limit in limits:
             assert held(limit) <= limit.max_runs
     world.travel(100)
@@ -356,7 +357,7 @@ def test_random_steps_keep_the_limit_and_forget_nobody(world: World, seed: int) 
 # ---------------------------------------------------------------------------------------------------
 
 
-def test_cancelled_run_passes_its_slot_on_and_a_cancelled_waiter_leaves_the_queue(world: World) -> None:
+def test_canceled_run_passes_its_slot_on_and_canceled_waiter_leaves_queue(world: World) -> None:
     one = limited(world, 1)
     made = due(world, 3, one)
     world.execute()
@@ -481,7 +482,7 @@ def test_a_waiting_run_says_why_in_api_and_page(world: World) -> None:
     waiting = run_of(made[1])
     member = factories.admin(world.organization)
     api = Api(user=member)
-    reason = "Waits for the key reports: 1 of 1 runs running."
+    reason = "Waiting for a slot of the key reports: 1 of 1 in use."
     seen = api.get(f"runs/{waiting.pk}/").json()
     assert [seen[name] for name in ("waiting_for", "waiting_reason", "concurrency_key")] == [
         "concurrency", reason, "reports",

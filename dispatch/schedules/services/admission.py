@@ -25,7 +25,7 @@ from dispatch.schedules.services.run_messages import enqueue_runs
 
 BATCH = 200
 # A page counts no more waiting runs than this.
-MOST_COUNTED = 10_000
+MAX_COUNTED = 10_000
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class LimitUse:
     @property
     def reason(self) -> str:
         """Return why a run with this key waits."""
-        return f"Waits for the key {self.key}: {self.running:,} of {self.max_runs:,} runs running."
+        return f"Waiting for a slot of the key {self.key}: {self.running:,} of {self.max_runs:,} in use."
 
 
 def lock_limits(limit_ids: Iterable[int | None]) -> set[int]:
@@ -87,7 +87,7 @@ def admit_runs(limit_ids: Collection[int], now: datetime, *, entered: Collection
 
 
 def free_slots(limit_ids: Iterable[int | None], now: datetime) -> int:
-    """Admit the next runs of limits of which runs have just ended, in the same transaction."""
+    """Admit the next runs of limits whose runs have just ended, in the same transaction."""
     return admit_runs(lock_limits(limit_ids), now)
 
 
@@ -106,7 +106,7 @@ def admit_overlooked() -> int:
 def read_use(limit_ids: Iterable[int | None]) -> dict[int, LimitUse]:
     """Return the use of each of these limits that exists."""
     wanted = {limit_id for limit_id in limit_ids if limit_id is not None}
-    given = {"limits": list(wanted), "most": MOST_COUNTED}
+    given = {"limits": list(wanted), "most": MAX_COUNTED}
     rows = fetch_all(limits_sql.LIMIT_USE, given) if wanted else []
     return {row[0]: LimitUse(*row[1:]) for row in rows}
 
