@@ -1,6 +1,6 @@
 """Define the SQL of concurrency limits: queue due runs by key, and give free slots to those that wait.
 
-A slot is held by a run that is in progress or running, so each change of its status also frees the slot. Lock
+A run holds its slot while it is in progress or running, so a change to another status frees the slot. Lock
 order: schedules, runs, then limits by id. A transaction that frees slots or adds waiting runs locks the limit
 before it looks for the next run, so that no free slot goes unnoticed. If another transaction keeps the limit
 locked, the reconciler finds the free slot later.
