@@ -1,4 +1,4 @@
-"""Say for each member whether alerts reach their phone.
+"""Find whether alerts can use each member's phone.
 
 The slice that confirms phones (`notifications`) registers the expression. Members' pages and the API use it.
 """
@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 
 
 class AlertPhone(models.TextChoices):
-    """What alerts can do with a member's phone. ACCEPTED: use it unconfirmed, for a limited time."""
+    """Whether alerts can use a member's phone. ACCEPTED: unconfirmed, but they use it for a limited time."""
 
     CONFIRMED = "confirmed", "Confirmed"
     ACCEPTED = "accepted", "Accepted for now"
@@ -26,7 +26,7 @@ _expression: Callable[[], Any] | None = None
 
 
 def register(expression: Callable[[], Any]) -> None:
-    """Register what makes the expression of a membership's AlertPhone."""
+    """Register the function that builds the expression of a membership's AlertPhone."""
     global _expression
     _expression = expression
 

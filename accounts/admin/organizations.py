@@ -36,7 +36,7 @@ PHONE_COLORS = {
     AlertPhone.UNCONFIRMED.label: "danger",
     AlertPhone.NONE.label: "danger",
 }
-# How often one member is asked to confirm the phone.
+# How often a member can be asked to confirm the phone.
 REMINDER_RATE = parse_rate("1/hour")
 
 # Secrets and sessions: only services and their owner change them.
@@ -83,7 +83,7 @@ class AlertPhoneMixin:
 
 
 class AlertPhoneFilter(admin.SimpleListFilter):
-    """Filter members by what alerts can do with their phone."""
+    """Filter members by whether alerts can use their phone."""
 
     title = "phone for alerts"
     parameter_name = "alert_phone"
@@ -361,7 +361,7 @@ class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
         return self.back_to(object_id)
 
     @admin.action(
-        description="Ask to confirm the phone: members whose phone is not confirmed get an e-mail",
+        description="Ask to confirm the phone: members whose phone is not confirmed get an email",
         permissions=["change"],
     )
     def ask_to_confirm_phone(self, request: HttpRequest, queryset: models.QuerySet) -> None:
@@ -378,8 +378,12 @@ class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
             security_mail.enqueue_phone_reminder(membership)
             self.log_change(request, membership, "Asked to confirm the phone.")
             asked += 1
-        told = f"{asked} asked by e-mail." + (f" {recently} were asked within the last hour." if recently else "")
-        messages.success(request, told)
+        if asked:
+            messages.success(request, f"Asked {asked:,} member{'' if asked == 1 else 's'} by email.")
+        if recently:
+            messages.warning(request, f"Already asked within the last hour: {recently:,}. Try again later.")
+        if not asked and not recently:
+            messages.info(request, "None of these members needs to confirm a phone.")
 
     def _report_delivery(
         self, request: HttpRequest, membership: Membership, sent: invitations.InvitationResult

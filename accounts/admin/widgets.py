@@ -13,14 +13,14 @@ from unfold.widgets import INPUT_CLASSES
 class TimeOfDayInput(forms.TimeInput):
     """The browser's time picker.
 
-    Django's widget warns that the browser's zone differs from the server's, but these times are those of the
-    people called, or of the organization.
+    Django's widget warns that the browser's zone differs from the server's, but these times are local to
+    the people called, or to the organization.
     """
 
     input_type = "time"
 
     def __init__(self, attrs: dict[str, Any] | None = None) -> None:
-        # any step: seconds are shown only where there are some
+        # any step: the picker shows seconds only if the value has some
         super().__init__(attrs={"class": " ".join(INPUT_CLASSES), "step": "any", **(attrs or {})})
 
     def format_value(self, value: Any) -> str | None:

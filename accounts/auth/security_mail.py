@@ -130,12 +130,12 @@ def render_mail(row: SecurityMail) -> tuple[str, str]:
 
 
 def _phone_reminder(organization: Organization) -> str:
-    told = gettext(
-        "Alerts of {organization} reach you by email only until you confirm your phone. Enter your number and the "
-        "code that we send to it at {link}"
+    text = gettext(
+        "Until you confirm your phone, alerts from {organization} reach you only by email. To confirm it, open "
+        "{link} and enter your number and the code that we send to it."
     )
     link = f"{settings.PUBLIC_BASE_URL}{reverse('console:notification_choices')}?in={organization.slug}"
-    return told.format(organization=organization.name, link=link) + "\n"
+    return text.format(organization=organization.name, link=link) + "\n"
 
 
 @receiver(password_changed)

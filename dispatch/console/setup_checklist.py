@@ -61,7 +61,7 @@ def load_checklist(organization: Organization) -> list[SetupStep]:
         ),
         SetupStep(
             "Confirm a phone for alerts",
-            "Until somebody does, alerts reach people by email only.",
+            "Until someone does, alerts reach people only by email.",
             reverse("console:notification_choices"),
             alert_reach.reaches_somebody(organization.pk),
         ),

@@ -23,7 +23,7 @@ from dispatch.schedules.rules import rrules
 MAX_BYTES = 256 * 1024
 MAX_ENTRIES = 1000
 MAX_NAME_LENGTH = 80
-# Of many short lines, each takes about 20 µs.
+# Each of many short lines takes about 20 µs.
 MAX_LINES = 20_000
 # Steps of the expansion of all recurring events of a file (rules.rrules.Search): about half a second.
 MAX_STEPS, STEPS_PER_OCCURRENCE = 1_000_000, 10
@@ -76,12 +76,12 @@ def _without_zones(content: str) -> list[str]:
 
 
 def _replaced_starts(events: Iterable[Any]) -> dict[str, list[date | datetime]]:
-    """Return the original starts of the instances that an event of their own moves, changes or cancels, by UID."""
+    """Return the original starts of the instances that a separate event moves, changes or cancels, by UID."""
     replaced: dict[str, list[date | datetime]] = defaultdict(list)
     for event in events:
-        original = getattr(event.get("RECURRENCE-ID"), "dt", None)
-        if isinstance(original, date):
-            replaced[str(event.get("UID", ""))].append(original)
+        uid, original = str(event.get("UID", "")), getattr(event.get("RECURRENCE-ID"), "dt", None)
+        if uid and isinstance(original, date):  # without a UID, no one knows of which event it is an instance
+            replaced[uid].append(original)
     return replaced
 
 
@@ -132,7 +132,7 @@ def _starts(
 ) -> Iterator[Any]:
     """Yield the starts of the event that matter: of a recurring event, those within the window.
 
-    `replaced` are the starts of instances that have an event of their own.
+    `replaced` are the starts of instances that have a separate event.
     """
     if "RRULE" not in event:
         if _is_recent(start + length, now):

@@ -1,8 +1,9 @@
 """Define the SQL of concurrency limits: queue due runs by key, and give free slots to those that wait.
 
-A slot is held by a run that is in progress or running, so each change of its status also frees the slot. Lock
+A run holds its slot while it is in progress or running, so a change to another status frees the slot. Lock
 order: schedules, runs, then limits by id. A transaction that frees slots or adds waiting runs locks the limit
-before it looks for the next run, so that no free slot goes unnoticed.
+before it looks for the next run, so that no free slot goes unnoticed. If another transaction keeps the limit
+locked, the reconciler finds the free slot later.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dispatch.schedules.sql import SYSTEM
 LOCK_LIMITS = """
 SELECT id FROM schedules_concurrencylimit WHERE id = ANY(%(limits)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
 """
+# Only the limits that no other transaction has locked.
+TRY_LOCK_LIMITS = LOCK_LIMITS.rstrip() + " SKIP LOCKED"
 # The place in the queue is the time at which the run became due. Without a due time, no executor finds the run.
 QUEUE_RUNS = """
 UPDATE schedules_run r

@@ -391,7 +391,7 @@ class Run(OwnedModel):
 
     @property
     def state_label(self) -> str:
-        """Return the status for people: a run that waits for its key has not been tried yet."""
+        """Return the status for people: a run that waits for a slot of its key is not between two tries."""
         return "Waiting" if self.waiting_for == "concurrency" else str(self.get_status_display())
 
 

@@ -203,8 +203,8 @@ RETURNING c.id
 
 
 # Rows of {table} that are {due} for a request. Accounts take turns, each with the row that waits longest since
-# {since}; before that, by {urgency}. The due rows are found before their accounts, since a plan that begins with the
-# accounts could read all their rows. They are locked one by one: a join could read all due rows each time.
+# {since}; before that, by {urgency}. The due rows are found before their accounts, since a plan that begins with
+# the accounts could read all their rows. They are locked one by one: a join could read all due rows each time.
 _TAKING_TURNS = """
 WITH found AS MATERIALIZED (
     SELECT c.id, c.account_id, {urgency} AS urgency, {since} AS since FROM {table} c

@@ -1,4 +1,4 @@
-"""Tell which members of an organization alerts reach by text or call, and which only by e-mail."""
+"""Find which members of an organization alerts reach by text or call, and which only by email."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ class AlertReach:
         """Return sentences for the people who choose whom alerts reach."""
         if not self.by_phone:
             return f"{NOBODY} {HOW}"
-        told = f"Alerts can text and call {_name(self.by_phone)}."
+        described = f"Alerts reach {_list_names(self.by_phone)} by text and call."
         if self.by_email_only:
-            told += f" Only email reaches {_name(self.by_email_only)}, until they confirm a phone."
-        return told
+            others = _list_names(self.by_email_only)
+            described += f" Until they confirm a phone, alerts reach {others} only by email."
+        return described
 
 
 NOBODY = "Alerts reach nobody by text or call: no member has a confirmed phone."
@@ -47,6 +48,6 @@ def reaches_somebody(organization_id: int) -> bool:
     return bool(with_alert_phone(members).filter(alert_phone__in=USABLE).exists())
 
 
-def _name(names: tuple[str, ...]) -> str:
+def _list_names(names: tuple[str, ...]) -> str:
     more = len(names) - MAX_NAMED
     return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

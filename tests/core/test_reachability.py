@@ -123,6 +123,8 @@ def test_failures_count_unless_the_server_was_steady_before(
     process.record_success(PROVIDER)
     now += reachability.STEADY_AFTER_S + 1
     assert fails()
+    now += reachability.STEADY_AFTER_S + 1
+    assert not fails(), "it was not reached between"
 
 
 def test_while_every_server_is_reached_nothing_is_written() -> None:

@@ -119,17 +119,17 @@ def test_admin_asks_members_to_confirm_their_phone(
     ids = [*Membership.objects.filter(organization=organization).values_list("pk", flat=True), foreign.pk]
     form = {"action": "ask_to_confirm_phone", "_selected_action": ids, "confirmed": "1"}
     client = make.browser(admin)
-    assert said(client.post(MEMBERS, form, follow=True)) == ["4 asked by e-mail."]
+    assert said(client.post(MEMBERS, form, follow=True)) == ["Asked 4 members by email."]
     asked = set(SecurityMail.objects.values_list("user__name", flat=True))
     assert asked == {"Ada", "Abe", "Una", "Nix"}, "not the one who confirmed, nor another organization's"
     again = said(client.post(MEMBERS, form, follow=True))
-    assert again == ["0 asked by e-mail. 4 were asked within the last hour."]
+    assert again == ["Already asked within the last hour: 4. Try again later."]
     User.objects.filter(name="Una").update(language="es")
     security_mail.send_due_mail()
     texts = {message.to[0]: message for message in mail.outbox}
     english, spanish = texts[crew["Nix"].email], texts[crew["Una"].email]
     assert english.subject == "Dispatch: Confirm your phone to receive alerts"
-    assert "Alerts of Acme reach you by email only" in english.body
+    assert "alerts from Acme reach you only by email" in english.body
     assert "/notifications/choices/?in=acme" in english.body
     assert "Confirme su teléfono" in spanish.subject
     refused = make.browser(crew["Cal"]).post(MEMBERS, form)
@@ -153,8 +153,8 @@ def test_pages_of_alerts_say_whom_they_reach(
     client = make.browser(admin)
     for address in ("/admin/notifications/escalationpolicy/add/", "/admin/notifications/route/add/"):
         page = words_of(client.get(address).content.decode())
-        assert "Alerts can text and call Cal, Abe." in page
-        assert "Only email reaches Ada, Una, Nix, until they confirm a phone." in page
+        assert "Alerts reach Cal, Abe by text and call." in page
+        assert "Until they confirm a phone, alerts reach Ada, Una, Nix only by email." in page
     assert NOTICE not in client.get("/notifications/").content.decode()
     PhoneConfirmation.objects.all().delete()
     assert NOTICE in client.get("/notifications/").content.decode()
@@ -176,5 +176,5 @@ def test_people_who_left_do_not_count(organization: Organization, admin: User) -
 
 def test_many_members_are_named_in_part() -> None:
     names = tuple(f"Member {number}" for number in range(12))
-    told = alert_reach.AlertReach(names, ()).describe()
-    assert told.endswith("Member 9 and 2 more.")
+    described = alert_reach.AlertReach(names, ()).describe()
+    assert "Member 9 and 2 more by text and call." in described

@@ -14,6 +14,7 @@ from dispatch.core import events
 from dispatch.core.models import Event
 from dispatch.outbox import catalog
 from dispatch.outbox.event_reader import READER
+from dispatch.outbox.http_delivery import REPLAY_HEADER
 from dispatch.outbox.models import EventType, Message
 from dispatch.outbox.rules import schemas
 from dispatch.outbox.services import endpoints, target_health
@@ -206,6 +207,8 @@ def test_webhooks_are_an_openapi_document_with_the_schemas_of_the_catalog() -> N
     validate_schema({**found, "webhooks": some, "components": {}})  # they are built alike, and the check is slow
     assert found["openapi"].startswith("3.1")
     assert list(found["webhooks"]) == list(catalog.built_in())
+    parameters = found["components"]["parameters"]
+    assert {name for name in parameters if not parameters[name]["required"]} == {"Dispatch-Group", REPLAY_HEADER}
     operations = [webhook["post"] for webhook in found["webhooks"].values()]
     assert len({operation["operationId"] for operation in operations}) == len(operations)
     assert len(found["components"]["schemas"]) == len(operations), "two types have one component"

@@ -122,7 +122,7 @@ def _somebody_waits() -> bool:
         return bool(cursor.fetchone()[0])
 
 
-def test_portal_links_are_deleted_once_they_have_not_worked_for_the_rules_time(world: World) -> None:
+def test_portal_links_are_deleted_when_the_time_of_the_rule_is_over(world: World) -> None:
     erp = world.endpoint()
     organization = factories.organization()
     day = timedelta(days=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
 from django.db import IntegrityError, transaction
@@ -13,6 +14,7 @@ from django.test import Client
 from dispatch.core import clock, events, fault_injection
 from dispatch.core.api.problems import Conflict
 from dispatch.core.models import Event
+from dispatch.schedules.admin import concurrency_limits as limits_admin
 from dispatch.schedules.kinds.base import Assignment, Outcome
 from dispatch.schedules.models import ConcurrencyLimit, Run, Schedule
 from dispatch.schedules.rules.outcomes import FAILED, REFUSED, SUCCEEDED
@@ -30,6 +32,7 @@ from tests.core.threads import Elsewhere
 from tests.harness.schedules import ALL, ANA, World
 from tests.support import factories
 from tests.support.histories import history_is_legal
+from tests.support.row_locks import ends_while_held
 
 IN_PROGRESS = ("in_progress", "running")
 
@@ -246,6 +249,48 @@ def test_slot_that_nobody_passed_on_is_found_by_the_reconciler(world: World) -> 
     assert reconciliation.reconcile_runs() == 0
 
 
+def test_locked_limit_delays_only_runs_with_its_key(world: World, two: ConcurrencyLimit) -> None:
+    begun, others = due(world, 1, two), due(world, 1, None)
+    world.execute()
+    started = take(world)
+    worker.report_outcomes([(assignment, Outcome(SUCCEEDED, {})) for assignment in started])
+    manual = schedules.run_now(world.schedule(every=1, unit="day", concurrency_limit=two).pk, actor=ANA)
+    made, others = due(world, 2, two), others + due(world, 1, None)
+
+    def step() -> None:
+        world.settle()
+        world.execute()
+        reconciliation.reconcile_runs()
+
+    ends_while_held([two], step)
+    assert states(begun) == ["succeeded"]
+    assert states(others) == ["succeeded", "in_progress"]
+    assert states(made) == ["waiting", "waiting"]
+    manual.refresh_from_db()
+    assert manual.status == "scheduled"
+    reconciliation.reconcile_runs()
+    assert states(made) == ["in_progress", "in_progress"]
+    world.go()
+    manual.refresh_from_db()
+    assert manual.status == "succeeded"
+
+
+def test_cancellation_locks_the_runs_that_it_wakes_before_the_limit(world: World) -> None:
+    one = limited(world, 1)
+    schedule = world.schedule(every=1, unit="minute", overlap="buffer_one", concurrency_limit=one)
+    for _ in range(2):
+        world.travel(61)
+        world.execute()
+    next_run = Run.objects.get(schedule=schedule, waiting_for="earlier")
+    with transaction.atomic():
+        Run.objects.select_for_update(of=("self",)).get(pk=next_run.pk)
+        canceling = Elsewhere(lambda: actions.cancel_run(world.run(schedule).pk, actor=ANA))
+        canceling.wait_for_lock()
+        ConcurrencyLimit.objects.select_for_update(nowait=True).get(pk=one.pk)
+    canceling.finish()
+    assert world.statuses(schedule)[0] == "cancelled"
+
+
 def test_concurrent_executors_and_workers_never_exceed_the_limit(world: World) -> None:
     three = limited(world, 3)
     made = due(world, 30, three)
@@ -260,7 +305,7 @@ def test_concurrent_executors_and_workers_never_exceed_the_limit(world: World) -
     while started := take(world):
         assert held(three) == len(started)
         reports = [
-            Elsewhere(lambda one=one: worker.report_outcomes([(one, Outcome(SUCCEEDED, {}))])) for one in started
+            Elsewhere(lambda run=run: worker.report_outcomes([(run, Outcome(SUCCEEDED, {}))])) for run in started
         ]
         for reporting in reports:
             reporting.finish()
@@ -295,8 +340,9 @@ def test_random_steps_keep_the_limit_and_forget_nobody(world: World, seed: int) 
                 running.clear()
                 world.reconcile()
             case 6:
-                limit = chance.choice(limits)
-                concurrency_limits.change_limit(limit.pk, limit.max_runs, actor=ANA)
+                place = chance.randrange(2)
+                more = limits[place].max_runs + 1
+                limits[place] = concurrency_limits.change_limit(limits[place].pk, more, actor=ANA)
         for limit in limits:
             assert held(limit) <= limit.max_runs
     world.travel(100)
@@ -311,7 +357,7 @@ def test_random_steps_keep_the_limit_and_forget_nobody(world: World, seed: int) 
 # ---------------------------------------------------------------------------------------------------
 
 
-def test_cancelled_run_passes_its_slot_on_and_a_cancelled_waiter_leaves_the_queue(world: World) -> None:
+def test_canceled_run_passes_its_slot_on_and_canceled_waiter_leaves_queue(world: World) -> None:
     one = limited(world, 1)
     made = due(world, 3, one)
     world.execute()
@@ -436,7 +482,7 @@ def test_a_waiting_run_says_why_in_api_and_page(world: World) -> None:
     waiting = run_of(made[1])
     member = factories.admin(world.organization)
     api = Api(user=member)
-    reason = "Waits for the key reports: 1 of 1 runs running."
+    reason = "Waiting for a slot of the key reports: 1 of 1 in use."
     seen = api.get(f"runs/{waiting.pk}/").json()
     assert [seen[name] for name in ("waiting_for", "waiting_reason", "concurrency_key")] == [
         "concurrency", reason, "reports",
@@ -449,6 +495,20 @@ def test_a_waiting_run_says_why_in_api_and_page(world: World) -> None:
     assert reason in pages.get(f"/admin/schedules/run/{waiting.pk}/change/").content.decode()
     shown = pages.get(f"/admin/schedules/concurrencylimit/{one.pk}/change/").content.decode()
     assert "1 running, 1 waiting" in shown
+
+
+def test_admin_list_reads_the_use_of_all_limits_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = limited(world, 1)
+    limited(world, 3, "invoices")
+    due(world, 2, one)
+    world.execute()
+    read = Mock(wraps=limits_admin.read_use)
+    monkeypatch.setattr(limits_admin, "read_use", read)
+    browser = factories.browser(factories.admin(world.organization))
+    page = browser.get("/admin/schedules/concurrencylimit/").content.decode()
+    assert "1 running, 1 waiting" in page
+    assert "0 running, 0 waiting" in page
+    assert read.call_count == 1
 
 
 def test_limits_in_the_api(world: World) -> None:

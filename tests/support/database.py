@@ -72,10 +72,12 @@ def durable_commits() -> Iterator[None]:
     options = connection.settings_dict["OPTIONS"]
     before = options.pop("options", None)
     reconnect()
-    yield
-    if before is not None:
-        options["options"] = before
-    reconnect()
+    try:
+        yield
+    finally:
+        if before is not None:
+            options["options"] = before
+        reconnect()
 
 
 def crash_server() -> None:

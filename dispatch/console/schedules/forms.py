@@ -164,8 +164,12 @@ class ScheduleForm:
     @property
     def concurrency_limits(self) -> list[tuple[str, int]]:
         """Return the key and the number of runs of each concurrency limit of the organization."""
-        rows = ConcurrencyLimit.objects.of(self.organization).order_by("key")
-        return list(rows.values_list("key", "max_runs")[:MAX_LIMITS])
+        limits = ConcurrencyLimit.objects.of(self.organization).values_list("key", "max_runs")
+        offered = dict(limits.order_by("key")[:MAX_LIMITS])
+        chosen = self.values.get("concurrency_key", "")
+        if chosen not in offered:  # saving the form must not remove it
+            offered.update(limits.filter(key=chosen))
+        return list(offered.items())
 
     @property
     def how(self) -> str:

@@ -27,12 +27,12 @@ CANDIDATES = 2
 
 
 def unlocked_ids(rows: QuerySet[Any], limit: int) -> list[int]:
-    """Return the primary keys of `limit` rows that no other session has locked now, as `unlocked_rows`."""
+    """Return the primary keys of up to `limit` rows that no other session has locked now; see `unlocked_rows`."""
     return [pk for (pk,) in unlocked_rows(rows, limit, "pk")]
 
 
 def unlocked_rows(rows: QuerySet[Any], limit: int, *columns: str) -> list[tuple[Any, ...]]:
-    """Return these columns of `limit` rows that no other session has locked now.
+    """Return these columns of up to `limit` rows that no other session has locked now.
 
     The first row of each organization comes first, in the order of `rows`, then the second of each, and so on. A
     later pass finds the locked rows, so a row that stays locked delays no other row.

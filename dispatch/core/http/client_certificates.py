@@ -108,7 +108,7 @@ def _parse_key(key: str) -> rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed2
     if len(key) > MAX_LENGTH:
         raise InvalidCertificate(f"Must have at most {MAX_LENGTH:,} characters.", is_key=True)
     try:
-        # Its size first: to check that the factors of 8,192 bits are prime takes seconds, of more bits minutes.
+        # Its size first: validating the factors of 8,192 bits takes seconds, and of more bits minutes.
         private = load_pem_private_key(key.encode(), password=None, unsafe_skip_rsa_key_validation=True)
         if isinstance(private, rsa.RSAPrivateKey):
             if not MIN_RSA_BITS <= private.key_size <= MAX_RSA_BITS:

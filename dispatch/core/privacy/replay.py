@@ -197,7 +197,7 @@ def find_refused(organization_id: int, phones: Collection[str], *kinds: str) -> 
 
 
 def find_withdrawn(organization_id: int, phones: Collection[str]) -> dict[str, datetime]:
-    """Return those of the phones of which a withdrawal of consent is pending, with the time of the last one."""
+    """Return the phones for which a withdrawal of consent is pending, with the time of the last one."""
     if not phones or not _has_pending():
         return {}
     by_hash = match_values(phones)

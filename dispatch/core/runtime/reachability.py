@@ -5,8 +5,8 @@ connections succeed. Processes share this in PostgreSQL, but only while one of t
 a row, and dispatchers that read it probe the server and write theirs. A process is relieved if another one reaches
 all that it reaches, and more. Two processes never relieve each other, so nothing is handed back and forth.
 
-A process learns from others only seconds after its own failure. Until then nobody can say whose failure it is, so
-it does not count against anyone else (`may_be_cut_off`).
+A process hears from others only seconds after its own failure. Until then, it cannot know whether the server or
+its own host is the cause, so the failure does not count against the server (`may_be_cut_off`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DELETE_AFTER_S = 3600.0
 # A server that was reached for this long is steady again (seconds).
 STEADY_AFTER_S = 60.0
 LOOP_INTERVAL_S = 2.0
-# The same while some process does not reach a server.
+# The interval of the loop while some process does not reach a server.
 ALERT_INTERVAL_S = 0.5
 
 _DATABASE_NOW = "(clock_timestamp() + make_interval(secs => %(offset)s))"
@@ -113,7 +113,7 @@ class Process:
         with self._lock:
             known = self._servers.setdefault(server, _Server())
         now = time.monotonic()
-        if now - known.failed_at > STEADY_AFTER_S:
+        if known.failing_since is None and now - known.failed_at > STEADY_AFTER_S:
             known.unsteady_since = now
         known.known_at = known.failed_at = now
         if known.failing_since is None:
@@ -148,10 +148,10 @@ class Process:
         return any(loop in other.loops and _is_better(other, failing) for other in self._others)
 
     def may_be_cut_off(self, loop: str) -> bool:
-        """Return whether a failure to reach a server says nothing about the server.
+        """Return whether a failure to reach a server may be this host's own.
 
-        So it is if another process reaches it (`is_relieved`), and for PROVIDER_LOST_AFTER_S after a steady server
-        first failed, in which others find out.
+        It may be if another process reaches the server (`is_relieved`), and for PROVIDER_LOST_AFTER_S after the
+        first failure of a steady server: others need that time to report.
         """
         if self.is_relieved(loop):
             return True

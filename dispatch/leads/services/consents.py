@@ -66,9 +66,9 @@ def record_consents(
 def _without_withdrawn(
     organization_id: int, given: Sequence[tuple[str, NewConsent]]
 ) -> list[tuple[str, NewConsent]]:
-    """Leave out consents that were given before a withdrawal by the same phone that only hashes record.
+    """Leave out consents that were given before a withdrawal by the same phone of which only a hash is left.
 
-    These are withdrawals that were erased, and those from before a restore that the database does not have.
+    Such a withdrawal was erased, or the restored dump does not have it.
     """
     phones = {phone for phone, _ in given}
     withdrawn = replay.find_withdrawn(organization_id, phones)
@@ -108,7 +108,7 @@ def withdraw(
 def repeat_withdrawal(organization_id: int, phone: str, consent_id: int, *, at: datetime, actor: Actor) -> bool:
     """Withdraw a consent again, as of `at`, after a restore that brought it back (by "file").
 
-    Return False if the database does not have it. A younger row only has the same id.
+    Return False if the database does not have it: a younger row with the same id is another consent.
     """
     of_phone = Consent.objects.filter(organization_id=organization_id, phone=phone, given_at__lte=at)
     rows = of_phone.filter(pk=consent_id, created_at__lte=at)

@@ -47,11 +47,11 @@ def _why_held(campaign_id: int) -> str:
 
 
 def _next_hours(text: Text) -> TextHold:
-    """Return when the text may be sent after its hold; if that is too late, its deadline has passed."""
+    """Return when the text may be sent after its hold. If that is too late, its deadline is now."""
     assert text.subject_id is not None  # outbound texts have one
     now = clock.now()
     lead = Lead.objects.filter(pk=text.subject_id).first()
     hours = follow_ups.permitted_hours(lead, now) if lead is not None and lead.phone else None
     if hours is None or hours[0] >= text.not_after:
-        return TextHold(now, now, f"{switches.HELD_TEXT} too long.")
+        return TextHold(now, now, f"{switches.HELD_TEXT} it is too late to send it.")
     return TextHold(max(now, hours[0]), min(text.not_after, hours[1]), "")

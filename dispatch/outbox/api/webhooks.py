@@ -21,9 +21,10 @@ HEADERS = {
     "Dispatch-Group": "The group within which messages arrive in order.",
     "Dispatch-Sequence": "The place of the message in its group.",
     "Dispatch-Call": "The number of the attempt, from 1.",
+    "Dispatch-Replay": "How often the message was replayed.",
 }
 # Headers that a message may lack.
-OPTIONAL = {"Dispatch-Group"}
+OPTIONAL = {"Dispatch-Group", "Dispatch-Replay"}
 RESPONSES = {
     "2XX": "The message is delivered. Respond once it is stored, and process it later.",
     "410": "The receiver is gone: the endpoint is disabled.",

@@ -32,9 +32,17 @@ class ConcurrencyLimitAdmin(OwnedAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return ["in_use"] if obj is None else ["key", "in_use"]
 
-    @display(description="now")
-    def in_use(self, limit: ConcurrencyLimit) -> str:
-        use = read_use([limit.pk]).get(limit.pk)
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Read the use of all limits of the page at once."""
+        found = super().get_changelist_instance(request)
+        uses = read_use(limit.pk for limit in found.result_list)
+        for limit in found.result_list:
+            limit.use = uses.get(limit.pk)
+        return found
+
+    @display(description="in use now")
+    def in_use(self, limit: Any) -> str:
+        use = limit.use if hasattr(limit, "use") else read_use([limit.pk]).get(limit.pk)
         return f"{use.running:,} running, {use.waiting:,} waiting" if use else "—"
 
     def save_model(self, request: Any, obj: ConcurrencyLimit, form: Any, change: bool) -> None:

@@ -75,7 +75,7 @@ class RunAdmin(OwnedAdmin):
         first = descriptions.moment(run.trigger_at, run.schedule.time_zone)
         return f"{first} and {run.stretch_count - 1:,} more" if run.stretch_count > 1 else first
 
-    @display(description="waits for")
+    @display(description="why it waits")
     def waits_for(self, run: Run) -> str:
         use = read_use([run.concurrency_limit_id]).get(run.concurrency_limit_id or 0)
         return explain_wait(run, use) or "—"

@@ -64,7 +64,7 @@ class ScheduleAdmin(OwnedAdmin):
     dispatcher_may = ACT
     list_display = ["name", "kind", "state", "when", "next_run", "failures"]
     list_filter = [FailingFilter, StatusFilter, "kind"]
-    list_select_related = ["organization", "concurrency_limit"]
+    list_select_related = ["organization"]
     search_fields = ["name", "=id"]
     search_help_text = "Name or number"
     ordering = ["-id"]
@@ -151,7 +151,7 @@ class ScheduleAdmin(OwnedAdmin):
         rows = (
             (
                 link(self, run, descriptions.moment(run.trigger_at, schedule.time_zone)),
-                run.get_status_display(),
+                run.state_label,
                 run.error,
             )
             for run in runs

@@ -13,14 +13,14 @@ from dispatch.schedules.rules.rrule_words import describe_rule, ordinal
 
 # `waiting_for` of a run → why it waits. "concurrency" depends on the limit.
 WAITS = {
-    "earlier": "Waits for the end of an earlier run.",
-    "endpoint": "Held: its endpoint is paused or disabled.",
-    "circuit": "Held: the circuit breaker of its receiver is open.",
-    "pool paused": "Held: its message pool is paused.",
-    "rate": "Held: its message pool has reached its rate.",
-    "slot": "Held: its message pool has no free slot.",
-    "lookup": "Held: the address of its receiver could not be looked up yet.",
-    "token_pending": "Held: an access token for its receiver is being requested.",
+    "earlier": "Waiting for an earlier run to end.",
+    "endpoint": "Held: the endpoint is paused or disabled.",
+    "circuit": "Held: the receiver's circuit breaker is open.",
+    "pool paused": "Held: the message pool is paused.",
+    "rate": "Held: the message pool has reached its rate limit.",
+    "slot": "Held: the message pool has no free slot.",
+    "lookup": "Held: the receiver's address has not been looked up yet.",
+    "token_pending": "Held: an access token for the receiver has been requested.",
 }
 
 

@@ -146,7 +146,7 @@ def wall_times(text: str, start: datetime, after: datetime, search: Search | Non
     else:
         rule._bymonth = looked_at = _Counted(rule._bymonth or range(1, 13))
     looked_at.search = search
-    # Of a daily rule, dateutil prepares each day apart.
+    # For a daily rule, dateutil prepares each day separately.
     looked_at.steps = STEPS_PER_DAY + int(parts.get("INTERVAL", "1")) // 50 if parts["FREQ"] == "DAILY" else 1
     search.restart()
     try:

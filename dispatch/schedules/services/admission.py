@@ -3,7 +3,7 @@
 A run holds a slot while it is in progress or running; the unique constraint `one_run_per_concurrency_slot` backs
 that. A due run without a free slot waits as `retrying` without a due time, so no executor looks at it and no
 worker holds it. The transaction that ends a run gives its slot to the next one. The reconciler repeats that for
-limits with free slots and waiting runs, in case a waiting run was locked at that moment.
+limits with free slots and waiting runs, in case the limit or a waiting run was locked at that moment.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db import transaction
+from django.db import OperationalError, transaction
 
 from dispatch.core import clock, fault_injection
+from dispatch.core.db import lock_waits
+from dispatch.core.db.errors import is_lock_timeout
 from dispatch.core.db.prepared import execute, fetch_all
 from dispatch.schedules import kinds, limits_sql, metrics
 from dispatch.schedules.models import Run
@@ -23,7 +25,7 @@ from dispatch.schedules.services.run_messages import enqueue_runs
 
 BATCH = 200
 # A page counts no more waiting runs than this.
-MOST_COUNTED = 10_000
+MAX_COUNTED = 10_000
 
 
 @dataclass(frozen=True)
@@ -38,17 +40,31 @@ class LimitUse:
     @property
     def reason(self) -> str:
         """Return why a run with this key waits."""
-        return f"Waits for the key {self.key}: {self.running:,} of {self.max_runs:,} runs running."
+        return f"Waiting for a slot of the key {self.key}: {self.running:,} of {self.max_runs:,} in use."
 
 
 def lock_limits(limit_ids: Iterable[int | None]) -> set[int]:
-    """Lock these limits until the end of the transaction; return those that exist."""
+    """Lock these limits until the end of the transaction; return those that are locked.
+
+    Left out are those that do not exist, and those that another transaction keeps locked, so that it delays only
+    runs with their keys. The reconciler admits these runs later.
+    """
     wanted = {limit_id for limit_id in limit_ids if limit_id is not None}
-    return {row[0] for row in fetch_all(limits_sql.LOCK_LIMITS, {"limits": list(wanted)})} if wanted else set()
+    if not wanted:
+        return set()
+    given = {"limits": list(wanted)}
+    try:
+        with lock_waits.short_wait(lock_waits.LOOP_S):
+            rows = fetch_all(limits_sql.LOCK_LIMITS, given)
+    except OperationalError as error:
+        if not is_lock_timeout(error):
+            raise
+        rows = fetch_all(limits_sql.TRY_LOCK_LIMITS, given)
+    return {row[0] for row in rows}
 
 
 def queue_runs(runs: dict[int, int]) -> None:
-    """Let these due runs (run id → limit id) wait for a slot. Their limits are locked; `admit_runs` follows."""
+    """Make these due runs (run id → limit id) wait for a slot. `admit_runs` follows."""
     execute(limits_sql.QUEUE_RUNS, {"ids": list(runs), "limits": list(runs.values())})
 
 
@@ -58,7 +74,7 @@ def admit_runs(limit_ids: Collection[int], now: datetime, *, entered: Collection
     `entered` are the runs that were queued in this transaction: those without a slot get an event that says so.
     Their messages are sent after the commit.
     """
-    if not limit_ids:
+    if not limit_ids and not entered:
         return 0
     known = [kind.name for kind in kinds.all_kinds()]
     given = {"limits": list(limit_ids), "kinds": known, "entered": list(entered), "now": now}
@@ -71,7 +87,7 @@ def admit_runs(limit_ids: Collection[int], now: datetime, *, entered: Collection
 
 
 def free_slots(limit_ids: Iterable[int | None], now: datetime) -> int:
-    """Admit the next runs of limits of which runs have just ended, in the same transaction."""
+    """Admit the next runs of limits whose runs have just ended, in the same transaction."""
     return admit_runs(lock_limits(limit_ids), now)
 
 
@@ -90,7 +106,7 @@ def admit_overlooked() -> int:
 def read_use(limit_ids: Iterable[int | None]) -> dict[int, LimitUse]:
     """Return the use of each of these limits that exists."""
     wanted = {limit_id for limit_id in limit_ids if limit_id is not None}
-    given = {"limits": list(wanted), "most": MOST_COUNTED}
+    given = {"limits": list(wanted), "most": MAX_COUNTED}
     rows = fetch_all(limits_sql.LIMIT_USE, given) if wanted else []
     return {row[0]: LimitUse(*row[1:]) for row in rows}
 

@@ -13,8 +13,8 @@ from dispatch.core.events import Actor
 from dispatch.schedules.models import ConcurrencyLimit, Run, RunStatus, Schedule
 from dispatch.schedules.services.admission import admit_runs
 
-# Schedules that the refusal to delete a limit names.
-NAMED = 5
+# How many schedules the refusal to delete a limit names.
+MAX_NAMED = 5
 
 
 def create_limit(organization_id: int, key: str, max_runs: int, *, actor: Actor) -> ConcurrencyLimit:
@@ -26,7 +26,7 @@ def create_limit(organization_id: int, key: str, max_runs: int, *, actor: Actor)
             )
             _append_event(limit, "created", actor, max_runs=max_runs)
     except IntegrityError:
-        raise Conflict("A concurrency limit with this key exists.", code="duplicate") from None
+        raise Conflict("A concurrency limit with this key already exists.", code="duplicate") from None
     return limit
 
 
@@ -51,10 +51,11 @@ def delete_limit(limit_id: int, *, actor: Actor) -> None:
     with transaction.atomic():
         limit = ConcurrencyLimit.objects.select_for_update().get(pk=limit_id)
         users = Schedule.objects.filter(concurrency_limit=limit)
-        names = list(users.exclude(status=Schedule.Status.DELETED).values_list("name", flat=True)[: NAMED + 1])
+        active = users.exclude(status=Schedule.Status.DELETED).order_by("name")
+        names = list(active.values_list("name", flat=True)[: MAX_NAMED + 1])
         if names:
-            more = " and others" if len(names) > NAMED else ""
-            raise Conflict(f"In use by {', '.join(names[:NAMED])}{more}.", code="in_use")
+            more = " and others" if len(names) > MAX_NAMED else ""
+            raise Conflict(f"In use by {', '.join(names[:MAX_NAMED])}{more}.", code="in_use")
         held = Q(status__in=[RunStatus.IN_PROGRESS, RunStatus.RUNNING], concurrency_slot__isnull=False)
         waiting = Q(status=RunStatus.RETRYING, waiting_for="concurrency")
         if any(Run.objects.filter(which, concurrency_limit=limit).exists() for which in (held, waiting)):

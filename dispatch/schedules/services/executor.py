@@ -20,6 +20,7 @@ from dispatch.core import clock, fault_injection
 from dispatch.core.db.prepared import columns, execute, fetch_all
 from dispatch.schedules import kinds, metrics, sql
 from dispatch.schedules.exclusion_cache import ExclusionReader
+from dispatch.schedules.models import ConcurrencyLimit
 from dispatch.schedules.rules import due as rules
 from dispatch.schedules.rules.due import Due, Plan, Policy, Verdict, plan_due_run
 from dispatch.schedules.rules.jitter import jitter_of
@@ -97,7 +98,7 @@ class _Row:
 
 @dataclass(frozen=True)
 class Claimed:
-    """The number of due runs that were found, and of those that were claimed."""
+    """The number of due runs that were found and not left for a later pass, and of those that were claimed."""
 
     found: int
     taken: int
@@ -116,13 +117,13 @@ def claim_due_runs(shards: Sequence[int], limit: int | None = None) -> Claimed:
         taken = [row for row, plan in plans if plan.verdict is Verdict.RUN]
         _skip_runs(plans, now)
         freed = _defer_runs(plans, now)
-        _start_runs(taken, freed, now)
+        left = _start_runs(taken, freed, now)
         _advance_schedules(plans, now)
         fault_injection.crash_point("schedules.claim.before_commit")
     fault_injection.crash_point("schedules.claim.committed")
     for verdict in Verdict:
         metrics.claimed.labels(verdict.value).inc(sum(plan.verdict is verdict for _, plan in plans))
-    return Claimed(len(plans), len(taken))
+    return Claimed(len(plans) - left, len(taken) - left)
 
 
 def next_due(shards: Sequence[int]) -> datetime | None:
@@ -161,20 +162,30 @@ def _plan(rows: Sequence[_Row], now: datetime) -> list[tuple[_Row, Plan]]:
     return plans
 
 
-def _start_runs(taken: Sequence[_Row], freed: Sequence[int], now: datetime) -> None:
+def _start_runs(taken: Sequence[_Row], freed: Sequence[int], now: datetime) -> int:
     """Claim these runs and enqueue them for the workers; those with a concurrency limit queue for its slots first.
 
-    `freed` are limits of which runs have been canceled.
+    `freed`: limits whose runs have been canceled. Return how many runs were left for a later pass: manual runs
+    whose limit another transaction has locked, perhaps to delete it. A schedule's limit cannot be deleted.
     """
     locked = lock_limits([*freed, *(row.limit_id for row in taken)])
-    queued = {row.id: row.limit_id for row in taken if row.limit_id is not None and row.limit_id in locked}
-    free = [row for row in taken if row.id not in queued]
+    busy = {row.limit_id for row in taken if row.limit_id is not None} - locked
+    if busy:
+        busy = set(ConcurrencyLimit.objects.filter(pk__in=busy).values_list("pk", flat=True))
+    left = {row.id for row in taken if row.limit_id in busy and row.number is None}
+    queued = {
+        row.id: row.limit_id
+        for row in taken
+        if row.limit_id is not None and row.limit_id in locked | busy and row.id not in left
+    }
+    free = [row for row in taken if row.id not in queued and row.id not in left]
     if free:
         execute(sql.CLAIM, {"ids": [row.id for row in free], "now": now})
         enqueue_runs((row.id, row.epoch + 1, row.kind) for row in free)
     if queued:
         queue_runs(queued)
     admit_runs(locked, now, entered=list(queued))
+    return len(left)
 
 
 def _skip_runs(plans: Sequence[tuple[_Row, Plan]], now: datetime) -> None:

@@ -1,7 +1,7 @@
 """Try held runs again as soon as their endpoint or pool is resumed, instead of at their next try.
 
-A held run tries again by itself, at most six minutes later. If a process dies before it has woken the runs, that
-is what happens.
+A held run is tried again within six minutes anyway, so nothing is lost if a process dies before it has woken the
+runs.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ WAKES = {
     "endpoint.enabled": ("endpoint", "circuit"),
     "pool.resumed": ("pool paused",),
 }
-# The other runs of an organization try again by themselves.
-MOST = 5000
+# Of more runs, the others wait for their next try.
+MAX_WOKEN = 5000
 
 
 def wake_after(event: Event) -> None:
@@ -44,7 +44,7 @@ def wake_held_runs(organization_id: int, reasons: Sequence[str], endpoint: str =
     With `endpoint`, only those that call it. Locked runs are skipped: they are being tried.
     """
     given = {
-        "organization": organization_id, "reasons": list(reasons), "endpoint": endpoint, "most": MOST,
+        "organization": organization_id, "reasons": list(reasons), "endpoint": endpoint, "most": MAX_WOKEN,
         "now": clock.now(),
     }  # fmt: skip
     woken = fetch_all(sql.WAKE_HELD, given)

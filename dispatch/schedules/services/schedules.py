@@ -350,7 +350,7 @@ def _change_kind_of_runs(schedule: Schedule, now: datetime) -> None:
 
 
 def _leave_queue(schedule: Schedule) -> None:
-    """Let the schedule's occurrences that wait for a slot of a concurrency limit be due again.
+    """Make the schedule's occurrences that wait for a slot of a concurrency limit due again.
 
     An executor queues them with the schedule's limit. Manual runs keep the limit that they were started with.
     """

@@ -187,7 +187,7 @@ def record_outcome(call_id: int, outcome: Outcome) -> Call:
     return call
 
 
-def no_answer(outcome: Outcome) -> bool:
+def is_unanswered(outcome: Outcome) -> bool:
     """Return whether the provider did not answer: it was not reached, or what it did is unknown."""
     return isinstance(outcome, Unknown) or (isinstance(outcome, RateLimited) and outcome.is_unreachable)
 
@@ -197,11 +197,11 @@ def report_outcome(account_id: int, outcome: Outcome) -> None:
 
     A provider that only this host does not reach is not the account's failure. The requests of other hosts go on.
     """
-    if no_answer(outcome) and reachability.process.may_be_cut_off(PLACER):
+    if is_unanswered(outcome) and reachability.process.may_be_cut_off(PLACER):
         return
     if isinstance(outcome, Submitted) or (isinstance(outcome, Rejected) and outcome.permanent):
         account_outages.record_success(account_id)  # a refusal of one number also proves that the account works
-    elif no_answer(outcome):
+    elif is_unanswered(outcome):
         account_outages.record_failure(account_id, account_outages.Outage.NO_ANSWER, outcome.reason)
     elif isinstance(outcome, Rejected) and outcome.kind in ("configuration", "permission"):
         account_outages.record_failure(

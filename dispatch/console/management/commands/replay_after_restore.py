@@ -15,9 +15,9 @@ class Command(BaseCommand):
     """`manage.py replay_after_restore FILE`."""
 
     help = (
-        "Run after restore a dump and `after_restore`, before web, workers and dispatchers start. Repeats the "
-        "erasures, opt-outs, withdrawn consents and do-not-call entries of the replay list that the dump lacks. "
-        "Can be repeated."
+        "Run after restoring a dump and after `after_restore`, before web, workers and dispatchers start. Repeats "
+        "the erasures, opt-outs, withdrawn consents and do-not-call entries of the replay list that the dump "
+        "lacks. Can be repeated."
     )
     requires_system_checks = ()
 

@@ -117,8 +117,8 @@ def _lock_timeout(
     """Limit how long each statement waits for locks, except those that lock nobody out while they wait.
 
     In a transaction that has locked a table already, the limit is `second_s` if that is less. The tables in
-    `contended` are locked at the beginning of the first transaction. It is then replaced by the tables of the
-    statement that failed, if one does.
+    `contended` are locked at the beginning of the first transaction. If a statement fails, its tables are put in
+    front of them.
 
     Behind a pooler (DB_SESSION_LIMITS is off), sessions are shared, so nothing is set.
     """

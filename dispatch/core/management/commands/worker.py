@@ -23,7 +23,7 @@ from dispatch.core.runtime.rq_worker import WORKER_TTL_S, DispatchWorker
 
 log = structlog.get_logger(__name__)
 
-WAIT_S = 1.0  # between two questions whether Redis responds
+WAIT_S = 1.0  # between two pings of a Redis that hangs
 # A worker has few threads for requests to the provider, since each has a database connection. Other requests are
 # made by the dispatcher.
 REQUEST_THREADS = 8
@@ -80,7 +80,7 @@ class Command(BaseCommand):
 
 
 def _wait_for_redis(queue: str) -> None:
-    """Return when Redis responds; log once if it hangs. The worker itself would wait silently, for longer.
+    """Wait until Redis responds, and log once if it hangs. RQ's worker would wait silently, and for longer.
 
     Raises REDIS_ERRORS if Redis refuses the connection.
     """
