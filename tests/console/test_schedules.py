@@ -12,12 +12,13 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from dispatch.console.schedules import forms
 from dispatch.core import clock
 from dispatch.outbox.models import Endpoint
 from dispatch.outbox.services.intake import default_pool
 from dispatch.schedules.api.serializers import occurrences_of
 from dispatch.schedules.kinds.base import Outcome, canceled
-from dispatch.schedules.models import Run, Schedule
+from dispatch.schedules.models import ConcurrencyLimit, Run, Schedule
 from dispatch.schedules.services import worker
 from tests.harness.schedules import World, noting
 from tests.support import factories as make
@@ -315,6 +316,23 @@ def test_jitter_is_set_shown_and_cleared(world: World, dora: Client) -> None:
     assert "86400" in text(refused)
     assert dora.post(f"/schedules/{schedule.pk}/edit/", {**sent, "jitter_s": ""}).status_code == 302
     assert world.again(schedule).jitter_s == 0
+
+
+def test_saving_keeps_a_concurrency_limit_that_is_not_among_the_first(
+    world: World, dora: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forms, "MAX_LIMITS", 1)
+    first, second = (
+        ConcurrencyLimit.objects.create(organization=world.organization, key=key, max_runs=2) for key in ("a", "b")
+    )
+    schedule = world.schedule("Old", cron="0 9 * * *", concurrency_limit=second)
+    sent = filled(dora.get(f"/schedules/{schedule.pk}/edit/").content.decode())
+    assert sent["concurrency_key"] == "b"
+    assert dora.post(f"/schedules/{schedule.pk}/edit/", {**sent, "name": "New"}).status_code == 302
+    assert world.again(schedule).concurrency_limit == second
+    sent = filled(dora.get(f"/schedules/{schedule.pk}/edit/").content.decode())
+    assert dora.post(f"/schedules/{schedule.pk}/edit/", {**sent, "concurrency_key": "a"}).status_code == 302
+    assert world.again(schedule).concurrency_limit == first
 
 
 def test_other_organizations_schedules_are_not_found(world: World, browser: Callable[..., Client]) -> None:

@@ -102,6 +102,13 @@ def test_moved_instance_leaves_its_original_time(
     assert [entry[0] for entry in found if not entry[2]] == ["2027-03-08"]
 
 
+def test_moved_instance_without_a_uid_affects_no_other_event() -> None:
+    weekly = day("20270301", "Every Monday", "RRULE:FREQ=WEEKLY;COUNT=2")
+    moved = day("20270310", "Moved", "RECURRENCE-ID;VALUE=DATE:20270308")
+    found = ical.read_entries(ics(weekly, moved), datetime(2027, 3, 1, tzinfo=UTC))
+    assert [entry[0] for entry in found] == ["2027-03-01", "2027-03-08", "2027-03-10"]
+
+
 ENDLESS_ZONE = """BEGIN:VTIME
  ZONE
 TZID:Custom/Zone
