@@ -24,6 +24,8 @@ from tests.support import factories
 from tests.support.waiting import wait_until
 
 ANN, BOB = "+16025550101", "+16025550102"
+# A call rings for 30 real seconds, so that a slow machine ends it in time.
+RINGS_S = 600
 
 
 @pytest.fixture
@@ -125,7 +127,7 @@ def test_an_opt_out_before_the_request_prevents_it(
 def test_an_opt_out_hangs_up_a_call_that_rings(
     floor: Floor, sim: Simulator, opt_out: Callable[[Floor], None]
 ) -> None:
-    (lead,) = floor.add(ANN)
+    (lead,) = floor.add(ANN, to=floor.add_campaign(ring_timeout_s=RINGS_S))
     floor.start()
     call = sim.phone(ANN).rings()
     wait_until(lambda: Call.objects.get().sid)
@@ -140,7 +142,7 @@ def test_a_stop_by_text_hangs_up_a_call_that_rings(floor: Floor, sim: Simulator)
     number.sends_texts = True
     number.save()
     sim.add_number(str(number.phone), sms_url=webhook_urls.number_webhook(number, "sms"))
-    (lead,) = floor.add(ANN)
+    (lead,) = floor.add(ANN, to=floor.add_campaign(ring_timeout_s=RINGS_S))
     floor.start()
     call = sim.phone(ANN).rings()
     wait_until(lambda: Call.objects.get().sid)
