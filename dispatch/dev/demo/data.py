@@ -65,6 +65,9 @@ def _phone(n: int) -> str:
     return f"+16025550{n:03d}"
 
 
+# The phone of a dispatcher who is off duty, so that alerts reach somebody.
+DISPATCHER_PHONE = _phone(141)
+
 TECHNICIANS = (
     Person("Rosa Delgado", _phone(101), "85004", "plumbing gas hvac", "eager", max_open_jobs=3),
     Person("Wei-Ling Chen", _phone(102), "85281", "hvac electrical", "friendly"),

@@ -23,6 +23,7 @@ from dispatch.dev.demo import data
 from dispatch.jobs.models import DispatchPolicy, PublicForm, ServiceType
 from dispatch.technicians.models import Skill, Technician
 from dispatch.technicians.services import create_technician, set_shifts
+from notifications.models import PhoneConfirmation
 
 MAIN_SLUG, OTHER_SLUG = "desert-air", "silver-state"
 OTHER_ADMIN = ("admin@silver-state.example", "Imani Clarke")
@@ -120,9 +121,20 @@ def _store_key(organization: Organization) -> None:
 
 def _main_people(organization: Organization) -> None:
     demo_logins.create_demo_logins(organization)
-    dispatchers = Membership.objects.of(organization).filter(role=Membership.Role.DISPATCHER).order_by("pk")
+    members = Membership.objects.of(organization).select_related("user", "organization")
+    dispatchers = list(members.filter(role=Membership.Role.DISPATCHER).order_by("pk"))
     for resting in dispatchers[1:]:
         services.set_duty(resting.pk, False, actor=SYSTEM)
+    _confirm_phone(dispatchers[-1], data.DISPATCHER_PHONE)
+
+
+def _confirm_phone(member: Membership, phone: str) -> None:
+    """Let alerts of the organization reach the member by text and call."""
+    member.user.phone = phone
+    member.user.save(update_fields=["phone"])
+    PhoneConfirmation.objects.create(
+        organization=member.organization, user=member.user, phone=phone, confirmed_at=clock.now()
+    )
 
 
 def _other_organization() -> None:

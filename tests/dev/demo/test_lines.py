@@ -15,6 +15,7 @@ from dispatch.dev.demo.lines import FILE, Line, load
 from dispatch.dev.demo.printing import Printer
 from dispatch.dev.simulator.handsets import check_behaviour
 from dispatch.jobs.geocoding import zip_guesses
+from notifications.services import alert_reach
 from tests.support.waiting import PATIENCE, wait_until
 
 
@@ -120,6 +121,12 @@ def test_the_demo_organization_is_phoenix(db):
     assert seed.seed() == main
     assert Organization.objects.count() == 2
     assert len(phones.accounts()) == 2
+
+
+def test_alerts_of_the_demo_organization_reach_somebody_by_phone(db):
+    from dispatch.dev.demo import seed
+
+    assert alert_reach.load_reach(seed.seed().pk).by_phone == ("Noor Haddad",)
 
 
 def test_the_demo_can_be_run_again_and_again_beside_the_demo_organization(db):
