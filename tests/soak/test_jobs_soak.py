@@ -7,7 +7,6 @@ Run by `make soak`; `SOAK_SEED=…` repeats the random choices of a run, but not
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -66,14 +65,6 @@ def organization(sim: Simulator) -> Any:
     )  # fmt: skip
     make.dispatcher(made, "Dora")
     return made
-
-
-@pytest.fixture
-def seed() -> int:
-    """SOAK_SEED, or a new one, told so that a run can be repeated."""
-    chosen = int(os.environ.get("SOAK_SEED") or random.SystemRandom().randrange(1_000_000))
-    print(f"SOAK_SEED={chosen}")  # noqa: T201
-    return chosen
 
 
 @pytest.fixture

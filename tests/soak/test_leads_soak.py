@@ -59,14 +59,6 @@ PEOPLE = mix(
 
 
 @pytest.fixture
-def seed() -> int:
-    """SOAK_SEED, or a new one, printed so that a run can be repeated."""
-    chosen = int(os.environ.get("SOAK_SEED") or random.SystemRandom().randrange(1_000_000))
-    print(f"SOAK_SEED={chosen}")  # noqa: T201
-    return chosen
-
-
-@pytest.fixture
 def sim(seed: int) -> Iterator[Simulator]:
     with Simulator.start(speed=4.0, seed=seed, keep_calls=10 * LEADS, timing={"webhook_floor": 15.0}) as simulator:
         simulator.others_will(PEOPLE)

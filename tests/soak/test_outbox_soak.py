@@ -17,7 +17,6 @@ import random
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,21 +48,6 @@ LIKELY = {
     "everything is killed": 1, "the queue is killed": 2, "the queue loses everything": 2,
     "the database is killed": 2,
 }  # fmt: skip
-
-
-@pytest.fixture
-def seed() -> int:
-    """SOAK_SEED, or a new one, which is printed so that a run can be repeated."""
-    chosen = int(os.environ.get("SOAK_SEED") or random.SystemRandom().randrange(1_000_000))
-    print(f"SOAK_SEED={chosen}")  # noqa: T201
-    return chosen
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    made = Receiver()
-    yield made
-    made.close()
 
 
 @pytest.mark.timeout(7200)
