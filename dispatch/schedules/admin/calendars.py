@@ -6,18 +6,17 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.contrib import messages as django_messages
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html, format_html_join
-from rest_framework.exceptions import APIException
 from unfold.decorators import action, display
 
 from accounts.admin.base import EVERYTHING, OwnedAdmin, OwnedForm
 from dispatch.core import clock
 from dispatch.core.http.ssrf import check_target_url
 from dispatch.schedules import ical
+from dispatch.schedules.admin.formats import delete_each
 from dispatch.schedules.models import ExclusionCalendar
 from dispatch.schedules.services import calendars
 
@@ -100,17 +99,10 @@ class ExclusionCalendarAdmin(OwnedAdmin):
             ).pk
 
     def delete_model(self, request: Any, obj: ExclusionCalendar) -> None:
-        self._delete(request, [obj])
+        delete_each(request, calendars.delete_calendar, [obj])
 
     def delete_queryset(self, request: Any, queryset: QuerySet) -> None:
-        self._delete(request, queryset)
-
-    def _delete(self, request: Any, rows: Any) -> None:
-        for calendar in rows:
-            try:
-                calendars.delete_calendar(calendar.pk, actor=request.actor)
-            except APIException as error:
-                self.message_user(request, str(error.detail), django_messages.WARNING)
+        delete_each(request, calendars.delete_calendar, queryset)
 
     @action(
         description="Refresh",

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.contrib import messages as django_messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from rest_framework.exceptions import APIException
 from unfold.decorators import display
 
 from accounts.admin.base import EVERYTHING, OwnedAdmin
+from dispatch.schedules.admin.formats import delete_each
 from dispatch.schedules.models import ConcurrencyLimit
 from dispatch.schedules.services import concurrency_limits
 from dispatch.schedules.services.admission import read_use
@@ -54,14 +53,7 @@ class ConcurrencyLimitAdmin(OwnedAdmin):
             ).pk
 
     def delete_model(self, request: Any, obj: ConcurrencyLimit) -> None:
-        self._delete(request, [obj])
+        delete_each(request, concurrency_limits.delete_limit, [obj])
 
     def delete_queryset(self, request: Any, queryset: QuerySet) -> None:
-        self._delete(request, queryset)
-
-    def _delete(self, request: Any, rows: Any) -> None:
-        for limit in rows:
-            try:
-                concurrency_limits.delete_limit(limit.pk, actor=request.actor)
-            except APIException as error:
-                self.message_user(request, str(error.detail), django_messages.WARNING)
+        delete_each(request, concurrency_limits.delete_limit, queryset)

@@ -19,8 +19,8 @@ from dispatch.schedules import kinds, metrics, sql
 from dispatch.schedules.kinds.base import Assignment, Outcome
 from dispatch.schedules.models import Run
 from dispatch.schedules.rules.outcomes import FAILED, MAX_LAPSES, SUCCEEDED
-from dispatch.schedules.services.admission import admit_overlooked, free_slots
-from dispatch.schedules.services.results import apply_reports, wake_waiting_runs
+from dispatch.schedules.services.admission import admit_overlooked
+from dispatch.schedules.services.results import apply_reports, release_waiting_runs
 from dispatch.schedules.services.run_messages import enqueue_runs
 from dispatch.schedules.services.worker import store_reports
 
@@ -105,8 +105,7 @@ def find_lapsed() -> int:
                 ((row[0], row[1], row[2]) for row in requeued_rows if row[3] == "in_progress"), alone=True
             )
             ended = [row for row in requeued_rows if row[3] == "cancelled"]
-            wake_waiting_runs([row[4] for row in ended], now)
-            free_slots([row[5] for row in ended], now)
+            release_waiting_runs([row[4] for row in ended], [row[5] for row in ended], now)
     metrics.repaired.labels("lapsed").inc(len(lapsed))
     log.warning("runs_lapsed", runs=len(lapsed), succeeded=len(done), requeued=len(again))
     return len(lapsed)

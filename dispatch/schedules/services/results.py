@@ -6,7 +6,7 @@ therefore be duplicated, late or out of order: a report of an older epoch change
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -48,14 +48,22 @@ def apply_reports(run_ids: Sequence[int], *, skip_locked: bool = False) -> int:
         if deferred := [row[0] for row in rows if row[6] == outcomes.DEFERRED]:
             execute(sql.DELETE_DEFERRALS, {"ids": deferred})
         _count_failures(rows, changes, failures)
-        wake_waiting_runs([row[4] for row in rows if row[11] != "allow"], now)
-        free_slots([row[15] for row in rows], now)
+        release_waiting_runs([row[4] for row in rows if row[11] != "allow"], [row[15] for row in rows], now)
         if any(status == "retrying" and due and due < now + SOON for _, status, due in changes):
             queues.notify_loop(EXECUTOR)
         fault_injection.crash_point("schedules.apply.before_commit")
     for row in rows:
         metrics.ended.labels(row[5], row[6]).inc()
     return len(changes)
+
+
+def release_waiting_runs(schedule_ids: Sequence[int], limit_ids: Iterable[int | None], now: datetime) -> None:
+    """Make due what waited for runs that have ended: later runs of these schedules, and runs with these limits.
+
+    Runs are locked before limits.
+    """
+    wake_waiting_runs(schedule_ids, now)
+    free_slots(limit_ids, now)
 
 
 def wake_waiting_runs(schedule_ids: Sequence[int], now: datetime) -> None:

@@ -26,8 +26,7 @@ from dispatch.schedules import kinds, metrics, sql
 from dispatch.schedules.kinds.base import Assignment, LeaseCheck, Outcome
 from dispatch.schedules.models import Schedule
 from dispatch.schedules.rules.outcomes import FAILED
-from dispatch.schedules.services.admission import free_slots
-from dispatch.schedules.services.results import apply_reports, wake_waiting_runs
+from dispatch.schedules.services.results import apply_reports, release_waiting_runs
 from dispatch.schedules.services.run_messages import enqueue_runs
 
 log = structlog.get_logger(__name__)
@@ -193,8 +192,7 @@ def return_runs(left: Sequence[Assignment], reason: str) -> int:
         again = [(row[0], row[1], row[2]) for row in requeued if row[3] == "in_progress"]
         enqueue_runs(again)
         ended = [row for row in requeued if row[3] == "cancelled"]
-        wake_waiting_runs([row[4] for row in ended], now)
-        free_slots([row[5] for row in ended], now)
+        release_waiting_runs([row[4] for row in ended], [row[5] for row in ended], now)
     return len(again)
 
 
