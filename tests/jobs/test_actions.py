@@ -14,7 +14,7 @@ from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call
 from tests.api.client import Api
 from tests.harness.jobs import JOHN, MARIA
-from tests.phones import answer, busy, ignore
+from tests.phones import answer, busy, manual
 from tests.support import factories
 
 
@@ -109,7 +109,7 @@ def test_job_given_back_is_ranked_with_those_on_duty_now(floor):
 def test_job_given_back_is_offered_to_who_missed_it_not_to_who_declined(floor):
     ann, bob, cid = floor.crew("Ann", "Bob", "Cid")
     floor.phone(ann).will(answer(press="2"))
-    floor.phone(bob).will(busy(), ignore())
+    floor.phone(bob).will(busy(), manual())
     job = assigned_to(floor, cid)
     services.cannot_make_it(job.pk, actor=MARIA)
     floor.rings(bob)
@@ -124,7 +124,7 @@ def test_dispatching_again_asks_nobody_who_declined(floor):
     job = exhausted(floor, bob)
     refused = services.assign(job.pk, ann.pk, actor=MARIA)
     assert refused.warnings == ("Ann declined this job.",)
-    floor.phone(bob).will(ignore())
+    floor.phone(bob).will(manual())
     services.dispatch_again(job.pk, actor=MARIA)
     floor.rings(bob)
     assert floor.calls_made(ann) == 1
@@ -368,7 +368,7 @@ def test_allowed_transitions_lead_to_the_listed_status(floor, status):
 
 def test_every_action_carries_its_actor_into_the_log(floor):
     ann, bob = floor.crew("Ann", "Bob")
-    floor.phone(ann).will(ignore())
+    floor.phone(ann).will(manual())
     job = floor.started()
     services.pause(job.pk, actor=MARIA)
     services.resume(job.pk, actor=MARIA)

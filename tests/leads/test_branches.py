@@ -17,7 +17,7 @@ from tests.api.client import Api
 from tests.harness.lead_calls import add_with
 from tests.harness.leads import Floor
 from tests.leads.test_scripts_of_campaigns import form
-from tests.phones import Simulator, answer, busy, ignore, manual, voicemail
+from tests.phones import Simulator, answer, busy, manual, voicemail
 from tests.support import factories as make
 from tests.support.factories import browser
 from tests.support.waiting import wait_until
@@ -70,7 +70,7 @@ def test_the_lead_talks_to_the_person_who_accepts(floor: Floor, sim: Simulator) 
     )  # fmt: skip
     sim.phone(ANN).will(answer(0.5, "1"))
     sales = sim.phone(SALES).will(manual())
-    sim.phone(OTHER).will(ignore())
+    sim.phone(OTHER).will(manual())
     lead = add_with(floor, ANN, name="Ann")
     floor.work()
     person = sales.rings().answer()

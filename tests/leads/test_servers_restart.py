@@ -62,7 +62,8 @@ def goes_on(sim: Simulator) -> None:
     """Continue: everyone who is called answers."""
     sim.others_will(answer(after=0.5))
     for call in sim.open_calls():
-        call.answer().hang_up()
+        if call.is_manual:
+            call.answer().hang_up()
 
 
 def left(leads: Any) -> list[Any]:

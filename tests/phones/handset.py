@@ -41,6 +41,11 @@ class PhoneCall:
     def statuses(self) -> list[str]:
         return [item["status"] for item in self.now["statuses"]]
 
+    @property
+    def is_manual(self) -> bool:
+        """Whether the phone waits for the test, rather than following a script."""
+        return bool(self.now["behaviour"].get("do") == "manual")
+
     def callbacks(self, status: str | None = None) -> list[dict[str, Any]]:
         """The status callbacks attempted, each with `params` and the `status` code of our answer."""
         return [
