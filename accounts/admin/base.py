@@ -28,7 +28,8 @@
 
 Fields: do not list `organization`. It is preset and hidden for members of one organization, chosen by members of
 several when they add a row, and never changed afterwards. State changes belong to services: override `save_model`
-and `delete_model` to call them. A service's refusal (a Conflict, any APIException below 500) becomes a message.
+and `delete_model` to call them. A service's refusal (a Conflict, any APIException below 500) becomes a message;
+with `service_checks_deletion`, it replaces Django's own check for related rows.
 An action without permissions requires "change". A custom `form` derives from OwnedForm. Unfold's actions
 (`actions_list`, `_row`, `_detail`) run by GET, so each must have a `dialog` (a POST with the CSRF token), or be
 listed in `read_only_actions`. Bulk actions ask for confirmation (`confirmation`): the description "Pause: no new
@@ -47,7 +48,7 @@ from django import forms
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import BadRequest, ImproperlyConfigured, PermissionDenied
-from django.db import models
+from django.db import models, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -72,6 +73,7 @@ from accounts.admin.tenant_scope import (
 )
 from accounts.models import Organization
 from accounts.scoping import OwnedModel
+from dispatch.core.api.problems import Conflict
 from dispatch.core.ids import read_id
 
 __all__ = ["ACT", "EVERYTHING", "VIEW", "OwnedAdmin", "OwnedForm", "OwnedStackedInline", "OwnedTabularInline"]
@@ -86,6 +88,7 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
     form = OwnedForm
     formfield_overrides = widgets.OVERRIDES
     read_only_actions: tuple[str, ...] = ()
+    service_checks_deletion = False
     list_filter_submit = False
     list_per_page = 50
 
@@ -177,7 +180,26 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
                     queryset = self.of_organizations(queryset, organizations)
             if (page := self.asks(request, name, queryset)) is not None:
                 return page
+        if "delete_selected" in chosen:
+            with transaction.atomic():  # a refusal undoes the entries that Django has logged before
+                return super().response_action(request, queryset)
         return super().response_action(request, queryset)
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """List no related rows if the service refuses to delete a row that others need, and says why."""
+        if not self.service_checks_deletion:
+            return super().get_deleted_objects(objs, request)
+        return [str(row) for row in objs], {self.opts.verbose_name_plural: len(objs)}, set(), []
+
+    def delete_queryset(self, request: HttpRequest, queryset: models.QuerySet) -> None:
+        """Delete each row by its service, or none. Raises a refusal that names its row."""
+        for row in queryset:
+            try:
+                self.delete_model(request, row)
+            except APIException as error:
+                if error.status_code >= 500:
+                    raise
+                raise Conflict(f"{row}: {error.detail} Nothing was deleted.") from error
 
     # --- refusals ---------------------------------------------------------------------------------------------
     def changeform_view(

@@ -395,7 +395,3 @@ class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
 
     def delete_model(self, request: HttpRequest, obj: Membership) -> None:
         services.remove_member(obj.pk, actor=request.actor)
-
-    def delete_queryset(self, request: HttpRequest, queryset: models.QuerySet) -> None:
-        for membership in queryset:
-            self.delete_model(request, membership)

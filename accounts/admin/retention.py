@@ -6,7 +6,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.db import models, transaction
+from django.db import transaction
 from django.http import HttpRequest
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectWidget
@@ -67,10 +67,6 @@ class RetentionRuleAdmin(OwnedAdmin):
         with transaction.atomic():
             self._append_event(request, obj, "removed")
             obj.delete()
-
-    def delete_queryset(self, request: HttpRequest, queryset: models.QuerySet) -> None:
-        for rule in queryset:
-            self.delete_model(request, rule)
 
     def _append_event(self, request: HttpRequest, rule: RetentionRule, verb: str) -> None:
         events.append(

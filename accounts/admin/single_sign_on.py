@@ -8,7 +8,6 @@ from allauth.socialaccount.models import SocialAccount, SocialApp, SocialToken
 from django import forms
 from django.contrib import admin
 from django.contrib.postgres.fields import ArrayField
-from django.db import models
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
@@ -99,10 +98,6 @@ class IdentityProviderAdmin(OwnedAdmin):
 
     def delete_model(self, request: HttpRequest, obj: IdentityProvider) -> None:
         services.delete_provider(obj, actor=request.actor)
-
-    def delete_queryset(self, request: HttpRequest, queryset: models.QuerySet) -> None:
-        for provider in queryset:
-            self.delete_model(request, provider)
 
     @action(
         description="Try this configuration",

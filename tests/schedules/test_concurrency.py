@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.db import IntegrityError, transaction
 from django.test import Client
 
+from accounts.models import Organization
 from dispatch.core import clock, events, fault_injection
 from dispatch.core.api.problems import Conflict
 from dispatch.core.models import Event
@@ -35,6 +38,7 @@ from tests.support.histories import history_is_legal
 from tests.support.row_locks import ends_while_held
 
 IN_PROGRESS = ("in_progress", "running")
+LIMITS_PAGE = "/admin/schedules/concurrencylimit/"
 
 
 @pytest.fixture
@@ -572,3 +576,52 @@ def test_limit_in_use_is_not_deleted(world: World, two: ConcurrencyLimit) -> Non
     schedules.change_schedule(schedule.pk, {"concurrency_limit": None}, actor=ANA)
     concurrency_limits.delete_limit(two.pk, actor=ANA)
     assert Event.objects.filter(kind="concurrencylimit.deleted").exists()
+
+
+def deletes(organization: Organization, *limits: ConcurrencyLimit, one: bool) -> str:
+    """Delete the limits in the admin, from the page of one or as a selection; return the page that follows."""
+    browser = factories.browser(factories.admin(organization))
+    if one:
+        return browser.post(f"{LIMITS_PAGE}{limits[0].pk}/delete/", {"post": "yes"}, follow=True).content.decode()
+    chosen = {"action": "delete_selected", "_selected_action": [limit.pk for limit in limits], "post": "yes"}
+    return browser.post(LIMITS_PAGE, chosen, follow=True).content.decode()
+
+
+@pytest.mark.parametrize("one", [True, False])
+def test_admin_hears_that_a_limit_is_in_use_and_nothing_else(
+    world: World, two: ConcurrencyLimit, one: bool
+) -> None:
+    free = limited(world, 1, "free")
+    world.schedule(every=1, unit="day", concurrency_limit=two)
+    page = deletes(world.organization, *([two] if one else [free, two]), one=one)
+    assert "In use by Visit." in page
+    assert "uccessfully" not in page
+    assert ConcurrencyLimit.objects.count() == 2
+    assert not LogEntry.objects.exists()
+    assert "uccessfully" in deletes(world.organization, free, one=one)
+    assert ConcurrencyLimit.objects.get() == two
+
+
+def test_schedule_whose_limit_was_just_deleted_is_a_conflict(
+    world: World, two: ConcurrencyLimit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = schedules.create_schedule
+
+    def create_late(*args: Any, **fields: Any) -> Schedule:
+        concurrency_limits.delete_limit(two.pk, actor=ANA)
+        return create(*args, **fields)
+
+    monkeypatch.setattr(schedules, "create_schedule", create_late)
+    body = {"name": "Visit", "kind": "http", "payload": {"url": "https://example.com/"}, "cron": "0 9 * * *"}
+    api = Api(key=factories.api_key(world.organization))
+    answer = api.post("schedules/", {**body, "concurrency_key": two.key})
+    assert (answer.status_code, answer.json()["errors"][0]["code"]) == (409, "missing_reference")
+    assert not Schedule.objects.exists()
+
+
+def test_an_organization_has_a_limited_number_of_limits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concurrency_limits, "MAX_LIMITS", 1)
+    limited(world, 1)
+    with pytest.raises(Conflict, match="at most 1 concurrency limits"):
+        limited(world, 1, "other")
+    limited(World(), 1)

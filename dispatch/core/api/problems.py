@@ -16,6 +16,7 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 
+import structlog
 from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
 from django.core.exceptions import ValidationError as ModelValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
@@ -30,9 +31,10 @@ from rest_framework.fields import get_error_detail
 from rest_framework.response import Response
 from rest_framework.settings import api_settings
 
-from dispatch.core.db.errors import is_temporary
+from dispatch.core.db.errors import is_missing_reference, is_temporary
 from dispatch.core.events import Actor
 
+log = structlog.get_logger(__name__)
 CONTENT_TYPE = "application/problem+json"
 _PAGELESS = ("/api/", "/telephony/")  # paths that programs request, not browsers
 TYPE_PREFIX = "urn:dispatch:problem:"
@@ -75,6 +77,13 @@ class Conflict(exceptions.APIException):
         if detail is None and actor and did:
             detail = f"{actor.label} {did}" + (f" at {at:%Y-%m-%d %H:%M:%S} UTC." if at else ".")
         super().__init__(detail, code)
+
+
+class MissingReference(Conflict):
+    """409: the request named a row that was deleted before it was saved, or deleted one that came into use."""
+
+    default_detail = "Something that this request needs was deleted or taken into use. Reload and try again."
+    default_code = "missing_reference"
 
 
 class Unprocessable(exceptions.APIException):
@@ -157,6 +166,9 @@ class ProblemHandler(ExceptionHandler):
             return exceptions.ParseError("The request could not be read.")
         if is_temporary(exc):
             return Unavailable()
+        if is_missing_reference(exc):
+            log.warning("missing_reference", error=str(exc))
+            return MissingReference()
         if isinstance(exc, ModelValidationError):
             return exceptions.ValidationError(get_error_detail(exc))
         return super().convert_known_exceptions(exc)
@@ -243,14 +255,24 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
 
 
 def server_error(request: HttpRequest) -> HttpResponseBase:
-    """Return a 500 as Django's handler500, or a 503 for a temporary database error."""
-    if is_temporary(sys.exc_info()[1]):
+    """Return a 500 as Django's handler500, a 503 for a temporary database error, a 409 for a missing reference."""
+    error = sys.exc_info()[1]
+    if is_temporary(error):
         return unavailable(request.path_info)
+    if is_missing_reference(error):
+        log.warning("missing_reference", error=str(error))
+        return _missing_reference(request)
     return (
         problem_response(500, "error", "The request failed.")
         if _is_api(request)
         else defaults.server_error(request)
     )
+
+
+def _missing_reference(request: HttpRequest) -> HttpResponse:
+    if request.path_info.startswith(_PAGELESS):
+        return problem_response(409, MissingReference.default_code, MissingReference.default_detail)
+    return HttpResponse(loader.render_to_string("409.html"), status=409)
 
 
 def _is_api(request: HttpRequest) -> bool:

@@ -59,6 +59,11 @@ def is_lock_timeout(error: BaseException | None) -> bool:
     return False
 
 
+def is_missing_reference(error: BaseException | None) -> bool:
+    """Return whether a row named another row that does not exist, such as one deleted in the meantime."""
+    return sqlstate(error) == "23503"
+
+
 def is_conflict(error: BaseException | None) -> bool:
     """Return whether another session was in the way: a lock or statement timeout, or a deadlock."""
     return sqlstate(error) in _CONFLICTS

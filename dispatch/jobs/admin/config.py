@@ -7,7 +7,6 @@ from typing import Any
 from django import forms
 from django.conf import settings
 from django.contrib import admin, messages
-from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
@@ -187,9 +186,7 @@ class DispatchPolicyAdmin(ConfigAdmin):
         config.delete_config(obj, actor=request.actor)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet) -> None:
-        with transaction.atomic():
-            for row in queryset.order_by("service_type"):  # the organization's last
-                self.delete_model(request, row)
+        super().delete_queryset(request, queryset.order_by("service_type"))  # the organization's last
 
     @admin.display(description="delay between attempts")
     def delay(self, row: DispatchPolicy) -> str:

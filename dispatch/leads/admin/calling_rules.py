@@ -76,10 +76,6 @@ class DoNotCallAdmin(OwnedAdmin):
     def delete_model(self, request: Any, obj: DoNotCall) -> None:
         do_not_call.remove_from_list(obj, actor=request.actor)
 
-    def delete_queryset(self, request: Any, queryset: QuerySet) -> None:
-        for row in queryset:
-            do_not_call.remove_from_list(row, actor=request.actor)
-
 
 @admin.register(Consent)
 class ConsentAdmin(OwnedAdmin):
@@ -204,10 +200,6 @@ class DoNotCallEverywhereAdmin(EverybodysAdmin):
         with transaction.atomic():
             replay.record(None, replay.CALL_AGAIN, str(obj.phone))
             super().delete_model(request, obj)
-
-    def delete_queryset(self, request: Any, queryset: Any) -> None:
-        for row in queryset:
-            self.delete_model(request, row)
 
 
 @admin.register(EngineSwitch)

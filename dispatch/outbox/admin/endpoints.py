@@ -239,6 +239,7 @@ class HealthFilter(admin.SimpleListFilter):
 class EndpointAdmin(OwnedAdmin):
     """Show and change endpoints. Every change goes through the services, which record it."""
 
+    service_checks_deletion = True
     form = EndpointForm
     dispatcher_may = ACT
     list_display = ["name", "address", "state", "subscriptions", "mode", "pool"]
@@ -345,14 +346,6 @@ class EndpointAdmin(OwnedAdmin):
 
     def delete_model(self, request: Any, obj: Endpoint) -> None:
         services.delete_endpoint(obj.pk, actor=request.actor)
-
-    def delete_queryset(self, request: HttpRequest, queryset: QuerySet) -> None:
-        for endpoint in queryset:
-            self.delete_model(request, endpoint)
-
-    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """List no related rows: the service refuses to delete an endpoint with messages and says why."""
-        return [str(endpoint) for endpoint in objs], {"endpoints": len(objs)}, set(), []
 
     def _log_action(self, request: HttpRequest, object_id: str, words: str) -> None:
         """Record the action in the endpoint's admin history, if `words` is not empty."""

@@ -7,7 +7,6 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import ValidationError
-from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html, format_html_join
 from unfold.decorators import action, display
@@ -16,7 +15,6 @@ from accounts.admin.base import EVERYTHING, OwnedAdmin, OwnedForm
 from dispatch.core import clock
 from dispatch.core.http.ssrf import check_target_url
 from dispatch.schedules import ical
-from dispatch.schedules.admin.formats import delete_each
 from dispatch.schedules.models import ExclusionCalendar
 from dispatch.schedules.services import calendars
 
@@ -99,10 +97,7 @@ class ExclusionCalendarAdmin(OwnedAdmin):
             ).pk
 
     def delete_model(self, request: Any, obj: ExclusionCalendar) -> None:
-        delete_each(request, calendars.delete_calendar, [obj])
-
-    def delete_queryset(self, request: Any, queryset: QuerySet) -> None:
-        delete_each(request, calendars.delete_calendar, queryset)
+        calendars.delete_calendar(obj.pk, actor=request.actor)
 
     @action(
         description="Refresh",

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
 from django.http import HttpRequest
 from unfold.decorators import display
 
 from accounts.admin.base import EVERYTHING, OwnedAdmin
-from dispatch.schedules.admin.formats import delete_each
 from dispatch.schedules.models import ConcurrencyLimit
 from dispatch.schedules.services import concurrency_limits
 from dispatch.schedules.services.admission import read_use
@@ -20,6 +18,7 @@ from dispatch.schedules.services.admission import read_use
 class ConcurrencyLimitAdmin(OwnedAdmin):
     """Set how many runs with a key may be in progress at once."""
 
+    service_checks_deletion = True
     admin_may = EVERYTHING
     list_display = ["key", "max_runs", "in_use"]
     search_fields = ["key"]
@@ -53,7 +52,4 @@ class ConcurrencyLimitAdmin(OwnedAdmin):
             ).pk
 
     def delete_model(self, request: Any, obj: ConcurrencyLimit) -> None:
-        delete_each(request, concurrency_limits.delete_limit, [obj])
-
-    def delete_queryset(self, request: Any, queryset: QuerySet) -> None:
-        delete_each(request, concurrency_limits.delete_limit, queryset)
+        concurrency_limits.delete_limit(obj.pk, actor=request.actor)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
 from django.http import HttpRequest
 from unfold.decorators import display
 
@@ -38,7 +37,3 @@ class ScheduleFeedAdmin(OwnedAdmin):
 
     def delete_model(self, request: Any, obj: ScheduleFeed) -> None:
         feeds.revoke_feed(obj, actor=request.actor)
-
-    def delete_queryset(self, request: Any, queryset: QuerySet) -> None:
-        for feed in queryset:
-            feeds.revoke_feed(feed, actor=request.actor)

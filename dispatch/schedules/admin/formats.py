@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -46,15 +45,6 @@ def link(own: OwnedAdmin, row: Any, text: str) -> str:
 def exact(moment: datetime, zone: str) -> str:
     """Format the local date and time to the second, with the zone's name."""
     return f"{moment.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S %Z}"
-
-
-def delete_each(request: Any, delete: Any, rows: Iterable[Any]) -> None:
-    """Delete each row by its service, and report why the others were not deleted."""
-    for row in rows:
-        try:
-            delete(row.pk, actor=request.actor)
-        except APIException as error:
-            messages.warning(request, str(error.detail))
 
 
 def apply_to_each(request: Any, do: Any, rows: QuerySet, outcome: str) -> None:

@@ -15,10 +15,14 @@ from dispatch.schedules.services.admission import admit_runs
 
 # How many schedules the refusal to delete a limit names.
 MAX_NAMED = 5
+# How many limits an organization has at most.
+MAX_LIMITS = 1000
 
 
 def create_limit(organization_id: int, key: str, max_runs: int, *, actor: Actor) -> ConcurrencyLimit:
-    """Create a limit. Raises Conflict if the key exists."""
+    """Create a limit. Raises Conflict if the key exists, or if the organization has too many limits."""
+    if ConcurrencyLimit.objects.of(organization_id).count() >= MAX_LIMITS:
+        raise Conflict(f"An organization has at most {MAX_LIMITS:,} concurrency limits.", code="too_many")
     try:
         with transaction.atomic():
             limit = ConcurrencyLimit.objects.create(

@@ -6,7 +6,6 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.db.models import QuerySet
 from django.http import HttpRequest
 from unfold.decorators import display
 
@@ -99,10 +98,6 @@ class OptOutAdmin(OwnedAdmin):
 
     def delete_model(self, request: Any, obj: OptOut) -> None:
         services.opt_in(obj.organization_id, obj.phone, actor=request.actor)
-
-    def delete_queryset(self, request: HttpRequest, queryset: QuerySet) -> None:
-        for row in queryset:
-            self.delete_model(request, row)
 
 
 @admin.register(InboundCall)

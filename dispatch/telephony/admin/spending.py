@@ -87,7 +87,3 @@ class ExchangeRateAdmin(OwnedAdmin):
 
     def delete_model(self, request: Any, obj: ExchangeRate) -> None:
         exchange_rates.delete_rate(obj, actor=request.actor)
-
-    def delete_queryset(self, request: Any, queryset: Any) -> None:
-        for row in queryset:
-            exchange_rates.delete_rate(row, actor=request.actor)
