@@ -286,6 +286,11 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
 class OwnedInlineFormSet(PaginationInlineFormSet):
     """Validate inline rows as rows of their parent's organization."""
 
+    def get_page_num(self) -> int:
+        """Return the page that the request names; 1 if that is no number."""
+        key = self.get_pagination_key()
+        return read_id(self.request.GET.get(key) or self.request.POST.get(key, "")) or 1
+
     def full_clean(self) -> None:
         # Not earlier: a new parent has no organization until its own form is validated.
         for form in self.forms:

@@ -107,7 +107,11 @@ def test_successful_probe_after_a_failed_one_ends_the_outage(account: ProviderAc
     assert account_outages.claim_due_probes(10) == []
 
 
-def test_inconclusive_probe_allows_trial_requests(account: ProviderAccount) -> None:
+def test_inconclusive_probe_allows_trial_requests(
+    account: ProviderAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = clock.machine_now()
+    monkeypatch.setattr(clock, "machine_now", lambda: started)  # only `travel` moves the clock
     number = account.numbers.get()
     fail(account, 3)
     waits = []

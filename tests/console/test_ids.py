@@ -11,6 +11,8 @@ from django.test import Client
 from dispatch.core.ids import read_id, read_ids
 from dispatch.jobs import signed_links
 from dispatch.jobs.models import Job
+from dispatch.outbox.models import Message
+from dispatch.schedules.models import Run
 from dispatch.technicians.models import Technician
 from notifications.models import Notification
 from tests.support.tenants import Tenant, everything_of
@@ -159,3 +161,12 @@ def test_value_that_no_column_can_store_is_not_written(client, ours):
     body = {"reason": "Called\x00off", "version": ours.row(Job).version}
     assert client.post(f"/board/jobs/{ours.row(Job).pk}/act/cancel/", body).status_code == 400
     assert everything_of(ours) == before
+
+
+def test_invalid_page_of_an_inline_list_is_the_first(client: Client, ours: Tenant) -> None:
+    message = f"/admin/outbox/message/{ours.row(Message).pk}/change/?attempts_made-page="
+    run = f"/admin/schedules/run/{ours.row(Run).pk}/change/?reports-page="
+    for path in (message, run):
+        for spelling in (*NO_IDS, "0", "9"):
+            expected = 400 if "\x00" in spelling else 200
+            assert client.get(path + quote(spelling, safe="")).status_code == expected, spelling
