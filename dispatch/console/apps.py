@@ -1,13 +1,22 @@
-"""Application configuration of the console."""
+"""Application configurations of the console and of the admin."""
 
 from django.apps import AppConfig
+from django.contrib.admin.apps import SimpleAdminConfig
 
 
 class ConsoleConfig(AppConfig):
     """The console has templates and static files, but no models."""
 
+    default = True
     name = "dispatch.console"
     label = "console"
 
     def ready(self) -> None:
         from dispatch.console import checks  # noqa: F401
+
+
+class AdminConfig(SimpleAdminConfig):
+    """Use our site. `dispatch.urls` discovers the admin: only web processes need it."""
+
+    default = False
+    default_site = "dispatch.console.admin_site.DispatchAdminSite"

@@ -134,10 +134,10 @@ PHONENUMBER_DEFAULT_FORMAT = "E164"
 TEST_RUNNER = "django.test.runner.DiscoverRunner"
 
 INSTALLED_APPS = [
-    "unfold",
+    "unfold.apps.BasicAppConfig",
     "unfold.contrib.filters",
     "unfold.contrib.forms",
-    "django.contrib.admin.apps.SimpleAdminConfig",  # dispatch.urls discovers the admin: only web processes need it
+    "dispatch.console.apps.AdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

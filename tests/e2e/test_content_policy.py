@@ -61,7 +61,14 @@ def test_admin_works_without_compiled_expressions(sign_in, app_url: str) -> None
         page.keyboard.press("Control+e")
         expect(page.locator("html")).to_have_class(re.compile(rf"\b{theme}\b"))
 
-    page.goto(f"{app_url}/admin/technicians/technician/")
+    page.keyboard.press("Control+k")
+    page.locator("#search-input-command").press_sequentially("technicians")
+    found = page.locator("#command-results-list li", has_text="Technicians").first
+    expect(found).to_be_visible()
+    page.keyboard.press("ArrowDown")
+    expect(found).to_have_class(re.compile(r"\bactive\b"))
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/admin/technicians/technician/")
     actions = page.locator("select[name=action]")
     page.locator("input.action-select").first.check()
     expect(actions).to_be_visible()

@@ -63,7 +63,7 @@ def goes_on(sim: Simulator) -> None:
     sim.others_will(answer(after=0.5))
     for call in sim.open_calls():
         if call.is_manual:
-            call.answer().hang_up()
+            call.answer().told("in-progress").hang_up()  # a call that heard no script is tried again
 
 
 def left(leads: Any) -> list[Any]:
