@@ -165,7 +165,7 @@ def test_a_recording_that_is_gone_is_the_providers_error(floor: Floor, sim: Simu
     sim.phone(ANN).will(answer(0.5))
     (lead,) = floor.add(ANN)
     floor.work()
-    ended(lead)
+    assert ended(lead).last_outcome == "failed", "the person heard an apology"
     (call,) = sim.calls_to(ANN)
     assert any(problem.startswith("11200") for problem in call.now["problems"])
     assert call.now["plays"][0]["status"] == 404
@@ -177,7 +177,7 @@ def test_a_page_instead_of_a_recording_is_the_providers_error(floor: Floor, sim:
     sim.phone(ANN).will(answer(0.5))
     (lead,) = floor.add(ANN)
     floor.work()
-    ended(lead)
+    assert ended(lead).last_outcome == "failed", "the person heard an apology"
     (call,) = sim.calls_to(ANN)
     assert any(problem.startswith("12300") for problem in call.now["problems"])
     assert any("12300" in complaint for complaint in sim.complaints())
@@ -417,6 +417,7 @@ def test_the_form_keeps_replaces_and_removes_a_recording(floor: Floor) -> None:
         ({"recording": SimpleUploadedFile("x.mp3", b"A text.")}, audio.NOT_AUDIO),
         ({"recording": SimpleUploadedFile("x.wav", wav()[:-9])}, audio.CUT_OFF),
         ({"recording-url": "https://10.0.0.1/x.wav"}, "private"),
+        ({"recording-url": f"https://a.example.com/{'x' * 2000}"}, "at most 2000"),
         ({"recording": SimpleUploadedFile("x.wav", wav()), "recording-url": "https://a.example.com/"}, "not both"),
     ],
 )
@@ -462,7 +463,7 @@ def test_unused_recordings_are_deleted_after_a_week(floor: Floor) -> None:
 
 
 def test_a_recording_that_a_campaign_begins_to_use_is_not_deleted(floor: Floor, api: Api) -> None:
-    """Whichever comes first wins, and the other is told so."""
+    """Whichever comes first wins, and the other gets an error."""
     recording = add(floor)
     found: list[Any] = []
 

@@ -22,6 +22,7 @@ from dispatch.leads.rules import audio
 
 # Recordings of an organization. With the largest files they take a gigabyte.
 MAX_RECORDINGS = 200
+MAX_URL_LENGTH = 2000
 TOO_MANY = f"Your organization has {MAX_RECORDINGS} recordings. Delete some that are not used."
 NOT_HTTPS = "Enter an address that begins with https://."
 PURPOSE = "address of a recording"
@@ -54,6 +55,8 @@ def from_url(organization_id: int, url: str, name: str = "") -> Recording:
     if not url.startswith("https://") and not (settings.DEVELOPMENT and url.startswith("http://")):
         raise ValidationError(NOT_HTTPS, code="invalid")
     check_target_url(url)
+    if len(url) > MAX_URL_LENGTH:
+        raise ValidationError(f"An address has at most {MAX_URL_LENGTH} characters.", code="invalid")
     if "#" in url:
         raise ValidationError("An address of a recording has no #.", code="invalid")
     host = urlsplit(url).hostname or ""
@@ -124,7 +127,7 @@ def lock(recordings: Iterable[Recording | None], campaign_id: int | None) -> Non
 
 def update_uses(campaign: Campaign) -> None:
     """Give a saved campaign the recordings that it uses, and mark its others as unused."""
-    used = set(KeyBranch.objects.filter(campaign=campaign).values_list("recording", flat=True))
+    used: set[int | None] = set(KeyBranch.objects.filter(campaign=campaign).values_list("recording", flat=True))
     used |= {campaign.recording_id, campaign.voicemail_recording_id}
     used.discard(None)
     Recording.objects.of(campaign.organization_id).filter(pk__in=used).update(campaign=campaign, unused_at=None)
