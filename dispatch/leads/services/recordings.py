@@ -127,9 +127,9 @@ def lock(recordings: Iterable[Recording | None], campaign_id: int | None) -> Non
 
 def update_uses(campaign: Campaign) -> None:
     """Give a saved campaign the recordings that it uses, and mark its others as unused."""
-    used: set[int | None] = set(KeyBranch.objects.filter(campaign=campaign).values_list("recording", flat=True))
-    used |= {campaign.recording_id, campaign.voicemail_recording_id}
-    used.discard(None)
+    played = [*KeyBranch.objects.filter(campaign=campaign).values_list("recording", flat=True)]
+    played += [campaign.recording_id, campaign.voicemail_recording_id]
+    used = {pk for pk in played if pk is not None}
     Recording.objects.of(campaign.organization_id).filter(pk__in=used).update(campaign=campaign, unused_at=None)
     unused = Recording.objects.filter(campaign=campaign, unused_at=None).exclude(pk__in=used)
     unused.update(unused_at=clock.now())
