@@ -19,7 +19,7 @@ class KeyBranchForm(WithRecordings):
     """Check the variables in a branch's texts against those of its campaign."""
 
     recording_fields = ("recording",)
-    recording = RecordingField(label="recording", help_text=f"For “Play a recording”. {HELP}")
+    recording = RecordingField(label="Recording", help_text=f"For “Play a recording”. {HELP}")
 
     class Meta:
         model = KeyBranch

@@ -49,10 +49,10 @@ class CampaignForm(WithRecordings):
 
     recording_fields = ("recording", "voicemail_recording")
     recording = RecordingField(
-        label="recording", help_text=f"Played instead of reading the script. The keys work as usual. {HELP}"
+        label="Recording", help_text=f"Played instead of reading the script. The keys work as usual. {HELP}"
     )
     voicemail_recording = RecordingField(
-        label="recording for voicemail", help_text=f"Left after the beep instead of the message. {HELP}"
+        label="Recording for voicemail", help_text=f"Left after the beep instead of the message. {HELP}"
     )
 
     new_secret = forms.CharField(
