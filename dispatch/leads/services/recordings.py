@@ -127,8 +127,8 @@ def lock(recordings: Iterable[Recording | None], campaign_id: int | None) -> Non
 
 def update_uses(campaign: Campaign) -> None:
     """Give a saved campaign the recordings that it uses, and mark its others as unused."""
-    played = [*KeyBranch.objects.filter(campaign=campaign).values_list("recording", flat=True)]
-    played += [campaign.recording_id, campaign.voicemail_recording_id]
+    played: list[int | None] = [campaign.recording_id, campaign.voicemail_recording_id]
+    played.extend(KeyBranch.objects.filter(campaign=campaign).values_list("recording", flat=True))
     used = {pk for pk in played if pk is not None}
     Recording.objects.of(campaign.organization_id).filter(pk__in=used).update(campaign=campaign, unused_at=None)
     unused = Recording.objects.filter(campaign=campaign, unused_at=None).exclude(pk__in=used)
