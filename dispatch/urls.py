@@ -55,6 +55,7 @@ urlpatterns = [
     path("", include("dispatch.jobs.public.urls")),
     path("calendars/<str:token>.ics", schedule_feed, name="schedule_feed"),
     path("portal/", include("dispatch.console.portal.urls")),
+    path("telephony/recordings/", include("dispatch.leads.recording_views")),
     path("telephony/", include("dispatch.telephony.urls")),
     re_path(r"^api/", problems.unknown_path),
 ]

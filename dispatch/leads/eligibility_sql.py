@@ -16,8 +16,8 @@ SELECT COALESCE(s.is_stopped, false), c.id, c.organization_id, c.pool_id, c.is_p
        c.precheck_without_answer, c.precheck_secret, c.code,
        CASE WHEN o.is_active THEN COALESCE(d.mode, 'off') ELSE 'off' END,
        COALESCE(d.is_paused, false), o.allowed_countries,
-       c.script || c.answer_url ~ '\\S' OR a.starts IS NOT DISTINCT FROM 'answer',
-       c.detect_machines AND c.voicemail ~ '\\S', c.consent_purpose
+       c.script || c.answer_url ~ '\\S' OR c.recording_id IS NOT NULL OR a.starts IS NOT DISTINCT FROM 'answer',
+       c.detect_machines AND (c.voicemail ~ '\\S' OR c.voicemail_recording_id IS NOT NULL), c.consent_purpose
 FROM (SELECT bool_or(is_stopped) AS is_stopped FROM leads_engineswitch) s
 LEFT JOIN leads_campaign c ON c.id = ANY(%(ids)s::bigint[])
 LEFT JOIN accounts_organization o ON o.id = c.organization_id

@@ -1,4 +1,4 @@
-"""Retention of leads that have ended."""
+"""Retention of leads that have ended, and of recordings that nothing plays."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from datetime import datetime
 
 from dispatch.core.privacy import retention
 from dispatch.leads.models import Lead
+from dispatch.leads.services import recordings
 
 LEAD_DAYS = 400
+RECORDING_DAYS = 7  # calls in progress may still play a recording that was just replaced
 # The do-not-call list and the limits on calls per person do not need leads, but a client may report about a recent
 # one.
 MIN_DAYS = 31
@@ -22,5 +24,6 @@ def delete_leads(organization_id: int, before: datetime, limit: int) -> int:
 
 
 def register() -> None:
-    """Register the retention rule of leads."""
+    """Register the retention rules of leads and recordings."""
+    retention.register("recordings", RECORDING_DAYS, recordings.delete_unused, label="Unused recordings")
     retention.register("leads", LEAD_DAYS, delete_leads, label="Leads", shortest_days=MIN_DAYS)

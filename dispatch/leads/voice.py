@@ -8,10 +8,18 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from dispatch.core.events import Actor
 from dispatch.core.languages import gettext, mark
-from dispatch.leads.models import Campaign, KeyBranch, Lead
+from dispatch.leads.models import Campaign, KeyBranch, Lead, Recording
 from dispatch.leads.redis_queue import PURPOSE
 from dispatch.leads.rules.script import VARIABLES, Action, fill_in, split_names
-from dispatch.leads.services import branches, completion, consents, follow_ups, held_follow_ups, voice_agents
+from dispatch.leads.services import (
+    branches,
+    completion,
+    consents,
+    follow_ups,
+    held_follow_ups,
+    recordings,
+    voice_agents,
+)
 from dispatch.telephony import handlers, voice_samples
 from dispatch.telephony import services as telephony
 from dispatch.telephony.handlers import AgentConnection, AgentEnd, Connection, Document, Redirect, VoicePrompt
@@ -30,14 +38,14 @@ class LeadCallHandler:
     """The handler of calls with purpose `lead`. Their subject is a Lead."""
 
     def on_answer(self, call: Call) -> Document:
-        """Connect to the campaign's voice agent, redirect to its TwiML URL, or return its script.
+        """Connect to the campaign's voice agent, redirect to its TwiML URL, or return its recording or script.
 
-        A machine hears the message for voicemail. After the agent, the script is read.
+        A machine hears the message for voicemail. After the agent, the script follows.
         """
         lead = _load_lead(call)
         campaign = lead.campaign
         if campaign.detect_machines and call.answered_by.startswith(("machine", "fax")):
-            return VoicePrompt(say=_sentences(campaign.voicemail, lead.data), speech=_speech(campaign))
+            return _voicemail(lead)
         if campaign.agent_answers and not telephony.has_webhook(call, "agent"):
             return _agent(lead, call)
         if campaign.answer_url:
@@ -69,6 +77,8 @@ class LeadCallHandler:
                 return VoicePrompt(_otherwise(branch, lead))
             if branch.action == Action.AGENT:
                 return _agent(lead, call, said)
+            if branch.action == Action.PLAY:
+                return VoicePrompt(said, play=_address(branch.recording))
             return VoicePrompt(said) if said else SILENCE
 
     def on_connected(self, call: Call, is_connected: bool) -> VoicePrompt:
@@ -88,7 +98,7 @@ class LeadCallHandler:
         agent = voice_agents.agent_of(lead.campaign)
         if end.has_failed:
             return _apology(lead)
-        if agent is not None and agent.then == agent.Then.SCRIPT and lead.campaign.script.strip():
+        if agent is not None and agent.then == agent.Then.SCRIPT and _has_script(lead.campaign):
             return _script(lead)
         return SILENCE
 
@@ -184,7 +194,30 @@ def _sentences(text: str, data: dict[str, Any]) -> tuple[str, ...]:
 def _script(lead: Lead) -> VoicePrompt:
     campaign = lead.campaign
     with speaking(_speech(campaign)):
-        return VoicePrompt(say=script_sentences(campaign, lead.data), keys=_keys(campaign))
+        return VoicePrompt(
+            say=_opening(campaign, lead.data), keys=_keys(campaign), play=_address(campaign.recording)
+        )
+
+
+def _opening(campaign: Campaign, data: dict[str, Any]) -> tuple[str, ...]:
+    """Return the sentences of a campaign's script, or none if a recording is played instead."""
+    return () if campaign.recording_id is not None else script_sentences(campaign, data)
+
+
+def _has_script(campaign: Campaign) -> bool:
+    return bool(campaign.script.strip()) or campaign.recording_id is not None
+
+
+def _voicemail(lead: Lead) -> VoicePrompt:
+    campaign = lead.campaign
+    play = _address(campaign.voicemail_recording)
+    say = () if play else _sentences(campaign.voicemail, lead.data)
+    return VoicePrompt(say=say, speech=_speech(campaign), play=play)
+
+
+def _address(recording: Recording | None) -> str:
+    """Return the address at which the provider fetches a recording, or ""."""
+    return "" if recording is None else recordings.address_of(recording)
 
 
 def _agent(lead: Lead, call: Call, said: tuple[str, ...] = ()) -> AgentConnection | VoicePrompt:
@@ -212,22 +245,24 @@ def _sample(campaign_id: int, key: str = "") -> VoicePrompt | AgentConnection:
 
     A voice agent is connected to. It gets the parameter `preview`, and the names of its data as their values.
     """
-    campaign = Campaign.objects.select_related("organization", "agent").get(pk=campaign_id)
+    campaign = Campaign.objects.select_related("organization", "agent", "recording").get(pk=campaign_id)
     names = {name: name for name in (*VARIABLES, *split_names(campaign.variables))}
     with speaking(_speech(campaign)):
         opening = gettext("This is a preview of a campaign.")
         if not key and campaign.agent_answers:
             return _sample_of_agent(campaign, names, (opening,))
         if not key:
-            return VoicePrompt((opening, *script_sentences(campaign, names)), keys=_keys(campaign), times=1)
+            say = (opening, *_opening(campaign, names))
+            return VoicePrompt(say, keys=_keys(campaign), times=1, play=_address(campaign.recording))
         branch = branches.branches_of(campaign).get(key)
         if branch is None or branch.action == Action.OPT_OUT:
             return VoicePrompt((gettext(OPTED_OUT),))
         words = fill_in(branch.say, names)
         if branch.action == Action.AGENT and voice_agents.agent_of(campaign) is not None:
             return _sample_of_agent(campaign, names, (words,) if words else ())
-        said = (words, gettext(_PREVIEWED[branch.action]))
-        return VoicePrompt(tuple(filter(None, said)))
+        said = (words, gettext(_PREVIEWED.get(branch.action, "")))
+        play = _address(branch.recording) if branch.action == Action.PLAY else ""
+        return VoicePrompt(tuple(filter(None, said)), play=play)
 
 
 def _sample_of_agent(
@@ -241,7 +276,6 @@ def _sample_of_agent(
 
 
 _PREVIEWED: dict[str, str] = {
-    Action.SAY: "",
     Action.CONNECT: mark("Preview: a person would be called now."),
     Action.AGENT: mark("Preview: a voice agent would talk now."),
     Action.LATER: mark("Preview: the lead would be called again later."),
@@ -259,7 +293,8 @@ def _speech(campaign: Campaign) -> Any:
 
 
 def _load_lead(call: Call) -> Lead:
-    return Lead.objects.select_related("campaign__organization", "campaign__agent").get(pk=call.subject_id)
+    related = ("organization", "agent", "recording", "voicemail_recording")
+    return Lead.objects.select_related(*(f"campaign__{name}" for name in related)).get(pk=call.subject_id)
 
 
 def _keys(campaign: Campaign) -> str:

@@ -87,6 +87,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "max_attempts_24h": 2,
         "script": "Hello, this is Copper State Plumbing. Your yearly check is due.",
     },
+    "NewRecording": {"url": "https://www.example.com/welcome.mp3", "name": "Welcome"},
     "NewLead": {
         "campaign": "spring",
         "phone": "+16025550177",

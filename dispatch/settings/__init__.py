@@ -287,6 +287,8 @@ LARGE_BODY_ROUTES = [
     (r"/api/v1/schedule-imports/", 64 * 2**20),
     (r"/api/v1/leads/bulk/", 16 * 2**20),
     (r"/leads/upload/", 6 * 2**20),
+    (r"/api/v1/recordings/", 6 * 2**20),
+    (r"/admin/leads/campaign/(add|\d+/change)/", 24 * 2**20),  # several recordings
 ]
 if BEHIND_PROXY:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")

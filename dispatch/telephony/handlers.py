@@ -26,7 +26,8 @@ class VoicePrompt:
     `state`: in inbound calls, what the handler needs to interpret the answer (letters, digits and hyphens, at most
     64). It travels in the URL of the answer, so that a repeated request means the same. `speech`: the language and
     voice, by default those of the surrounding `speech.speaking`; None leaves both to the provider. `hangs_up`:
-    False lets the called person of a Connection talk to the caller afterwards.
+    False lets the called person of a Connection talk to the caller afterwards. `play`: the address of a recording
+    that is played after the sentences.
     """
 
     say: tuple[str, ...]
@@ -37,6 +38,7 @@ class VoicePrompt:
     state: str = ""
     speech: Speech | None = field(default_factory=current_speech)
     hangs_up: bool = True
+    play: str = ""
 
 
 @dataclass(frozen=True)

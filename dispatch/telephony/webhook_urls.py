@@ -10,7 +10,10 @@ from django.conf import settings
 from django.urls import reverse
 
 from dispatch.capacity.models import OutboundNumber
+from dispatch.core import keyed_hashes
 from dispatch.telephony.models import Call, Text
+
+_FALLBACK = "fallback of a call"
 
 
 def webhook(call: Call, kind: str, step: int = 0, keys: str = "") -> str:
@@ -36,9 +39,18 @@ def _around_id(provider: str, kind: str) -> tuple[str, str]:
     return before, after
 
 
-def fallback(provider: str) -> str:
-    """Return the URL of the document for calls whose webhooks fail."""
-    return f"{settings.PUBLIC_BASE_URL}{_fallback_path(provider)}{settings.WEBHOOK_RETRIES}"
+def fallback(provider: str, call_id: int | None = None) -> str:
+    """Return the URL of the document for calls whose webhooks fail.
+
+    With the id of a call, the URL also proves that it is about this call, without a database.
+    """
+    query = "" if call_id is None else f"?call={call_id}&proof={keyed_hashes.make_hash(_FALLBACK, str(call_id))}"
+    return f"{settings.PUBLIC_BASE_URL}{_fallback_path(provider)}{query}{settings.WEBHOOK_RETRIES}"
+
+
+def is_fallback_of(call_id: int, proof: str) -> bool:
+    """Return whether a request to the fallback URL is about this call."""
+    return keyed_hashes.is_hash_of(_FALLBACK, str(call_id), proof)
 
 
 @cache  # each request for a call names it

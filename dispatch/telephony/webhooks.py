@@ -19,6 +19,7 @@ from django.views.decorators.http import require_POST
 from dispatch.capacity.models import OutboundNumber, ProviderAccount
 from dispatch.core.db import fast_rows
 from dispatch.core.db.errors import is_temporary
+from dispatch.core.ids import read_id
 from dispatch.telephony import providers, webhook_urls
 from dispatch.telephony.errors import WrongCall
 from dispatch.telephony.handlers import (
@@ -34,7 +35,7 @@ from dispatch.telephony.handlers import (
 from dispatch.telephony.models import Call, Text
 from dispatch.telephony.providers.base import AgentUrls, LegUrls, Provider, WebhookEvent
 from dispatch.telephony.providers.twilio_codes import parse_int
-from dispatch.telephony.services import agents, inbound, keys, missed_reports
+from dispatch.telephony.services import agents, inbound, keys, missed_reports, unheard_calls
 from dispatch.telephony.services.call_status import receive_webhook
 from dispatch.telephony.services.signatures import report_refusal
 
@@ -157,8 +158,8 @@ def reject_request() -> HttpResponse:
 def fallback(request: HttpRequest, provider: str) -> HttpResponse:
     """POST /telephony/<provider>/fallback: the apology in a call whose webhooks fail.
 
-    It reads nothing, so that it works without a database, and needs no signature, because it is the same for
-    everyone.
+    It works without a database, and needs no signature, because it is the same for everyone. If its URL proves
+    which call it is about, that call's person heard no prompt.
     """
     try:
         body, content_type = providers.fallback_document(provider)
@@ -167,6 +168,9 @@ def fallback(request: HttpRequest, provider: str) -> HttpResponse:
     log.warning(
         "call_fallback_served", sid=request.POST.get("CallSid", "")[:64], error=request.POST.get("ErrorCode")
     )
+    call_id = read_id(request.GET.get("call", ""))
+    if call_id is not None and webhook_urls.is_fallback_of(call_id, request.GET.get("proof", "")):
+        unheard_calls.record_fallback(call_id, request.POST.get("ErrorUrl", ""))
     return HttpResponse(body, content_type=content_type)
 
 

@@ -205,10 +205,14 @@ def test_an_unreachable_provider_is_an_outage_and_no_lack_of_lines(floor, settin
     assert_nobody_is_blamed()
 
 
-def test_answered_call_without_webhooks_is_not_a_miss(floor):
+@pytest.mark.parametrize(
+    "fault", [{"kind": "webhook_lost", "times": None}, {"kind": "webhook_slow", "seconds": 4, "purpose": "twiml"}]
+)
+def test_answered_call_without_webhooks_is_not_a_miss(floor, fault):
+    """Either they do not arrive, or no response to the request for the prompt does."""
     floor.set_policy(auto_pause_misses=1)
     ann, bob = floor.crew("Ann", "Bob")
-    floor.sim.fault("webhook_lost", times=None, to=str(ann.phone))
+    floor.sim.fault(**fault, to=str(ann.phone))
     floor.phone(ann).will(answer(press="1"))
     floor.phone(bob).will(answer(press="1"))
     job = floor.started()

@@ -20,6 +20,8 @@ from dispatch.leads.models import (
     KeyBranch,
     Lead,
     LeadDispatch,
+    Recording,
+    RecordingFile,
     RetryRule,
     VoiceAgent,
 )
@@ -49,6 +51,12 @@ ROWS: dict[type[Model], Callable[[Any], Model]] = {
     ),
     ClosedDay: lambda t: ClosedDay.objects.create(
         organization=t.organization, date=date(2026, 12, 24), name=f"{t.tag} party"
+    ),
+    Recording: lambda t: Recording.objects.create(
+        organization=t.organization, name=f"{t.tag} welcome", content_type="audio/wav", size_bytes=4, digest=t.tag
+    ),
+    RecordingFile: lambda t: RecordingFile.objects.create(
+        organization=t.organization, recording=t.row(Recording), content=t.tag.encode()
     ),
     DispositionRule: lambda t: DispositionRule.objects.create(
         organization=t.organization, campaign=t.row(Campaign), disposition=f"said_{t.tag.lower()}"

@@ -234,11 +234,29 @@ def test_one_that_was_held_for_too_long_is_not_sent(floor: Floor, api: Api, lead
     report(api, lead, "sold")
     pause_campaign(floor, True)
     text = telephony.send_text(Text.objects.get().pk)
-    clock.travel(held_follow_ups.MAX_HELD.total_seconds() + 1)
+    clock.travel(held_follow_ups.MAX_AGE.total_seconds() + 1)
     if is_resumed:
         pause_campaign(floor, False)
     ended = telephony.send_text(text.pk)
     assert (ended.status, ended.error_message) == ("not_sent", "Held back: the campaign is paused.")
+
+
+def test_repeated_pauses_hold_a_text_no_longer_than_one(floor: Floor, api: Api, lead: int) -> None:
+    report(api, lead, "sold")
+    text = Text.objects.get()
+    limit = text.created_at + held_follow_ups.MAX_AGE
+    for _ in range(6):
+        pause_campaign(floor, True)
+        held = telephony.send_text(text.pk)
+        if held.status != "created":
+            break
+        assert held.not_after <= limit
+        clock.travel(11 * 3600)
+        pause_campaign(floor, False)
+        telephony.send_text(text.pk)  # it gets the next hours, and the next pause comes before it leaves
+    clock.travel(held_follow_ups.MAX_AGE.total_seconds())
+    pause_campaign(floor, False)
+    assert telephony.send_text(text.pk).status == "not_sent"
 
 
 def test_a_text_that_the_person_asked_for_by_key_is_not_held(floor: Floor, lead: int) -> None:

@@ -7,11 +7,13 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
-from dispatch.core import clock
+from dispatch.core import clock, crypto
 from dispatch.core.db.isolation import unlocked_ids
-from dispatch.telephony import number_health, sql
+from dispatch.telephony import number_health, rules, sql
 from dispatch.telephony.models import Call
+from dispatch.telephony.services import reconciliation
 from tests.support import factories
 from tests.support.plans import forget_statistics
 
@@ -79,3 +81,26 @@ def test_passes_without_due_calls_read_no_ended_calls() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SHOW enable_seqscan")
         assert cursor.fetchone() == ("on",)  # the choice ended with each pass
+
+
+def test_open_calls_that_are_not_overdue_are_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pass runs every few seconds beside thousands of calls in progress."""
+    number = factories.number(factories.organization(), max_channels=300)
+    now = clock.now()
+    Call.objects.bulk_create(
+        Call(
+            organization_id=number.organization_id, purpose="offer", subject_id=n, attempt=1, sid=f"CA{n}",
+            account_id=number.account_id, number=number, pool_id=number.pool_id, line_slot=n, pool_slot=n,
+            to_phone=f"+1602{2550000 + n}", from_phone=number.phone, place_by=now, status="answered",
+            requested_at=now, answered_at=now, time_limit_s=300,
+        )
+        for n in range(1, 301)
+    )  # fmt: skip
+    decrypted: list[object] = []
+    with monkeypatch.context() as patch, CaptureQueriesContext(connection) as queries:
+        patch.setattr(crypto, "decrypt", decrypted.append)
+        assert not reconciliation.fetch_overdue_ends()
+    assert not [query["sql"] for query in queries if "provideraccount" in query["sql"]]
+    assert not decrypted
+    clock.travel(300 + rules.END_MARGIN.total_seconds() + 1)
+    assert len(sql.overdue_ends(clock.now(), now, 500, (), ())) == 300, "later they are asked about"

@@ -295,7 +295,7 @@ def test_a_call_requested_in_bulk_names_the_apology_too() -> None:
         from_phone="+16025550100", line_slot=1, pool_id=1, pool_slot=1, ring_timeout_s=20, time_limit_s=60,
         detect_machine=False, context={},
     )  # fmt: skip
-    assert "/telephony/twilio/fallback#" in bulk.build_request(call, 7, "twilio", 1.0).fallback_url
+    assert "/telephony/twilio/fallback?call=7&proof=" in bulk.build_request(call, 7, "twilio", 1.0).fallback_url
 
 
 @pytest.mark.django_db

@@ -31,7 +31,8 @@ Control API (JSON; errors are {"error": text} with 400, 404 or 409):
     GET /control/state                    clock, speed, version of the last change, counts
     POST /control/reset                   clear calls, messages, scripts, faults, complaints
     GET /control/calls?to=&from=&phone=&status=&open=1&limit=&fields=   newest last, each with its full history:
-                                          statuses with times, said, keys, webhooks, problems, story;
+                                          statuses with times, said, plays, keys, webhooks, problems,
+                                          story;
                                           `fields=sid,to` returns only these
     GET /control/calls/{sid}
     POST /control/calls/{sid}/answer|press|say|hang_up|busy|reject|fail
@@ -56,5 +57,6 @@ Control API (JSON; errors are {"error": text} with 400, 404 or 409):
 
 Where the provider's behavior is undocumented, the simulator does the following: a call that the API ends before
 the answer is `canceled`; a declined call is `busy` with SIP 603; a document that no provider would accept makes
-the call `failed`; an unreachable server ends it as `completed`; a cancel after the answer changes nothing.
+the call `failed`; an unreachable server ends it as `completed`; a cancel after the answer changes nothing; a
+Play whose file cannot be fetched (11200) or is not audio (12300) is like a document with the same problem.
 """

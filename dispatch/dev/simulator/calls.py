@@ -113,6 +113,7 @@ class Call:
     prices: Prices = field(default_factory=Prices)
     statuses: list[dict[str, Any]] = field(default_factory=list)
     said: list[dict[str, Any]] = field(default_factory=list)
+    plays: list[dict[str, Any]] = field(default_factory=list)
     keys: list[dict[str, Any]] = field(default_factory=list)
     webhooks: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -289,6 +290,7 @@ class Call:
             "behaviour": self.behaviour,
             "statuses": self.statuses,
             "said": self.said,
+            "plays": self.plays,
             "keys": self.keys,
             "webhooks": self.webhooks,
             "problems": self.problems,

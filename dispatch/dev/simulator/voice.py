@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
+from . import media
 from .agents import connect
 from .callbacks import common_params, fire_detection
 from .calls import BUSY, CANCELED, COMPLETED, FAILED, NO_ANSWER, Call, Over, Signal
@@ -166,11 +167,11 @@ class Voice:
                 if following is not None:
                     return following
             else:
-                await self._speak(verb, listening=False)
+                await self._speak(verb, base, listening=False)
         return None
 
-    async def _speak(self, verb: Verb, listening: bool) -> str:
-        """Say, Play or Pause. Return the key pressed meanwhile if `listening`."""
+    async def _speak(self, verb: Verb, base: str, listening: bool) -> str:
+        """Say, Play or Pause. Return the key pressed meanwhile if `listening`. A Play fetches its file first."""
         if verb.name == "Pause":
             return await self._listen(float(verb.number("length", 1)), listening)
         times = verb.number("loop", 1) or 1000
@@ -178,6 +179,9 @@ class Voice:
         text = verb.text if verb.name == "Say" else f"[plays {verb.text or verb.attributes['digits']}]"
         speed = self.world.timing.characters_per_second
         duration = max(0.3, len(text) / speed) if verb.name == "Say" else PLAY_SECONDS
+        is_file = verb.name == "Play" and bool(verb.text)
+        if is_file:
+            duration = await media.fetch(self, verb, base)
         for _ in range(times):
             words = {
                 "at": call.age(),
@@ -195,6 +199,8 @@ class Voice:
             if key:
                 return key
             words["complete"] = True
+            if is_file:
+                media.completed(call)
             if script is not None:
                 script.heard(text)
         return ""
@@ -210,7 +216,7 @@ class Voice:
         call.asking = dtmf
         try:
             for prompt in verb.inside:
-                key = await self._speak(prompt, listening=dtmf)
+                key = await self._speak(prompt, base, listening=dtmf)
                 if key:
                     break
             if not key:

@@ -26,6 +26,7 @@ OVERRIDES = {"rc": (0, 5, 1), "ct": (100, 10_000, 5000), "rt": (100, 15_000, 15_
 IGNORED_OVERRIDES = {"e", "sni"}
 POLICIES = {"ct", "rt", "4xx", "5xx", "all"}
 MAX_BODY = 131_072
+MAX_MEDIA = 40 * 2**20
 FORM = "application/x-www-form-urlencoded"
 
 
@@ -218,6 +219,27 @@ class Webhooks:
                 return reply
             await asyncio.sleep(min(0.1 * attempt, max(0.0, give_up - now)))
 
+    async def fetch(self, token: str, url: str, record: Callable[[Attempt], None], purpose: str = "play") -> Reply:
+        """Get a file at `url`, once, with a signature, and record the attempt."""
+        if fault := url_fault(url, self.allow_remote):
+            record(Attempt(purpose, "GET", url, {}, 1, 0, fault, 0.0))
+            return Reply(0, error=fault)
+        numbers, _ = overrides(url)
+        target, began = url.partition("#")[0], time.monotonic()
+        limits = aiohttp.ClientTimeout(total=self._real(numbers["tt"]), sock_connect=self._real(numbers["ct"]))
+        headers = {"X-Twilio-Signature": signature(token, target, {})}
+        self.in_flight += 1
+        self._idle.clear()
+        try:
+            reply = await self._once("GET", target, b"", headers, limits, MAX_MEDIA)
+        finally:
+            self.in_flight -= 1
+            if not self.in_flight:
+                self._idle.set()
+        seconds = round(time.monotonic() - began, 4)
+        record(Attempt(purpose, "GET", url, {}, 1, reply.status, reply.error, seconds))
+        return reply
+
     async def _once(
         self,
         method: str,
@@ -225,6 +247,7 @@ class Webhooks:
         body: bytes,
         headers: dict[str, str],
         limits: aiohttp.ClientTimeout,
+        most: int = MAX_BODY,
     ) -> Reply:
         assert self._session is not None
         try:
@@ -236,7 +259,7 @@ class Webhooks:
                 timeout=limits,
                 allow_redirects=False,
             ) as response:
-                answer = await response.content.read(MAX_BODY)
+                answer = await _read(response, most)
                 return Reply(response.status, answer, response.content_type)
         except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError) as error:
             # A connect time-out is a ServerTimeoutError too, and so is a read time-out between packets.
@@ -247,6 +270,16 @@ class Webhooks:
 
     def _real(self, milliseconds: int) -> float:
         return max(min(self.floor, milliseconds / 1000), self.clock.real(milliseconds / 1000))
+
+
+async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
+    parts, size = [], 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size >= most:
+            break
+    return b"".join(parts)[:most]
 
 
 def _again(reply: Reply, policy: frozenset[str]) -> bool:

@@ -68,7 +68,7 @@ def _end_of_call(call: Call) -> CallEnd | None:
         bad_number=telephony.is_bad_number(call),
         not_permitted=f"{call.error_message or 'no reason given'}{code}" if refused else "",
         is_account_refused=refused and bool(call.account.outage),
-        was_spoken=call.status != Call.Status.COMPLETED or telephony.has_webhook(call, "voice"),
+        was_spoken=call.status != Call.Status.COMPLETED or telephony.was_heard(call),
     )
 
 

@@ -8,14 +8,18 @@ from django.core.exceptions import ValidationError
 
 from accounts.admin.base import OwnedForm, OwnedInlineFormSet, OwnedStackedInline, OwnedTabularInline
 from accounts.models import Organization
+from dispatch.leads.admin.recordings import HELP, RecordingField, WithRecordings
 from dispatch.leads.models import DispositionRule, KeyBranch, RetryRule, VoiceAgent
 from dispatch.leads.rules.script import NO_AGENT, Action, keys_problem, placeholder_problem, split_names
 from dispatch.leads.services import voice_agents
 from dispatch.leads.services.branches import phones_problem
 
 
-class KeyBranchForm(OwnedForm):
+class KeyBranchForm(WithRecordings):
     """Check the variables in a branch's texts against those of its campaign."""
+
+    recording_fields = ("recording",)
+    recording = RecordingField(label="Recording", help_text=f"For “Play a recording”. {HELP}")
 
     class Meta:
         model = KeyBranch
@@ -65,8 +69,8 @@ class KeyBranchInline(OwnedStackedInline):
     extra = 0
     verbose_name_plural = "what pressed keys do"
     fields = [
-        ("key", "action", "disposition"), "say", ("phones", "ring_s", "talk_limit_s"), "introduction", "otherwise",
-        "call_back_h", "text",
+        ("key", "action", "disposition"), "say", "recording", ("phones", "ring_s", "talk_limit_s"),
+        "introduction", "otherwise", "call_back_h", "text",
     ]  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from dispatch.leads.admin.campaign_rows import (
     VoiceAgentInline,
     sent_agent,
 )
+from dispatch.leads.admin.recordings import HELP, RecordingField, WithRecordings
 from dispatch.leads.go_live_preview import preview
 from dispatch.leads.models import Campaign, Lead, LeadDispatch, VoiceAgent
 from dispatch.leads.rules.script import (
@@ -37,14 +38,22 @@ from dispatch.leads.rules.script import (
     variables_problem,
 )
 from dispatch.leads.rules.voice_agents import hosts_problem
-from dispatch.leads.services import switches
+from dispatch.leads.services import recordings, switches
 from dispatch.telephony.admin.voice_preview import VoicePreviewMixin
 
 MODE_LABELS = {"off": "danger", "dry_run": "warning", "live": "success", "paused": "warning"}
 
 
-class CampaignForm(OwnedForm):
+class CampaignForm(WithRecordings):
     """Accept the pre-check's secret but never display it."""
+
+    recording_fields = ("recording", "voicemail_recording")
+    recording = RecordingField(
+        label="Recording", help_text=f"Played instead of reading the script. The keys work as usual. {HELP}"
+    )
+    voicemail_recording = RecordingField(
+        label="Recording for voicemail", help_text=f"Left after the beep instead of the message. {HELP}"
+    )
 
     new_secret = forms.CharField(
         required=False,
@@ -78,8 +87,9 @@ class CampaignForm(OwnedForm):
         if script is None or answer_url is None:
             return cleaned
         agent_answers = sent_agent(self.data) == VoiceAgent.Starts.ANSWER
+        is_heard = agent_answers or cleaned.get("recording") is not None or "recording" in self.errors
         is_paused = self.instance.is_paused
-        if problem := script_problem(script, answer_url, is_paused=is_paused, agent_answers=agent_answers):
+        if problem := script_problem(script, answer_url, is_paused=is_paused, is_otherwise_heard=is_heard):
             self.add_error("script", problem)
         return cleaned
 
@@ -137,8 +147,9 @@ class CampaignAdmin(VoicePreviewMixin, WeekdaysMixin, OwnedAdmin):
             "Script",
             {
                 "fields": [
-                    ("language", "voice"), "script", "variables", "opt_out_key", "answer_url", "detect_machines",
-                    "voicemail", ("ring_timeout_s", "time_limit_s"),
+                    ("language", "voice"), "script", "recording", "variables", "opt_out_key", "answer_url",
+                    "detect_machines", "voicemail", "voicemail_recording",
+                    ("ring_timeout_s", "time_limit_s"),
                 ]
             },
         ),
@@ -174,9 +185,14 @@ class CampaignAdmin(VoicePreviewMixin, WeekdaysMixin, OwnedAdmin):
     def save_model(self, request: Any, obj: Campaign, form: Any, change: bool) -> None:
         if secret := form.cleaned_data.get("new_secret"):
             obj.precheck_secret = secret
+        form.save_recordings()
         obj.keys = {}  # the branches replace the keys of earlier versions
         super().save_model(request, obj, form, change)
         switches.wake_after_change()
+
+    def save_related(self, request: Any, form: Any, formsets: Any, change: bool) -> None:
+        super().save_related(request, form, formsets, change)
+        recordings.update_uses(form.instance)
 
     @display(description="hours")
     def hours(self, campaign: Campaign) -> str:

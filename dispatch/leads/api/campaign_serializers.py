@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.exceptions import ValidationError as ModelValidationError
 from django.db import transaction
 from rest_framework import serializers
 
-from accounts.api.base import OwnedSerializer, OwnedSlugRelatedField
+from accounts.api.base import OwnedRelatedField, OwnedSerializer, OwnedSlugRelatedField
 from dispatch.capacity.models import DispatchPool
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.core.http import webhook_signing
@@ -16,6 +17,7 @@ from dispatch.leads.models import (
     Campaign,
     DispositionRule,
     KeyBranch,
+    Recording,
     RetryRule,
     VoiceAgent,
 )
@@ -31,7 +33,7 @@ from dispatch.leads.rules.script import (
     split_names,
     variables_problem,
 )
-from dispatch.leads.services import switches, voice_agents
+from dispatch.leads.services import recordings, switches, voice_agents
 from dispatch.leads.services.branches import branches_of, phones_problem
 from dispatch.technicians.serializers import validate_voice
 
@@ -64,6 +66,10 @@ def _url_field() -> serializers.CharField:
     return serializers.CharField(max_length=2000, required=False, allow_blank=True, validators=[check_target])
 
 
+def _recording_field() -> OwnedRelatedField:
+    return OwnedRelatedField(queryset=Recording.objects.all(), required=False, allow_null=True)
+
+
 class RetryRuleSerializer(StrictSerializer, serializers.ModelSerializer):
     """The rule for calling a lead again after one outcome of a campaign's call."""
 
@@ -75,17 +81,20 @@ class RetryRuleSerializer(StrictSerializer, serializers.ModelSerializer):
 class KeyBranchSerializer(StrictSerializer, serializers.ModelSerializer):
     """What a pressed key does: `say` some words, then an `action`, which uses some of the other fields.
 
-    `say`: the call ends. `connect`: the `phones` ring for `ring_s` seconds; each person hears the `introduction`
-    and accepts with key 1; the lead hears `otherwise` if nobody does; they talk for `talk_limit_s` at most.
-    `agent`: the campaign's voice agent talks to the lead. `later`: the lead is called again after `call_back_h`
-    hours. `text`: sends it. `opt_out`: the phone is never called again. `disposition` is recorded.
+    `say`: the call ends. `play`: the `recording` is played, then the call ends. `connect`: the `phones` ring for
+    `ring_s` seconds; each person hears the `introduction` and accepts with key 1; the lead hears `otherwise` if
+    nobody does; they talk for `talk_limit_s` at most. `agent`: the campaign's voice agent talks to the lead.
+    `later`: the lead is called again after `call_back_h` hours. `text`: sends it. `opt_out`: the phone is never
+    called again. `disposition` is recorded.
     """
+
+    recording = _recording_field()
 
     class Meta:
         model = KeyBranch
         fields = [
-            "key", "say", "action", "disposition", "phones", "introduction", "ring_s", "talk_limit_s", "otherwise",
-            "call_back_h", "text",
+            "key", "say", "action", "recording", "disposition", "phones", "introduction", "ring_s", "talk_limit_s",
+            "otherwise", "call_back_h", "text",
         ]  # fmt: skip
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -132,18 +141,21 @@ class DispositionRuleSerializer(StrictSerializer, serializers.ModelSerializer):
 class CampaignSerializer(OwnedSerializer):
     """A set of leads with its calling window, rules, script and pool (by its code).
 
-    A campaign that is not paused needs a script, an `answer_url` or a voice `agent` that starts with the answer;
-    `agent` null removes it. With a `consent_purpose`, only leads with a recorded consent for it are called. An
-    outcome without a rule uses the defaults. `branches` say what pressed keys do, and
-    `retry_rules` when a lead is called again; if given, each replaces all existing rows. `keys` are branches that
-    only say something; if given, they replace those. An outcome without a rule uses the defaults. With
-    `allows_duplicates`, the campaign may have several open leads to a phone. The secret is never returned.
+    A campaign that is not paused needs a script, a `recording`, an `answer_url` or a voice `agent` that starts
+    with the answer; `agent` null removes it. A `recording` is played instead of reading the script, and a
+    `voicemail_recording` instead of the message for voicemail. With a `consent_purpose`, only leads with a
+    recorded consent for it are called. `branches` say what pressed keys do, and `retry_rules` when a lead is
+    called again; if given, each replaces all existing rows. `keys` are branches that only say something; if given,
+    they replace those. An outcome without a rule uses the defaults. With `allows_duplicates`, the campaign may
+    have several open leads to a phone. The secret is never returned.
     """
 
     pool = OwnedSlugRelatedField("code", queryset=DispatchPool.objects.filter(kind="calls"))
     retry_rules = RetryRuleSerializer(many=True, required=False)
     branches = KeyBranchSerializer(many=True, required=False)
     disposition_rules = DispositionRuleSerializer(many=True, required=False)
+    recording = _recording_field()
+    voicemail_recording = _recording_field()
     agent = VoiceAgentSerializer(required=False, allow_null=True)
     precheck_url = serializers.CharField(
         max_length=2000, required=False, allow_blank=True, validators=[check_target]
@@ -161,9 +173,9 @@ class CampaignSerializer(OwnedSerializer):
         fields = [
             "id", "code", "name", "pool", "is_paused", "customer", "window_from", "window_until", "weekdays",
             "keeps_holidays", "patience_h", "max_attempts", "max_attempts_24h", "consent_purpose", "language",
-            "voice", "script", "variables", "agent", "keys", "branches", "voicemail", "opt_out_key", "answer_url",
-            "detect_machines", "ring_timeout_s", "time_limit_s",
-            "precheck_url", "precheck_secret",
+            "voice", "script", "recording", "variables", "agent", "keys", "branches", "voicemail",
+            "voicemail_recording", "opt_out_key", "answer_url", "detect_machines", "ring_timeout_s",
+            "time_limit_s", "precheck_url", "precheck_secret",
             "precheck_timeout_s", "precheck_without_answer", "allows_duplicates", "retry_rules",
             "disposition_rules", "created_at",
         ]  # fmt: skip
@@ -192,18 +204,19 @@ class CampaignSerializer(OwnedSerializer):
         attrs = super().validate(attrs)
         self._check_texts(attrs, branches, dispositions, agent)
         starts = self._check_agent(attrs, branches, agent)
-        script, answer_url = (
-            attrs.get(name, getattr(self.instance, name, "")) for name in ("script", "answer_url")
-        )
+        script, answer_url = (self._current(attrs, name) or "" for name in ("script", "answer_url"))
         validate_voice(self, attrs)
         is_paused = self.instance is not None and self.instance.is_paused
-        agent_answers = starts == VoiceAgent.Starts.ANSWER
-        if problem := script_problem(script, answer_url, is_paused=is_paused, agent_answers=agent_answers):
+        is_heard = starts == VoiceAgent.Starts.ANSWER or self._current(attrs, "recording") is not None
+        if problem := script_problem(script, answer_url, is_paused=is_paused, is_otherwise_heard=is_heard):
             raise serializers.ValidationError({"script": problem})
         rows = {"retry_rules": rules, "branches": branches, "disposition_rules": dispositions}
         if agent is not _UNCHANGED:
             attrs["agent"] = agent
         return {**attrs, **{name: given for name, given in rows.items() if given is not None}}
+
+    def _current(self, attrs: dict[str, Any], name: str) -> Any:
+        return attrs.get(name, getattr(self.instance, name, None))
 
     def _check_agent(self, attrs: dict[str, Any], branches: list[dict[str, Any]] | None, agent: Any) -> str:
         """Check the voice agent and the branches that need it. Return when it starts, or "" without an agent."""
@@ -302,6 +315,7 @@ class CampaignSerializer(OwnedSerializer):
         dispositions = data.pop("disposition_rules", None)
         agent = data.pop("agent", _UNCHANGED)
         with transaction.atomic():
+            self._lock_recordings(data, branches)
             if branches is not None:
                 data["keys"] = {}
             campaign: Campaign = write(data)
@@ -327,5 +341,14 @@ class CampaignSerializer(OwnedSerializer):
                 campaign.refresh_from_db()  # without the cached agent
                 if agent:
                     VoiceAgent.objects.create(organization=campaign.organization, campaign=campaign, **agent)
+            recordings.update_uses(campaign)
             switches.wake_after_change()
         return campaign
+
+    def _lock_recordings(self, data: dict[str, Any], branches: list[dict[str, Any]] | None) -> None:
+        used = [data.get("recording"), data.get("voicemail_recording")]
+        used += [branch.get("recording") for branch in branches or ()]
+        try:
+            recordings.lock(used, getattr(self.instance, "pk", None))
+        except ModelValidationError as error:
+            raise serializers.ValidationError({"recording": error.messages}) from None

@@ -11,6 +11,7 @@ from dispatch.leads.models.calling_rules import (
 )
 from dispatch.leads.models.campaigns import Campaign, EngineSwitch, Lead, LeadDispatch, every_day
 from dispatch.leads.models.consents import Consent
+from dispatch.leads.models.recordings import Recording, RecordingFile
 from dispatch.leads.models.scripts import DispositionRule, KeyBranch
 from dispatch.leads.models.voice_agents import VoiceAgent
 
@@ -28,6 +29,8 @@ __all__ = [
     "KeyBranch",
     "Lead",
     "LeadDispatch",
+    "Recording",
+    "RecordingFile",
     "RetryRule",
     "VoiceAgent",
     "every_day",

@@ -88,6 +88,14 @@ class Campaign(OwnedModel):
     keys = models.JSONField(
         default=dict, blank=True, help_text=('What is said when a key is pressed, for example {"1": "Thank you."}')
     )
+    recording = models.ForeignKey(
+        "leads.Recording",
+        on_delete=models.RESTRICT,
+        related_name="+",
+        null=True,
+        blank=True,
+        help_text="Played instead of reading the script.",
+    )
     variables = models.CharField(
         max_length=400,
         blank=True,
@@ -102,6 +110,14 @@ class Campaign(OwnedModel):
         default="",
         db_default="",
         help_text="Left after the beep if a machine answers. Needs answering-machine detection.",
+    )
+    voicemail_recording = models.ForeignKey(
+        "leads.Recording",
+        on_delete=models.RESTRICT,
+        related_name="+",
+        null=True,
+        blank=True,
+        help_text="Left on voicemail instead of the message.",
     )
     opt_out_key = models.CharField(
         max_length=1, blank=True, default="9", validators=[one_key], help_text="Leave empty for none."
@@ -163,7 +179,7 @@ class Campaign(OwnedModel):
     @property
     def has_words(self) -> bool:
         """Return whether a call of the campaign says something."""
-        return has_words(self.script, self.answer_url) or self.agent_answers
+        return has_words(self.script, self.answer_url, self.recording_id is not None) or self.agent_answers
 
     @property
     def agent_answers(self) -> bool:

@@ -55,6 +55,7 @@ class KeyBranch(OwnedModel):
 
     class Actions(models.TextChoices):
         SAY = Action.SAY, "End the call"
+        PLAY = Action.PLAY, "Play a recording"
         CONNECT = Action.CONNECT, "Connect to a person"
         AGENT = Action.AGENT, "Connect to the voice agent"
         LATER = Action.LATER, "Call back later"
@@ -64,6 +65,9 @@ class KeyBranch(OwnedModel):
     campaign = models.ForeignKey(Campaign, on_delete=models.CASCADE, related_name="branches", db_index=False)
     key = models.CharField(max_length=1, validators=[one_digit])
     say = models.CharField(max_length=1000, blank=True, help_text="Said first. May contain placeholders.")
+    recording = models.ForeignKey(
+        "leads.Recording", on_delete=models.RESTRICT, related_name="+", null=True, blank=True
+    )
     action = models.CharField("then", max_length=16, choices=Actions, default=Actions.SAY)
     disposition = models.CharField(
         "outcome to record",
@@ -110,6 +114,11 @@ class KeyBranch(OwnedModel):
     def clean(self) -> None:
         if problems := branch_problems(self):
             raise ValidationError(problems)
+
+    @property
+    def has_recording(self) -> bool:
+        """Return whether it has a recording, which may not be saved yet."""
+        return self.recording is not None
 
     @property
     def phone_list(self) -> list[str]:

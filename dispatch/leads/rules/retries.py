@@ -294,7 +294,7 @@ class CampaignRules:
     precheck_secret: str = ""  # encrypted, as its column holds it
     precheck_timeout_s: float = 2.0
     precheck_without_answer: str = "later"
-    has_words: bool = True  # a script, a TwiML URL or a voice agent
+    has_words: bool = True  # a script, a recording, a TwiML URL or a voice agent
     consent_purpose: str = ""  # without a consent for it, nobody is called; "": none is needed
     # Recorded outcome → when the lead is called again after its call; None: never.
     recycling: Mapping[str, timedelta | None] = field(default_factory=dict)

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 NO_WORDS = (
-    "Write a script or enter a TwiML URL, so that the people called hear something, or a voice agent that takes "
-    "the call when they answer."
+    "Write a script or enter a TwiML URL, so that the people called hear something. Or add a recording, or a "
+    "voice agent that takes the call when they answer."
 )
 NO_AGENT = "Add a voice agent to the campaign, or choose another action."
 MAX_ANSWER = 1000  # maximum length of a response to a key
@@ -32,6 +32,7 @@ class Action(StrEnum):
     """What a key does after its words."""
 
     SAY = "say"
+    PLAY = "play"
     CONNECT = "connect"
     AGENT = "agent"
     LATER = "later"
@@ -47,6 +48,9 @@ class Branch(Protocol):
     phones: str
     call_back_h: int | None
     text: str
+
+    @property
+    def has_recording(self) -> bool: ...
 
     @property
     def phone_list(self) -> list[str]: ...
@@ -84,6 +88,8 @@ def branch_problems(branch: Branch) -> dict[str, str]:
         problems["call_back_h"] = "Enter the hours until the next call."
     if branch.action == Action.TEXT and not branch.text.strip():
         problems["text"] = "Enter the text."
+    if branch.action == Action.PLAY and not branch.has_recording:
+        problems["recording"] = "Add a recording."
     if branch.action == Action.SAY and not branch.say.strip():
         problems["say"] = "Enter what is said."
     return problems
@@ -108,19 +114,19 @@ def value_of(data: Mapping[str, Any], name: str) -> str:
     return str(value)[:200] if isinstance(value, str | int | float) else ""
 
 
-def has_words(script: str, answer_url: str, agent_answers: bool = False) -> bool:
+def has_words(script: str, answer_url: str, is_otherwise_heard: bool = False) -> bool:
     """Return whether a campaign says something in its calls.
 
-    `agent_answers`: whether a voice agent takes the answered calls.
+    `is_otherwise_heard`: whether it has a recording, or a voice agent takes the answered calls.
     """
-    return agent_answers or bool(script.strip() or answer_url.strip())
+    return is_otherwise_heard or bool(script.strip() or answer_url.strip())
 
 
-def script_problem(script: str, answer_url: str, *, is_paused: bool, agent_answers: bool = False) -> str:
+def script_problem(script: str, answer_url: str, *, is_paused: bool, is_otherwise_heard: bool = False) -> str:
     """Return what is wrong with a campaign's script, or "". A paused campaign may have none."""
     if len(script.encode(errors="replace")) > MAX_SCRIPT_BYTES:
         return TOO_LONG
-    return "" if is_paused or has_words(script, answer_url, agent_answers) else NO_WORDS
+    return "" if is_paused or has_words(script, answer_url, is_otherwise_heard) else NO_WORDS
 
 
 def key_problem(keys: Any) -> str:

@@ -23,7 +23,7 @@ from dispatch.leads.rules.states import Outcome, Reason, Status
 from dispatch.telephony.models import Call
 from dispatch.telephony.providers.base import RateLimited, Rejected, Submitted
 from dispatch.telephony.rules import ENDS, NEVER_PLACED
-from dispatch.telephony.services import apply_keys_of, has_webhook, is_bad_number
+from dispatch.telephony.services import apply_keys_of, is_bad_number, was_heard
 from dispatch.telephony.services import bulk as telephony
 from dispatch.telephony.services.bulk import RequestResult
 
@@ -96,7 +96,7 @@ def call_changed(call: Call) -> None:
             return
     if call.keys_pressed:  # they decide what follows, but their webhook may not have applied them
         apply_keys_of(PURPOSE, [call.subject_id])
-    was_spoken = call.status != Call.Status.COMPLETED or has_webhook(call, "voice")
+    was_spoken = call.status != Call.Status.COMPLETED or was_heard(call)
     outcome = retries.outcome_of_call(
         call.status, call.answered_by, bad_number=is_bad_number(call), was_spoken=was_spoken
     )

@@ -13,8 +13,8 @@ from dispatch.telephony.models import Text
 
 # How often a held text is checked if the lifting of its switch was not noticed.
 RETRY = timedelta(minutes=5)
-# A text that was held for longer is too old to be sent.
-MAX_HELD = timedelta(days=3)
+# A text that is older is not sent after a hold. Its age counts, not the last hold, however often it was held.
+MAX_AGE = timedelta(days=3)
 _WORDS = {
     Reason.STOPPED: "lead calling is stopped",
     Reason.ORGANIZATION_OFF: "lead calling is off",
@@ -27,7 +27,7 @@ _WORDS = {
 def hold(text: Text) -> TextHold | None:
     """Return why a due follow-up has to wait, or None.
 
-    After a hold it is sent in the next hours that permit calls to its lead, unless it was held for too long.
+    After a hold it is sent in the next hours that permit calls to its lead, unless it is too old by then.
     """
     if not text.context.get(follow_ups.OUTCOME):
         return None
@@ -36,7 +36,7 @@ def hold(text: Text) -> TextHold | None:
         return None
     if why := _why_held(text.context["campaign_id"]):
         now = clock.now()
-        not_after = text.not_after if was_held else max(text.not_after, now + MAX_HELD)
+        not_after = text.not_after if was_held else max(text.not_after, text.created_at + MAX_AGE)
         return TextHold(min(now + RETRY, not_after), not_after, f"{switches.HELD_TEXT} {why}.")
     return _next_hours(text) if was_held else None
 

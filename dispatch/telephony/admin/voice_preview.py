@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -50,6 +51,7 @@ class VoicePreviewMixin(OwnedAdmin):
             "row": row,
             "speech": prompt.speech,
             "sentences": prompt.say,
+            "recording": getattr(prompt, "play", "").removeprefix(settings.PUBLIC_BASE_URL),
             "document": _document(prompt, number),
             "number": number,
             "phone": phone,
@@ -87,7 +89,7 @@ def _document(prompt: VoicePrompt | AgentConnection, number: Any) -> str:
     except providers.UnknownProvider:
         return ""
     document = body.decode()
-    for verb in ("<Say", "<Hangup", "<Connect", "<Parameter"):
+    for verb in ("<Say", "<Play", "<Hangup", "<Connect", "<Parameter"):
         document = document.replace(verb, f"\n{verb}")
     return document
 

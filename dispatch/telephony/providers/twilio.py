@@ -300,10 +300,14 @@ class Twilio(Provider):
             )
             for sentence in sentences:
                 twilio_speech.say(gather, sentence, speech)
+            if prompt.play:
+                gather.play(prompt.play)
             spoken = gather.to_xml(xml_declaration=False) * times  # written once: it costs most of the time
         else:
             for sentence in sentences:
                 twilio_speech.say(document, sentence, speech)
+            if prompt.play:
+                document.play(prompt.play)
             spoken = ""
         if prompt.hangs_up:
             document.hangup()

@@ -31,6 +31,7 @@ from dispatch.telephony.services.spend_caps import REASON as SPEND_CAP
 from dispatch.telephony.services.spend_caps import call_hold as spend_hold
 from dispatch.telephony.services.spend_caps import on_resume as on_spend_resume
 from dispatch.telephony.services.text_failures import why_texts_fail
+from dispatch.telephony.services.unheard_calls import was_heard
 
 __all__ = [
     "CONNECT",
@@ -71,6 +72,7 @@ __all__ = [
     "text_of",
     "texts_of",
     "wake_texts",
+    "was_heard",
     "why_not_callable",
     "why_texts_fail",
 ]

@@ -129,7 +129,7 @@ def build_request(call: NewCall, call_id: int, provider: str, leave_within_s: fl
         time_limit_s=call.time_limit_s,
         leave_within_s=leave_within_s,
         detect_machine=call.detect_machine,
-        fallback_url=webhook_urls.fallback(provider),
+        fallback_url=webhook_urls.fallback(provider, call_id),
         waits_for_beep="voicemail" in call.context,
     )
 

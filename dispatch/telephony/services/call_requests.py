@@ -154,7 +154,7 @@ def _request(call: Call) -> Outcome:
             time_limit_s=call.time_limit_s,
             leave_within_s=left_s,
             detect_machine=call.detect_machine,
-            fallback_url=webhook_urls.fallback(call.account.provider),
+            fallback_url=webhook_urls.fallback(call.account.provider, call.pk),
         )
     )
 

@@ -68,6 +68,11 @@ class OurServer:
         self._documents[path] = (f"<Response>{inside}</Response>".encode(), content_type)
         return self.base + path
 
+    def serves(self, path: str, content: bytes, content_type: str) -> str:
+        """Answer that path with this file; its URL."""
+        self._documents[path] = (content, content_type)
+        return self.base + path
+
     def breaks(self, path: str, *troubles: int | float) -> None:
         """Break the next requests to that path.
 

@@ -8,21 +8,54 @@ import pytest
 from twilio.base.exceptions import TwilioRestException
 
 from tests.phones import Simulator, answer
+from tests.support.audio import wav
 
 from .conftest import ANN, Caller
 from .server import OurServer
 
 
-def test_spoken_text_is_recorded_in_order_with_its_voice(sim: Simulator, place: Caller) -> None:
+def test_spoken_text_is_recorded_in_order_with_its_voice(sim: Simulator, place: Caller, ours: OurServer) -> None:
+    bell = ours.serves("/bell.wav", wav(1), "audio/wav")
     sim.phone(ANN).will(answer())
     call = place(
         twiml='<Say voice="Polly.Joanna" language="en-US">Good day</Say><Pause length="2"/>'
-        "<Play>http://127.0.0.1/bell.mp3</Play><Say loop='2'>Bye</Say>"
+        f"<Play>{bell}</Play><Say loop='2'>Bye</Say>"
     ).ended("completed")
     said = call.now["said"]
-    assert [words["text"] for words in said] == ["Good day", "[plays http://127.0.0.1/bell.mp3]", "Bye", "Bye"]
+    assert [words["text"] for words in said] == ["Good day", f"[plays {bell}]", "Bye", "Bye"]
     assert (said[0]["voice"], said[0]["language"]) == ("Polly.Joanna", "en-US")
     assert said[1]["at"] - said[0]["at"] >= 2.3, "half a second of words and two of pause"
+    (played,) = call.now["plays"]
+    assert {**played, "at": 0} == {
+        "at": 0, "url": bell, "status": 200, "content_type": "audio/wav", "bytes": len(wav(1)), "seconds": 1.0,
+        "complete": True,
+    }  # fmt: skip
+    (asked,) = ours.to("/bell.wav")
+    assert (asked.method, asked.signed) == ("GET", True)
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "code"),
+    [
+        (b"<html/>", "text/html", 12300),
+        (b"a text", "audio/wav", 12300),
+        (b"a text", "audio/mpeg", 12300),
+        (b"", "", 11200),
+    ],
+)
+def test_a_file_that_is_no_audio_is_an_error(
+    sim: Simulator, place: Caller, ours: OurServer, content: bytes, kind: str, code: int
+) -> None:
+    sim.forgive()
+    sim.phone(ANN).will(answer())
+    if not kind:
+        ours.breaks("/bell.wav", 404)
+    file = ours.serves("/bell.wav", content, kind or "audio/wav")
+    call = place(twiml=f"<Gather><Play>{file}</Play></Gather><Say>Bye</Say>").ended(
+        "completed" if code == 11200 else "failed"
+    )
+    assert call.now["error_code"] == code
+    assert "Bye" not in call.said
 
 
 def test_a_document_is_asked_for_with_the_facts_of_the_call(ours: OurServer, place: Caller) -> None:
