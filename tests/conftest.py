@@ -38,19 +38,21 @@ hypothesis_settings.register_profile(
 hypothesis_settings.load_profile("suite")
 
 
-def pytest_collection() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[Any]:
     """Discover the admin, as a web process does, before tests take their parameters from it.
 
-    Garbage collections would take a third of the time, and find nothing: what is loaded stays.
+    Garbage collections would take a third of the time, and find nothing: what is loaded stays. So collections
+    during the tests do not visit it either.
     """
     gc.disable()
-    import dispatch.urls  # noqa: F401
+    try:
+        import dispatch.urls  # noqa: F401
 
-
-def pytest_collection_finish() -> None:
-    """Collect garbage again, without visiting the modules and tests each time."""
-    gc.freeze()
-    gc.enable()
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")
